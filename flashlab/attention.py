@@ -1,0 +1,77 @@
+"""Dense attention, straight from its definition: the oracle against which everything else is held."""
+
+import numpy as np
+
+
+def attention(Q, K, V, *, causal=False, mask=None, scale=None, return_lse=False):
+    """O = softmax(scale * Q K^T) V, every intermediate of size N x N stored.
+
+    Args:
+        Q: queries [..., Nq, d]; K: keys [..., Nk, d]; V: values [..., Nk, dv]. numpy arrays of one floating dtype;
+            the whole computation runs in it, so float64 inputs give the reference and others "the plain computation".
+        causal: query i sees keys j <= i + Nk - Nq (aligned at the lower right).
+        mask: boolean, broadcastable to [..., Nq, Nk]; True where the key is seen.
+        scale: factor on the scores, 1/sqrt(d) if None.
+        return_lse: also return the log-sum-exp of each row of scores [..., Nq], in natural logarithms.
+
+    Returns:
+        O [..., Nq, dv], or (O, lse). A row that sees no key has O = 0 and lse = -inf.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes that do not match, in one sentence.
+
+    Source: Vaswani et al. 2017, equation 1; FlashAttention, section 2.2.
+    """
+    P, lse = weights(Q, K, causal=causal, mask=mask, scale=scale)  # [..., Nq, Nk], [..., Nq]
+    _same_dtype(Q=Q, V=V)
+    if V.shape[-2] != K.shape[-2]:
+        raise ValueError(f"V must have a row for each key: expected {K.shape[-2]}, got {V.shape[-2]}")
+    O = P @ V  # [..., Nq, dv]
+    return (O, lse) if return_lse else O
+
+
+def weights(Q, K, *, causal=False, mask=None, scale=None):
+    """The attention weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
+    _same_dtype(Q=Q, K=K)
+    if Q.shape[-1] != K.shape[-1]:
+        raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
+    Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
+    S = Q @ K.swapaxes(-1, -2) * Q.dtype.type(d**-0.5 if scale is None else scale)  # [..., Nq, Nk]
+    if causal:
+        S = np.where(np.arange(Nk) <= np.arange(Nq)[:, None] + Nk - Nq, S, -np.inf)
+    if mask is not None:
+        if np.asarray(mask).dtype != bool:
+            raise TypeError(f"mask must be boolean, True where a key is seen, got {np.asarray(mask).dtype}")
+        S = np.where(mask, S, -np.inf)
+    m = S.max(-1, initial=-np.inf)  # [..., Nq]
+    m_safe = np.where(m == -np.inf, 0, m)  # [..., Nq]   a row that sees no key
+    P = np.exp(S - m_safe[..., None])  # [..., Nq, Nk]
+    l = P.sum(-1)  # [..., Nq]
+    l_safe = np.where(l == 0, 1, l)  # [..., Nq]
+    lse = np.where(l == 0, -np.inf, m_safe + np.log(l_safe))  # [..., Nq]
+    return P / l_safe[..., None], lse.astype(Q.dtype)
+
+
+def attention_backward(Q, K, V, dO, *, causal=False, mask=None, scale=None):
+    """Gradients of sum(dO * attention(Q, K, V)) with every N x N intermediate stored.
+
+    Arguments as ``attention``, and dO [..., Nq, dv]. Returns (dQ, dK, dV), shaped like Q, K, V.
+
+    Source: FlashAttention, appendix B.2, equations 3 to 6.
+    """
+    _same_dtype(Q=Q, K=K, V=V, dO=dO)
+    scale = Q.dtype.type(Q.shape[-1] ** -0.5 if scale is None else scale)
+    P, _ = weights(Q, K, causal=causal, mask=mask, scale=scale)  # [..., Nq, Nk]
+    dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]
+    dP = dO @ V.swapaxes(-1, -2)  # [..., Nq, Nk]
+    dS = P * (dP - (P * dP).sum(-1, keepdims=True))  # [..., Nq, Nk]
+    dQ = scale * (dS @ K)  # [..., Nq, d]
+    dK = scale * (dS.swapaxes(-1, -2) @ Q)  # [..., Nk, d]
+    return dQ, dK, dV
+
+
+def _same_dtype(**tensors):
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    if len(set(dtypes.values())) > 1 or not np.issubdtype(next(iter(dtypes.values())), np.floating):
+        found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise TypeError(f"expected one floating-point dtype for all, got {found}")

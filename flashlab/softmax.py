@@ -1,0 +1,56 @@
+"""Softmax, naive and safe, and what each reads and writes when a row does not fit into fast memory."""
+
+import numpy as np
+
+
+def naive(x):
+    """exp(x) / sum(exp(x)) along the last axis, as the formula stands: overflows where the safe one does not.
+
+    x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
+    """
+    e = np.exp(x)  # [..., N]
+    return e / e.sum(-1, keepdims=True)
+
+
+def safe(x):
+    """Softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
+
+    x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
+    A row of nothing but -inf (every key masked) gives zeros.
+    """
+    m = x.max(-1, keepdims=True, initial=-np.inf)  # [..., 1]
+    e = np.exp(x - np.where(m == -np.inf, 0, m))  # [..., N]
+    l = e.sum(-1, keepdims=True)  # [..., 1]
+    return e / np.where(l == 0, 1, l)
+
+
+def naive_streamed(x, block, memory):
+    """``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store an element.
+
+    x: one row [N]; block: elements a block; memory: a ``flashlab.memory.Memory``, which books the accesses.
+    Source: Milakov and Gimelshein 2018, algorithm 1.
+    """
+    blocks = _place(x, block, memory)
+    l = sum(np.exp(memory.load("x", b)).sum() for b in blocks)
+    for b in blocks:
+        memory.store("y", np.exp(memory.load("x", b)) / l, b)
+    return memory.tensors["y"]
+
+
+def safe_streamed(x, block, memory):
+    """``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store an element.
+
+    Arguments as ``naive_streamed``. Source: Milakov and Gimelshein 2018, algorithm 2.
+    """
+    blocks = _place(x, block, memory)
+    m = max(memory.load("x", b).max() for b in blocks)
+    l = sum(np.exp(memory.load("x", b) - m).sum() for b in blocks)
+    for b in blocks:
+        memory.store("y", np.exp(memory.load("x", b) - m) / l, b)
+    return memory.tensors["y"]
+
+
+def _place(x, block, memory):
+    memory.place(x=x)
+    memory.reserve("y", x.shape, x.dtype)
+    return [slice(start, start + block) for start in range(0, len(x), block)]
