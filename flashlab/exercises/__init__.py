@@ -1,0 +1,1 @@
+"""The exercises of the course: one module a lesson, one name an exercise."""
