@@ -1,0 +1,58 @@
+"""A picture that is kept: on a new state only the artists that change are drawn again."""
+
+import io
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+
+
+class Canvas:
+    """One figure as PNG, redrawn for state after state.
+
+    Args:
+        figure: an empty ``matplotlib.figure.Figure``.
+        build: makes the frame on it and returns the artists that change, by name.
+        update: sets those artists for a state.
+    """
+
+    def __init__(self, figure, build, update):
+        self.figure = figure
+        self.canvas = FigureCanvasAgg(figure)
+        self.artists = build(figure)
+        self.update = update
+        self._frame = None
+        for artist in self._moving():
+            artist.set_animated(True)
+
+    def png(self, state) -> bytes:
+        """The picture of this state."""
+        self.update(self.artists, state)
+        frame = self._frame_now()
+        if frame != self._frame:
+            self._frame = frame
+            self.canvas.draw()  # leaves the animated artists out
+            self._background = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.canvas.restore_region(self._background)
+        renderer = self.canvas.get_renderer()
+        for artist in sorted(self._moving(), key=lambda artist: artist.zorder):
+            artist.draw(renderer)
+        return _encode(self.canvas.buffer_rgba())
+
+    def _moving(self):
+        for artist in self.artists.values():
+            yield from artist if isinstance(artist, (list, tuple)) else [artist]
+
+    def _frame_now(self):
+        """What the background depends on: limits and words of the axes."""
+        return [
+            (ax.get_xlim(), ax.get_ylim(), ax.get_title(), ax.get_xlabel(), ax.get_ylabel(), ax.get_visible())
+            for ax in self.figure.axes
+        ]
+
+
+def _encode(rgba) -> bytes:
+    buffer = io.BytesIO()
+    opaque = np.asarray(rgba)[:, :, :3]
+    Image.fromarray(opaque).save(buffer, "png", compress_level=1)
+    return buffer.getvalue()

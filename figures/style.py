@@ -1,0 +1,40 @@
+"""Colours and sizes of all figures, chosen so that neighbours differ in lightness and stay apart in grey."""
+
+from matplotlib.figure import Figure
+
+Q, K, V = "#1f4e8c", "#e8a33d", "#3d9970"
+S, P, O = "#c9b8e0", "#8e63b0", "#a8324a"
+SLOW, FAST = "#9fb4c7", "#0f5f66"
+INK, PALE, PAPER = "#22272e", "#d5dae0", "#ffffff"
+STANDARD, FLASH = "#8a8f98", "#a8324a"
+
+FONT = {"fontfamily": "DejaVu Sans", "color": INK}
+DPI = 110
+
+
+def figure(width=8.0, height=3.6) -> Figure:
+    """An empty figure of this size in inches, free of pyplot's global state."""
+    return Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
+
+
+def quiet(ax, *, x=False, y=False):
+    """Strip an axes of its box; keep the x or y axis only where asked for."""
+    ax.set_facecolor(PAPER)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines["bottom"].set_visible(x)
+    ax.spines["left"].set_visible(y)
+    ax.tick_params(bottom=x, labelbottom=x, left=y, labelleft=y, colors=INK, labelsize=9)
+    return ax
+
+
+def number(value) -> str:
+    """A value for a label: four digits, and words for what is not a number."""
+    return f"{value:.4g}".replace("inf", "∞").replace("-", "−")
+
+
+def amount(nbytes) -> str:
+    """Bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(nbytes) >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} B"
