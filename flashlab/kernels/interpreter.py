@@ -1,0 +1,287 @@
+"""What makes Triton's interpreter a microscope: real bfloat16, no access outside a tensor, a bill for every byte.
+
+With ``TRITON_INTERPRET=1`` Triton runs kernels in numpy, one program after the other. As it comes, it multiplies the
+bit patterns of bfloat16 numbers, truncates where a GPU rounds, reads any address it is given, and leaves some sixty
+names in the module of every kernel. ``install`` puts that right, for all kernels of the process:
+
+- bfloat16 is widened to float32 for arithmetic and rounded to nearest even afterwards, as on a GPU; atomics on it,
+  which the interpreter has not, are refused.
+- A load or store outside every tensor of its launch raises ``IndexError``, naming how many elements and which program.
+- Inside ``count()`` every access is booked.
+
+What the interpreter still cannot tell: speed, the lower precision of TF32 products and of the fast exp2, and races
+between programs.
+"""
+
+from contextlib import contextmanager
+from functools import wraps
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from flashlab.memory import Event, Memory
+
+Builder, TensorHandle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+
+
+class _Named(NamedTuple):
+    name: str
+    tensor: torch.Tensor
+    first: int  # address of the first element
+    last: int  # address behind the last one
+
+
+_launched = SimpleNamespace(kernel="", tensors=[])  # what is running, and its tensors as ``_Named``
+_bills = []  # what ``count`` has open: (Memory, tensors named by the caller)
+
+
+@contextmanager
+def count(**tensors):
+    """Book what the kernels launched inside load and store. Works in the interpreter only.
+
+    Args:
+        tensors: tensors to book under a name of the caller's; all others go under the name of the kernel's parameter.
+
+    Yields:
+        a ``flashlab.memory.Memory``, so that ``bytes``, ``loaded``, ``stored``, ``moved`` and ``events`` mean what
+        they mean there: traffic the program asks for, before caches; elements masked out do not count. Events are
+        ("kernel", kernel, (x, y, z), 0) as a program begins, and ("load" or "store", tensor, region, bytes), where
+        region is the smallest box that holds the elements, a slice for each of the tensor's dimensions. An atomic
+        operation is a load and a store.
+
+    Raises:
+        RuntimeError: kernels are being compiled, so there is nothing to watch.
+    """
+    if not getattr(Builder, "flashlab", False):
+        raise RuntimeError("bytes are counted in the interpreter: set TRITON_INTERPRET=1, here kernels are compiled")
+    memory = Memory()
+    _bills.append((memory, _named(tensors)))
+    try:
+        yield memory
+    finally:
+        _bills.pop()
+
+
+def install():
+    """Repair the interpreter. Called when ``flashlab.kernels`` decides to interpret; a second call does nothing."""
+    if getattr(Builder, "flashlab", False):
+        return
+    for name in ("binary_op", "unary_op", "ternary_op", "create_fma", "create_erf", "create_rsqrt", "create_dot"):
+        _replace(Builder, name, _in_float32)
+    _replace(Builder, "cast_impl", _rounding_cast)
+    _replace(Builder, "create_fp_to_fp", _rounding_cast)
+    _replace(interpreter.ReduceScanOpInterface, "apply", _reduced_in_float32)
+    Builder.get_bf16 = lambda self, value: _narrow(self.get_fp32(value))
+    _replace(Builder, "create_atomic_rmw", _without_bfloat16)
+    for kind in ("store", "load"):  # an atomic is both, and the wrapper put on last runs first
+        _replace(Builder, "create_atomic_rmw", _watched(kind, pointers=1, mask=3))
+        _replace(Builder, "create_atomic_cas", _watched(kind, pointers=0))
+    _replace(Builder, "create_masked_load", _watched("load", pointers=0, mask=1))
+    _replace(Builder, "create_masked_store", _watched("store", pointers=0, mask=2))
+    _replace(Builder, "set_grid_idx", _announced)
+    _replace(interpreter.GridExecutor, "__call__", _launch)
+    _replace(interpreter.FunctionRewriter, "_compile_and_exec", _tidy)
+    Builder.flashlab = True
+
+
+def _replace(owner, name, wrapper):
+    original = getattr(owner, name)
+    setattr(owner, name, wraps(original)(wrapper(original)))
+
+
+# bfloat16: the interpreter keeps the bits in uint16
+
+
+def _is_bfloat16(arg):
+    return isinstance(arg, TensorHandle) and arg.dtype.scalar == tl.bfloat16
+
+
+def _widen(arg):
+    """A bfloat16 handle as float32, exactly; anything else as it is."""
+    if not _is_bfloat16(arg):
+        return arg
+    bits = np.ascontiguousarray(arg.data).astype(np.uint32) << np.uint32(16)
+    return TensorHandle(bits.view(np.float32).reshape(arg.data.shape), tl.float32)
+
+
+def _narrow(handle):
+    """A handle of numbers rounded to bfloat16, to nearest and ties to even; NaN stays NaN."""
+    values = np.ascontiguousarray(handle.data, dtype=np.float32)
+    bits = values.view(np.uint32)
+    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # just below one half, or one half if odd
+    rounded = np.where(np.isnan(values), np.uint32(0x7FC0), (bits + half) >> np.uint32(16))
+    return TensorHandle(rounded.astype(np.uint16).reshape(handle.data.shape), tl.bfloat16)
+
+
+def _in_float32(operation):
+    """The operation on widened operands; its result is rounded where no operand was wider than bfloat16."""
+
+    def run(self, *args):
+        if not any(_is_bfloat16(arg) for arg in args):
+            return operation(self, *args)
+        wider = any(isinstance(arg, TensorHandle) and arg.data.dtype.kind == "f" for arg in args)
+        result = operation(self, *(_widen(arg) for arg in args))
+        return result if wider or result.data.dtype.kind != "f" else _narrow(result)
+
+    return run
+
+
+def _reduced_in_float32(apply):
+    """The reduction or scan of widened inputs. A sum rounds once, at the end; a GPU rounds after each addition."""
+
+    def retyped(tensor, handle):
+        dtype = tl.block_type(handle.dtype, tensor.type.shape) if tensor.type.is_block() else handle.dtype
+        return tl.tensor(handle, dtype)
+
+    def run(self, inputs):
+        if not isinstance(inputs, tuple):
+            return run(self, (inputs,))[0]
+        narrow = [_is_bfloat16(tensor.handle) for tensor in inputs]
+        widened = tuple(retyped(t, _widen(t.handle)) if n else t for t, n in zip(inputs, narrow, strict=True))
+        results = apply(self, widened)
+        return tuple(retyped(t, _narrow(t.handle)) if n else t for t, n in zip(results, narrow, strict=True))
+
+    return run
+
+
+def _rounding_cast(cast):
+    def run(self, source, target, *rounding):
+        if target.scalar != tl.bfloat16:
+            return cast(self, _widen(source), target, *rounding)
+        if interpreter._ir.ROUNDING_MODE.RTZ in rounding or source.dtype.scalar.is_fp8():
+            return cast(self, source, target, *rounding)
+        return _narrow(_widen(source))
+
+    return run
+
+
+def _without_bfloat16(atomic):
+    def run(self, operation, pointers, *args):
+        if pointers.get_element_ty() == tl.bfloat16:
+            raise NotImplementedError("the interpreter has no atomic operations on bfloat16: accumulate in float32")
+        return atomic(self, operation, pointers, *args)
+
+    return run
+
+
+# addresses
+
+
+class _OutsideEveryTensor(IndexError):
+    pass
+
+
+def _named(tensors):
+    """Tensors with their names and the addresses between which their elements lie."""
+    named = []
+    for name, tensor in tensors.items():
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        first = tensor.data_ptr()
+        named.append(_Named(name, tensor, first, first + (extent * tensor.element_size() if tensor.numel() else 0)))
+    return named
+
+
+def _watched(kind, pointers, mask=None):
+    """A wrapper of a load, store or atomic that checks and books its addresses; given are the arguments' positions."""
+
+    def wrapper(access):
+        def run(self, *args, **kwargs):
+            handle = args[pointers]
+            seen = True if mask is None else getattr(args[mask], "data", args[mask])
+            addresses = handle.data[np.broadcast_to(np.asarray(seen), handle.data.shape)].astype(np.int64)  # [elements]
+            if addresses.size:
+                itemsize = max(1, handle.get_element_ty().primitive_bitwidth // 8)
+                _check(kind, addresses, itemsize, self.grid_idx)
+                for memory, tensors in _bills:
+                    _book(memory, kind, addresses, itemsize, tensors + _launched.tensors)
+            return access(self, *args, **kwargs)
+
+        return run
+
+    return wrapper
+
+
+def _check(kind, addresses, itemsize, program):
+    lowest, highest = addresses.min(), addresses.max() + itemsize
+    if any(t.first <= lowest and highest <= t.last for t in _launched.tensors):
+        return
+    outside = np.ones(addresses.shape, bool)
+    for t in _launched.tensors:
+        outside &= (addresses < t.first) | (addresses + itemsize > t.last)
+    if outside.any():
+        raise _OutsideEveryTensor(f"{kind} of {outside.sum()} element(s) outside every tensor, in program {program}")
+
+
+def _book(memory, kind, addresses, itemsize, tensors):
+    for t in tensors:
+        inside = (t.first <= addresses) & (addresses < t.last)
+        if inside.any():
+            nbytes = int(inside.sum()) * itemsize
+            region = _region(t.tensor, (addresses[inside] - t.first) // itemsize)
+            memory.bytes[kind, t.name] += nbytes
+            memory.events.append(Event(kind, t.name, region, nbytes))
+            addresses = addresses[~inside]
+
+
+def _region(tensor, offsets):
+    """The smallest box of slices that holds the elements at these offsets [elements] from the tensor's first."""
+    region = [slice(0, size) for size in tensor.shape]
+    for dim in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
+        if tensor.shape[dim] > 1 and tensor.stride(dim):
+            index, offsets = np.divmod(offsets, tensor.stride(dim))
+            region[dim] = slice(int(index.min()), int(index.max()) + 1)
+    return tuple(region)
+
+
+# launches
+
+
+def _launch(call):
+    """The launch, with its name and tensors known to the watchers, and an access gone astray as a plain IndexError."""
+
+    def run(self, *args, **kwargs):
+        named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+        bases = {name: getattr(arg, "base", arg) for name, arg in named.items()}  # of descriptors and wrappers
+        _launched.kernel = self.fn.__name__
+        _launched.tensors = _named({name: base for name, base in bases.items() if hasattr(base, "data_ptr")})
+        try:
+            return call(self, *args, **kwargs)
+        except interpreter.InterpreterError as error:
+            cause = error
+            while cause.__cause__:
+                cause = cause.__cause__
+            if isinstance(cause, _OutsideEveryTensor):
+                raise IndexError(f"{self.fn.__name__}: {cause}") from None
+            raise
+
+    return run
+
+
+def _announced(set_grid_idx):
+    """The beginning of a program, booked as an event."""
+
+    def run(self, *program):
+        set_grid_idx(self, *program)
+        for memory, _ in _bills:
+            memory.events.append(Event("kernel", _launched.kernel, program, 0))
+
+    return run
+
+
+def _tidy(compile_and_exec):
+    """The rewriting of a kernel for the interpreter, without the names it leaves in the kernel's module."""
+
+    def run(self, tree):
+        names = self.fn.__globals__
+        before = {*names, "interpreter_semantic"}  # which the rewritten kernel calls
+        try:
+            return compile_and_exec(self, tree)
+        finally:
+            for name in names.keys() - before:
+                del names[name]
+
+    return run
