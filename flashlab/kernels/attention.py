@@ -1,0 +1,192 @@
+"""``flash_attention``: the kernels as one differentiable torch operator."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+import triton
+
+from flashlab.kernels import DEVICE, backward, configurations, forward, tiles
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+WIDEST = 256  # columns of a head
+LOG2_E = 1.4426950408889634
+
+
+def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
+    """Attention softmax(scale * Q K^T) V, exact, without a tensor of size Nq x Nk in the forward or the backward pass.
+
+    Args:
+        q: queries [B, H, Nq, d]; k: keys [B, Hk, Nk, d]; v: values [B, Hk, Nk, dv]. One dtype out of float16, bfloat16
+            and float32, one device; d and dv from 1 to 256; H a multiple of Hk: query head h uses key/value head
+            h // (H // Hk). Any strides; inputs whose rows do not start at multiples of 16 bytes, or whose last stride
+            is not 1, are copied first.
+        causal: query i sees keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones.
+        scale: factor on the scores, 1/sqrt(d) if None.
+        return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. Differentiable too.
+
+    Returns:
+        O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
+        O = 0, lse = -inf and no gradient. The same inputs give the same bits, gradients included.
+
+    Sums are kept in float32. Products of float32 inputs are true float32 products if
+    ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.
+    Under autocast, q, k and v are first cast to autocast's dtype.
+
+    Raises:
+        TypeError, ValueError: in one sentence, what was expected and what came.
+
+    Source: FlashAttention-2, Algorithms 1 and 2.
+    """
+    _check(q, k, v)
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale}")
+    if scale <= 0:  # the kernels take the maximum before they scale
+        q, scale = q * math.copysign(bool(scale), scale), abs(scale) or 1.0
+    dv = v.shape[-1]
+    o, lse = torch.ops.flashlab.attention(*(_pad_rows(x) for x in (q, k, v)), causal, scale)
+    o = o[..., :dv]
+    return (o, lse) if return_lse else o
+
+
+@torch.library.custom_op("flashlab::attention", mutates_args=())
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    B, H, Nq, d, Hk, Nk, dv = _sizes(q, k, v)
+    o, lse = q.new_empty(B, H, Nq, dv), q.new_empty(B, H, Nq, dtype=torch.float32)
+    if o.numel() == 0 or Nk == 0:
+        return o.zero_(), lse.fill_(-math.inf)
+    q, k, v = (tiles.ready(x) for x in (q, k, v))
+    c = configurations.configuration("forward", q, k, v, causal)
+    forward.attention_forward[(triton.cdiv(Nq, c.Br) * B * H,)](
+        *(tiles.on_host(x, rows) for x, rows in ((q, c.Br), (k, c.Bc), (v, c.Bc), (o, c.Br))),
+        lse,
+        *(tiles.strides_of(x) for x in (q, k, v, o)),
+        *(H, Hk, Nq, Nk, d, dv, scale * LOG2_E),
+        *(c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv), causal, causal or Nk % c.Bc != 0, _precision(q)),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    return o, lse
+
+
+@_attention.register_fake
+def _(q, k, v, causal, scale):
+    B, H, Nq, _, _, _, dv = _sizes(q, k, v)
+    return q.new_empty(B, H, Nq, dv), q.new_empty(B, H, Nq, dtype=torch.float32)
+
+
+@torch.library.custom_op("flashlab::attention_backward", mutates_args=())
+def _attention_backward(
+    do: torch.Tensor, dlse: torch.Tensor | None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+    causal: bool, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    B, H, Nq, d, Hk, Nk, dv = _sizes(q, k, v)
+    dq, dk, dv_ = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    if o.numel() == 0 or k.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv_.zero_()
+    q, k, v, o, do = (tiles.ready(x) for x in (q, k, v, o, do))
+    delta = torch.empty_like(lse)
+    c = configurations.configuration("row_products", q, k, v, causal)
+    backward.row_products[(triton.cdiv(Nq, c.Br) * B * H,)](
+        *(tiles.on_host(x, c.Br) for x in (o, do)),
+        delta,
+        *(tiles.strides_of(x) for x in (o, do)),
+        *(H, Nq, dv, c.Br, tiles.width_of(dv)),
+        num_warps=c.warps,
+    )
+    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
+        delta -= dlse
+    sizes = (H, Hk, Nq, Nk, d, dv, scale, scale * LOG2_E)
+    widths = (tiles.width_of(d), tiles.width_of(dv))
+    c = configurations.configuration("key_value_gradients", q, k, v, causal)
+    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dk, c.Bc), (dv_, c.Bc))
+    backward.key_value_gradients[(triton.cdiv(Nk, c.Bc) * B * Hk,)](
+        *(tiles.on_host(x, rows) for x, rows in tensors),
+        *(lse, delta),
+        *(tiles.strides_of(x) for x, _ in tensors),
+        *sizes,
+        *(c.Br, c.Bc, *widths, causal, _precision(q)),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    c = configurations.configuration("query_gradients", q, k, v, causal)
+    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dq, c.Br))
+    backward.query_gradients[(triton.cdiv(Nq, c.Br) * B * H,)](
+        *(tiles.on_host(x, rows) for x, rows in tensors),
+        *(lse, delta),
+        *(tiles.strides_of(x) for x, _ in tensors),
+        *sizes,
+        *(c.Br, c.Bc, *widths, causal, causal or Nk % c.Bc != 0, _precision(q)),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    return dq, dk, dv_
+
+
+@_attention_backward.register_fake
+def _(do, dlse, q, k, v, o, lse, causal, scale):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx, inputs, output):
+    *qkv, ctx.causal, ctx.scale = inputs
+    ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, do, dlse):
+    if do is None and dlse is None:
+        return None, None, None, None, None
+    q, k, v, o, lse = ctx.saved_tensors
+    do = torch.zeros_like(o) if do is None else do
+    return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale), None, None
+
+
+_attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def _check(q, k, v):
+    named = {"q": q, "k": k, "v": v}
+    for name, x in named.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
+        if x.ndim != 4:
+            raise ValueError(f"{name} must have four dimensions [batch, heads, length, width], got shape {list(x.shape)}")
+    if len({x.dtype for x in named.values()}) > 1 or q.dtype not in DTYPES:
+        found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
+        raise TypeError(f"q, k and v must have one dtype out of float16, bfloat16 and float32, got {found}")
+    if any(x.device.type != DEVICE.type for x in named.values()) or len({x.device for x in named.values()}) > 1:
+        found = ", ".join(f"{name} on {x.device}" for name, x in named.items())
+        raise ValueError(f"the kernels run on {DEVICE.type} here, and q, k and v must all be there, got {found}")
+    if DEVICE.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1 and start again")
+    B, H, Nq, d, Hk, Nk, dv = _sizes(q, k, v)
+    if k.shape[0] != B or v.shape[0] != B or v.shape[1:3] != k.shape[1:3] or k.shape[3] != d:
+        raise ValueError(
+            "expected q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv], "
+            f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+        )
+    if H % Hk if Hk else H:
+        raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
+    if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
+        raise ValueError(f"head dimensions must lie between 1 and {WIDEST}, got d = {d} and dv = {dv}")
+
+
+def _sizes(q, k, v):
+    return *q.shape, *k.shape[1:3], v.shape[3]
+
+
+def _pad_rows(x):
+    """x with zero columns appended until a row is a multiple of 16 bytes. Zeros change no score; O is cut afterwards."""
+    missing = -x.shape[-1] % (16 // x.element_size())
+    return F.pad(x, (0, missing)) if missing else x
+
+
+def _precision(q):
+    return "ieee" if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -1,0 +1,176 @@
+"""The backward pass: lesson 08's lines as Triton kernels. P_ij is rebuilt from lse, and never stored.
+
+Each of the two large kernels keeps the sums it owns in registers and writes them once, so no two programs add to the
+same number and the same inputs give the same bits. The price: both rebuild P_ij, seven products of tiles instead of five.
+
+Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
+"""
+
+import triton
+import triton.language as tl
+
+from flashlab.kernels import tiles
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def row_products(
+    O, dO, delta,  # O dO [B, H, Nq, dv]: descriptors or pointers; delta [B, H, Nq] a pointer
+    O_strides, dO_strides,
+    H, Nq, dv,
+    Br: tl.constexpr, width_v: tl.constexpr,
+):  # fmt: skip
+    """delta = rowsum(dO * O). Program p computes Br rows of one head."""
+    Tr = tl.cdiv(Nq, Br)
+    i = tl.program_id(0) % Tr
+    b = tl.program_id(0) // Tr // H
+    h = tl.program_id(0) // Tr % H
+    B = tl.num_programs(0) // Tr // H
+    O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
+    dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
+
+    O_i = tiles.load(O, b, h, i * Br, Br, width_v).to(tl.float32)  # [Br, dv]
+    dO_i = tiles.load(dO, b, h, i * Br, Br, width_v).to(tl.float32)  # [Br, dv]
+    rows = i * Br + tl.arange(0, Br)  # [Br]
+    tl.store(delta + (b * H + h).to(tl.int64) * Nq + rows, tl.sum(dO_i * O_i, 1), mask=rows < Nq)
+
+
+@triton.jit
+def key_value_gradients(
+    Q, K, V, dO, dK, dV, lse, delta,  # descriptors or pointers; lse and delta [B, H, Nq] pointers
+    Q_strides, K_strides, V_strides, dO_strides, dK_strides, dV_strides,
+    H, Hk, Nq, Nk, d, dv, scale, scale_log2,
+    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
+    causal: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Program p computes rows j * Bc .. (j + 1) * Bc of dK and dV of one key/value head.
+
+    All tiles are transposed, [Bc, Br]: then P^T and dS^T multiply from the left as they come out of the registers.
+    """
+    Tc = tl.cdiv(Nk, Bc)
+    j = tl.program_id(0) % Tc  # causal: the keys that most queries see start first
+    b = tl.program_id(0) // Tc // Hk
+    hk = tl.program_id(0) // Tc % Hk
+    B = tl.num_programs(0) // Tc // Hk
+    Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
+    K = tiles.view(K, [B, Hk, Nk, d], K_strides, Bc, width)
+    V = tiles.view(V, [B, Hk, Nk, dv], V_strides, Bc, width_v)
+    dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
+    dK = tiles.view(dK, [B, Hk, Nk, d], dK_strides, Bc, width)
+    dV = tiles.view(dV, [B, Hk, Nk, dv], dV_strides, Bc, width_v)
+
+    first_row = j * Bc + tl.arange(0, Bc) + Nq - Nk  # [Bc]      causal: the first query that sees the key
+    begin = 0
+    unmasked = 0
+    if causal:
+        begin = tl.maximum(j * Bc + Nq - Nk, 0) // Br * Br  # the first tile with a query that sees one of the keys
+        unmasked = tl.cdiv(tl.maximum(tl.minimum((j + 1) * Bc - 1 + Nq - Nk, Nq), 0), Br) * Br
+
+    K_j = tiles.load(K, b, hk, j * Bc, Bc, width)  # [Bc, d]
+    V_j = tiles.load(V, b, hk, j * Bc, Bc, width_v)  # [Bc, dv]
+    dK_j = tl.zeros([Bc, width], tl.float32)  # [Bc, d]
+    dV_j = tl.zeros([Bc, width_v], tl.float32)  # [Bc, dv]
+    for h in range(hk * (H // Hk), (hk + 1) * (H // Hk)):  # the query heads that share this key/value head
+        if causal:
+            for start in range(begin, unmasked, Br):
+                dK_j, dV_j = add_rows(
+                    dK_j, dV_j, K_j, V_j, Q, dO, lse, delta, b, h, H, Nq, start, first_row, scale_log2,
+                    Br, True, precision,
+                )  # fmt: skip
+        for start in range(unmasked, Nq, Br):
+            dK_j, dV_j = add_rows(
+                dK_j, dV_j, K_j, V_j, Q, dO, lse, delta, b, h, H, Nq, start, first_row, scale_log2,
+                Br, False, precision,
+            )  # fmt: skip
+    tiles.store(dK, b, hk, j * Bc, dK_j * scale, Bc, width)
+    tiles.store(dV, b, hk, j * Bc, dV_j, Bc, width_v)
+
+
+@triton.jit
+def add_rows(
+    dK_j, dV_j, K_j, V_j, Q, dO, lse, delta, b, h, H, Nq, start, first_row, scale_log2,
+    Br: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """What one tile of queries adds to dK_j and dV_j. Rows past the end are zero in Q and dO and add nothing."""
+    rows = start + tl.arange(0, Br)  # [Br]
+    row = (b * H + h).to(tl.int64) * Nq + rows  # [Br]
+    Q_i = tiles.load(Q, b, h, start, Br, K_j.shape[1])  # [Br, d]
+    lse_i = tl.load(lse + row, mask=rows < Nq, other=0) * LOG2_E  # [Br]
+    St_ij = tl.dot(K_j, Q_i.T, input_precision=precision)  # [Bc, Br]
+    Pt_ij = tl.exp2(St_ij * scale_log2 - lse_i[None, :])  # [Bc, Br]
+    if masked:
+        Pt_ij = tl.where(rows[None, :] >= first_row[:, None], Pt_ij, 0)
+    dO_i = tiles.load(dO, b, h, start, Br, V_j.shape[1])  # [Br, dv]
+    dPt_ij = tl.dot(V_j, dO_i.T, input_precision=precision)  # [Bc, Br]
+    dV_j = tl.dot(Pt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=precision)  # [Bc, dv]
+    delta_i = tl.load(delta + row, mask=rows < Nq, other=0)  # [Br]
+    dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
+    dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=precision)  # [Bc, d]
+    return dK_j, dV_j
+
+
+@triton.jit
+def query_gradients(
+    Q, K, V, dO, dQ, lse, delta,  # descriptors or pointers; lse and delta [B, H, Nq] pointers
+    Q_strides, K_strides, V_strides, dO_strides, dQ_strides,
+    H, Hk, Nq, Nk, d, dv, scale, scale_log2,
+    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
+    causal: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Program p computes rows i * Br .. (i + 1) * Br of dQ of one head. The loops are those of the forward pass."""
+    Tr = tl.cdiv(Nq, Br)
+    i = Tr - 1 - tl.program_id(0) % Tr
+    b = tl.program_id(0) // Tr // H
+    h = tl.program_id(0) // Tr % H
+    hk = h // (H // Hk)
+    B = tl.num_programs(0) // Tr // H
+    Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
+    K = tiles.view(K, [B, Hk, Nk, d], K_strides, Bc, width)
+    V = tiles.view(V, [B, Hk, Nk, dv], V_strides, Bc, width_v)
+    dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
+    dQ = tiles.view(dQ, [B, H, Nq, d], dQ_strides, Br, width)
+
+    rows = i * Br + tl.arange(0, Br)  # [Br]
+    if causal:
+        last_seen = rows + Nk - Nq  # [Br]
+        unmasked = tl.maximum(tl.minimum(i * Br + Nk - Nq + 1, Nk), 0) // Bc * Bc
+        seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk)
+    else:
+        last_seen = tl.full([Br], Nk - 1, tl.int32)  # [Br]
+        unmasked = Nk // Bc * Bc
+        seen = Nk
+
+    row = (b * H + h).to(tl.int64) * Nq + rows  # [Br]
+    lse_i = tl.load(lse + row, mask=rows < Nq, other=0) * LOG2_E  # [Br]
+    delta_i = tl.load(delta + row, mask=rows < Nq, other=0)  # [Br]
+    Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
+    dO_i = tiles.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
+    dQ_i = tl.zeros([Br, width], tl.float32)  # [Br, d]
+    for start in range(0, unmasked, Bc):
+        dQ_i = add_columns(
+            dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, last_seen, scale_log2, Bc, False, precision
+        )
+    if masked:
+        for start in range(unmasked, seen, Bc):
+            dQ_i = add_columns(
+                dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, last_seen, scale_log2, Bc, True, precision
+            )
+    tiles.store(dQ, b, h, i * Br, dQ_i * scale, Br, width)
+
+
+@triton.jit
+def add_columns(
+    dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, last_seen, scale_log2,
+    Bc: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """What one tile of keys and values adds to dQ_i."""
+    K_j = tiles.load(K, b, hk, start, Bc, Q_i.shape[1])  # [Bc, d]
+    S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]
+    P_ij = tl.exp2(S_ij * scale_log2 - lse_i[:, None])  # [Br, Bc]
+    if masked:
+        P_ij = tl.where(start + tl.arange(0, Bc)[None, :] <= last_seen[:, None], P_ij, 0)
+    V_j = tiles.load(V, b, hk, start, Bc, dO_i.shape[1])  # [Bc, dv]
+    dP_ij = tl.dot(dO_i, V_j.T, input_precision=precision)  # [Br, Bc]
+    dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+    return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=precision)  # [Br, d]

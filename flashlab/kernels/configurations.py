@@ -1,0 +1,18 @@
+"""Which tiles, warps and pipeline stages a kernel is launched with."""
+
+from typing import NamedTuple
+
+
+class Configuration(NamedTuple):
+    """One launch: rows and columns of a tile of scores, warps a program, stages of the pipeline that loads tiles."""
+
+    Br: int
+    Bc: int
+    warps: int
+    stages: int
+
+
+def configuration(kernel, q, k, v, causal):
+    if kernel == "row_products":
+        return Configuration(64, 0, 4, 1)
+    return Configuration(64, 64, 4, 2)
