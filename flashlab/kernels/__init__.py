@@ -11,14 +11,14 @@ import sys
 
 import torch
 
-if "triton" not in sys.modules:
-    if not torch.cuda.is_available():
-        os.environ.setdefault("TRITON_INTERPRET", "1")
-elif not torch.cuda.is_available() and type(sys.modules["triton"].language.max).__name__ != "InterpretedFunction":
-    raise ImportError(
-        "There is no GPU, and triton was imported before flashlab.kernels could ask for its interpreter: import "
-        "flashlab.kernels first, or set the environment variable TRITON_INTERPRET=1 before Python starts."
-    )
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
+    if type(sys.modules["triton"].language.max).__name__ != "InterpretedFunction":
+        raise ImportError(
+            "triton was imported before its interpreter was asked for, which without a GPU flashlab.kernels does: "
+            "import flashlab.kernels first, or set the environment variable TRITON_INTERPRET=1 before Python starts."
+        )
 
 import triton.language  # noqa: E402
 
@@ -28,6 +28,10 @@ logging.getLogger("flashlab").info(
     "kernels run in Triton's interpreter, on the CPU" if INTERPRETED else "kernels are compiled for the GPU"
 )
 
+from flashlab.kernels import interpreter  # noqa: E402
 from flashlab.kernels.attention import flash_attention  # noqa: E402
+
+if INTERPRETED:
+    interpreter.install()
 
 __all__ = ["DEVICE", "INTERPRETED", "flash_attention"]

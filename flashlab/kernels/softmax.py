@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels import DEVICE
+
 LONGEST_BLOCK = 16384  # elements of a row that the registers of one program hold with room to work in
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -17,16 +19,14 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 def add(x, y, *, block=1024):
     """z = x + y, one program a block.
 
-    x, y: contiguous tensors [N] of float16, bfloat16 or float32 on one device; block: elements a program adds, a power
-    of two. Raises TypeError or ValueError, in one sentence.
+    x, y: contiguous tensors [N] of float16, bfloat16 or float32; block: elements a program adds, a power of
+    two. Raises TypeError or ValueError, in one sentence.
     """
-    _check_floats(x=x, y=y)
+    _check_tensors(x=x, y=y)
     _check_block(block)
-    if x.shape != y.shape or x.dim() != 1 or x.dtype != y.dtype or x.device != y.device:
-        raise ValueError(
-            "x and y must be vectors of one length, dtype and device, got "
-            f"{list(x.shape)} {x.dtype} {x.device} and {list(y.shape)} {y.dtype} {y.device}"
-        )
+    if x.dim() != 1 or x.shape != y.shape or x.dtype != y.dtype:
+        found = f"{list(x.shape)} {x.dtype} and {list(y.shape)} {y.dtype}"
+        raise ValueError(f"x and y must be vectors of one length and dtype, got {found}")
     if not (x.is_contiguous() and y.is_contiguous()):
         raise ValueError(f"x and y must be contiguous, got strides {x.stride()} and {y.stride()}")
     z = torch.empty_like(x)  # [N]
@@ -77,8 +77,8 @@ def softmax_kernel(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 def softmax_online(x, *, rows=4, block=1024):
     """Softmax of rows of any length, one program a few rows, block by block: 2 loads and 1 store an element.
 
-    x: [rows, N] as for ``softmax``, but any N; rows, block: height and width of the tile that a program works on, powers
-    of two. Raises TypeError or ValueError, in one sentence.
+    x: [rows, N] as for ``softmax``, but any N; rows, block: height and width of the tile that a program works on,
+    powers of two. Raises TypeError or ValueError, in one sentence.
     """
     y = _prepare(x)  # [rows, N]
     _check_block(rows)
@@ -121,7 +121,7 @@ def softmax_online_kernel(x, y, x_stride, y_stride, R, N, Br: tl.constexpr, Bc: 
 
 
 def _prepare(x):
-    _check_floats(x=x)
+    _check_tensors(x=x)
     if x.dim() != 2:
         raise ValueError(f"x must have two dimensions [rows, N], got {list(x.shape)}")
     if x.shape[1] > 1 and x.stride(1) != 1:
@@ -129,8 +129,10 @@ def _prepare(x):
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _check_floats(**tensors):
+def _check_tensors(**tensors):
     for name, tensor in tensors.items():
+        if tensor.device.type != DEVICE.type:
+            raise ValueError(f"{name} must be on the {DEVICE}, where kernels run here, got {tensor.device}")
         if tensor.dtype not in DTYPES:
             raise TypeError(f"{name} must be float16, bfloat16 or float32, got {tensor.dtype}")
 
