@@ -24,6 +24,28 @@ def safe(x):
     return e / np.where(l == 0, 1, l)
 
 
+def lse(x):
+    """log(sum(exp(x))) along the last axis, in natural logarithms, with the maximum subtracted and added back.
+
+    x: [..., N] of any floating dtype; the result [...] has it too. A row of nothing but -inf gives -inf.
+    """
+    m = x.max(-1, initial=-np.inf)  # [...]
+    m_safe = np.where(m == -np.inf, 0, m)  # [...]
+    l = np.exp(x - m_safe[..., None]).sum(-1)  # [...]
+    return np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l))).astype(x.dtype)
+
+
+def shifted(x, c):
+    """exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
+
+    x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number. max(x) is one choice of many.
+    Returns e [..., N], l [..., 1] and P [..., N].
+    """
+    e = (x - c).exp()  # [..., N]
+    l = e.sum(-1, keepdim=True)  # [..., 1]
+    return e, l, e / l
+
+
 def naive_streamed(x, block, memory):
     """``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store an element.
 
