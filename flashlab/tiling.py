@@ -4,6 +4,9 @@ Both functions feed the same five lines (``online.update``); they differ in what
 streams past. ``fa2_forward`` keeps a tile of queries and its state; ``fa1_forward`` keeps a tile of keys and values.
 """
 
+from collections import Counter
+from numbers import Integral
+
 import numpy as np
 
 from flashlab import online
@@ -29,23 +32,26 @@ def fa2_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
         O [Nq, dv] in the dtype of Q, and lse [Nq] in float32 or better. A row that sees no key has 0 and -inf.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or tile sizes that do not match.
+        TypeError, ValueError: dtypes, shapes or tile sizes that do not match, in one sentence.
         FastMemoryFull: the tiles do not fit into ``memory``.
 
     Source: FlashAttention-2, Algorithm 1.
     """
-    memory, scale, shift = _prepare(Q, K, V, Br, Bc, scale, memory)
+    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+    keys = tiles(len(K), Bc)
     for rows in tiles(len(Q), Br):
         with memory.kernel("program"):
             Q_i = memory.load("Q", rows)  # [Br, d]
             state = online.identity(len(Q_i), V.shape[1], Q_i.dtype)
             memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
-            for cols in tiles(len(K), Bc):
-                if causal and not _meet(rows, cols, shift):
+            for cols in keys:
+                if not meet(rows, cols, shift):
                     break
-                state = _visit(memory, Q_i, state, rows, cols, memory.load("K", cols), memory.load("V", cols),
-                               scale, causal, shift)
-            O_i, lse_i = online.finish(state)
+                K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                memory.hold(S_ij=S_ij)  # P_ij will take its place
+                state = online.update(state, S_ij, V_j)
+            O_i, lse_i = online.finish(state)  # [Br, dv], [Br]
             memory.store("O", O_i, rows)
             memory.store("lse", lse_i, rows)
     return memory.tensors["O"], memory.tensors["lse"]
@@ -60,12 +66,13 @@ def fa1_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
 
     Source: FlashAttention, Algorithm 1.
     """
-    memory, scale, shift = _prepare(Q, K, V, Br, Bc, scale, memory)
+    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+    queries = tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
         with memory.kernel("program"):
             K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
-            for rows in tiles(len(Q), Br):
-                if causal and j > 0 and not _meet(rows, cols, shift):
+            for rows in queries:
+                if j > 0 and not meet(rows, cols, shift):
                     continue
                 Q_i = memory.load("Q", rows)  # [Br, d]
                 if j == 0:  # also the rows that see no key: someone must write their output
@@ -74,43 +81,85 @@ def fa1_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
                 else:
                     lse_i = memory.load("lse", rows)  # [Br]
                     state = online.State(lse_i, np.ones_like(lse_i), memory.load("O", rows))
-                O_i, lse_i = online.finish(_visit(memory, Q_i, state, rows, cols, K_j, V_j, scale, causal, shift))
+                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                memory.hold(S_ij=S_ij)
+                state = online.update(state, S_ij, V_j)
+                O_i, lse_i = online.finish(state)  # [Br, dv], [Br]
                 memory.store("O", O_i, rows)
                 memory.store("lse", lse_i, rows)
     return memory.tensors["O"], memory.tensors["lse"]
 
 
-def visited(Nq, Nk, Br, Bc, *, causal=False):
-    """The pairs (rows, cols) of slices whose tiles of scores are computed: all, or those at or below the diagonal."""
-    pairs = [(rows, cols) for rows in tiles(Nq, Br) for cols in tiles(Nk, Bc)]
-    return [pair for pair in pairs if not causal or _meet(*pair, Nk - Nq)]
+def scores(Q_i, K_j, rows, cols, scale, shift):
+    """One tile of scores S_ij [Br, Bc], for the slices ``rows`` of Q_i [Br, d] and ``cols`` of K_j [Bc, d].
 
-
-def _visit(memory, Q_i, state, rows, cols, K_j, V_j, scale, causal, shift):
-    """One tile of scores, and what it does to the state."""
+    Query i sees the keys j <= i + shift, others are -inf. Only a tile that this diagonal crosses needs the mask.
+    """
     S_ij = scale * (Q_i @ K_j.T)  # [Br, Bc]
-    if causal and cols.stop - 1 > rows.start + shift:  # only tiles on the diagonal need the mask
-        i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
+    if cols.stop - 1 > rows.start + shift:
+        i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]   places in the whole matrix, not in the tile
         S_ij = np.where(j <= i + shift, S_ij, -np.inf)
-    memory.hold(S_ij=S_ij)  # P_ij takes its place
-    return online.update(state, S_ij, V_j)
+    return S_ij
 
 
-def _meet(rows, cols, shift):
+def meet(rows, cols, shift):
     """Does the last query of the tile see its first key?"""
     return cols.start <= rows.stop - 1 + shift
 
 
-def _prepare(Q, K, V, Br, Bc, scale, memory):
-    if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
+def fa2_traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
+    """The bill of ``fa2_forward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
+
+    Q is read once and O written once; K and V are read again for each of the Tr tiles of queries.
+
+    Args: lengths, head dimensions (dv is d if None), tile sizes, and the dtype of Q, K, V and O. lse has float32 or better.
+    """
+    shift = Nk - Nq if causal else Nk
+    dv = d if dv is None else dv
+    seen = [min(max(rows.stop + shift, 0), Nk) for rows in tiles(Nq, Br)]  # keys that some query of the tile sees
+    keys = sum(min(_round_up(n, Bc), Nk) for n in seen)
+    size, stat = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
+    loads = {("load", "Q"): Nq * d * size, ("load", "K"): keys * d * size, ("load", "V"): keys * dv * size}
+    return Counter({**loads, ("store", "O"): Nq * dv * size, ("store", "lse"): Nq * stat})
+
+
+def fa1_traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
+    """The bill of ``fa1_forward`` without running it. Arguments and result as ``fa2_traffic``.
+
+    K and V are read once; Q is read, and O and lse are written, for each of the Tc tiles of keys; O and lse are read
+    for each but the first.
+    """
+    shift = Nk - Nq if causal else Nk
+    dv = d if dv is None else dv
+    blind = [min(max(cols.start - shift, 0), Nq) for cols in tiles(Nk, Bc)[1:]]  # queries that see no key of the tile
+    again = sum(Nq - n // Br * Br for n in blind)
+    size, stat = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
+    loads = {("load", "Q"): (Nq + again) * d * size, ("load", "K"): Nk * d * size, ("load", "V"): Nk * dv * size}
+    states = {("load", "O"): again * dv * size, ("load", "lse"): again * stat}
+    return Counter({**loads, **states, ("store", "O"): (Nq + again) * dv * size, ("store", "lse"): (Nq + again) * stat})
+
+
+def _round_up(n, B):
+    return -(-n // B) * B
+
+
+def prepare(Q, K, V, Br, Bc, causal, scale, memory):
+    """A memory with the inputs in place, the scale, and the shift of the diagonal: query i sees keys j <= i + shift."""
+    for name, tensor in {"Q": Q, "K": K, "V": V}.items():
+        if not isinstance(tensor, np.ndarray):
+            raise TypeError(f"{name} must be a numpy array, got {type(tensor).__name__}")
+    if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
+    if Q.shape[1] == 0:
+        raise ValueError("a head needs at least one dimension, got d = 0")
     if len({Q.dtype, K.dtype, V.dtype}) > 1:
         raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
-    if Br < 1 or Bc < 1:
-        raise ValueError(f"a tile needs at least one row and one column, got Br = {Br}, Bc = {Bc}")
+    if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
+        raise ValueError(f"a tile has a whole number of rows and columns, at least one of each, got Br = {Br}, Bc = {Bc}")
     memory = Memory() if memory is None else memory
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
-    memory.reserve("lse", (len(Q),), np.result_type(Q.dtype, np.float32))
-    dtype = np.result_type(Q.dtype, np.float32)
-    return memory, dtype.type(Q.shape[1] ** -0.5 if scale is None else scale), len(K) - len(Q)
+    dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    memory.reserve("lse", (len(Q),), dtype)
+    scale = dtype.type(Q.shape[1] ** -0.5 if scale is None else scale)
+    return memory, scale, len(K) - len(Q) if causal else len(K)
