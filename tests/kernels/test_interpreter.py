@@ -1,0 +1,304 @@
+"""The interpreter: bfloat16 as torch has it, no access outside a tensor, and a bill equal to the counting memory's."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from flashlab.kernels import INTERPRETED, configurations, flash_attention
+from flashlab.kernels.interpreter import Builder, count
+from flashlab.memory import Memory
+from flashlab.tiling import fa2_forward, fa2_traffic
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
+
+BF16 = torch.bfloat16
+N = 64
+
+
+def randn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+# bfloat16
+
+
+@triton.jit
+def cast(x, y, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(y + i, tl.load(x + i).to(y.dtype.element_ty))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+def test_cast_to_bfloat16_rounds_to_nearest_even(dtype):
+    ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 257.0, 259.0])  # half way between two bfloat16 numbers
+    edges = torch.tensor([0.0, -0.0, 65504.0, 2**-24, 1.0, -1.0])
+    x = torch.cat([ties, edges, 1000 * randn(512 - 11)]).to(dtype)
+    y = torch.empty(512, dtype=BF16)
+    cast[(1,)](x, y, 512)
+    assert torch.equal(y.view(torch.int16), x.to(BF16).view(torch.int16))
+
+
+def test_cast_to_bfloat16_keeps_infinities_nan_and_overflow():
+    x = torch.tensor([float("inf"), -float("inf"), 3.4e38, -3.4e38, 1e-40, float("nan"), 1.0, 2.0])
+    y = torch.empty(8, dtype=BF16)
+    cast[(1,)](x, y, 8)
+    assert torch.equal(y[:5], x.to(BF16)[:5]) and y[5].isnan()
+
+
+def test_cast_from_bfloat16_is_exact():
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(BF16)  # every one of them
+    x = x[~x.isnan()][: 2**15]
+    y = torch.empty(2**15)
+    cast[(1,)](x, y, 2**15)
+    assert torch.equal(y, x.float())
+
+
+@triton.jit
+def elementwise(x, y, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(out + i, a * b + a - 1.5)
+    tl.store(out + N + i, tl.where(a > b, -a, tl.abs(b)))
+    tl.store(out + 2 * N + i, tl.maximum(a, b) + tl.full([N], 0.3, tl.bfloat16))
+    tl.store(out + 3 * N + i, a / b)
+
+
+def test_bfloat16_arithmetic_equals_torchs_bit_for_bit():
+    x, y = randn(N, dtype=BF16), randn(N, seed=1, dtype=BF16)
+    out = torch.empty(4, N, dtype=BF16)
+    elementwise[(1,)](x, y, out, N)
+    tenths = torch.tensor(0.3, dtype=BF16)
+    expected = [x * y + x - 1.5, torch.where(x > y, -x, y.abs()), torch.maximum(x, y) + tenths, x / y]
+    assert torch.equal(out, torch.stack(expected))
+
+
+@triton.jit
+def reductions(x, out, N: tl.constexpr):
+    a = tl.load(x + tl.arange(0, N)) * 1.0
+    tl.store(out, tl.sum(a, 0))
+    tl.store(out + 1, tl.max(a, 0))
+    tl.store(out + 2, tl.min(a, 0))
+    tl.store(out + 3, tl.argmax(a, 0))
+
+
+def test_bfloat16_reductions_are_of_numbers_not_of_bits():
+    x = randn(N, dtype=BF16)
+    out = torch.empty(4)
+    reductions[(1,)](x, out, N)
+    assert torch.equal(out[1:], torch.tensor([x.max(), x.min(), x.argmax()]))
+    assert abs(out[0] - x.double().sum()) <= torch.finfo(BF16).eps * x.double().sum().abs()
+
+
+@triton.jit
+def dot(x, y, out, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]  # [N, N]
+    tl.store(out + at, tl.dot(tl.load(x + at), tl.load(y + at)))
+
+
+def test_bfloat16_dot_multiplies_numbers_and_sums_in_float32():
+    x, y = randn(N, N, dtype=BF16), randn(N, N, seed=1, dtype=BF16)
+    out = torch.empty(N, N)
+    dot[(1,)](x, y, out, N)
+    exact = x.double() @ y.double()
+    plain = (x.float() @ y.float() - exact).abs().max()
+    assert (out - exact).abs().max() <= 2 * plain + torch.finfo(torch.float32).eps * exact.abs().max()
+
+
+@triton.jit
+def atomic_sum(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_add(out + i // 2, tl.load(x + i), mask=i < N - 2)
+
+
+def test_bfloat16_atomics_are_refused():
+    with pytest.raises(Exception, match="no atomic operations on bfloat16: accumulate in float32"):
+        atomic_sum[(1,)](torch.ones(8, dtype=BF16), torch.zeros(8, dtype=BF16), 8)
+
+
+# addresses
+
+
+@triton.jit
+def shifted(x, y, N, load_shift, store_shift, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i + store_shift, passed_on(x + load_shift, i, N), mask=i < N)
+
+
+@triton.jit
+def passed_on(x, i, N):
+    return tl.load(x + i, mask=i < N)
+
+
+def two_vectors():
+    """Vectors of 40 within one larger buffer: what lies around them can be read without a crash, but is not theirs."""
+    buffer = torch.zeros(1000)
+    return buffer[100:140].copy_(torch.arange(40.0)), buffer[500:540], buffer
+
+
+def test_access_inside_is_let_through():
+    x, y, _ = two_vectors()
+    shifted[(3,)](x, y, 40, 0, 0, 16)
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "shift, elements, program", [(1, 1, 2), (4, 4, 2), (-1, 1, 0), (10**9, 16, 0), (-(10**9), 16, 0)]
+)
+@pytest.mark.parametrize("kind", ["load", "store"])
+def test_access_outside_every_tensor_raises_and_names_the_program(kind, shift, elements, program):
+    x, y, buffer = two_vectors()
+    said = rf"^shifted: {kind} of {elements} element\(s\) outside every tensor, in program \({program}, 0, 0\)$"
+    with pytest.raises(IndexError, match=said):
+        shifted[(3,)](x, y, 40, *((shift, 0) if kind == "load" else (0, shift)), 16)
+    assert not buffer[:100].any() and not buffer[140:499].any() and not buffer[541:].any()  # nothing was written
+
+
+def test_forgotten_mask_is_caught():
+    x, y, _ = two_vectors()
+    with pytest.raises(IndexError, match="load of 8 element"):
+        shifted[(3,)](x, y, 48, 0, 0, 16)
+
+
+def test_empty_tensor_holds_no_element():
+    with pytest.raises(IndexError, match="store of 1 element"):
+        shifted[(1,)](torch.ones(1), torch.empty(0), 1, 0, 0, 1)
+
+
+def test_other_errors_keep_their_cause():
+    with pytest.raises(Exception, match="bfloat16") as raised:
+        atomic_sum[(1,)](torch.ones(8, dtype=BF16), torch.zeros(8, dtype=BF16), 8)
+    assert isinstance(raised.value.__cause__, NotImplementedError)
+
+
+def test_launch_leaves_no_names_in_the_kernels_module():
+    x, y, _ = two_vectors()
+    before = {*globals(), "interpreter_semantic"}
+    shifted[(3,)](x, y, 40, 0, 0, 16)
+    assert set(globals()) <= before
+
+
+# bytes
+
+
+def test_masked_elements_are_not_counted():
+    x, y, _ = two_vectors()
+    with count() as bill:
+        shifted[(3,)](x, y, 37, 0, 0, 16)
+    assert bill.bytes == {("load", "x"): 37 * 4, ("store", "y"): 37 * 4}
+    assert (bill.loaded, bill.stored, bill.moved) == (148, 148, 296)
+
+
+def test_events_tell_program_tensor_and_region_in_order():
+    x, y, _ = two_vectors()
+    with count() as bill:
+        shifted[(3,)](x, y, 40, 0, 0, 16)
+    second = [("kernel", "shifted", (1, 0, 0), 0)] + [
+        (k, n, (slice(16, 32),), 64) for k, n in (("load", "x"), ("store", "y"))
+    ]
+    assert bill.events[3:6] == second
+    assert bill.events[-1] == ("store", "y", (slice(32, 40),), 32)
+
+
+def test_callers_names_come_before_the_kernels():
+    x, y, _ = two_vectors()
+    with count(source=x, first_half=y[:20], second_half=y[20:]) as bill:
+        shifted[(1,)](x, y, 40, 0, 0, 64)
+    assert bill.bytes == {("load", "source"): 160, ("store", "first_half"): 80, ("store", "second_half"): 80}
+
+
+def test_counts_nest_and_end():
+    x, y, _ = two_vectors()
+    with count() as outer:
+        shifted[(3,)](x, y, 40, 0, 0, 16)
+        with count() as inner:
+            shifted[(3,)](x, y, 40, 0, 0, 16)
+    shifted[(3,)](x, y, 40, 0, 0, 16)
+    assert inner.moved == 320 and outer.moved == 640
+
+
+def test_atomic_is_a_load_and_a_store():
+    out = torch.zeros(8)
+    with count() as bill:
+        atomic_sum[(1,)](torch.ones(8), out, 8)
+    assert torch.equal(out, torch.tensor([2.0, 2, 2, 0, 0, 0, 0, 0]))
+    assert bill.bytes == {("load", "x"): 32, ("load", "out"): 24, ("store", "out"): 24}
+
+
+@triton.jit
+def transposed(x, y, x_rows, x_columns, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    tl.store(y + i * N + j, tl.load(x + (4 + i) * x_rows + (2 + j) * x_columns))
+
+
+def test_region_follows_the_tensors_strides():
+    x, y = randn(8, 16).T, torch.empty(8, 4)
+    with count() as bill:
+        transposed[(1,)](x, y, *x.stride(), 8, 4)
+    assert torch.equal(y, x[4:12, 2:6])
+    assert bill.events[1] == ("load", "x", (slice(4, 12), slice(2, 6)), 128)
+
+
+def test_counting_needs_the_interpreter(monkeypatch):
+    monkeypatch.delattr(Builder, "flashlab")
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"), count():
+        pass
+
+
+# the real kernel's bill
+
+SHAPES = [(64, 64), (100, 100), (70, 133), (133, 70), (1, 77), (77, 1)]
+
+
+@pytest.fixture(params=[(64, 32), (32, 64)], ids=str)
+def tile_sizes(request, monkeypatch):
+    """Br and Bc, the same for every shape."""
+    Br, Bc = request.param
+    monkeypatch.setattr(configurations, "configuration", lambda *_: configurations.Configuration(Br, Bc, 4, 1))
+    return Br, Bc
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("Nq, Nk", SHAPES)
+def test_forward_moves_what_the_closed_form_says(Nq, Nk, causal, tile_sizes):
+    H, d, dv = 2, 32, 16
+    q, k, v = (randn(1, H, n, width, dtype=torch.float16) for n, width in ((Nq, d), (Nk, d), (Nk, dv)))
+    with count() as bill:
+        flash_attention(q, k, v, causal=causal)
+    expected = fa2_traffic(Nq, Nk, d, *tile_sizes, dv=dv, causal=causal, dtype=np.float16)
+    assert bill.bytes == {key: H * nbytes for key, nbytes in expected.items()}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("Nq, Nk", SHAPES)
+def test_forward_moves_the_tiles_that_the_counting_memory_moves_in_their_order(Nq, Nk, causal, tile_sizes):
+    q, k, v = (randn(1, 1, n, 16) for n in (Nq, Nk, Nk))
+    memory = Memory()
+    fa2_forward(*(x[0, 0].numpy() for x in (q, k, v)), *tile_sizes, causal=causal, memory=memory)
+    with count() as bill:
+        flash_attention(q, k, v, causal=causal)
+    assert bill.bytes == memory.bytes
+    assert sorted(programs(bill, dim=2), key=first_row) == programs(memory, dim=0)
+
+
+def programs(memory, dim):
+    """For each program, what it moved in order: (load or store, tensor, first, last)."""
+    moved = []
+    for kind, name, region, _ in memory.events:
+        if kind == "kernel":
+            moved.append([])
+        elif kind in ("load", "store"):
+            moved[-1].append((kind, name, region[dim].start, region[dim].stop))
+    return moved
+
+
+def first_row(program):
+    return program[0][2]
+
+
+def test_grouped_heads_read_their_shared_keys_once_each(tile_sizes):
+    q, k, v = randn(2, 4, 100, 16), randn(2, 2, 100, 16), randn(2, 2, 100, 16)
+    with count() as bill:
+        flash_attention(q, k, v)
+    assert bill.bytes == {key: 2 * 4 * n for key, n in fa2_traffic(100, 100, 16, *tile_sizes).items()}
