@@ -1,0 +1,179 @@
+"""What GPUs are made of, with the document behind each number, and what follows from it.
+
+Sizes are in bytes, rates in bytes or operations a second, clocks in Hz, latencies in clock cycles. What could not be
+traced to a document is None. NVIDIA's "KB" and "MB" of memory on the chip are KiB and MiB; DRAM is sold in decimal GB.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KiB, MiB, GB = 1024, 1024**2, 10**9
+TERA, MHZ = 1e12, 1e6
+
+GUIDE = "NVIDIA, CUDA C++ Programming Guide, section 5.1"
+BANKS = "32 banks of 4 bytes a clock: " + GUIDE
+DISSECTED = "Luo et al. 2024, arXiv 2402.13499"
+
+
+class PerSM(NamedTuple):
+    """What one streaming multiprocessor (SM) has, by compute capability. Source: ``GUIDE``."""
+
+    sram_bytes: int  # one array, shared between L1 cache and shared memory
+    smem_bytes: int  # the most of it that may be shared memory
+    block_bytes: int  # the most shared memory that one block of threads may have
+    register_bytes: int = 256 * KiB
+    exps: int = 16  # exponentials (special function unit) a clock
+    smem_bytes_a_clock: int = 128
+
+
+PER_SM = {
+    "7.5": PerSM(96 * KiB, 64 * KiB, 64 * KiB),
+    "8.0": PerSM(192 * KiB, 164 * KiB, 163 * KiB),
+    "8.6": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
+    "8.9": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
+    "9.0": PerSM(256 * KiB, 228 * KiB, 227 * KiB),
+    "10.0": PerSM(256 * KiB, 228 * KiB, 227 * KiB),
+}
+
+
+class Latency(NamedTuple):
+    """Clock cycles until a value arrives. Source: ``DISSECTED``."""
+
+    smem: int
+    l1: int
+    l2: int
+    dram: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU. Rates of arithmetic are peaks without sparsity: matrix products in float16 and float8 on tensor cores
+    that accumulate in float32, float32 on the ordinary units."""
+
+    name: str
+    capability: str
+    sms: int
+    clock: float
+    l2_bytes: int
+    dram_kind: str
+    dram_bytes: int
+    dram_rate: float
+    float16: float
+    float32: float | None
+    source: str  # of every number that ``also`` does not name
+    float8: float | None = None
+    l2_rate: float | None = None
+    host_bytes: int | None = None  # memory of the host, at least
+    host_rate: float | None = None
+    latency: Latency | None = None
+    also: tuple[tuple[str, str], ...] = ()  # (field, its own source)
+
+    @property
+    def per_sm(self) -> PerSM:
+        """What each of its SMs has."""
+        return PER_SM[self.capability]
+
+
+A100_LATENCY = Latency(smem=29, l1=38, l2=262, dram=466)
+A100 = "NVIDIA, A100 Tensor Core GPU Architecture (GA100 whitepaper)"
+H100 = "NVIDIA, H100 Tensor Core GPU Architecture (whitepaper)"
+FIG1 = "FlashAttention (arXiv 2205.14135), figure 1"
+FA3, FA4 = "FlashAttention-3 (arXiv 2407.08608)", "FlashAttention-4 (arXiv 2603.05451), section 2.2"
+
+CARDS = {
+    card.name: card
+    for card in (
+        Card("A100 40 GB", "8.0", 108, 1410 * MHZ, 40 * MiB, "HBM2", 40 * GB, 1555 * GB, 312 * TERA, 19.5 * TERA, A100,
+             host_bytes=1000 * GB, host_rate=12.8 * GB, latency=A100_LATENCY,
+             also=(("host_bytes", FIG1), ("host_rate", FIG1), ("latency", DISSECTED))),
+        Card("A100 80 GB", "8.0", 108, 1410 * MHZ, 40 * MiB, "HBM2e", 80 * GB, 2039 * GB, 312 * TERA, 19.5 * TERA, A100,
+             latency=A100_LATENCY,
+             also=(("dram_bytes", "NVIDIA, A100 80 GB datasheet"), ("dram_rate", "NVIDIA, A100 80 GB datasheet"),
+                   ("latency", DISSECTED))),
+        Card("H100 SXM", "9.0", 132, 1830 * MHZ, 50 * MiB, "HBM3", 80 * GB, 3350 * GB, 989.4 * TERA, 66.9 * TERA, H100,
+             float8=1979 * TERA, l2_rate=12 * TERA,
+             also=tuple((field, f"{FA3}, table 1") for field in ("l2_bytes", "l2_rate", "dram_bytes", "dram_rate"))
+             + (("sms", f"{FA3}, appendix B.6"),)),
+        Card("H200 SXM", "9.0", 132, 1830 * MHZ, 62_914_560, "HBM3e", 141 * GB, 4800 * GB, 989 * TERA, 67 * TERA,
+             "NVIDIA, H200 datasheet", float8=1979 * TERA,
+             also=(("clock", f"that of the H100, the same die: {H100}"),
+                   ("l2_bytes", "read from the driver of one H200, 20 November 2026"))),
+        Card("B200", "10.0", 148, 1850 * MHZ, 126 * MiB, "HBM3e", 180 * GB, 8000 * GB, 2250 * TERA, None, FA4,
+             float8=4500 * TERA,
+             also=tuple((field, "an eighth of NVIDIA's DGX B200") for field in ("dram_bytes", "dram_rate", "float8"))
+             + (("l2_bytes", "Chips and Cheese on the B200"),)),
+        Card("RTX 3090", "8.6", 82, 1695 * MHZ, 6 * MiB, "GDDR6X", 24 * GB, 936 * GB, 71 * TERA, 35.6 * TERA,
+             "NVIDIA, Ampere GA102 whitepaper"),
+        Card("RTX 4090", "8.9", 128, 2520 * MHZ, 72 * MiB, "GDDR6X", 24 * GB, 1008 * GB, 165.2 * TERA, 82.6 * TERA,
+             "NVIDIA, Ada whitepaper, appendix A", float8=330.3 * TERA,
+             latency=Latency(smem=30, l1=43, l2=273, dram=542), also=(("latency", DISSECTED),)),
+        Card("T4", "7.5", 40, 1590 * MHZ, 4 * MiB, "GDDR6", 16 * GB, 320 * GB, 65 * TERA, 8.1 * TERA,
+             "NVIDIA, T4 datasheet",
+             also=(("dram_rate", "256 bits at 10 Gbit/s each; NVIDIA's T4 datasheet says 300 GB/s"),)),
+        Card("L4", "8.9", 58, 2040 * MHZ, 48 * MiB, "GDDR6", 24 * GB, 300 * GB, 121 * TERA, 30.3 * TERA,
+             "NVIDIA, L4 product page", float8=242.5 * TERA,
+             also=(("sms", "30.3 TFLOP/s / (2 x 128 x 2.04 GHz): NVIDIA, L4 product page"),)
+             + tuple((field, "half the sparse rate of NVIDIA's L4 product page") for field in ("float16", "float8"))),
+    )
+}
+
+NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "float16", "float32", "float8",
+           "host_bytes", "host_rate", "latency")
+
+
+def sources(card) -> dict[str, str]:
+    """The document behind each number of a card, by the number's name; those that are None are left out."""
+    known = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
+    return known | {name: GUIDE for name in PerSM._fields} | {"smem_bytes_a_clock": BANKS}
+
+
+def smem_rate(card) -> float:
+    """Bytes a second between the shared memories of all SMs and their arithmetic."""
+    return card.sms * card.per_sm.smem_bytes_a_clock * card.clock
+
+
+def sram_bytes(card) -> int:
+    """L1 and shared memory of all SMs together. No block of threads can use more than one SM's share of it."""
+    return card.sms * card.per_sm.sram_bytes
+
+
+def exp_rate(card) -> float:
+    """Exponentials a second."""
+    return card.sms * card.per_sm.exps * card.clock
+
+
+def ridge(card, dtype="float16") -> float:
+    """FLOPs that the card can do while one byte comes from its DRAM."""
+    return getattr(card, dtype) / card.dram_rate
+
+
+def nanoseconds(card, cycles) -> float:
+    """Clock cycles of this card as time."""
+    return cycles / card.clock * 1e9
+
+
+class Level(NamedTuple):
+    """One level of the memory hierarchy; None where no document gives the number."""
+
+    name: str
+    nbytes: int | None
+    rate: float | None
+    cycles: int | None
+
+
+def levels(card, *, one_sm=False) -> list[Level]:
+    """The memories of a card, fastest first: all of each, or what one SM has and an even share of the rates."""
+    sms = 1 if one_sm else card.sms  # that the on-chip memories belong to
+    sharing = card.sms if one_sm else 1  # that the other memories' rates are divided by
+    smem, _, l2, dram = card.latency or (None,) * 4
+
+    def share(rate):
+        return rate and rate / sharing
+
+    return [
+        Level("registers", sms * card.per_sm.register_bytes, None, None),
+        Level("shared memory + L1", sms * card.per_sm.sram_bytes, share(smem_rate(card)), smem),
+        Level("L2 cache", card.l2_bytes, share(card.l2_rate), l2),
+        Level(card.dram_kind, card.dram_bytes, share(card.dram_rate), dram),
+        Level("CPU memory", card.host_bytes, share(card.host_rate), None),
+    ]
