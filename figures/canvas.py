@@ -1,5 +1,6 @@
 """A picture that is kept: on a new state only the artists that change are drawn again."""
 
+import base64
 import io
 
 import numpy as np
@@ -39,16 +40,21 @@ class Canvas:
             artist.draw(renderer)
         return _encode(self.canvas.buffer_rgba())
 
+    def mime(self, state) -> str:
+        """The picture of this state as a notebook's output carries it: in base64."""
+        return base64.b64encode(self.png(state)).decode()
+
     def _moving(self):
         for artist in self.artists.values():
             yield from artist if isinstance(artist, (list, tuple)) else [artist]
 
     def _frame_now(self):
-        """What the background depends on: limits and words of the axes."""
+        """What the background depends on: limits, titles and labels of the axes."""
         return [
-            (ax.get_xlim(), ax.get_ylim(), ax.get_title(), ax.get_xlabel(), ax.get_ylabel(), ax.get_visible())
+            (ax.get_xlim(), ax.get_ylim(), *map(ax.get_title, ("left", "center", "right")),
+             ax.get_xlabel(), ax.get_ylabel(), ax.get_visible())
             for ax in self.figure.axes
-        ]
+        ]  # fmt: skip
 
 
 def _encode(rgba) -> bytes:

@@ -10,7 +10,7 @@ class Chart:
     """A still picture. In words it is what the caption says."""
 
     def __init__(self, figure, caption):
-        self._png = Canvas(figure, lambda _: {}, lambda *_: None).png(None)
+        self._png = Canvas(figure, lambda _: {}, lambda *_: None).mime(None)
         self._caption = caption
 
     def __repr__(self):
@@ -20,47 +20,66 @@ class Chart:
         return {"image/png": self._png, "text/plain": self._caption}
 
 
-def bars(values: dict, *, unit="", title="", colors=None, width=7.0):
+def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):
     """Horizontal bars with their values written on them. ``values``: number by name."""
-    figure = style.figure(width, 0.6 + 0.36 * len(values))
-    ax = style.quiet(figure.add_axes((0.3, 0.02, 0.55, 0.82 if title else 0.94)))
-    drawn = ax.barh(list(values), list(values.values()), color=colors or style.FLASH, height=0.62)
-    ax.bar_label(drawn, [f" {style.number(value)} {unit}" for value in values.values()], fontsize=10, color=style.INK)
+    said = [f"{style.number(value)} {unit}".strip() for value in values.values()]
+    ax = _axes(width, 0.34 * len(values), left=2.1, right=0.3 + 0.1 * max(map(len, said)), title=title)
+    drawn = ax.barh(list(values), list(values.values()), color=colors, height=0.62)
+    ax.bar_label(drawn, [f" {words}" for words in said], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
     ax.invert_yaxis()
-    ax.set_title(title, loc="left", fontsize=11, color=style.INK)
-    return Chart(figure, _words(title, (f"{name} {style.number(value)} {unit}" for name, value in values.items())))
+    return Chart(ax.figure, _words(title, map(" ".join, zip(values, said, strict=True))))
 
 
-def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, colors=None, width=7.0):
-    """Lines over x, each named at its end. ``series``: values by name."""
-    figure = style.figure(width, 3.2)
-    ax = style.quiet(figure.add_axes((0.11, 0.16, 0.66, 0.72)), x=True, y=True)
-    for at, (name, y) in enumerate(series.items()):
-        line = ax.plot(x, y, marker="o", markersize=3.5, color=colors[at] if colors else None, ls=("-", "--", ":", "-.")[at % 4])
-        ax.annotate(f" {name}", (x[-1], y[-1]), color=line[0].get_color(), fontsize=10, va="center", annotation_clip=False)
-    if log:
-        ax.set(xscale="log", yscale="log")
+def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimals=None, width=7.0):
+    """Lines over x, each named at its end. ``series``: values by name; ``decimals``: of the values in words."""
+    ax = style.quiet(_axes(width, 2.4, left=0.8, right=1.7, bottom=0.55, title=title), x=True, y=True)
+    looks = zip((style.O, style.Q, style.K, style.STANDARD), ("-", "--", ":", "-."), strict=True)
+    ends = {}
+    for (name, y), (color, dashes) in zip(series.items(), looks, strict=False):
+        ax.plot(x, y, dashes, marker="o", markersize=3.5, color=color)
+        ends[name] = ax.text(x[-1], y[-1], f"  {name}", color=color, fontsize=10, va="center")
+    ax.set(xscale="log" if log else "linear", yscale="log" if log else "linear")
     ax.set_xlabel(xlabel, color=style.INK)
     ax.set_ylabel(ylabel, color=style.INK)
-    ax.set_title(title, loc="left", fontsize=11, color=style.INK)
-    ends = (f"{name} from {style.number(y[0])} to {style.number(y[-1])}" for name, y in series.items())
-    return Chart(figure, _words(title, ends))
+    _keep_apart(ax, ends.values())
+    say = style.number if decimals is None else lambda value: f"{value:.{decimals}f}"
+    return Chart(ax.figure, _words(title, (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())))
 
 
 def weights(P, rows, columns, *, title="", width=7.0):
     """A map of attention weights P [rows, columns], darker for more, each row's largest written on it."""
     P = np.asarray(P)
-    figure = style.figure(width, 0.9 + 0.3 * len(rows))
-    ax = style.quiet(figure.add_axes((0.12, 0.02, 0.86, 0.98 - 0.75 / (0.9 + 0.3 * len(rows)))))
+    ax = _axes(width, 0.3 * len(rows), left=0.9, right=0.3, top=0.75, title=title)
     ax.imshow(P, cmap="Purples", vmin=0, vmax=1, aspect="auto")
     for i, j in enumerate(P.argmax(1)):
-        ax.text(j, i, f"{P[i, j]:.2f}", ha="center", va="center", fontsize=8, color=style.PAPER if P[i, j] > 0.5 else style.INK)
-    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", fontsize=9)
+        ink = style.PAPER if P[i, j] > 0.5 else style.INK
+        ax.text(j, i, f"{P[i, j]:.2f}", ha="center", va="center", fontsize=8, color=ink)
+    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor", fontsize=9)
     ax.set_yticks(range(len(rows)), rows, fontsize=9)
     ax.tick_params(top=False, labeltop=True, left=False, labelleft=True)
-    largest = (f"{row} looks most at {columns[j]} ({P[i, j]:.2f})" for i, (row, j) in enumerate(zip(rows, P.argmax(1), strict=True)))
-    return Chart(figure, _words(title, largest))
+    said = (f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True))
+    return Chart(ax.figure, _words(title, said))
+
+
+def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):
+    """Axes of this height in inches with these margins around them, and the title above all."""
+    above = top + (0.35 if title else 0)
+    whole = height + above + bottom
+    figure = style.figure(width, whole)
+    figure.text(0.1 / width, 1 - 0.1 / whole, title, va="top", fontsize=11, **style.FONT)
+    return style.quiet(figure.add_axes((left / width, bottom / whole, 1 - (left + right) / width, height / whole)))
+
+
+def _keep_apart(ax, labels):
+    """Shift labels at the lines' ends up until none covers another."""
+    ax.autoscale_view()
+    height, taken = 13 / 72 * style.DPI, -np.inf  # pixels
+    place = ax.transData
+    for label in sorted(labels, key=lambda label: label.get_position()[1]):
+        x, y = place.transform(label.get_position())
+        taken = max(y, taken + height)
+        label.set_position(place.inverted().transform((x, taken)))
 
 
 def _words(title, parts):

@@ -71,7 +71,7 @@ class Explorer(W.VBox):
         super().__init__([W.HBox(rows, layout=W.Layout(flex_flow="row wrap")), self._picture, self._caption])
         self.add_class("flashlab-figure")
         self._show()
-        self._first = self._picture.value, describe(state)
+        self._first = canvas.mime(state), describe(state)
 
     def _control(self, field, control):
         value = getattr(self.state, field)
@@ -101,8 +101,9 @@ class Explorer(W.VBox):
         return W.HBox([play, back, step, slider])
 
     def _step(self, slider, by):
-        button = W.Button(description="◀" if by < 0 else "▶", tooltip="back" if by < 0 else "step",
-                          layout=W.Layout(width="2.5em"))
+        button = W.Button(
+            description="◀" if by < 0 else "▶", tooltip="back" if by < 0 else "step", layout=W.Layout(width="2.5em")
+        )
         button.add_class(f"flashlab-{'back' if by < 0 else 'step'}")
 
         def go(_):

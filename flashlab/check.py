@@ -1,9 +1,9 @@
 """Checks for exercises: ``check`` a try, ask for a ``hint``, see the ``solution``, ``show`` a function's source.
 
-An exercise lives in ``flashlab/exercises/LESSON.py`` under its own name and is asked for as "LESSON.NAME". A check never
-raises, whatever it is given: it prints what it found. A try is run on each case, small ones first, and held against the
-reference; the case's name is the property that a wrong answer breaks. If the try answers as one of the known mistakes
-would, the check says which.
+An exercise lives in ``flashlab/exercises/LESSON.py`` under its own name and is asked for as "LESSON.NAME". A check
+never raises, whatever it is given: it prints what it found. A try is run on each case, small ones first, and held
+against the reference; the case's name is the property that a wrong answer breaks. If the try answers as one of the
+known mistakes would, the check says which.
 """
 
 import contextlib
@@ -223,17 +223,19 @@ def _compare(reference, args, field, yours, rounded, true):
     limit = 2 * np.abs(rounded[finite] - true[finite]).max(initial=0) + 8 * eps * scale
     right = np.abs(yours[finite] - true[finite]) <= limit  # NaN compares as wrong
     if not (right.all() and np.array_equal(yours[~finite], true[~finite])):
-        raise Problem(f"{_inputs(reference, args)}\n  expected {field or 'result'} = {_short(true)}\n  {what} = {_short(yours)}")
+        said = f"  expected {field or 'result'} = {_short(true)}\n  {what} = {_short(yours)}"
+        raise Problem(f"{_inputs(reference, args)}\n{said}")
 
 
 def _recognise(exercise, attempt):
-    """What the known mistake says that answers as the try does, on the first wrong case and on the most others."""
-    wrong = [case for case in exercise.cases() if not _agrees(exercise.reference, attempt, case.args)]
+    """What the known mistake says that answers as the try does: where it is wrong first, and most often elsewhere."""
+    cases = exercise.cases()
+    first = next(at for at, case in enumerate(cases) if not _agrees(exercise.reference, attempt, case.args))
     alike = {}
     for mistake in exercise.mistakes:
         function = mistake.function(exercise.reference)
-        same = [_equal(function, attempt, case.args) for case in wrong]
-        if same[0]:
+        same = [_equal(function, attempt, case.args) for case in cases]
+        if same[first]:
             alike.setdefault(sum(same), mistake.says)
     return alike[max(alike)] if alike else None
 

@@ -88,7 +88,7 @@ class Memory:
         """Write a tile to slow memory, narrowed to the tensor's dtype."""
         target = self.tensors[name][region]
         if target.shape != tile.shape:
-            raise ValueError(f"{name}: a tile of shape {tile.shape} cannot be stored in a region of shape {target.shape}")
+            raise ValueError(f"{name}: a tile of shape {tile.shape} does not fit a region of shape {target.shape}")
         target[...] = tile
         self._book("store", name, region, target.nbytes)
 

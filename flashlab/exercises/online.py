@@ -3,7 +3,7 @@
 import numpy as np
 
 from flashlab import online
-from flashlab.check import Case, Exercise, Mistake
+from flashlab.check import Case, Exercise, Mistake, Question
 
 inf = np.inf
 
@@ -60,6 +60,20 @@ def _finish_cases():
     ]
 
 
+keep = Question(
+    answer=2,
+    because="The block's maximum, and its sum of exponentials relative to that maximum.",
+    hints=(
+        "The sum alone is not enough: relative to what was it taken?",
+        "Think of adding 3 km and 500 m. What do you need to know beside the two numbers?",
+        "A sum, and the maximum that was subtracted before the exponentials were taken.",
+    ),
+    wrong=(
+        (1, "The sum alone is not enough: two sums taken relative to different maxima cannot be added. Read on."),
+        ("all", "That would be safe, but the first block is to be forgotten. Far less will do. Read on."),
+    ),
+)
+
 update = Exercise(
     reference=online.update,
     cases=_update_cases,
@@ -74,14 +88,28 @@ update = Exercise(
     ),
     mistakes=(
         Mistake("the old sum was not rescaled: multiply it by e^(m_old − m_new).", "alpha * l_i +", "l_i +"),
-        Mistake("the old output was not rescaled: multiply it by e^(m_old − m_new).", "alpha[:, None] * O_i +", "O_i +"),
-        Mistake("neither old sum was rescaled: both were taken relative to m_old.", "np.exp(m_i - m_safe)", "np.ones_like(m_i)"),
-        Mistake("rescaled by the inverse: the factor is e^(m_old − m_new), never above 1.",
-                "np.exp(m_i - m_safe)", "np.exp(np.where(m_i == -np.inf, -np.inf, m_safe - m_i))"),
-        Mistake("the maximum of the block alone was used: keep the larger of it and m_i.",
-                "np.maximum(m_i, S_ij.max(-1, initial=-np.inf))", "S_ij.max(-1, initial=-np.inf)"),
+        Mistake(
+            "the old output was not rescaled: multiply it by e^(m_old − m_new).", "alpha[:, None] * O_i +", "O_i +"
+        ),
+        Mistake(
+            "neither old sum was rescaled: both were taken relative to m_old.",
+            "np.exp(m_i - m_safe)",
+            "np.ones_like(m_i)",
+        ),
+        Mistake(
+            "rescaled by the inverse: the factor is e^(m_old − m_new), never above 1.",
+            "np.exp(m_i - m_safe)",
+            "np.exp(np.where(m_i == -np.inf, -np.inf, m_safe - m_i))",
+        ),
+        Mistake(
+            "the maximum of the block alone was used: keep the larger of it and m_i.",
+            "np.maximum(m_i, S_ij.max(-1, initial=-np.inf))",
+            "S_ij.max(-1, initial=-np.inf)",
+        ),
         Mistake("no maximum was subtracted from the scores.", "S_ij - m_safe[:, None]", "S_ij"),
-        Mistake("−∞ − (−∞) is NaN: where m_new is −∞, subtract 0 instead.", "np.where(m_new == -np.inf, 0, m_new)", "m_new"),
+        Mistake(
+            "−∞ − (−∞) is NaN: where m_new is −∞, subtract 0 instead.", "np.where(m_new == -np.inf, 0, m_new)", "m_new"
+        ),
     ),
 )
 
@@ -97,12 +125,24 @@ merge = Exercise(
         "alpha[:, None] * a.O + beta[:, None] * b.O).",
     ),
     mistakes=(
-        Mistake("neither side was rescaled: right only where both maxima are equal.",
-                "np.exp(a.m - m_safe), np.exp(b.m - m_safe)", "np.ones_like(m), np.ones_like(m)"),
-        Mistake("the first side was not rescaled: b may hold the larger maximum.", "np.exp(a.m - m_safe)", "np.ones_like(m)"),
-        Mistake("the second side was not rescaled: a may hold the larger maximum.", "np.exp(b.m - m_safe)", "np.ones_like(m)"),
-        Mistake("the outputs were not rescaled: O needs the same factors as l.",
-                "alpha[:, None] * a.O + beta[:, None] * b.O", "a.O + b.O"),
+        Mistake(
+            "neither side was rescaled: right only where both maxima are equal.",
+            "np.exp(a.m - m_safe), np.exp(b.m - m_safe)",
+            "np.ones_like(m), np.ones_like(m)",
+        ),
+        Mistake(
+            "the first side was not rescaled: b may hold the larger maximum.", "np.exp(a.m - m_safe)", "np.ones_like(m)"
+        ),
+        Mistake(
+            "the second side was not rescaled: a may hold the larger maximum.",
+            "np.exp(b.m - m_safe)",
+            "np.ones_like(m)",
+        ),
+        Mistake(
+            "the outputs were not rescaled: O needs the same factors as l.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "a.O + b.O",
+        ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
     ),
 )
@@ -118,7 +158,9 @@ finish = Exercise(
         "Guard the row that met no key: where l is 0, divide by 1 and let lse be -inf.",
     ),
     mistakes=(
-        Mistake("the maximum is missing from lse: the exponentials in l were relative to m.", "state.m + np.log", "np.log"),
+        Mistake(
+            "the maximum is missing from lse: the exponentials in l were relative to m.", "state.m + np.log", "np.log"
+        ),
         Mistake("lse is in units of log₂: use the natural logarithm.", "np.log(l_safe)", "np.log2(l_safe)"),
         Mistake("the output was not divided by l.", "state.O / l_safe[:, None]", "state.O"),
         Mistake("0 / 0 is NaN: where l is 0, divide by 1.", "np.where(state.l == 0, 1, state.l)", "state.l"),

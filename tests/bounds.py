@@ -1,0 +1,24 @@
+"""How far a result may be from the truth: twice as far as the plain computation in the same dtype, and one rounding."""
+
+import numpy as np
+import torch
+
+
+def assert_as_exact_as_plain(result, plain, exact):
+    """Hold ``result`` and ``plain`` (same dtype) against ``exact`` (float64). NaN fails; infinities must be equal.
+
+    All three are numpy arrays, or all three are torch tensors.
+    """
+    if isinstance(plain, torch.Tensor):
+        assert result.dtype == plain.dtype, f"expected {plain.dtype}, got {result.dtype}"
+        eps = torch.finfo(plain.dtype).eps
+        result, plain, exact = (tensor.detach().cpu().double().numpy() for tensor in (result, plain, exact))
+    else:
+        result, plain, exact = (np.asarray(array) for array in (result, plain, exact))
+        eps = np.finfo(plain.dtype).eps
+    assert result.shape == exact.shape, f"expected shape {exact.shape}, got {result.shape}"
+    finite = np.isfinite(exact)
+    np.testing.assert_array_equal(result[~finite], exact[~finite])
+    ours, theirs = (np.abs(array[finite] - exact[finite]).max(initial=0) for array in (result, plain))
+    limit = 2 * theirs + eps * np.abs(exact[finite]).max(initial=0)
+    assert ours <= limit, f"error {ours:.3g} above the limit {limit:.3g}"  # NaN is not <= anything
