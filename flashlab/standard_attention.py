@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab import softmax
+from flashlab.dropout import Dropout
 from flashlab.memory import Memory
 from flashlab.tiling import tiles
 
@@ -27,7 +28,7 @@ def forward(Q, K, V, *, causal=False, mask=None, scale=None, dropout=0.0, seed=0
         mask: boolean [Nk] or [Nq, Nk], True where a key is seen. It is loaded too, a byte an element.
         scale: factor on the scores, 1/sqrt(d) if None.
         dropout: probability with which a weight becomes 0; the others are divided by 1 - dropout.
-        seed: of the Bernoulli mask, which does not depend on Br.
+        seed: of the ``Dropout``, whose mask does not depend on Br.
         Br: rows of a band, all of them if None. It changes no number and no byte.
         memory: a ``Memory`` that books the traffic, a fresh one if None. What ``backward`` needs stays in it.
 
@@ -37,7 +38,7 @@ def forward(Q, K, V, *, causal=False, mask=None, scale=None, dropout=0.0, seed=0
     Raises:
         TypeError, ValueError: dtypes or shapes that do not match, or a dropout outside [0, 1).
     """
-    memory, scale, bands = _prepare(Q, K, V, mask, scale, dropout, Br, memory)
+    memory, scale, bands = _prepare(Q, K, V, mask, scale, Br, memory)
     _product(memory, "scores", "S", "Q", "K", bands, scale, transpose=True)
     S, P = "S", "P"
     if causal or mask is not None:
@@ -46,7 +47,7 @@ def forward(Q, K, V, *, causal=False, mask=None, scale=None, dropout=0.0, seed=0
     _softmax(memory, bands, S)
     if dropout:
         P = "P_dropped"
-        _dropout(memory, bands, dropout, seed)
+        _dropout(memory, bands, Dropout(dropout, seed))
     _product(memory, "output", "O", P, "V", bands)
     return memory.tensors["O"]
 
@@ -160,16 +161,16 @@ def _softmax(memory, bands, S):
             memory.store("P", softmax.safe(memory.load(S, rows)), rows)
 
 
-def _dropout(memory, bands, dropout, seed):
-    P, rng = memory.tensors["P"], np.random.default_rng(seed)
+def _dropout(memory, bands, dropout):
+    P = memory.tensors["P"]
     memory.reserve("P_dropped", P.shape, P.dtype)
     memory.reserve("Z", P.shape, np.uint8)  # 1 where a weight is kept
     with memory.kernel("dropout"):
         for rows in bands:
             P_i = memory.load("P", rows)  # [Br, Nk]
-            Z_i = rng.random(P_i.shape) >= dropout  # [Br, Nk]
-            memory.store("P_dropped", P_i * Z_i / P_i.dtype.type(1 - dropout), rows)
-            memory.store("Z", Z_i, rows)
+            Z_i = dropout.tile(rows, slice(0, P.shape[1]), P_i.dtype.type)  # [Br, Nk]
+            memory.store("P_dropped", P_i * Z_i, rows)
+            memory.store("Z", Z_i > 0, rows)
 
 
 def _dropout_backward(memory, bands, dropout):
@@ -186,13 +187,11 @@ def _softmax_backward(memory, bands):
             memory.store("dS", P_i * (dP_i - (P_i * dP_i).sum(-1, keepdims=True)), rows)
 
 
-def _prepare(Q, K, V, mask, scale, dropout, Br, memory):
+def _prepare(Q, K, V, mask, scale, Br, memory):
     if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
     if len({Q.dtype, K.dtype, V.dtype}) > 1:
         raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be a probability below 1, got {dropout}")
     bands = _bands(Q, Br)
     memory = Memory() if memory is None else memory
     memory.place(Q=Q, K=K, V=V)

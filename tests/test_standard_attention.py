@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from flashlab import standard_attention
+from flashlab import recompute, standard_attention
 from flashlab.attention import attention, attention_backward, weights
+from flashlab.dropout import Dropout
 from flashlab.memory import Memory
+from tests.bounds import assert_as_exact_as_plain
 
 SHAPES = [(1, 1, 1, 1), (7, 7, 3, 3), (20, 33, 8, 5), (33, 20, 8, 5), (64, 64, 16, 16)]  # Nq, Nk, d, dv
 
@@ -13,13 +15,6 @@ SHAPES = [(1, 1, 1, 1), (7, 7, 3, 3), (20, 33, 8, 5), (33, 20, 8, 5), (64, 64, 1
 def inputs(Nq, Nk, d, dv, dtype=np.float64, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.normal(size=shape).astype(dtype) for shape in ((Nq, d), (Nk, d), (Nk, dv), (Nq, dv))]
-
-
-def assert_as_good_as_plain(ours, plain, exact):
-    """Error at most twice that of the plain computation in the same dtype, and one rounding."""
-    limit = 2 * np.abs(plain - exact).max(initial=0) + np.finfo(plain.dtype).eps * np.abs(exact).max(initial=0)
-    assert ours.dtype == plain.dtype and ours.shape == exact.shape
-    assert (np.abs(ours - exact) <= limit).all()
 
 
 def with_dropout(Q, K, V, dO, Z, **masks):
@@ -43,7 +38,7 @@ def test_kernels_equal_the_oracle(shape, causal, dtype):
     plain = [attention(Q, K, V, causal=causal), *attention_backward(Q, K, V, dO, causal=causal)]
     exact = [attention(*wide[:3], causal=causal), *attention_backward(*wide, causal=causal)]
     for mine, rounded, true in zip(ours, plain, exact, strict=True):
-        assert_as_good_as_plain(mine, rounded, true)
+        assert_as_exact_as_plain(mine, rounded, true)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -57,7 +52,7 @@ def test_dropped_weights_are_P_times_Z_forward_and_backward(shape, dtype):
     plain = with_dropout(Q, K, V, dO, Z, causal=True)
     exact = with_dropout(*(x.astype(np.float64) for x in (Q, K, V, dO)), memory.tensors["Z"] / 0.7, causal=True)
     for mine, rounded, true in zip(ours, plain, exact, strict=True):
-        assert_as_good_as_plain(mine, rounded, true)
+        assert_as_exact_as_plain(mine, rounded, true)
 
 
 def test_gradients_are_the_slopes_of_the_forward_pass():
@@ -75,6 +70,13 @@ def test_gradients_are_the_slopes_of_the_forward_pass():
                 ends.append((dO * standard_attention.forward(*moved, causal=True, dropout=0.4, seed=1)).sum())
             slopes[at] = (ends[0] - ends[1]) / (2 * step)
         np.testing.assert_allclose(gradient, slopes, rtol=0, atol=1e-8)
+
+
+def test_fused_attention_with_the_same_seed_drops_the_same_weights():
+    Q, K, V, _ = inputs(20, 33, 8, 5)
+    O = standard_attention.forward(Q, K, V, causal=True, dropout=0.3, seed=7)
+    fused, _ = recompute.forward(Q, K, V, 8, 8, Dropout(0.3, 7), causal=True)
+    np.testing.assert_allclose(O, fused, rtol=1e-12, atol=1e-14)
 
 
 def test_dropout_is_a_bernoulli_mask_that_keeps_the_mean():
@@ -198,7 +200,7 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
     [
         ({"K": np.ones((6, 2))}, ValueError, r"expected Q \[Nq, d\]"),
         ({"V": np.ones((6, 3), np.float32)}, TypeError, "must have one dtype"),
-        ({"dropout": 1.0}, ValueError, "probability below 1, got 1.0"),
+        ({"dropout": 1.0}, ValueError, "probability below 1, got p = 1.0"),
         ({"Br": 0}, ValueError, "at least one row, got Br = 0"),
         ({"mask": np.ones(6)}, ValueError, "expected a boolean mask"),
         ({"mask": np.ones(5, bool)}, ValueError, r"expected a boolean mask .* got bool \(5,\)"),
