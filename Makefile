@@ -1,0 +1,82 @@
+# One command into the course, one to check it: `make lab`, `make test`. For GNU make 3.81 (macOS) and later.
+
+PYTHON ?= python3
+LAB_ARGS ?=
+NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
+BIN := .venv/bin
+STAMP := .venv/.stamp
+BROWSER_STAMP := .venv/.stamp-browser
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# Every notebook is one worker's affair; a kernel that died must not be waited for.
+NBVAL := --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg --nbval-cell-timeout 120
+TESTS := -n 2 --dist loadfile $(NBVAL) tests notebooks
+
+# A checkout that was moved, or whose Python is gone, is set up again.
+$(shell $(BIN)/python -c 'open("$(STAMP)").read() == "$(CURDIR)\n" or exit(1)' 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP))
+
+.PHONY: help lab test test-browser test-gpu notebooks bench clean
+help:
+	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
+	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
+	@echo 'make test-browser  every figure driven in a real JupyterLab; needs Chromium'
+	@echo 'make test-gpu      the kernels on this GPU'
+	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
+	@echo 'make bench         how fast figures answer a key and notebooks run here'
+	@echo 'make clean         removes .venv and caches'
+
+lab: $(STAMP)
+	$(BIN)/python -m jupyterlab --allow-root --ServerApp.root_dir=. \
+		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
+
+# Without the GPU, so that the stored outputs and the tests mean the same everywhere.
+test: export CUDA_VISIBLE_DEVICES =
+test: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m pytest $(TESTS)
+
+test-browser: $(BROWSER_STAMP)
+	$(BIN)/python -m pytest tests/browser
+
+test-gpu: $(STAMP)
+	@$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1)' \
+		|| { echo 'make test-gpu: torch finds no NVIDIA GPU here; make test checks the kernels without one.'; exit 1; }
+	$(BIN)/python -m pytest tests/kernels
+	@command -v compute-sanitizer >/dev/null \
+		|| { echo 'make test-gpu: compute-sanitizer is missing: install the CUDA toolkit or put its bin on PATH.'; exit 1; }
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1 $(BIN)/python -m pytest tests/kernels
+
+notebooks: export CUDA_VISIBLE_DEVICES =
+notebooks: $(STAMP)
+	$(BIN)/python -m tests.notebooks.normalise $(NOTEBOOKS)
+
+bench: $(BROWSER_STAMP)
+	$(BIN)/python -m tests.browser.bench
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+# The stamp comes last: whatever interrupts the set-up, the next make goes on with it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info[:2] <= (3, 14) or sys.exit(1)' 2>/dev/null || { \
+		echo "flashlab needs Python 3.10 to 3.14, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | tail -n 1):" \
+			"install one and name it, as in make lab PYTHON=python3.12."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) comes without its venv module: install it (Debian, Ubuntu: apt-get install python3-venv)" \
+			"and run the same command again."; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(INSTALL) --editable '.[test]' || { \
+		echo "The packages could not be installed, for the reason above: check the network, the proxy and the disk" \
+			"(2 GB; several more for a GPU), then run the same command again."; exit 1; }
+	@$(BIN)/python -m jupyter labextension disable --level=sys_prefix \
+		'@jupyterlab/apputils-extension:announcements' # the news pop-up
+	@echo '$(CURDIR)' > $@
+
+$(BROWSER_STAMP): $(STAMP)
+	$(INSTALL) --editable '.[browser]' || { \
+		echo "Playwright could not be installed, for the reason above: check the network, then run the same" \
+			"command again."; exit 1; }
+	@touch $@
+
+.DEFAULT:
+	@echo "There is no 'make $@'; there are:"; $(MAKE) --no-print-directory help; exit 1

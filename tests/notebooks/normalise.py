@@ -1,0 +1,107 @@
+"""Runs notebooks and stores them in the one form in which they are committed: `make notebooks`.
+
+A change in the file is then a change in the lesson: cell ids are words, outputs carry no time, no path and no widget
+state, and a figure's output is its picture and its words (its live widget means nothing without a kernel).
+"""
+
+import base64
+import copy
+import io
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 400_000  # bytes of a notebook file
+WIDGET = "application/vnd.jupyter.widget-view+json"
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # online-merge-exercise
+RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # what Jupyter gives a cell that has none, or another cell's
+
+
+def normalise(notebook):
+    """The notebook in its committed form, a new object; what is in that form already comes back equal."""
+    notebook = copy.deepcopy(notebook)
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags")
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        cell.source = "\n".join(line.rstrip() for line in cell.source.strip("\n").split("\n"))
+    for count, cell in enumerate(code, start=1):
+        cell.execution_count = count  # nbval refuses outputs without one
+        for output in cell.outputs:
+            _normalise_output(output, count)
+    return notebook
+
+
+def faults(notebook):
+    """What keeps a notebook from being committed, a sentence each."""
+    for cell in notebook.cells:
+        if not WORDS.fullmatch(cell.id) or RANDOM.fullmatch(cell.id):
+            yield f"cell {cell.id!r}: give it an id of its own, of lower-case words, as in online-merge-exercise"
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                yield f"cell {cell.id!r}: stores an error, {output.ename}: {output.evalue}"
+            if path := _path_in(output):
+                yield f"cell {cell.id!r}: its output names a path of this machine, {path}"
+    if (size := len(nbformat.writes(notebook).encode())) > LIMIT:
+        yield f"the file has {size:,} bytes, {LIMIT:,} are allowed: fewer or smaller pictures"
+
+
+def execute(path):
+    """The notebook at this path, run in the folder in which it lies. Raises the error of the first cell that fails."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata.kernelspec = nbformat.from_dict(KERNEL)
+    client = NotebookClient(notebook, timeout=120, store_widget_state=False, coalesce_streams=True)
+    client.resources["metadata"] = {"path": str(path.parent)}
+    client.execute()
+    return notebook
+
+
+def main(paths):
+    failed = False
+    for path in map(Path, paths):
+        notebook = normalise(execute(path))
+        found = list(faults(notebook))
+        for fault in found:
+            print(f"{path}: {fault}", file=sys.stderr)
+        failed = failed or bool(found)
+        nbformat.write(notebook, path)
+        print(f"{path}: {len(notebook.cells)} cells, {path.stat().st_size / 1000:.0f} kB")
+    return int(failed)
+
+
+def _normalise_output(output, count):
+    if "execution_count" in output:
+        output.execution_count = count
+    if "data" not in output:
+        return
+    output.metadata = nbformat.from_dict({})
+    if "image/png" in output.data:
+        output.data.pop(WIDGET, None)
+        output.data["image/png"] = _smaller(output.data["image/png"])
+
+
+def _smaller(png):
+    """The same pixels in fewer bytes. A live figure is encoded for speed."""
+    data = base64.b64decode(png)
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(data)).save(buffer, "png", optimize=True)
+    return base64.b64encode(min(data, buffer.getvalue(), key=len)).decode()
+
+
+def _path_in(output):
+    text = output.get("text", "") + "".join(v for k, v in output.get("data", {}).items() if k.startswith("text/"))
+    local = {str(ROOT), str(Path.home()), sys.prefix, tempfile.gettempdir()} - {"/"}
+    return next((path for path in sorted(local) if path in text), None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
