@@ -5,7 +5,13 @@ Source: Williams, Waterman and Patterson 2009, "Roofline".
 
 from typing import NamedTuple
 
-NBYTES = {"float8": 1, "float16": 2, "float32": 4}
+import numpy as np
+
+from flashlab import standard_attention
+from flashlab.tiling import fa2_traffic
+
+# numpy has no float8; what counts here is that it takes one byte
+DTYPES = {"float8": np.dtype(np.int8), "float16": np.dtype(np.float16), "float32": np.dtype(np.float32)}
 
 
 class Work(NamedTuple):
@@ -37,19 +43,22 @@ def attention(N, d, dtype="float16", Br=128) -> dict[str, Work]:
     FLOPs are those of the matrix products, as the papers count them; only the softmax by itself, which has none, is
     booked with 5 operations an entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile
     of Br queries and reads all keys and values for it: that is what the program asks for, before any cache. "fused,
-    read once" is the least that any kernel can move. Both write O and a float32 lse.
+    read once" is the least that any kernel can move.
 
     Source: FlashAttention, algorithm 0; FlashAttention-2, algorithm 1.
     """
-    e = NBYTES[dtype]
-    matrix, tensor, Tr = e * N * N, e * N * d, -(-N // Br)
-    products = Work(2 * N * N * d, 2 * tensor + matrix)  # QK^T reads Q, K, writes S; PV reads P, V, writes O
-    softmax = Work(5 * N * N, 2 * matrix, N * N)
+    size = DTYPES[dtype].itemsize
+    kernels = {name: kernel.bytes(N, d, size) for name, kernel in standard_attention.passes().items()}
+    product, whole = 2 * N * N * d, 4 * N * N * d
+
+    def fused(Br):
+        return Work(whole, sum(fa2_traffic(N, N, d, Br, Br, dtype=DTYPES[dtype]).values()), N * N)
+
     return {
-        "QKᵀ": products,
-        "softmax": softmax,
-        "PV": products,
-        "standard": Work(4 * N * N * d, 2 * products.nbytes + softmax.nbytes, N * N),
-        "fused": Work(4 * N * N * d, (2 + 2 * Tr) * tensor + 4 * N, N * N),
-        "fused, read once": Work(4 * N * N * d, 4 * tensor + 4 * N, N * N),
+        "QKᵀ": Work(product, kernels["scores"]),
+        "softmax": Work(5 * N * N, kernels["softmax"], N * N),
+        "PV": Work(product, kernels["output"]),
+        "standard": Work(whole, sum(kernels.values()), N * N),
+        "fused": fused(Br),
+        "fused, read once": fused(N),
     }

@@ -1,0 +1,43 @@
+"""The warm-up of lesson 00 accepts right solutions however they are written, and tells each mistake by its name."""
+
+import numpy as np
+import pytest
+
+from flashlab.check import check, find
+from flashlab.judge import first_failure, hint
+
+NAME = "start_here.first"
+
+
+def test_the_reference_is_right(capsys):
+    check(NAME, find(NAME).reference)
+    assert capsys.readouterr().out.startswith(f"✓ {NAME}: right")
+
+
+@pytest.mark.parametrize("mistake", find(NAME).mistakes, ids=lambda mistake: mistake.new)
+def test_each_mistake_is_rejected_with_its_own_sentence(mistake, capsys):
+    check(NAME, mistake.function(find(NAME).reference))
+    said = capsys.readouterr().out
+    assert said.startswith(f"✗ {NAME} fails for ") and f"It looks like this: {mistake.says}" in said
+
+
+def by_asking_numpy(N):
+    return np.dtype(np.float16).itemsize * N**2
+
+
+def by_bits(N):
+    return N * N * 16 / 8
+
+
+def row_by_row(N):
+    return sum(2 * N for _ in range(N))
+
+
+@pytest.mark.parametrize("solution", [by_asking_numpy, by_bits, row_by_row])
+def test_a_right_solution_passes_however_it_is_written(solution):
+    assert first_failure(find(NAME), solution) is None
+
+
+def test_the_last_hint_is_the_solution(capsys):
+    hint(NAME, 3)
+    assert "return 2 * N * N" in capsys.readouterr().out
