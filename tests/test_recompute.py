@@ -174,6 +174,16 @@ def test_replayed_dropout_equals_a_stored_mask(name):
         assert np.abs(mine - true).max() < 1e-13
 
 
+def test_replayed_mask_gives_what_the_stored_one_gives():
+    Q, K, V, dO = inputs(50, 60, 8, 8)
+    memory, dropout = Memory(), Dropout(0.2, seed=6)
+    O, lse = recompute.forward(Q, K, V, 16, 16, dropout)
+    ours = recompute.backward(Q, K, V, O, lse, dO, 16, 16, dropout=dropout)
+    standard_attention.forward(Q, K, V, dropout=dropout.p, seed=dropout.seed, memory=memory)
+    for mine, stored in zip(ours, standard_attention.backward(dO, memory, dropout=dropout.p), strict=True):
+        assert np.abs(mine - stored).max() < 1e-13
+
+
 def test_dropout_of_nothing_is_plain_attention():
     Q, K, V, _ = inputs(30, 40, 8, 8)
     O, lse = recompute.forward(Q, K, V, 8, 8, Dropout(0, 5), causal=True)

@@ -1,0 +1,111 @@
+"""The exercises of lesson 08 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab import recompute
+from flashlab.check import check, find
+from flashlab.judge import first_failure
+
+NAMES = ["recompute.delta", "recompute.rebuild", "recompute.gradients"]
+QUESTIONS = ["recompute.kept", "recompute.passes", "recompute.products"]
+MISTAKES = [(name, mistake) for name in NAMES for mistake in find(name).mistakes]
+WRONG = [(name, *wrong) for name in QUESTIONS for wrong in find(name).wrong]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_is_right(name, capsys):
+    check(name, find(name).reference)
+    assert capsys.readouterr().out.startswith(f"✓ {name}: right")
+
+
+@pytest.mark.parametrize("name, mistake", MISTAKES, ids=[f"{name}: {mistake.new}" for name, mistake in MISTAKES])
+def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys):
+    check(name, mistake.function(find(name).reference))
+    said = capsys.readouterr().out
+    assert said.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in said
+
+
+def delta_by_einsum(dO, O):
+    return np.einsum("id,id->i", dO, O)
+
+
+def delta_by_the_diagonal(dO, O):
+    return np.diag(dO @ O.T)
+
+
+def delta_in_torch(dO, O):
+    return (torch.tensor(dO) * torch.tensor(O)).sum(1)
+
+
+def rebuild_row_by_row(S, lse):
+    return np.stack([np.exp(s - l) if l > -np.inf else np.zeros_like(s) for s, l in zip(S, lse, strict=True)])
+
+
+def rebuild_where_it_can(S, lse):
+    P = np.zeros_like(S)
+    np.exp(S - lse[:, None], out=P, where=np.isfinite(lse)[:, None])
+    return P
+
+
+def rebuild_in_torch(S, lse):
+    return (torch.tensor(S) - torch.tensor(lse)[:, None]).exp().nan_to_num(nan=0.0)
+
+
+def gradients_by_einsum(Q, K, V, dO, P, delta, scale):
+    dP = np.einsum("ie,je->ij", dO, V)
+    dS = np.einsum("ij,ij->ij", P, dP - delta.reshape(-1, 1)) * scale
+    return np.einsum("ij,jd->id", dS, K), np.einsum("ij,id->jd", dS, Q), np.einsum("ij,ie->je", P, dO)
+
+
+def gradients_key_by_key(Q, K, V, dO, P, delta, scale):
+    dQ, dK, dV = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V)
+    for j in range(len(K)):
+        dS = P[:, j] * (dO @ V[j] - delta) * scale
+        dQ += np.outer(dS, K[j])
+        dK[j] = dS @ Q
+        dV[j] = P[:, j] @ dO
+    return recompute.Gradients(dQ, dK, dV)
+
+
+def gradients_in_torch(*given):
+    Q, K, V, dO, P, delta, scale = (torch.as_tensor(x) for x in given)
+    dS = P * (dO @ V.mT - delta[:, None])
+    return dS @ K * scale, dS.mT @ Q * scale, P.mT @ dO
+
+
+RIGHT = {
+    "recompute.delta": [delta_by_einsum, delta_by_the_diagonal, delta_in_torch],
+    "recompute.rebuild": [rebuild_row_by_row, rebuild_where_it_can, rebuild_in_torch],
+    "recompute.gradients": [gradients_by_einsum, gradients_key_by_key, gradients_in_torch],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    with np.errstate(all="ignore"):
+        assert first_failure(find(name), solution) is None
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_answer_is_right_and_dots_are_no_answer(name, capsys):
+    check(name, find(name).answer)
+    check(name, ...)
+    right, unanswered = capsys.readouterr().out.splitlines()
+    assert right.startswith(f"✓ {name}") and unanswered.startswith(f"○ {name}: not answered yet.")
+
+
+@pytest.mark.parametrize("name, wrong, why", WRONG)
+def test_each_wrong_answer_is_rejected_with_its_reason(name, wrong, why, capsys):
+    check(name, wrong)
+    said = capsys.readouterr().out
+    assert said.startswith(f"✗ {name}") and why in said
+
+
+def test_answers_are_what_is_counted():
+    N, d = 1024, 64
+    bill = recompute.traffic(N, N, d, 64, 256, dtype=np.float16)
+    thin = sum(nbytes for (_, name), nbytes in bill.items() if name not in ("lse", "delta"))
+    assert find("recompute.passes").answer == thin / (N * d * 2)
+    assert find("recompute.products").answer == recompute.flops(N, N, d, rebuilt=True) / (2 * N * N * d)
