@@ -1,16 +1,16 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
+import functools
 import math
 
 import torch
 import torch.nn.functional as F
-import triton
 
-from flashlab.kernels import DEVICE, backward, configurations, forward, tiles
+from flashlab.kernels import DEVICE, backward, forward, forward_overlapped, tiles
+from flashlab.kernels.configurations import configuration
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
-LOG2_E = 1.4426950408889634
 
 
 def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
@@ -56,21 +56,13 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    B, H, Nq, d, Hk, Nk, dv = _sizes(q, k, v)
+    B, H, Nq, _, _, Nk, dv = _sizes(q, k, v)
     o, lse = q.new_empty(B, H, Nq, dv), q.new_empty(B, H, Nq, dtype=torch.float32)
     if o.numel() == 0 or Nk == 0:
         return o.zero_(), lse.fill_(-math.inf)
     q, k, v = (tiles.ready(x) for x in (q, k, v))
-    c = configurations.configuration("forward", q, k, v, causal)
-    forward.attention_forward[(triton.cdiv(Nq, c.Br) * B * H,)](
-        *(tiles.on_host(x, rows) for x, rows in ((q, c.Br), (k, c.Bc), (v, c.Bc), (o, c.Br))),
-        lse,
-        *(tiles.strides_of(x) for x in (q, k, v, o)),
-        *(H, Hk, Nq, Nk, d, dv, scale * LOG2_E),
-        *(c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv), causal, causal or Nk % c.Bc != 0, _precision(q)),
-        num_warps=c.warps,
-        num_stages=c.stages,
-    )
+    c = configuration("forward", q, k, v, causal)
+    (forward_overlapped if c.overlapped else forward).launch(o, lse, q, k, v, causal, scale, c)
     return o, lse
 
 
@@ -86,47 +78,13 @@ def _attention_backward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     causal: bool, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    B, H, Nq, d, Hk, Nk, dv = _sizes(q, k, v)
-    dq, dk, dv_ = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     if o.numel() == 0 or k.numel() == 0:
-        return dq.zero_(), dk.zero_(), dv_.zero_()
+        return dq.zero_(), dk.zero_(), dv.zero_()
     q, k, v, o, do = (tiles.ready(x) for x in (q, k, v, o, do))
-    delta = torch.empty_like(lse)
-    c = configurations.configuration("row_products", q, k, v, causal)
-    backward.row_products[(triton.cdiv(Nq, c.Br) * B * H,)](
-        *(tiles.on_host(x, c.Br) for x in (o, do)),
-        delta,
-        *(tiles.strides_of(x) for x in (o, do)),
-        *(H, Nq, dv, c.Br, tiles.width_of(dv)),
-        num_warps=c.warps,
-    )
-    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
-        delta -= dlse
-    sizes = (H, Hk, Nq, Nk, d, dv, scale, scale * LOG2_E)
-    widths = (tiles.width_of(d), tiles.width_of(dv))
-    c = configurations.configuration("key_value_gradients", q, k, v, causal)
-    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dk, c.Bc), (dv_, c.Bc))
-    backward.key_value_gradients[(triton.cdiv(Nk, c.Bc) * B * Hk,)](
-        *(tiles.on_host(x, rows) for x, rows in tensors),
-        *(lse, delta),
-        *(tiles.strides_of(x) for x, _ in tensors),
-        *sizes,
-        *(c.Br, c.Bc, *widths, causal, _precision(q)),
-        num_warps=c.warps,
-        num_stages=c.stages,
-    )
-    c = configurations.configuration("query_gradients", q, k, v, causal)
-    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dq, c.Br))
-    backward.query_gradients[(triton.cdiv(Nq, c.Br) * B * H,)](
-        *(tiles.on_host(x, rows) for x, rows in tensors),
-        *(lse, delta),
-        *(tiles.strides_of(x) for x, _ in tensors),
-        *sizes,
-        *(c.Br, c.Bc, *widths, causal, causal or Nk % c.Bc != 0, _precision(q)),
-        num_warps=c.warps,
-        num_stages=c.stages,
-    )
-    return dq, dk, dv_
+    choose = functools.partial(configuration, q=q, k=k, v=v, causal=causal)
+    backward.launch(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
+    return dq, dk, dv
 
 
 @_attention_backward.register_fake
@@ -157,7 +115,7 @@ def _check(q, k, v):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
         if x.ndim != 4:
-            raise ValueError(f"{name} must have four dimensions [batch, heads, length, width], got shape {list(x.shape)}")
+            raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
     if len({x.dtype for x in named.values()}) > 1 or q.dtype not in DTYPES:
         found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
         raise TypeError(f"q, k and v must have one dtype out of float16, bfloat16 and float32, got {found}")
@@ -183,10 +141,6 @@ def _sizes(q, k, v):
 
 
 def _pad_rows(x):
-    """x with zero columns appended until a row is a multiple of 16 bytes. Zeros change no score; O is cut afterwards."""
+    """x with zero columns appended until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
     missing = -x.shape[-1] % (16 // x.element_size())
     return F.pad(x, (0, missing)) if missing else x
-
-
-def _precision(q):
-    return "ieee" if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -1,7 +1,7 @@
 """The backward pass: lesson 08's lines as Triton kernels. P_ij is rebuilt from lse, and never stored.
 
 Each of the two large kernels keeps the sums it owns in registers and writes them once, so no two programs add to the
-same number and the same inputs give the same bits. The price: both rebuild P_ij, seven products of tiles instead of five.
+same number, and the same inputs give the same bits. The price: both rebuild P_ij, 7 products of tiles instead of 5.
 
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
@@ -11,18 +11,59 @@ import triton.language as tl
 
 from flashlab.kernels import tiles
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LOG2_E = 1.4426950408889634
+PADDING = 128  # rows; every Br of the kernels below divides it
+
+
+def launch(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
+    """Fill dq, dk, dv. choose(kernel) gives the ``Configuration`` of each of the three kernels."""
+    B, H, Nq, d = q.shape
+    Hk, Nk, width, width_v = *k.shape[1:3], tiles.width_of(d), tiles.width_of(v.shape[3])
+    c = choose("row_constants")
+    Nq_padded = triton.cdiv(Nq, PADDING) * PADDING
+    lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
+    row_constants[(Nq_padded // c.Br * B * H,)](
+        *(tiles.on_host(x, c.Br) for x in (o, do)),
+        *(lse, lse_log2, delta),
+        *(tiles.strides_of(x) for x in (o, do)),
+        *(H, Nq, Nq_padded, v.shape[3], c.Br, width_v),
+        num_warps=c.warps,
+    )
+    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
+        delta[..., :Nq] -= dlse
+    sizes = (H, Hk, Nq, Nk, d, v.shape[3], scale, scale * LOG2_E)
+    precision = tiles.precision_of(q)
+
+    def arguments(tensors):
+        return *(tiles.on_host(x, rows) for x, rows in tensors), *(tiles.strides_of(x) for x, _ in tensors[:-1])
+
+    c = choose("key_value_gradients")
+    per_row = [(x.view(1, 1, -1, c.Br), 1) for x in (lse_log2, delta)]  # [1, 1, B * H * Nq_padded / Br, Br]
+    key_value_gradients[(triton.cdiv(Nk, c.Bc) * B * Hk,)](
+        *arguments([(q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dk, c.Bc), (dv, c.Bc), *per_row]),
+        *(*sizes, Nq_padded // c.Br, c.Br, c.Bc, width, width_v, causal, precision),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    c = choose("query_gradients")
+    per_row = [(x.view(1, 1, -1, c.Br), 1) for x in (lse_log2, delta)]
+    query_gradients[(triton.cdiv(Nq, c.Br) * B * H,)](
+        *arguments([(q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dq, c.Br), *per_row]),
+        *(*sizes, Nq_padded // c.Br, c.Br, c.Bc, width, width_v, causal, causal or Nk % c.Bc != 0, precision),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
 
 
 @triton.jit
-def row_products(
-    O, dO, delta,  # O dO [B, H, Nq, dv]: descriptors or pointers; delta [B, H, Nq] a pointer
-    O_strides, dO_strides,
-    H, Nq, dv,
+def row_constants(
+    O, dO, lse, lse_log2, delta,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to lse [B, H, Nq] and the
+    O_strides, dO_strides,  # results [B, H, Nq_padded], 0 past the end, where Q and dO are read as 0 too
+    H, Nq, Nq_padded, dv,
     Br: tl.constexpr, width_v: tl.constexpr,
 ):  # fmt: skip
-    """delta = rowsum(dO * O). Program p computes Br rows of one head."""
-    Tr = tl.cdiv(Nq, Br)
+    """What the other two kernels need of each row: delta = rowsum(dO * O), and lse in units of log2."""
+    Tr = Nq_padded // Br
     i = tl.program_id(0) % Tr
     b = tl.program_id(0) // Tr // H
     h = tl.program_id(0) // Tr % H
@@ -33,14 +74,18 @@ def row_products(
     O_i = tiles.load(O, b, h, i * Br, Br, width_v).to(tl.float32)  # [Br, dv]
     dO_i = tiles.load(dO, b, h, i * Br, Br, width_v).to(tl.float32)  # [Br, dv]
     rows = i * Br + tl.arange(0, Br)  # [Br]
-    tl.store(delta + (b * H + h).to(tl.int64) * Nq + rows, tl.sum(dO_i * O_i, 1), mask=rows < Nq)
+    head = (b * H + h).to(tl.int64)
+    LOG2_E: tl.constexpr = 1.4426950408889634
+    lse_i = tl.load(lse + head * Nq + rows, mask=rows < Nq, other=0)  # [Br]
+    tl.store(lse_log2 + head * Nq_padded + rows, lse_i * LOG2_E)
+    tl.store(delta + head * Nq_padded + rows, tl.sum(dO_i * O_i, 1))
 
 
 @triton.jit
 def key_value_gradients(
-    Q, K, V, dO, dK, dV, lse, delta,  # descriptors or pointers; lse and delta [B, H, Nq] pointers
-    Q_strides, K_strides, V_strides, dO_strides, dK_strides, dV_strides,
-    H, Hk, Nq, Nk, d, dv, scale, scale_log2,
+    Q, K, V, dO, dK, dV, lse_log2, delta,  # descriptors or pointers; lse_log2, delta [1, 1, B * H * padded_tiles, Br]
+    Q_strides, K_strides, V_strides, dO_strides, dK_strides, dV_strides, row_strides,
+    H, Hk, Nq, Nk, d, dv, scale, scale_log2, padded_tiles,
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -59,6 +104,8 @@ def key_value_gradients(
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
     dK = tiles.view(dK, [B, Hk, Nk, d], dK_strides, Bc, width)
     dV = tiles.view(dV, [B, Hk, Nk, dv], dV_strides, Bc, width_v)
+    lse_log2 = tiles.view(lse_log2, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
+    delta = tiles.view(delta, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
 
     first_row = j * Bc + tl.arange(0, Bc) + Nq - Nk  # [Bc]      causal: the first query that sees the key
     begin = 0
@@ -72,15 +119,16 @@ def key_value_gradients(
     dK_j = tl.zeros([Bc, width], tl.float32)  # [Bc, d]
     dV_j = tl.zeros([Bc, width_v], tl.float32)  # [Bc, dv]
     for h in range(hk * (H // Hk), (hk + 1) * (H // Hk)):  # the query heads that share this key/value head
+        first_tile = (b * H + h) * padded_tiles
         if causal:
             for start in range(begin, unmasked, Br):
                 dK_j, dV_j = add_rows(
-                    dK_j, dV_j, K_j, V_j, Q, dO, lse, delta, b, h, H, Nq, start, first_row, scale_log2,
+                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, first_tile, start, first_row, scale_log2,
                     Br, True, precision,
                 )  # fmt: skip
         for start in range(unmasked, Nq, Br):
             dK_j, dV_j = add_rows(
-                dK_j, dV_j, K_j, V_j, Q, dO, lse, delta, b, h, H, Nq, start, first_row, scale_log2,
+                dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, first_tile, start, first_row, scale_log2,
                 Br, False, precision,
             )  # fmt: skip
     tiles.store(dK, b, hk, j * Bc, dK_j * scale, Bc, width)
@@ -89,32 +137,30 @@ def key_value_gradients(
 
 @triton.jit
 def add_rows(
-    dK_j, dV_j, K_j, V_j, Q, dO, lse, delta, b, h, H, Nq, start, first_row, scale_log2,
+    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, first_tile, start, first_row, scale_log2,
     Br: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """What one tile of queries adds to dK_j and dV_j. Rows past the end are zero in Q and dO and add nothing."""
-    rows = start + tl.arange(0, Br)  # [Br]
-    row = (b * H + h).to(tl.int64) * Nq + rows  # [Br]
     Q_i = tiles.load(Q, b, h, start, Br, K_j.shape[1])  # [Br, d]
-    lse_i = tl.load(lse + row, mask=rows < Nq, other=0) * LOG2_E  # [Br]
+    lse_i = tiles.load(lse_log2, 0, 0, first_tile + start // Br, 1, Br)  # [1, Br]
     St_ij = tl.dot(K_j, Q_i.T, input_precision=precision)  # [Bc, Br]
-    Pt_ij = tl.exp2(St_ij * scale_log2 - lse_i[None, :])  # [Bc, Br]
+    Pt_ij = tl.exp2(St_ij * scale_log2 - lse_i)  # [Bc, Br]
     if masked:
-        Pt_ij = tl.where(rows[None, :] >= first_row[:, None], Pt_ij, 0)
+        Pt_ij = tl.where(start + tl.arange(0, Br)[None, :] >= first_row[:, None], Pt_ij, 0)
     dO_i = tiles.load(dO, b, h, start, Br, V_j.shape[1])  # [Br, dv]
     dPt_ij = tl.dot(V_j, dO_i.T, input_precision=precision)  # [Bc, Br]
     dV_j = tl.dot(Pt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=precision)  # [Bc, dv]
-    delta_i = tl.load(delta + row, mask=rows < Nq, other=0)  # [Br]
-    dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
+    delta_i = tiles.load(delta, 0, 0, first_tile + start // Br, 1, Br)  # [1, Br]
+    dSt_ij = Pt_ij * (dPt_ij - delta_i)  # [Bc, Br]
     dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=precision)  # [Bc, d]
     return dK_j, dV_j
 
 
 @triton.jit
 def query_gradients(
-    Q, K, V, dO, dQ, lse, delta,  # descriptors or pointers; lse and delta [B, H, Nq] pointers
-    Q_strides, K_strides, V_strides, dO_strides, dQ_strides,
-    H, Hk, Nq, Nk, d, dv, scale, scale_log2,
+    Q, K, V, dO, dQ, lse_log2, delta,  # descriptors or pointers; lse_log2, delta [1, 1, B * H * padded_tiles, Br]
+    Q_strides, K_strides, V_strides, dO_strides, dQ_strides, row_strides,
+    H, Hk, Nq, Nk, d, dv, scale, scale_log2, padded_tiles,
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -130,6 +176,8 @@ def query_gradients(
     V = tiles.view(V, [B, Hk, Nk, dv], V_strides, Bc, width_v)
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
     dQ = tiles.view(dQ, [B, H, Nq, d], dQ_strides, Br, width)
+    lse_log2 = tiles.view(lse_log2, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
+    delta = tiles.view(delta, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     if causal:
@@ -141,9 +189,8 @@ def query_gradients(
         unmasked = Nk // Bc * Bc
         seen = Nk
 
-    row = (b * H + h).to(tl.int64) * Nq + rows  # [Br]
-    lse_i = tl.load(lse + row, mask=rows < Nq, other=0) * LOG2_E  # [Br]
-    delta_i = tl.load(delta + row, mask=rows < Nq, other=0)  # [Br]
+    lse_i = tl.reshape(tiles.load(lse_log2, 0, 0, (b * H + h) * padded_tiles + i, 1, Br), [Br, 1])  # [Br, 1]
+    delta_i = tl.reshape(tiles.load(delta, 0, 0, (b * H + h) * padded_tiles + i, 1, Br), [Br, 1])  # [Br, 1]
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     dO_i = tiles.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
     dQ_i = tl.zeros([Br, width], tl.float32)  # [Br, d]
@@ -167,10 +214,10 @@ def add_columns(
     """What one tile of keys and values adds to dQ_i."""
     K_j = tiles.load(K, b, hk, start, Bc, Q_i.shape[1])  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]
-    P_ij = tl.exp2(S_ij * scale_log2 - lse_i[:, None])  # [Br, Bc]
+    P_ij = tl.exp2(S_ij * scale_log2 - lse_i)  # [Br, Bc]
     if masked:
         P_ij = tl.where(start + tl.arange(0, Bc)[None, :] <= last_seen[:, None], P_ij, 0)
     V_j = tiles.load(V, b, hk, start, Bc, dO_i.shape[1])  # [Bc, dv]
     dP_ij = tl.dot(dO_i, V_j.T, input_precision=precision)  # [Br, Bc]
-    dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+    dS_ij = P_ij * (dP_ij - delta_i)  # [Br, Bc]
     return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=precision)  # [Br, d]

@@ -10,9 +10,11 @@ class Configuration(NamedTuple):
     Bc: int
     warps: int
     stages: int
+    overlapped: bool = False
+    specialized: bool = False
 
 
 def configuration(kernel, q, k, v, causal):
-    if kernel == "row_products":
+    if kernel == "row_constants":
         return Configuration(64, 0, 4, 1)
     return Configuration(64, 64, 4, 2)

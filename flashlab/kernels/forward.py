@@ -11,6 +11,23 @@ import triton.language as tl
 
 from flashlab.kernels import tiles
 
+LOG2_E = 1.4426950408889634
+
+
+def launch(o, lse, q, k, v, causal, scale, c):
+    """Fill o and lse, with tiles, warps and stages of the ``Configuration`` c."""
+    B, H, Nq, d = q.shape
+    Hk, Nk, dv = k.shape[1], k.shape[2], v.shape[3]
+    attention_forward[(triton.cdiv(Nq, c.Br) * B * H,)](
+        *(tiles.on_host(x, rows) for x, rows in ((q, c.Br), (k, c.Bc), (v, c.Bc), (o, c.Br))),
+        lse,
+        *(tiles.strides_of(x) for x in (q, k, v, o)),
+        *(H, Hk, Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv)),
+        *(causal, causal or Nk % c.Bc != 0, tiles.precision_of(q)),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+
 
 @triton.jit
 def attention_forward(

@@ -61,3 +61,8 @@ def on_host(x, rows):
     if x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9:
         return TensorDescriptor(x, list(x.shape), list(strides_of(x)), [1, 1, rows, width_of(x.shape[-1])])
     return x
+
+
+def precision_of(x):
+    """How ``tl.dot`` multiplies float32: "ieee" for true products where torch is set to them, else "tf32"."""
+    return "ieee" if x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -1,0 +1,109 @@
+"""The forward pass with its two products overlapped: a second rung above ``forward``, for compute capability 9.0.
+
+What changed against ``forward``, and why. (1) The product with V_j lags one tile behind: P_ij of the tile before meets
+its values while the scores of this tile are computed, so the matrix unit has two products at hand, and works while
+exponentials are taken. (2) With ``specialized``, the compiler gives the copying of tiles to warps of their own, and
+splits the rows between two groups of warps: one group takes exponentials while the other multiplies. It can do so only
+for a single loop without branches, so a causal mask is then applied in all tiles; and since each group takes half of
+the rows, Q comes through a descriptor made in the kernel, and O leaves through pointers.
+
+The five lines are those of ``forward.update``, with P_ij used one tile later. Source: FlashAttention-3, section 3.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from flashlab.kernels import tiles
+from flashlab.kernels.forward import LOG2_E
+
+
+def launch(o, lse, q, k, v, causal, scale, c):
+    """Fill o and lse, with tiles, warps, stages and specialization of the ``Configuration`` c."""
+    B, H, Nq, d = q.shape
+    Hk, Nk, dv = k.shape[1], k.shape[2], v.shape[3]
+    if c.specialized:  # descriptors made in the kernel want memory from us
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
+    attention_forward_overlapped[(triton.cdiv(Nq, c.Br) * B * H,)](
+        *(q if c.specialized else tiles.on_host(q, c.Br), tiles.on_host(k, c.Bc), tiles.on_host(v, c.Bc), o, lse),
+        *(tiles.strides_of(x) for x in (q, o)),
+        *(H, Hk, Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv)),
+        *(causal, causal or Nk % c.Bc != 0, c.specialized),
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+
+
+@triton.jit
+def attention_forward_overlapped(
+    Q, K, V, O, lse,  # descriptors of K V [B, Hk, Nk, ...]; Q [B, H, Nq, d] descriptor or pointer; pointers to O, lse
+    Q_strides, O_strides,
+    H, Hk, Nq, Nk, d, dv, scale_log2,
+    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
+    causal: tl.constexpr, masked: tl.constexpr, specialized: tl.constexpr,
+):  # fmt: skip
+    """Program p computes rows i * Br .. (i + 1) * Br of one head."""
+    Tr = tl.cdiv(Nq, Br)
+    i = Tr - 1 - tl.program_id(0) % Tr
+    b = tl.program_id(0) // Tr // H
+    h = tl.program_id(0) // Tr % H
+    hk = h // (H // Hk)
+
+    rows = i * Br + tl.arange(0, Br)  # [Br]
+    if causal:
+        last_seen = rows + Nk - Nq  # [Br]
+        unmasked = tl.maximum(tl.minimum(i * Br + Nk - Nq + 1, Nk), 0) // Bc * Bc
+        seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk)
+    else:
+        last_seen = tl.full([Br], Nk - 1, tl.int32)  # [Br]
+        unmasked = Nk // Bc * Bc
+        seen = Nk
+
+    if specialized:
+        Q += b.to(tl.int64) * Q_strides[0] + h.to(tl.int64) * Q_strides[1]
+        Q_i = tl.make_tensor_descriptor(Q, [Nq, d], [Q_strides[2], 1], [Br, width]).load([i * Br, 0])  # [Br, d]
+    else:
+        Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
+    m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
+    l_i = tl.zeros([Br], tl.float32)  # [Br]
+    O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
+    P_ij = tl.zeros([Br, Bc], tl.float32)  # [Br, Bc]      of the tile before
+    if specialized:
+        for start in tl.range(0, seen, Bc, warp_specialize=True):
+            m_i, l_i, O_i, P_ij = update(m_i, l_i, O_i, P_ij, Q_i, K, V, b, hk, start, last_seen, scale_log2, masked)
+    else:
+        for start in range(0, unmasked, Bc):
+            m_i, l_i, O_i, P_ij = update(m_i, l_i, O_i, P_ij, Q_i, K, V, b, hk, start, last_seen, scale_log2, False)
+        if masked:
+            for start in range(unmasked, seen, Bc):
+                m_i, l_i, O_i, P_ij = update(m_i, l_i, O_i, P_ij, Q_i, K, V, b, hk, start, last_seen, scale_log2, True)
+    V_j = tiles.load(V, b, hk, tl.maximum(tl.cdiv(seen, Bc) - 1, 0) * Bc, Bc, width_v)  # [Bc, dv]      the last tile
+    O_i = tl.dot(P_ij.to(V_j.dtype), V_j, O_i)  # [Br, dv]
+
+    l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]
+    O_i = O_i / l_safe[:, None]  # [Br, dv]
+    columns = tl.arange(0, width_v)  # [dv]
+    O += b.to(tl.int64) * O_strides[0] + h.to(tl.int64) * O_strides[1]
+    inside = (rows[:, None] < Nq) & (columns[None, :] < dv)  # [Br, dv]
+    tl.store(O + rows[:, None].to(tl.int64) * O_strides[2] + columns[None, :], O_i.to(O.dtype.element_ty), mask=inside)
+    LN2: tl.constexpr = 0.6931471805599453
+    lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
+    tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
+
+
+@triton.jit
+def update(m_i, l_i, O_i, P_ij, Q_i, K, V, b, hk, start, last_seen, scale_log2, masked: tl.constexpr):
+    """Take in the values of the tile before, and the keys of this one. m_i, l_i and O_i are then relative to m_new."""
+    K_j = tiles.load(K, b, hk, start, P_ij.shape[1], Q_i.shape[1])  # [Bc, d]
+    V_j = tiles.load(V, b, hk, tl.maximum(start - P_ij.shape[1], 0), P_ij.shape[1], O_i.shape[1])  # [Bc, dv]
+    P_ij = P_ij.to(V_j.dtype)  # the one narrowing
+    S_ij = tl.dot(Q_i, K_j.T)  # [Br, Bc]
+    O_i = tl.dot(P_ij, V_j, O_i)  # [Br, dv]
+    if masked:
+        S_ij = tl.where(start + tl.arange(0, S_ij.shape[1])[None, :] <= last_seen[:, None], S_ij, -float("inf"))
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)  # [Br]
+    m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]
+    alpha = tl.exp2(m_i - m_safe)  # [Br]
+    P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
+    return m_new, l_i, alpha[:, None] * O_i, P_ij
