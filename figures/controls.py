@@ -76,7 +76,7 @@ class Explorer(W.VBox):
     def _control(self, field, control):
         value = getattr(self.state, field)
         label = control.label or field
-        wide = {"style": {"description_width": "initial"}, "layout": W.Layout(width="auto", min_width="17em")}
+        wide = {"style": {"description_width": "initial"}, "layout": W.Layout(width="auto", min_width="19em")}
         match control:
             case Scrub():
                 widget = W.IntSlider(value, 0, control.steps(self.state), description=label, **wide)

@@ -1,11 +1,13 @@
 """A check survives whatever it is given, and says what is wrong in words."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from flashlab import check as checking
-from flashlab import online
-from flashlab.check import check, edited, find, hint, solution
+from flashlab import exercises, judge, online, progress
+from flashlab.check import check, edited, find, hint, overview, solution
+from flashlab.exercise import every
 
 
 def said(capsys, attempt, name="online.merge"):
@@ -31,11 +33,16 @@ def nan(a, b):
     return online.State(*(np.full_like(part, np.nan) for part in a))
 
 
+def leaving(a, b):
+    raise SystemExit("goodbye")
+
+
 BROKEN = {
     "not a function": (3, "expected a function, got a int"),
     "returns nothing": (lambda a, b: None, "got None: does it return its result?"),
     "returns a list": (lambda a, b: [a.m, a.l, a.O], "got a list"),
     "raises": (lambda a, b: a.m / {}, "it raised TypeError"),
+    "leaves Python": (leaving, "it raised SystemExit: goodbye"),
     "changes its inputs": (mutating, "it changed its inputs"),
     "returns NaN": (nan, "your m = [nan]"),
     "returns words": (lambda a, b: ("m", "l", "O"), "expected shape"),
@@ -58,7 +65,7 @@ def test_what_a_try_prints_is_swallowed(capsys):
 
 
 def test_a_loop_that_never_ends_is_stopped(capsys, monkeypatch):
-    monkeypatch.setattr(checking, "TIME_LIMIT", 0.3)
+    monkeypatch.setattr(judge, "PATIENCE", 0.3)
 
     def forever(a, b):
         while True:
@@ -88,8 +95,10 @@ def test_hints_come_in_three_layers(capsys):
         hint("online.merge", 4)
 
 
-def test_the_solution_is_the_modules_own_source(capsys):
+def test_the_solution_asks_back_and_then_shows_the_modules_own_source(capsys):
     solution("online.merge")
+    assert 'solution("online.merge", sure=True)' in capsys.readouterr().out
+    solution("online.merge", sure=True)
     assert "def merge(a, b)" in capsys.readouterr().out
 
 
@@ -103,3 +112,41 @@ def test_an_edit_must_hit_exactly_once():
     with pytest.raises(ValueError, match="found it 0 times"):
         edited(online.merge, "not there", "anything")
     assert edited(online.merge, "alpha * a.l", "a.l") is not online.merge
+
+
+def test_progress_remembers_what_was_solved_and_how_the_last_try_failed(capsys):
+    check("online.merge", stub)
+    assert progress.read() == {}
+    check("online.merge", nan)
+    assert not progress.read()["online.merge"]["solved"] and "your m = [nan]" in progress.read()["online.merge"]["said"]
+    check("online.merge", online.merge)
+    check("online.merge", nan)
+    assert progress.read()["online.merge"]["solved"]
+    overview()
+    assert "✓ online.merge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[1]", '{"online.merge": 3}', '{"online.merge": {}}'])
+def test_a_broken_progress_file_is_as_good_as_none(broken):
+    progress.FILE.write_text(broken)
+    assert progress.read() == {}
+    progress.note("online.merge", True, "")
+    assert progress.read()["online.merge"]["solved"]
+
+
+def test_a_write_that_breaks_off_leaves_the_old_progress(monkeypatch):
+    progress.note("online.merge", True, "")
+    monkeypatch.setattr(type(progress.FILE), "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    progress.note("online.update", True, "")
+    assert list(progress.read()) == ["online.merge"] and not list(progress.FILE.parent.glob("*.tmp"))
+
+
+def test_every_exercise_module_has_its_place_in_the_course():
+    modules = {path.stem for path in Path(exercises.__file__).parent.glob("[!_]*.py")}
+    assert modules == set(exercises.LESSONS)
+
+
+@pytest.mark.parametrize("name", every())
+def test_every_exercise_has_three_hints_a_level_and_a_time(name):
+    exercise = find(name)
+    assert len(exercise.hints) == 3 and all(exercise.hints) and exercise.level in (1, 2, 3) and exercise.minutes > 0

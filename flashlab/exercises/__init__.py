@@ -1,1 +1,10 @@
 """The exercises of the course: one module a lesson, one name an exercise."""
+
+LESSONS = (
+    "start_here",
+    "memory_hierarchy",
+    "standard_attention",
+    "softmax",
+    "online",
+    "recompute",
+)

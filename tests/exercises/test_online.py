@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from flashlab import online
-from flashlab.check import check, find, first_failure
+from flashlab.check import check, find
+from flashlab.judge import first_failure
 
 NAMES = ["online.update", "online.merge", "online.finish"]
 MISTAKES = [(name, mistake) for name in NAMES for mistake in find(name).mistakes]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from flashlab import standard_attention
-from flashlab.check import check, find, first_failure
+from flashlab.check import check, find
+from flashlab.judge import first_failure
 from flashlab.memory import Memory
 
 NAME = "standard_attention.bytes_moved"

@@ -1,0 +1,92 @@
+"""What an exercise is: a reference, cases small ones first, hints, and the mistakes that people make.
+
+An exercise lives in ``flashlab/exercises/LESSON.py`` under its own name and is asked for as "LESSON.NAME".
+"""
+
+import importlib
+import inspect
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs on which a try is run, and the property that it breaks if its answer differs."""
+
+    property: str
+    args: tuple
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that is one edit away from a right one: ``old`` becomes ``new`` in the reference's source."""
+
+    says: str  # what went wrong and what to do about it, to the learner
+    old: str
+    new: str
+    of: Callable | None = None  # the function to edit where it is not the reference itself
+
+    def function(self, reference: Callable) -> Callable:
+        """The wrong function."""
+        return edited(self.of or reference, self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function for the learner to write."""
+
+    reference: Callable
+    cases: Callable[[], Sequence[Case]]
+    hints: tuple[str, str, str]
+    mistakes: tuple[Mistake, ...] = ()
+    level: int = 1  # 1 (a line) to 3 (a kernel)
+    minutes: int = 5
+
+
+@dataclass(frozen=True)
+class Question:
+    """A number or a choice for the learner to predict before the cell that shows it."""
+
+    answer: Any
+    because: str
+    hints: tuple[str, str, str]
+    wrong: tuple[tuple[Any, str], ...] = ()  # (answer, why one could think so)
+    rel: float = 0.01
+    level: int = 1
+    minutes: int = 2
+
+
+def find(name: str) -> Exercise | Question:
+    """The exercise called "LESSON.NAME"."""
+    lesson, _, exercise = name.partition(".")
+    try:
+        found = vars(importlib.import_module(f"flashlab.exercises.{lesson}"))[exercise]
+    except (ModuleNotFoundError, KeyError):
+        found = None
+    if not isinstance(found, Exercise | Question):
+        raise ValueError(f'there is no exercise "{name}"; names look like "online.merge"')
+    return found
+
+
+def every() -> dict[str, Exercise | Question]:
+    """All exercises by name, in the order of the lessons."""
+    found = {}
+    for lesson in importlib.import_module("flashlab.exercises").LESSONS:
+        module = importlib.import_module(f"flashlab.exercises.{lesson}")
+        found |= {f"{lesson}.{name}": it for name, it in vars(module).items() if isinstance(it, Exercise | Question)}
+    return found
+
+
+def edited(function: Callable, old: str, new: str) -> Callable:
+    """A copy of ``function`` in whose source ``old``, which must occur once, is replaced by ``new``."""
+    source = inspect.getsource(function)
+    if source.count(old) != 1:
+        raise ValueError(f"expected {old!r} once in {function.__name__}, found it {source.count(old)} times")
+    source = source.replace(old, new)
+    filename = f"<{function.__name__} with {new!r}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = dict(function.__globals__)
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace[function.__name__]
