@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.patches import Rectangle
 
@@ -27,7 +28,7 @@ SRAM_BYTES = 64 * 1024  # what a T4 gives to one block of threads
 NAMES = ("standard attention", "FlashAttention: K, V outside", "FlashAttention-2: Q outside")
 TENSORS = ("Q", "K", "V", "S", "P", "O", "lse")
 COLORS = {name: getattr(style, name) for name in "QKVSPO"}
-PARTS = ("map", "tile", "status", "resident", "letters", "used", "bill", "amounts")
+PARTS = ("map", "grid", "tile", "status", "resident", "letters", "used", "bill", "amounts")
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,10 @@ def _panel(fig, name, left, width):
     small = {"fontsize": 9, **style.FONT}
     fig.text(left, 0.955, name, fontsize=11.5, weight="bold", **style.FONT)
     fig.text(left, 0.39, f"in fast memory, of {SRAM_BYTES // 1024} KiB", **small)
-    fig.text(left, 0.288, "moved, in kB: loaded (dark) and stored (pale)", **small)
+    fig.text(left, 0.288, "moved, in kB: loaded dark, stored pale", **small)
     return (
         scores.imshow(np.ones((1, 1, 3)), aspect="auto", interpolation="nearest"),
+        scores.add_collection(LineCollection([], colors=style.PALE, lw=0.7)),
         scores.add_patch(_rectangle(0, 1, facecolor=style.P, edgecolor=style.INK, lw=1.2, zorder=3)),
         fig.text(left, 0.915, "", **small),
         fast.broken_barh([], (0, 1)),
@@ -209,6 +211,9 @@ def _draw_map(panel, run, now, tile):
     palette = LinearSegmentedColormap.from_list("", [style.PAPER, style.SLOW if run.stored else style.S], run.times + 1)
     panel["map"].set_data(palette(_times(run, now.moved), bytes=True)[..., :3])
     panel["map"].set_extent((0, Nk, Nq, 0))
+    across = {rows.start for _, rows, _ in run.touched}
+    down = {cols.start for _, _, cols in run.touched}
+    panel["grid"].set_segments([[(0, y), (Nk, y)] for y in across] + [[(x, 0), (x, Nq)] for x in down])
     panel["tile"].set_visible(tile is not None)
     if tile:
         rows, cols = tile
@@ -228,7 +233,7 @@ def _draw_resident(panel, resident):
             letter.set(x=(starts[at] + ends[at]) / 2, color=style.INK if order[at][0] in "KS" else style.PAPER)
     total = sum(resident.values())
     fits = total <= SRAM_BYTES
-    panel["used"].set_text("" if not total else f"{total / 1024:.3g} KiB" if fits else f"{total / 1024:.3g} KiB: does not fit")
+    panel["used"].set_text(f"{total / 1024:.3g} KiB{'' if fits else ': does not fit'}" if total else "")
     panel["used"].set(x=(total if fits else 0) + SRAM_BYTES / 60, color=style.INK if fits else style.O)
 
 
@@ -258,8 +263,8 @@ def _status(run, now):
         return "done"
     if now.kernel == 0:
         return "not yet begun"
-    name, count = run.kernels[now.kernel - 1], len(run.kernels)
-    return f"program {now.kernel} of {count}" if len(set(run.kernels)) == 1 else f"kernel {now.kernel} of {count}: {name}"
+    which = f"{now.kernel} of {len(run.kernels)}"
+    return f"program {which}" if len(set(run.kernels)) == 1 else f"kernel {which}: {run.kernels[now.kernel - 1]}"
 
 
 def _moved(run, now):
@@ -274,7 +279,8 @@ def _say(runs, step):
 
 def describe(state):
     mask = ", causal" if state.causal else ""
-    return f"{state.N} tokens, tiles of {state.Br} × {state.Bc}{mask}. What each has moved. {_say(trace(state), state.step)}."
+    said = _say(trace(state), state.step)
+    return f"{state.N} tokens, tiles of {state.Br} × {state.Bc}{mask}. What each has moved. {said}."
 
 
 def explore(state=State()):

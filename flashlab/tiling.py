@@ -112,7 +112,7 @@ def fa2_traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
 
     Q is read once and O written once; K and V are read again for each of the Tr tiles of queries.
 
-    Args: lengths, head dimensions (dv is d if None), tile sizes, and the dtype of Q, K, V and O. lse has float32 or better.
+    Args: lengths, head dimensions (dv is d if None), tile sizes, and the dtype of Q, K, V and O.
     """
     shift = Nk - Nq if causal else Nk
     dv = d if dv is None else dv
@@ -155,7 +155,7 @@ def prepare(Q, K, V, Br, Bc, causal, scale, memory):
     if len({Q.dtype, K.dtype, V.dtype}) > 1:
         raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
     if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
-        raise ValueError(f"a tile has a whole number of rows and columns, at least one of each, got Br = {Br}, Bc = {Bc}")
+        raise ValueError(f"a tile has a whole number of rows and columns, one at least, got Br = {Br}, Bc = {Bc}")
     memory = Memory() if memory is None else memory
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
