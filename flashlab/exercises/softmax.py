@@ -125,7 +125,7 @@ rows = Exercise(
         Mistake("rows and columns are swapped: the softmax runs along the last axis.",
                 "e.sum(-1, keepdims=True)", "e.sum(0, keepdims=True)"),
         Mistake("no maximum was subtracted from the scores.", "x - np.where(m == -np.inf, 0, m)", "x"),
-        Mistake("NaN comes of −∞ − (−∞), and of 0 / 0: subtract 0 where the maximum is −∞, divide by 1 if the sum is 0.",
+        Mistake("NaN comes of −∞ − (−∞) and of 0 / 0: subtract 0 where the maximum is −∞, divide by 1 where l is 0.",
                 "np.where(m == -np.inf, 0, m)", "m"),
         Mistake("exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
                 "e / np.where(l == 0, 1, l)",
