@@ -1,4 +1,4 @@
-"""Plain charts for a cell: bars, lines and a map of weights, each with its words beside it."""
+"""Plain charts for a cell: bars, lines, dots and a map of weights, each with its words beside it."""
 
 import numpy as np
 
@@ -62,6 +62,40 @@ def weights(P, rows, columns, *, title="", width=7.0):
     return Chart(ax.figure, _words(title, said))
 
 
+def dots(panels: dict, *, title="", marks=None, log=(), width=8.0):
+    """A row for each name, a panel for each quantity, a dot for each value; in words the values have two digits.
+
+    ``panels``: by the panel's name, the numbers by the row's name, one or several each; ``marks``: by the panel's name,
+    where a dashed line stands; ``log``: names of the panels with a logarithmic axis.
+    """
+    names = list(next(iter(panels.values())))
+    whole = _axes(width, 0.3 * len(names), left=1.9, right=0.2, top=0.3, bottom=0.35, title=title)
+    figure, inside = whole.figure, whole.get_position()
+    whole.remove()
+    step = inside.width / len(panels)
+    said = []
+    for at, (panel, values) in enumerate(panels.items()):
+        ax = figure.add_axes((inside.x0 + at * step, inside.y0, 0.88 * step, inside.height))
+        style.quiet(ax, x=True, y=False).set_title(panel, loc="left", fontsize=10, color=style.INK)
+        rows = {name: np.ravel(values[name]) for name in names}
+        for row, dot in rows.items():
+            few = len(dot) == 1
+            ax.plot(dot, [row] * len(dot), "o", color=style.FLASH, ms=7 if few else 5, alpha=1 if few else 0.5, mew=0)
+        ax.set(xscale="log" if panel in log else "linear", ylim=(len(names) - 0.5, -0.5))
+        if panel in log:
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.minorticks_off()
+        else:
+            ax.set_xlim(left=min(0, ax.get_xlim()[0]))
+        if marks and panel in marks:
+            ax.axvline(marks[panel], color=style.STANDARD, ls="--", lw=1, zorder=0)
+        ax.hlines(names, *ax.get_xlim(), color=style.PALE, lw=0.8, zorder=0)
+        ax.set_xlim(ax.get_xlim())
+        ax.tick_params(left=False, labelleft=at == 0, labelsize=9)
+        said.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
+    return Chart(figure, _words(title, said))
+
+
 def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):
     """Axes of this height in inches with these margins around them, and the title above all."""
     above = top + (0.35 if title else 0)
@@ -80,6 +114,12 @@ def _keep_apart(ax, labels):
         x, y = place.transform(label.get_position())
         taken = max(y, taken + height)
         label.set_position(place.inverted().transform((x, taken)))
+
+
+def _span(values):
+    """The least and the largest of some numbers, in two digits."""
+    ends = dict.fromkeys(f"{end:.2g}" for end in (values.min(), values.max()))
+    return " to ".join(ends)
 
 
 def _words(title, parts):
