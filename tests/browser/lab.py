@@ -1,0 +1,252 @@
+"""A real JupyterLab in a real browser, and the figures in its notebooks.
+
+    with Lab() as lab:
+        figure = lab.open("04_online_softmax").figure("online_softmax")
+        figure.press("step", "ArrowRight")
+"""
+
+import ast
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SECONDS = 60
+
+
+def figures() -> dict[str, str | None]:
+    """Each figure, by the name of its module, and the first notebook that shows it (None: no notebook does)."""
+    found = {path.stem: None for path in sorted((ROOT / "figures").glob("*.py")) if _explores(path)}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"), reverse=True):
+        for cell in nbformat.read(path, as_version=4).cells:
+            found |= {name: path.stem for name in found if _shows(cell, name)}
+    return found
+
+
+def _explores(path):
+    """Does it define an explore() that needs no arguments?"""
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    return any(f.name == "explore" and len(f.args.args) == len(f.args.defaults) for f in functions)
+
+
+def _shows(cell, name):
+    return cell.cell_type == "code" and f"{name}.explore(" in cell.source
+
+
+class Lab:
+    """JupyterLab on a copy of the notebooks, with settings of its own, and a page in Chromium.
+
+    The browser is the environment variable CHROMIUM, or one found on PATH, or Playwright's own.
+    """
+
+    def __enter__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="flashlab-"))
+        shutil.copytree(ROOT / "notebooks", self.folder / "notebooks")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.token = secrets.token_hex(16)
+        self.log = (self.folder / "server.log").open("w")
+        self.server = subprocess.Popen(self._command(), cwd=self.folder, env=self._environment(),
+                                       stdout=self.log, stderr=self.log)
+        try:
+            self._await_server()
+            self.playwright = sync_playwright().start()
+            self.browser = self.playwright.chromium.launch(executable_path=_chromium(), args=FLAGS)
+            self.page = self.browser.new_page(viewport={"width": 1280, "height": 900})
+            self.page.set_default_timeout(1000 * SECONDS)
+            self.outside = []  # requests that left this machine
+            self.page.on("request", lambda request: self._note(request.url))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if hasattr(self, "browser"):
+            self.browser.close()
+        if hasattr(self, "playwright"):
+            self.playwright.stop()
+        self.server.terminate()
+        self.server.wait()
+        self.log.close()
+        shutil.rmtree(self.folder)
+
+    def open(self, name, run=True) -> "Notebook":
+        """The notebook of this name, run from its first cell to its last unless told otherwise."""
+        self.page.goto(f"http://127.0.0.1:{self.port}/doc/tree/notebooks/{name}.ipynb?token={self.token}&reset")
+        self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context")
+        self.page.evaluate(READY)
+        if run:
+            self.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+        return Notebook(self.page)
+
+    def _command(self):
+        return [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={self.port}",
+                "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}", "--ServerApp.root_dir=.",
+                "--LabApp.expose_app_in_browser=True"]  # fmt: skip
+
+    def _environment(self):
+        ours = {
+            "JUPYTERLAB_SETTINGS_DIR": "settings",
+            "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+            "FLASHLAB_PROGRESS": "progress.json",
+        }
+        return {**os.environ, **{name: str(self.folder / place) for name, place in ours.items()}}
+
+    def _await_server(self):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline and self.server.poll() is None:
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api?token={self.token}", timeout=SECONDS)
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError("JupyterLab did not start:\n" + (self.folder / "server.log").read_text()[-2000:])
+
+    def _note(self, url):
+        if not url.startswith((f"http://127.0.0.1:{self.port}/", f"ws://127.0.0.1:{self.port}/", "data:", "blob:")):
+            self.outside.append(url)
+
+
+def _chromium():
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+class Notebook:
+    """An open notebook."""
+
+    def __init__(self, page):
+        self.page = page
+
+    def errors(self) -> list[str]:
+        """What went wrong in its cells."""
+        return self.page.evaluate(ERRORS)
+
+    def figure(self, name) -> "Figure":
+        """The figure of this name as it opens: its cell is run again and scrolled into view."""
+        if not self.page.evaluate(SHOW, name):
+            raise LookupError(f"no cell of this notebook calls {name}.explore()")
+        return Figure(self.page, self.page.locator(f"[data-figure={name}] .flashlab-figure"))
+
+
+class Figure:
+    """A live figure: its picture, its words, and its controls by the name of the field that they set."""
+
+    def __init__(self, page, root):
+        self.page, self.root = page, root
+        self.picture = root.locator(".flashlab-picture")
+        self.picture.wait_for()
+        self.picture.evaluate(WATCH)
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields that have a control."""
+        return self.root.evaluate(FIELDS)
+
+    def control(self, field):
+        """What takes the keys of this control: a slider's handle, a menu, a box."""
+        return self.root.locator(f".flashlab-control-{field}").locator(".noUi-handle, select, input[type=checkbox]")
+
+    def kind(self, field) -> str:
+        """"slider", "menu" or "box"."""
+        handle = self.control(field)
+        name = handle.evaluate("node => node.tagName")
+        return {"SELECT": "menu", "INPUT": "box"}.get(name, "slider")
+
+    def shown(self) -> tuple[str, str]:
+        """The picture's pixels (a digest of its file) and the words below it, once both stand still."""
+        return self.picture.evaluate(SETTLED), self.root.locator(".flashlab-caption").inner_text()
+
+    def press(self, field, *keys) -> float | None:
+        """Press keys on a control. Returns the ms from the last one to the last new picture, None if none came."""
+        self.control(field).focus()
+        for key in keys:
+            self.page.keyboard.press(key)
+        return self.picture.evaluate(LATENCY)
+
+    def drag(self, field, part=1.0) -> None:
+        """Drag a slider's handle to this part of its way with the mouse."""
+        rail = self.root.locator(f".flashlab-control-{field} .noUi-base").bounding_box()
+        handle = self.control(field).bounding_box()
+        y = handle["y"] + handle["height"] / 2
+        self.page.mouse.move(handle["x"] + handle["width"] / 2, y)
+        self.page.mouse.down()
+        self.page.mouse.move(rail["x"] + part * rail["width"], y, steps=12)
+        self.page.mouse.up()
+
+
+READY = """async () => {
+    await jupyterapp.restored;
+    const { context, sessionContext } = jupyterapp.shell.currentWidget;
+    await context.ready;
+    await sessionContext.ready;
+    await sessionContext.session.kernel.info;
+}"""
+
+ERRORS = """() => {
+    const texts = [];
+    for (const cell of jupyterapp.shell.currentWidget.content.model.cells)
+        for (const output of cell.type === 'code' ? cell.outputs.toJSON() : [])
+            if (output.output_type === 'error') texts.push(`${output.ename}: ${output.evalue}`);
+    return texts;
+}"""
+
+SHOW = """async name => {
+    const notebook = jupyterapp.shell.currentWidget.content;
+    const index = notebook.widgets.findIndex(
+        cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().includes(name + '.explore('));
+    if (index < 0) return false;
+    notebook.activeCellIndex = index;
+    await notebook.scrollToItem(index, 'start');
+    await jupyterapp.commands.execute('notebook:run-cell');
+    notebook.widgets[index].node.dataset.figure = name;
+    return true;
+}"""
+
+FIELDS = """root => [...root.querySelectorAll('[class*=flashlab-control-]')].map(
+    node => [...node.classList].find(name => name.startsWith('flashlab-control-')).slice('flashlab-control-'.length))"""
+
+# The page notes when a key went down and when a new picture was on screen.
+WATCH = """picture => {
+    if (!window.times) document.addEventListener('keydown', () => { times.key = performance.now(); }, true);
+    window.times = { key: 0, shown: 0 };
+    picture.addEventListener('load', () => requestAnimationFrame(() => { times.shown = performance.now(); }));
+}"""
+
+QUIET = 250  # ms without a new picture, after which the last one is taken for the final one
+
+LATENCY = f"""async () => {{
+    const begun = performance.now();
+    while (performance.now() - Math.max(times.shown, begun) < {QUIET})
+        await new Promise(resolve => setTimeout(resolve, 10));
+    return times.shown > times.key ? times.shown - times.key : null;
+}}"""
+
+SETTLED = f"""async picture => {{
+    const begun = performance.now();
+    while (performance.now() - Math.max(times.shown, begun) < {QUIET})
+        await new Promise(resolve => setTimeout(resolve, 10));
+    const bytes = await (await fetch(picture.src)).arrayBuffer();
+    const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
+    return [...digest].map(byte => byte.toString(16).padStart(2, '0')).join('');
+}}"""
