@@ -1,5 +1,7 @@
 """Softmax, naive and safe, and what each reads and writes when a row does not fit into fast memory."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 
@@ -38,12 +40,27 @@ def lse(x):
 def shifted(x, c):
     """exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
 
-    x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number. max(x) is one choice of many.
+    x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number, or one for each row [..., 1].
+    max(x) is one choice of many.
     Returns e [..., N], l [..., 1] and P [..., N].
     """
     e = (x - c).exp()  # [..., N]
     l = e.sum(-1, keepdim=True)  # [..., 1]
     return e, l, e / l
+
+
+class Window(NamedTuple):
+    """Where exp leaves a dtype: it is 0 below ``zero``, subnormal (few digits) below ``normal``, inf above ``inf``."""
+
+    zero: float
+    normal: float
+    inf: float
+
+
+def window(info):
+    """The ``Window`` of a dtype, rounding to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
+    normal = float(info.tiny)
+    return Window(*(float(np.log(edge)) for edge in (normal * float(info.eps) / 2, normal, float(info.max))))
 
 
 def naive_streamed(x, block, memory):
