@@ -1,0 +1,348 @@
+"""More FLOPs, less time: the backward pass rebuilds each tile of weights, uses it and forgets it.
+
+Kills the belief that computing something twice must be slower than keeping it. Above, every step of the backward pass
+on one real head, as the counting memory booked it; below, the bill of the paper's configuration three times: as the
+paper prints it, as this course counts it, and as one GPU measured it.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+
+from figures import controls, style
+from figures.controls import Scrub, Slide, Toggle
+from flashlab import captured, recompute, standard_attention, tiling
+from flashlab.memory import Memory
+
+MEASURED = Path(__file__).resolve().parent.parent / "notebooks" / "data" / "h200_recomputation.json"
+PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": (40.3e9, 4.4e9), "time": (41.7, 7.3)}  # FlashAttention, figure 2, left; ms
+CONFIGURATION = {"N": 1024, "d": 64, "heads": 64 * 16, "Br": 64, "Bc": 256}  # heads of all of the batch, GPT-2 medium
+
+COLORS = {"Q": style.Q, "K": style.K, "V": style.V, "O": style.O, "dQ": style.Q, "dK": style.K, "dV": style.V,
+          "dO": style.O, "lse": style.INK, "delta": style.INK}  # fmt: skip
+LEFT = {"Q": 0.0, "dO": 0.11, "O": 0.22, "lse": 0.33, "delta": 0.4, "dQ": 1.64}  # strips beside the scores, by x
+ABOVE = {"K": 1.4, "V": 1.29, "dK": 1.18, "dV": 1.07}  # strips above the scores, by y
+SCORES, THIN, THINNER = 0.58, 0.08, 0.035  # left edge of the scores; width of a strip, and of one number a row
+WHY_NOT = {"FLOPs": "not counted by it", "bytes": "counters could not be read", "time": "nothing here ran on a GPU"}
+METER = (0, 0.7, 2.2, 2.9)  # y of the meter's bars
+RESULTS = ("delta", "dQ", "dK", "dV")
+
+
+@dataclass(frozen=True)
+class State:
+    """``step`` loads, stores and rebuilt tiles have passed, with tiles of Br x Bc of a real head."""
+
+    step: int = 72
+    Br: int = 128
+    Bc: int = 128
+    causal: bool = False
+
+
+class Step(NamedTuple):
+    """One load, store or rebuilt tile, and how things stand after it."""
+
+    kind: str  # "load", "store" or "rebuild"; "" before the first
+    name: str
+    tile: tuple  # (first row or column,) of a tensor, (row, column) of the scores
+    moved: int  # bytes so far
+    rebuilt: tuple  # the tiles (row, column) so far, in their order
+    resident: dict  # bytes by name of what is in fast memory
+    place: dict  # first row or column of what is resident, by name of the tensor
+    written: frozenset  # (name, first row or column) of the results that are in slow memory
+
+
+@lru_cache(maxsize=1)
+def _head():
+    """Q, K, V of a head that reads a page of a book, and a gradient of its output, all [N, d]."""
+    Q, K, V = captured.load("alice").head()
+    return Q, K, V, np.random.default_rng(8).normal(size=V.shape).astype(V.dtype)
+
+
+@lru_cache(maxsize=16)
+def _run(Br, Bc, causal):
+    Q, K, V, dO = _head()
+    O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, causal=causal)
+    memory = Memory()
+    recompute.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory)
+    steps = [Step("", "", (), 0, (), {}, {}, frozenset())]
+    for kind, name, region, nbytes in memory.events:
+        _, _, _, moved, rebuilt, resident, place, written = steps[-1]
+        if kind == "kernel":
+            resident, place = {}, {}
+        at = (region[0].start,) if region else ()
+        if kind == "drop":
+            resident = {held: size for held, size in resident.items() if held != name}
+            place = {held: where for held, where in place.items() if held != name}
+        elif kind != "store":
+            resident = {**resident, name: nbytes}
+        tensor = name.removesuffix("_j")
+        if kind == "hold" and tensor in RESULTS:  # a gradient that begins in fast memory, and delta
+            place = {**place, tensor: place["K" if name.endswith("_j") else "Q"]}
+        if kind in ("load", "store"):
+            moved += nbytes
+        if kind == "load":
+            if name == "Q":  # the visit before is over: its tiles are about to be replaced
+                place = {held: where for held, where in place.items() if held in ABOVE}
+            place = {**place, name: at[0]}
+        if kind == "store":
+            written = written | {(name, at[0])}
+        if name == "P_ij":
+            kind, at = "rebuild", (place["Q"], place["K"])
+            rebuilt, place = (*rebuilt, at), {**place, "P": at}
+        step = Step(kind, name, at, moved, rebuilt, resident, place, written)
+        if kind in ("load", "store", "rebuild"):
+            steps.append(step)
+        else:
+            steps[-1] = steps[-1]._replace(resident=resident, place=place)
+    steps[-1] = steps[-1]._replace(resident={}, place={})
+    return steps
+
+
+def trace(state):
+    """Every step of the run; step 0 is the state before the first."""
+    return _run(state.Br, state.Bc, state.causal)
+
+
+def count(state):
+    """How many steps there are."""
+    return len(trace(state)) - 1
+
+
+@lru_cache(maxsize=16)
+def kept(causal):
+    """Bytes that the backward pass of the same head moves when P is kept: three N x N matrices made and read."""
+    Q, K, V, dO = _head()
+    memory = Memory()
+    standard_attention.forward(Q, K, V, causal=causal, Br=128, memory=memory)
+    before = memory.moved
+    standard_attention.backward(dO, memory, Br=128)
+    return memory.moved - before
+
+
+def counted():
+    """FLOPs and bytes of the paper's configuration, standard and fused: products alone, and tensors of N x d alone."""
+    N, d, heads, Br, Bc = CONFIGURATION.values()
+    bills = (traffic(N, N, d, Br, Bc, dtype=np.float16) for traffic in (tiling.fa1_traffic, recompute.traffic))
+    thin = sum(nbytes for bill in bills for (_, name), nbytes in bill.items() if name not in ("lse", "delta"))
+    standard = standard_attention.moved(N, d, mask=True, dropout=True, backward=True)
+    return {
+        "FLOPs": tuple(heads * recompute.flops(N, N, d, rebuilt=rebuilt) for rebuilt in (False, True)),
+        "bytes": (heads * standard, heads * thin),
+    }
+
+
+def measured():
+    """What ``notebooks/data/measure_recomputation.py`` measured on one GPU; None until it has."""
+    if not MEASURED.exists():
+        return None
+    found = json.loads(MEASURED.read_text())
+    ways = found["standard"], found["flash"]
+    bytes_too = {"bytes": tuple(way["bytes"] for way in ways)} if all(way["bytes"] for way in ways) else {}
+    return {"device": found["about"]["device"], "time": tuple(way["ms"] for way in ways), **bytes_too}
+
+
+def bills():
+    """(who says so, {quantity: (standard, fused)}), one line of the table each."""
+    told = [("printed in the paper, A100", PAPER), ("counted in this course", counted())]
+    if found := measured():
+        told.append((f"measured, one {found.pop('device').removeprefix('NVIDIA ')}", found))
+    return told
+
+
+def build(fig):
+    stage = style.quiet(fig.add_axes((0.012, 0.39, 0.56, 0.595)))
+    stage.set(xlim=(-0.02, 1.86), ylim=(-0.03, 1.52), aspect="equal", anchor="NW")
+    for name, x in LEFT.items():
+        stage.text(x + _width(name) / 2, 1.02, name, ha="center", va="bottom", fontsize=9, color=style.INK,
+                   rotation=90 if name in ("lse", "delta") else 0)  # fmt: skip
+    for name, y in ABOVE.items():
+        stage.text(SCORES - 0.02, y + THIN / 2, name, ha="right", va="center", fontsize=9, color=style.INK)
+    _table(fig)
+    _legend(stage)
+    fig.text(0.6, 0.955, "the backward pass, tile by tile", fontsize=12, weight="bold", **style.FONT)
+    meter = style.quiet(fig.add_axes((0.715, 0.42, 0.19, 0.26)))
+    meter.set(xlim=(0, 1), ylim=(3.9, -0.7))
+    for y, words in zip(METER, ("P kept, in all", "P rebuilt, so far") * 2, strict=True):
+        meter.text(-0.04, y, words, ha="right", va="center", fontsize=9, color=style.INK)
+    for y, words in zip(METER[::2], ("bytes moved", "products of two tiles (violet: S again)"), strict=True):
+        meter.text(-0.6, y - 0.62, words, va="center", fontsize=9, weight="bold", color=style.INK)
+    look = {"height": 0.6, "align": "center"}
+    meter.barh(METER[:1], [1], color=style.STANDARD, **look)
+    return {
+        "strips": stage.add_collection(PolyCollection([], edgecolors=style.STANDARD, linewidths=0.6)),
+        "cells": stage.add_collection(PolyCollection([], edgecolors=style.STANDARD, linewidths=0.6)),
+        "moved": stage.add_patch(Rectangle((0, 0), 0, 0, facecolor="none", edgecolor=style.INK, lw=2)),
+        "letter": stage.text(0, 0, "P", ha="center", va="center", fontsize=12, color=style.PAPER),
+        "event": fig.text(0.6, 0.905, "", va="top", fontsize=11, linespacing=1.5, **style.FONT),
+        "forgotten": fig.text(0.6, 0.765, "", va="top", fontsize=9.5, linespacing=1.5, **style.FONT),
+        "bytes": meter.barh(METER[1:2], [0], color=style.FLASH, **look)[0],
+        "products_kept": meter.barh(METER[2:3], [0], color=style.STANDARD, **look)[0],
+        "products": meter.barh(METER[3:], [0], color=style.FLASH, **look)[0],
+        "again": meter.barh(METER[3:], [0], color=style.P, **look)[0],
+        "amounts": [meter.text(0, y, "", va="center", fontsize=9.5, color=style.INK) for y in METER],
+    }
+
+
+def _legend(stage):
+    """What the three shades of a tile mean, to the left of the strips above."""
+    shades = {"in fast memory": style.O, "in slow memory": to_rgba(style.O, 0.25), "not yet written": style.PAPER}
+    for y, (words, face) in zip((1.435, 1.345, 1.255), shades.items(), strict=True):
+        stage.add_patch(Rectangle((0, y), 0.05, 0.05, facecolor=face, edgecolor=style.STANDARD, lw=0.6))
+        stage.text(0.075, y + 0.025, words, va="center", fontsize=8.5, color=style.INK)
+
+
+def _width(name):
+    return THINNER if name in ("lse", "delta") else THIN
+
+
+def _table(fig):
+    """FLOPs, bytes and time, standard above fused: bars that compare within a pair and never between pairs."""
+    table = style.quiet(fig.add_axes((0.012, 0.008, 0.976, 0.345)))
+    told = bills()
+    table.set(xlim=(0, 3.78), ylim=(len(told) - 0.05, -0.82))
+    table.axhline(-0.78, color=style.PALE, lw=1)
+    table.text(0, -0.5, "forward and backward", va="center", fontsize=10, weight="bold", **style.FONT)
+    table.text(0, -0.2, "grey: standard · red: fused", va="center", fontsize=9, color=style.STANDARD)
+    setting = "batch 64, 16 heads, N = 1024, d = 64, mask and dropout"
+    table.text(3.77, -0.62, setting, ha="right", va="center", fontsize=8.5, color=style.STANDARD)
+    for row, (who, _) in enumerate(told):
+        table.text(0, row + 0.38, who, va="center", fontsize=9.5, **style.FONT)
+    for column, quantity in enumerate(PAPER):
+        left = 0.85 + column
+        table.text(left, -0.4, quantity, va="center", fontsize=11, weight="bold", **style.FONT)
+        for row, (_, values) in enumerate(told):
+            if quantity in values:
+                _pair(table, left, row, quantity, values[quantity])
+            else:
+                table.text(left, row + 0.38, WHY_NOT[quantity], va="center", fontsize=9, color=style.STANDARD)
+    table.text(0.85, 0.82, "not all of the run's FLOPs: see the text", va="center", fontsize=8, color=style.STANDARD)
+
+
+def _pair(table, left, row, quantity, pair):
+    for y, value, color in zip((0.22, 0.54), pair, (style.STANDARD, style.FLASH), strict=True):
+        width = 0.42 * value / max(pair)
+        table.barh(row + y, width, left=left, height=0.27, color=color)
+        table.text(left + width + 0.02, row + y, say(quantity, value), va="center", fontsize=9, **style.FONT)
+
+
+def say(quantity, value):
+    """A number of the table in words."""
+    if quantity == "time":
+        return f"{value:.1f} ms"
+    return f"{round(value / 1e9, 1):g} GFLOP" if quantity == "FLOPs" else f"{round(value / 1e9, 2):g} GB"
+
+
+def update(artists, state):
+    step, N = trace(state)[state.step], len(_head()[0])
+    rows, cols = (tiling.tiles(N, B) for B in (state.Br, state.Bc))
+    boxes = {(name, tile.start): _strip(name, tile, N) for name in LEFT for tile in rows}
+    boxes |= {(name, tile.start): _strip(name, tile, N) for name in ABOVE for tile in cols}
+    artists["strips"].set_verts([_corners(box) for box in boxes.values()])
+    artists["strips"].set_facecolor([_shade(name, at, step) for name, at in boxes])
+    cells = {(i.start, j.start): (SCORES + j.start / N, 1 - i.stop / N, (j.stop - j.start) / N, (i.stop - i.start) / N)
+             for i in rows for j in cols}  # fmt: skip
+    now = step.rebuilt[-1] if "P" in step.place else None
+    artists["cells"].set_verts([_corners(box) for box in cells.values()])
+    artists["cells"].set_facecolor([_cell(cell, now, step) for cell in cells])
+    box = boxes.get((step.name, *step.tile)) or cells.get(step.tile) or (0, 0, 0, 0)
+    artists["moved"].set_bounds(box)
+    artists["letter"].set_visible(now is not None)
+    if now:
+        x, y, width, height = cells[now]
+        artists["letter"].set_position((x + width / 2, y + height / 2))
+    artists["event"].set_text(_words(step, state))
+    forgotten = f"{len(step.rebuilt) - (now is not None)} of {_visits(state)} tiles of P"
+    artists["forgotten"].set_text(f"{forgotten} rebuilt, used and forgotten;\nkept: none")
+    _meter(artists, step, state)
+
+
+def _meter(artists, step, state):
+    """Bytes and products so far against those of the whole pass with P kept: four products a tile, not five, and for
+    all tiles, masked or not."""
+    whole, visits, rebuilt, N = kept(state.causal), _visits(state), len(step.rebuilt), len(_head()[0])
+    standard = 4 * len(tiling.tiles(N, state.Br)) * len(tiling.tiles(N, state.Bc))
+    most = max(standard, 5 * visits)
+    told = (style.amount(whole), style.amount(step.moved), str(standard), str(5 * rebuilt))
+    ends = (1, step.moved / whole, standard / most, 5 * rebuilt / most)
+    for name, end in zip(("bytes", "products_kept", "products", "again"), (*ends[1:], rebuilt / most), strict=True):
+        artists[name].set_width(end)
+    for text, end, words in zip(artists["amounts"], ends, told, strict=True):
+        text.set_text(words)
+        text.set_x(end + 0.03)
+
+
+def _visits(state):
+    return len(trace(state)[-1].rebuilt)
+
+
+def _strip(name, tile, N):
+    """Lower left corner, width and height of a tile of a tensor."""
+    if name in LEFT:
+        return LEFT[name], 1 - tile.stop / N, _width(name), (tile.stop - tile.start) / N
+    return SCORES + tile.start / N, ABOVE[name], (tile.stop - tile.start) / N, THIN
+
+
+def _corners(box):
+    x, y, width, height = box
+    return [(x, y), (x, y + height), (x + width, y + height), (x + width, y)]
+
+
+def _shade(name, at, step):
+    if step.place.get(name) == at:
+        return to_rgba(COLORS[name])
+    return to_rgba(COLORS[name], 0.25) if name not in RESULTS or (name, at) in step.written else to_rgba(style.PAPER)
+
+
+def _cell(cell, now, step):
+    if cell == now:
+        return to_rgba(style.P)
+    return to_rgba(style.P, 0.16) if cell in step.rebuilt else to_rgba(style.PAPER)
+
+
+def _words(step, state):
+    if not step.kind:
+        return "Q, K, V, O, lse and dO are in slow memory;\nP is nowhere"
+    i, j = step.tile[0] // state.Br, step.tile[-1] // state.Bc
+    if step.kind == "rebuild":
+        return f"rebuild P({i}, {j}) = exp(S({i}, {j}) − lse({i})),\nuse it for dV, dP, dQ and dK"
+    which = j if step.name in ABOVE else i
+    if (step.kind, step.name) == ("load", "O"):
+        return f"load O({which}): first visit of these rows,\ndelta({which}) = rowsum(dO({which}) ∘ O({which}))"
+    if (step.kind, step.name) == ("store", "dQ"):
+        return f"store dQ({which}), with what keys {step.place['K'] // state.Bc} add to it"
+    return f"{step.kind} {step.name}({which})"
+
+
+def describe(state):
+    step = trace(state)[state.step]
+    words = f"Backward pass of {len(_head()[0])} tokens, tiles of {state.Br} × {state.Bc}"
+    words += f"{', causal' if state.causal else ''}, step {state.step} of {count(state)}: "
+    words += _words(step, state).replace("\n", " ")
+    words += f". {len(step.rebuilt)} of {_visits(state)} tiles of P rebuilt; {style.amount(step.moved)} moved"
+    words += f", where a pass that keeps P moves {style.amount(kept(state.causal))}."
+    for who, values in bills():
+        told = ", ".join(f"{say(q, a)} and {say(q, b)}" for q, (a, b) in values.items())
+        words += f" {who[0].upper()}{who[1:]}, standard and fused: {told}."
+    return words
+
+
+def explore(state=State()):
+    """The figure with its controls."""
+    return controls.explore(
+        style.figure(9.9, 6.6),
+        build,
+        update,
+        describe,
+        state,
+        step=Scrub(count, "step"),
+        Br=Slide((64, 128, 256)),
+        Bc=Slide((64, 128, 256)),
+        causal=Toggle("causal"),
+    )

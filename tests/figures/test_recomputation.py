@@ -1,0 +1,93 @@
+"""The recomputation figure shows the numbers that the counting memory booked."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from figures import recomputation as figure
+from figures import style
+from figures.canvas import Canvas
+from flashlab import recompute
+
+CHOICES = {"Br": (64, 128, 256), "Bc": (64, 128, 256), "causal": (False, True)}
+
+
+@pytest.fixture(scope="module")
+def canvas():
+    return Canvas(style.figure(9.9, 6.6), figure.build, figure.update)
+
+
+@pytest.mark.parametrize("state", [figure.State(), figure.State(causal=True), figure.State(Br=64, Bc=256)])
+def test_the_last_step_has_the_whole_bill(state, canvas):
+    last = replace(state, step=figure.count(state))
+    canvas.png(last)
+    bill = recompute.traffic(512, 512, 32, state.Br, state.Bc, causal=state.causal)
+    assert figure.trace(last)[-1].moved == sum(bill.values())
+    assert canvas.artists["amounts"][1].get_text() == style.amount(sum(bill.values()))
+    assert canvas.artists["bytes"].get_width() == sum(bill.values()) / figure.kept(state.causal)
+
+
+def test_every_tile_is_rebuilt_once_and_none_is_left():
+    state = figure.State()
+    steps = figure.trace(state)
+    rebuilt = [step.tile for step in steps if step.kind == "rebuild"]
+    assert sorted(rebuilt) == [(i, j) for i in range(0, 512, 128) for j in range(0, 512, 128)]
+    assert not steps[-1].place and not steps[-1].resident
+    assert all(step.name not in ("S", "P") for step in steps if step.kind in ("load", "store"))
+
+
+def test_causal_leaves_tiles_out():
+    state = figure.State(causal=True)
+    assert all(j <= i + 127 for i, j in figure.trace(state)[-1].rebuilt)
+    assert len(figure.trace(state)[-1].rebuilt) == 10
+
+
+def test_bright_tiles_are_those_in_fast_memory(canvas):
+    state = figure.State()
+    step = figure.trace(state)[state.step]
+    canvas.png(state)
+    faces = canvas.artists["cells"].get_facecolor()
+    assert step.kind == "rebuild" and (faces == figure.to_rgba(style.P)).all(1).sum() == 1
+    bright = (canvas.artists["strips"].get_facecolor()[:, 3] == 1) & (
+        canvas.artists["strips"].get_facecolor()[:, :3] != (1, 1, 1)).any(1)
+    assert bright.sum() == len(step.place) - 1  # all but P
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_every_control_may_take_all_its_values(field, canvas):
+    for value in CHOICES[field]:
+        state = replace(figure.State(), **{field: value})
+        for step in range(0, figure.count(state) + 1, 7):
+            assert canvas.png(replace(state, step=step)).startswith(b"\x89PNG")
+            assert f"step {step} of" in figure.describe(replace(state, step=step))
+
+
+def test_same_state_same_picture(canvas):
+    first = canvas.png(figure.State())
+    canvas.png(figure.State(step=3, Br=64, causal=True))
+    canvas.png(figure.State(step=60, Bc=256))
+    assert canvas.png(figure.State()) == first
+
+
+def test_table_says_what_is_printed_and_what_is_counted():
+    words = figure.describe(figure.State())
+    for number in ("66.6", "75.2", "40.3 GB", "4.4 GB", "41.7 ms", "7.3 ms", "824.6", "962.1", "40.27 GB", "4.43 GB"):
+        assert number in words
+    thin = figure.counted()["bytes"][1] / (1024 * 64 * 2 * 64 * 16)
+    assert thin == 33
+
+
+@pytest.mark.parametrize("counters", [True, False])
+def test_a_measurement_is_drawn_once_it_is_there(tmp_path, monkeypatch, counters):
+    monkeypatch.setattr(figure, "MEASURED", tmp_path / "measured.json")
+    assert figure.measured() is None and len(figure.bills()) == 2
+    ways = {name: {"ms": ms, "bytes": nbytes if counters else None}
+            for name, ms, nbytes in (("standard", 12.34, 41e9), ("flash", 4.321, 5e9))}  # fmt: skip
+    figure.MEASURED.write_text(json.dumps({"about": {"device": "NVIDIA H200"}, **ways}))
+    told = dict(figure.bills())["measured, one H200"]
+    assert told["time"] == (12.34, 4.321) and ("bytes" in told) == counters
+    assert "12.3 ms and 4.3 ms" in figure.describe(figure.State())
+    Canvas(style.figure(9.9, 6.6), figure.build, figure.update).png(figure.State())
+
+
