@@ -69,7 +69,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[test]' || { \
 		echo "The packages could not be installed, for the reason above: check the network, the proxy and the disk" \
 			"(several GB), then run the same command again."; exit 1; }
-	@$(BIN)/python -m jupyter labextension disable --level=sys_prefix \
+	@$(BIN)/python -m jupyter labextension disable --level=sys_prefix >/dev/null 2>&1 \
 		'@jupyterlab/apputils-extension:announcements' # the news pop-up
 	@echo '$(CURDIR)' > $@
 

@@ -80,7 +80,8 @@ def tracked():
 
 def test_every_command_in_the_readme_exists():
     targets = set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(re.findall(r"`[^`]*`|^    .*", read("README.md"), re.M))))
+    commands = re.findall(r"`[^`]*`|^    .*", read("README.md"), flags=re.MULTILINE)
+    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(commands)))
     assert {"lab", "test"} <= named <= targets
 
 
