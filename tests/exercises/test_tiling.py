@@ -1,0 +1,109 @@
+"""The exercises of lesson 06 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab import online
+from flashlab.attention import attention
+from flashlab.check import check, find
+from flashlab.judge import first_failure
+
+NAMES = ["tiling.mask", "tiling.inside", "tiling.meet"]
+MISTAKES = [(name, mistake) for name in NAMES for mistake in find(name).mistakes]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_is_right(name, capsys):
+    check(name, find(name).reference)
+    assert capsys.readouterr().out.startswith(f"✓ {name}: right")
+
+
+@pytest.mark.parametrize("name, mistake", MISTAKES, ids=[f"{name}: {mistake.new}" for name, mistake in MISTAKES])
+def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys):
+    check(name, mistake.function(find(name).reference))
+    said = capsys.readouterr().out
+    assert said.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in said
+
+
+@pytest.mark.parametrize("name", ["tiling.kv_bytes", "tiling.o_bytes"])
+def test_each_answer_to_a_question_gets_its_reason(name, capsys):
+    question = find(name)
+    check(name, question.answer)
+    assert capsys.readouterr().out == f"✓ {name}: {question.answer}. {question.because}\n"
+    for wrong, why in question.wrong:
+        check(name, wrong)
+        assert capsys.readouterr().out == f"✗ {name}: not {wrong}. {why}\n"
+
+
+def mask_by_loops(S_ij, rows, cols, Nq, Nk):
+    S_ij = S_ij.copy()
+    for i in range(rows.start, rows.stop):
+        for j in range(cols.start, cols.stop):
+            if Nq - i > Nk - j:
+                S_ij[i - rows.start, j - cols.start] = -np.inf
+    return S_ij
+
+
+def mask_by_cutting(S_ij, rows, cols, Nq, Nk):
+    return np.where(np.tri(Nq, Nk, Nk - Nq, dtype=bool)[rows, cols], S_ij, -np.inf)
+
+
+def mask_in_torch(S_ij, rows, cols, Nq, Nk):
+    hidden = torch.ones(Nq, Nk).triu(1 + Nk - Nq)[rows, cols].bool()
+    return torch.tensor(S_ij).masked_fill(hidden, -torch.inf)
+
+
+def inside_all_at_once(Q_i, K, V, Bc):
+    return attention(Q_i, K, V, return_lse=True)
+
+
+def inside_by_merging(Q_i, K, V, Bc):
+    state = online.identity(len(Q_i), V.shape[1])
+    for cut in range(0, len(K), Bc):
+        S_ij = (Q_i @ K[cut : cut + Bc].T) / np.float32(np.sqrt(Q_i.shape[1]))
+        part = online.update(online.identity(len(Q_i), V.shape[1]), S_ij, V[cut : cut + Bc])
+        state = online.merge(part, state)
+    return online.finish(state)
+
+
+def inside_in_torch(Q_i, K, V, Bc):
+    Q, K, V = (torch.tensor(tensor) for tensor in (Q_i, K, V))
+    S = Q @ K.T / Q.shape[1] ** 0.5
+    return S.softmax(1) @ V, S.logsumexp(1)
+
+
+def meet_by_mixing(Q_i, K_j, V_j, O_i, lse_i):
+    """The outputs of both parts, weighted."""
+    O_j, lse_j = attention(Q_i, K_j, V_j, return_lse=True)
+    lse = np.logaddexp(lse_i, lse_j)
+    return np.exp(lse_i - lse)[:, None] * O_i + np.exp(lse_j - lse)[:, None] * O_j, lse
+
+
+def meet_by_merging(Q_i, K_j, V_j, O_i, lse_i):
+    S_ij = (Q_i @ K_j.T) / np.float32(np.sqrt(Q_i.shape[1]))
+    part = online.update(online.identity(len(Q_i), V_j.shape[1]), S_ij, V_j)
+    return online.finish(online.merge(part, online.State(lse_i, 1 + 0 * O_i[:, 0], O_i)))
+
+
+def meet_with_one_more_key(Q_i, K_j, V_j, O_i, lse_i):
+    """A finished row is a key with score lse and value O."""
+    rows = []
+    for q, o, lse in zip(Q_i, O_i, lse_i, strict=True):
+        s = np.append(K_j @ q / np.sqrt(len(q)), lse)
+        p = np.exp(s - s.max())
+        rows.append((p @ np.vstack([V_j, o]) / p.sum(), s.max() + np.log(p.sum())))
+    return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+RIGHT = {
+    "tiling.mask": [mask_by_loops, mask_by_cutting, mask_in_torch],
+    "tiling.inside": [inside_all_at_once, inside_by_merging, inside_in_torch],
+    "tiling.meet": [meet_by_mixing, meet_by_merging, meet_with_one_more_key],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    with np.errstate(all="ignore"):
+        assert first_failure(find(name), solution) is None
