@@ -1,4 +1,7 @@
-"""This machine: what it is, what each lesson can do on it, which versions do not go together, how fast it is."""
+"""This machine: what it is, what each lesson can do on it, which versions do not go together, how fast it is.
+
+``python -m flashlab.doctor`` prints all but the last.
+"""
 
 import os
 import platform
@@ -71,7 +74,7 @@ def kernels(machine) -> tuple[str, str]:
         return "not here", "Triton has no build for this system; read these lessons here, run them on Linux."
     if machine.gpu:
         return "compiled", f"The kernels run on the {machine.gpu}."
-    return "interpreted", "There is no GPU, so Triton's interpreter runs the kernels: right answers, meaningless times."
+    return "interpreted", "Without a GPU, Triton's interpreter runs the kernels: exact, and slow."
 
 
 def findings(machine) -> list[str]:
@@ -145,3 +148,7 @@ def _ram():
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
         return None
+
+
+if __name__ == "__main__":
+    doctor()

@@ -1,12 +1,24 @@
-"""The exercise of lesson 00, start_here: how a check works."""
+"""The exercises of lesson 00, start_here: how a check works."""
 
-from flashlab.check import Case, Exercise, Mistake
+from flashlab.check import Case, Exercise, Mistake, Question
 
 
 def matrix_bytes(N):
     """Bytes of an N x N matrix of float16."""
     return 2 * N * N
 
+
+twice = Question(
+    answer=4,
+    because="twice as many rows, and each of them twice as long.",
+    hints=(
+        "Draw the matrix of four words as a square. Then that of eight.",
+        "A matrix of N rows and N columns has N * N entries.",
+        "(2 N)² = 4 N²",
+    ),
+    wrong=((2, "Every row gets twice as long, and there are twice as many rows."),),
+    minutes=1,
+)
 
 first = Exercise(
     reference=matrix_bytes,

@@ -1,0 +1,67 @@
+from itertools import product
+
+import pytest
+
+from figures import memory_hierarchy as figure
+from figures import style
+from figures.canvas import Canvas
+from flashlab import hardware
+
+STATES = [figure.State(card, one_sm) for card, one_sm in product(hardware.CARDS, (False, True))]
+
+
+@pytest.fixture(scope="module")
+def canvas():
+    return Canvas(style.figure(8.6, 4.0), figure.build, figure.update)
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_bars_reach_to_the_numbers_of_the_card_and_stay_in_the_picture(canvas, state):
+    canvas.png(state)
+    levels = hardware.levels(hardware.CARDS[state.card], one_sm=state.one_sm)
+    for bars, limits, values in (
+        (canvas.artists["capacity"], figure.CAPACITY, [level.nbytes for level in levels]),
+        (canvas.artists["rate"], figure.RATE, [level.rate for level in levels]),
+    ):
+        for bar, value in zip(bars, values, strict=True):
+            assert bar.get_x() + bar.get_width() == pytest.approx(limits[0] if value is None else value)
+            assert value is None or limits[0] < value < limits[1]
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
+    fresh = Canvas(style.figure(8.6, 4.0), figure.build, figure.update)
+    assert canvas.png(state) == fresh.png(state)
+
+
+def test_the_words_on_the_picture_are_the_ratios(canvas):
+    canvas.png(figure.State())
+    text = [artist.get_text() for name in ("holds", "hands", "latency") for artist in canvas.artists[name]]
+    for words in ("20.2 MiB", "1/1,884 of HBM2", "19.49 TB/s", "12.5 × HBM2", "29 cycles, 21 ns", "over 1 TB"):
+        assert any(words in one for one in text), words
+
+
+def test_the_names_are_the_levels(canvas):
+    canvas.png(figure.State("RTX 4090"))
+    names = [level.name for level in figure.trace(figure.State("RTX 4090"))]
+    assert canvas.artists["dram"].get_text() == names[figure.DRAM] == "GDDR6X"
+    framed = {text.get_text() for text in canvas.figure.axes[0].texts}
+    assert set(names) <= framed
+
+
+def test_every_control_moves_the_state_and_never_raises():
+    explorer = figure.explore()
+    seen = set()
+    for one_sm in (True, False):
+        explorer.widgets["one_sm"].value = one_sm
+        for card in hardware.CARDS:
+            explorer.widgets["card"].value = card
+            assert explorer.state == figure.State(card, one_sm)
+            seen.add(explorer.children[1].value)
+    assert len(seen) == 2 * len(hardware.CARDS)
+
+
+def test_words_and_picture_are_in_one_output():
+    bundle = figure.explore()._repr_mimebundle_()
+    assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
+    assert "19.49 TB/s = 12.5 × HBM2" in bundle["text/plain"] and "163 KiB" in bundle["text/plain"]

@@ -1,0 +1,80 @@
+from itertools import product
+
+import pytest
+
+from figures import roofline as figure
+from figures import style
+from figures.canvas import Canvas
+from flashlab import hardware, roofline
+
+STATES = [
+    figure.State(card, d, N, dtype)
+    for card, (d, N), dtype in product(hardware.CARDS, ((16, 256), (64, 1024), (256, 16384)), roofline.DTYPES)
+]
+
+
+@pytest.fixture(scope="module")
+def canvas():
+    return Canvas(style.figure(8.6, 4.0), figure.build, figure.update)
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_points_lie_on_the_roof_and_in_the_picture(canvas, state):
+    canvas.png(state)
+    card = hardware.CARDS[state.card]
+    peak = getattr(card, state.dtype)
+    works = roofline.attention(state.N, state.d, state.dtype)
+    x, y = canvas.artists["points"].get_data()
+    expected = [roofline.intensity(works[name]) for name in works if name in figure.LABELS]
+    assert list(x) == pytest.approx(expected)
+    for intensity, reach in zip(x, y, strict=True):
+        assert figure.INTENSITY[0] < intensity < figure.INTENSITY[1]
+        assert reach == pytest.approx(min(peak, intensity * card.dram_rate) / 1e12 if peak else 0)
+    for mark in canvas.artists["marks"]:
+        assert not peak or figure.RATE[0] < mark.get_ydata()[0] < figure.RATE[1]
+
+
+def test_the_ridge_is_where_the_roof_bends(canvas):
+    canvas.png(figure.State("H100 SXM"))
+    x, y = canvas.artists["roof"].get_data()
+    assert x[1] == pytest.approx(hardware.ridge(hardware.CARDS["H100 SXM"]))
+    assert y[1] == y[2] == pytest.approx(989.4) and y[0] / x[0] == pytest.approx(y[1] / x[1])
+    assert "ridge: 295 FLOP/B" in canvas.artists["ridge"].get_text()
+
+
+def test_the_numbers_beside_the_roof_are_the_traces(canvas):
+    canvas.png(figure.State())
+    said = [text.get_text() for text in canvas.artists["values"]]
+    assert said[0].startswith("1.25 FLOP/B") and "28.4%" in said[1] and "46.8 TFLOP/s" in said[2]
+
+
+@pytest.mark.parametrize("state", STATES[::4], ids=str)
+def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
+    fresh = Canvas(style.figure(8.6, 4.0), figure.build, figure.update)
+    assert canvas.png(state) == fresh.png(state)
+
+
+def test_a_rate_that_no_document_gives_is_said_and_not_drawn(canvas):
+    state = figure.State("T4", dtype="float8")
+    canvas.png(state)
+    assert canvas.artists["ridge"].get_text() == "no float8 rate known for this card"
+    assert not any(number.get_visible() for number in canvas.artists["numbers"])
+    assert "no document gives" in figure.describe(state)
+
+
+def test_every_control_moves_the_state_and_never_raises():
+    explorer = figure.explore()
+    for field, widget in explorer.widgets.items():
+        pictures = set()
+        for _, value in widget.options:
+            widget.value = value
+            assert getattr(explorer.state, field) == value
+            pictures.add(explorer.children[1].value)
+        assert len(pictures) == len(widget.options)
+        widget.value = getattr(figure.State(), field)
+
+
+def test_words_and_picture_are_in_one_output():
+    bundle = figure.explore()._repr_mimebundle_()
+    assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
+    assert "ridge 201 FLOP/B" in bundle["text/plain"] and "standard: all three 30.1 FLOP/B" in bundle["text/plain"]
