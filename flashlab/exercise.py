@@ -8,6 +8,7 @@ import inspect
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 
@@ -35,7 +36,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function for the learner to write."""
+    """A function or a Triton kernel for the learner to write."""
 
     reference: Callable
     cases: Callable[[], Sequence[Case]]
@@ -43,6 +44,16 @@ class Exercise:
     mistakes: tuple[Mistake, ...] = ()
     level: int = 1  # 1 (a line) to 3 (a kernel)
     minutes: int = 5
+    launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
+    exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
+
+    def run(self, function: Callable) -> Callable:
+        """The function, or what launches it, as a function of a case's arguments."""
+        return function if self.launch is None else partial(self.launch, function)
+
+    def truth(self) -> Callable:
+        """What gives the exact result for arguments in float64."""
+        return self.exact or self.reference
 
 
 @dataclass(frozen=True)
@@ -59,34 +70,45 @@ class Question:
 
 
 def find(name: str) -> Exercise | Question:
-    """The exercise called "LESSON.NAME"."""
+    """The exercise called "LESSON.NAME". Raises ValueError if there is none."""
     lesson, _, exercise = name.partition(".")
-    try:
-        found = vars(importlib.import_module(f"flashlab.exercises.{lesson}"))[exercise]
-    except (ModuleNotFoundError, KeyError):
-        found = None
+    found = vars(_module(lesson)).get(exercise) if lesson in _lessons() else None
     if not isinstance(found, Exercise | Question):
         raise ValueError(f'there is no exercise "{name}"; names look like "online.merge"')
     return found
 
 
 def every() -> dict[str, Exercise | Question]:
-    """All exercises by name, in the order of the lessons."""
+    """All exercises by name, in the order of the lessons; those on kernels only where Triton is installed."""
     found = {}
-    for lesson in importlib.import_module("flashlab.exercises").LESSONS:
-        module = importlib.import_module(f"flashlab.exercises.{lesson}")
-        found |= {f"{lesson}.{name}": it for name, it in vars(module).items() if isinstance(it, Exercise | Question)}
+    for lesson in _lessons():
+        try:
+            module = vars(_module(lesson))
+        except ModuleNotFoundError as error:
+            if error.name != "triton":
+                raise
+        else:
+            found |= {f"{lesson}.{name}": it for name, it in module.items() if isinstance(it, Exercise | Question)}
     return found
 
 
+def _lessons():
+    return importlib.import_module("flashlab.exercises").LESSONS
+
+
+def _module(lesson):
+    return importlib.import_module(f"flashlab.exercises.{lesson}")
+
+
 def edited(function: Callable, old: str, new: str) -> Callable:
-    """A copy of ``function`` in whose source ``old``, which must occur once, is replaced by ``new``."""
-    source = inspect.getsource(function)
+    """A copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
+    plain = getattr(function, "fn", function)  # of a Triton kernel
+    source = inspect.getsource(plain)
     if source.count(old) != 1:
-        raise ValueError(f"expected {old!r} once in {function.__name__}, found it {source.count(old)} times")
+        raise ValueError(f"expected {old!r} once in {plain.__name__}, found it {source.count(old)} times")
     source = source.replace(old, new)
-    filename = f"<{function.__name__} with {new!r}>"
+    filename = f"<{plain.__name__} with {new!r}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = dict(function.__globals__)
+    namespace = dict(plain.__globals__)
     exec(compile(source, filename, "exec"), namespace)
-    return namespace[function.__name__]
+    return namespace[plain.__name__]

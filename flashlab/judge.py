@@ -42,31 +42,31 @@ def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
     """What is wrong with a try on the first case that it gets wrong; None if it is right on all of them."""
     for case in exercise.cases():
         try:
-            _hold(exercise.reference, attempt, case.args)
+            _hold(exercise, attempt, case.args)
         except Problem as problem:
             return f"{case.property}\n{problem}"
     return None
 
 
-def _hold(reference, attempt, args):
+def _hold(exercise, attempt, args):
     """Run a try on private copies of ``args`` and hold it against the reference, which also runs in float64."""
-    given = copy.deepcopy(args)
+    inputs, given = _inputs(exercise.truth(), args), copy.deepcopy(args)
     try:
-        result = attempt(*given)
+        result = exercise.run(attempt)(*given)
     except NotImplementedError:
         raise
     except BaseException as error:
-        raise Problem(f"{_inputs(reference, args)}\n  it raised {type(error).__name__}: {error}") from error
+        raise Problem(f"{inputs}\n  it raised {type(error).__name__}: {error}") from error
     for before, after in zip(_leaves(args), _leaves(given), strict=True):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after, equal_nan=True):
-            raise Problem(f"{_inputs(reference, args)}\n  it changed its inputs; make new arrays instead.")
-    plain, exact = reference(*copy.deepcopy(args)), reference(*_map(_widen, args))
+            raise Problem(f"{inputs}\n  it changed its inputs; make new arrays instead.")
+    plain, exact = exercise.run(exercise.reference)(*copy.deepcopy(args)), exercise.truth()(*_map(_widen, args))
     names = getattr(plain, "_fields", None) or [""] * len(_leaves(plain))
     yours = _leaves(result)
     if len(yours) != len(names):
         raise Problem(f"  expected {len(names)} result(s), got {_describe(result)}.")
     for field, mine, rounded, true in zip(names, yours, _leaves(plain), _leaves(exact), strict=True):
-        _compare(_inputs(reference, args), field, _array(mine), np.asarray(rounded), np.asarray(true))
+        _compare(inputs, field, _array(mine), np.asarray(rounded), np.asarray(true))
 
 
 def _compare(inputs, field, yours, rounded, true):
@@ -86,34 +86,40 @@ def _compare(inputs, field, yours, rounded, true):
 def _recognise(exercise, attempt):
     """What the known mistake says that answers as the try does: where it is wrong first, and most often elsewhere."""
     cases = exercise.cases()
-    first = next(at for at, case in enumerate(cases) if not _agrees(exercise.reference, attempt, case.args))
+    first = next(at for at, case in enumerate(cases) if not _agrees(exercise, attempt, case.args))
     alike = {}
     for mistake in exercise.mistakes:
-        function = mistake.function(exercise.reference)
-        same = [_equal(function, attempt, case.args) for case in cases]
+        wrong = exercise.run(mistake.function(exercise.reference))
+        same = [_equal(wrong, exercise.run(attempt), case.args) for case in cases]
         if same[first]:
             alike.setdefault(sum(same), mistake.says)
     return alike[max(alike)] if alike else None
 
 
-def _agrees(reference, attempt, args):
+def _agrees(exercise, attempt, args):
     try:
-        _hold(reference, attempt, args)
+        _hold(exercise, attempt, args)
     except Problem:
         return False
     return True
 
 
 def _equal(function, attempt, args):
-    """Do both give the same numbers, NaN included, up to rounding?"""
+    """Do both give the same numbers, NaN included, up to rounding, or fail in the same way?"""
+    a, b = (_outcome(f, args) for f in (function, attempt))
+    if isinstance(a, type) or isinstance(b, type):
+        return a is b
+    return len(a) == len(b) and all(
+        x.shape == y.shape and np.allclose(x, y, 1e-4, 1e-6, equal_nan=True) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _outcome(function, args):
+    """The arrays that a function returns, or the type of what it raises."""
     try:
-        a, b = (_leaves(f(*copy.deepcopy(args))) for f in (function, attempt))
-        return len(a) == len(b) and all(
-            np.shape(x) == np.shape(y) and np.allclose(_array(x), _array(y), 1e-4, 1e-6, equal_nan=True)
-            for x, y in zip(a, b, strict=True)
-        )
-    except BaseException:  # whatever the try does on inputs that it gets wrong
-        return False
+        return [np.asarray(leaf, dtype=float) for leaf in _leaves(function(*copy.deepcopy(args)))]
+    except BaseException as error:
+        return type(error)
 
 
 def _in_time(function, *args):

@@ -7,4 +7,5 @@ LESSONS = (
     "softmax",
     "online",
     "recompute",
+    "first_triton_kernel",
 )

@@ -20,9 +20,10 @@ if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
             "import flashlab.kernels first, or set the environment variable TRITON_INTERPRET=1 before Python starts."
         )
 
-import triton.language  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
 
-INTERPRETED = type(triton.language.max).__name__ == "InterpretedFunction"
+INTERPRETED = type(tl.max).__name__ == "InterpretedFunction"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 logging.getLogger("flashlab").info(
     "kernels run in Triton's interpreter, on the CPU" if INTERPRETED else "kernels are compiled for the GPU"
@@ -34,4 +35,4 @@ from flashlab.kernels.attention import flash_attention  # noqa: E402
 if INTERPRETED:
     interpreter.install()
 
-__all__ = ["DEVICE", "INTERPRETED", "flash_attention"]
+__all__ = ["DEVICE", "INTERPRETED", "flash_attention", "tl", "triton"]  # triton from here comes decided

@@ -1,0 +1,55 @@
+"""The bill of a kernel on any machine: what a call loads and stores, counted in the interpreter."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import torch
+
+from flashlab import kernels
+from flashlab.kernels import interpreter
+from flashlab.memory import Memory
+
+
+def bill(function, *args, **kwargs) -> Memory:
+    """The bytes and events of ``function(*args, **kwargs)``, a function of flashlab that launches kernels.
+
+    Tensors are booked under the names of the kernels' parameters; see ``interpreter.count``. Where kernels are
+    compiled for a GPU, which counts nothing, the call is repeated by an interpreter in a process of its own: the same
+    kernel, the same tiles, the same bill.
+
+    Raises: RuntimeError if that process fails, with what it said.
+    """
+    call = function.__module__, function.__qualname__, _on_cpu(args), _on_cpu(kwargs)
+    if kernels.INTERPRETED:
+        return _run(call)
+    done = subprocess.run(
+        [sys.executable, "-m", "flashlab.kernels.bill"],
+        input=pickle.dumps(call),
+        capture_output=True,
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    if done.returncode:
+        raise RuntimeError(f"the interpreter's process failed: {done.stderr.decode().strip()[-500:]}")
+    return pickle.loads(done.stdout)
+
+
+def _run(call):
+    module, name, args, kwargs = call
+    function = getattr(sys.modules.get(module) or __import__(module, fromlist=[name]), name)
+    with interpreter.count() as memory:
+        function(*args, **kwargs)
+    return memory
+
+
+def _on_cpu(tree):
+    if isinstance(tree, dict):
+        return {name: _on_cpu(leaf) for name, leaf in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_on_cpu(leaf) for leaf in tree)
+    return tree.cpu() if isinstance(tree, torch.Tensor) else tree
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(pickle.dumps(_run(pickle.loads(sys.stdin.buffer.read()))))
