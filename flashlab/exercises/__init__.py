@@ -6,6 +6,7 @@ LESSONS = (
     "standard_attention",
     "softmax",
     "online",
+    "alternatives",
     "recompute",
     "first_triton_kernel",
 )

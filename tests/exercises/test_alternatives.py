@@ -1,0 +1,94 @@
+"""The exercises of lesson 05 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab import alternatives, captured, costs, standard_attention
+from flashlab.attention import attention
+from flashlab.check import check, find
+from flashlab.judge import first_failure
+
+NAMES = ["alternatives.reach", "alternatives.features"]
+MISTAKES = [(name, mistake) for name in NAMES for mistake in find(name).mistakes]
+QUESTIONS = ["alternatives.rows", "alternatives.share"]
+WRONG = [(name, *wrong) for name in QUESTIONS for wrong in find(name).wrong]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_is_right(name, capsys):
+    check(name, find(name).reference)
+    assert capsys.readouterr().out.startswith(f"✓ {name}: right")
+
+
+@pytest.mark.parametrize("name, mistake", MISTAKES, ids=[f"{name}: {mistake.new}" for name, mistake in MISTAKES])
+def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys):
+    check(name, mistake.function(find(name).reference))
+    said = capsys.readouterr().out
+    assert said.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in said
+
+
+def reach_key_by_key(start, stop, w, N):
+    seen = [j for j in range(N) if any(abs(i - j) <= w for i in range(start, stop))]
+    return seen[0], seen[-1] + 1
+
+
+def reach_by_clipping(start, stop, w, N):
+    return tuple(np.clip([start - w, stop + w], 0, N))
+
+
+def reach_in_branches(start, stop, w, N):
+    first = start - w if start > w else 0
+    last = stop + w if stop < N - w else N
+    return first, last
+
+
+def features_row_by_row(X, omega):
+    return np.array([[np.exp(w @ x - x @ x / 2) for w in omega] for x in X]) / np.sqrt(len(omega))
+
+
+def features_in_torch(X, omega):
+    X, omega = torch.tensor(X), torch.tensor(omega)
+    return torch.exp(X @ omega.T - X.square().sum(1, keepdim=True) / 2) / len(omega) ** 0.5
+
+
+def features_by_completing_the_square(X, omega):
+    """w x - x x / 2 is (w w - |w - x|^2) / 2."""
+    apart = ((X[:, None] - omega) ** 2).sum(-1)  # [N, r]
+    return np.exp(((omega * omega).sum(-1) - apart) / 2) / len(omega) ** 0.5
+
+
+RIGHT = {
+    "alternatives.reach": [reach_key_by_key, reach_by_clipping, reach_in_branches],
+    "alternatives.features": [features_row_by_row, features_in_torch, features_by_completing_the_square],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    assert first_failure(find(name), solution) is None
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_answer_is_right_and_dots_are_no_answer(name, capsys):
+    check(name, find(name).answer)
+    check(name, ...)
+    right, unanswered = capsys.readouterr().out.splitlines()
+    assert right.startswith(f"✓ {name}") and unanswered.startswith(f"○ {name}: not answered yet.")
+
+
+@pytest.mark.parametrize("name, wrong, why", WRONG)
+def test_each_wrong_answer_is_rejected_with_its_reason(name, wrong, why, capsys):
+    check(name, wrong)
+    said = capsys.readouterr().out
+    assert said.startswith(f"✗ {name}") and why in said
+
+
+def test_answers_are_what_the_memory_counts():
+    Q, K, V = captured.load("alice").head()
+    exact = attention(Q, K, V)
+    standard = costs.bill(standard_attention.forward, Q, K, V, Br=32, exact=exact)
+    rows = costs.bill(alternatives.row_by_row, Q, K, V, Bc=64, exact=exact)
+    near = costs.bill(alternatives.gathered, Q, K, V, alternatives.window(16), exact=exact)
+    assert round(rows.moved / standard.moved) == find("alternatives.rows").answer
+    assert round(near.moved / standard.moved, 2) == find("alternatives.share").answer
