@@ -53,8 +53,7 @@ class Step(NamedTuple):
     tile: tuple  # (first row or column,) of a tensor, (row, column) of the scores
     moved: int  # bytes so far
     rebuilt: tuple  # the tiles (row, column) so far, in their order
-    resident: dict  # bytes by name of what is in fast memory
-    place: dict  # first row or column of what is resident, by name of the tensor
+    place: dict  # first row or column of what is in fast memory, by name of the tensor; of P_ij, its row
     written: frozenset  # (name, first row or column) of the results that are in slow memory
 
 
@@ -71,37 +70,29 @@ def _run(Br, Bc, causal):
     O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, causal=causal)
     memory = Memory()
     recompute.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory)
-    steps = [Step("", "", (), 0, (), {}, {}, frozenset())]
+    steps = [Step("", "", (), 0, (), {}, frozenset())]
+    moved, rebuilt, place, written = 0, (), {}, frozenset()
     for kind, name, region, nbytes in memory.events:
-        _, _, _, moved, rebuilt, resident, place, written = steps[-1]
+        tile = (region[0].start,) if region else ()
         if kind == "kernel":
-            resident, place = {}, {}
-        at = (region[0].start,) if region else ()
-        if kind == "drop":
-            resident = {held: size for held, size in resident.items() if held != name}
+            place = {}
+        elif kind == "drop":
             place = {held: where for held, where in place.items() if held != name}
-        elif kind != "store":
-            resident = {**resident, name: nbytes}
-        tensor = name.removesuffix("_j")
-        if kind == "hold" and tensor in RESULTS:  # a gradient that begins in fast memory, and delta
-            place = {**place, tensor: place["K" if name.endswith("_j") else "Q"]}
-        if kind in ("load", "store"):
-            moved += nbytes
+        elif kind == "load" and name == "Q":  # the visit before is over: its tiles are about to be replaced
+            place = {held: where for held, where in place.items() if held in ABOVE}
+        elif kind == "store":
+            written = written | {(name, tile[0])}
         if kind == "load":
-            if name == "Q":  # the visit before is over: its tiles are about to be replaced
-                place = {held: where for held, where in place.items() if held in ABOVE}
-            place = {**place, name: at[0]}
-        if kind == "store":
-            written = written | {(name, at[0])}
-        if name == "P_ij":
-            kind, at = "rebuild", (place["Q"], place["K"])
-            rebuilt, place = (*rebuilt, at), {**place, "P": at}
-        step = Step(kind, name, at, moved, rebuilt, resident, place, written)
+            place = {**place, name: tile[0]}
+        elif kind == "hold" and name != "dS_ij":  # what begins in fast memory: dK_j and dV_j, dQ and delta, P_ij
+            tile = (place["Q"], place["K"]) if name == "P_ij" else (place["K" if name.endswith("_j") else "Q"],)
+            place = {**place, name.removesuffix("_j"): tile[0]}
+        if name == "P_ij" and kind == "hold":
+            kind, rebuilt = "rebuild", (*rebuilt, tile)
         if kind in ("load", "store", "rebuild"):
-            steps.append(step)
-        else:
-            steps[-1] = steps[-1]._replace(resident=resident, place=place)
-    steps[-1] = steps[-1]._replace(resident={}, place={})
+            moved += nbytes if kind != "rebuild" else 0
+            steps.append(Step(kind, name, tile, moved, rebuilt, place, written))
+    steps[-1] = steps[-1]._replace(place={})
     return steps
 
 
@@ -248,7 +239,7 @@ def update(artists, state):
     artists["strips"].set_facecolor([_shade(name, at, step) for name, at in boxes])
     cells = {(i.start, j.start): (SCORES + j.start / N, 1 - i.stop / N, (j.stop - j.start) / N, (i.stop - i.start) / N)
              for i in rows for j in cols}  # fmt: skip
-    now = step.rebuilt[-1] if "P" in step.place else None
+    now = step.rebuilt[-1] if "P_ij" in step.place else None
     artists["cells"].set_verts([_corners(box) for box in cells.values()])
     artists["cells"].set_facecolor([_cell(cell, now, step) for cell in cells])
     box = boxes.get((step.name, *step.tile)) or cells.get(step.tile) or (0, 0, 0, 0)

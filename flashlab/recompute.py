@@ -67,6 +67,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, causal=False, scale=None, dropout=N
                 memory.hold(P_ij=S_ij, dS_ij=S_ij)  # the room of both: P_ij takes that of S_ij, dS_ij that of dP_ij
                 Z_ij = 1 if dropout is None else dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
                 part = gradients(Q_i, K_j, V_j, dO_i, rebuild(S_ij, lse_i), delta_i, scale, Z_ij)
+                memory.drop("P_ij", "dS_ij")  # never stored
                 dK_j += part.dK
                 dV_j += part.dV
                 memory.store("dQ", dQ_i + part.dQ, rows)

@@ -33,7 +33,7 @@ def test_every_tile_is_rebuilt_once_and_none_is_left():
     steps = figure.trace(state)
     rebuilt = [step.tile for step in steps if step.kind == "rebuild"]
     assert sorted(rebuilt) == [(i, j) for i in range(0, 512, 128) for j in range(0, 512, 128)]
-    assert not steps[-1].place and not steps[-1].resident
+    assert not steps[-1].place
     assert all(step.name not in ("S", "P") for step in steps if step.kind in ("load", "store"))
 
 
@@ -51,7 +51,7 @@ def test_bright_tiles_are_those_in_fast_memory(canvas):
     assert step.kind == "rebuild" and (faces == figure.to_rgba(style.P)).all(1).sum() == 1
     bright = (canvas.artists["strips"].get_facecolor()[:, 3] == 1) & (
         canvas.artists["strips"].get_facecolor()[:, :3] != (1, 1, 1)).any(1)
-    assert bright.sum() == len(step.place) - 1  # all but P
+    assert bright.sum() == len(step.place) - 1  # all but P_ij
 
 
 @pytest.mark.parametrize("field", CHOICES)
