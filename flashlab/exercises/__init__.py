@@ -7,6 +7,8 @@ LESSONS = (
     "softmax",
     "online",
     "alternatives",
+    "tiling",
+    "block_size",
     "recompute",
     "first_triton_kernel",
 )
