@@ -35,7 +35,8 @@ class _Named(NamedTuple):
     last: int  # address behind the last one
 
 
-_launched = SimpleNamespace(kernel="", tensors=[])  # what is running, and its tensors as ``_Named``
+# What is running, its tensors as ``_Named``, and for which language modules Triton has put its patches in place.
+_launched = SimpleNamespace(kernel="", tensors=[], patched=set())
 _bills = []  # what ``count`` has open: (Memory, tensors named by the caller)
 
 
@@ -84,6 +85,7 @@ def install():
     _replace(Builder, "create_masked_store", _watched("store", pointers=0, mask=2))
     _replace(Builder, "set_grid_idx", _announced)
     _replace(interpreter.GridExecutor, "__call__", _launch)
+    _replace(interpreter, "_patch_lang", _once)
     _replace(interpreter.FunctionRewriter, "_compile_and_exec", _tidy)
     Builder.flashlab = True
 
@@ -246,7 +248,7 @@ def _launch(call):
     def run(self, *args, **kwargs):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         bases = {name: getattr(arg, "base", arg) for name, arg in named.items()}  # of descriptors and wrappers
-        _launched.kernel = self.fn.__name__
+        _launched.kernel, _launched.patched = self.fn.__name__, set()
         _launched.tensors = _named({name: base for name, base in bases.items() if hasattr(base, "data_ptr")})
         try:
             return call(self, *args, **kwargs)
@@ -257,6 +259,18 @@ def _launch(call):
             if isinstance(cause, _OutsideEveryTensor):
                 raise IndexError(f"{self.fn.__name__}: {cause}") from None
             raise
+
+    return run
+
+
+def _once(patch):
+    """The patching of ``triton.language``, done once a launch instead of at each call of one kernel by another."""
+
+    def run(fn):
+        languages = {id(value) for value in fn.__globals__.values() if value is tl or value is tl.core}
+        if not languages or not languages <= _launched.patched:
+            _launched.patched |= languages
+            return patch(fn)
 
     return run
 
