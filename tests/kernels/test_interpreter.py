@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import INTERPRETED, configurations, flash_attention
+from flashlab.kernels import INTERPRETED, attention, flash_attention
+from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.interpreter import Builder, count
 from flashlab.memory import Memory
 from flashlab.tiling import fa2_forward, fa2_traffic
@@ -255,7 +256,7 @@ SHAPES = [(64, 64), (100, 100), (70, 133), (133, 70), (1, 77), (77, 1)]
 def tile_sizes(request, monkeypatch):
     """Br and Bc, the same for every shape."""
     Br, Bc = request.param
-    monkeypatch.setattr(configurations, "configuration", lambda *_: configurations.Configuration(Br, Bc, 4, 1))
+    monkeypatch.setattr(attention, "configuration", lambda *_, **__: Configuration(Br, Bc, warps=4, stages=1))
     return Br, Bc
 
 
