@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from flashlab import online, softmax
+from flashlab.attention import weights
 from flashlab.memory import Memory
 from tests.bounds import assert_as_exact_as_plain
 
@@ -49,3 +51,45 @@ def test_accesses_an_element_are_those_of_milakov_and_gimelshein(streamed, loads
     x, memory = ROWS["normal"], Memory()
     streamed(x, block, memory)
     assert (memory.loaded, memory.stored) == (loads * x.nbytes, x.nbytes)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("name", ROWS)
+def test_log_sum_exp_equals_the_oracles(name, dtype):
+    x = ROWS[name].astype(dtype)[None]
+    Q, K = np.ones((1, 1), dtype), x.T  # whose scores are x
+    exact = weights(Q.astype(float), K.astype(float), scale=1)[1]
+    assert_as_exact_as_plain(softmax.lse(x), weights(Q, K, scale=1)[1], exact)
+
+
+def test_log_sum_exp_of_many_rows_is_that_of_each():
+    x = np.stack([ROWS["rising"], ROWS["rising"] - 2000, np.full(33, -np.inf)])
+    np.testing.assert_array_equal(softmax.lse(x), [softmax.lse(row) for row in x])
+    np.testing.assert_allclose(softmax.lse(x)[1] - softmax.lse(x)[0], -2000, rtol=1e-14)
+    assert softmax.lse(x)[2] == -np.inf
+
+
+@pytest.mark.parametrize("c", [-1.5, 0.0, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_softmax_relative_to_any_number_is_the_softmax(dtype, c):
+    x = torch.tensor([1.0, 2.0, -0.5, 3.0], dtype=dtype)
+    e, l, P = softmax.shifted(x, c)
+    exact = softmax.safe(x.double().numpy())
+    assert e.dtype == l.dtype == P.dtype == dtype
+    assert (np.abs(P.double().numpy() - exact) <= 2 * torch.finfo(dtype).eps).all()
+    assert float(l) == pytest.approx(float(e.double().sum()), rel=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_exp_leaves_the_dtype_at_the_edges_of_its_window(dtype):
+    zero, normal, inf = softmax.window(torch.finfo(dtype))
+    step = 4 * torch.finfo(dtype).eps  # relative: the edge itself may lie between two numbers of the dtype
+    inside, outside = torch.tensor([[zero, inf], [zero, inf]], dtype=dtype) * torch.tensor([[1 - step], [1 + step]])
+    assert 0 < inside[0].to(dtype).exp() and inside[1].to(dtype).exp() < torch.inf
+    assert outside[0].to(dtype).exp() == 0 and outside[1].to(dtype).exp() == torch.inf
+    assert torch.tensor(normal, dtype=torch.float64).exp() == pytest.approx(torch.finfo(dtype).tiny)
+
+
+def test_windows_are_the_same_for_numpy_and_torch():
+    assert softmax.window(np.finfo(np.float16)) == softmax.window(torch.finfo(torch.float16))
+    assert [round(edge, 2) for edge in softmax.window(np.finfo(np.float32))] == [-103.97, -87.34, 88.72]
