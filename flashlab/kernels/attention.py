@@ -38,9 +38,10 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
+    if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
+        narrow = torch.get_autocast_dtype(DEVICE.type)
+        q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     _check(q, k, v)
-    if torch.is_autocast_enabled(q.device.type):
-        q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}")
