@@ -10,8 +10,9 @@ from figures import controls, style
 from figures.controls import Choose, Toggle
 from flashlab import hardware
 
-CAPACITY, RATE = (1e4, 2e14), (3e7, 1e16)  # bytes, bytes a second: wide enough for every card and for the words
+CAPACITY, RATE = (1e4, 2e14), (3e7, 1e17)  # bytes, bytes a second: wide enough for every card and for the words
 MARKS = {1e6: "1 MB", 1e9: "1 GB", 1e12: "1 TB"}
+GAP = 1.8  # from a bar's end to its words, a factor on logarithmic axes
 DRAM = 3  # its place among the levels
 
 
@@ -75,7 +76,7 @@ def describe(state):
 
 def explore():
     """The figure with its controls."""
-    figure = style.figure(8.6, 4.0)
+    figure = style.figure(8.6, 3.7)
     return controls.explore(figure, build, update, describe, State(),
                             card=Choose(list(hardware.CARDS)), one_sm=Toggle("one SM's share"))
 
@@ -101,8 +102,8 @@ def _stretch(bar, words, value, start, text):
     end = start if value is None else value
     bar.set_x(start)
     bar.set_width(end - start)
-    words.set_x(end)
-    words.set_text("\n".join(f"  {line}  " for line in text.split("\n")))
+    words.set_x(GAP * end)
+    words.set_text(text)
 
 
 def _holds(level, dram):

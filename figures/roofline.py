@@ -89,7 +89,7 @@ def update(artists, state):
         artists["marks"][row].set_data([intensity], [y])
         artists["numbers"][row].set_position((intensity, y or 1))
         artists["numbers"][row].set_visible(y > 0)
-        share = f"  {reach / 1e12:.3g} TFLOP/s  {reach / peak:.1%}" if peak else ""
+        share = f"  {_three(reach / 1e12)} TFLOP/s  {reach / peak:.1%}" if peak else ""
         artists["values"][row].set_text(f"{_three(intensity)} FLOP/B{share}")
 
 
@@ -100,7 +100,7 @@ def describe(state):
     if not peak:
         return f"{where}: no document gives this card's rate for {state.dtype}."
     said = (
-        f"{label} {_three(intensity)} FLOP/B, {reach / 1e12:.3g} TFLOP/s "
+        f"{label} {_three(intensity)} FLOP/B, {_three(reach / 1e12)} TFLOP/s "
         f"({'waits for bytes' if intensity < ridge else 'waits for arithmetic'})"
         for label, (intensity, reach) in ((label, parts[name]) for name, label in LABELS.items())
     )
