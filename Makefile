@@ -60,7 +60,8 @@ clean:
 # The stamp comes last: whatever interrupts the set-up, the next make goes on with it.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info[:2] <= (3, 14) or sys.exit(1)' 2>/dev/null || { \
-		echo "flashlab needs Python 3.10 to 3.14, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | tail -n 1):" \
+		found=$$(command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1 || echo missing); \
+		echo "flashlab needs Python 3.10 to 3.14, but $(PYTHON) is $$found:" \
 			"install one and name it, as in make lab PYTHON=python3.12."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) comes without its venv module: install it (Debian, Ubuntu: apt-get install python3-venv)" \
@@ -69,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[test]' || { \
 		echo "The packages could not be installed, for the reason above: check the network, the proxy and the disk" \
 			"(several GB), then run the same command again."; exit 1; }
-	@$(BIN)/python -m jupyter labextension disable --level=sys_prefix >/dev/null 2>&1 \
+	@$(BIN)/python -m jupyterlab.labextensions disable --level=sys_prefix >/dev/null 2>&1 \
 		'@jupyterlab/apputils-extension:announcements' # the news pop-up
 	@echo '$(CURDIR)' > $@
 
