@@ -116,8 +116,8 @@ def counted(state):
 def build(fig):
     stage = style.quiet(fig.add_axes((0.008, 0.22, 0.65, 0.775)))
     stage.set(xlim=(-0.05, 5.95), ylim=(-0.05, 2.95), aspect="equal", anchor="NW")
-    stage.add_patch(Rectangle((0, 0), 3.75, 2.72, facecolor="#eef2f6", edgecolor=style.SLOW, lw=2))
-    stage.add_patch(Rectangle(FAST[:2], *FAST[2:], facecolor="#e6f1f1", edgecolor=style.FAST, lw=2))
+    stage.add_patch(Rectangle((0, 0), 3.75, 2.72, facecolor=(style.SLOW, 0.18), edgecolor=style.SLOW, lw=2))
+    stage.add_patch(Rectangle(FAST[:2], *FAST[2:], facecolor=(style.FAST, 0.1), edgecolor=style.FAST, lw=2))
     stage.text(0, 2.78, "slow memory", color=style.INK, fontsize=11, weight="bold")
     stage.text(FAST[0], FAST[1] + FAST[3] + 0.06, "fast memory", color=style.FAST, fontsize=11, weight="bold")
     for name, (x, y) in PLACES.items():

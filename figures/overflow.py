@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.colors import ListedColormap, to_rgba
+from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Rectangle
 
 from figures import controls, style
@@ -22,7 +22,7 @@ TOP, COUNT = 100, 8  # the largest score, and how many there are
 SHIFTS, SPREADS = tuple(range(0, 221, 2)), (0, 2, 7, 14, 35, 63)
 LEFT, RIGHT = -165, 115  # of the axis of exponents
 OUTCOMES = {  # what the row comes out as, and its colour
-    "right": "#cfe5e4",
+    "right": (style.FAST, 0.2),
     "digits lost": style.S,
     "NaN: ∞ / ∞": style.O,
     "zeros: 1 / ∞": style.K,
@@ -117,9 +117,9 @@ def _lane(lanes, at, dtype):
     zero, normal, inf = softmax.window(torch.finfo(getattr(torch, dtype)))
     lanes.text(LEFT - 3, at, dtype, ha="right", va="center", fontsize=10, color=style.INK)
     lanes.plot([LEFT, RIGHT], [at, at], color=style.PALE, lw=1, zorder=0)
-    lanes.add_patch(Rectangle((zero, at - 0.3), normal - zero, 0.6, facecolor=to_rgba(style.FAST, 0.16), hatch="////",
+    lanes.add_patch(Rectangle((zero, at - 0.3), normal - zero, 0.6, facecolor=(style.FAST, 0.16), hatch="////",
                               edgecolor=style.SLOW, lw=0))  # fmt: skip
-    lanes.add_patch(Rectangle((normal, at - 0.3), inf - normal, 0.6, facecolor=to_rgba(style.FAST, 0.3)))
+    lanes.add_patch(Rectangle((normal, at - 0.3), inf - normal, 0.6, facecolor=(style.FAST, 0.3)))
     lanes.text(zero - 1, at + 0.28, f"{zero:.1f} ".replace("-", "−"), ha="right", fontsize=8.5, color=style.INK)
     lanes.text(inf + 1, at + 0.28, f" {inf:.2f}", ha="left", fontsize=8.5, color=style.INK)
 
