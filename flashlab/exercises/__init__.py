@@ -10,5 +10,6 @@ LESSONS = (
     "tiling",
     "block_size",
     "recompute",
+    "io_complexity",
     "first_triton_kernel",
 )
