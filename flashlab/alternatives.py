@@ -10,8 +10,6 @@ Br and Bc are rows of a tile of queries, and of a tile of keys and values. Shape
 raise TypeError or ValueError in one sentence; tiles that do not fit raise ``FastMemoryFull``.
 """
 
-from functools import reduce
-
 import numpy as np
 
 from flashlab import online, softmax, standard_attention, tiling
@@ -35,10 +33,10 @@ def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
 
 
 def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
-    """Chunks of scores, a state (m, l, O) kept of each, and all states merged at the end: the division comes last.
+    """Chunks of scores, a state (m, l, O) kept of each, all merged at the end: the division comes last.
 
-    Every step is a kernel of its own, as in the framework it was written for: a chunk's scores and exponentials pass
-    through slow memory, as the whole matrix did.
+    Every step is a kernel of its own, as in the framework it was written for: a chunk's scores
+    and exponentials pass through slow memory, as the whole matrix did.
 
     Source: Rabe and Staats 2021, arXiv 2112.05682, who name Jang et al. 2019 for the lazy softmax.
     """
@@ -64,8 +62,9 @@ def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
                 memory.store("O_parts", memory.load("P", i, j) @ memory.load("V", cols), part, i)
         with memory.kernel("merge"):
             state = online.identity(i.stop, V.shape[1], scale.dtype)
-            parts = ([memory.load(name, part, i) for name in ("m", "l", "O_parts")] for part in range(len(keys)))
-            state = reduce(online.merge, (online.State(*part) for part in parts), state)
+            for part in range(len(keys)):
+                kept = (memory.load(name, part, i) for name in ("m", "l", "O_parts"))
+                state = online.merge(state, online.State(*kept))
             memory.store("O", online.finish(state)[0], rows)
     return memory.tensors["O"]
 

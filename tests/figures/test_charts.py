@@ -1,0 +1,36 @@
+"""The chart of dots: every number is on its row and in its panel, and in the words."""
+
+import pytest
+
+from figures import charts
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The matplotlib figures of the charts made in a test."""
+    figures, chart = [], charts.Chart
+    monkeypatch.setattr(charts, "Chart", lambda figure, words: figures.append(figure) or chart(figure, words))
+    return figures
+
+
+PANELS = {"error": {"one road": 0.25, "another": [0.5, 0.125]}, "bytes": {"one road": 20, "another": [0.1, 3]}}
+
+
+def test_dots_stand_at_their_numbers(drawn):
+    charts.dots(PANELS, log=("bytes",), marks={"bytes": 1}, title="what a road costs")
+    error, nbytes = drawn[0].axes
+    for ax, panel in ((error, "error"), (nbytes, "bytes")):
+        assert ax.get_title(loc="left") == panel
+        rows = [line for line in ax.lines if line.get_marker() == "o"]
+        assert [list(line.get_xdata()) for line in rows] == [[PANELS[panel]["one road"]], PANELS[panel]["another"]]
+        assert [set(line.get_ydata()) for line in rows] == [{"one road"}, {"another"}]
+    assert (error.get_xscale(), nbytes.get_xscale()) == ("linear", "log")
+    assert error.get_xlim()[0] <= 0
+    assert [list(line.get_xdata()) for line in nbytes.lines if line.get_linestyle() == "--"] == [[1, 1]]
+
+
+def test_dots_say_their_numbers_in_words():
+    words = repr(charts.dots(PANELS, title="costs"))
+    assert words == (
+        "costs: error, one road 0.25, another 0.12 to 0.5; bytes, one road 20, another 0.1 to 3"
+    )
