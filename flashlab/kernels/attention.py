@@ -63,7 +63,7 @@ def _attention(
         return o.zero_(), lse.fill_(-math.inf)
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     c = configuration("forward", q, k, v, causal)
-    (forward_overlapped if c.overlapped else forward).launch(o, lse, q, k, v, causal, scale, c)
+    (forward_overlapped if c.overlapped else forward).run(o, lse, q, k, v, causal, scale, c)
     return o, lse
 
 
@@ -84,7 +84,7 @@ def _attention_backward(
         return dq.zero_(), dk.zero_(), dv.zero_()
     q, k, v, o, do = (tiles.ready(x) for x in (q, k, v, o, do))
     choose = functools.partial(configuration, q=q, k=k, v=v, causal=causal)
-    backward.launch(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
+    backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
     return dq, dk, dv
 
 

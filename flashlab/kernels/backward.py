@@ -10,48 +10,52 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import tiles
+from flashlab.kernels.launch import launch
 
 LOG2_E = 1.4426950408889634
 PADDING = 128  # rows; every Br of the kernels below divides it
 
 
-def launch(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
+def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     """Fill dq, dk, dv. choose(kernel) gives the ``Configuration`` of each of the three kernels."""
     B, H, Nq, d = q.shape
-    Hk, Nk, width, width_v = *k.shape[1:3], tiles.width_of(d), tiles.width_of(v.shape[3])
+    Hk, Nk, columns = v.shape[1:]
+    width, width_v = tiles.width_of(d), tiles.width_of(columns)
     c = choose("row_constants")
     Nq_padded = triton.cdiv(Nq, PADDING) * PADDING
     lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
-    row_constants[(Nq_padded // c.Br * B * H,)](
-        *(tiles.on_host(x, c.Br) for x in (o, do)),
-        *(lse, lse_log2, delta),
-        *(tiles.strides_of(x) for x in (o, do)),
-        *(H, Nq, Nq_padded, v.shape[3], c.Br, width_v),
-        num_warps=c.warps,
+    launch(
+        row_constants,
+        (Nq_padded // c.Br, H, B),
+        (tiles.on_host(o, c.Br), tiles.on_host(do, c.Br), lse, lse_log2, delta),
+        (tiles.strides_of(o), tiles.strides_of(do), Nq, Nq_padded, columns, c.Br, width_v),
+        warps=c.warps,
     )
     if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
         delta[..., :Nq] -= dlse
-    sizes = (H, Hk, Nq, Nk, d, v.shape[3], scale, scale * LOG2_E)
+    sizes = (H // Hk, Nq, Nq_padded, Nk, d, columns, scale, scale * LOG2_E)
     precision = tiles.precision_of(q)
 
-    def arguments(tensors):
-        return *(tiles.on_host(x, rows) for x, rows in tensors), *(tiles.strides_of(x) for x, _ in tensors[:-1])
-
     c = choose("key_value_gradients")
-    per_row = [(x.view(1, 1, -1, c.Br), 1) for x in (lse_log2, delta)]  # [1, 1, B * H * Nq_padded / Br, Br]
-    key_value_gradients[(triton.cdiv(Nk, c.Bc) * B * Hk,)](
-        *arguments([(q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dk, c.Bc), (dv, c.Bc), *per_row]),
-        *(*sizes, Nq_padded // c.Br, c.Br, c.Bc, width, width_v, causal, precision),
-        num_warps=c.warps,
-        num_stages=c.stages,
+    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dk, c.Bc), (dv, c.Bc))
+    launch(
+        key_value_gradients,
+        (triton.cdiv(Nk, c.Bc), Hk, B),
+        [*(tiles.on_host(x, rows) for x, rows in tensors), lse_log2, delta],
+        (*(tiles.strides_of(x) for x, _ in tensors), *sizes, c.Br, c.Bc, width, width_v, causal, precision),
+        warps=c.warps,
+        stages=c.stages,
     )
     c = choose("query_gradients")
-    per_row = [(x.view(1, 1, -1, c.Br), 1) for x in (lse_log2, delta)]
-    query_gradients[(triton.cdiv(Nq, c.Br) * B * H,)](
-        *arguments([(q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dq, c.Br), *per_row]),
-        *(*sizes, Nq_padded // c.Br, c.Br, c.Bc, width, width_v, causal, causal or Nk % c.Bc != 0, precision),
-        num_warps=c.warps,
-        num_stages=c.stages,
+    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dq, c.Br))
+    masked = causal or Nk % c.Bc != 0
+    launch(
+        query_gradients,
+        (triton.cdiv(Nq, c.Br), H, B),
+        [*(tiles.on_host(x, rows) for x, rows in tensors), lse_log2, delta],
+        (*(tiles.strides_of(x) for x, _ in tensors), *sizes, c.Br, c.Bc, width, width_v, causal, masked, precision),
+        warps=c.warps,
+        stages=c.stages,
     )
 
 
@@ -59,15 +63,11 @@ def launch(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
 def row_constants(
     O, dO, lse, lse_log2, delta,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to lse [B, H, Nq] and the
     O_strides, dO_strides,  # results [B, H, Nq_padded], 0 past the end, where Q and dO are read as 0 too
-    H, Nq, Nq_padded, dv,
+    Nq, Nq_padded, dv,
     Br: tl.constexpr, width_v: tl.constexpr,
 ):  # fmt: skip
     """What the other two kernels need of each row: delta = rowsum(dO * O), and lse in units of log2."""
-    Tr = Nq_padded // Br
-    i = tl.program_id(0) % Tr
-    b = tl.program_id(0) // Tr // H
-    h = tl.program_id(0) // Tr % H
-    B = tl.num_programs(0) // Tr // H
+    i, h, b, H, B = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
     O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
 
@@ -83,29 +83,25 @@ def row_constants(
 
 @triton.jit
 def key_value_gradients(
-    Q, K, V, dO, dK, dV, lse_log2, delta,  # descriptors or pointers; lse_log2, delta [1, 1, B * H * padded_tiles, Br]
-    Q_strides, K_strides, V_strides, dO_strides, dK_strides, dV_strides, row_strides,
-    H, Hk, Nq, Nk, d, dv, scale, scale_log2, padded_tiles,
+    Q, K, V, dO, dK, dV, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
+    Q_strides, K_strides, V_strides, dO_strides, dK_strides, dV_strides,
+    group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2,  # group: query heads to a key/value head
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Program p computes rows j * Bc .. (j + 1) * Bc of dK and dV of one key/value head.
+    """Program (j, hk, b) computes rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b.
 
     All tiles are transposed, [Bc, Br]: then P^T and dS^T multiply from the left as they come out of the registers.
+    Causal: the first programs have the keys that most queries see.
     """
-    Tc = tl.cdiv(Nk, Bc)
-    j = tl.program_id(0) % Tc  # causal: the keys that most queries see start first
-    b = tl.program_id(0) // Tc // Hk
-    hk = tl.program_id(0) // Tc % Hk
-    B = tl.num_programs(0) // Tc // Hk
+    j, hk, b, Hk, B = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
+    H = Hk * group
     Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
     K = tiles.view(K, [B, Hk, Nk, d], K_strides, Bc, width)
     V = tiles.view(V, [B, Hk, Nk, dv], V_strides, Bc, width_v)
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
     dK = tiles.view(dK, [B, Hk, Nk, d], dK_strides, Bc, width)
     dV = tiles.view(dV, [B, Hk, Nk, dv], dV_strides, Bc, width_v)
-    lse_log2 = tiles.view(lse_log2, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
-    delta = tiles.view(delta, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
 
     first_row = j * Bc + tl.arange(0, Bc) + Nq - Nk  # [Bc]      causal: the first query that sees the key
     begin = 0
@@ -118,17 +114,18 @@ def key_value_gradients(
     V_j = tiles.load(V, b, hk, j * Bc, Bc, width_v)  # [Bc, dv]
     dK_j = tl.zeros([Bc, width], tl.float32)  # [Bc, d]
     dV_j = tl.zeros([Bc, width_v], tl.float32)  # [Bc, dv]
-    for h in range(hk * (H // Hk), (hk + 1) * (H // Hk)):  # the query heads that share this key/value head
-        first_tile = (b * H + h) * padded_tiles
+    for member in range(group):  # the query heads that share this key/value head
+        h = hk * group + member
+        row = (b * H + h).to(tl.int64) * Nq_padded
         if causal:
             for start in range(begin, unmasked, Br):
                 dK_j, dV_j = add_rows(
-                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, first_tile, start, first_row, scale_log2,
+                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
                     Br, True, precision,
                 )  # fmt: skip
         for start in range(unmasked, Nq, Br):
             dK_j, dV_j = add_rows(
-                dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, first_tile, start, first_row, scale_log2,
+                dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
                 Br, False, precision,
             )  # fmt: skip
     tiles.store(dK, b, hk, j * Bc, dK_j * scale, Bc, width)
@@ -137,47 +134,42 @@ def key_value_gradients(
 
 @triton.jit
 def add_rows(
-    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, first_tile, start, first_row, scale_log2,
+    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, start, first_row, scale_log2,
     Br: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """What one tile of queries adds to dK_j and dV_j. Rows past the end are zero in Q and dO and add nothing."""
+    rows = start + tl.arange(0, Br)  # [Br]
     Q_i = tiles.load(Q, b, h, start, Br, K_j.shape[1])  # [Br, d]
-    lse_i = tiles.load(lse_log2, 0, 0, first_tile + start // Br, 1, Br)  # [1, Br]
+    lse_i = tl.load(lse_log2 + rows)  # [Br]
     St_ij = tl.dot(K_j, Q_i.T, input_precision=precision)  # [Bc, Br]
-    Pt_ij = tl.exp2(St_ij * scale_log2 - lse_i)  # [Bc, Br]
+    Pt_ij = tl.exp2(St_ij * scale_log2 - lse_i[None, :])  # [Bc, Br]
     if masked:
-        Pt_ij = tl.where(start + tl.arange(0, Br)[None, :] >= first_row[:, None], Pt_ij, 0)
+        Pt_ij = tl.where(rows[None, :] >= first_row[:, None], Pt_ij, 0)
     dO_i = tiles.load(dO, b, h, start, Br, V_j.shape[1])  # [Br, dv]
     dPt_ij = tl.dot(V_j, dO_i.T, input_precision=precision)  # [Bc, Br]
     dV_j = tl.dot(Pt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=precision)  # [Bc, dv]
-    delta_i = tiles.load(delta, 0, 0, first_tile + start // Br, 1, Br)  # [1, Br]
-    dSt_ij = Pt_ij * (dPt_ij - delta_i)  # [Bc, Br]
+    delta_i = tl.load(delta + rows)  # [Br]
+    dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
     dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=precision)  # [Bc, d]
     return dK_j, dV_j
 
 
 @triton.jit
 def query_gradients(
-    Q, K, V, dO, dQ, lse_log2, delta,  # descriptors or pointers; lse_log2, delta [1, 1, B * H * padded_tiles, Br]
-    Q_strides, K_strides, V_strides, dO_strides, dQ_strides, row_strides,
-    H, Hk, Nq, Nk, d, dv, scale, scale_log2, padded_tiles,
+    Q, K, V, dO, dQ, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
+    Q_strides, K_strides, V_strides, dO_strides, dQ_strides,
+    group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2,  # group: query heads to a key/value head
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Program p computes rows i * Br .. (i + 1) * Br of dQ of one head. The loops are those of the forward pass."""
-    Tr = tl.cdiv(Nq, Br)
-    i = Tr - 1 - tl.program_id(0) % Tr
-    b = tl.program_id(0) // Tr // H
-    h = tl.program_id(0) // Tr % H
-    hk = h // (H // Hk)
-    B = tl.num_programs(0) // Tr // H
+    """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of dQ. The loops are those of the forward pass."""
+    i = tl.num_programs(0) - 1 - tl.program_id(0)
+    h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
     Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
-    K = tiles.view(K, [B, Hk, Nk, d], K_strides, Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, dv], V_strides, Bc, width_v)
+    K = tiles.view(K, [B, H // group, Nk, d], K_strides, Bc, width)
+    V = tiles.view(V, [B, H // group, Nk, dv], V_strides, Bc, width_v)
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
     dQ = tiles.view(dQ, [B, H, Nq, d], dQ_strides, Br, width)
-    lse_log2 = tiles.view(lse_log2, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
-    delta = tiles.view(delta, [1, 1, B * H * padded_tiles, Br], row_strides, 1, Br)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     if causal:
@@ -189,8 +181,10 @@ def query_gradients(
         unmasked = Nk // Bc * Bc
         seen = Nk
 
-    lse_i = tl.reshape(tiles.load(lse_log2, 0, 0, (b * H + h) * padded_tiles + i, 1, Br), [Br, 1])  # [Br, 1]
-    delta_i = tl.reshape(tiles.load(delta, 0, 0, (b * H + h) * padded_tiles + i, 1, Br), [Br, 1])  # [Br, 1]
+    hk = h // group
+    row = (b * H + h).to(tl.int64) * Nq_padded + rows  # [Br]
+    lse_i = tl.load(lse_log2 + row)  # [Br]
+    delta_i = tl.load(delta + row)  # [Br]
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     dO_i = tiles.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
     dQ_i = tl.zeros([Br, width], tl.float32)  # [Br, d]
@@ -214,10 +208,10 @@ def add_columns(
     """What one tile of keys and values adds to dQ_i."""
     K_j = tiles.load(K, b, hk, start, Bc, Q_i.shape[1])  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]
-    P_ij = tl.exp2(S_ij * scale_log2 - lse_i)  # [Br, Bc]
+    P_ij = tl.exp2(S_ij * scale_log2 - lse_i[:, None])  # [Br, Bc]
     if masked:
         P_ij = tl.where(start + tl.arange(0, Bc)[None, :] <= last_seen[:, None], P_ij, 0)
     V_j = tiles.load(V, b, hk, start, Bc, dO_i.shape[1])  # [Bc, dv]
     dP_ij = tl.dot(dO_i, V_j.T, input_precision=precision)  # [Br, Bc]
-    dS_ij = P_ij * (dP_ij - delta_i)  # [Br, Bc]
+    dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
     return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=precision)  # [Br, d]

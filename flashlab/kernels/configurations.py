@@ -17,4 +17,6 @@ class Configuration(NamedTuple):
 def configuration(kernel, q, k, v, causal):
     if kernel == "row_constants":
         return Configuration(64, 0, 4, 1)
-    return Configuration(64, 64, 4, 2)
+    if q.is_cuda and q.dtype.itemsize == 4:
+        return Configuration(16, 32, 8, 1)
+    return Configuration(64, 64, 8 if q.shape[-1] > 128 else 4, 2)

@@ -10,22 +10,26 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import tiles
+from flashlab.kernels.launch import launch
 
 LOG2_E = 1.4426950408889634
 
 
-def launch(o, lse, q, k, v, causal, scale, c):
+def run(o, lse, q, k, v, causal, scale, c):
     """Fill o and lse, with tiles, warps and stages of the ``Configuration`` c."""
     B, H, Nq, d = q.shape
-    Hk, Nk, dv = k.shape[1], k.shape[2], v.shape[3]
-    attention_forward[(triton.cdiv(Nq, c.Br) * B * H,)](
-        *(tiles.on_host(x, rows) for x, rows in ((q, c.Br), (k, c.Bc), (v, c.Bc), (o, c.Br))),
-        lse,
-        *(tiles.strides_of(x) for x in (q, k, v, o)),
-        *(H, Hk, Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv)),
-        *(causal, causal or Nk % c.Bc != 0, tiles.precision_of(q)),
-        num_warps=c.warps,
-        num_stages=c.stages,
+    Nk, dv = v.shape[2:]
+    sizes = (H // k.shape[1], Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
+    launch(
+        attention_forward,
+        (triton.cdiv(Nq, c.Br), H, B),
+        [*(tiles.on_host(x, rows) for x, rows in ((q, c.Br), (k, c.Bc), (v, c.Bc), (o, c.Br))), lse],
+        (
+            *(tiles.strides_of(x) for x in (q, k, v, o)),
+            *(*sizes, causal, causal or Nk % c.Bc != 0, tiles.precision_of(q)),
+        ),
+        warps=c.warps,
+        stages=c.stages,
     )
 
 
@@ -33,21 +37,17 @@ def launch(o, lse, q, k, v, causal, scale, c):
 def attention_forward(
     Q, K, V, O, lse,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: descriptors or pointers; lse [B, H, Nq] a pointer
     Q_strides, K_strides, V_strides, O_strides,
-    H, Hk, Nq, Nk, d, dv,
+    group, Nq, Nk, d, dv,  # group: query heads to a key/value head
     scale_log2,  # scale * log2(e), so that e^(scale * x) = 2^(scale_log2 * x)
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Program p computes rows i * Br .. (i + 1) * Br of one head; neighbours share the head, and so its keys."""
-    Tr = tl.cdiv(Nq, Br)
-    i = Tr - 1 - tl.program_id(0) % Tr  # causal: the tiles that see most keys start first
-    b = tl.program_id(0) // Tr // H
-    h = tl.program_id(0) // Tr % H
-    hk = h // (H // Hk)  # the key/value head that this query head shares with its group
-    B = tl.num_programs(0) // Tr // H
+    """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of O in head h of batch b."""
+    i = tl.num_programs(0) - 1 - tl.program_id(0)  # causal: the tiles that see most keys start first
+    h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
     Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
-    K = tiles.view(K, [B, Hk, Nk, d], K_strides, Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, dv], V_strides, Bc, width_v)
+    K = tiles.view(K, [B, H // group, Nk, d], K_strides, Bc, width)
+    V = tiles.view(V, [B, H // group, Nk, dv], V_strides, Bc, width_v)
     O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
@@ -60,6 +60,7 @@ def attention_forward(
         unmasked = Nk // Bc * Bc
         seen = Nk
 
+    hk = h // group
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]

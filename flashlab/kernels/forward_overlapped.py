@@ -16,21 +16,23 @@ import triton.language as tl
 
 from flashlab.kernels import tiles
 from flashlab.kernels.forward import LOG2_E
+from flashlab.kernels.launch import launch
 
 
-def launch(o, lse, q, k, v, causal, scale, c):
+def run(o, lse, q, k, v, causal, scale, c):
     """Fill o and lse, with tiles, warps, stages and specialization of the ``Configuration`` c."""
     B, H, Nq, d = q.shape
     Hk, Nk, dv = k.shape[1], k.shape[2], v.shape[3]
     if c.specialized:  # descriptors made in the kernel want memory from us
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
-    attention_forward_overlapped[(triton.cdiv(Nq, c.Br) * B * H,)](
-        *(q if c.specialized else tiles.on_host(q, c.Br), tiles.on_host(k, c.Bc), tiles.on_host(v, c.Bc), o, lse),
-        *(tiles.strides_of(x) for x in (q, o)),
-        *(H, Hk, Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv)),
-        *(causal, causal or Nk % c.Bc != 0, c.specialized),
-        num_warps=c.warps,
-        num_stages=c.stages,
+    sizes = (H, Hk, Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
+    launch(
+        attention_forward_overlapped,
+        (triton.cdiv(Nq, c.Br), H, B),
+        (q if c.specialized else tiles.on_host(q, c.Br), tiles.on_host(k, c.Bc), tiles.on_host(v, c.Bc), o, lse),
+        (tiles.strides_of(q), tiles.strides_of(o), *sizes, causal, causal or Nk % c.Bc != 0, c.specialized),
+        warps=c.warps,
+        stages=c.stages,
     )
 
 
@@ -38,16 +40,13 @@ def launch(o, lse, q, k, v, causal, scale, c):
 def attention_forward_overlapped(
     Q, K, V, O, lse,  # descriptors of K V [B, Hk, Nk, ...]; Q [B, H, Nq, d] descriptor or pointer; pointers to O, lse
     Q_strides, O_strides,
-    H, Hk, Nq, Nk, d, dv, scale_log2,
+    group, Nq, Nk, d, dv, scale_log2,
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, masked: tl.constexpr, specialized: tl.constexpr,
 ):  # fmt: skip
-    """Program p computes rows i * Br .. (i + 1) * Br of one head."""
-    Tr = tl.cdiv(Nq, Br)
-    i = Tr - 1 - tl.program_id(0) % Tr
-    b = tl.program_id(0) // Tr // H
-    h = tl.program_id(0) // Tr % H
-    hk = h // (H // Hk)
+    """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of O in head h of batch b."""
+    i = tl.num_programs(0) - 1 - tl.program_id(0)
+    h, b, H = tl.program_id(1), tl.program_id(2), tl.num_programs(1)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     if causal:
@@ -60,10 +59,14 @@ def attention_forward_overlapped(
         seen = Nk
 
     if specialized:
+        # The compiler moves the second group of warps on by Br / 2 rows, in whatever else uses the coordinate, too:
+        # so it is computed apart from ``rows``.
+        first = tl.num_programs(0) * Br - (tl.program_id(0) + 1) * Br
         Q += b.to(tl.int64) * Q_strides[0] + h.to(tl.int64) * Q_strides[1]
-        Q_i = tl.make_tensor_descriptor(Q, [Nq, d], [Q_strides[2], 1], [Br, width]).load([i * Br, 0])  # [Br, d]
+        Q_i = tl.make_tensor_descriptor(Q, [Nq, d], [Q_strides[2], 1], [Br, width]).load([first, 0])  # [Br, d]
     else:
         Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
+    hk = h // group
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]

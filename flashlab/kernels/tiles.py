@@ -6,6 +6,8 @@ made on the host and the hardware's copy engine (TMA) serves it. Elsewhere, and 
 from a pointer, and the compiler turns it into addresses and masks.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -58,9 +60,14 @@ def ready(x):
 
 def on_host(x, rows):
     """What a launch passes for x: a descriptor with tiles of this many rows where the copy engine exists, else x."""
-    if x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9:
+    if x.is_cuda and _has_copy_engine(x.device):
         return TensorDescriptor(x, list(x.shape), list(strides_of(x)), [1, 1, rows, width_of(x.shape[-1])])
     return x
+
+
+@functools.cache
+def _has_copy_engine(device):
+    return torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def precision_of(x):

@@ -1,0 +1,30 @@
+"""Starting a kernel with little to do on the host.
+
+Triton looks at every argument of every launch to find the compiled kernel that fits, which takes longer than a small
+kernel runs. What fits depends on everything but the tensors' contents, so it is remembered here.
+"""
+
+import torch
+
+_compiled = {}  # what a launch depends on -> the compiled kernel
+FORGET_AFTER = 4096  # launches of different shapes
+
+
+def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
+    """Run a grid of programs (x, y, z). The kernel's arguments are tensors, or descriptors of them, and then numbers.
+
+    numbers: sizes, strides and constexprs. Tensors must start at multiples of 16 bytes, as torch's own do.
+    """
+    first = getattr(tensors[0], "base", tensors[0])  # the tensor that a descriptor describes
+    device = first.device
+    if device.type != "cuda":
+        kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
+        return
+    key = (kernel, first.dtype, device, warps, stages, *numbers)
+    with torch.cuda.device(device):
+        if key in _compiled:
+            _compiled[key][grid](*tensors, *numbers)
+        else:
+            if len(_compiled) == FORGET_AFTER:
+                _compiled.clear()
+            _compiled[key] = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
