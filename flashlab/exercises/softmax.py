@@ -121,6 +121,8 @@ rows = Exercise(
     mistakes=(
         Mistake("one maximum for all rows: a row far below it underflows.",
                 "x.max(-1, keepdims=True, initial=-np.inf)", "np.full((*x.shape[:-1], 1), x.max())"),
+        Mistake("one maximum for all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN.",
+                "e / e.sum()", "e / e.sum(-1, keepdims=True)", of=one_row),
         Mistake("one sum for all rows: each row has its own.", "e.sum(-1, keepdims=True)", "e.sum(keepdims=True)"),
         Mistake("rows and columns are swapped: the softmax runs along the last axis.",
                 "e.sum(-1, keepdims=True)", "e.sum(0, keepdims=True)"),
