@@ -62,7 +62,7 @@ class Explorer(W.VBox):
     def __init__(self, canvas, describe, state, controls):
         self._canvas, self._describe, self.state = canvas, describe, state
         self._scrubs = {field: control for field, control in controls.items() if isinstance(control, Scrub)}
-        self._picture = W.Image(format="png", layout=W.Layout(max_width="100%"))
+        self._picture = W.Image(format="jpeg", layout=W.Layout(max_width="100%"))
         self._caption = W.HTML()
         self._picture.add_class("flashlab-picture")
         self._caption.add_class("flashlab-caption")
@@ -125,7 +125,7 @@ class Explorer(W.VBox):
         self._show()
 
     def _show(self):
-        self._picture.value = self._canvas.png(self.state)
+        self._picture.value = self._canvas.jpeg(self.state)
         words = html.escape(self._describe(self.state))
         self._caption.value = f'<span aria-live="polite" style="line-height: 1.4">{words}</span>'
 

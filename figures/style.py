@@ -10,6 +10,7 @@ STANDARD, FLASH = "#8a8f98", "#a8324a"
 
 FONT = {"fontfamily": "DejaVu Sans", "color": INK}
 DPI = 110
+QUICK_TEXT = {"text.hinting": "no_hinting"}  # half the time that a label takes, and no difference to see
 
 
 def figure(width=8.0, height=3.6) -> Figure:
