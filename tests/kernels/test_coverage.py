@@ -1,0 +1,377 @@
+"""Every kind of input that ``flash_attention`` promises to take: values, gradients, and the sentences for the rest."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flashlab.kernels import DEVICE, INTERPRETED, flash_attention
+from tests.bounds import assert_as_exact_as_plain
+
+compiled_only = pytest.mark.skipif(
+    INTERPRETED, reason="the interpreter would take minutes, or more memory than is here"
+)
+
+
+def randn(*shape, dtype=torch.float16, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float16):
+    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d if dv is None else dv)
+    return [randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
+
+
+def dense(q, k, v, *, causal=False, scale=None):
+    """torch's attention, with the causal mask aligned at the lower right."""
+    Nq, Nk = q.shape[2], k.shape[2]
+    seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device).tril(Nk - Nq) if causal else None
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
+
+
+def results(function, tensors, **options):
+    """O, dQ, dK, dV for an incoming gradient that depends on nothing but the shape."""
+    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+    O = function(*tensors, **options)
+    return [O, *torch.autograd.grad(O, tensors, randn(*O.shape, dtype=O.dtype, seed=9))]
+
+
+def assert_equals_dense(tensors, **options):
+    ours, plain = results(flash_attention, tensors, **options), results(dense, tensors, **options)
+    exact = results(dense, [tensor.double() for tensor in tensors], **options)
+    for three in zip(ours, plain, exact, strict=True):
+        assert_as_exact_as_plain(*three)
+
+
+# shapes
+
+
+@pytest.mark.parametrize("d", [1, 3, 40, 96, 256])
+def test_any_head_dimension(d):
+    assert_equals_dense(inputs(1, 1, 1, 70, 70, d), causal=True)
+
+
+@pytest.mark.parametrize("d, dv", [(16, 40), (40, 16), (1, 256), (256, 1)])
+def test_values_of_their_own_width(d, dv):
+    assert_equals_dense(inputs(1, 1, 1, 40, 70, d, dv))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("Nq, Nk", [(70, 133), (133, 70), (2, 133), (65, 64), (64, 65)])
+def test_lengths_that_differ_align_at_the_lower_right(Nq, Nk, dtype):
+    q, k, v = inputs(1, 1, 1, Nq, Nk, 32, dtype=dtype)
+    blind = max(Nq - Nk, 0)  # queries that see no key: torch's gradient for them is not asked
+    assert_equals_dense([q[:, :, blind:], k, v], causal=True)
+    O, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+    assert torch.equal(O[:, :, blind:], flash_attention(q[:, :, blind:], k, v, causal=True))
+    assert (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all()
+
+
+@pytest.mark.parametrize("Hk", [1, 2, 6])
+@pytest.mark.parametrize("causal", [False, True])
+def test_grouped_heads_add_up_their_key_and_value_gradients(Hk, causal):
+    assert_equals_dense(inputs(2, 6, Hk, 33, 20, 16), causal=causal)
+
+
+@pytest.mark.parametrize("Nq, Nk", [(0, 5), (5, 0), (0, 0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_queries_or_no_keys(Nq, Nk, causal):
+    q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, Nq, Nk, 16, 24))
+    O, lse = flash_attention(q, k, v, causal=causal, return_lse=True)
+    assert O.shape == (1, 2, Nq, 24) and lse.shape == (1, 2, Nq)
+    assert (O == 0).all() and (lse == -math.inf).all()
+    for x, gradient in zip((q, k, v), torch.autograd.grad(O.sum(), (q, k, v)), strict=True):
+        assert gradient.shape == x.shape and (gradient == 0).all()
+
+
+@pytest.mark.parametrize("B, H", [(0, 2), (2, 0)])
+def test_no_batch_or_no_heads(B, H):
+    q, k, v = (x.requires_grad_() for x in inputs(B, H, H, 5, 5, 16))
+    O = flash_attention(q, k, v)
+    assert O.shape == (B, H, 5, 16)
+    assert all(g.shape == q.shape for g in torch.autograd.grad(O.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_query_and_one_key(causal):
+    q, k, v = inputs(1, 1, 1, 1, 1, 16)
+    O, dQ, dK, dV = results(flash_attention, [q, k, v], causal=causal)
+    lse = flash_attention(q, k, v, causal=causal, return_lse=True)[1]
+    assert torch.equal(O, v) and torch.equal(dV, randn(*O.shape, seed=9))  # the weight is 1, and nothing moves it
+    score = (q.double() * k.double()).sum(-1) / 4
+    assert ((lse - score).abs() <= 4 * torch.finfo(torch.float32).eps * score.abs()).all()
+    assert dQ.abs().max() <= 1e-5 and dK.abs().max() <= 1e-5
+
+
+def test_one_query_against_many_keys_sees_them_all():
+    q, k, v = inputs(1, 2, 1, 1, 133, 32)
+    assert torch.equal(flash_attention(q, k, v, causal=True), flash_attention(q, k, v))
+    assert_equals_dense([q, k, v], causal=True)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_shapes_drawn_at_random(number):
+    generator = torch.Generator().manual_seed(number)
+
+    def draw(*choices):
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    Hk, group, N = draw(1, 2), draw(1, 3), draw(17, 64, 65)
+    shape = 2, Hk * group, Hk, N, N + draw(0, 1, 31, 64), draw(8, 24, 33, 64, 80), draw(8, 20, 64)
+    dtype = draw(torch.float16, torch.bfloat16)
+    assert_equals_dense(inputs(*shape, dtype=dtype), causal=draw(False, True), scale=draw(None, 0.3))
+
+
+# layouts
+
+
+def laid_out(x, layout):
+    """The numbers of x [B, H, N, d], lying otherwise in memory."""
+    B, H, N, d = x.shape
+    if layout == "heads after length":
+        y = x.transpose(1, 2).contiguous().transpose(1, 2)
+    elif layout == "part of a wider row":
+        y = torch.cat([x, x + 1, x - 1], -1)[..., :d]
+    elif layout == "every second row":
+        y = torch.stack([x, x + 1], 3).flatten(2, 3)[:, :, ::2]
+    elif layout == "odd address":
+        y = torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+    elif layout == "columns apart":
+        y = x.transpose(2, 3).contiguous().transpose(2, 3)
+    assert torch.equal(x, y) and (y.stride() != x.stride() or y.data_ptr() % 16)
+    return y
+
+
+LAYOUTS = ["heads after length", "part of a wider row", "every second row", "odd address", "columns apart"]
+
+
+@pytest.mark.parametrize("first", range(len(LAYOUTS)))
+def test_layout_in_memory_changes_no_bit(first):
+    tensors = inputs(2, 2, 2, 40, 70, 32)
+    others = [laid_out(x, LAYOUTS[(first + i) % len(LAYOUTS)]) for i, x in enumerate(tensors)]  # no two alike
+    for ours, expected in zip(results(flash_attention, others), results(flash_attention, tensors), strict=True):
+        assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_of_the_incoming_gradient_changes_no_bit(layout):
+    tensors = [x.requires_grad_() for x in inputs(2, 2, 2, 40, 20, 32)]
+    O = flash_attention(*tensors)
+    dO = randn(*O.shape, seed=9)
+    expected = torch.autograd.grad(O, tensors, dO, retain_graph=True)
+    for ours, other in zip(torch.autograd.grad(O, tensors, laid_out(dO, layout)), expected, strict=True):
+        assert torch.equal(ours, other)
+
+
+def test_expanded_inputs_and_gradient():
+    q, k, v = inputs(1, 1, 1, 40, 40, 32)
+    wide = [x.expand(2, 3, 40, 32) for x in (q, k, v)]
+    narrow = flash_attention(q, k, v)
+    assert torch.equal(flash_attention(*wide), narrow.expand(2, 3, 40, 32))
+    tensors = [x.clone().requires_grad_() for x in (q, k, v)]
+    summed = torch.autograd.grad(flash_attention(*tensors).sum(), tensors)  # its gradient is one number, expanded
+    O = flash_attention(*tensors)
+    for ours, other in zip(summed, torch.autograd.grad(O, tensors, torch.ones_like(O)), strict=True):
+        assert torch.equal(ours, other)
+
+
+@compiled_only
+def test_more_than_65535_heads_in_all():
+    q, k, v = inputs(65537, 1, 1, 3, 3, 16)
+    assert_equals_dense([x[-2:].contiguous() for x in (q, k, v)])
+    for ours, last in zip(
+        results(flash_attention, [q, k, v], causal=True)[:1],
+        results(flash_attention, [x[-2:].contiguous() for x in (q, k, v)], causal=True)[:1],
+        strict=True,
+    ):
+        assert torch.equal(ours[-2:], last)
+        assert not ours.isnan().any()
+
+
+@compiled_only
+def test_offsets_past_two_to_the_31():
+    """Two heads, the second of which begins 2^31 elements behind the first, in each of the tensors."""
+    if torch.cuda.get_device_properties(0).total_memory < 40 * 2**30:
+        pytest.skip("needs 40 GiB of GPU memory")
+    q, k, v = inputs(1, 2, 2, 70, 70, 64)
+    apart = []
+    for x in (q, k, v):
+        buffer = torch.empty(2**31 + 70 * 64, dtype=x.dtype, device=DEVICE)
+        apart.append(buffer.as_strided(x.shape, (2**32, 2**31, 64, 1)).copy_(x))
+    for ours, expected in zip(
+        results(flash_attention, apart, causal=True), results(flash_attention, [q, k, v], causal=True), strict=True
+    ):
+        assert torch.equal(ours, expected)
+
+
+# rows that see nothing
+
+
+@pytest.mark.parametrize("Nq, Nk", [(100, 30), (40, 1), (130, 64)])
+def test_rows_that_see_no_key_have_no_output_and_no_gradient(Nq, Nk):
+    blind = Nq - Nk
+    q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, Nq, Nk, 16))
+    O, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+    assert (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all()
+    assert lse[:, :, blind:].isfinite().all()
+    seen = torch.autograd.grad((O[:, :, blind:] ** 2).sum(), (q, k, v), retain_graph=True)
+    all_rows = torch.autograd.grad((O**2).sum() + 1000 * O[:, :, :blind].sum(), (q, k, v))
+    for ours, expected in zip(all_rows, seen, strict=True):
+        assert torch.equal(ours, expected) and not ours.isnan().any()
+    assert (all_rows[0][:, :, :blind] == 0).all()
+
+
+@pytest.mark.parametrize("size", [1e4, 6e4])
+def test_scores_too_large_for_an_exponential(size):
+    q, k, v = inputs(1, 1, 1, 70, 70, 16, dtype=torch.float32)
+    assert_equals_dense([q * size, k, v], causal=True)
+
+
+def test_maximum_that_grows_with_every_key():
+    q, k, v = inputs(1, 1, 1, 70, 200, 16)
+    k = torch.linspace(-4, 4, 200, device=DEVICE, dtype=k.dtype)[:, None].expand(1, 1, 200, 16).contiguous()
+    assert_equals_dense([q.abs(), k, v])
+
+
+# options
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.0, -0.5, 1])
+def test_any_finite_scale(scale):
+    assert_equals_dense(inputs(1, 2, 1, 40, 70, 16), causal=True, scale=scale)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lse_is_the_logarithm_of_the_sum_and_differentiable(causal):
+    q, k, v = inputs(1, 2, 1, 40, 70, 16, dtype=torch.float32)
+
+    def run(dtype, lse_of):
+        tensors = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        lse, O = lse_of(*tensors)
+        weights = randn(*lse.shape, dtype=dtype, seed=9)
+        return [lse, *torch.autograd.grad((lse * weights).sum() + O.sum(), tensors)]
+
+    def ours(q, k, v):
+        O, lse = flash_attention(q, k, v, causal=causal, return_lse=True)
+        return lse, O
+
+    def plain(q, k, v):
+        S = q @ k.repeat_interleave(2, 1).mT / 4  # [B, H, Nq, Nk]
+        S = S.masked_fill(~torch.ones(40, 70, dtype=torch.bool, device=DEVICE).tril(30), -math.inf) if causal else S
+        return S.logsumexp(-1), S.softmax(-1) @ v.repeat_interleave(2, 1)
+
+    assert flash_attention(q.half(), k.half(), v.half(), return_lse=True)[1].dtype == torch.float32
+    for three in zip(run(torch.float32, ours), run(torch.float32, plain), run(torch.float64, plain), strict=True):
+        assert_as_exact_as_plain(*three)
+
+
+# in torch's machinery
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_same_inputs_same_bits(causal):
+    tensors = inputs(1, 2, 1, 70, 133, 32)
+    first, second = (results(flash_attention, tensors, causal=causal) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Input #:UserWarning")  # float32 is meant
+def test_gradients_are_derivatives():
+    """Central differences in random directions, in float32: the only test here that trusts no other derivative."""
+    tensors = [x.requires_grad_() for x in inputs(1, 2, 1, 3, 5, 8, 4, dtype=torch.float32)]
+    for causal in (False, True):
+
+        def both(q, k, v, causal=causal):
+            return flash_attention(q, k, v, causal=causal, return_lse=True)
+
+        assert torch.autograd.gradcheck(both, tensors, eps=1e-2, atol=2e-3, rtol=1e-2, fast_mode=True)
+
+
+def test_only_what_is_asked_for_is_differentiated():
+    q, k, v = inputs(1, 1, 1, 40, 40, 16)
+    expected = results(flash_attention, [q, k, v])[2]
+    k = k.requires_grad_()
+    O = flash_attention(q, k, v)
+    assert torch.equal(torch.autograd.grad(O, k, randn(*O.shape, seed=9))[0], expected)
+    assert not flash_attention(q, k.detach(), v).requires_grad
+
+
+def test_nothing_of_size_N_by_N_is_saved():
+    q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, 128, 128, 16))
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        flash_attention(q, k, v, causal=True)
+    assert sum(saved) <= 3 * q.numel() + 2 * k.numel() + 2 * 128  # Q, O, a spare; K, V; lse
+    assert max(saved) < 128 * 128
+
+
+def test_autocast_narrows_and_gradients_come_back_wide():
+    q, k, v = (x.requires_grad_() for x in inputs(1, 2, 2, 40, 40, 16, dtype=torch.float32))
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        O = flash_attention(q, k, v, causal=True)
+    assert torch.equal(O, flash_attention(*(x.bfloat16() for x in (q, k, v)), causal=True))
+    assert all(g.dtype == torch.float32 and g.any() for g in torch.autograd.grad(O.sum(), (q, k, v)))
+
+
+def test_autocast_takes_dtypes_that_differ_but_not_float64():
+    q, k, v = inputs(1, 1, 1, 9, 9, 16, dtype=torch.float32)
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        O = flash_attention(q.bfloat16(), k, v.half())
+        with pytest.raises(TypeError, match="float64"):
+            flash_attention(q.double(), k.double(), v.double())
+    assert torch.equal(O, flash_attention(q.bfloat16(), k.bfloat16(), v.half().bfloat16()))
+
+
+def test_torch_compile_takes_it_whole_and_changes_no_bit():
+    tensors = inputs(1, 2, 1, 40, 70, 16, 24)
+
+    def model(q, k, v):
+        return flash_attention(q * 2, k, v, causal=True) + 1
+
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for ours, expected in zip(results(compiled, tensors), results(model, tensors), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_the_operator_keeps_torchs_contract():
+    q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, 9, 12, 16, dtype=torch.float32))
+    torch.library.opcheck(torch.ops.flashlab.attention, (q, k, v, True, 0.25))
+
+
+# sentences
+
+
+def bad(change):
+    q, k, v = inputs(2, 4, 2, 9, 12, 16)
+    return change(q, k, v)
+
+
+@pytest.mark.parametrize(
+    "error, said, change",
+    [
+        (TypeError, "q .*float16, k .*float32", lambda q, k, v: (q, k.float(), v)),
+        (TypeError, "float64", lambda q, k, v: (q.double(), k.double(), v.double())),
+        (TypeError, "int32", lambda q, k, v: (q.int(), k.int(), v.int())),
+        (TypeError, "k must be a torch tensor, got list", lambda q, k, v: (q, k.tolist(), v)),
+        (ValueError, "k on meta", lambda q, k, v: (q, k.to("meta"), v)),
+        (ValueError, "must have dimensions", lambda q, k, v: (q[0], k, v)),
+        (ValueError, "4 query heads .* 3", lambda q, k, v: (q, randn(2, 3, 12, 16), randn(2, 3, 12, 16))),
+        (ValueError, "2 query heads .* 4", lambda q, k, v: (q[:, :2], k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1))),
+        (ValueError, r"\[2, 2, 12, 16\] and \[2, 2, 11, 16\]", lambda q, k, v: (q, k, v[:, :, 1:])),
+        (ValueError, r"\[2, 2, 12, 15\]", lambda q, k, v: (q, k[..., 1:], v)),
+        (ValueError, r"\[1, 2, 12, 16\]", lambda q, k, v: (q, k[:1], v[:1])),
+        (ValueError, "between 1 and 256, got d = 257", lambda q, k, v: [randn(1, 1, 3, 257) for _ in range(3)]),
+        (ValueError, "between 1 and 256, got d = 0", lambda q, k, v: (q[..., :0], k[..., :0], v)),
+    ],
+)
+def test_bad_input_gets_a_sentence(error, said, change):
+    with pytest.raises(error, match=said):
+        flash_attention(*bad(change))
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_scale_that_is_no_number_gets_a_sentence(scale):
+    q, k, v = inputs(1, 1, 1, 3, 3, 16)
+    with pytest.raises(ValueError, match="scale must be a finite number"):
+        flash_attention(q, k, v, scale=scale)
