@@ -3,7 +3,6 @@
 import base64
 import io
 
-import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
@@ -42,7 +41,7 @@ class Canvas:
         return base64.b64encode(self.png(state)).decode()
 
     def _drawn(self, state) -> Image.Image:
-        with matplotlib.rc_context(style.QUICK_TEXT):
+        with style.quick_text():
             self.update(self.artists, state)
             frame = self._frame_now()
             if frame != self._frame:

@@ -51,7 +51,7 @@ def weights(P, rows, columns, *, title="", width=7.0):
     """A map of attention weights P [rows, columns], darker for more, each row's largest written on it."""
     P = np.asarray(P)
     ax = _axes(width, 0.3 * len(rows), left=0.9, right=0.3, top=0.75, title=title)
-    ax.imshow(P, cmap="Purples", vmin=0, vmax=1, aspect="auto")
+    ax.imshow(P, cmap=style.WEIGHTS, vmin=0, vmax=1, aspect="auto")
     for i, j in enumerate(P.argmax(1)):
         ink = style.PAPER if P[i, j] > 0.5 else style.INK
         ax.text(j, i, f"{P[i, j]:.2f}", ha="center", va="center", fontsize=8, color=ink)
