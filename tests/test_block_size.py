@@ -1,7 +1,9 @@
+import json
+
 import numpy as np
 import pytest
 
-from flashlab import block_size, tiling
+from flashlab import block_size, captured, tiling
 from flashlab.hardware import CARDS, PER_SM
 from flashlab.memory import FastMemoryFull, Memory
 
@@ -72,6 +74,15 @@ def test_shared_memory_is_what_the_compiler_asked_for():
     assert block_size.shared_memory(128, 64, 64, stages=3) == 65_536  # sm_90
     assert block_size.shared_memory(128, 64, 64, stages=2) == 49_152  # sm_80
     assert block_size.shared_memory(128, 64, 64, np.float32, stages=3) == 131_072  # sm_90
+
+
+def test_shared_memory_is_what_real_launches_asked_for():
+    """Stored with device, versions, date and command."""
+    for launch in json.loads((captured.DATA / "shared_memory.json").read_text())["launches"]:
+        asked = block_size.shared_memory(launch["Br"], launch["Bc"], launch["d"], stages=launch["stages"])
+        limit = PER_SM["9.0"].block_bytes
+        assert launch.get("shared") == (asked if asked <= limit else None)
+        assert launch.get("refused") == (block_size.refusal(asked, limit) if asked > limit else None)
 
 
 def test_every_shipped_tile_fits_where_it_is_shipped():
