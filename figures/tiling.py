@@ -291,7 +291,7 @@ def explore(state=State()):
         update,
         describe,
         state,
-        step=Scrub(lambda _: STEPS, "bytes moved, in %"),
+        step=Scrub(lambda _: STEPS, "% moved"),
         N=Slide((64, 100, 128, 256, 512)),
         Br=Slide((16, 32, 64)),
         Bc=Slide((16, 32, 64)),
@@ -315,5 +315,5 @@ def replay(events, Nq, Nk):
         lambda artists, state: draw(artists, runs, state.step),
         lambda state: f"{_say(runs, state.step)}.",
         Step(),
-        step=Scrub(lambda _: STEPS, "bytes moved, in %"),
+        step=Scrub(lambda _: STEPS, "% moved"),
     )
