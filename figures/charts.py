@@ -1,6 +1,7 @@
 """Plain charts for a cell: bars, lines, dots and a map of weights, each with its words beside it."""
 
 import numpy as np
+from matplotlib.ticker import LogFormatter
 
 from figures import style
 from figures.canvas import Canvas
@@ -40,6 +41,13 @@ def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimal
         ax.plot(x, y, dashes, marker="o", markersize=3.5, color=color)
         ends[name] = ax.text(x[-1], y[-1], f"  {name}", color=color, fontsize=10, va="center")
     ax.set(xscale="log" if log else "linear", yscale="log" if log else "linear")
+    if log and len(x) <= 6:
+        ax.set_xticks(x, [f"{value:,g}" for value in x])
+        ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    if log:
+        ax.yaxis.set_major_formatter(LogFormatter())  # 0.1 and 10, not powers of ten
+        ax.yaxis.set_minor_formatter(LogFormatter())
+        ax.tick_params(axis="y", which="minor", labelsize=9)
     ax.set_xlabel(xlabel, color=style.INK)
     ax.set_ylabel(ylabel, color=style.INK)
     _keep_apart(ax, ends.values())

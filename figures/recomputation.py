@@ -16,14 +16,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from figures import controls, style
+from figures import controls, io_round_trips, style
 from figures.controls import Scrub, Slide, Toggle
 from flashlab import captured, recompute, standard_attention, tiling
 from flashlab.memory import Memory
 
 MEASURED = Path(__file__).resolve().parent.parent / "notebooks" / "data" / "h200_recomputation.json"
-PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": (40.3e9, 4.4e9), "time": (41.7, 7.3)}  # FlashAttention, figure 2, left; ms
-CONFIGURATION = {"N": 1024, "d": 64, "heads": 64 * 16, "Br": 64, "Bc": 256}  # heads of all of the batch, GPT-2 medium
+GB, MS = zip(*io_round_trips.PAPER.values(), strict=True)
+PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": tuple(1e9 * gb for gb in GB), "time": MS}  # FlashAttention, figure 2, left
 
 COLORS = {"Q": style.Q, "K": style.K, "V": style.V, "O": style.O, "dQ": style.Q, "dK": style.K, "dV": style.V,
           "dO": style.O, "lse": style.INK, "delta": style.INK}  # fmt: skip
@@ -118,14 +118,11 @@ def kept(causal):
 
 
 def counted():
-    """FLOPs and bytes of the paper's configuration, standard and fused: products alone, and tensors of N x d alone."""
-    N, d, heads, Br, Bc = CONFIGURATION.values()
-    bills = (traffic(N, N, d, Br, Bc, dtype=np.float16) for traffic in (tiling.fa1_traffic, recompute.traffic))
-    thin = sum(nbytes for bill in bills for (_, name), nbytes in bill.items() if name not in ("lse", "delta"))
-    standard = standard_attention.moved(N, d, mask=True, dropout=True, backward=True)
+    """FLOPs of the products, and bytes, of the paper's configuration: standard and fused."""
+    N, d, heads = io_round_trips.N, io_round_trips.D, io_round_trips.HEADS
     return {
         "FLOPs": tuple(heads * recompute.flops(N, N, d, rebuilt=rebuilt) for rebuilt in (False, True)),
-        "bytes": (heads * standard, heads * thin),
+        "bytes": tuple(io_round_trips.counted(io_round_trips.State()).values()),
     }
 
 
@@ -307,7 +304,7 @@ def _words(step, state):
     if (step.kind, step.name) == ("load", "O"):
         return f"load O({which}): first visit of these rows,\ndelta({which}) = rowsum(dO({which}) ∘ O({which}))"
     if (step.kind, step.name) == ("store", "dQ"):
-        return f"store dQ({which}), with what keys {step.place['K'] // state.Bc} add to it"
+        return f"store dQ({which}), with what K({step.place['K'] // state.Bc}) adds to it"
     return f"{step.kind} {step.name}({which})"
 
 

@@ -41,7 +41,7 @@ def number(value) -> str:
 
 def amount(nbytes) -> str:
     """Bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= size:
             return f"{nbytes / size:.3g} {unit}"
     return f"{nbytes:.0f} B"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashlab import recompute, standard_attention, tiling
+from flashlab import costs, recompute, standard_attention, tiling
 from flashlab.attention import attention, attention_backward, weights
 from flashlab.check import edited
 from flashlab.dropout import Dropout
@@ -221,6 +221,15 @@ def test_paper_configuration_is_33_passes():
 
 def _thin(memory):
     return sum(nbytes for (_, name), nbytes in memory.bytes.items() if name not in ("lse", "delta"))
+
+
+def test_flops_are_those_of_the_products_in_the_run():
+    Q, K, V, dO = inputs(64, 64, 16, 16)
+    (O, lse), forward = costs.counted(tiling.fa2_forward, Q, K, V, 16, 16)
+    O, lse = np.array(O), np.array(lse)
+    _, backward = costs.counted(recompute.backward, Q, K, V, O, lse, dO, 16, 16)
+    assert forward + backward == recompute.flops(64, 64, 16, rebuilt=True)
+    assert recompute.flops(64, 64, 16, rebuilt=True) * 6 == recompute.flops(64, 64, 16, rebuilt=False) * 7
 
 
 def test_nothing_of_the_size_of_the_scores_is_ever_alive():
