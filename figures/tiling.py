@@ -307,7 +307,13 @@ class Step:
 
 
 def replay(events, Nq, Nk):
-    """The same picture of recorded runs: ``events`` are lists of ``flashlab.memory.Event`` of one head, by title."""
+    """The same picture of recorded runs: ``events`` are lists of ``flashlab.memory.Event`` of one head, by title.
+
+    Raises: ValueError where nothing was recorded.
+    """
+    for name, recorded in events.items():
+        if not any(event.nbytes for event in recorded):
+            raise ValueError(f"{name}: nothing was loaded or stored while this was recorded")
     runs = {name: record(recorded, Nq, Nk) for name, recorded in events.items()}
     return controls.explore(
         style.figure(3.3 * len(runs), 5.6),

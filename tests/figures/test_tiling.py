@@ -125,3 +125,8 @@ def test_a_kernels_events_are_replayed():
     for step in (0, 50, 100):
         explorer.widgets["step"].value = step
     assert repr(explorer) == "a kernel: program 1 of 2, 0 B of 256 B; the same again: program 1 of 2, 0 B of 256 B."
+
+
+def test_an_empty_recording_says_so():
+    with pytest.raises(ValueError, match="a kernel: nothing was loaded or stored"):
+        figure.replay({"a kernel": []}, 6, 5)
