@@ -1,6 +1,7 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
 import functools
+import itertools
 import math
 
 import torch
@@ -11,6 +12,7 @@ from flashlab.kernels.configurations import configuration
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
+LONGEST = 65535  # programs of a grid along y or z
 
 
 def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
@@ -53,44 +55,52 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
     return (o, lse) if return_lse else o
 
 
-@torch.library.custom_op("flashlab::attention", mutates_args=())
-def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    B, H, Nq, _, _, Nk, dv = _sizes(q, k, v)
-    o, lse = q.new_empty(B, H, Nq, dv), q.new_empty(B, H, Nq, dtype=torch.float32)
-    if o.numel() == 0 or Nk == 0:
+def _empty_outputs(q, k, v, causal, scale):
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _attention(q, k, v, causal, scale):
+    o, lse = _empty_outputs(q, k, v, causal, scale)
+    if o.numel() == 0 or k.shape[2] == 0:
         return o.zero_(), lse.fill_(-math.inf)
+    if (dim := _too_long(q)) is not None:
+        parts = [_attention(*x, causal, scale) for x in zip(*(_parts(x, q, k, dim) for x in (q, k, v)), strict=True)]
+        return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     c = configuration("forward", q, k, v, causal)
     (forward_overlapped if c.overlapped else forward).run(o, lse, q, k, v, causal, scale, c)
     return o, lse
 
 
-@_attention.register_fake
-def _(q, k, v, causal, scale):
-    B, H, Nq, _, _, _, dv = _sizes(q, k, v)
-    return q.new_empty(B, H, Nq, dv), q.new_empty(B, H, Nq, dtype=torch.float32)
-
-
-@torch.library.custom_op("flashlab::attention_backward", mutates_args=())
-def _attention_backward(
-    do: torch.Tensor, dlse: torch.Tensor | None,
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    causal: bool, scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _attention_backward(do, dlse, q, k, v, o, lse, causal, scale):
+    dq, dk, dv = _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale)
     if o.numel() == 0 or k.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    q, k, v, o, do = (tiles.ready(x) for x in (q, k, v, o, do))
+    if (dim := _too_long(q)) is not None:
+        tensors = (_parts(x, q, k, dim) for x in (do, dlse, q, k, v, o, lse))
+        parts = [_attention_backward(*x, causal, scale) for x in zip(*tensors, strict=False)]
+        return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
+    q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     choose = functools.partial(configuration, q=q, k=k, v=v, causal=causal)
     backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
     return dq, dk, dv
 
 
-@_attention_backward.register_fake
-def _(do, dlse, q, k, v, o, lse, causal, scale):
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _too_long(q):
+    """The dimension of batches or heads that has more entries than a grid has programs along y or z, if one has."""
+    return next((dim for dim in (0, 1) if q.shape[dim] > LONGEST), None)
+
+
+def _parts(x, q, k, dim):
+    """x split along batches or heads, such that a part holds whole groups of at most LONGEST query heads."""
+    if x is None:
+        return itertools.repeat(None)
+    group = q.shape[dim] // k.shape[dim]  # 1 along batches
+    return x.split(LONGEST // group * (group if x.shape[dim] == q.shape[dim] else 1), dim)
 
 
 def _save(ctx, inputs, output):
@@ -107,7 +117,21 @@ def _differentiate(ctx, do, dlse):
     return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale), None, None
 
 
-_attention.register_autograd(_differentiate, setup_context=_save)
+# An operator of its own, so that torch.compile and autograd take it as one step. Defined by schema, since the more
+# convenient ``torch.library.custom_op`` costs three times the kernel's launch.
+torch.library.define(
+    "flashlab::attention", "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "flashlab::attention_backward",
+    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool causal, float scale)"
+    " -> (Tensor dQ, Tensor dK, Tensor dV)",
+)
+torch.library.impl("flashlab::attention", "default", _attention)
+torch.library.impl("flashlab::attention_backward", "default", _attention_backward)
+torch.library.register_fake("flashlab::attention", _empty_outputs)
+torch.library.register_fake("flashlab::attention_backward", _empty_gradients)
+torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
 
 
 def _check(q, k, v):

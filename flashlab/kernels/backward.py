@@ -24,11 +24,12 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     c = choose("row_constants")
     Nq_padded = triton.cdiv(Nq, PADDING) * PADDING
     lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
+    tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
     launch(
         row_constants,
         (Nq_padded // c.Br, H, B),
-        (tiles.on_host(o, c.Br), tiles.on_host(do, c.Br), lse, lse_log2, delta),
-        (tiles.strides_of(o), tiles.strides_of(do), Nq, Nq_padded, columns, c.Br, width_v),
+        (*tensors, lse, lse_log2, delta),
+        (*strides, Nq, Nq_padded, columns, c.Br, width_v),
         warps=c.warps,
     )
     if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
@@ -37,23 +38,22 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     precision = tiles.precision_of(q)
 
     c = choose("key_value_gradients")
-    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dk, c.Bc), (dv, c.Bc))
+    tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
     launch(
         key_value_gradients,
         (triton.cdiv(Nk, c.Bc), Hk, B),
-        [*(tiles.on_host(x, rows) for x, rows in tensors), lse_log2, delta],
-        (*(tiles.strides_of(x) for x, _ in tensors), *sizes, c.Br, c.Bc, width, width_v, causal, precision),
+        (*tensors, lse_log2, delta),
+        (*strides, *sizes, c.Br, c.Bc, width, width_v, causal, precision),
         warps=c.warps,
         stages=c.stages,
     )
     c = choose("query_gradients")
-    tensors = ((q, c.Br), (k, c.Bc), (v, c.Bc), (do, c.Br), (dq, c.Br))
-    masked = causal or Nk % c.Bc != 0
+    tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br))
     launch(
         query_gradients,
         (triton.cdiv(Nq, c.Br), H, B),
-        [*(tiles.on_host(x, rows) for x, rows in tensors), lse_log2, delta],
-        (*(tiles.strides_of(x) for x, _ in tensors), *sizes, c.Br, c.Bc, width, width_v, causal, masked, precision),
+        (*tensors, lse_log2, delta),
+        (*strides, *sizes, c.Br, c.Bc, width, width_v, causal, causal or Nk % c.Bc != 0, precision),
         warps=c.warps,
         stages=c.stages,
     )
@@ -117,17 +117,17 @@ def key_value_gradients(
     for member in range(group):  # the query heads that share this key/value head
         h = hk * group + member
         row = (b * H + h).to(tl.int64) * Nq_padded
-        if causal:
-            for start in range(begin, unmasked, Br):
-                dK_j, dV_j = add_rows(
-                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
-                    Br, True, precision,
-                )  # fmt: skip
         for start in range(unmasked, Nq, Br):
             dK_j, dV_j = add_rows(
                 dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
                 Br, False, precision,
             )  # fmt: skip
+        if causal:
+            for start in tl.range(begin, unmasked, Br, num_stages=1):  # few tiles: no pipeline
+                dK_j, dV_j = add_rows(
+                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
+                    Br, True, precision,
+                )  # fmt: skip
     tiles.store(dK, b, hk, j * Bc, dK_j * scale, Bc, width)
     tiles.store(dV, b, hk, j * Bc, dV_j, Bc, width_v)
 

@@ -19,15 +19,13 @@ def run(o, lse, q, k, v, causal, scale, c):
     """Fill o and lse, with tiles, warps and stages of the ``Configuration`` c."""
     B, H, Nq, d = q.shape
     Nk, dv = v.shape[2:]
+    tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br))
     sizes = (H // k.shape[1], Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
     launch(
         attention_forward,
         (triton.cdiv(Nq, c.Br), H, B),
-        [*(tiles.on_host(x, rows) for x, rows in ((q, c.Br), (k, c.Bc), (v, c.Bc), (o, c.Br))), lse],
-        (
-            *(tiles.strides_of(x) for x in (q, k, v, o)),
-            *(*sizes, causal, causal or Nk % c.Bc != 0, tiles.precision_of(q)),
-        ),
+        (*tensors, lse),
+        (*strides, *sizes, causal, causal or Nk % c.Bc != 0, tiles.precision_of(q)),
         warps=c.warps,
         stages=c.stages,
     )

@@ -22,15 +22,18 @@ from flashlab.kernels.launch import launch
 def run(o, lse, q, k, v, causal, scale, c):
     """Fill o and lse, with tiles, warps, stages and specialization of the ``Configuration`` c."""
     B, H, Nq, d = q.shape
-    Hk, Nk, dv = k.shape[1], k.shape[2], v.shape[3]
-    if c.specialized:  # descriptors made in the kernel want memory from us
-        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
-    sizes = (H, Hk, Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
+    Nk, dv = v.shape[2:]
+    tensors, strides = tiles.arguments((q, k, v), (c.Br, c.Bc, c.Bc))
+    if c.specialized:
+        tensors[0], strides[0] = q, tiles.strides_of(q)
+        # the descriptor made in the kernel wants memory from us
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=q.device))
+    sizes = (H // k.shape[1], Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
     launch(
         attention_forward_overlapped,
         (triton.cdiv(Nq, c.Br), H, B),
-        (q if c.specialized else tiles.on_host(q, c.Br), tiles.on_host(k, c.Bc), tiles.on_host(v, c.Bc), o, lse),
-        (tiles.strides_of(q), tiles.strides_of(o), *sizes, causal, causal or Nk % c.Bc != 0, c.specialized),
+        (*tensors, o, lse),
+        (*strides, tiles.strides_of(o), *sizes, causal, causal or Nk % c.Bc != 0, c.specialized),
         warps=c.warps,
         stages=c.stages,
     )
@@ -38,15 +41,17 @@ def run(o, lse, q, k, v, causal, scale, c):
 
 @triton.jit
 def attention_forward_overlapped(
-    Q, K, V, O, lse,  # descriptors of K V [B, Hk, Nk, ...]; Q [B, H, Nq, d] descriptor or pointer; pointers to O, lse
-    Q_strides, O_strides,
+    Q, K, V, O, lse,  # Q [B, H, Nq, d], K V [B, Hk, Nk, ...]: descriptors or pointers; pointers to O, lse
+    Q_strides, K_strides, V_strides, O_strides,
     group, Nq, Nk, d, dv, scale_log2,
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     causal: tl.constexpr, masked: tl.constexpr, specialized: tl.constexpr,
 ):  # fmt: skip
     """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of O in head h of batch b."""
     i = tl.num_programs(0) - 1 - tl.program_id(0)
-    h, b, H = tl.program_id(1), tl.program_id(2), tl.num_programs(1)
+    h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
+    K = tiles.view(K, [B, H // group, Nk, d], K_strides, Bc, width)
+    V = tiles.view(V, [B, H // group, Nk, dv], V_strides, Bc, width_v)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     if causal:
@@ -65,7 +70,7 @@ def attention_forward_overlapped(
         Q += b.to(tl.int64) * Q_strides[0] + h.to(tl.int64) * Q_strides[1]
         Q_i = tl.make_tensor_descriptor(Q, [Nq, d], [Q_strides[2], 1], [Br, width]).load([first, 0])  # [Br, d]
     else:
-        Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
+        Q_i = tiles.load(tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width), b, h, i * Br, Br, width)  # [Br, d]
     hk = h // group
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]

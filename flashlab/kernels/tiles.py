@@ -40,34 +40,46 @@ def width_of(d):
     return max(16, triton.next_power_of_2(d))
 
 
-def strides_of(x):
-    """Strides of x in elements. Those of dimensions of size one, never used, are replaced by a harmless one."""
-    return tuple(s if n > 1 else x.shape[-1] for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True)) + (1,)
-
-
 def ready(x):
-    """x itself if a descriptor can describe it, otherwise a contiguous copy.
+    """x itself if a kernel can take it as it lies, otherwise a contiguous copy.
 
     A descriptor asks for 16-byte steps between rows, heads and batches, a start at a multiple of 16 bytes, and
     elements of a row side by side. Rows whose width is no multiple of 16 bytes were padded before (``attention``).
+    What has no rows of its own (lse [B, H, Nq]) must be contiguous.
     """
-    steps = [s for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True) if n > 1]
-    describable = (
-        x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s > 0 and s * x.element_size() % 16 == 0 for s in steps)
-    )
-    return x if describable else x.clone(memory_format=torch.contiguous_format)
+    if x.ndim == 4:
+        steps = [s for n, s in zip(x.shape[:3], x.stride(), strict=False) if n > 1]
+        regular = x.stride(3) == 1 and all(s > 0 and s * x.element_size() % 16 == 0 for s in steps)
+    else:
+        regular = x.is_contiguous()
+    return x if regular and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
-def on_host(x, rows):
-    """What a launch passes for x: a descriptor with tiles of this many rows where the copy engine exists, else x."""
-    if x.is_cuda and _has_copy_engine(x.device):
-        return TensorDescriptor(x, list(x.shape), list(strides_of(x)), [1, 1, rows, width_of(x.shape[-1])])
-    return x
+def arguments(tensors, rows):
+    """What a launch passes for tensors, tiled by so many rows each: first the tensors, then their strides.
+
+    Where the hardware has the copy engine, descriptors take the place of the tensors, and strides are not looked at.
+    """
+    if has_copy_engine(tensors[0].device):
+        return [_descriptor(x, r) for x, r in zip(tensors, rows, strict=True)], [(0, 0, 0, 1)] * len(tensors)
+    return list(tensors), [strides_of(x) for x in tensors]
+
+
+def strides_of(x):
+    """Strides of x in elements. Those of dimensions of size one, never used, are replaced by a harmless one."""
+    B, H, N, d = x.shape
+    b, h, n, _ = x.stride()
+    return b if B > 1 else d, h if H > 1 else d, n if N > 1 else d, 1
 
 
 @functools.cache
-def _has_copy_engine(device):
-    return torch.cuda.get_device_capability(device)[0] >= 9
+def has_copy_engine(device):
+    """Compute capability 9.0 or later."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def _descriptor(x, rows):
+    return TensorDescriptor(x, x.shape, strides_of(x), [1, 1, rows, width_of(x.shape[-1])])
 
 
 def precision_of(x):
