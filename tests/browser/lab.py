@@ -34,12 +34,18 @@ SECONDS = 60
 
 
 def figures() -> dict[str, str | None]:
-    """Each figure, by the name of its module, and the first notebook that shows it (None: no notebook does)."""
-    found = {path.stem: None for path in sorted((ROOT / "figures").glob("*.py")) if _explores(path)}
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb"), reverse=True):
-        for cell in nbformat.read(path, as_version=4).cells:
-            found |= {name: path.stem for name in found if _shows(cell, name)}
-    return found
+    """Each figure, by the name of its module, and its notebook: the one of its name, or the first that shows it."""
+    names = [path.stem for path in sorted((ROOT / "figures").glob("*.py")) if _explores(path)]
+    return {name: _notebook_of(name) for name in names}
+
+
+def _notebook_of(name):
+    showing = [
+        path.stem
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+        if any(_shows(cell, name) for cell in nbformat.read(path, as_version=4).cells)
+    ]
+    return next((notebook for notebook in showing if notebook.endswith(name)), showing[0] if showing else None)
 
 
 def _explores(path):
@@ -176,6 +182,13 @@ class Figure:
     def shown(self) -> tuple[str, str]:
         """The picture's pixels (a digest of its file) and the words below it, once both stand still."""
         return self.picture.evaluate(SETTLED), self.root.locator(".flashlab-caption").inner_text()
+
+    def until(self, right) -> tuple[str, str]:
+        """What is shown once it is right, or after some seconds what is shown all the same."""
+        deadline = time.monotonic() + 10
+        while not right(shown := self.shown()) and time.monotonic() < deadline:
+            pass
+        return shown
 
     def press(self, field, *keys) -> float | None:
         """Press keys on a control. Returns the ms from the last one to the last new picture, None if none came."""
