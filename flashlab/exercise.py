@@ -6,6 +6,7 @@ An exercise lives in ``flashlab/exercises/LESSON.py`` under its own name and is 
 import importlib
 import inspect
 import linecache
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -103,7 +104,7 @@ def _module(lesson):
 def edited(function: Callable, old: str, new: str) -> Callable:
     """A copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
     plain = getattr(function, "fn", function)  # of a Triton kernel
-    source = inspect.getsource(plain)
+    source = textwrap.dedent(inspect.getsource(plain))  # of a method
     if source.count(old) != 1:
         raise ValueError(f"expected {old!r} once in {plain.__name__}, found it {source.count(old)} times")
     source = source.replace(old, new)
