@@ -87,11 +87,12 @@ def _recognise(exercise, attempt):
     """What the known mistake says that answers as the try does: where it is wrong first, and most often elsewhere."""
     cases = exercise.cases()
     first = next(at for at, case in enumerate(cases) if not _agrees(exercise, attempt, case.args))
+    tried = [_outcome(exercise.run(attempt), case.args) for case in cases]
     alike = {}
     for mistake in exercise.mistakes:
         wrong = exercise.run(mistake.function(exercise.reference))
-        same = [_equal(wrong, exercise.run(attempt), case.args) for case in cases]
-        if same[first]:
+        if _equal(_outcome(wrong, cases[first].args), tried[first]):
+            same = [_equal(_outcome(wrong, case.args), it) for case, it in zip(cases, tried, strict=True)]
             alike.setdefault(sum(same), mistake.says)
     return alike[max(alike)] if alike else None
 
@@ -104,9 +105,8 @@ def _agrees(exercise, attempt, args):
     return True
 
 
-def _equal(function, attempt, args):
-    """Do both give the same numbers, NaN included, up to rounding, or fail in the same way?"""
-    a, b = (_outcome(f, args) for f in (function, attempt))
+def _equal(a, b):
+    """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
     if isinstance(a, type) or isinstance(b, type):
         return a is b
     return len(a) == len(b) and all(

@@ -12,4 +12,6 @@ LESSONS = (
     "recompute",
     "io_complexity",
     "first_triton_kernel",
+    "triton_forward",
+    "triton_backward",
 )
