@@ -7,7 +7,7 @@ name, what is resident is known at any moment, and a tile that does not fit rais
 Counted is the traffic that the program asks for, before any cache.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ class Memory:
 
     Args:
         sram_bytes: size of the fast memory in bytes; None for as much as is asked for.
+        record: keep the list of events; without it the bill is still complete, and a long run stays small.
 
     Attributes:
         bytes: Counter of the bytes moved, by ("load" or "store", name of the tensor).
@@ -40,10 +41,10 @@ class Memory:
         peak_bytes: the most that was resident at once; ``peak`` holds its tiles.
     """
 
-    def __init__(self, sram_bytes: int | None = None):
+    def __init__(self, sram_bytes: int | None = None, *, record: bool = True):
         self.sram_bytes = sram_bytes
         self.bytes: Counter = Counter()
-        self.events: list[Event] = []
+        self.events: list[Event] | deque[Event] = [] if record else deque(maxlen=0)  # which forgets at once
         self.resident: dict[str, int] = {}
         self.resident_bytes = 0
         self.peak: dict[str, int] = {}

@@ -156,7 +156,7 @@ def prepare(Q, K, V, Br, Bc, causal, scale, memory):
         raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
     if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
         raise ValueError(f"a tile has a whole number of rows and columns, one at least, got Br = {Br}, Bc = {Bc}")
-    memory = Memory() if memory is None else memory
+    memory = Memory(record=False) if memory is None else memory
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
     dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic

@@ -77,3 +77,14 @@ def test_a_tile_of_the_wrong_shape_is_not_broadcast():
     memory.reserve("y", (4, 4), np.float32)
     with pytest.raises(ValueError, match="a tile of shape"):
         memory.store("y", np.zeros((1, 4), np.float32), slice(0, 2))
+
+
+def test_a_memory_that_does_not_record_has_the_same_bill():
+    memories = Memory(), Memory(record=False)
+    for memory in memories:
+        memory.place(x=np.zeros(4))
+        memory.hold(a=memory.load("x"))
+        memory.drop("a")
+    kept, forgotten = memories
+    assert len(kept.events) == 3 and len(forgotten.events) == 0
+    assert kept.bytes == forgotten.bytes and kept.peak == forgotten.peak
