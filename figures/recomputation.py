@@ -3,11 +3,13 @@
 Kills the belief that computing something twice must be slower than keeping it. Above, every step of the backward pass
 on one real head, as the counting memory booked it; below, the bill of the paper's configuration three times: as the
 paper prints it, as this course counts it, and as one GPU measured it.
+
+``explore`` runs the course's own backward pass; ``replay`` shows the events counted in the Triton kernels.
 """
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from matplotlib.patches import Rectangle
 from figures import controls, io_round_trips, style
 from figures.controls import Scrub, Slide, Toggle
 from flashlab import captured, recompute, standard_attention, tiling
-from flashlab.memory import Memory
+from flashlab.memory import Event, Memory
 
 MEASURED = Path(__file__).resolve().parent.parent / "notebooks" / "data" / "h200_recomputation.json"
 GB, MS = zip(*io_round_trips.PAPER.values(), strict=True)
@@ -32,7 +34,10 @@ ABOVE = {"K": 1.4, "V": 1.29, "dK": 1.18, "dV": 1.07}  # strips above the scores
 SCORES, THIN, THINNER = 0.58, 0.08, 0.035  # left edge of the scores; width of a strip, and of one number a row
 WHY_NOT = {"FLOPs": "not counted by it", "bytes": "counters could not be read", "time": "nothing here ran on a GPU"}
 METER = (0, 0.7, 2.2, 2.9)  # y of the meter's bars
+ABOVE_TABLE = 0.615  # of the figure's height
 RESULTS = ("delta", "dQ", "dK", "dV")
+ROWS = ("lse", "delta")  # one number a row
+USES = {"program": ("dV", "dP", "dQ", "dK"), "key_value_gradients": ("dV", "dP", "dK"), "query_gradients": ("dP", "dQ")}
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,18 @@ class Step(NamedTuple):
     rebuilt: tuple  # the tiles (row, column) so far, in their order
     place: dict  # first row or column of what is in fast memory, by name of the tensor; of P_ij, its row
     written: frozenset  # (name, first row or column) of the results that are in slow memory
+    kernel: str  # whose program it is
+    products: int  # of two tiles, so far
+
+
+class Run(NamedTuple):
+    """A backward pass to be scrubbed, and another one, in whole, that it is held against."""
+
+    steps: list[Step]
+    N: int
+    Br: int
+    Bc: int
+    other: tuple[int, int]  # bytes moved, products of two tiles
 
 
 @lru_cache(maxsize=1)
@@ -70,16 +87,22 @@ def _run(Br, Bc, causal):
     O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, causal=causal)
     memory = Memory()
     recompute.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory)
-    steps = [Step("", "", (), 0, (), {}, frozenset())]
-    moved, rebuilt, place, written = 0, (), {}, frozenset()
-    for kind, name, region, nbytes in memory.events:
+    return record(memory.events)
+
+
+def record(events):
+    """The steps of a list of events in the words of ``recompute.backward``."""
+    steps = [Step("", "", (), 0, (), {}, frozenset(), "", 0)]
+    moved, rebuilt, place, written, kernel, products = 0, (), {}, frozenset(), "", 0
+    for kind, name, region, nbytes in events:
         tile = (region[0].start,) if region else ()
         if kind == "kernel":
-            place = {}
+            kernel, place = name, {}
         elif kind == "drop":
             place = {held: where for held, where in place.items() if held != name}
-        elif kind == "load" and name == "Q":  # the visit before is over: its tiles are about to be replaced
-            place = {held: where for held, where in place.items() if held in ABOVE}
+        elif kind == "load" and name in "QK" and "Q" in place and "K" in place:  # the visit before is over: its tiles
+            stay = ABOVE if name == "Q" else LEFT  # are about to be replaced
+            place = {held: where for held, where in place.items() if held in stay}
         elif kind == "store":
             written = written | {(name, tile[0])}
         if kind == "load":
@@ -88,12 +111,36 @@ def _run(Br, Bc, causal):
             tile = (place["Q"], place["K"]) if name == "P_ij" else (place["K" if name.endswith("_j") else "Q"],)
             place = {**place, name.removesuffix("_j"): tile[0]}
         if name == "P_ij" and kind == "hold":
-            kind, rebuilt = "rebuild", (*rebuilt, tile)
+            kind, rebuilt, products = "rebuild", (*rebuilt, tile), products + 1 + len(USES[kernel])
         if kind in ("load", "store", "rebuild"):
             moved += nbytes if kind != "rebuild" else 0
-            steps.append(Step(kind, name, tile, moved, rebuilt, place, written))
+            steps.append(Step(kind, name, tile, moved, rebuilt, place, written, kernel, products))
     steps[-1] = steps[-1]._replace(place={})
     return steps
+
+
+def retold(events):
+    """Events counted in the kernels of ``flashlab.kernels.backward``, of one head, in the words of ``record``.
+
+    A kernel's registers are not on its bill: where gradients begin to grow and P_ij is rebuilt follows from its loads.
+    """
+    for kind, name, region, nbytes in events:
+        if kind == "kernel":
+            place, done = {}, set()
+            yield Event(kind, name, (), 0)
+            continue
+        name = name.removesuffix("_log2")  # lse by another unit
+        place[name] = rows = region[-1 if name in ROWS else -2]
+        yield Event(kind, name, (rows,), nbytes)
+        if kind == "load" and name == "V" and "Q" not in place:
+            yield from (Event("hold", grown, (), 0) for grown in ("dK_j", "dV_j"))
+        elif kind == "load" and name == "Q" and "K" not in place:
+            yield Event("hold", "dQ", (), 0)
+        pairs = [{place.get(part) and place[part].start for part in side} for side in (("Q", "dO", *ROWS), ("K", "V"))]
+        now = tuple(next(iter(pair)) for pair in pairs)
+        if all(len(pair) == 1 for pair in pairs) and None not in now and now not in done:
+            done.add(now)
+            yield from (Event(kind, "P_ij", (), 0) for kind in ("hold", "drop"))
 
 
 def trace(state):
@@ -104,6 +151,14 @@ def trace(state):
 def count(state):
     """How many steps there are."""
     return len(trace(state)) - 1
+
+
+def _whole(state):
+    """The run of a state, against the pass that keeps P: four products a tile, not five, and for all tiles, masked or
+    not."""
+    N = len(_head()[0])
+    products = 4 * len(tiling.tiles(N, state.Br)) * len(tiling.tiles(N, state.Bc))
+    return Run(trace(state), N, state.Br, state.Bc, (kept(state.causal), products))
 
 
 @lru_cache(maxsize=16)
@@ -144,32 +199,38 @@ def bills():
     return told
 
 
-def build(fig):
-    stage = style.quiet(fig.add_axes((0.012, 0.39, 0.56, 0.595)))
+def build(fig, who=("P kept, in all", "P rebuilt, so far"), table=True):
+    """``who``: what is compared; without the ``table`` below, the figure is ``ABOVE_TABLE`` of the height."""
+
+    def up(y):
+        return y if table else 1 - (1 - y) / ABOVE_TABLE
+
+    stage = style.quiet(fig.add_axes((0.012, up(0.39), 0.56, up(0.985) - up(0.39))))
     stage.set(xlim=(-0.02, 1.86), ylim=(-0.03, 1.52), aspect="equal", anchor="NW")
     for name, x in LEFT.items():
         stage.text(x + _width(name) / 2, 1.02, name, ha="center", va="bottom", fontsize=9, color=style.INK,
-                   rotation=90 if name in ("lse", "delta") else 0)  # fmt: skip
+                   rotation=90 if name in ROWS else 0)  # fmt: skip
     for name, y in ABOVE.items():
         stage.text(SCORES - 0.02, y + THIN / 2, name, ha="right", va="center", fontsize=9, color=style.INK)
-    _table(fig)
+    if table:
+        _table(fig)
     _legend(stage)
-    fig.text(0.6, 0.955, "the backward pass, tile by tile", fontsize=12, weight="bold", **style.FONT)
-    meter = style.quiet(fig.add_axes((0.715, 0.42, 0.19, 0.26)))
+    fig.text(0.6, up(0.955), "the backward pass, tile by tile", fontsize=12, weight="bold", **style.FONT)
+    meter = style.quiet(fig.add_axes((0.715, up(0.42), 0.19, up(0.68) - up(0.42))))
     meter.set(xlim=(0, 1), ylim=(3.9, -0.7))
-    for y, words in zip(METER, ("P kept, in all", "P rebuilt, so far") * 2, strict=True):
+    for y, words in zip(METER, who * 2, strict=True):
         meter.text(-0.04, y, words, ha="right", va="center", fontsize=9, color=style.INK)
     for y, words in zip(METER[::2], ("bytes moved", "products of two tiles (violet: S again)"), strict=True):
         meter.text(-0.6, y - 0.62, words, va="center", fontsize=9, weight="bold", color=style.INK)
     look = {"height": 0.6, "align": "center"}
-    meter.barh(METER[:1], [1], color=style.STANDARD, **look)
     return {
         "strips": stage.add_collection(PolyCollection([], edgecolors=style.STANDARD, linewidths=0.6)),
         "cells": stage.add_collection(PolyCollection([], edgecolors=style.STANDARD, linewidths=0.6)),
         "moved": stage.add_patch(Rectangle((0, 0), 0, 0, facecolor="none", edgecolor=style.INK, lw=2)),
         "letter": stage.text(0, 0, "P", ha="center", va="center", fontsize=12, color=style.PAPER),
-        "event": fig.text(0.6, 0.905, "", va="top", fontsize=11, linespacing=1.5, **style.FONT),
-        "forgotten": fig.text(0.6, 0.765, "", va="top", fontsize=9.5, linespacing=1.5, **style.FONT),
+        "event": fig.text(0.6, up(0.905), "", va="top", fontsize=11, linespacing=1.5, **style.FONT),
+        "forgotten": fig.text(0.6, up(0.765), "", va="top", fontsize=9.5, linespacing=1.5, **style.FONT),
+        "whole": meter.barh(METER[:1], [0], color=style.STANDARD, **look)[0],
         "bytes": meter.barh(METER[1:2], [0], color=style.FLASH, **look)[0],
         "products_kept": meter.barh(METER[2:3], [0], color=style.STANDARD, **look)[0],
         "products": meter.barh(METER[3:], [0], color=style.FLASH, **look)[0],
@@ -187,7 +248,7 @@ def _legend(stage):
 
 
 def _width(name):
-    return THINNER if name in ("lse", "delta") else THIN
+    return THINNER if name in ROWS else THIN
 
 
 def _table(fig):
@@ -228,8 +289,13 @@ def say(quantity, value):
 
 
 def update(artists, state):
-    step, N = trace(state)[state.step], len(_head()[0])
-    rows, cols = (tiling.tiles(N, B) for B in (state.Br, state.Bc))
+    draw(artists, _whole(state), state.step)
+
+
+def draw(artists, run, at):
+    """Set the artists of ``build`` to step ``at`` of a ``Run``."""
+    step, N = run.steps[at], run.N
+    rows, cols = (tiling.tiles(N, B) for B in (run.Br, run.Bc))
     boxes = {(name, tile.start): _strip(name, tile, N) for name in LEFT for tile in rows}
     boxes |= {(name, tile.start): _strip(name, tile, N) for name in ABOVE for tile in cols}
     artists["strips"].set_verts([_corners(box) for box in boxes.values()])
@@ -245,29 +311,24 @@ def update(artists, state):
     if now:
         x, y, width, height = cells[now]
         artists["letter"].set_position((x + width / 2, y + height / 2))
-    artists["event"].set_text(_words(step, state))
-    forgotten = f"{len(step.rebuilt) - (now is not None)} of {_visits(state)} tiles of P"
+    artists["event"].set_text(_words(step, run))
+    forgotten = f"{len(step.rebuilt) - (now is not None)} of {len(run.steps[-1].rebuilt)} tiles of P"
     artists["forgotten"].set_text(f"{forgotten} rebuilt, used and forgotten;\nkept: none")
-    _meter(artists, step, state)
+    _meter(artists, step, run)
 
 
-def _meter(artists, step, state):
-    """Bytes and products so far against those of the whole pass with P kept: four products a tile, not five, and for
-    all tiles, masked or not."""
-    whole, visits, rebuilt, N = kept(state.causal), _visits(state), len(step.rebuilt), len(_head()[0])
-    standard = 4 * len(tiling.tiles(N, state.Br)) * len(tiling.tiles(N, state.Bc))
-    most = max(standard, 5 * visits)
-    told = (style.amount(whole), style.amount(step.moved), str(standard), str(5 * rebuilt))
-    ends = (1, step.moved / whole, standard / most, 5 * rebuilt / most)
-    for name, end in zip(("bytes", "products_kept", "products", "again"), (*ends[1:], rebuilt / most), strict=True):
-        artists[name].set_width(end)
+def _meter(artists, step, run):
+    """Bytes and products so far against those of the whole other pass."""
+    (whole, standard), last = run.other, run.steps[-1]
+    longest, most = max(whole, last.moved), max(standard, last.products)
+    told = (style.amount(whole), style.amount(step.moved), str(standard), str(step.products))
+    ends = (whole / longest, step.moved / longest, standard / most, step.products / most)
+    for bar, end in zip(("whole", "bytes", "products_kept", "products"), ends, strict=True):
+        artists[bar].set_width(end)
+    artists["again"].set_width(len(step.rebuilt) / most)
     for text, end, words in zip(artists["amounts"], ends, told, strict=True):
         text.set_text(words)
         text.set_x(end + 0.03)
-
-
-def _visits(state):
-    return len(trace(state)[-1].rebuilt)
 
 
 def _strip(name, tile, N):
@@ -291,30 +352,37 @@ def _shade(name, at, step):
 def _cell(cell, now, step):
     if cell == now:
         return to_rgba(style.P)
-    return to_rgba(style.P, 0.16) if cell in step.rebuilt else to_rgba(style.PAPER)
+    return to_rgba(style.P, 0.16 * times) if (times := step.rebuilt.count(cell)) else to_rgba(style.PAPER)
 
 
-def _words(step, state):
+def _words(step, run):
     if not step.kind:
         return "Q, K, V, O, lse and dO are in slow memory;\nP is nowhere"
-    i, j = step.tile[0] // state.Br, step.tile[-1] // state.Bc
+    i, j = step.tile[0] // run.Br, step.tile[-1] // run.Bc
     if step.kind == "rebuild":
-        return f"rebuild P({i}, {j}) = exp(S({i}, {j}) − lse({i})),\nuse it for dV, dP, dQ and dK"
+        *uses, last = USES[step.kernel]
+        return f"rebuild P({i}, {j}) = exp(S({i}, {j}) − lse({i})),\nuse it for {', '.join(uses)} and {last}"
     which = j if step.name in ABOVE else i
-    if (step.kind, step.name) == ("load", "O"):
+    if (step.kind, step.name, step.kernel) == ("load", "O", "program"):
         return f"load O({which}): first visit of these rows,\ndelta({which}) = rowsum(dO({which}) ∘ O({which}))"
-    if (step.kind, step.name) == ("store", "dQ"):
-        return f"store dQ({which}), with what K({step.place['K'] // state.Bc}) adds to it"
-    return f"{step.kind} {step.name}({which})"
+    if (step.kind, step.name, step.kernel) == ("store", "dQ", "program"):
+        return f"store dQ({which}), with what K({step.place['K'] // run.Bc}) adds to it"
+    return f"{step.kind} {step.name}({which}){'' if step.kernel == 'program' else f',{chr(10)}in {step.kernel}'}"
+
+
+def _progress(step, run):
+    """What has been done by now, in a sentence's words."""
+    words = _words(step, run).replace("\n", " ")
+    return f"{words}. {len(step.rebuilt)} of {len(run.steps[-1].rebuilt)} tiles of P rebuilt"
 
 
 def describe(state):
-    step = trace(state)[state.step]
-    words = f"Backward pass of {len(_head()[0])} tokens, tiles of {state.Br} × {state.Bc}"
+    run = _whole(state)
+    step = run.steps[state.step]
+    words = f"Backward pass of {run.N} tokens, tiles of {state.Br} × {state.Bc}"
     words += f"{', causal' if state.causal else ''}, step {state.step} of {count(state)}: "
-    words += _words(step, state).replace("\n", " ")
-    words += f". {len(step.rebuilt)} of {_visits(state)} tiles of P rebuilt; {style.amount(step.moved)} moved"
-    words += f", where a pass that keeps P moves {style.amount(kept(state.causal))}."
+    words += f"{_progress(step, run)}; {style.amount(step.moved)} moved"
+    words += f", where a pass that keeps P moves {style.amount(run.other[0])}."
     for who, values in bills():
         told = ", ".join(f"{say(q, a)} and {say(q, b)}" for q, (a, b) in values.items())
         words += f" {who[0].upper()}{who[1:]}, standard and fused: {told}."
@@ -334,3 +402,35 @@ def explore(state=State()):
         Bc=Slide((64, 128, 256)),
         causal=Toggle("causal"),
     )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The state of a replay: its run does not change."""
+
+    step: int = 0
+
+
+def replay(events, other, N, Br, Bc, state=Replayed()):
+    """The same picture of the Triton kernels, for a head of N tokens.
+
+    events: those of ``flashlab.kernels.backward`` with tiles of Br x Bc, as its bill has them; other: those of
+    ``recompute.backward``, that the kernels are held against.
+    """
+    last = record(other)[-1]
+    run = Run(record(retold(events)), N, Br, Bc, (last.moved, last.products))
+    return controls.explore(
+        style.figure(9.9, 6.6 * ABOVE_TABLE),
+        partial(build, who=("lesson 08, in all", "kernels, so far"), table=False),
+        lambda artists, state: draw(artists, run, state.step),
+        lambda state: _say(run, state.step),
+        state,
+        step=Scrub(lambda _: len(run.steps) - 1, "step"),
+    )
+
+
+def _say(run, at):
+    step, (whole, products) = run.steps[at], run.other
+    words = f"The kernels, step {at} of {len(run.steps) - 1}: {_progress(step, run)}; {style.amount(step.moved)} moved"
+    words += f" and {step.products} products of two tiles, where lesson 08 moves {style.amount(whole)}"
+    return f"{words} and makes {products} products, in all."

@@ -8,7 +8,8 @@ import pytest
 from figures import recomputation as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab import recompute
+from flashlab import recompute, tiling
+from flashlab.memory import Memory
 
 CHOICES = {"Br": (64, 128, 256), "Bc": (64, 128, 256), "causal": (False, True)}
 
@@ -91,3 +92,46 @@ def test_a_measurement_is_drawn_once_it_is_there(tmp_path, monkeypatch, counters
     Canvas(style.figure(9.9, 6.6), figure.build, figure.update).png(figure.State())
 
 
+
+
+def loop_and_kernels(causal):
+    """Events of lesson 08's loop and of the kernels on the figure's head, in tiles of 128."""
+    backward = pytest.importorskip("flashlab.kernels.backward")
+    torch = pytest.importorskip("torch")
+    from flashlab.kernels.bill import bill
+    from flashlab.kernels.configurations import Configuration
+
+    arrays = figure._head()
+    O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, causal=causal)
+    memory = Memory(record=True)
+    recompute.backward(*arrays[:3], O, lse, arrays[3], 128, 128, causal=causal, memory=memory)
+    Q, K, V, dO, O, lse = (torch.tensor(x)[None, None] for x in (*arrays, O, lse))
+    names = ("row_constants", "key_value_gradients", "query_gradients")
+    choose = dict.fromkeys(names, Configuration(128, 128, 4, 1)).get
+    grown = [torch.empty_like(x) for x in (Q, K, V)]
+    return memory, bill(backward.run, *grown, dO, None, Q, K, V, O, lse, causal, 32**-0.5, choose)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_replay_rebuilds_each_tile_in_both_kernels_and_moves_what_is_billed(causal):
+    loop, kernels = loop_and_kernels(causal)
+    steps = figure.record(figure.retold(kernels.events))
+    visited = figure.record(loop.events)[-1].rebuilt
+    for kernel in ("key_value_gradients", "query_gradients"):
+        rebuilt = [step.tile for step in steps if step.kind == "rebuild" and step.kernel == kernel]
+        assert sorted(rebuilt) == sorted(visited)
+    assert steps[-1].moved == kernels.moved
+    assert steps[-1].products == 7 * len(visited)
+    assert steps[-1].written == {(name, at) for name in ("lse", *figure.RESULTS) for at in range(0, 512, 128)}
+
+
+def test_replay_can_be_scrubbed_and_says_the_bill_in_the_end():
+    loop, kernels = loop_and_kernels(False)
+    shown = figure.replay(kernels.events, loop.events, 512, 128, 128)
+    for step in range(0, shown.widgets["step"].max + 1, 9):
+        shown.set(step=step)
+    shown.set(step=shown.widgets["step"].max)
+    said = shown._describe(shown.state)
+    for words in ("32 of 32", style.amount(kernels.moved), style.amount(loop.moved), "112 products", "80 products"):
+        assert words in said
+    assert shown._canvas.artists["products"].get_width() == 1
