@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from flashlab.kernels import DEVICE, backward, forward, forward_overlapped, tiles
+from flashlab.kernels import DEVICE, backward, forward, forward_specialized, tiles
 from flashlab.kernels.configurations import configuration
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -72,7 +72,7 @@ def _attention(q, k, v, causal, scale):
         return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     c = configuration("forward", q, k, v, causal)
-    (forward_overlapped if c.overlapped else forward).run(o, lse, q, k, v, causal, scale, c)
+    (forward_specialized if c.specialized else forward).run(o, lse, q, k, v, causal, scale, c)
     return o, lse
 
 

@@ -10,7 +10,6 @@ class Configuration(NamedTuple):
     Bc: int
     warps: int
     stages: int
-    overlapped: bool = False
     specialized: bool = False
 
 

@@ -70,7 +70,7 @@ def attention_forward(
             m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, hk, start, last_seen, scale_log2, Bc, True, precision)
 
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
-    tiles.store(O, b, h, i * Br, O_i / l_safe[:, None], Br, width_v)
+    tiles.store(O, b, h, i * Br, O_i * (1 / l_safe)[:, None], Br, width_v)
     LN2: tl.constexpr = 0.6931471805599453
     lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
     tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
