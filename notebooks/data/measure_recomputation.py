@@ -123,7 +123,8 @@ def count(name):
         raise RuntimeError(" ".join((run.stdout + run.stderr).split())[-400:])
     kernels = {}
     for row in csv.DictReader(lines[table[0]:]):
-        said = re.sub(r"[<(].*", "", row["Kernel Name"].removeprefix("void "))
+        said = re.sub(r"(<unnamed>|\(anonymous namespace\))::", "", row["Kernel Name"].removeprefix("void "))
+        said = re.sub(r"[<(].*", "", said)
         kernel = kernels.setdefault(row["ID"], {"kernel": said})
         for counter, metric in COUNTERS.items():
             if row["Metric Name"] == metric:
