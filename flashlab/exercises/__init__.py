@@ -14,4 +14,5 @@ LESSONS = (
     "first_triton_kernel",
     "triton_forward",
     "triton_backward",
+    "attention_in_a_model",
 )

@@ -46,6 +46,8 @@ def _run(call):
 def _on_cpu(tree):
     if isinstance(tree, dict):
         return {name: _on_cpu(leaf) for name, leaf in tree.items()}
+    if hasattr(tree, "_fields"):
+        return type(tree)(*map(_on_cpu, tree))
     if isinstance(tree, (list, tuple)):
         return type(tree)(_on_cpu(leaf) for leaf in tree)
     return tree.cpu() if isinstance(tree, torch.Tensor) else tree
