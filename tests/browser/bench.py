@@ -41,11 +41,15 @@ def latencies(figure):
     field = next((field for field in figure.fields if figure.kind(field) == "slider"), figure.fields[-1])
     there, back = KEYS[figure.kind(field)]
     times = []
-    while len(times) < PRESSES:
-        if (ms := figure.press(field, *there)) is None:
-            there, back = back, there  # it was at the end
-        else:
+    for _ in range(4 * PRESSES):  # not every step of a slider need change the picture
+        before = figure.position(field)
+        ms = figure.press(field, *there)
+        if ms is not None:
             times.append(ms)
+        elif figure.position(field) == before:
+            there, back = back, there  # it was at the end
+        if len(times) == PRESSES:
+            break
     return field, times
 
 

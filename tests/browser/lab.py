@@ -179,6 +179,10 @@ class Figure:
         name = handle.evaluate("node => node.tagName")
         return {"SELECT": "menu", "INPUT": "box"}.get(name, "slider")
 
+    def position(self, field) -> str | None:
+        """Where a slider's handle stands."""
+        return self.control(field).get_attribute("aria-valuenow")
+
     def shown(self) -> tuple[str, str]:
         """The picture's pixels (a digest of its file) and the words below it, once both stand still."""
         return self.picture.evaluate(SETTLED), self.root.locator(".flashlab-caption").inner_text()
