@@ -124,7 +124,7 @@ def test_a_kernels_events_are_replayed():
     explorer = figure.replay({"a kernel": events, "the same again": events}, 6, 5)
     for step in (0, 50, 100):
         explorer.widgets["step"].value = step
-    assert repr(explorer) == "a kernel: program 1 of 2, 0 B of 256 B; the same again: program 1 of 2, 0 B of 256 B."
+    assert repr(explorer) == "a kernel: program 1 of 2, 96 B of 256 B; the same again: program 1 of 2, 96 B of 256 B."
 
 
 def test_an_empty_recording_says_so():
