@@ -31,8 +31,9 @@ logging.getLogger("flashlab").info(
 
 from flashlab.kernels import interpreter  # noqa: E402
 from flashlab.kernels.attention import flash_attention  # noqa: E402
+from flashlab.kernels.configurations import configuration  # noqa: E402
 
 if INTERPRETED:
     interpreter.install()
 
-__all__ = ["DEVICE", "INTERPRETED", "flash_attention", "tl", "triton"]  # triton from here comes decided
+__all__ = ["DEVICE", "INTERPRETED", "configuration", "flash_attention", "tl", "triton"]  # triton from here comes decided

@@ -1,6 +1,29 @@
-"""Which tiles, warps and pipeline stages a kernel is launched with."""
+"""Which tiles, warps and pipeline stages a kernel is launched with: looked up in configs.json, and never searched for.
 
+For cards that were measured, the file says what was fastest, and how and when that was found. For all others it has a
+list for each kernel and width of a head, and the first entry that fits the card's shared memory is taken. What fits is
+computed before the launch (``shared_bytes``), so there is none that fails for want of it, from 64 KB on.
+"""
+
+import functools
+import json
+from importlib import resources
 from typing import NamedTuple
+
+import torch
+import triton
+
+from flashlab.kernels import tiles
+
+INTERPRETED_ROWS = 64  # of a tile in the interpreter, where any tile fits and few large ones are quickest
+CONFIGS = json.loads(resources.files("flashlab.kernels").joinpath("configs.json").read_text(encoding="utf-8"))
+
+
+class Card(NamedTuple):
+    """What of a GPU decides what runs on it."""
+
+    capability: tuple[int, int]
+    shared_bytes: int  # the most that one program may have
 
 
 class Configuration(NamedTuple):
@@ -10,12 +33,68 @@ class Configuration(NamedTuple):
     Bc: int
     warps: int
     stages: int
-    specialized: bool = False
+    specialized: bool = False  # forward only: the kernel of ``forward_specialized``
+    why: str = ""
 
 
 def configuration(kernel, q, k, v, causal):
+    """The ``Configuration`` that a kernel runs with on these tensors, with the reason in its field ``why``.
+
+    Args:
+        kernel: "forward", "row_constants", "key_value_gradients" or "query_gradients".
+        q, k, v: as for ``flash_attention``; only device, dtype and shapes are looked at. causal: bool.
+    """
     if kernel == "row_constants":
-        return Configuration(64, 0, 4, 1)
-    if q.is_cuda and q.dtype.itemsize == 4:
-        return Configuration(16, 32, 8, 1)
-    return Configuration(64, 64, 8 if q.shape[-1] > 128 else 4, 2)
+        return Configuration(64, 0, 4, 1, why="it only streams: any tile will do")
+    if not q.is_cuda:
+        return Configuration(INTERPRETED_ROWS, INTERPRETED_ROWS, 4, 1, why="in the interpreter any tile fits")
+    true_float32 = tiles.precision_of(q) == "ieee"
+    return choose(kernel, card(q.device), q.dtype, true_float32, q.shape[3], v.shape[3], causal, k.shape[2])
+
+
+@functools.cache
+def card(device):
+    """The ``Card`` behind a torch device."""
+    properties = torch.cuda.get_device_properties(device)
+    return Card((properties.major, properties.minor), properties.shared_memory_per_block_optin)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose(kernel, card, dtype, true_float32, d, dv, causal, Nk):
+    """As ``configuration``, from plain values: so that it can be asked for a card that is not here."""
+    width = max(tiles.width_of(d), tiles.width_of(dv))
+    for measured in CONFIGS["measured"]:
+        if tuple(measured["capability"]) != card.capability or str(dtype) not in measured["dtypes"]:
+            continue
+        same_triton = triton.__version__.split(".")[:2] == measured["triton"].split(".")[:2]
+        for row in measured["rows"]:
+            fits = row["kernel"] == kernel and row["width"] == width and row["causal"] == causal and Nk >= row["N_from"]
+            # How the compiler specializes warps changes from version to version, and a mistake of its does not show.
+            if fits and (same_triton or not row.get("specialized")):
+                why = f"fastest for N >= {row['N_from']} on {measured['device']}, {measured['date']}"
+                return Configuration(*_launch(row), row.get("specialized", False), why)
+    products = "plain" if true_float32 or card.capability < (8, 0) else "tensor"
+    itemsize = 4 if products == "plain" else dtype.itemsize  # without tensor cores, operands are widened
+    for row in CONFIGS["unmeasured"]["rows"]:
+        fits = (row["kernel"], row["products"], row["bytes"]) == (kernel, products, itemsize) and width <= row["width"]
+        c = Configuration(*_launch(row))
+        needed = shared_bytes(kernel, c, width, itemsize)
+        if fits and row.get("major", card.capability[0]) == card.capability[0] and needed <= card.shared_bytes:
+            return c._replace(why=f"not measured: the first listed that fits, {needed} of {card.shared_bytes} bytes")
+    raise ValueError(f"no configuration of {kernel} for heads of {width} columns fits {card.shared_bytes} bytes")
+
+
+def shared_bytes(kernel, c, width, itemsize):
+    """The most shared memory that a kernel takes with tiles of this width, as a bound; the tests compile and compare.
+
+    Two tiles stay for the whole program (Q alone in the forward pass), and two stream past, each stages times; without
+    a pipeline they come one after the other. On top come barriers, and scratch for turning tiles over.
+    """
+    streamed, kept = (c.Br, c.Bc) if kernel == "key_value_gradients" else (c.Bc, c.Br)
+    tiles_kept = 1 if kernel == "forward" else 2
+    tiles_streamed = 1 if c.stages == 1 else 2 * c.stages
+    return itemsize * width * (tiles_kept * kept + tiles_streamed * streamed) + 8 * c.stages * c.Br + 2048
+
+
+def _launch(row):
+    return row["Br"], row["Bc"], row["warps"], row["stages"]
