@@ -6,6 +6,8 @@ mistakes would, the check says which. ``python -m flashlab.check`` prints how fa
 """
 
 import inspect
+import textwrap
+from textwrap import shorten
 
 from flashlab import judge, progress
 from flashlab.exercise import Case, Exercise, Mistake, Question, edited, every, find
@@ -60,7 +62,7 @@ class Source(str):
 
 def show(function) -> None:
     """Display the source of a function, class or Triton kernel of flashlab: prose and code cannot drift apart."""
-    source = Source(inspect.getsource(getattr(function, "fn", function)).rstrip())
+    source = Source(textwrap.dedent(inspect.getsource(getattr(function, "fn", function))).rstrip())
     try:
         from IPython.display import display
     except ImportError:
@@ -75,7 +77,7 @@ def overview() -> None:
     for name, exercise in exercises.items():
         entry = tried.get(name)
         mark, said = ("○", "") if entry is None else ("✓", "") if entry["solved"] else ("✗", entry["said"])
-        last = said.split("\n")[-1][:70]
+        last = shorten(said.split("\n")[-1].removeprefix("It looks like this: "), 70, placeholder=" …")
         print(f"{mark} {name:36} {'*' * exercise.level:4} {exercise.minutes:3} min   {last}".rstrip())
     solved = sum(tried.get(name, {}).get("solved", False) for name in exercises)
     print(f"{solved} of {len(exercises)} solved")
@@ -99,7 +101,14 @@ def _judge(question, answer):
     for wrong, why in question.wrong:
         if _same(answer, wrong, question.rel):
             return False, f": not {answer}. {why}"
-    return False, f": not {answer!r}. A hint may help."
+    return False, f": not {answer!r}. {_wanted(question, answer)}A hint may help."
+
+
+def _wanted(question, answer):
+    """What kind of answer a question wants, where it got one of another kind."""
+    if isinstance(question.answer, str):
+        return f"Choose one of {', '.join(sorted({question.answer, *(wrong for wrong, _ in question.wrong)}))}. "
+    return "A number is wanted. " if isinstance(answer, str) else ""
 
 
 def _same(answer, expected, rel):

@@ -11,6 +11,7 @@ import inspect
 import io
 import threading
 from collections.abc import Callable
+from itertools import islice
 
 import numpy as np
 
@@ -61,10 +62,11 @@ def _hold(exercise, attempt, args):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after, equal_nan=True):
             raise Problem(f"{inputs}\n  it changed its inputs; make new arrays instead.")
     plain, exact = exercise.run(exercise.reference)(*copy.deepcopy(args)), exercise.truth()(*_map(_widen, args))
-    names = getattr(plain, "_fields", None) or [""] * len(_leaves(plain))
+    number = len(_leaves(plain))
+    names = getattr(plain, "_fields", None) or ([""] if number == 1 else [f"result[{at}]" for at in range(number)])
     yours = _leaves(result)
-    if len(yours) != len(names):
-        raise Problem(f"  expected {len(names)} result(s), got {_describe(result)}.")
+    if len(yours) != number or result is None:
+        raise Problem(f"  expected {number} result{'s' if number > 1 else ''}, got {_describe(result)}")
     for field, mine, rounded, true in zip(names, yours, _leaves(plain), _leaves(exact), strict=True):
         _compare(inputs, field, _array(mine), np.asarray(rounded), np.asarray(true))
 
@@ -74,7 +76,7 @@ def _compare(inputs, field, yours, rounded, true):
     if yours.shape != true.shape:
         raise Problem(f"{inputs}\n  expected shape {true.shape}, {what} has {yours.shape}.")
     if not np.issubdtype(yours.dtype, np.number) and yours.dtype != bool:
-        raise Problem(f"{inputs}\n  expected numbers, {what} holds {yours.dtype}.")
+        raise Problem(f"{inputs}\n  expected numbers, {what} is {yours.tolist()!r}.")
     finite = np.isfinite(true)
     eps = np.finfo(rounded.dtype).eps if np.issubdtype(rounded.dtype, np.floating) else 0
     limit = 2 * _largest(rounded[finite] - true[finite]) + 8 * eps * _largest(true[finite])
@@ -84,15 +86,15 @@ def _compare(inputs, field, yours, rounded, true):
 
 
 def _recognise(exercise, attempt):
-    """What the known mistake says that answers as the try does: where it is wrong first, and most often elsewhere."""
+    """What the known mistake says that goes wrong first where the try does, alike, and most often alike elsewhere."""
     cases = exercise.cases()
     first = next(at for at, case in enumerate(cases) if not _agrees(exercise, attempt, case.args))
     tried = [_outcome(exercise.run(attempt), case.args) for case in cases]
     alike = {}
     for mistake in exercise.mistakes:
-        wrong = exercise.run(mistake.function(exercise.reference))
-        if _equal(_outcome(wrong, cases[first].args), tried[first]):
-            same = [_equal(_outcome(wrong, case.args), it) for case, it in zip(cases, tried, strict=True)]
+        wrong = mistake.function(exercise.reference)
+        same = (_equal(_outcome(exercise.run(wrong), case.args), it) for case, it in zip(cases, tried, strict=True))
+        if all(islice(same, first + 1)) and not _agrees(exercise, wrong, cases[first].args):
             alike.setdefault(sum(same), mistake.says)
     return alike[max(alike)] if alike else None
 
@@ -107,19 +109,20 @@ def _agrees(exercise, attempt, args):
 
 def _equal(a, b):
     """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
-    if isinstance(a, type) or isinstance(b, type):
-        return a is b
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and a == b
     return len(a) == len(b) and all(
-        x.shape == y.shape and np.allclose(x, y, 1e-4, 1e-6, equal_nan=True) for x, y in zip(a, b, strict=True)
+        x.shape == y.shape and np.allclose(x, y, 1e-4, 1e-6 * min(1, _largest(y[np.isfinite(y)])), equal_nan=True)
+        for x, y in zip(a, b, strict=True)
     )
 
 
 def _outcome(function, args):
-    """The arrays that a function returns, or the type of what it raises."""
+    """The arrays that a function returns, or what it raises, in words without its own name."""
     try:
         return [np.asarray(leaf, dtype=float) for leaf in _leaves(function(*copy.deepcopy(args)))]
     except BaseException as error:
-        return type(error)
+        return f"{type(error).__name__}: {str(error).split(': ', 1)[-1]}"
 
 
 def _in_time(function, *args):
@@ -164,7 +167,7 @@ def _array(value):
     try:
         return np.asarray(value)
     except Exception:
-        raise Problem(f"  expected an array, got {_describe(value)}.") from None
+        raise Problem(f"  expected an array, got {_describe(value)}") from None
 
 
 def _largest(difference):
@@ -172,7 +175,11 @@ def _largest(difference):
 
 
 def _describe(value):
-    return "None: does it return its result?" if value is None else f"a {type(value).__name__}"
+    if value is None:
+        return "None: does it return its result?"
+    name = type(value).__name__
+    many = f" of {len(_leaves(value))}" if isinstance(value, tuple) else ""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{many}."
 
 
 def _inputs(reference, args):

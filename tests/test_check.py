@@ -88,6 +88,22 @@ def test_a_question_says_why(capsys):
     assert said(capsys, None, "online.keep").startswith("✗")
 
 
+def test_an_answer_of_another_kind_is_told_what_is_wanted(capsys):
+    assert "A number is wanted." in said(capsys, "4", "start_here.twice")
+    assert "Choose one of falls, rises, stays." in said(capsys, "Stays", "memory_hierarchy.longer")
+
+
+def test_a_try_that_returns_no_number_is_told_so(capsys):
+    assert "expected 1 result, got None: does it return its result?" in said(capsys, print, "start_here.first")
+    assert "your result is '2 bytes'" in said(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
+
+
+def test_tiny_numbers_are_told_apart(capsys):
+    """Half a microsecond is not zero: the bytes were not left out, all fractions were."""
+    text = said(capsys, lambda F, n, f, b: max(F // f, n // b), "memory_hierarchy.seconds")
+    assert "It looks like this: // drops the fraction" in text
+
+
 def test_hints_come_in_three_layers(capsys):
     hint("online.merge", 3)
     assert capsys.readouterr().out.startswith("Hint 3 of 3")

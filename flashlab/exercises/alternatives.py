@@ -31,6 +31,7 @@ share = Question(
     ),
     wrong=(
         (0.0625, "That is the share of the FLOPs. But each key and value that is left is fetched for one query alone."),
+        (98, "In per cent, yes. As a share, where 1 is as many as standard attention, it is 0.98."),
         (0.5, "It would be, were d half as large. Each pair that is left costs 2·d = 64 numbers, not 32."),
     ),
     rel=0.1,
@@ -66,6 +67,13 @@ reach = Exercise(
         Mistake("there are only N keys: the stop must not exceed N.", "min(stop + w, N)", "stop + w"),
         Mistake("the window looks both ways: the tile also sees w keys before it.", "max(start - w, 0)", "start"),
         Mistake("the window looks both ways: the tile also sees w keys after it.", "min(stop + w, N)", "stop"),
+        Mistake("the window is missing: the tile also sees w keys before and after it.",
+                "max(start - w, 0), min(stop + w, N)", "start, stop"),
+        Mistake("w is the reach to either side, not the width of the whole window.",
+                "max(start - w, 0), min(stop + w, N)", "max(start - w // 2, 0), min(stop + w // 2, N)"),
+        Mistake("the tile's last query is stop - 1, not start: it sees further.",
+                "min(stop + w, N)", "min(start + w + 1, N)"),
+        Mistake("a stop is one more than the last key, so it may be N.", "min(stop + w, N)", "min(stop + w, N - 1)"),
     ),
 )
 
@@ -108,5 +116,15 @@ features = Exercise(
                 "/ len(omega) ** 0.5", "/ len(omega)"),
         Mistake("divide by the square root of r, the number of directions: a sum is to become a mean.",
                 " / len(omega) ** 0.5", ""),
+        Mistake("divided by √d: r is the number of directions.", "/ len(omega) ** 0.5", "/ X.shape[1] ** 0.5"),
+        Mistake("the squared lengths go with the rows: keepdims=True makes a column of them.",
+                "log_features(X, omega)", "X @ omega.T - (X * X).sum(-1) / 2"),
+        Mistake("one length for all vectors: sum along the last axis only.",
+                "log_features(X, omega)", "X @ omega.T - (X * X).sum() / 2"),
+        Mistake("the length of omega was taken: half of the squared length of x is to be subtracted.",
+                "log_features(X, omega)", "X @ omega.T - (omega * omega).sum(-1) / 2"),
+        Mistake("the exponential is missing.", "np.exp(log_features(X, omega))", "log_features(X, omega)"),
+        Mistake("a maximum was subtracted, as in a softmax, but no division takes it out again.",
+                "log_features(X, omega)", "log_features(X, omega) - log_features(X, omega).max()"),
     ),
 )

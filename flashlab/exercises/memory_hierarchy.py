@@ -50,6 +50,12 @@ seconds = Exercise(
         Mistake("the arithmetic was left out.", "max(flops / flop_rate, nbytes / byte_rate)", "nbytes / byte_rate"),
         Mistake("the rates were exchanged: each amount goes with its own.",
                 "max(flops / flop_rate, nbytes / byte_rate)", "max(flops / byte_rate, nbytes / flop_rate)"),
+        Mistake("upside down: FLOP divided by FLOP/s are seconds.",
+                "flops / flop_rate, nbytes / byte_rate", "flop_rate / flops, byte_rate / nbytes"),
+        Mistake("multiplied: FLOP divided by FLOP/s are seconds.",
+                "flops / flop_rate, nbytes / byte_rate", "flops * flop_rate, nbytes * byte_rate"),
+        Mistake("// drops the fraction, and here most times are a small fraction of a second: divide with /.",
+                "flops / flop_rate, nbytes / byte_rate", "flops // flop_rate, nbytes // byte_rate"),
     ),
 )  # fmt: skip
 
@@ -71,9 +77,13 @@ intensity = Exercise(
         "return 2 * N * N * d / (2 * (2 * N * d + N * N))",
     ),
     mistakes=(
-        Mistake("a product and a sum are two FLOPs.", "2 * N * N * d", "N * N * d"),
-        Mistake("entries were counted, not bytes: a float16 has 2 of them.",
+        Mistake("half of what it should be: a product and a sum are two FLOPs, and a float16 has 2 bytes, not 4.",
+                "2 * N * N * d", "N * N * d"),
+        Mistake("twice what it should be: count bytes, not entries (a float16 has 2), and the FLOPs of one product.",
                 "2 * (2 * N * d + N * N)", "2 * N * d + N * N"),
+        Mistake("d products take only d − 1 sums. But it is the custom to count 2·d FLOPs: the first adds to 0.",
+                "2 * N * N * d", "N * N * (2 * d - 1)"),
+        Mistake("each score is a sum of d products.", "2 * N * N * d", "2 * N * N"),
         Mistake("the scores S were left out: this kernel writes them to slow memory.",
                 "2 * N * d + N * N", "2 * N * d"),
         Mistake("Q or K was left out: both are read.", "2 * N * d + N * N", "N * d + N * N"),

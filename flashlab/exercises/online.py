@@ -71,6 +71,8 @@ keep = Question(
     wrong=(
         (1, "The sum alone is not enough: two sums taken relative to different maxima cannot be added. Read on."),
         ("all", "That would be safe, but the first block is to be forgotten. Far less will do. Read on."),
+        (12, "That is all of it, but the first block is to be forgotten. Far less will do. Read on."),
+        (3, "One too many, as long as it is about the denominator. What would the third be for? Read on."),
     ),
 )
 
@@ -102,6 +104,31 @@ update = Exercise(
             "np.exp(np.where(m_i == -np.inf, -np.inf, m_safe - m_i))",
         ),
         Mistake(
+            "rescaled by the inverse: the factor is e^(m_old − m_new), never above 1.",
+            "np.exp(m_i - m_safe)",
+            "np.exp(m_safe - m_i)",
+        ),
+        Mistake(
+            "alpha is [Br] and O_i is [Br, dv]: alpha[:, None] makes a column of it.",
+            "alpha[:, None] * O_i",
+            "alpha * O_i",
+        ),
+        Mistake(
+            "O was divided by l: it stays a plain sum until all keys have come.",
+            "State(m_new, l_i, O_i)",
+            "State(m_new, l_i, O_i / l_i[:, None])",
+        ),
+        Mistake(
+            "the old maximum was returned, but the sums are relative to m_new.", "State(m_new,", "State(m_i,"
+        ),
+        Mistake(
+            "the block was measured by its own maximum, the past by m_new: subtract m_new from both.",
+            "S_ij - m_safe[:, None]",
+            "S_ij - S_ij.max(-1, keepdims=True)",
+        ),
+        Mistake("one maximum for all rows: each row has its own.", "S_ij.max(-1, initial", "S_ij.max(initial"),
+        Mistake("the values were weighted with scores: weight them with exponentials.", "P_ij @ V_j", "S_ij @ V_j"),
+        Mistake(
             "the maximum of the block alone was used: keep the larger of it and m_i.",
             "np.maximum(m_i, S_ij.max(-1, initial=-np.inf))",
             "S_ij.max(-1, initial=-np.inf)",
@@ -121,7 +148,7 @@ merge = Exercise(
     hints=(
         "Both sides must be brought to the same reference before they can be added. Which one is safe for both?",
         "With m = max(a.m, b.m), side a is multiplied by exp(a.m - m) and side b by exp(b.m - m): l and O alike.",
-        "As in update, put 0 for m where m is -inf. Then State(m, alpha * a.l + beta * b.l, "
+        "In exp(a.m - m) put 0 for m where m is -inf, as in lesson 03. Then State(m, alpha * a.l + beta * b.l, "
         "alpha[:, None] * a.O + beta[:, None] * b.O).",
     ),
     mistakes=(
@@ -142,6 +169,26 @@ merge = Exercise(
             "the outputs were not rescaled: O needs the same factors as l.",
             "alpha[:, None] * a.O + beta[:, None] * b.O",
             "a.O + b.O",
+        ),
+        Mistake(
+            "rescaled by the inverse: the factors are e^(m_a − m) and e^(m_b − m), never above 1.",
+            "np.exp(a.m - m_safe), np.exp(b.m - m_safe)",
+            "np.exp(m_safe - a.m), np.exp(m_safe - b.m)",
+        ),
+        Mistake(
+            "the factors are exchanged: each side is rescaled from its own maximum.",
+            "np.exp(a.m - m_safe), np.exp(b.m - m_safe)",
+            "np.exp(b.m - m_safe), np.exp(a.m - m_safe)",
+        ),
+        Mistake(
+            "alpha is [Br] and O is [Br, dv]: alpha[:, None] makes a column of it.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "alpha * a.O + beta * b.O",
+        ),
+        Mistake(
+            "O was divided by l: it stays a plain sum until all keys have come.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "(alpha[:, None] * a.O + beta[:, None] * b.O) / (alpha * a.l + beta * b.l)[:, None]",
         ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
     ),
@@ -164,5 +211,11 @@ finish = Exercise(
         Mistake("lse is in units of log₂: use the natural logarithm.", "np.log(l_safe)", "np.log2(l_safe)"),
         Mistake("the output was not divided by l.", "state.O / l_safe[:, None]", "state.O"),
         Mistake("0 / 0 is NaN: where l is 0, divide by 1.", "np.where(state.l == 0, 1, state.l)", "state.l"),
+        Mistake("m was returned in the place of lse = m + log l.", "state.m + np.log(l_safe)", "state.m"),
+        Mistake("the logarithm was subtracted: lse = m + log l.", "state.m + np.log", "state.m - np.log"),
+        Mistake(
+            "e^m overflows: log(e^m · l) is m + log l.", "state.m + np.log(l_safe)", "np.log(np.exp(state.m) * l_safe)"
+        ),
+        Mistake("a row that met no key has lse −∞, not 0.", "state.l == 0, -np.inf,", "state.l == 0, 0,"),
     ),
 )

@@ -54,6 +54,8 @@ heads = Question(
         (40, "That is float32. Float16 has 2 bytes."),
         (20000, "That would be 20 TB: a thousand times too much. 1 GB is 10⁹ bytes."),
         (10, "That is one byte a number. Float16 has 2."),
+        (2e10, "Those are bytes. A GB is 10⁹ of them."),
+        (18.63, "Those are GiB, of 2³⁰ bytes. A GB is 10⁹ bytes."),
     ),
 )
 
@@ -79,5 +81,16 @@ bytes_moved = Exercise(
         Mistake("the dropout mask has one byte an element, whatever the itemsize.",
                 " + dropout * N * N", " + itemsize * dropout * N * N"),
         Mistake("these are numbers, not bytes: each has itemsize bytes.", "itemsize * (", "1 * ("),
+        Mistake("a number has itemsize bytes, and not always 2.", "itemsize * (", "2 * ("),
+        Mistake("a mask forbids half of the scores, but moves all of them: −∞ takes as many bytes as any number.",
+                "4 + 2 * mask", "4 / (1 + mask)"),
+        Mistake("the mask kernel stores no bytes of its own beside the masked S; only dropout does.",
+                "dropout * N * N", "(dropout + mask) * N * N"),
+        Mistake("dropout is a kernel, too: it loads P and stores the dropped P, beside its mask.",
+                " + 2 * dropout", ""),
+        Mistake("half a pass for the dropout mask is right in float16 only: it has one byte, whatever the itemsize.",
+                " + dropout * N * N", " + itemsize / 2 * dropout * N * N"),
+        Mistake("the forward pass stores the dropout mask and does not read it: that is left to the backward pass.",
+                " + dropout * N * N", " + 2 * dropout * N * N"),
     ),
 )

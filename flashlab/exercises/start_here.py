@@ -10,13 +10,16 @@ def matrix_bytes(N):
 
 twice = Question(
     answer=4,
-    because="twice as many rows, and each of them twice as long.",
+    because="Twice as many rows, and each of them twice as long.",
     hints=(
         "Draw the matrix of four words as a square. Then that of eight.",
         "A matrix of N rows and N columns has N * N entries.",
         "(2 N)² = 4 N²",
     ),
-    wrong=((2, "Every row gets twice as long, and there are twice as many rows."),),
+    wrong=(
+        (2, "Every row gets twice as long, and there are twice as many rows."),
+        (8, "That would be a cube: there are rows and columns, and nothing else."),
+    ),
     minutes=1,
 )
 
