@@ -115,6 +115,7 @@ cache = Question(
     ),
     wrong=(
         (512, "That is one key/value head for each of the 32 query heads. They share: there are 8."),
+        (131072, "That is right in bytes. In KiB?"),
         (64, "A key and a value: both are kept."),
         (4, "That is one layer. Each of the 32 keeps its own."),
     ),

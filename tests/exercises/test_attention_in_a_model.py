@@ -9,7 +9,7 @@ import torch.nn.functional as F
 pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which is for Linux")
 
 from flashlab import kv_cache  # noqa: E402
-from flashlab.check import check, find  # noqa: E402
+from flashlab.check import check, find, solution  # noqa: E402
 from flashlab.hardware import CARDS  # noqa: E402
 from flashlab.judge import first_failure  # noqa: E402
 from flashlab.kernels import flash_attention  # noqa: E402
@@ -115,3 +115,8 @@ def test_answers_are_what_the_course_counts():
     assert abs(tokens[1] / tokens[0] - find("attention_in_a_model.doubling").answer) < 0.01
     token = kv_cache.nbytes(1, layers=32, kv_heads=8, d=128)
     assert token == 1024 * find("attention_in_a_model.cache").answer
+
+
+def test_a_solution_that_is_a_method_is_shown_at_the_margin(capsys):
+    solution("attention_in_a_model.forward", sure=True)
+    assert capsys.readouterr().out.lstrip().startswith("def forward(self, x):\n    ")
