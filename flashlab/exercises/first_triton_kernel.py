@@ -36,7 +36,7 @@ def inside_margins(rows, N):
         kept = whole.clone()
         kept[1:-1, :N] = 7.0
         if not (kept == 7.0).all():
-            raise IndexError("it stored behind the end of a row: mask the store")
+            raise IndexError("it stored outside the output: is the store masked, do rows lie y_stride apart?")
         return part.cpu().numpy()
 
     return part, untouched
@@ -111,6 +111,7 @@ def _online_cases():
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0, 1003.0, 1004.0]]),
         ("a last block far below the first: its maximum is not the row's", [[200.0, 0.0, 0.0, 0.0, 0.0]]),
         ("a first block of nothing but −∞", [[-np.inf] * 4 + [2.0]]),
+        ("a row of nothing but −∞", [[-np.inf] * 5]),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
     return [Case(name, (np.array(x, np.float32),)) for name, x in cases]
@@ -124,7 +125,13 @@ programs = Question(
         "Divide, and round: in which direction?",
         "ceil(1,000,000 / 1,024): triton.cdiv computes it.",
     ),
-    wrong=((976, "Rounded down: the last 576 elements would never be added."),),
+    wrong=(
+        (976, "Rounded down: the last 576 elements would never be added."),
+        (976.5625, "There is no part of a program. Which way must it be rounded?"),
+        (1000, "A block has 1,024 elements, not 1,000."),
+        (1024, "That is the size of one block. How many of them does a million need?"),
+        (1_000_000, "One program adds a whole block of 1,024 elements."),
+    ),
     rel=0,
 )
 
@@ -142,6 +149,13 @@ add = Exercise(
     ),
     mistakes=(
         Mistake("every program took the first block: add program_id * Bc.", "j.to(tl.int64) * Bc + ", ""),
+        Mistake("blocks overlap: program j begins at j * Bc, not at j.", "j.to(tl.int64) * Bc", "j.to(tl.int64)"),
+        Mistake("the loads are not masked: the last block reads behind the end.",
+                "x_j = tl.load(x + columns, mask=inside)", "x_j = tl.load(x + columns)"),
+        Mistake("the store is not masked: the last block writes behind the end.",
+                "x_j + y_j, mask=inside)", "x_j + y_j)"),
+        Mistake("nothing was stored: only tl.store writes where z points.",
+                "tl.store(z + columns, x_j + y_j, mask=inside)", "x_j + y_j"),
         Mistake("blocks overlap: program j begins at j * Bc.", "j.to(tl.int64) * Bc", "j.to(tl.int64) * (Bc - 1)"),
         Mistake("the mask lets one element too many through: the last column is N − 1.", "columns < N", "columns <= N"),
         Mistake("the last element was masked out: columns < N are inside.", "columns < N", "columns < N - 1"),
@@ -166,6 +180,10 @@ softmax_row = Exercise(
         Mistake("masked elements were read as 0 and count in the sum: other=-float('inf').",
                 'other=-float("inf")', "other=0.0"),
         Mistake("every program took the first row: add program_id times the stride.", "x + i * x_stride", "x"),
+        Mistake("the store is not masked: it writes behind the end of the row.",
+                "tl.where(l_i == 0, 1, l_i), mask=inside)", "tl.where(l_i == 0, 1, l_i))"),
+        Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * x_stride"),
+        Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * N"),
         Mistake("rows lie x_stride elements apart, not N.", "x + i * x_stride", "x + i * N"),
         Mistake("the exponentials were not divided by their sum.", "P_i / tl.where(l_i == 0, 1, l_i)", "P_i"),
         Mistake("−∞ − (−∞) and 0 / 0 are NaN: where the maximum is −∞ subtract 0, where the sum is 0 divide by 1.",
@@ -188,6 +206,24 @@ online = Exercise(
     ),
     mistakes=(
         Mistake("the old sum was not rescaled: multiply it by e^(m_old − m_new).", "alpha * l_i", "l_i"),
+        Mistake("alpha is turned round: it is e^(m_old − m_new).", "tl.exp(m_i - m_safe)", "tl.exp(m_safe - m_i)"),
+        Mistake("the maximum was not kept for the next block: m_i = m_new.", "        m_i = m_new\n", ""),
+        Mistake("−∞ − (−∞) is NaN: subtract 0 where the maximum is still −∞.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
+        Mistake("−∞ − (−∞) and 0 / 0 are NaN: after the last block, too, subtract 0 for −∞ and divide by 1 for 0.",
+                "tl.where(l_i == 0, 1, l_i)", "l_i"),
+        Mistake("masked elements were read as 0 and count in the sum: other=-float('inf').",
+                'other=-float("inf")).to(tl.float32)  # [Br, Bc]\n        m_new',
+                "other=0.0).to(tl.float32)  # [Br, Bc]\n        m_new"),
+        Mistake("weights were written before the last block had been seen: they need the m and l of the whole row.",
+                "        m_i = m_new\n",
+                "        m_i = m_new\n        tl.store(y + rows[:, None] * y_stride + start + columns[None, :], "
+                "P_ij / l_i[:, None], mask=inside)\n    N = 0\n"),
+        Mistake("rows behind the last one are not masked: rows < R.", "tl.zeros([Br], tl.float32)  # [Br]\n",
+                "tl.zeros([Br], tl.float32)  # [Br]\n    R += Br\n"),
+        Mistake("rows of y lie y_stride elements apart.",
+                "y + rows[:, None] * y_stride", "y + rows[:, None] * x_stride"),
+        Mistake("rows of y lie y_stride elements apart.", "y + rows[:, None] * y_stride", "y + rows[:, None] * N"),
         Mistake("the maximum of the last block was used, not the row's.",
                 "tl.maximum(m_i, tl.max(S_ij, 1))", "tl.max(S_ij, 1)"),
         Mistake("only the last block was summed: add to the rescaled l_i.", "alpha * l_i + tl.sum", "tl.sum"),
@@ -207,6 +243,8 @@ accesses = Question(
     ),
     wrong=(
         (3, "That is the online softmax, whose row does not fit. Here it does."),
+        (1, "That is the load. The weight is stored, too."),
+        (8, "That is one kernel for each operation. Here one kernel does all of them."),
         (4, "That is the safe softmax in three passes. Here the row stays in registers."),
     ),
     rel=0,

@@ -16,6 +16,7 @@ doubling = Question(
         (1, "The tile's size does not depend on N, but the number of tiles does."),
         (8, "Arithmetic does not grow so fast either: twice the queries meet twice the keys."),
     ),
+    rel=0.05,
 )
 
 elements = Exercise(
@@ -40,11 +41,18 @@ elements = Exercise(
                 "3 * Tc + 1", "3 * Tc + 2"),
         Mistake("O was forgotten on its way: it is written for every tile of keys and read back for all but one.",
                 "3 * Tc + 1", "Tc + 3"),
+        Mistake("that is the law for large N; the exact count has whole tiles, and K and V as well.",
+                "return N * d * (3 * Tc + 1)", "return 12 * N * N * d * d / M"),
+        Mistake("K and V are missing: each is read once.", "3 * Tc + 1", "3 * Tc - 1"),
+        Mistake("Q was read once: it is read past every tile of keys.", "3 * Tc + 1", "2 * Tc + 2"),
         Mistake("K and V were read again for every tile: they are outside, and read once.", "3 * Tc + 1", "5 * Tc - 1"),
         Mistake("the last tile of keys was dropped: round the number of tiles up.", "-(-N // Bc)", "N // Bc"),
+        Mistake("a tile that is not full is a tile: round their number up.", "-(-N // Bc)", "N / Bc"),
+        Mistake("Bc was rounded down: ⌈ ⌉ is up.", "_, Bc = block_size.formula(M, d)", "Bc = M // (4 * d)"),
         Mistake("that is the share of one tile of keys: M is divided by 4 d, not by d.",
                 "_, Bc = block_size.formula(M, d)", "Bc = -(-M // d)"),
         Mistake("that is the number of tensors, not of elements: each has N d of them.", "N * d * (", "("),
+        Mistake("that is bytes: count elements.", "N * d * (", "2 * N * d * ("),
         Mistake("that is bytes: count elements.", "N * d * (", "4 * N * d * ("),
     ),
 )
@@ -64,7 +72,7 @@ crossing = Question(
         (256, "There standard attention has long been moving less."),
         (16384, "That is d²."),
     ),
-    rel=0.03,
+    rel=0.04,
 )
 
 longest = Question(

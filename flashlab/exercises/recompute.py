@@ -50,7 +50,7 @@ def _gradients_cases():
     masked[4][1] = masked[5][1] = 0
     return [
         Case("one query, one key, one dimension, scale 1", (*one, 1.0)),
-        Case("the scale", (*one, 0.5)),
+        Case("the scale", (*one, 0.25)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
         Case("four queries, three keys, d = 5, dv = 2", tile(4, 3, 5, 2)),
@@ -69,7 +69,7 @@ kept = Question(
         (0, "Without the row's maximum and sum a tile knows its scores, but not what to divide by. Read on."),
         (2, "m and l are enough: the paper's Algorithm 4 keeps both. But two become one if the division moves into the "
             "exponent: try again, or read on."),
-        (1024, "That is a whole row of P, the N × N matrix again. Far less will do. Read on."),
+        (512, "That is a whole row of P, the N × N matrix again. Far less will do. Read on."),
     ),
 )
 
@@ -86,6 +86,7 @@ delta = Exercise(
     mistakes=(
         Mistake("all rows were added together: delta has one number a row.", ".sum(-1)", ".sum()"),
         Mistake("summed over the queries: sum over the head dimension, the last axis.", ".sum(-1)", ".sum(0)"),
+        Mistake("a column came back: delta has one axis, [Br].", ".sum(-1)", ".sum(-1, keepdims=True)"),
         Mistake("that is the mean: delta is the sum.", ".sum(-1)", ".mean(-1)"),
         Mistake("that is the matrix product, every query with every other: multiply element by element.",
                 "(dO_i * O_i).sum(-1)", "dO_i @ O_i.T"),
@@ -111,6 +112,10 @@ rebuild = Exercise(
                 "np.exp(S_ij - lse_safe[:, None])", "np.exp(S_ij) / np.exp(lse_safe)[:, None]"),
         Mistake("−∞ − (−∞) is NaN: where lse is −∞, subtract 0 instead.",
                 "np.where(lse_i == -np.inf, 0, lse_i)", "lse_i"),
+        Mistake("only the maximum of this tile was subtracted: lse holds the whole row's maximum and its sum.",
+                "lse_safe[:, None]", "np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]"),
+        Mistake("lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].",
+                "lse_safe[:, None]", "lse_safe"),
         Mistake("lse was added: subtract it.", "S_ij - lse", "S_ij + lse"),
     ),
 )
@@ -132,8 +137,15 @@ gradients = Exercise(
         Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
                 "delta_i[:, None]", "(P_ij * dP_ij).sum(-1, keepdims=True)"),
         Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
+        Mistake("the sign is turned round: dS = P ∘ (dP − delta).",
+                "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"),
+        Mistake("delta_i belongs to the rows of the tile: make it a column, delta_i[:, None].",
+                "delta_i[:, None])", "delta_i)"),
         Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
                 "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        Mistake("the scale is missing from dQ and from dK: S = scale · Q Kᵀ.", "dV_j = (", "scale = 1; dV_j = ("),
+        Mistake("the gradients are in the wrong order: dQ, dK, dV.", "Gradients(dQ_i, dK_j", "Gradients(dK_j, dQ_i"),
+        Mistake("the gradients are in the wrong order: dQ, dK, dV.", "(dQ_i, dK_j, dV_j)", "(dV_j, dK_j, dQ_i)"),
         Mistake("the scale is missing from dQ: S = scale · Q Kᵀ.", "dQ_i = scale * ", "dQ_i = "),
         Mistake("the scale is missing from dK: S = scale · Q Kᵀ.", "dK_j = scale * ", "dK_j = "),
         Mistake("dV was scaled: the scale belongs to the scores, V never met it.", "dV_j = (", "dV_j = scale * ("),
@@ -156,6 +168,8 @@ passes = Question(
         (21, "dQ is zero before the first visit: there is nothing to read yet."),
         (23, "O is needed for delta only: at the first visit, and never again."),
         (24, "dQ is zero before the first visit, and O is needed at the first visit only."),
+        (19, "O is read as well, once, for delta."),
+        (8, "That is each tensor once. Q, dO and dQ move at each of the 4 visits."),
         (13, "That is the forward pass's bill. The backward pass has more to carry."),
         (33, "That is the forward pass and the backward pass together."),
     ),

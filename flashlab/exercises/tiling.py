@@ -38,7 +38,8 @@ def _masked_cases():
         ("a tile on the diagonal, further down", (2, 4), (2, 4), 4, 4),
         ("a tile that no query sees", (0, 2), (2, 4), 4, 4),
         ("a tile that every query sees", (2, 4), (0, 2), 4, 4),
-        ("more keys than queries: the last query sees the last key", (0, 2), (2, 5), 2, 5),
+        ("more keys than queries: the last query sees the last key", (0, 2), (0, 5), 2, 5),
+        ("more keys than queries: a tile further right", (0, 2), (2, 5), 2, 5),
         ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
         ("a narrow last tile", (3, 7), (6, 7), 7, 7),
     ]
@@ -64,11 +65,17 @@ mask = Exercise(
         Mistake("the mask is off by one: a query saw one key of the future.", "i + Nk - Nq", "i + Nk - Nq + 1"),
         Mistake("aligned at the upper left: with Nq ≠ Nk the last query must see the last key, j ≤ i + Nk − Nq.",
                 "i + Nk - Nq", "i"),
+        Mistake("the difference is turned round: query i sees the keys j ≤ i + Nk − Nq.", "+ Nk - Nq", "- Nk + Nq"),
         Mistake("places within the tile were compared: add rows.start and cols.start.",
                 "np.where(j <= i + Nk - Nq", "np.where(j - cols.start <= i - rows.start + Nk - Nq"),
         Mistake("a large negative number is not −∞: a row that sees nothing would average its values.",
                 "S_ij, -np.inf", "S_ij, -1e9"),
         Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j > i"),
+        Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j >= i"),
+        Mistake("masked scores were set to 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
+                "S_ij, -np.inf", "S_ij, 0"),
+        Mistake("0 · (−∞) is NaN: choose with np.where instead of multiplying.",
+                "np.where(j <= i + Nk - Nq, S_ij, -np.inf)", "S_ij + (j > i + Nk - Nq) * -np.inf"),
     ),
 )
 
@@ -88,7 +95,7 @@ def _inside_cases():
     hot = _draw(7, (2, 4), (6, 4), (6, 2), factor=8)
     rising = np.ones((1, 1), np.float32), np.linspace(-3, 30, 6, dtype=np.float32)[:, None], *_draw(8, (6, 2))
     return [
-        Case("one query, one key", (*_draw(1, (1, 2), (1, 2), (1, 1)), 1)),
+        Case("one query, one key", (*_draw(1, (1, 2), (1, 2), (1, 3)), 1)),
         Case("all keys in one tile", (*_draw(2, (2, 4), (3, 4), (3, 2)), 3)),
         Case("two whole tiles", (*_draw(3, (2, 4), (4, 4), (4, 2)), 2)),
         Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
@@ -112,6 +119,7 @@ inside = Exercise(
     ),
     mistakes=(
         Mistake("the scale was forgotten: scores are divided by √d.", "Q_i.shape[1] ** -0.5", "1"),
+        Mistake("divided by √dv: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "V.shape[1] ** -0.5"),
         Mistake("divided by d: scores are divided by √d.", "** -0.5", "** -1.0"),
         Mistake("the last, shorter tile of keys was dropped.", "range(0, len(K), Bc)", "range(0, len(K) - Bc + 1, Bc)"),
         Mistake("the last tile begins too early: keys that it shares with the one before count twice.",
@@ -120,6 +128,10 @@ inside = Exercise(
                 "K_j, V_j = K[start : start + Bc], V[start : start + Bc]",
                 "K_j, V_j = (np.concatenate([X, 0 * X[:1].repeat(Bc, 0)])[start : start + Bc] for X in (K, V))"),
         Mistake("the past was not rescaled when the maximum rose.", "online.update(", "forgetful("),
+        Mistake("online.update returns a new state and leaves the old one as it is: keep what it returns.",
+                "state = online.update(", "online.update("),
+        Mistake("the state has the wrong width: O is as wide as V.",
+                "online.identity(len(Q_i), V.shape[1]", "online.identity(len(Q_i), Q_i.shape[1]"),
         Mistake("every tile starts afresh: the state of the tiles before is lost.",
                 "online.update(state,", "online.update(online.identity(len(Q_i), V.shape[1], Q_i.dtype),"),
         Mistake("the output was not divided by l.", "*online.finish(state)", "state.O, online.finish(state)[1]"),
@@ -183,6 +195,8 @@ meet = Exercise(
         Mistake("the past was not rescaled when the maximum rose.", "online.update(", "forgetful("),
         Mistake("−∞ − (−∞) is NaN: the update needs its guard.", "online.update(", "unguarded("),
         Mistake("the output was not divided by l.", "*online.finish(state)", "state.O, online.finish(state)[1]"),
+        Mistake("m was returned in the place of lse = m + log l.", "*online.finish(state)",
+                "online.finish(state)[0], state.m"),
     ),
 )
 
@@ -201,6 +215,7 @@ kv_bytes = Question(
         (_N * _D * 4, "That is K once. With the queries outside it is read again for each tile of queries."),
         (_N // _B * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
         (_N * _N * _D * 4, "That is K once for each query; a tile of 64 queries shares one reading."),
+        (_B * _N * _D * 4, "64 is the number of rows in a tile; there are 512 / 64 = 8 tiles."),
         (2 * _N // _B * _N * _D * 4, "That is K and V together; the question is for K alone."),
     ),
 )
@@ -216,6 +231,7 @@ o_bytes = Question(
     wrong=(
         (_N * _D * 4, "That is O written once, as with the queries outside."),
         (8 * _N * _D * 4, "Those are the stores. To be continued, O must also be read back."),
+        (2 * _N * _D * 4, "That is one store and one load of O. It travels for each of the 8 tiles of keys."),
         (16 * _N * _D * 4, "Almost: in the first pass there is nothing to read back yet."),
         (15 * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
     ),
