@@ -191,7 +191,7 @@ update = Exercise(
     level=2,
     minutes=15,
     hints=(
-        "The seven lines of online.update. Where does scale_log2 go, so that m_i is in units of log2?",
+        "The six lines of online.update. Where does scale_log2 go, so that m_i is in units of log2?",
         "m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2); every exp becomes tl.exp2; and tl.dot wants both "
         "factors in one dtype.",
         "alpha = tl.exp2(m_i - m_safe); P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None]); "
@@ -324,7 +324,7 @@ forward = Exercise(
         "rows = tl.program_id(0) * Br + tl.arange(0, Br), keys = start + tl.arange(0, Bc), addresses "
         "K + keys[:, None] * d + tl.arange(0, d). A score whose key is behind the end or in the future becomes −∞ "
         "before the maximum is taken.",
-        "S_ij = tl.dot(Q_i, K_j.T) * scale; mask; then the seven lines; O_i = tl.dot(P_ij.to(V_j.dtype), V_j, "
+        "S_ij = tl.dot(Q_i, K_j.T) * scale; mask; then the six lines; O_i = tl.dot(P_ij.to(V_j.dtype), V_j, "
         "alpha[:, None] * O_i). At the end O_i / l_safe[:, None] and m_i + tl.log(l_safe), or 0 and −∞ where l_i is 0.",
     ),
     mistakes=(
