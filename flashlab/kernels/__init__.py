@@ -36,4 +36,5 @@ from flashlab.kernels.configurations import configuration  # noqa: E402
 if INTERPRETED:
     interpreter.install()
 
-__all__ = ["DEVICE", "INTERPRETED", "configuration", "flash_attention", "tl", "triton"]  # triton from here comes decided
+# triton from here comes decided
+__all__ = ["DEVICE", "INTERPRETED", "configuration", "flash_attention", "tl", "triton"]

@@ -6,6 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from flashlab.kernels import DEVICE, backward, forward, forward_specialized, tiles
 from flashlab.kernels.configurations import configuration
@@ -50,8 +51,9 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
     if scale <= 0:  # the kernels take the maximum before they scale
         q, scale = q * math.copysign(bool(scale), scale), abs(scale) or 1.0
     dv = v.shape[-1]
-    o, lse = torch.ops.flashlab.attention(*(_pad_rows(x) for x in (q, k, v)), causal, scale)
-    o = o[..., :dv]
+    attend = torch.ops.flashlab.attention if torch.compiler.is_compiling() else _Attention.apply
+    o, lse = attend(_pad_rows(q), _pad_rows(k), _pad_rows(v), causal, scale)
+    o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse) if return_lse else o
 
 
@@ -109,16 +111,28 @@ def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, do, dlse):
+def _differentiate(gradients, ctx, do, dlse):
     if do is None and dlse is None:
         return None, None, None, None, None
     q, k, v, o, lse = ctx.saved_tensors
     do = torch.zeros_like(o) if do is None else do
-    return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale), None, None
+    return *gradients(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale), None, None
 
 
-# An operator of its own, so that torch.compile and autograd take it as one step. Defined by schema, since the more
-# convenient ``torch.library.custom_op`` costs three times the kernel's launch.
+class _Attention(torch.autograd.Function):
+    """One step for autograd."""
+
+    forward = staticmethod(_attention)
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do, dlse):
+        return _differentiate(_attention_backward, ctx, do, dlse)
+
+
+# The same as operators of torch's, so that torch.compile takes each as one step too. Called eagerly, they would cost
+# more time on the host than the launch of the kernel.
 torch.library.define(
     "flashlab::attention", "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)"
 )
@@ -131,7 +145,11 @@ torch.library.impl("flashlab::attention", "default", _attention)
 torch.library.impl("flashlab::attention_backward", "default", _attention_backward)
 torch.library.register_fake("flashlab::attention", _empty_outputs)
 torch.library.register_fake("flashlab::attention_backward", _empty_gradients)
-torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
+torch.library.register_autograd(
+    "flashlab::attention",
+    functools.partial(_differentiate, torch.ops.flashlab.attention_backward),
+    setup_context=_save,
+)
 
 
 def _check(q, k, v):

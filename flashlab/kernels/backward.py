@@ -22,7 +22,7 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     Hk, Nk, columns = v.shape[1:]
     width, width_v = tiles.width_of(d), tiles.width_of(columns)
     c = choose("row_constants")
-    Nq_padded = triton.cdiv(Nq, PADDING) * PADDING
+    Nq_padded = tiles.count(Nq, PADDING) * PADDING
     lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
     tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
     launch(
@@ -41,7 +41,7 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
     launch(
         key_value_gradients,
-        (triton.cdiv(Nk, c.Bc), Hk, B),
+        (tiles.count(Nk, c.Bc), Hk, B),
         (*tensors, lse_log2, delta),
         (*strides, *sizes, c.Br, c.Bc, width, width_v, causal, precision),
         warps=c.warps,
@@ -51,7 +51,7 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br))
     launch(
         query_gradients,
-        (triton.cdiv(Nq, c.Br), H, B),
+        (tiles.count(Nq, c.Br), H, B),
         (*tensors, lse_log2, delta),
         (*strides, *sizes, c.Br, c.Bc, width, width_v, causal, causal or Nk % c.Bc != 0, precision),
         warps=c.warps,

@@ -23,7 +23,7 @@ def run(o, lse, q, k, v, causal, scale, c):
     sizes = (H // k.shape[1], Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
     launch(
         attention_forward,
-        (triton.cdiv(Nq, c.Br), H, B),
+        (tiles.count(Nq, c.Br), H, B),
         (*tensors, lse),
         (*strides, *sizes, causal, causal or Nk % c.Bc != 0, tiles.precision_of(q)),
         warps=c.warps,

@@ -29,7 +29,7 @@ def run(o, lse, q, k, v, causal, scale, c):
     sizes = (H // k.shape[1], Nq, Nk, d, dv, scale * LOG2_E, c.Br, c.Bc, tiles.width_of(d), tiles.width_of(dv))
     launch(
         attention_forward_specialized,
-        (triton.cdiv(Nq, c.Br), H, B),
+        (tiles.count(Nq, c.Br), H, B),
         (q, k, v, o, lse),
         (tiles.strides_of(q), *strides, tiles.strides_of(o), *sizes, causal, causal or Nk % c.Bc != 0),
         warps=c.warps,

@@ -4,6 +4,8 @@ Triton looks at every argument of every launch to find the compiled kernel that 
 kernel runs. What fits depends on everything but the tensors' contents, so it is remembered here.
 """
 
+import contextlib
+
 import torch
 
 _compiled = {}  # what a launch depends on -> the compiled kernel
@@ -21,7 +23,7 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
         kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
         return
     key = (kernel, first.dtype, device, warps, stages, *numbers)
-    with torch.cuda.device(device):
+    with torch.cuda.device(device) if device.index != torch.cuda.current_device() else contextlib.nullcontext():
         if key in _compiled:
             _compiled[key][grid](*tensors, *numbers)
         else:

@@ -35,9 +35,15 @@ def store(X, b, h, start, tile, rows: tl.constexpr, width: tl.constexpr):
     X.store([b, h, start, 0], tl.reshape(tile.to(X.dtype), [1, 1, rows, width]))
 
 
+@functools.cache
 def width_of(d):
     """The width of a tile that holds d columns: a power of two, and at least 16, as ``tl.dot`` wants it."""
     return max(16, triton.next_power_of_2(d))
+
+
+def count(N, B):
+    """How many tiles of B cover N."""
+    return -(-N // B)
 
 
 def ready(x):
@@ -48,8 +54,10 @@ def ready(x):
     What has no rows of its own (lse [B, H, Nq]) must be contiguous.
     """
     if x.ndim == 4:
-        steps = [s for n, s in zip(x.shape[:3], x.stride(), strict=False) if n > 1]
-        regular = x.stride(3) == 1 and all(s > 0 and s * x.element_size() % 16 == 0 for s in steps)
+        B, H, N, _ = x.shape
+        b, h, n, unit = x.stride()
+        step = 16 // x.element_size()
+        regular = unit == 1 and all(s > 0 and s % step == 0 for s, size in ((b, B), (h, H), (n, N)) if size > 1)
     else:
         regular = x.is_contiguous()
     return x if regular and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
@@ -79,7 +87,11 @@ def has_copy_engine(device):
 
 
 def _descriptor(x, rows):
-    return TensorDescriptor(x, x.shape, strides_of(x), [1, 1, rows, width_of(x.shape[-1])])
+    """A ``TensorDescriptor``, without its constructor's checks: ``ready`` has seen to them, and they take as long."""
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.base, descriptor.shape, descriptor.strides = x, x.shape, strides_of(x)
+    descriptor.block_shape = [1, 1, rows, width_of(x.shape[3])]
+    return descriptor
 
 
 def precision_of(x):
