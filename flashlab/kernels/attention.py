@@ -122,8 +122,11 @@ def _differentiate(gradients, ctx, do, dlse):
 class _Attention(torch.autograd.Function):
     """One step for autograd."""
 
-    forward = staticmethod(_attention)
-    setup_context = staticmethod(_save)
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = _attention(*inputs)
+        _save(ctx, inputs, output)
+        return output
 
     @staticmethod
     @once_differentiable
