@@ -11,6 +11,7 @@ import inspect
 import io
 import threading
 from collections.abc import Callable
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -41,16 +42,17 @@ def verdict(exercise: Exercise, attempt: Callable) -> tuple[str | None, str | No
 
 def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
     """What is wrong with a try on the first case that it gets wrong; None if it is right on all of them."""
-    for case in exercise.cases():
+    for at, case in enumerate(_cases(exercise)):
         try:
-            _hold(exercise, attempt, case.args)
+            _hold(exercise, attempt, at)
         except Problem as problem:
             return f"{case.property}\n{problem}"
     return None
 
 
-def _hold(exercise, attempt, args):
-    """Run a try on private copies of ``args`` and hold it against the reference, which also runs in float64."""
+def _hold(exercise, attempt, at):
+    """Run a try on private copies of a case's arguments and hold it against the reference."""
+    args = _cases(exercise)[at].args
     inputs, given = _inputs(exercise.truth(), args), copy.deepcopy(args)
     try:
         result = exercise.run(attempt)(*given)
@@ -61,7 +63,7 @@ def _hold(exercise, attempt, args):
     for before, after in zip(_leaves(args), _leaves(given), strict=True):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after, equal_nan=True):
             raise Problem(f"{inputs}\n  it changed its inputs; make new arrays instead.")
-    plain, exact = exercise.run(exercise.reference)(*copy.deepcopy(args)), exercise.truth()(*_map(_widen, args))
+    plain, exact = _right(exercise, at)
     number = len(_leaves(plain))
     names = getattr(plain, "_fields", None) or ([""] if number == 1 else [f"result[{at}]" for at in range(number)])
     yours = _leaves(result)
@@ -85,23 +87,44 @@ def _compare(inputs, field, yours, rounded, true):
         raise Problem(f"{inputs}\n  expected {field or 'result'} = {_short(true)}\n  {what} = {_short(yours)}")
 
 
+# What does not depend on the try is run once.
+
+
+@cache
+def _cases(exercise):
+    return tuple(exercise.cases())
+
+
+@cache
+def _right(exercise, at):
+    """The reference's answers to a case, in the dtype of the inputs and in float64."""
+    args = _cases(exercise)[at].args
+    return exercise.run(exercise.reference)(*copy.deepcopy(args)), exercise.truth()(*_map(_widen, args))
+
+
+@cache
+def _mistaken(exercise, mistake, at):
+    """What a known mistake answers to a case, and whether that is right."""
+    wrong = mistake.function(exercise.reference)
+    return _outcome(exercise, wrong, at), _agrees(exercise, wrong, at)
+
+
 def _recognise(exercise, attempt):
     """What the known mistake says that goes wrong first where the try does, alike, and most often alike elsewhere."""
-    cases = exercise.cases()
-    first = next(at for at, case in enumerate(cases) if not _agrees(exercise, attempt, case.args))
-    tried = [_outcome(exercise.run(attempt), case.args) for case in cases]
+    places = range(len(_cases(exercise)))
+    first = next(at for at in places if not _agrees(exercise, attempt, at))
+    tried = [_outcome(exercise, attempt, at) for at in places]
     alike = {}
     for mistake in exercise.mistakes:
-        wrong = mistake.function(exercise.reference)
-        same = (_equal(_outcome(exercise.run(wrong), case.args), it) for case, it in zip(cases, tried, strict=True))
-        if all(islice(same, first + 1)) and not _agrees(exercise, wrong, cases[first].args):
+        same = (_equal(_mistaken(exercise, mistake, at)[0], tried[at]) for at in places)
+        if all(islice(same, first + 1)) and not _mistaken(exercise, mistake, first)[1]:
             alike.setdefault(sum(same), mistake.says)
     return alike[max(alike)] if alike else None
 
 
-def _agrees(exercise, attempt, args):
+def _agrees(exercise, attempt, at):
     try:
-        _hold(exercise, attempt, args)
+        _hold(exercise, attempt, at)
     except Problem:
         return False
     return True
@@ -117,10 +140,11 @@ def _equal(a, b):
     )
 
 
-def _outcome(function, args):
-    """The arrays that a function returns, or what it raises, in words without its own name."""
+def _outcome(exercise, function, at):
+    """The arrays that a function answers to a case, or what it raises, in words without its own name."""
     try:
-        return [np.asarray(leaf, dtype=float) for leaf in _leaves(function(*copy.deepcopy(args)))]
+        result = exercise.run(function)(*copy.deepcopy(_cases(exercise)[at].args))
+        return [np.asarray(leaf, dtype=float) for leaf in _leaves(result)]
     except BaseException as error:
         return f"{type(error).__name__}: {str(error).split(': ', 1)[-1]}"
 
