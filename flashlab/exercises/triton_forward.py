@@ -385,10 +385,13 @@ def _from_source(source, name, *args):
 
 
 def _source(kernel):
-    """The source of a kernel, with the kernels before it that it calls."""
-    names = kernel.fn.__code__.co_names
-    called = [kernel.fn.__globals__.get(name) for name in names]
-    return "\n".join([_source(it) for it in called if isinstance(it, type(kernel))] + [inspect.getsource(kernel.fn)])
+    """The source of a kernel, with the numbers and the kernels before it that it uses."""
+    used = {name: kernel.fn.__globals__.get(name) for name in kernel.fn.__code__.co_names}
+    numbers = {
+        name: getattr(it, "value", it) for name, it in used.items() if isinstance(it, int | float | tl.constexpr)
+    }
+    kernels = [_source(it) for it in used.values() if isinstance(it, type(kernel))]
+    return "\n".join([*(f"{name} = {it!r}" for name, it in numbers.items()), *kernels, inspect.getsource(kernel.fn)])
 
 
 def measure(kernel, tile=64):
