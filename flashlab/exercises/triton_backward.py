@@ -195,6 +195,10 @@ delta = Exercise(
         Mistake("every program took the first rows: add program_id * Br.", "tl.program_id(0) * Br + ", ""),
         Mistake("columns behind the row's end were counted, the next row's: mask columns < dv.",
                 " & (columns < dv)[None, :]", ""),
+        Mistake("rows lie dv elements apart, not width.", "rows[:, None] * dv", "rows[:, None] * width"),
+        Mistake("the store is not masked: the last program writes behind the end.", ", mask=rows < N)", ")"),
+        Mistake("nothing was stored: only tl.store writes where delta points.",
+                "tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)", "tl.sum(dO_i * O_i, 1)"),
         Mistake("O was multiplied with itself: delta is rowsum(dO ∘ O).", "dO_i * O_i", "O_i * O_i"),
     ),
 )  # fmt: skip
@@ -219,6 +223,10 @@ add_rows = Exercise(
                 "(dP_ij - delta_i[:, None])", "dP_ij"),
         Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
                 "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
+        Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
+        Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
+                "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        Mistake("2^x where e^x is due: lse_i is in natural logarithms here.", "tl.exp(", "tl.exp2("),
         Mistake("dK is not scaled: S = scale · Q Kᵀ, so every gradient through S takes the scale again.",
                 "scale * tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, Q_i)"),
         Mistake("the scores were not scaled: lse belongs to scale · Q Kᵀ.",
@@ -238,5 +246,6 @@ add_rows = Exercise(
         Mistake("the mask was multiplied: a row that sees no key has weights e^∞, and ∞ · 0 is NaN. Use tl.where.",
                 "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
         Mistake("dV keeps only the last tile of queries: add to what came in.", "dV_j += ", "dV_j = "),
+        Mistake("dK keeps only the last tile of queries: add to what came in.", "dK_j += ", "dK_j = "),
     ),
 )  # fmt: skip
