@@ -69,6 +69,8 @@ def choose(kernel, card, dtype, true_float32, d, dv, causal, Nk):
         same_triton = triton.__version__.split(".")[:2] == measured["triton"].split(".")[:2]
         for row in measured["rows"]:
             fits = row["kernel"] == kernel and row["width"] == width and row["causal"] == causal and Nk >= row["N_from"]
+            if row.get("whole_tiles") and Nk % row["Bc"]:  # a tile that hangs over the end costs it more registers
+                continue
             # How the compiler specializes warps changes from version to version, and a mistake of its does not show.
             if fits and (same_triton or not row.get("specialized")):
                 why = f"fastest for N >= {row['N_from']} on {measured['device']}, {measured['date']}"
