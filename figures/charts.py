@@ -32,6 +32,13 @@ def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):
     return Chart(ax.figure, _words(title, map(" ".join, zip(values, said, strict=True))))
 
 
+class _Plain(LogFormatter):
+    """0.1 and 10, where LogFormatter has 1e-01, or powers of ten."""
+
+    def __call__(self, x, pos=None):
+        return super().__call__(x, pos) and f"{x:,g}"
+
+
 def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimals=None, width=7.0):
     """Lines over x, each named at its end. ``series``: values by name; ``decimals``: of the values in words."""
     ax = style.quiet(_axes(width, 2.4, left=0.8, right=1.7, bottom=0.55, title=title), x=True, y=True)
@@ -45,8 +52,8 @@ def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimal
         ax.set_xticks(x, [f"{value:,g}" for value in x])
         ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if log:
-        ax.yaxis.set_major_formatter(LogFormatter())  # 0.1 and 10, not powers of ten
-        ax.yaxis.set_minor_formatter(LogFormatter())
+        ax.yaxis.set_major_formatter(_Plain())
+        ax.yaxis.set_minor_formatter(_Plain())
         ax.tick_params(axis="y", which="minor", labelsize=9)
     ax.set_xlabel(xlabel, color=style.INK)
     ax.set_ylabel(ylabel, color=style.INK)

@@ -228,7 +228,7 @@ online = Exercise(
                 "tl.maximum(m_i, tl.max(S_ij, 1))", "tl.max(S_ij, 1)"),
         Mistake("only the last block was summed: add to the rescaled l_i.", "alpha * l_i + tl.sum", "tl.sum"),
         Mistake("the weights were not divided by the sum.", " / l_safe[:, None]", ""),
-        Mistake("rows lie x_stride elements apart: program p begins at row p * Br.",
+        Mistake("programs overlap: program p begins at row p * Br, not at row p.",
                 "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64)"),
     ),
 )  # fmt: skip
