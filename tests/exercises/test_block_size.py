@@ -6,33 +6,8 @@ from itertools import takewhile
 import pytest
 
 from flashlab import block_size
-from flashlab.check import check, find
+from flashlab.check import find
 from flashlab.judge import first_failure
-
-NAMES = ["block_size.formula", "block_size.working_set", "block_size.largest"]
-MISTAKES = [(name, mistake) for name in NAMES for mistake in find(name).mistakes]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_reference_is_right(name, capsys):
-    check(name, find(name).reference)
-    assert capsys.readouterr().out.startswith(f"✓ {name}: right")
-
-
-@pytest.mark.parametrize("name, mistake", MISTAKES, ids=[f"{name}: {mistake.new}" for name, mistake in MISTAKES])
-def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys):
-    check(name, mistake.function(find(name).reference))
-    said = capsys.readouterr().out
-    assert said.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in said
-
-
-def test_each_answer_to_the_question_gets_its_reason(capsys):
-    question = find("block_size.overflow")
-    check("block_size.overflow", question.answer)
-    assert capsys.readouterr().out.startswith("✓ block_size.overflow: 1.2.")
-    for wrong, why in question.wrong:
-        check("block_size.overflow", wrong)
-        assert capsys.readouterr().out == f"✗ block_size.overflow: not {wrong}. {why}\n"
 
 
 def test_the_references_are_the_lessons():

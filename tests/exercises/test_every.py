@@ -1,4 +1,4 @@
-"""What holds for every exercise of the course: the reference is right, each mistake is told by name, answers explain."""
+"""What holds for every exercise: the reference is right, each mistake is told by name, answers are explained."""
 
 import time
 

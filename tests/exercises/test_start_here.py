@@ -9,18 +9,6 @@ from flashlab.judge import first_failure
 NAME = "start_here.first"
 
 
-def test_the_reference_is_right(capsys):
-    check(NAME, find(NAME).reference)
-    assert capsys.readouterr().out.startswith(f"✓ {NAME}: right")
-
-
-@pytest.mark.parametrize("mistake", find(NAME).mistakes, ids=lambda mistake: mistake.new)
-def test_each_mistake_is_rejected_with_its_own_sentence(mistake, capsys):
-    check(NAME, mistake.function(find(NAME).reference))
-    said = capsys.readouterr().out
-    assert said.startswith(f"✗ {NAME} fails for ") and f"It looks like this: {mistake.says}" in said
-
-
 def by_asking_numpy(N):
     return np.dtype(np.float16).itemsize * N**2
 

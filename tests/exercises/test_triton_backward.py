@@ -1,7 +1,5 @@
 """The exercises of lesson 12 accept right kernels however they are written, and tell each mistake by its name."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -10,36 +8,10 @@ from flashlab.attention import attention, attention_backward
 from flashlab.check import check, find
 from flashlab.exercises import triton_backward
 from flashlab.judge import first_failure
-from flashlab.kernels import INTERPRETED, tl, triton
+from flashlab.kernels import tl, triton
 from tests.bounds import assert_as_exact_as_plain
 
 NAMES = [f"triton_backward.{name}" for name in ("delta", "add_rows")]
-QUESTIONS = [f"triton_backward.{name}" for name in ("products", "passes", "unharmed")]
-MISTAKES = [(name, mistake) for name in NAMES for mistake in find(name).mistakes]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_reference_is_right(name, capsys):
-    check(name, find(name).reference)
-    assert capsys.readouterr().out.startswith(f"✓ {name}: right")
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU does not stop a kernel that reads behind the end")
-@pytest.mark.parametrize("name, mistake", MISTAKES, ids=[f"{name}: {mistake.new}" for name, mistake in MISTAKES])
-def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys):
-    check(name, mistake.function(find(name).reference))
-    said = capsys.readouterr().out
-    assert said.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in said
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_each_question_knows_its_answer_and_what_is_wrong(name, capsys):
-    question = find(name)
-    check(name, question.answer)
-    assert capsys.readouterr().out.startswith("✓")
-    for wrong, why in question.wrong:
-        check(name, wrong)
-        assert capsys.readouterr().out == f"✗ {name}: not {wrong}. {why}\n"
 
 
 @triton.jit
@@ -123,15 +95,6 @@ def stub(*args):
 def test_a_stub_is_not_attempted(name, capsys):
     check(name, stub)
     assert capsys.readouterr().out.startswith(f"○ {name}: not attempted")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_check_takes_no_longer_than_three_seconds_of_work(name):
-    exercise = find(name)
-    start = time.process_time()
-    for mistake in exercise.mistakes[:3]:
-        check(name, mistake.function(exercise.reference))
-    assert (time.process_time() - start) / 3 < 3
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,0 +1,169 @@
+"""What an implementation must pass to count as right: a handful of tiny cases, each there because a mistake hides from
+the others. They take the tile sizes 16 x 16 (kernels: no smaller ones exist) or 4 x 4."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from flashlab import dropout, kernels, recompute, softmax, tiling
+from flashlab.attention import attention, attention_backward
+from flashlab.kernels.configurations import Configuration
+from flashlab.memory import Memory
+from tests.bounds import assert_as_exact_as_plain
+
+
+class Case(NamedTuple):
+    """Inputs of one head: lengths in tiles and a rest, head dimensions, a factor on the scores."""
+
+    shows: str
+    Nq: int
+    Nk: int
+    d: int
+    dv: int
+    causal: bool
+    spread: float = 1.0
+    rising: bool = False  # later keys have ever larger scores
+    shift: float = 0.0  # added to every score
+
+
+def cases(B):
+    """The cases for tiles of B x B."""
+    return [
+        Case("tiles that fit exactly", 2 * B, 2 * B, 16, 16, False),
+        Case("lengths that no tile divides", B + 3, 2 * B + 5, 8, 8, False),
+        Case("a causal mask over ragged lengths", 2 * B + 1, 2 * B + 1, 8, 8, True),
+        Case("more keys than queries, causal", B - 1, 3 * B - 2, 8, 8, True),
+        Case("more queries than keys: rows that see no key", 2 * B + 2, B + 1, 8, 8, True),
+        Case("a maximum that rises from tile to tile", B, 4 * B, 8, 8, False, 4.0, True),
+        Case("scores that cannot be exponentiated", B, 2 * B, 8, 8, False, 1.0, False, 200.0),
+        Case("scores so low that a padded key would win", B, B + 1, 8, 8, False, 1.0, False, -200.0),
+        Case("one query, three keys", 1, 3, 4, 4, True),
+        Case("values of another width than keys", B, B + 2, 8, 24, False),
+    ]
+
+
+def inputs(case, seed=0):
+    """Q [Nq, d], K [Nk, d], V [Nk, dv], dO [Nq, dv] in float32."""
+    rng = np.random.default_rng(seed)
+    shapes = (case.Nq, case.d), (case.Nk, case.d), (case.Nk, case.dv), (case.Nq, case.dv)
+    Q, K, V, dO = (rng.normal(size=shape) for shape in shapes)
+    if case.rising or case.shift:
+        Q[:, 0] = np.sqrt(case.d)  # so that the first column of K is added to the scores
+        K[:, 0] = case.shift + (np.linspace(0, case.spread, case.Nk) * 4 if case.rising else 0)
+    return [array.astype(np.float32) for array in (Q, K, V, dO)]
+
+
+def forward(run, B):
+    """run(Q, K, V, causal) -> O, lse is right in every case."""
+    for case in cases(B):
+        Q, K, V, _ = inputs(case)
+        plain, exact = (attention(*(a.astype(t) for a in (Q, K, V)), causal=case.causal, return_lse=True)
+                        for t in (np.float32, np.float64))  # fmt: skip
+        for ours, theirs, true in zip(run(Q, K, V, case.causal), plain, exact, strict=True):
+            _hold(case, ours, theirs, true)
+
+
+def backward(run, B):
+    """run(Q, K, V, O, lse, dO, causal) -> dQ, dK, dV is right in every case but those whose keys are huge."""
+    for case in cases(B):
+        if case.shift:  # dQ would be a small difference of large numbers
+            continue
+        Q, K, V, dO = inputs(case)
+        O, lse = attention(Q, K, V, causal=case.causal, return_lse=True)
+        plain, exact = (attention_backward(*(a.astype(t) for a in (Q, K, V, dO)), causal=case.causal)
+                        for t in (np.float32, np.float64))  # fmt: skip
+        for ours, theirs, true in zip(run(Q, K, V, O, lse, dO, case.causal), plain, exact, strict=True):
+            _hold(case, ours, theirs, true, roundings=16)
+
+
+def _hold(case, ours, theirs, true, roundings=4):
+    try:
+        assert_as_exact_as_plain(ours, theirs, true, roundings)
+    except AssertionError as error:
+        raise AssertionError(f"{case.shows}: {error}") from None
+
+
+def tiled_forward():
+    for order in ("fa1_forward", "fa2_forward"):
+        forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, causal=causal), 4)
+
+
+def tiled_backward():
+    backward(lambda Q, K, V, O, lse, dO, causal: recompute.backward(Q, K, V, O, lse, dO, 4, 4, causal=causal), 4)
+
+
+def tiled_dropout():
+    """Dropout forward and backward, against the same weights dropped from the dense ones."""
+    Q, K, V, dO = (a.astype(float) for a in inputs(cases(4)[1]))
+    drop, scale = dropout.Dropout(0.4, 7), Q.shape[1] ** -0.5
+    O, lse = recompute.forward(Q, K, V, 4, 4, drop)
+    S = scale * Q @ K.T
+    P, Z = softmax.safe(S), drop.tile(slice(0, len(Q)), slice(0, len(K)), np.float64)
+    np.testing.assert_allclose(O, (Z * P) @ V, 1e-9, 1e-12)
+    dP = Z * (dO @ V.T)
+    dS = P * (dP - (P * dP).sum(1, keepdims=True))
+    dense = scale * dS @ K, scale * dS.T @ Q, (Z * P).T @ dO
+    for ours, theirs in zip(recompute.backward(Q, K, V, O, lse, dO, 3, 5, dropout=drop), dense, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
+    np.testing.assert_allclose(np.unique(Z), [0, 1 / 0.6])
+
+
+def tiled_traffic():
+    """The bill in closed form is the bill of the run."""
+    for case in cases(4):
+        Q, K, V, _ = inputs(case)
+        for order in ("fa1", "fa2"):
+            memory = Memory()
+            getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, causal=case.causal, memory=memory)
+            foretold = getattr(tiling, f"{order}_traffic")(
+                case.Nq, case.Nk, case.d, 4, 4, dv=case.dv, causal=case.causal
+            )
+            foretold, counted = ({key: n for key, n in bill.items() if n} for bill in (foretold, memory.bytes))
+            assert foretold == counted, f"{case.shows}: foretold {foretold}, counted {counted}"
+
+
+def small_tiles(kernel, *_, **__):
+    """A configuration that gives the cases several tiles."""
+    return Configuration(16, 0 if kernel == "row_constants" else 16, 4, 1)
+
+
+def kernel_forward():
+    forward(lambda Q, K, V, causal: _one_head(Q, K, V, causal), 16)
+    _groups(kernels.flash_attention)
+
+
+def kernel_backward():
+    def run(Q, K, V, O, lse, dO, causal):
+        q, k, v = (_head(array).requires_grad_() for array in (Q, K, V))
+        kernels.flash_attention(q, k, v, causal=causal).backward(_head(dO))
+        return [x.grad[0, 0].cpu().numpy() for x in (q, k, v)]
+
+    backward(run, 16)
+    _groups(kernels.flash_attention, gradients=True)
+
+
+def _head(array):
+    return torch.tensor(array[None, None], device=kernels.DEVICE)
+
+
+def _one_head(Q, K, V, causal):
+    o, lse = kernels.flash_attention(_head(Q), _head(K), _head(V), causal=causal, return_lse=True)
+    return o[0, 0].cpu().numpy(), lse[0, 0].cpu().numpy()
+
+
+def _groups(run, gradients=False):
+    """Four query heads on two key/value heads, two batches: held against heads that were repeated by hand."""
+    rng = np.random.default_rng(1)
+    leaves = [torch.tensor(rng.normal(size=(2, H, 17, 8)), dtype=torch.float64, requires_grad=True) for H in (4, 2, 2)]
+    q, k, v = leaves
+    dense = torch.nn.functional.scaled_dot_product_attention(q, *(x.repeat_interleave(2, 1) for x in (k, v)))
+    ours = [x.detach().to(kernels.DEVICE, torch.float32).requires_grad_() for x in leaves]
+    o = run(*ours)
+    torch.testing.assert_close(o.cpu().double(), dense, rtol=1e-4, atol=1e-5)
+    if gradients:
+        weight = torch.tensor(rng.normal(size=dense.shape))
+        dense.backward(weight)
+        o.backward(weight.to(o))
+        for mine, theirs in zip(ours, leaves, strict=True):
+            torch.testing.assert_close(mine.grad.cpu().double(), theirs.grad, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,83 @@
+"""Every wrong implementation is rejected, every right one accepted; and the table that says so is true."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flashlab import kernels
+from flashlab.exercise import Exercise, edited, every
+from flashlab.judge import first_failure
+from tests.mutants import acceptance
+from tests.mutants.mutants import MUTANTS
+
+TABLE = Path(__file__).with_name("README.md")
+CHECKS = sorted({mutant.check.__name__ for mutant in MUTANTS})
+pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
+
+
+@pytest.fixture(autouse=True)
+def several_tiles(monkeypatch):
+    monkeypatch.setattr("flashlab.kernels.attention.configuration", acceptance.small_tiles)
+    with np.errstate(all="ignore"):
+        yield
+
+
+def rejected(mutant, monkeypatch):
+    """Why a mutant fails its check, in the check's first line; None if it passes."""
+    *owner, name = mutant.function.split(".")
+    owner = getattr(mutant.module, owner[0]) if owner else mutant.module
+    wrong = edited(getattr(owner, name), mutant.old, mutant.new)
+    for module in (
+        owner,
+        *(m for m in (acceptance.tiling, acceptance.recompute) if getattr(m, name, None) is getattr(owner, name)),
+    ):
+        monkeypatch.setattr(module, name, wrong)
+    try:
+        mutant.check()
+    except Exception as error:
+        return str(error).strip().splitlines()[0]
+    return None
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_is_right_is_accepted(check):
+    getattr(acceptance, check)()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.function}: {mutant.mistake}" for mutant in MUTANTS])
+def test_a_wrong_implementation_is_rejected(mutant, monkeypatch):
+    assert rejected(mutant, monkeypatch) is not None
+
+
+def table():
+    """The mutants of the implementations and of the exercises, each with its edit and the check that rejects it."""
+    yield "# Wrong implementations, and what rejects them\n"
+    yield "Written by `python -m tests.mutants.test_mutants`; `tests/mutants/test_mutants.py` fails when a line is not true.\n"
+    yield f"## In the library: {len(MUTANTS)}\n"
+    yield "| mistake | in | becomes | rejected by |\n|---|---|---|---|"
+    for mutant in MUTANTS:
+        where = f"{mutant.module.__name__.removeprefix('flashlab.')}.{mutant.function}"
+        yield f"| {mutant.mistake} | `{where}` | {_code(mutant.new)} | {mutant.check.__name__} |"
+    exercises = {name: it for name, it in every().items() if isinstance(it, Exercise)}
+    yield f"\n## In the exercises: {sum(len(it.mistakes) for it in exercises.values())}\n"
+    yield "| exercise | what the check says | becomes | first fails for |\n|---|---|---|---|"
+    for name, exercise in exercises.items():
+        for mistake in exercise.mistakes:
+            failure = first_failure(exercise, mistake.function(exercise.reference)) or "NOTHING: IT PASSES"
+            yield f"| {name} | {mistake.says} | {_code(mistake.new)} | {failure.splitlines()[0]} |"
+
+
+def _code(text):
+    return f"`` {' '.join(text.split())} ``".replace("|", "\\|") if text.strip() else "(nothing)"
+
+
+def test_the_table_is_true():
+    written = "\n".join(table()) + "\n"
+    assert "IT PASSES" not in written
+    assert TABLE.read_text(encoding="utf-8") == written, "run python -m tests.mutants.test_mutants"
+
+
+if __name__ == "__main__":
+    with np.errstate(all="ignore"):
+        TABLE.write_text("\n".join(table()) + "\n", encoding="utf-8")
