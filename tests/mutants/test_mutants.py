@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashlab import kernels
+from flashlab import kernels, recompute, tiling
 from flashlab.exercise import Exercise, edited, every
 from flashlab.judge import first_failure
 from tests.mutants import acceptance
@@ -27,12 +27,11 @@ def rejected(mutant, monkeypatch):
     """Why a mutant fails its check, in the check's first line; None if it passes."""
     *owner, name = mutant.function.split(".")
     owner = getattr(mutant.module, owner[0]) if owner else mutant.module
-    wrong = edited(getattr(owner, name), mutant.old, mutant.new)
-    for module in (
-        owner,
-        *(m for m in (acceptance.tiling, acceptance.recompute) if getattr(m, name, None) is getattr(owner, name)),
-    ):
-        monkeypatch.setattr(module, name, wrong)
+    right = getattr(owner, name)
+    wrong = edited(right, mutant.old, mutant.new)
+    for module in {owner, tiling, recompute}:  # which import functions from each other
+        if getattr(module, name, None) is right:
+            monkeypatch.setattr(module, name, wrong)
     try:
         mutant.check()
     except Exception as error:
