@@ -174,7 +174,7 @@ def _panel(fig, name, left, width):
     fig.text(left, 0.39, f"in fast memory, of {SRAM_BYTES // 1024} KiB", **small)
     fig.text(left, 0.288, "moved, in kB: loaded dark, stored pale", **small)
     return (
-        scores.imshow(np.ones((1, 1, 3)), aspect="auto", interpolation="nearest"),
+        scores.imshow(np.ones((1, 1, 4)), aspect="auto", interpolation="nearest"),
         scores.add_collection(LineCollection([], colors=style.PALE, lw=0.7)),
         scores.add_patch(_rectangle(0, 1, facecolor=style.P, edgecolor=style.INK, lw=1.2, zorder=3)),
         fig.text(left, 0.915, "", **small),
@@ -209,7 +209,7 @@ def draw(artists, runs, step):
 def _draw_map(panel, run, now, tile):
     Nq, Nk = run.shape
     palette = LinearSegmentedColormap.from_list("", [style.PAPER, style.SLOW if run.stored else style.S], run.times + 1)
-    panel["map"].set_data(palette(_times(run, now.moved), bytes=True)[..., :3])
+    panel["map"].set_data(palette(_times(run, now.moved), bytes=True))
     panel["map"].set_extent((0, Nk, Nq, 0))
     across = {rows.start for _, rows, _ in run.touched}
     down = {cols.start for _, _, cols in run.touched}
