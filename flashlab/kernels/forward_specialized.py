@@ -7,6 +7,10 @@ scores of this tile are computed, so the matrix unit always has a product at han
 a single loop without branches, so a causal mask is applied in all tiles, not only on the diagonal. (4) Each group of
 warps takes half of the rows, so Q comes through a descriptor made in the kernel, and O leaves through pointers.
 
+It is chosen only with the version of Triton that it was measured with (``configurations``): the compiler's part in it
+is large, and other tiles than those measured came out wrong. compute-sanitizer's racecheck reports the compiler's own
+handshake between the warps.
+
 The five lines are those of ``forward.update``, with P_ij used one tile later. Source: FlashAttention-3, section 3.
 """
 

@@ -28,7 +28,8 @@ def dense(q, k, v, *, causal=False, scale=None):
     """torch's attention, with the causal mask aligned at the lower right."""
     Nq, Nk = q.shape[2], k.shape[2]
     seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device).tril(Nk - Nq) if causal else None
-    with sdpa_kernel(SDPBackend.MATH):  # the others give NaN for a scale of 0, on a GPU
+    others = SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION  # NaN for a scale of 0, on a GPU
+    with sdpa_kernel([SDPBackend.MATH, *(others if scale != 0 else ())]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
 
 
@@ -263,8 +264,9 @@ def test_lse_is_the_logarithm_of_the_sum_and_differentiable(causal):
         return S.logsumexp(-1), S.softmax(-1) @ v.repeat_interleave(2, 1)
 
     assert flash_attention(q.half(), k.half(), v.half(), return_lse=True)[1].dtype == torch.float32
+    roundings = 1 if INTERPRETED else 2  # the GPU's exp2 is good to two
     for three in zip(run(torch.float32, ours), run(torch.float32, plain), run(torch.float64, plain), strict=True):
-        assert_as_exact_as_plain(*three)
+        assert_as_exact_as_plain(*three, roundings)
 
 
 # in torch's machinery
