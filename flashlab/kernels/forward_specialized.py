@@ -100,4 +100,3 @@ def attention_forward_specialized(
     LN2: tl.constexpr = 0.6931471805599453
     lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
     tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
-
