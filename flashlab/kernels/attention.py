@@ -134,8 +134,7 @@ class _Attention(torch.autograd.Function):
         return _differentiate(_attention_backward, ctx, do, dlse)
 
 
-# The same as operators of torch's, so that torch.compile takes each as one step too. Called eagerly, they would cost
-# more time on the host than the launch of the kernel.
+# The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls do without them.
 torch.library.define(
     "flashlab::attention", "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)"
 )

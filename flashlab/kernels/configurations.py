@@ -73,7 +73,7 @@ def choose(kernel, card, dtype, true_float32, d, dv, causal, Nk):
                 continue
             # How the compiler specializes warps changes from version to version, and a mistake of its does not show.
             if fits and (same_triton or not row.get("specialized")):
-                why = f"fastest for N >= {row['N_from']} on {measured['device']}, {measured['date']}"
+                why = f"chosen by measurement for N >= {row['N_from']} on {measured['device']}, {measured['date']}"
                 return Configuration(*_launch(row), row.get("specialized", False), why)
     products = "plain" if true_float32 or card.capability < (8, 0) else "tensor"
     itemsize = 4 if products == "plain" else dtype.itemsize  # without tensor cores, operands are widened

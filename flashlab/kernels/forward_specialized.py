@@ -8,8 +8,8 @@ a single loop without branches, so a causal mask is applied in all tiles, not on
 warps takes half of the rows, so Q comes through a descriptor made in the kernel, and O leaves through pointers.
 
 It is chosen only with the version of Triton that it was measured with (``configurations``): the compiler's part in it
-is large, and other tiles than those measured came out wrong. compute-sanitizer's racecheck reports the compiler's own
-handshake between the warps.
+is large, and with other tiles and three stages it gave NaN. On the tiles in use results agree with torch's, but
+compute-sanitizer's racecheck reports hazards in shared memory here (none in the plain kernels), not yet explained.
 
 The five lines are those of ``forward.update``, with P_ij used one tile later. Source: FlashAttention-3, section 3.
 """

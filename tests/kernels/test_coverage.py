@@ -264,7 +264,7 @@ def test_lse_is_the_logarithm_of_the_sum_and_differentiable(causal):
         return S.logsumexp(-1), S.softmax(-1) @ v.repeat_interleave(2, 1)
 
     assert flash_attention(q.half(), k.half(), v.half(), return_lse=True)[1].dtype == torch.float32
-    roundings = 1 if INTERPRETED else 2  # the GPU's exp2 is good to two
+    roundings = 1 if INTERPRETED else 2  # 1.73e-6 against a limit of 1.57e-6 on an H200; its fast exp2 is suspected
     for three in zip(run(torch.float32, ours), run(torch.float32, plain), run(torch.float64, plain), strict=True):
         assert_as_exact_as_plain(*three, roundings)
 
