@@ -11,6 +11,8 @@ CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere.
 PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json
+# Small shapes, forward and backward: under the sanitizer a kernel takes a thousand times longer.
+SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
 # Every notebook is one worker's affair; a kernel that died must not be waited for.
 NBVAL := --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg --nbval-cell-timeout 120
 TESTS := -n 2 --dist loadfile $(NBVAL) tests notebooks
@@ -45,7 +47,8 @@ test-gpu: $(STAMP)
 	$(BIN)/python -m pytest tests/kernels
 	@command -v compute-sanitizer >/dev/null \
 		|| { echo 'make test-gpu: compute-sanitizer is missing: install the CUDA toolkit or put its bin on PATH.'; exit 1; }
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1 $(BIN)/python -m pytest tests/kernels
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 $(SMALL)
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck --error-exitcode 1 $(SMALL)
 
 notebooks: $(STAMP)
 	$(PLAIN) $(BIN)/python -m tests.notebooks.normalise $(NOTEBOOKS)
