@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from figures import style
+from figures.labels import Labels
 
 
 class Canvas:
@@ -24,6 +25,7 @@ class Canvas:
         self.canvas = FigureCanvasAgg(figure)
         self.artists = build(figure)
         self.update = update
+        self._labels = Labels(*map(int, figure.bbox.size), figure.dpi)
         self._frame = None
         for artist in self._moving():
             artist.set_animated(True)
@@ -49,10 +51,13 @@ class Canvas:
                 self.canvas.draw()  # leaves the animated artists out
                 self._background = self.canvas.copy_from_bbox(self.figure.bbox)
             self.canvas.restore_region(self._background)
-            renderer = self.canvas.get_renderer()
+            renderer, pixels = self.canvas.get_renderer(), np.asarray(self.canvas.buffer_rgba())
             for artist in sorted(self._moving(), key=lambda artist: artist.zorder):
-                artist.draw(renderer)
-        return Image.fromarray(np.asarray(self.canvas.buffer_rgba())[:, :, :3])  # our paper is opaque
+                if self._labels.knows(artist):
+                    self._labels.draw(artist, pixels)
+                else:
+                    artist.draw(renderer)
+        return Image.fromarray(pixels[:, :, :3])  # our paper is opaque
 
     def _moving(self):
         for artist in self.artists.values():
