@@ -32,7 +32,7 @@ class Canvas:
 
     def png(self, state) -> bytes:
         """The picture of this state, to keep."""
-        return _encoded(self._drawn(state), format="png", compress_level=6)
+        return _encoded(self._drawn(state).convert("RGB"), format="png", compress_level=6)
 
     def jpeg(self, state) -> bytes:
         """The picture of this state, to look at while it lasts: encoded in a tenth of the time."""
@@ -57,7 +57,7 @@ class Canvas:
                     self._labels.draw(artist, pixels)
                 else:
                     artist.draw(renderer)
-        return Image.fromarray(pixels[:, :, :3])  # our paper is opaque
+        return Image.frombuffer("RGBX", pixels.shape[1::-1], pixels, "raw", "RGBX", 0, 1)  # our paper is opaque
 
     def _moving(self):
         for artist in self.artists.values():

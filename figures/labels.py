@@ -62,8 +62,9 @@ class Labels:
         finally:
             text.set(position=position, transform=transform)
         cover = np.asarray(self._sheet.buffer_rgba())[:, :, 3]  # [height, width]
-        rows, columns = np.flatnonzero(cover.any(1)), np.flatnonzero(cover.any(0))
+        rows = np.flatnonzero(cover.any(1))
         if not len(rows):
             return 0, 0, cover[:0, :0].copy()
+        columns = np.flatnonzero(cover[rows[0] : rows[-1] + 1].any(0))
         top, left = rows[0], columns[0]
         return left - x, height - y - top, cover[top : rows[-1] + 1, left : columns[-1] + 1].copy()
