@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.softmax import place_row
+
 
 class State(NamedTuple):
     """What is known of Br rows after some of their keys."""
@@ -62,9 +64,7 @@ def softmax_streamed(x, block, memory):
     Maximum and denominator come from one pass instead of two. A softmax needs no values, so they have width 0 here.
     memory: a ``flashlab.memory.Memory``, which books the accesses. Source: Milakov and Gimelshein 2018, algorithm 3.
     """
-    memory.place(x=x)
-    memory.reserve("y", x.shape, x.dtype)
-    blocks = [slice(start, start + block) for start in range(0, len(x), block)]
+    blocks = place_row(x, block, memory)
     state = identity(1, 0, x.dtype)
     for b in blocks:
         S_ij = memory.load("x", b)[None, :]  # [1, Bc]

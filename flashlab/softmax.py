@@ -69,7 +69,7 @@ def naive_streamed(x, block, memory):
     x: one row [N]; block: elements a block; memory: a ``flashlab.memory.Memory``, which books the accesses.
     Source: Milakov and Gimelshein 2018, algorithm 1.
     """
-    blocks = _place(x, block, memory)
+    blocks = place_row(x, block, memory)
     l = sum(np.exp(memory.load("x", b)).sum() for b in blocks)
     for b in blocks:
         memory.store("y", np.exp(memory.load("x", b)) / l, b)
@@ -81,7 +81,7 @@ def safe_streamed(x, block, memory):
 
     Arguments as ``naive_streamed``. Source: Milakov and Gimelshein 2018, algorithm 2.
     """
-    blocks = _place(x, block, memory)
+    blocks = place_row(x, block, memory)
     m = max(memory.load("x", b).max() for b in blocks)
     l = sum(np.exp(memory.load("x", b) - m).sum() for b in blocks)
     for b in blocks:
@@ -89,7 +89,8 @@ def safe_streamed(x, block, memory):
     return memory.tensors["y"]
 
 
-def _place(x, block, memory):
+def place_row(x, block, memory):
+    """Put a row x [N] into slow memory, with room for its softmax y; returns the slices of its blocks."""
     memory.place(x=x)
     memory.reserve("y", x.shape, x.dtype)
     return [slice(start, start + block) for start in range(0, len(x), block)]

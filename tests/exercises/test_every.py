@@ -6,7 +6,7 @@ import pytest
 
 from flashlab.check import check
 from flashlab.exercise import Exercise, every
-from flashlab.kernels import INTERPRETED
+from flashlab.kernels import INTERPRETED, triton
 
 EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise)}
 QUESTIONS = {name: it for name, it in every().items() if name not in EXERCISES}
@@ -24,6 +24,16 @@ def test_the_reference_is_right_and_quickly_checked(name, capsys):
     begun = time.process_time()
     assert said(capsys, name, EXERCISES[name].reference).startswith(f"✓ {name}: right in all ")
     assert time.process_time() - begun < SLOWEST
+
+
+def stub(*args):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_stub_is_not_attempted(name, capsys):
+    attempt = triton.jit(stub) if hasattr(EXERCISES[name].reference, "fn") else stub  # a kernel
+    assert said(capsys, name, attempt).startswith(f"○ {name}: not attempted")
 
 
 @pytest.mark.parametrize("name, mistake", MISTAKES.values(), ids=MISTAKES)

@@ -197,12 +197,6 @@ def stub(*args):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stub_is_not_attempted(name, capsys):
-    check(name, stub)
-    assert capsys.readouterr().out.startswith(f"○ {name}: not attempted")
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_function_that_is_no_kernel_is_told_so(name, capsys):
     check(name, lambda *args: None)
     assert "put @triton.jit above the def" in capsys.readouterr().out
