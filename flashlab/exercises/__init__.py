@@ -15,4 +15,5 @@ LESSONS = (
     "triton_forward",
     "triton_backward",
     "attention_in_a_model",
+    "hopper",
 )
