@@ -1,12 +1,13 @@
 """What an implementation must pass to count as right: a handful of tiny cases, each there because a mistake hides from
 the others. They take the tile sizes 16 x 16 (kernels: no smaller ones exist) or 4 x 4."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from flashlab import dropout, kernels, recompute, softmax, tiling
+from flashlab import dropout, kernels, pipeline, recompute, sm, softmax, tiling
 from flashlab.attention import attention, attention_backward
 from flashlab.kernels.configurations import Configuration
 from flashlab.memory import Memory
@@ -121,6 +122,41 @@ def tiled_traffic():
             )
             foretold, counted = ({key: n for key, n in bill.items() if n} for bill in (foretold, memory.bytes))
             assert foretold == counted, f"{case.shows}: foretold {foretold}, counted {counted}"
+
+
+def simulated_pipeline():
+    """Exact however it is built, in the cycles of its budget; wrong phases are noticed, each as what it is."""
+    small, quick = pipeline.Budget(d=64), pipeline.Budget(softmax_of_64=64)
+    locked, three = pipeline.Design(3, overlap=False, consumers=1), pipeline.Design(3)
+    designs = pipeline.Design(1, ping_pong=False), pipeline.Design(whole_q=False), locked, pipeline.Design(budget=quick)
+    for design in designs:
+        forward(lambda Q, K, V, causal, d=design: _ran(pipeline.forward(Q, K, V, d, Br=4, Bc=4, causal=causal)), 4)
+    Q, K, V = np.random.default_rng(0).normal(size=(3, 32, 4)).astype(np.float32)
+    for cycles, design in ((3904, locked), (2048, three), (1792, replace(three, budget=small))):
+        run = pipeline.forward(Q[:2], K, V, design, Br=2, Bc=1)  # 32 blocks
+        assert run.steady == cycles, f"a block takes {run.steady} cycles, not {cycles}"
+    for error, says, mistake in (
+        (sm.Deadlock, "phase 0 of empty[0]", {"empty_phase": lambda n: n & 1}),
+        (sm.Race, "is on its way", {"full_phase": lambda n: 0}),
+        (sm.Race, "copied into K[1] while consumer 1 reads", {"empty_count": 1}),
+        (sm.Race, "all arrivals of the open phase are in", {"empty_phase": lambda n: 1}),
+    ):
+        try:
+            pipeline.forward(Q[:2], K[:4], V[:4], pipeline.Design(**mistake), Br=2, Bc=1)
+        except error as noticed:
+            assert says in str(noticed), f"{noticed} does not say: {says}"
+        else:
+            raise AssertionError(f"nobody noticed {mistake}")
+
+
+def _ran(run):
+    """The results of a run in which softmaxes waited for their scores."""
+    done = {(e.by, e.kind, e.j): e for e in run.events}  # the last of its kind: of the last tile of queries
+    for (by, kind, j), event in done.items():
+        assert kind != "softmax" or event.start >= done[by, "S", j].end, (
+            f"{by} took a softmax of scores that were not done"
+        )
+    return run.O, run.lse
 
 
 def small_tiles(kernel, *_, **__):

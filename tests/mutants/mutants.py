@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from flashlab import dropout, online, recompute, tiling
+from flashlab import dropout, online, pipeline, recompute, sm, tiling
 from flashlab.kernels import backward, forward
 from tests.mutants import acceptance
 
@@ -88,6 +88,34 @@ MUTANTS = [
         ("denominator of the kept weights only", "_dropped", "P_ij.sum(-1)", "(np.sign(Z_ij) * P_ij).sum(-1)"),
         ("dropout forgotten in dP", "gradients", "Z_ij * (dO_i @ V_j.T)", "dO_i @ V_j.T"),
         ("dropout forgotten in dV", "gradients", "(Z_ij * P_ij).T", "P_ij.T"),
+    ),
+    *_of(pipeline, acceptance.simulated_pipeline,
+        ("pipeline: the producer does not wait for room", "produce", "yield Wait(pipe.empty[stage], design.empty_phase(n))", "pass"),
+        ("pipeline: the bytes of V not expected", "produce", "(V.nbytes if before else 0)", "0"),
+        ("pipeline: V of the block whose K comes", "produce", "problem.V[before.cols]", "problem.V[(this or before).cols]"),
+        ("pipeline: Q replaced while it is read", "produce", "yield Wait(pipe.q_empty[w], this.t & 1 ^ 1)", "pass"),
+        ("pipeline: tiles not waited for", "consume", "yield Wait(pipe.full[stage], design.full_phase(n))", "pass"),
+        ("pipeline: the phase of Q never changes", "consume", "yield Wait(half, this.t & 1)", "yield Wait(half, 0)"),
+        ("pipeline: both consumers wait for the other's turn", "consume", "g & 1 ^ (w == 0)", "g & 1"),
+        ("pipeline: the turn not passed on", "consume", "yield Arrive(pipe.turn[(w + 1) % design.consumers])", "pass"),
+        ("pipeline: softmax of scores that are not done", "consume", "yield Finish(1 if design.overlap and this and before else 0)", "yield Finish(1)"),
+        ("pipeline: a stage given back while it is read", "consume", "yield Finish(0)", "pass"),
+        ("pipeline: a stage never given back", "consume", "if not design.early", "if design.early"),
+        ("pipeline: Q never given back", "consume", "yield Arrive(pipe.q_empty[w])", "pass"),
+        ("pipeline: weights of the scores before", "consume", "        S_ij = S_next\n", "        S_ij = S_ij or S_next\n"),
+        ("pipeline: sums of the tile before kept", "Pipeline.weighted", "if step.first:", "if state is None:"),
+        ("pipeline: mask counted within the consumer's rows", "Pipeline.scores", "rows, step.cols, p.scale", "slice(0, _rows(rows)), step.cols, p.scale"),
+    ),
+    *_of(sm, acceptance.simulated_pipeline,
+        ("barrier: the other parity", "Barrier.completed", "self.phase != phase", "self.phase == phase"),
+        ("barrier: bytes not waited for", "Barrier._advance", "self.pending == 0 and self.pending_bytes == 0", "self.pending == 0"),
+        ("barrier: arrivals not counted anew", "Barrier._advance", "self.phase ^ 1, self.count", "self.phase ^ 1, 0"),
+        ("race: tiles that have not arrived", "SM._product", "buffer.coming or buffer.holds != tile", "False"),
+        ("race: tiles that are read", "SM._copy", "in buffer.readers:", "in ():"),
+        ("race: more arrivals than a phase has", "SM._arrive", "if arrive.barrier.pending == 0:", "if False:"),
+        ("deadlock not noticed", "SM.run", "if self._programs:", "if False:"),
+        ("clock: vector units for each consumer", "Unit.add", "if not self.working:", "if not self.working or self.slice:"),
+        ("clock: a product in no time", "SM._product", "self.tensor_core.add, job, product.cycles)", "self.tensor_core.add, job, 1)"),
     ),
     *_of(forward, acceptance.kernel_forward,
         ("kernel: no rescale of l", "update", "alpha * l_i +", "l_i +"),
