@@ -147,7 +147,7 @@ class Pipeline:
     def scores(self, w, step, g):
         """The product S_ij = Q_i K_j^T [Br, Bc], with scale and mask."""
         p, rows = self.problem, self.share(step.rows, w)
-        reads = {self.Q[w]: Tile("Q", step.t, step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
+        reads = {self.Q[w]: Tile("Q", step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
 
         def product(Q_i, K_j):
             return tiling.scores(Q_i[: _rows(rows)], K_j[: _rows(step.cols)], rows, step.cols, p.scale, p.shift)
@@ -193,7 +193,7 @@ def produce(pipe):
                 yield Wait(pipe.q_empty[w], this.t & 1 ^ 1)
                 yield Arrive(pipe.q_full[w], Q_i.nbytes)
                 rows = pipe.share(this.rows, w)
-                yield Copy(Tile("Q", this.t, this.t), problem.Q[rows], Q_i, pipe.q_full[w], cost.copy(cost.rows))
+                yield Copy(Tile("Q", this.t), problem.Q[rows], Q_i, pipe.q_full[w], cost.copy(cost.rows))
 
 
 def consume(pipe, w):

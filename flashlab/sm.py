@@ -20,18 +20,18 @@ class Deadlock(RuntimeError):
 
 
 class Race(RuntimeError):
-    """A tile is read before it has arrived, or overwritten while it is read."""
+    """A tile is read before it has arrived or overwritten while it is read, or a phase gets more arrivals than it has."""
 
 
 class Tile(NamedTuple):
-    """What a buffer holds, or should hold: block j of a tensor, asked for in step g."""
+    """What a buffer holds, or should hold: block j of a tensor, for step g or, of Q, for several steps."""
 
     name: str  # Q, K, V
     j: int
-    g: int
+    g: int | None = None
 
     def __str__(self):
-        return f"{self.name}_{self.j} of step {self.g}"
+        return f"{self.name}_{self.j}" + ("" if self.g is None else f" of step {self.g}")
 
 
 class Buffer:
@@ -148,7 +148,7 @@ class Event(NamedTuple):
     by: str  # the program that asked for it
     kind: str  # Q K V O, S PV, softmax rescale; full[0] and such, where a phase is waited for or complete
     j: int  # the block; for a barrier the phase
-    g: int = 0  # for a copy, the step that it is for
+    g: int | None = None  # the step that a copy is for
     where: str = ""  # the buffer that is filled, those that are read
 
 
@@ -291,7 +291,7 @@ class SM:
                 there = f"{buffer.coming} is on its way" if buffer.coming else f"it holds {buffer.holds or 'nothing'}"
                 self._race(f"{name} wants {tile} from {buffer.name}, but {there}")
             buffer.readers.append(name)
-        about = "tensor core", name, product.kind, product.j, 0, " ".join(buffer.name for buffer in product.reads)
+        about = "tensor core", name, product.kind, product.j, None, " ".join(buffer.name for buffer in product.reads)
         job = Job(product.instructions * product.cycles, lambda job: self._produced(name, job, product), *about)
         self._products[name].append(job)
         for k in range(product.instructions):
