@@ -20,7 +20,7 @@ class Deadlock(RuntimeError):
 
 
 class Race(RuntimeError):
-    """A tile is read before it has arrived or overwritten while it is read, or a phase gets more arrivals than it has."""
+    """A tile is read before it is there or overwritten while it is read, or a phase gets more arrivals than it has."""
 
 
 class Tile(NamedTuple):
