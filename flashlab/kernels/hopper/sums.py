@@ -1,0 +1,49 @@
+"""Sums of dQ in global memory, float32, that many programs add to: how one adds, and what is made of them at the end.
+
+A tile [Br, width] is added in two halves of 64 rows each: of its rows if Br is 128, of its columns if Br is 64. Within
+a half, the sums lie in the order in which four warps hold a product in their registers. So each thread adds four
+neighbours with one instruction, and a warp 512 bytes side by side.
+"""
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+HALVES = gl.constexpr(2)
+
+
+@gluon.jit
+def add(sums, tile, w: gl.constexpr, dQ):
+    """Add dQ [64, columns], the sums of a product in the registers of four warps, to half w of a tile."""
+    columns: gl.constexpr = dQ.shape[1]
+    size: gl.constexpr = 64 * columns
+    flat: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    x = gl.reshape(dQ, [4, 2, 8, columns // 8, 4, 2])
+    x = gl.reshape(gl.permute(x, (3, 0, 2, 4, 1, 5)), [size])
+    x = gl.convert_layout(x, flat, assert_trivial=True)
+    at = tile.to(gl.int64) * (HALVES * size) + w * size
+    gl.atomic_add(sums + at + gl.arange(0, size, layout=flat), x, sem="relaxed")
+
+
+@triton.jit
+def narrow(
+    dQ, sums,  # pointers: dQ [B, H, Nq, d] contiguous, and the sums that ``add`` leaves
+    scale, Nq, Nq_padded, d,
+    Br: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Program (i, half, head) writes scale * sums, put in order, as one half of a tile of dQ."""
+    i, half, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    columns: tl.constexpr = width * Br // (64 * HALVES)
+    size: tl.constexpr = 64 * columns
+    x = tl.load(sums + head * Nq_padded * width + (i * HALVES + half) * size + tl.arange(0, size))
+    x = tl.permute(tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2]), (1, 4, 2, 0, 3, 5))
+    dQ_i = tl.reshape(x, [64, columns]) * scale  # [Br, d]
+    row = i * Br + tl.arange(0, 64)  # [Br]
+    column = tl.arange(0, columns)  # [d]
+    if Br == 64:
+        column += half * columns
+    else:
+        row += half * 64
+    at = dQ + (head * Nq + row[:, None]) * d + column[None, :]
+    tl.store(at, dQ_i.to(dQ.dtype.element_ty), mask=(row < Nq)[:, None] & (column < d)[None, :])

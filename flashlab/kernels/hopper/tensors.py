@@ -1,0 +1,45 @@
+"""Descriptors of tensors for kernels in Gluon: what the copy engine is told, with the layout it writes."""
+
+import functools
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from flashlab.kernels import tiles
+
+DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}
+
+
+def descriptor(x, rows, width, N=None):
+    """x [B, H, N, d], ready (``tiles.ready``), in tiles of rows x width; or only its first N rows.
+
+    What lies beyond the end reads as zero and is never written.
+    """
+    shape = x.shape if N is None else (*x.shape[:2], N, x.shape[3])
+    return _described(x, shape, tiles.strides_of(x), (1, 1, rows, width))
+
+
+def flat_descriptor(x, size):
+    """All numbers of x, contiguous, in one row, size of them at a time."""
+    return _described(x, (x.numel(),), (1,), (size,))
+
+
+def _described(x, shape, strides, block):
+    described = object.__new__(TensorDescriptor)  # without the constructor's checks, as in ``tiles``
+    described.base, described.shape, described.strides = x, shape, strides
+    described.block_shape, described.layout = list(block), layout(block, x.dtype)
+    described.padding, described.round_f32_to_tf32 = "zero", False
+    return described
+
+
+@functools.cache
+def layout(block, dtype):
+    """How a tile of the shape ``block`` lies in shared memory, swizzled such that eight rows meet no bank twice."""
+    return gl.NVMMASharedLayout.get_default_for(list(block), DTYPES[dtype])
+
+
+@functools.cache
+def multiprocessors(device):
+    """How many programs of these kernels run side by side: each takes most of a multiprocessor's shared memory."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
