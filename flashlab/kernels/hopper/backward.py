@@ -215,20 +215,21 @@ def consume(shared, dK, dV, sums, work, w: gl.constexpr, causal: gl.constexpr, r
     start = (work.j * CONSUMERS + w) * ROWS
     mask = visible(work, start, gl.SliceLayout(1, parts.accumulator(Br)), causal, ragged)
     nothing = gl.zeros([ROWS, width], gl.float32, parts.accumulator(width))  # [Bc, d]
-    h = work.hk * work.group
     i = work.begin
+    tile = (work.b * work.H + work.hk * work.group) * (work.Nq_padded // Br) + i  # counted over all heads
+    to_next_head = work.Nq_padded // Br - (work.end - work.begin)
     mbarrier.wait(shared.k_full, 0)
     mbarrier.wait(shared.v_full, 0)
     dK_j, dV_j = step(shared, sums, work, mask, nothing, nothing, 0, i, 0, w, masked, True)
-    tile = tile_of(work, h, i, Br)
     steps = (work.end - work.begin) * work.group
     for t in range(1, steps):
         i += 1
+        tile_before = tile
+        tile += 1
         if i == work.end:
             i = work.begin
-            h += 1
-        dK_j, dV_j = step(shared, sums, work, mask, dK_j, dV_j, t, i, tile, w, masked, False)
-        tile = tile_of(work, h, i, Br)
+            tile += to_next_head
+        dK_j, dV_j = step(shared, sums, work, mask, dK_j, dV_j, t, i, tile_before, w, masked, False)
 
     last = steps - 1
     mbarrier.wait(shared.ds_full.index(last % BUFFERS), (last // BUFFERS) & 1)
@@ -243,12 +244,6 @@ def consume(shared, dK, dV, sums, work, w: gl.constexpr, causal: gl.constexpr, r
     tma.async_copy_shared_to_global(dV, [work.b, work.hk, start, 0], shared.V.index(w))
     tma.async_copy_shared_to_global(dK, [work.b, work.hk, start, 0], shared.K.index(w))
     tma.store_wait(0)
-
-
-@gluon.jit
-def tile_of(work, h, i, Br: gl.constexpr):
-    """The number of tile i of queries of head h, counted over all heads."""
-    return (work.b * work.H + h) * (work.Nq_padded // Br) + i
 
 
 @gluon.jit
