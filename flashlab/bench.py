@@ -8,6 +8,7 @@ cold L2 cache. An implementation whose results differ from the others' is not ti
 
 import argparse
 import datetime
+import functools
 import itertools
 import json
 import shlex
@@ -34,7 +35,8 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-IMPLEMENTATIONS = ("flashlab", *BACKENDS, "flex")
+USUAL = ("flashlab", *BACKENDS, "flex")
+IMPLEMENTATIONS = (*USUAL, "portable", "hopper", "fa4")
 BACKWARD_FLOPS = 2.5  # five matrix products instead of two
 TOLERANCE = 0.02  # relative difference between two implementations' results: a few roundings of bfloat16
 CALL_MS = 40  # for how long single calls are repeated to take their median
@@ -69,18 +71,35 @@ class Cell(NamedTuple):
 
 def implementation(name):
     """The function (q, k, v, causal) -> O of that name. SDPA's backends raise RuntimeError for what they cannot do."""
-    if name == "flashlab":
+    if name in ("flashlab", "portable", "hopper"):
         from flashlab.kernels import flash_attention
 
-        return lambda q, k, v, causal: flash_attention(q, k, v, causal=causal)
+        return functools.partial(_ours, flash_attention, None if name == "flashlab" else name)
     if name == "flex":
         return _flex()
+    if name == "fa4":
+        return _fa4()
 
     def sdpa(q, k, v, causal):
         with sdpa_kernel(BACKENDS[name]):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     return sdpa
+
+
+def _ours(attend, kernel, q, k, v, causal):
+    return attend(q, k, v, causal=causal, kernel=kernel)
+
+
+def _fa4():
+    """FlashAttention-4, which has heads behind lengths: it gets and gives the same memory, seen otherwise."""
+    from flash_attn.cute import flash_attn_func  # the package flash-attn-4
+
+    def fa4(q, k, v, causal):
+        O = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+        return (O[0] if isinstance(O, tuple) else O).transpose(1, 2)
+
+    return fa4
 
 
 def _flex():
@@ -229,13 +248,13 @@ def environment(argv):
 
 
 def table(rows):
-    """The rows as text: TFLOP/s by cell and implementation, and ours relative to cuDNN's."""
+    """The rows as text: TFLOP/s by cell and implementation, and the first one's, ours, relative to cuDNN's."""
     names = list(dict.fromkeys(row["impl"] for row in rows))
     lines = ["TFLOP/s".ljust(34) + "".join(name.rjust(11) for name in names) + "ours/cudnn".rjust(12)]
     cells = itertools.groupby(rows, lambda row: (row["pass"], row["d"], row["causal"], row["N"]))
     for (direction, d, causal, N), group in cells:
         speed = {row["impl"]: row["tflops"] for row in group}
-        ratio = f"{speed['flashlab'] / speed['cudnn']:.2f}" if {"flashlab", "cudnn"} <= speed.keys() else ""
+        ratio = f"{speed[names[0]] / speed['cudnn']:.2f}" if {names[0], "cudnn"} <= speed.keys() else ""
         numbers = "".join((f"{speed[name]:.0f}" if name in speed else "–").rjust(11) for name in names)
         lines.append(f"{direction:9} d={d:<4} {'causal' if causal else 'full':7} N={N:<8}" + numbers + ratio.rjust(12))
     return "\n".join(lines)
@@ -252,7 +271,7 @@ def progress(done, total, what):
 def arguments(argv):
     parser = argparse.ArgumentParser("python -m flashlab.bench", description=__doc__.split("\n\n")[0])
     parser.add_argument("--passes", nargs="+", choices=("forward", "backward"), default=["forward", "backward"])
-    parser.add_argument("--impls", nargs="+", choices=IMPLEMENTATIONS, default=IMPLEMENTATIONS)
+    parser.add_argument("--impls", nargs="+", choices=IMPLEMENTATIONS, default=USUAL)
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128], help="head dimensions")
     parser.add_argument("--N", nargs="+", type=int, default=[1024, 4096, 16384], help="sequence lengths")
     parser.add_argument("--masks", nargs="+", choices=("full", "causal"), default=["full", "causal"])

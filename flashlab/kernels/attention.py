@@ -1,6 +1,7 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
 import functools
+import importlib
 import itertools
 import math
 
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from flashlab.kernels import DEVICE, backward, forward, forward_specialized, tiles
+from flashlab.kernels import DEVICE, backward, forward, tiles
 from flashlab.kernels.configurations import configuration
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -16,7 +17,7 @@ WIDEST = 256  # columns of a head
 LONGEST = 65535  # programs of a grid along y or z
 
 
-def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
+def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, kernel=None):
     """Attention softmax(scale * Q K^T) V, exact, without a tensor of size Nq x Nk in the forward or the backward pass.
 
     Args:
@@ -27,10 +28,14 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
         causal: query i sees keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones.
         scale: factor on the scores, 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. Differentiable too.
+        kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; None for
+            what was measured to be faster: ``configuration("forward", q, k, v, causal)`` tells which, and why.
 
     Returns:
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
-        O = 0, lse = -inf and no gradient. The same inputs give the same bits, gradients included.
+        O = 0, lse = -inf and no gradient. The same inputs give the same bits, gradients included, with one exception:
+        the Hopper kernels add up dQ in an order that varies. Under ``torch.use_deterministic_algorithms(True)`` the
+        portable ones make the gradients.
 
     Sums are kept in float32. Products of float32 inputs are true float32 products if
     ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.
@@ -45,6 +50,8 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     _check(q, k, v)
+    if kernel not in (None, "portable", "hopper"):
+        raise ValueError(f'kernel must be "portable", "hopper" or None, got {kernel!r}')
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}")
@@ -52,44 +59,58 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False):
         q, scale = q * math.copysign(bool(scale), scale), abs(scale) or 1.0
     dv = v.shape[-1]
     attend = torch.ops.flashlab.attention if torch.compiler.is_compiling() else _Attention.apply
-    o, lse = attend(_pad_rows(q), _pad_rows(k), _pad_rows(v), causal, scale)
+    o, lse = attend(_pad_rows(q), _pad_rows(k), _pad_rows(v), causal, scale, kernel)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse) if return_lse else o
 
 
-def _empty_outputs(q, k, v, causal, scale):
+def _empty_outputs(q, k, v, causal, scale, kernel):
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale):
+def _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale, kernel):
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _attention(q, k, v, causal, scale):
-    o, lse = _empty_outputs(q, k, v, causal, scale)
+def _attention(q, k, v, causal, scale, kernel):
+    o, lse = _empty_outputs(q, k, v, causal, scale, kernel)
     if o.numel() == 0 or k.shape[2] == 0:
         return o.zero_(), lse.fill_(-math.inf)
     if (dim := _too_long(q)) is not None:
-        parts = [_attention(*x, causal, scale) for x in zip(*(_parts(x, q, k, dim) for x in (q, k, v)), strict=True)]
+        parts = [
+            _attention(*x, causal, scale, kernel) for x in zip(*(_parts(x, q, k, dim) for x in (q, k, v)), strict=True)
+        ]
         return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
-    c = configuration("forward", q, k, v, causal)
-    (forward_specialized if c.specialized else forward).run(o, lse, q, k, v, causal, scale, c)
+    c = configuration("forward", q, k, v, causal, kernel)
+    (_hopper().forward if c.implementation == "hopper" else forward).run(o, lse, q, k, v, causal, scale, c)
     return o, lse
 
 
-def _attention_backward(do, dlse, q, k, v, o, lse, causal, scale):
-    dq, dk, dv = _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale)
+def _attention_backward(do, dlse, q, k, v, o, lse, causal, scale, kernel):
+    dq, dk, dv = _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale, kernel)
     if o.numel() == 0 or k.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     if (dim := _too_long(q)) is not None:
         tensors = (_parts(x, q, k, dim) for x in (do, dlse, q, k, v, o, lse))
-        parts = [_attention_backward(*x, causal, scale) for x in zip(*tensors, strict=False)]
+        parts = [_attention_backward(*x, causal, scale, kernel) for x in zip(*tensors, strict=False)]
         return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     choose = functools.partial(configuration, q=q, k=k, v=v, causal=causal)
-    backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
+    if kernel is None and torch.are_deterministic_algorithms_enabled():
+        kernel = "portable"
+    c = choose("backward", implementation=kernel)
+    if c.implementation == "hopper":
+        _hopper().backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, choose("row_constants"))
+    else:
+        backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
     return dq, dk, dv
+
+
+@functools.cache
+def _hopper():
+    """Imported where it is used: Gluon takes its time to load, and elsewhere nobody needs it."""
+    return importlib.import_module("flashlab.kernels.hopper")
 
 
 def _too_long(q):
@@ -106,17 +127,17 @@ def _parts(x, q, k, dim):
 
 
 def _save(ctx, inputs, output):
-    *qkv, ctx.causal, ctx.scale = inputs
+    *qkv, ctx.causal, ctx.scale, ctx.kernel = inputs
     ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(gradients, ctx, do, dlse):
     if do is None and dlse is None:
-        return None, None, None, None, None
+        return (None,) * 6
     q, k, v, o, lse = ctx.saved_tensors
     do = torch.zeros_like(o) if do is None else do
-    return *gradients(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale), None, None
+    return *gradients(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale, ctx.kernel), None, None, None
 
 
 class _Attention(torch.autograd.Function):
@@ -136,12 +157,12 @@ class _Attention(torch.autograd.Function):
 
 # The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls do without them.
 torch.library.define(
-    "flashlab::attention", "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)"
+    "flashlab::attention", "(Tensor q, Tensor k, Tensor v, bool causal, float scale, str? kernel) -> (Tensor, Tensor)"
 )
 torch.library.define(
     "flashlab::attention_backward",
-    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool causal, float scale)"
-    " -> (Tensor dQ, Tensor dK, Tensor dV)",
+    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool causal, float scale,"
+    " str? kernel) -> (Tensor dQ, Tensor dK, Tensor dV)",
 )
 torch.library.impl("flashlab::attention", "default", _attention)
 torch.library.impl("flashlab::attention_backward", "default", _attention_backward)

@@ -33,23 +33,61 @@ class Configuration(NamedTuple):
     Bc: int
     warps: int
     stages: int
-    specialized: bool = False  # forward only: the kernel of ``forward_specialized``
+    implementation: str = "portable"  # or "hopper"
     why: str = ""
 
 
-def configuration(kernel, q, k, v, causal):
+def configuration(kernel, q, k, v, causal, implementation=None):
     """The ``Configuration`` that a kernel runs with on these tensors, with the reason in its field ``why``.
 
     Args:
-        kernel: "forward", "row_constants", "key_value_gradients" or "query_gradients".
+        kernel: "forward"; "backward", whose Br is 0 if three portable kernels do it; or one of those three,
+            "row_constants", "key_value_gradients" and "query_gradients".
         q, k, v: as for ``flash_attention``; only device, dtype and shapes are looked at. causal: bool.
+        implementation: "portable", "hopper", or None for what is faster here.
+
+    Raises:
+        ValueError: implementation "hopper" for what it cannot take.
     """
     if kernel == "row_constants":
         return Configuration(64, 0, 4, 1, why="it only streams: any tile will do")
+    if kernel in ("forward", "backward"):
+        against = against_hopper(kernel, q, k, v)
+        if implementation == "hopper" and against:
+            raise ValueError(f"the Hopper kernels cannot do this: {against}")
+        if implementation == "hopper" or (implementation is None and not against):
+            return choose_hopper(kernel, q.shape[3], v.shape[3], causal, k.shape[2])
+        if kernel == "backward":
+            return Configuration(0, 0, 0, 0, why=f"portable: {against or 'asked for'}")
     if not q.is_cuda:
         return Configuration(INTERPRETED_ROWS, INTERPRETED_ROWS, 4, 1, why="in the interpreter any tile fits")
     true_float32 = tiles.precision_of(q) == "ieee"
     return choose(kernel, card(q.device), q.dtype, true_float32, q.shape[3], v.shape[3], causal, k.shape[2])
+
+
+def against_hopper(kernel, q, k, v):
+    """What speaks against the Hopper kernels for these tensors, in words; None if nothing does."""
+    hopper = CONFIGS["hopper"]
+    if not q.is_cuda or card(q.device).capability != tuple(hopper["capability"]):
+        return "they need a GPU of compute capability 9.0"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"they multiply float16 and bfloat16, got {q.dtype}"
+    if max(q.shape[3], v.shape[3]) > 128:
+        return f"they hold heads of up to 128 columns, got d = {q.shape[3]} and dv = {v.shape[3]}"
+    if not any(triton.__version__.startswith(version + ".") for version in hopper["compilers"]):
+        return f"they were compiled with Triton {' and '.join(hopper['compilers'])}, this is {triton.__version__}"
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def choose_hopper(kernel, d, dv, causal, Nk):
+    """The ``Configuration`` of a Hopper kernel; Br is 64 for each consumer in the forward pass."""
+    hopper, width = CONFIGS["hopper"], 64 if max(d, dv) <= 64 else 128
+    for row in hopper["rows"]:
+        if (row["kernel"], row["width"], row["causal"]) == (kernel, width, causal) and Nk >= row["N_from"]:
+            why = f"chosen by measurement for N >= {row['N_from']} on {hopper['device']}, {hopper['date']}"
+            consumers = row["Br"] // 64 if kernel == "forward" else row["Bc"] // 64
+            return Configuration(row["Br"], row["Bc"], 4 * (consumers + 1), row["stages"], "hopper", why)
 
 
 @functools.cache
@@ -66,15 +104,13 @@ def choose(kernel, card, dtype, true_float32, d, dv, causal, Nk):
     for measured in CONFIGS["measured"]:
         if tuple(measured["capability"]) != card.capability or str(dtype) not in measured["dtypes"]:
             continue
-        same_triton = triton.__version__.split(".")[:2] == measured["triton"].split(".")[:2]
         for row in measured["rows"]:
             fits = row["kernel"] == kernel and row["width"] == width and row["causal"] == causal and Nk >= row["N_from"]
             if row.get("whole_tiles") and Nk % row["Bc"]:  # a tile that hangs over the end costs it more registers
                 continue
-            # How the compiler specializes warps changes from version to version, and a mistake of its does not show.
-            if fits and (same_triton or not row.get("specialized")):
+            if fits:
                 why = f"chosen by measurement for N >= {row['N_from']} on {measured['device']}, {measured['date']}"
-                return Configuration(*_launch(row), row.get("specialized", False), why)
+                return Configuration(*_launch(row), why=why)
     products = "plain" if true_float32 or card.capability < (8, 0) else "tensor"
     itemsize = 4 if products == "plain" else dtype.itemsize  # without tensor cores, operands are widened
     for row in CONFIGS["unmeasured"]["rows"]:

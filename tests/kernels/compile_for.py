@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from flashlab.kernels import backward, configurations, forward, forward_specialized, tiles
+from flashlab.kernels import backward, configurations, forward, tiles
 
 SHARED = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (9, 0): 227, (12, 0): 99}  # KB a program may have at most
 KERNELS = {
@@ -33,7 +33,7 @@ def compile_for(capability, kernel, dtype, d, causal, Nk=1000, *, true_float32=F
     """Compile with the configuration that a launch would have, or with c; what it takes, as a dict."""
     card = configurations.Card(capability, SHARED[capability] * 1024)
     c = c or configurations.choose(kernel, card, dtype, true_float32, d, d, causal, Nk)
-    function = forward_specialized.attention_forward_specialized if c.specialized else KERNELS[kernel]
+    function = KERNELS[kernel]
     constants = {"Br": c.Br, "Bc": c.Bc, "width": tiles.width_of(d), "width_v": tiles.width_of(d), "group": 1}
     constants |= {"causal": causal, "masked": causal or Nk % c.Bc != 0, "precision": "ieee" if true_float32 else "tf32"}
     signature, constexprs, attributes = {}, {}, {}
@@ -45,7 +45,7 @@ def compile_for(capability, kernel, dtype, d, causal, Nk=1000, *, true_float32=F
             signature[name] = ("i64", "i64", "i32", "constexpr")
             constexprs[i, 3] = 1
             attributes |= {(i, j): [["tt.divisibility", 16]] for j in range(3)}
-        elif name in ROWS and capability >= (9, 0) and not (c.specialized and name in "QO"):
+        elif name in ROWS and capability >= (9, 0):
             signature[name] = f"tensordesc<{NAMES[dtype]}[1, 1, {getattr(c, ROWS[name])}, {tiles.width_of(d)}]>"
         elif name in ROWS or name in ("lse", "lse_log2", "delta"):
             signature[name] = "*" + (NAMES[dtype] if name in ROWS else "fp32")
@@ -95,8 +95,3 @@ if __name__ == "__main__":
     capability = tuple(int(number) for number in sys.argv[1].split("."))
     for case in cases(capability):
         print(json.dumps(compile_for(capability, *case)), flush=True)
-    if capability == (9, 0):
-        rows = configurations.CONFIGS["measured"][0]["rows"]
-        for row in (row for row in rows if row.get("specialized")):
-            c = configurations.Configuration(row["Br"], row["Bc"], row["warps"], row["stages"], True)
-            print(json.dumps(compile_for(capability, "forward", torch.bfloat16, row["width"], row["causal"], c=c)))

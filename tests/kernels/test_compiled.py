@@ -24,12 +24,6 @@ def test_every_launch_fits_and_no_register_spills(capability):
     assert len(kernels) >= 6
     for k in kernels:
         assert k["shared"] <= k["available"], f"does not fit: {k}"
-        # The bound must hold for what is chosen by it. The measured cards' own entries were launched there.
-        assert k["shared"] <= k["bound"] or k["configuration"][4], f"the bound is too low: {k}"
+        assert k["shared"] <= k["bound"], f"the bound is too low: {k}"
         if capability >= "8.0":  # 7.5 has no matrix unit that Triton uses, and spills
             assert k["stack"] == 0, f"registers spill: {k}"
-
-
-def test_the_specialized_forward_really_specializes():
-    kernels = [k for k in compiled("9.0") if k["kernel"] == "attention_forward_specialized"]
-    assert kernels and all(k["registers"] <= 168 for k in kernels)  # what three groups of four warps may have each

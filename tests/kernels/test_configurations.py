@@ -1,13 +1,14 @@
 """Which configuration a launch gets, on cards that are not here too."""
 
 import itertools
+from typing import NamedTuple
 
 import pytest
 import torch
 import triton
 
-from flashlab.kernels import configuration
-from flashlab.kernels.configurations import CONFIGS, Card, Configuration, choose, shared_bytes
+from flashlab.kernels import DEVICE, configuration, configurations, flash_attention
+from flashlab.kernels.configurations import CONFIGS, Card, Configuration, choose, choose_hopper, shared_bytes
 
 KERNELS = "forward", "key_value_gradients", "query_gradients"
 H200 = Card((9, 0), 227 * 1024)
@@ -42,24 +43,65 @@ def test_measured_configurations_say_where_and_when():
     assert {"driver", "torch", "triton", "how"} <= measured.keys()
 
 
-def test_specialization_only_with_the_compiler_that_it_was_measured_with(monkeypatch):
-    def chosen():
-        choose.cache_clear()
-        return choose("forward", H200, torch.bfloat16, False, 128, 128, False, 16384)
-
-    monkeypatch.setattr(triton, "__version__", CONFIGS["measured"][0]["triton"])
-    assert chosen().specialized
-    monkeypatch.setattr(triton, "__version__", "3.99.0")
-    assert not chosen().specialized and "measurement" in chosen().why
-    choose.cache_clear()
-
-
-def test_longer_sequences_may_be_tiled_otherwise(monkeypatch):
-    monkeypatch.setattr(triton, "__version__", CONFIGS["measured"][0]["triton"])
-    choose.cache_clear()
-    short, long = (choose("forward", H200, torch.bfloat16, False, 128, 128, False, N) for N in (64, 65536))
+def test_longer_sequences_may_be_tiled_otherwise():
+    short, long = (choose("query_gradients", H200, torch.bfloat16, False, 128, 128, True, N) for N in (64, 65536))
     assert short != long
-    choose.cache_clear()
+    short, long = (choose_hopper("forward", 64, 64, False, N) for N in (64, 65536))
+    assert short.Br < long.Br
+
+
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+@pytest.mark.parametrize("d, dv, width", [(1, 1, 64), (64, 64, 64), (64, 72, 128), (80, 8, 128), (128, 128, 128)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_hopper_kernel_has_a_configuration_with_its_reason(kernel, d, dv, width, causal):
+    c = choose_hopper(kernel, d, dv, causal, 1)
+    assert c == choose_hopper(kernel, width, width, causal, 1) and c.implementation == "hopper"
+    assert CONFIGS["hopper"]["device"] in c.why and CONFIGS["hopper"]["date"] in c.why
+
+
+def pretend(monkeypatch, capability=(9, 0), version="3.6.0"):
+    """As if tensors lay on such a GPU."""
+    monkeypatch.setattr(configurations, "card", lambda device: Card(capability, 227 * 1024))
+    monkeypatch.setattr(triton, "__version__", version)
+
+
+class OnGPU(NamedTuple):
+    """What ``configuration`` looks at of a tensor."""
+
+    shape: tuple
+    dtype: torch.dtype = torch.bfloat16
+    is_cuda: bool = True
+    device: str = "cuda:0"
+
+
+def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(monkeypatch):
+    x = OnGPU((1, 2, 4096, 128))
+    pretend(monkeypatch)
+    assert configuration("forward", x, x, x, True).implementation == "hopper"
+    assert configuration("backward", x, x, x, True).implementation == "hopper"
+    assert configuration("forward", x, x, x, True, "portable").implementation == "portable"
+    assert "asked for" in configuration("backward", x, x, x, True, "portable").why
+    wide, single = OnGPU((1, 2, 64, 136)), x._replace(dtype=torch.float32)
+    for y, why in ((wide, "d = 136"), (single, "got torch.float32")):
+        assert configuration("forward", y, y, y, True).implementation == "portable"
+        assert why in configuration("backward", y, y, y, True).why
+        with pytest.raises(ValueError, match=f"cannot do this: .*{why}"):
+            configuration("forward", y, y, y, True, "hopper")
+    pretend(monkeypatch, version="3.99.0")
+    assert "this is 3.99.0" in configuration("backward", x, x, x, True).why
+    pretend(monkeypatch, capability=(10, 0))
+    assert "compute capability 9.0" in configuration("backward", x, x, x, True).why
+
+
+def test_asking_for_hopper_without_one_is_refused_in_a_sentence():
+    q = torch.zeros(1, 1, 8, 64, device=DEVICE)
+    if q.is_cuda and torch.cuda.get_device_capability() == (9, 0):
+        pytest.skip("there is one here")
+    with pytest.raises(ValueError, match="need a GPU of compute capability 9.0"):
+        flash_attention(q, q, q, kernel="hopper")
+    with pytest.raises(ValueError, match='kernel must be "portable", "hopper" or None, got \'fast\''):
+        flash_attention(q, q, q, kernel="fast")
+    assert torch.equal(flash_attention(q, q, q, kernel="portable"), flash_attention(q, q, q))
 
 
 def test_the_interpreter_takes_any_tile():
