@@ -1,0 +1,126 @@
+"""The Hopper kernels compiled without a Hopper GPU: what they take, and that their machine code is what was meant."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SHARED = 232448  # bytes a program may have at most
+REGISTERS = {3: 168, 4: 128}  # a thread, by the number of warpgroups: 65,536 in all, in steps of 8
+
+# What registers cannot hold: bytes of stack, and instructions in a loop that reach for it. The assembler does not
+# always come to the same end: these are the worst of several runs. None of it is a sum or a tile, which would be 32
+# registers and more at a time. Outside the loops, it is paid once for a tile of queries or keys.
+SPILLS = {  # kernel, width, causal, Br
+    ("forward", 128, True, 128): (24, 0),
+    ("forward", 64, False, 192): (16, 0),
+    ("forward", 64, True, 192): (48, 13),
+    ("backward", 128, False, 64): (48, 6),
+    ("backward", 128, True, 64): (80, 15),
+    ("backward", 64, False, 128): (24, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """What ``compile_hopper`` prints, compiled in two processes that do not interpret, side by side."""
+    command = [sys.executable, "-m", "tests.kernels.compile_hopper"]
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    runs = [subprocess.Popen([*command, *names], **pipes) for names in (("forward",), ("backward", "narrow"))]
+    printed = [run.communicate(timeout=600) for run in runs]
+    assert not any(run.returncode for run in runs), "\n".join(error[-2000:] for _, error in printed)
+    return [json.loads(line) for lines, _ in printed for line in lines.splitlines()]
+
+
+@pytest.fixture
+def large(kernels):
+    return [k for k in kernels if k["kernel"] != "narrow"]
+
+
+def consumers(k):
+    return k["Br"] // 64 if k["kernel"] == "forward" else 2
+
+
+def step(k):
+    """HGMMA instructions of one warpgroup for one pair of tiles: each has 64 rows, 16 deep; by product."""
+    if k["kernel"] == "forward":
+        return {"S": k["width"] // 16, "PV": k["Bc"] // 16}
+    halves = k["Br"] // 64
+    return {"S": k["width"] // 16, "dP": halves * k["width"] // 16, "dV": k["Br"] // 16, "dK": k["Br"] // 16, "dQ": 8}
+
+
+def test_every_configuration_in_use_is_compiled(kernels):
+    names = {(k["kernel"], k["width"], k["causal"]) for k in kernels}
+    assert names == {(n, d, m) for n in ("forward", "backward", "narrow") for d in (64, 128) for m in (False, True)}
+    assert {k["dtype"] for k in kernels} == {"bf16", "fp16"} and any(k["ragged"] for k in kernels)
+
+
+def test_every_launch_fits(large):
+    for k in large:
+        assert k["shared"] <= SHARED, f"does not fit: {k}"
+        assert k["registers"] <= REGISTERS[consumers(k) + 1], f"too many registers for all warpgroups: {k}"
+
+
+def test_registers_spill_no_more_than_is_known(kernels):
+    for k in kernels:
+        stack, in_loop = SPILLS.get((k["kernel"], k["width"], k["causal"], k["Br"]), (0, 0))
+        assert k["stack"] <= stack, f"spills more than {stack} bytes: {k}"
+        for loop in k["loops"]:
+            assert loop.get("LDL", 0) + loop.get("STL", 0) <= in_loop, f"spills in a loop: {k}"
+
+
+def test_no_product_waits_for_the_one_before(large):
+    for k in large:
+        assert not k["warnings"], f"the assembler serializes products: {k}"
+
+
+def test_each_consumer_has_one_loop_with_the_products_of_a_step(large):
+    for k in large:
+        assert [loop["HGMMA"] for loop in k["loops"]] == [sum(step(k).values())] * consumers(k), k
+        products = step(k)
+        # Outside of it: forward, the boundary of a tile and before it the first S; backward, the first step, whose dQ
+        # comes after the loop.
+        total = 2 * sum(products.values()) + (products["S"] if k["kernel"] == "forward" else 0)
+        assert k["counts"]["HGMMA"] == consumers(k) * total, k
+
+
+def test_each_weight_takes_one_exponential_a_step(large):
+    for k in large:
+        elements = 64 * (k["Bc"] if k["kernel"] == "forward" else k["Br"]) // 128  # a thread
+        factors = 2 if k["kernel"] == "forward" else 0  # alpha of the two rows that a thread has part in
+        assert all(loop["MUFU"] == elements + factors for loop in k["loops"]), k
+
+
+def test_a_loop_has_few_barriers_of_its_own(large):
+    for k in large:  # each stops a warpgroup until its last warp has come; the compiler adds them around arrivals
+        assert all(loop["BAR"] <= {"forward": 3, "backward": 4}[k["kernel"]] for loop in k["loops"]), k
+
+
+def test_the_copy_engine_moves_every_tile(large):
+    for k in large:
+        boxes = k["width"] // 64  # 128 bytes wide each
+        if k["kernel"] == "forward":
+            assert k["counts"]["UTMALDG"] >= boxes * (3 + consumers(k)), k  # K, V, the last V, and rows of Q
+            assert k["counts"]["UTMASTG"] == consumers(k), k
+        else:
+            assert k["counts"]["UTMALDG"] == boxes * 6 + 2, k  # Q, dO, and K and V in two parts; lse and delta
+            assert k["counts"]["UTMASTG"] == 2 * consumers(k), k
+            assert not k["counts"].get("LDG") and not k["counts"].get("STG"), k
+
+
+def test_dQ_is_added_four_numbers_at_a_time(kernels):
+    for k in kernels:
+        if k["kernel"] == "backward":
+            instructions = k["width"] * k["Br"] // 2 // 128 // 4  # half a tile a warpgroup
+            assert k["counts"]["REDG x4"] == k["counts"]["REDG"] == 2 * consumers(k) * instructions, k
+            assert all(loop["REDG"] == instructions for loop in k["loops"]), k
+
+
+def test_narrow_reads_and_writes_sixteen_bytes_at_a_time(kernels):
+    for k in kernels:
+        if k["kernel"] == "narrow":
+            elements = k["width"] * k["Br"] // 2 // 128  # a thread
+            assert (k["counts"]["LDG"], k["counts"]["STG"]) == (elements // 4, elements // 8), k
