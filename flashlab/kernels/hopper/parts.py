@@ -77,7 +77,8 @@ def finish(m_i, l_i, lse, rows, Nq):
 @gluon.jit
 def operand(P, dtype: gl.constexpr, width: gl.constexpr):
     """P narrowed, as the left operand of a product: the registers stay where they are."""
-    return gl.convert_layout(P.to(dtype), gl.DotOperandLayout(0, accumulator(width, P.shape[0]), 2), assert_trivial=True)
+    left: gl.constexpr = gl.DotOperandLayout(0, accumulator(width, P.shape[0]), 2)
+    return gl.convert_layout(P.to(dtype), left, assert_trivial=True)
 
 
 @gluon.constexpr_function
