@@ -10,8 +10,10 @@ import torch
 from flashlab import dropout, kernels, pipeline, recompute, sm, softmax, tiling
 from flashlab.attention import attention, attention_backward
 from flashlab.kernels.configurations import Configuration
+from flashlab.kernels.hopper import schedule
 from flashlab.memory import Memory
 from tests.bounds import assert_as_exact_as_plain
+from tests.kernels import hopper_scores
 
 
 class Case(NamedTuple):
@@ -157,6 +159,36 @@ def _ran(run):
             f"{by} took a softmax of scores that were not done"
         )
     return run.O, run.lse
+
+
+def hopper_schedule():
+    """Every tile once; longest first among heads that share the cache; nobody late, and nobody without work."""
+    for B, H, Hk, Nq, Nk, causal, programs in (
+        (2, 6, 2, 700, 200, True, 7), (1, 12, 3, 384, 90000, True, 5), (3, 2, 1, 300, 200, False, 100),
+        (1, 16, 16, 4096, 16384, True, 32),
+    ):  # fmt: skip
+        Tr, group = -(-Nq // 128), H // Hk
+        together = max(1, 16 * 2**20 // (4 * Nk * 64)) * group  # heads: K and V of 2 bytes in 16 MiB
+        tiles, starts, used = schedule.table.__wrapped__(B, H, Hk, Nq, Nk, 64, 128, 128, causal, programs, "cpu")
+        tiles, starts = tiles.numpy(), starts.numpy()
+        i, b, h, hk = tiles.T
+        assert sorted(zip(b, h, i, strict=True)) == list(np.ndindex(B, H, Tr)), "not every tile once"
+        assert (hk == h // group).all(), "keys of another head"
+        assert used == len(starts) - 1 and (np.diff(starts) > 0).all() and starts[-1] == len(tiles), "no work"
+        last = Nq - 1 - (Tr - 1 - i) * 128
+        seen = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # keys
+        n = -(-seen // 128)
+        assert (schedule.blocks(i, 128, 128, Nq, Nk, causal) == n).all(), "wrong number of blocks"
+        times = np.add.reduceat(n, starts[:-1])
+        assert times.max() <= times.mean() + n.max(), "a program is late"
+        turn = (b * H + h) // together if causal else np.zeros_like(n)
+        for mine in np.split(np.arange(len(tiles)), starts[1:-1]):
+            assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
+        _, b, h, _ = schedule.ordered_tiles(B, H, Hk, Nq, Nk, 128, 64, causal).T
+        assert (np.diff((b * H + h) // together) >= 0).all(), "too many keys and values at a time"
+    for head in (200, 200, True), (200, 300, False), (300, 77, True), (128, 192, True):
+        for Br in (128, 192):
+            assert (hopper_scores.taken(*head, Br) == hopper_scores.wanted(*head)).all(), "not these scores, once"
 
 
 def small_tiles(kernel, *_, **__):

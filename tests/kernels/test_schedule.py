@@ -1,0 +1,113 @@
+"""Each tile is computed once, by a program that is not late with it; and of its scores, those that the mask leaves."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.kernels.hopper import schedule
+from tests.kernels.hopper_scores import taken, wanted
+
+#            B, H, Hk, Nq, Nk, causal, programs
+PROBLEMS = [
+    (1, 1, 1, 1, 1, True, 132),
+    (1, 1, 1, 1000, 1000, True, 5),
+    (2, 6, 2, 300, 700, True, 7),
+    (1, 4, 4, 700, 129, True, 3),
+    (3, 2, 1, 640, 640, False, 132),
+    (1, 16, 4, 4096, 4096, True, 132),
+    (1, 8, 8, 2048, 50000, True, 16),
+]
+LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 192, 200, 256, 257, 320, 384, 447, 448)
+
+
+def table(B, H, Hk, Nq, Nk, causal, programs, Br=128, make=schedule.table):
+    tiles, starts, used = make(B, H, Hk, Nq, Nk, 128, Br, 128, causal, programs, torch.device("cpu"))
+    assert tiles.dtype == starts.dtype == torch.int32
+    assert len(starts) == used + 1
+    return tiles.numpy(), starts.numpy()
+
+
+def lengths(tiles, Nq, Nk, causal, Br=128):
+    return schedule.blocks(tiles[:, 0], Br, 128, Nq, Nk, causal)
+
+
+@pytest.mark.parametrize("make", [schedule.table, schedule.plain_table])
+@pytest.mark.parametrize("Br", [128, 192])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_each_tile_is_in_the_list_of_one_program(problem, Br, make):
+    B, H, Hk, Nq, _, _, programs = problem
+    tiles, starts = table(*problem, Br=Br, make=make)
+    every = list(itertools.product(range(-(-Nq // Br)), range(B), range(H)))
+    assert sorted(map(tuple, tiles[:, :3].tolist())) == every
+    assert (tiles[:, 3] == tiles[:, 2] // (H // Hk)).all()
+    assert starts[0] == 0 and starts[-1] == len(every)
+    assert len(starts) - 1 == min(programs, len(every)) and (np.diff(starts) > 0).all()  # nobody without work
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("Br, Bc", [(128, 128), (192, 128), (64, 32)])
+def test_blocks_are_those_that_some_row_sees(Br, Bc, causal):
+    for Nq, Nk in itertools.product(LENGTHS, repeat=2):
+        Tr = -(-Nq // Br)
+        for i, n in enumerate(schedule.blocks(np.arange(Tr), Br, Bc, Nq, Nk, causal)):
+            last = Nq - 1 - (Tr - 1 - i) * Br
+            seen = [j for j in range(Nk) if j <= last + Nk - Nq] if causal else range(Nk)
+            assert n == max(len({j // Bc for j in seen}), 1), (Nq, Nk, i)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_no_program_is_later_than_the_mean_and_one_tile(problem):
+    tiles, starts = table(*problem)
+    costs = lengths(tiles, *problem[3:6]) + schedule.BOUNDARY
+    times = np.add.reduceat(costs, starts[:-1])
+    assert times.max() <= times.mean() + costs.max()
+
+
+def test_plain_order_leaves_causal_programs_with_unequal_work():
+    problem = 1, 16, 16, 4096, 4096, True, 32  # 32 tiles a head: a program always gets the same one
+    for make, late in ((schedule.plain_table, 1.9), (schedule.table, 1.05)):
+        tiles, starts = table(*problem, make=make)
+        times = np.add.reduceat(lengths(tiles, 4096, 4096, True), starts[:-1])
+        assert (times.max() > late * times.mean()) == (make is schedule.plain_table)
+
+
+def test_longer_tiles_come_first_among_heads_that_share_the_cache():
+    H, N, d = 16, 8192, 128
+    together = schedule.L2_SHARE // (4 * N * d)
+    assert 1 < together < H
+    tiles = schedule.ordered_tiles(1, H, H, N, N, 128, d, True)
+    for first in range(0, H, together):
+        group = tiles[first * N // 128 : (first + together) * N // 128]
+        assert set(group[:, 2]) == set(range(first, first + together))
+        assert (np.diff(lengths(group, N, N, True)) <= 0).all()
+
+
+def test_query_heads_of_one_key_head_stay_together():
+    tiles = schedule.ordered_tiles(1, 8, 2, 256, 10**6, 128, 128, True)  # K and V of one head alone are too large
+    assert (np.diff(tiles[:, 3]) >= 0).all()
+
+
+@pytest.mark.parametrize("causal, Nq", [(False, 1000), (True, 128)])
+def test_equal_tiles_go_round(causal, Nq):
+    tiles, starts = table(1, 5, 5, Nq, 128, causal, 4)
+    plain, _ = table(1, 5, 5, Nq, 128, causal, 4, make=schedule.plain_table)
+    assert (tiles == plain).all()
+    Tr = -(-Nq // 128)
+    for p in range(4):
+        mine = tiles[starts[p] : starts[p + 1]]
+        assert (mine[:, 2] * Tr + mine[:, 0] == np.arange(p, 5 * Tr, 4)).all()
+
+
+def test_as_many_programs_as_tiles_have_one_each_in_plain_order():
+    tiles, starts = table(2, 3, 1, 300, 300, True, 18, make=schedule.plain_table)
+    assert (np.diff(starts) == 1).all()
+    assert tiles.tolist() == [[i, b, h, 0] for b in range(2) for h in range(3) for i in range(3)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("Br, rows", [(128, 64), (192, 64), (128, 128)])
+def test_each_score_that_the_mask_leaves_is_taken_in_once(Br, rows, causal):
+    for Nq, Nk in itertools.product(LENGTHS, repeat=2):
+        np.testing.assert_array_equal(taken(Nq, Nk, causal, Br, rows), wanted(Nq, Nk, causal), f"{Nq=}, {Nk=}")
