@@ -1,0 +1,220 @@
+"""On a Hopper GPU every configuration and every rung equals dense attention, and always gives the same bits.
+
+A wrong barrier does not give wrong numbers, it waits for ever: what runs on the GPU runs in a process of its own, which
+is ended after a while.
+"""
+
+import functools
+import math
+import multiprocessing
+
+import pytest
+import torch
+
+from flashlab.kernels import tiles
+from flashlab.kernels.configurations import Configuration
+from flashlab.kernels.hopper import forward, ladder
+from tests.bounds import assert_as_exact_as_plain
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+DEVICE = "cuda" if HOPPER else "cpu"
+hopper_only = pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
+CONFIGURATIONS = {  # name: (width, Configuration, ping-pong)
+    "128": (128, Configuration(128, 128, 12, 2), False),
+    "128 ping-pong": (128, Configuration(128, 128, 12, 2), True),
+    "64": (64, Configuration(128, 128, 12, 3), False),
+    "64 three consumers": (64, Configuration(192, 128, 16, 3), False),
+}
+SECONDS = 300  # of which nearly all goes by with compiling
+
+
+def in_time(check, *args):
+    """Run a function of this file in another process, which must end without an error, and soon."""
+    process = multiprocessing.get_context("spawn").Process(target=check, args=args)
+    process.start()
+    process.join(SECONDS)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        pytest.fail(f"not done after {SECONDS} s: somebody waits at a barrier")
+    assert process.exitcode == 0, "see what the process wrote"
+
+
+def randn(*shape, dtype=torch.bfloat16, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.bfloat16):
+    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d if dv is None else dv)
+    return [randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
+
+
+def dense(q, k, v, causal, scale):
+    """O and lse, the mask aligned at the lower right; 0 and -inf where a row sees no key."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    S = scale * (q @ k.mT)  # [B, H, Nq, Nk]
+    if causal:
+        S = S.masked_fill(
+            ~torch.ones(S.shape[2:], dtype=torch.bool, device=DEVICE).tril(S.shape[3] - S.shape[2]), -math.inf
+        )
+    return torch.nan_to_num(S.softmax(-1)) @ v, S.logsumexp(-1)
+
+
+def poisoned(q, dv):
+    """NaN where O and lse will be, and behind them, where nothing may be written: the buffers, O, lse."""
+    B, H, Nq, _ = q.shape
+    o = torch.full((B, H, Nq + 7, dv), math.nan, dtype=q.dtype, device=DEVICE)
+    lse = torch.full((B * H * Nq + 64,), math.nan, device=DEVICE)
+    return o, lse, o[:, :, :Nq], lse[:-64].view(B, H, Nq)
+
+
+def assert_equals_dense(run, q, k, v, causal, scale=None):
+    """run(o, lse, q, k, v, causal, scale) as ``forward.run``."""
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    o_buffer, lse_buffer, o, lse = poisoned(q, v.shape[3])
+    run(o, lse, *(tiles.ready(x) for x in (q, k, v)), causal, scale)
+    exact_o, exact_lse = dense(q.double(), k.double(), v.double(), causal, scale)
+    assert_as_exact_as_plain(o, dense(q, k, v, causal, scale)[0], exact_o)
+    assert_as_exact_as_plain(lse, dense(q.float(), k.float(), v.float(), causal, scale)[1], exact_lse, roundings=4)
+    assert (o[exact_lse == -math.inf] == 0).all()
+    assert o_buffer[:, :, q.shape[2] :].isnan().all() and lse_buffer[-64:].isnan().all()
+
+
+# what is held against dense attention: name, then q, k, v
+
+LENGTHS = [
+    (70, 133), (133, 70), (20, 133), (65, 64), (64, 65), (128, 192), (192, 128), (256, 129), (1000, 777), (300, 1000),
+    (1, 1), (1, 133), (133, 1), (700, 64),
+]  # fmt: skip
+DIMENSIONS = {64: [(16, 16), (40, 40), (16, 64)], 128: [(80, 80), (104, 104), (64, 128), (128, 16)]}
+
+
+def lengths(width):
+    for Nq, Nk in LENGTHS:
+        yield f"{Nq} queries, {Nk} keys", inputs(2, 3, 3, Nq, Nk, width)
+
+
+def many_tiles(width):
+    """More than multiprocessors: a program computes several."""
+    yield "whole tiles", inputs(3, 16, 16, 1536, 1536, width)
+    yield "ragged tiles", inputs(2, 20, 4, 1000, 1100, width)
+    yield "rows that see no key", inputs(2, 20, 20, 1000, 600, width)
+
+
+def dimensions(width):
+    for d, dv in DIMENSIONS[width]:
+        yield f"d = {d}, dv = {dv}", inputs(2, 2, 1, 300, 200, d, dv)
+
+
+def groups(width):
+    for Hk in (1, 2, 6):
+        yield f"6 heads on {Hk}", inputs(2, 6, Hk, 200, 300, width)
+
+
+def layouts(width):
+    q, k, v = inputs(2, 4, 4, 200, 300, width)
+    yield "heads after length", [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    yield "parts of wider rows", [torch.cat([x - 9, x, x + 9], -1)[..., width : 2 * width] for x in (q, k, v)]
+    yield "every second row", [torch.stack([x, x + 9], 3).flatten(2, 3)[:, :, ::2] for x in (q, k, v)]
+    yield "expanded", [x[:1, :1].expand_as(x) for x in (q, k, v)]
+
+
+def scores(width):
+    q, k, v = inputs(1, 2, 2, 300, 500, width)
+    rising = torch.linspace(-4, 4, 500, device=DEVICE, dtype=k.dtype)[:, None].expand(1, 2, 500, width).contiguous()
+    yield "scores of 1e4", [q * 1e4, k, v]
+    yield "scores below -1e4", [q.abs() * 2e4, -k.abs(), v]
+    yield "equal scores", [q * 0, k, v]
+    yield "a maximum that grows with every key", [q.abs(), rising, v]
+    yield "a maximum that falls with every key", [q.abs(), -rising, v]
+    yield "float16", inputs(2, 3, 3, 300, 500, width, dtype=torch.float16)
+
+
+KINDS = (lengths, many_tiles, dimensions, groups, layouts, scores)
+
+
+def hold(run, kinds, width):
+    """Every case of these kinds, causal and not."""
+    for kind in kinds:
+        for name, tensors in kind(width):
+            for causal in (False, True):
+                try:
+                    assert_equals_dense(run, *tensors, causal)
+                except AssertionError as error:
+                    raise AssertionError(f"{name}, causal {causal}") from error
+
+
+def forward_run(name):
+    _, c, pingpong = CONFIGURATIONS[name]
+    return functools.partial(forward.run, c=c, pingpong=pingpong)
+
+
+def forward_equals_dense(name):
+    run, width = forward_run(name), CONFIGURATIONS[name][0]
+    hold(run, KINDS, width)
+    for scale in (0.01, 0.7, 1):
+        assert_equals_dense(run, *inputs(1, 2, 1, 200, 300, width), True, scale)
+
+
+@hopper_only
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_forward_equals_dense(name):
+    in_time(forward_equals_dense, name)
+
+
+def same_bits(run, width):
+    for kind in (many_tiles, scores):
+        for name, (q, k, v) in kind(width):
+            for causal in (False, True):
+                *_, o, lse = poisoned(q, width)
+                run(o, lse, q, k, v, causal, 0.1)
+                for _ in range(200):
+                    *_, again, lse_again = poisoned(q, width)
+                    run(again, lse_again, q, k, v, causal, 0.1)
+                    assert torch.equal(o, again) and torch.equal(lse, lse_again), f"{name}, causal {causal}"
+
+
+def forward_in_the_same_bits(name):
+    same_bits(forward_run(name), CONFIGURATIONS[name][0])
+
+
+@hopper_only
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_two_hundred_runs_give_the_same_bits(name):
+    in_time(forward_in_the_same_bits, name)
+
+
+def rung_equals_dense(rung):
+    for d in ladder.STAGES:
+        run = functools.partial(ladder.run, rung)
+        hold(run, (lengths, many_tiles, groups, scores), d)
+        q, k, v = inputs(2, 4, 2, 300, 500, d)
+        assert_as_exact_as_plain(
+            ladder.attend(rung, q, k, v, causal=True),
+            dense(q, k, v, True, d**-0.5)[0],
+            dense(q.double(), k.double(), v.double(), True, d**-0.5)[0],
+        )
+
+
+@hopper_only
+@pytest.mark.parametrize("rung", range(1, len(ladder.RUNGS) + 1))
+def test_every_rung_equals_dense(rung):
+    in_time(rung_equals_dense, rung)
+
+
+# sentences
+
+
+@pytest.mark.parametrize(
+    "rung, d, says", [(0, 64, "from 1 to 5, got 0"), ("3", 64, "got '3'"), (1, 32, "d = 64 and d = 128, got 32")]
+)
+def test_what_is_no_rung_gets_a_sentence(rung, d, says):
+    q = torch.zeros(1, 1, 8, d, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=says):
+        ladder.attend(rung, q, q, q)
+
+
+def test_without_a_hopper_gpu_a_rung_says_so():
+    q = torch.zeros(1, 1, 8, 64, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="compute capability 9.0"):
+        ladder.attend(1, q, q, q)
