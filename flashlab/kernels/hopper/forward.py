@@ -248,6 +248,7 @@ def consume(
     g = unseen(n, first_row, end, offset, shared, w, causal)
     n -= g
     first_row += w * rows
+    mbarrier.wait(shared.full.index(0), 0)
     mbarrier.arrive(shared.empty.index(0), count=1, pred=g > 0)
     mbarrier.wait(shared.full.index(g), 0)
     mbarrier.wait(shared.q_full.index(w), 0)
@@ -299,8 +300,9 @@ def consume(
         P_next = parts.operand(P, shared.V.dtype, width)
         inverse = parts.finish(m_i, l_i, lse + (b * H + h).to(gl.int64) * work.Nq, first_row + within, end)
         tma.store_wait(0)  # the O of the tile before has left its buffer
-        ahead = g + 1
-        mbarrier.wait(shared.full.index(ahead % stages), (ahead // stages) & 1, pred=more)
+        # This wait is over before it begins; it keeps the exponentials where they are, as in ``step``. The next stage
+        # cannot be waited for here: after a skipped block it is the one that is given back below.
+        mbarrier.wait(shared.full.index(stage_next), (g // stages) & 1, pred=more)
         O_i = warpgroup_mma_wait(0, deps=(O_i,))
         mbarrier.arrive(shared.empty.index(stage), count=1)
         mbarrier.arrive(shared.empty.index(stage_next), count=1, pred=skipped > 0)
@@ -311,6 +313,8 @@ def consume(
             tma.async_copy_shared_to_global(O_first, [b, h, first_row, 0], shared.O.index(w))
         else:
             tma.async_copy_shared_to_global(O, [b, h, first_row, 0], shared.O.index(w))
+        ahead = g + 1
+        mbarrier.wait(shared.full.index(ahead % stages), (ahead // stages) & 1, pred=more)
         P_before = P_next
         m_i, l_i, b, h, first_row, end = m_next, l_next, b_next, h_next, next_row, next_end
     tma.store_wait(0)
