@@ -52,21 +52,22 @@ def configuration(kernel, q, k, v, causal, implementation=None):
     if kernel == "row_constants":
         return Configuration(64, 0, 4, 1, why="it only streams: any tile will do")
     if kernel in ("forward", "backward"):
-        against = against_hopper(kernel, q, k, v)
+        against = against_hopper(q, v)
         if implementation == "hopper" and against:
             raise ValueError(f"the Hopper kernels cannot do this: {against}")
-        if implementation == "hopper" or (implementation is None and not against):
+        slower = implementation is None and not against and slower_on_hopper(kernel, q, k, v)
+        if implementation == "hopper" or (implementation is None and not against and not slower):
             return choose_hopper(kernel, q.shape[3], v.shape[3], causal, k.shape[2])
         if kernel == "backward":
-            return Configuration(0, 0, 0, 0, why=f"portable: {against or 'asked for'}")
+            return Configuration(0, 0, 0, 0, why=f"portable: {against or slower or 'asked for'}")
     if not q.is_cuda:
         return Configuration(INTERPRETED_ROWS, INTERPRETED_ROWS, 4, 1, why="in the interpreter any tile fits")
     true_float32 = tiles.precision_of(q) == "ieee"
     return choose(kernel, card(q.device), q.dtype, true_float32, q.shape[3], v.shape[3], causal, k.shape[2])
 
 
-def against_hopper(kernel, q, k, v):
-    """What speaks against the Hopper kernels for these tensors, in words; None if nothing does."""
+def against_hopper(q, v):
+    """Why the Hopper kernels cannot take these tensors, in words; None if they can."""
     hopper = CONFIGS["hopper"]
     if not q.is_cuda or card(q.device).capability != tuple(hopper["capability"]):
         return "they need a GPU of compute capability 9.0"
@@ -76,6 +77,22 @@ def against_hopper(kernel, q, k, v):
         return f"they hold heads of up to 128 columns, got d = {q.shape[3]} and dv = {v.shape[3]}"
     if not any(triton.__version__.startswith(version + ".") for version in hopper["compilers"]):
         return f"they were compiled with Triton {' and '.join(hopper['compilers'])}, this is {triton.__version__}"
+    return None
+
+
+def slower_on_hopper(kernel, q, k, v):
+    """Why the Hopper kernels, which can, were measured to be slower at something as small; None where they are not."""
+    least = CONFIGS["hopper"]["least"]
+    rows, heads = (
+        (q.shape[2], q.shape[0] * q.shape[1]) if kernel == "forward" else (k.shape[2], k.shape[0] * k.shape[1])
+    )
+    work = heads * tiles.count(rows, 128)
+    if max(q.shape[3], v.shape[3]) < least["columns"]:
+        return f"heads of fewer than {least['columns']} columns gain nothing there"
+    if rows < least["rows"]:
+        return f"sequences shorter than {least['rows']} do not fill their tiles"
+    if work < least["tiles"]:
+        return f"{work} tiles of 128 rows are too few to keep it busy: {least['tiles']} and more were faster"
     return None
 
 

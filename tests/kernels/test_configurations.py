@@ -75,7 +75,7 @@ class OnGPU(NamedTuple):
 
 
 def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(monkeypatch):
-    x = OnGPU((1, 2, 4096, 128))
+    x = OnGPU((1, 16, 4096, 128))
     pretend(monkeypatch)
     assert configuration("forward", x, x, x, True).implementation == "hopper"
     assert configuration("backward", x, x, x, True).implementation == "hopper"
@@ -91,6 +91,29 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(monkeypatch
     assert "this is 3.99.0" in configuration("backward", x, x, x, True).why
     pretend(monkeypatch, capability=(10, 0))
     assert "compute capability 9.0" in configuration("backward", x, x, x, True).why
+
+
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+@pytest.mark.parametrize(
+    "q, k, why",
+    [
+        ((1, 16, 512, 64), (1, 16, 512, 64), "64 tiles of 128 rows are too few"),
+        ((9, 16, 100, 64), (9, 16, 100, 64), "sequences shorter than 128"),
+        ((8, 16, 1024, 32), (8, 16, 1024, 32), "fewer than 33 columns"),
+    ],
+)
+def test_what_is_small_stays_portable_unless_asked_for(kernel, q, k, why, monkeypatch):
+    pretend(monkeypatch)
+    q, k = OnGPU(q), OnGPU(k)
+    assert why in configurations.slower_on_hopper(kernel, q, k, k)
+    assert configuration(kernel, q, k, k, False).implementation == "portable"
+    assert configuration(kernel, q, k, k, False, "hopper").implementation == "hopper"
+
+
+def test_tiles_are_counted_where_the_kernel_has_them():
+    q, k = OnGPU((1, 32, 2048, 64)), OnGPU((1, 4, 1024, 64))
+    assert configurations.slower_on_hopper("forward", q, k, k) is None  # 32 heads of 16 tiles of queries
+    assert "32 tiles" in configurations.slower_on_hopper("backward", q, k, k)  # 4 heads of 8 tiles of keys
 
 
 def test_asking_for_hopper_without_one_is_refused_in_a_sentence():

@@ -51,7 +51,7 @@ def attend(rung, q, k, v, causal=False):
         raise ValueError(f"rung must be a number from 1 to {len(RUNGS)}, got {rung!r}")
     if q.shape[3] not in STAGES:
         raise ValueError(f"the rungs are for d = 64 and d = 128, got {q.shape[3]}")
-    if against := against_hopper("forward", q, k, v):
+    if against := against_hopper(q, v):
         raise ValueError(f"the rungs cannot do this: {against}")
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)

@@ -70,9 +70,16 @@ def schedule(tiles, costs, programs):
     return tiles[np.argsort(owners, kind="stable")].astype(np.int32), starts.astype(np.int32)
 
 
-@functools.lru_cache(maxsize=256)
 def table(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device):
     """``schedule`` of a whole problem, on the device, with how many programs it is for."""
+    if causal and Nq > Br:
+        return _longest_first(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device)
+    # Tiles are equal, whatever Nk is: one table serves every step of decoding.
+    return plain_table(B, H, Hk, Nq, 1, 1, Br, 1, False, programs, device)
+
+
+@functools.lru_cache(maxsize=256)
+def _longest_first(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device):
     tiles = ordered_tiles(B, H, Hk, Nq, Nk, Br, d, causal)
     costs = blocks(tiles[:, 0], Br, Bc, Nq, Nk, causal) + BOUNDARY
     return _on_device(tiles, costs.tolist(), programs, device)
