@@ -83,14 +83,12 @@ def against_hopper(q, v):
 def slower_on_hopper(kernel, q, k, v):
     """Why the Hopper kernels, which can, were measured to be slower at something as small; None where they are not."""
     least = CONFIGS["hopper"]["least"]
-    rows, heads = (
-        (q.shape[2], q.shape[0] * q.shape[1]) if kernel == "forward" else (k.shape[2], k.shape[0] * k.shape[1])
-    )
-    work = heads * tiles.count(rows, 128)
+    B, H, rows, _ = (q if kernel == "forward" else k).shape  # a program owns rows of these
+    work = B * H * tiles.count(rows, 128)
     if max(q.shape[3], v.shape[3]) < least["columns"]:
         return f"heads of fewer than {least['columns']} columns gain nothing there"
-    if rows < least["rows"]:
-        return f"sequences shorter than {least['rows']} do not fill their tiles"
+    if rows < least[f"{kernel}_rows"]:
+        return f"sequences shorter than {least[f'{kernel}_rows']} do not fill their tiles"
     if work < least["tiles"]:
         return f"{work} tiles of 128 rows are too few to keep it busy: {least['tiles']} and more were faster"
     return None

@@ -44,8 +44,8 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, rows):
     """Fill dq, dk, dv as ``flashlab.kernels.backward.run`` does, but for the last bits of dq, which may differ.
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
-    and dq, dk, dv contiguous. c: a ``Configuration`` for this kernel, of which Br and stages count: Br is 64, or 128
-    if d and dv are at most 64; rows: the one of ``row_constants``.
+    and dq, dk, dv contiguous. c: a ``Configuration`` for this kernel, of which Br, which is 64, and stages count; rows:
+    the one of ``row_constants``.
     """
     B, H, Nq, d = q.shape
     Hk, Nk, columns = v.shape[1:]
@@ -91,8 +91,8 @@ class Shared(NamedTuple):
     v_full: gl.shared_memory_descriptor
     q_full: gl.shared_memory_descriptor  # a barrier for each stage: the bytes of Q_i and lse_i have arrived
     do_full: gl.shared_memory_descriptor  # and: those of dO_i and delta_i
-    empty: gl.shared_memory_descriptor  # and: both consumers are through with the stage
-    ds_full: gl.shared_memory_descriptor  # a barrier for each buffer: both consumers have written their part of dS^T
+    ds_full: gl.shared_memory_descriptor  # a barrier for each buffer: both consumers have written their part of dS^T,
+    # and so are through with the step before
     k_empty: gl.shared_memory_descriptor  # both consumers are through with K
 
 
@@ -145,7 +145,6 @@ def attention_backward(
         gl.allocate_shared_memory(gl.int64, [1], barriers),
         gl.allocate_shared_memory(gl.int64, [stages, 1], barriers),
         gl.allocate_shared_memory(gl.int64, [stages, 1], barriers),
-        gl.allocate_shared_memory(gl.int64, [stages, 1], barriers),
         gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], barriers),
         gl.allocate_shared_memory(gl.int64, [1], barriers),
     )
@@ -155,7 +154,6 @@ def attention_backward(
     for stage in gl.static_range(stages):
         mbarrier.init(shared.q_full.index(stage), count=1)
         mbarrier.init(shared.do_full.index(stage), count=1)
-        mbarrier.init(shared.empty.index(stage), count=CONSUMERS)
     for buffer in gl.static_range(BUFFERS):
         mbarrier.init(shared.ds_full.index(buffer), count=CONSUMERS)
     fence_async_shared()
@@ -190,7 +188,8 @@ def produce(shared, Q, dO, K, V, lse_log2, delta, work):
         for i in range(work.begin, work.end):
             stage = t % stages
             full = shared.q_full.index(stage)
-            mbarrier.wait(shared.empty.index(stage), ((t // stages) & 1) ^ 1)
+            behind = gl.maximum(t + 1 - stages, 0)  # a step that begins when the stage is free
+            mbarrier.wait(shared.ds_full.index(behind % BUFFERS), (behind // BUFFERS) & 1, pred=t >= stages)
             mbarrier.expect(full, Q.block_type.nbytes + lse_log2.block_type.nbytes)
             tma.async_copy_global_to_shared(Q, [work.b, h, i * Br, 0], full, shared.Q.index(stage))
             tma.async_copy_global_to_shared(lse_log2, [head + i * Br], full, shared.lse.index(stage))
@@ -280,38 +279,24 @@ def step(
     mbarrier.wait(shared.q_full.index(stage), phase)
     St = product(K_j, Q_i)
     mbarrier.wait(shared.do_full.index(stage), phase)
-    dPt = product(V_j, rows_of(dO_i, 0))
+    dPt = product(V_j, dO_i)
     St = warpgroup_mma_wait(1, deps=(St,))
     Pt = weights(St, shared.lse.index(stage), i * Br, mask, work.scale_log2, masked)
     dV_j = warpgroup_mma(parts.operand(Pt, dtype, width), dO_i, dV_j, use_acc=not first, is_async=True)
     delta_i = shared.delta.index(stage)
     dPt = warpgroup_mma_wait(1, deps=(dPt,))
-    if Br == ROWS:
-        dSt = gradient(Pt, dPt, delta_i).to(dtype)  # [Bc, Br]
-    else:  # dPt in two halves, one after the other, to save registers
-        Pt, Pt_next = gl.split(gl.permute(gl.reshape(Pt, [ROWS, 2, ROWS]), (0, 2, 1)))  # [Bc, Br / 2]
-        dSt = gradient(Pt, dPt, delta_i.slice(0, ROWS)).to(dtype)  # [Bc, Br / 2]
-        dPt = product(V_j, rows_of(dO_i, 1))
+    dSt = gradient(Pt, dPt, delta_i).to(dtype)  # [Bc, Br]
     if not first:  # now the other warpgroup has left behind the step that read what is overwritten next
         mbarrier.wait(shared.ds_full.index(before % BUFFERS), (before // BUFFERS) & 1)
-    buffer = shared.dSt.index((t % BUFFERS) * CONSUMERS + w)
-    buffer.slice(0, ROWS, dim=1).store(dSt)
+    shared.dSt.index((t % BUFFERS) * CONSUMERS + w).store(dSt)
     dSt_left = parts.operand(dSt, dtype, width)
-    if Br > ROWS:
-        dPt, dV_j = warpgroup_mma_wait(0, deps=(dPt, dV_j))
-        dSt_next = gradient(Pt_next, dPt, delta_i.slice(ROWS, ROWS)).to(dtype)  # [Bc, Br / 2]
-        buffer.slice(ROWS, ROWS, dim=1).store(dSt_next)
-        dSt_next_left = parts.operand(dSt_next, dtype, width)
     fence_async_shared()
     mbarrier.arrive(shared.ds_full.index(t % BUFFERS), count=1)
     if not first:
-        mbarrier.arrive(shared.empty.index(before % stages), count=1)
         dQ = share_of_dQ(shared, before % BUFFERS, w)
-    dK_j = warpgroup_mma(dSt_left, rows_of(Q_i, 0), dK_j, use_acc=not first, is_async=True)
-    if Br > ROWS:
-        dK_j = warpgroup_mma(dSt_next_left, rows_of(Q_i, 1), dK_j, is_async=True)
+    dK_j = warpgroup_mma(dSt_left, Q_i, dK_j, use_acc=not first, is_async=True)
     if not first:
-        dQ = warpgroup_mma_wait(Br // ROWS, deps=(dQ,))
+        dQ = warpgroup_mma_wait(1, deps=(dQ,))
         add(sums, tile, w, dQ)
     return warpgroup_mma_wait(0, deps=(dK_j, dV_j))
 
@@ -323,12 +308,6 @@ def product(A, B):
     columns: gl.constexpr = B.shape[0]
     zeros = gl.zeros([rows, columns], gl.float32, parts.accumulator(columns))
     return warpgroup_mma(A, B.permute((1, 0)), zeros, use_acc=False, is_async=True)
-
-
-@gluon.jit
-def rows_of(X, half: gl.constexpr):
-    """64 rows of a tile in shared memory."""
-    return X.slice(half * ROWS, ROWS, dim=0)
 
 
 @gluon.jit
@@ -347,23 +326,18 @@ def weights(St, lse_log2, start, mask, scale_log2, masked: gl.constexpr):
 @gluon.jit
 def gradient(Pt, dPt, delta):
     """dSt = Pt * (dPt - delta), with delta [Br] in shared memory."""
-    Pt = gl.convert_layout(Pt, dPt.type.layout, assert_trivial=True)
     return Pt * (dPt - delta.load(gl.SliceLayout(0, dPt.type.layout))[None, :])
 
 
 @gluon.jit
 def share_of_dQ(shared, buffer, w: gl.constexpr):
-    """Issue dQ_i = dS_ij K_j for this warpgroup's half: of the rows if Br is 128, otherwise of the columns."""
+    """Issue dQ_i = dS_ij K_j for this warpgroup's half of the columns."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
-    columns: gl.constexpr = width * Br // (CONSUMERS * ROWS)
-    dQ = gl.zeros([ROWS, columns], gl.float32, parts.accumulator(columns))  # [Br, d]
+    columns: gl.constexpr = width // CONSUMERS
+    dQ = gl.zeros([Br, columns], gl.float32, parts.accumulator(columns))  # [Br, d / 2]
     for part in gl.static_range(CONSUMERS):  # the keys of one warpgroup
         dSt = shared.dSt.index(buffer * CONSUMERS + part)
-        K_j = shared.K.index(part).reshape([ROWS, width])
-        if Br == ROWS:
-            K_j = K_j.slice(w * columns, columns, dim=1)
-        else:
-            dSt = dSt.slice(w * ROWS, ROWS, dim=1)
+        K_j = shared.K.index(part).reshape([ROWS, width]).slice(w * columns, columns, dim=1)
         dQ = warpgroup_mma(dSt.permute((1, 0)), K_j, dQ, use_acc=part > 0, is_async=True)
     return dQ

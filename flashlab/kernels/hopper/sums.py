@@ -1,8 +1,8 @@
 """Sums of dQ in global memory, float32, that many programs add to: how one adds, and what is made of them at the end.
 
-A tile [Br, width] is added in two halves of 64 rows each: of its rows if Br is 128, of its columns if Br is 64. Within
-a half, the sums lie in the order in which four warps hold a product in their registers. So each thread adds four
-neighbours with one instruction, and a warp 512 bytes side by side.
+A tile [64, width] is added in two halves of its columns. Within a half, the sums lie in the order in which four warps
+hold a product in their registers. So each thread adds four neighbours with one instruction, and a warp 512 bytes side
+by side.
 """
 
 import triton
@@ -15,9 +15,9 @@ HALVES = gl.constexpr(2)
 
 @gluon.jit
 def add(sums, tile, w: gl.constexpr, dQ):
-    """Add dQ [64, columns], the sums of a product in the registers of four warps, to half w of a tile."""
+    """Add dQ [Br, columns], the sums of a product in the registers of four warps, to half w of a tile."""
     columns: gl.constexpr = dQ.shape[1]
-    size: gl.constexpr = 64 * columns
+    size: gl.constexpr = dQ.shape[0] * columns
     flat: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     x = gl.reshape(dQ, [4, 2, 8, columns // 8, 4, 2])
     x = gl.reshape(gl.permute(x, (3, 0, 2, 4, 1, 5)), [size])
@@ -34,16 +34,12 @@ def narrow(
 ):  # fmt: skip
     """Program (i, half, head) writes scale * sums, put in order, as one half of a tile of dQ."""
     i, half, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    columns: tl.constexpr = width * Br // (64 * HALVES)
-    size: tl.constexpr = 64 * columns
+    columns: tl.constexpr = width // HALVES
+    size: tl.constexpr = Br * columns
     x = tl.load(sums + head * Nq_padded * width + (i * HALVES + half) * size + tl.arange(0, size))
     x = tl.permute(tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2]), (1, 4, 2, 0, 3, 5))
-    dQ_i = tl.reshape(x, [64, columns]) * scale  # [Br, d]
-    row = i * Br + tl.arange(0, 64)  # [Br]
-    column = tl.arange(0, columns)  # [d]
-    if Br == 64:
-        column += half * columns
-    else:
-        row += half * 64
+    dQ_i = tl.reshape(x, [Br, columns]) * scale  # [Br, d / 2]
+    row = i * Br + tl.arange(0, Br)  # [Br]
+    column = half * columns + tl.arange(0, columns)  # [d / 2]
     at = dQ + (head * Nq + row[:, None]) * d + column[None, :]
     tl.store(at, dQ_i.to(dQ.dtype.element_ty), mask=(row < Nq)[:, None] & (column < d)[None, :])
