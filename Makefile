@@ -49,7 +49,7 @@ test-gpu: $(STAMP)
 	@command -v compute-sanitizer >/dev/null \
 		|| { echo 'make test-gpu: compute-sanitizer is missing: install the CUDA toolkit or put its bin on PATH.'; exit 1; }
 	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 $(SMALL)
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck --error-exitcode 1 $(SMALL)
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(BIN)/python -m tests.kernels.racecheck $(SMALL)
 
 notebooks: $(STAMP)
 	$(PLAIN) $(BIN)/python -m tests.notebooks.normalise $(NOTEBOOKS)
