@@ -15,9 +15,10 @@ PACKAGES = ("numpy", "torch", "triton", "matplotlib", "ipywidgets", "jupyterlab"
 LESSONS = (
     "start_here", "memory_hierarchy", "standard_attention", "safe_softmax", "online_softmax", "roads_not_taken",
     "tiling", "block_size", "recomputation", "io_complexity", "first_triton_kernel", "triton_forward",
-    "triton_backward", "attention_in_a_model",
+    "triton_backward", "attention_in_a_model", "hopper",
 )  # fmt: skip
 FIRST_KERNEL = 10  # the first lesson that needs Triton
+HOPPER = 14  # the lesson whose kernels need compute capability 9.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def doctor(machine=None) -> None:
     print(", ".join(f"{package} {version}" for package, version in machine.versions.items()))
     mode, why = kernels(machine)
     print(f"\nLessons 00 to {FIRST_KERNEL - 1:02}: run here, on the CPU; they need no GPU.")
-    print(f"Lessons {FIRST_KERNEL} to {len(LESSONS) - 1}: {mode}. {why}")
+    print(f"Lessons {FIRST_KERNEL} to {HOPPER - 1}: {mode}. {why}")
+    print(f"Lesson {HOPPER}: {'. '.join(hopper(machine))}")
     for finding in findings(machine):
         print(f"! {finding}")
 
@@ -75,6 +77,14 @@ def kernels(machine) -> tuple[str, str]:
     if machine.gpu:
         return "compiled", f"The kernels run on the {machine.gpu}."
     return "interpreted", "Without a GPU, Triton's interpreter runs the kernels: exact, and slow."
+
+
+def hopper(machine) -> tuple[str, str]:
+    """How the Hopper lesson runs here ("compiled", "as measured" or "not here"), and why."""
+    mode, why = kernels(machine)
+    if mode == "not here" or machine.capability == (9, 0):
+        return mode, why
+    return "as measured", "Its kernels need a Hopper GPU (H100, H200); elsewhere it shows what was measured on one."
 
 
 def findings(machine) -> list[str]:

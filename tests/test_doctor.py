@@ -55,11 +55,24 @@ def test_kernels_run_in_the_way_that_the_machine_allows(machine, mode, why):
     assert doctor.kernels(machine)[0] == mode and why in doctor.kernels(machine)[1]
 
 
+@pytest.mark.parametrize(
+    "machine, mode",
+    [
+        (LAPTOP, "as measured"),
+        (SERVER, "compiled"),
+        (replace(SERVER, capability=(8, 0)), "as measured"),
+        (MAC, "not here"),
+    ],
+)
+def test_the_hopper_lesson_runs_its_kernels_on_hopper_only(machine, mode):
+    assert doctor.hopper(machine)[0] == mode
+
+
 def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
     doctor.doctor(replace(SERVER, ram_bytes=None, versions=VERSIONS | {"triton": "3.6.0"}))
     said = capsys.readouterr().out
-    for words in ("a CPU, 8 cores, unknown memory", "GPU: NVIDIA H200", "Lessons 10 to 13: compiled", "! Triton 3.6"):
-        assert words in said
+    assert "a CPU, 8 cores, unknown memory" in said and "GPU: NVIDIA H200" in said and "! Triton 3.6" in said
+    assert "Lessons 10 to 13: compiled" in said and "Lesson 14: compiled" in said
 
 
 def test_this_machine_is_described():
