@@ -1,5 +1,7 @@
 """Compile the Hopper kernels without a Hopper GPU: ``python -m tests.kernels.compile_hopper forward backward narrow``.
 
+Also "one_partition" and "warpgroups", the kernels of lesson 14's first rungs.
+
 Prints one JSON object a line for each configuration in use: what the machine code takes, and which instructions it and
 its loops consist of. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
@@ -19,11 +21,12 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashlab.kernels.configurations import CONFIGS
-from flashlab.kernels.hopper import backward, forward, sums
+from flashlab.kernels.hopper import backward, forward, ladder, sums
 from flashlab.kernels.hopper.tensors import layout
 from tests.kernels.compile_for import BINARIES, NAMES, resources
 
 KERNELS = {"forward": forward.attention_forward, "backward": backward.attention_backward, "narrow": sums.narrow}
+RUNGS = {"one_partition": ladder.one_partition, "warpgroups": ladder.warpgroups}
 ROWS = {"Q": "Br", "dO": "Br", "K": "Bc", "V": "Bc", "O": 64, "O_first": 64, "dK": 64, "dV": 64}
 ALIGNED = [["tt.divisibility", 16]]
 TARGET = GPUTarget("cuda", 90, 32)
@@ -31,7 +34,8 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 def compile_kernel(name, row, dtype, ragged):
     """What a kernel takes and contains, as a dict. row: as in configs.json."""
-    function, gluon = KERNELS[name], name != "narrow"
+    function, gluon = (KERNELS | RUNGS)[name], name != "narrow"
+    warps = 8 if name == "one_partition" else 4
     constants = {key: row[key] for key in ("Br", "Bc", "width", "causal", "stages")}
     constants |= {"ragged": ragged, "crossed": row["causal"] and ragged, "pingpong": False}
     rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
@@ -40,6 +44,8 @@ def compile_kernel(name, row, dtype, ragged):
         constants |= {"consumers": consumers}
         constants |= dict(zip(("registers", "producer_registers"), forward.REGISTERS[consumers], strict=True))
         rows["Br"] = 64
+    elif name in RUNGS:
+        rows |= {"Br": 16 * warps, "O": 16 * warps, "O_first": 16 * warps}
     else:
         rows["Bc"] = 64
     signature, constexprs, attributes = {}, {}, {}
@@ -47,7 +53,7 @@ def compile_kernel(name, row, dtype, ragged):
         if argument in constants:
             signature[argument], constexprs[i,] = "constexpr", constants[argument]
         elif argument in ROWS:
-            height = rows.get(ROWS[argument], ROWS[argument])
+            height = rows.get(ROWS[argument], rows[argument])
             signature[argument] = descriptor((1, 1, height, row["width"]), dtype)
         elif argument in ("lse_log2", "delta"):
             signature[argument] = descriptor((row["Br"],), torch.float32)
@@ -59,7 +65,7 @@ def compile_kernel(name, row, dtype, ragged):
             if argument in ("Nq_padded", "d"):
                 attributes[i,] = ALIGNED
     source = (GluonASTSource if gluon else ASTSource)(function, signature, constexprs, attributes)
-    compiled = triton.compile(source, target=TARGET, options={"num_warps": 4})
+    compiled = triton.compile(source, target=TARGET, options={"num_warps": warps})
     code = {"kernel": name, "dtype": NAMES[dtype], **row, "ragged": ragged, "shared": compiled.metadata.shared}
     return code | assembled(compiled.asm["ptx"])
 
@@ -82,7 +88,7 @@ def assembled(ptx):
     return used | {
         "warnings": warnings,
         "counts": counts(text for _, text in code),
-        "loops": [counts(b) for b in bodies],
+        "loops": [counts(b) | {"MUFU beside": beside(b)} for b in bodies],
     }
 
 
@@ -114,9 +120,22 @@ def counts(texts):
     return kinds | Counter("REDG x4" for name in names if name[0] == "REDG" and "F32x4" in name)
 
 
+def beside(loop):
+    """How many exponentials stand where the newest product may still run: behind a wait for all but it, before its."""
+    waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
+    begin = next((i for i in waits if "gsb0, 0x1" in loop[i]), len(loop))
+    end = next((i for i in waits if i > begin and "gsb0, 0x0" in loop[i]), len(loop))
+    return sum("MUFU" in text for text in loop[begin:end])
+
+
 def cases(name):
     """Arguments of ``compile_kernel``: every row in use, the causal ones with ragged lengths, one in float16 too."""
     fields = ("Br", "Bc", "width", "causal", "stages")
+    if name in RUNGS:
+        for d, causal in ((128, False), (64, True)):
+            row = dict(zip(fields, (ladder.Br, ladder.Bc, d, causal, ladder.STAGES[d]), strict=True))
+            yield name, row, torch.bfloat16, False
+        return
     kernel = "backward" if name == "narrow" else name
     rows = [tuple(row[key] for key in fields) for row in CONFIGS["hopper"]["rows"] if row["kernel"] == kernel]
     for values in dict.fromkeys(rows):

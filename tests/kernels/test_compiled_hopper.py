@@ -28,7 +28,8 @@ def kernels():
     command = [sys.executable, "-m", "tests.kernels.compile_hopper"]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    runs = [subprocess.Popen([*command, *names], **pipes) for names in (("forward",), ("backward", "narrow"))]
+    halves = ("forward", "one_partition", "warpgroups"), ("backward", "narrow")
+    runs = [subprocess.Popen([*command, *names], **pipes) for names in halves]
     printed = [run.communicate(timeout=600) for run in runs]
     assert not any(run.returncode for run in runs), "\n".join(error[-2000:] for _, error in printed)
     return [json.loads(line) for lines, _ in printed for line in lines.splitlines()]
@@ -36,7 +37,12 @@ def kernels():
 
 @pytest.fixture
 def large(kernels):
-    return [k for k in kernels if k["kernel"] != "narrow"]
+    return [k for k in kernels if k["kernel"] in ("forward", "backward")]
+
+
+@pytest.fixture
+def rungs(kernels):
+    return [k for k in kernels if k["kernel"] in ("one_partition", "warpgroups")]
 
 
 def consumers(k):
@@ -50,8 +56,8 @@ def step(k):
     return {"S": k["width"] // 16, "dP": k["width"] // 16, "dV": k["Br"] // 16, "dK": k["Br"] // 16, "dQ": 8}
 
 
-def test_every_configuration_in_use_is_compiled(kernels):
-    names = {(k["kernel"], k["width"], k["causal"]) for k in kernels}
+def test_every_configuration_in_use_is_compiled(kernels, rungs):
+    names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs}
     assert names == {(n, d, m) for n in ("forward", "backward", "narrow") for d in (64, 128) for m in (False, True)}
     assert {k["dtype"] for k in kernels} == {"bf16", "fp16"} and any(k["ragged"] for k in kernels)
 
@@ -92,6 +98,12 @@ def test_each_weight_takes_one_exponential_a_step(large):
         assert all(loop["MUFU"] == elements + factors for loop in k["loops"]), k
 
 
+def test_two_consumers_take_exponentials_beside_their_own_product(large):
+    for k in large:  # the alphas of two rows may come after it; with three consumers, see ``forward.step``
+        if k["kernel"] == "forward" and consumers(k) == 2:
+            assert all(loop["MUFU"] - 2 <= loop["MUFU beside"] <= loop["MUFU"] for loop in k["loops"]), k
+
+
 def test_a_loop_has_few_barriers_of_its_own(large):
     for k in large:  # each stops a warpgroup until its last warp has come; the compiler adds them around arrivals
         assert all(loop["BAR"] <= 3 for loop in k["loops"]), k
@@ -122,3 +134,17 @@ def test_narrow_reads_and_writes_sixteen_bytes_at_a_time(kernels):
         if k["kernel"] == "narrow":
             elements = k["width"] * k["Br"] // 2 // 128  # a thread
             assert (k["counts"]["LDG"], k["counts"]["STG"]) == (elements // 4, elements // 8), k
+
+
+def test_what_the_lesson_says_of_its_rungs(rungs):
+    assert {(k["kernel"], k["width"]) for k in rungs} == {
+        (n, d) for n in ("one_partition", "warpgroups") for d in (64, 128)
+    }
+    for k in rungs:
+        assert k["shared"] <= SHARED and k["registers"] <= 168 and not k["stack"] and not k["warnings"], k
+        together = k["kernel"] == "one_partition"
+        assert len(k["loops"]) == (1 if together else 2), k
+        for loop in k["loops"]:
+            assert loop["HGMMA"] == k["width"] // 16 + k["Bc"] // 16 and loop["MUFU"] == 66, k
+            # Together, all eight warps meet behind the products, and nothing is left to run beside the exponentials.
+            assert (loop["BAR"] == 2 and loop["MUFU beside"] == 0) if together else loop["MUFU beside"] >= 64, k
