@@ -345,8 +345,8 @@ def step(
     l_i = parts.add_sums(l_i, alpha, P)
     P_next = parts.operand(P, shared.V.dtype, width)
     # Waiting for the next stage here, not at its use, also keeps the assembler from moving the exponentials behind the
-    # wait for the product that they are meant to run beside. (With three consumers it moves them all the same, where no
-    # mask lies between; there the other two fill the gap.)
+    # wait for the product that they are meant to run beside. (With three consumers, not causal, it moves them all the
+    # same; there the other two fill the gap.)
     ahead = g + 1
     mbarrier.wait(shared.full.index(ahead % stages), (ahead // stages) & 1)
     O_i = warpgroup_mma_wait(0, deps=(O_i,))
