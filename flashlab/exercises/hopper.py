@@ -17,6 +17,7 @@ exponentials = Question(
     wrong=(
         (2048, "That is what the products take. The exponentials: 128 × 128 of them, 16 a cycle."),
         (16384, "So many exponentials there are. 16 of them are done in a cycle."),
+        (1056, "You are ahead: that counts alphas, too, two for each thread. The scores alone are asked for."),
         (8, "That is one row. There are 128 of them."),
         (128, "That is with one exponential for each row of 16. Each of the 128 × 128 entries takes one."),
         (131072, "d does not enter: an entry of S takes one exponential, however long the vectors were."),
@@ -131,6 +132,10 @@ registers = Exercise(
         Mistake("the launch hands out multiples of 8 too: round down twice.",
                 "(128 * (consumers + 1)) // 8 * 8", "(128 * (consumers + 1))"),
         Mistake("a warpgroup has four warps: 128 threads, not 32.", "128 *", "32 *"),
+        Mistake("nothing was rounded down to a multiple of 8: first what the launch gives, then what a consumer has.",
+                "(at_launch + given_back // consumers) // 8 * 8", "(65536 - 128 * producer) // (128 * consumers)"),
+        Mistake("that is what the launch gives: a consumer gets its part of what the producer gives back, too.",
+                "(at_launch + given_back // consumers) // 8 * 8", "at_launch"),
         Mistake("65,536 are registers, not bytes.", "65536 //", "16384 //"),
         Mistake("what the producer gives back is shared: each consumer gets its part of it.",
                 "given_back // consumers", "given_back"),
