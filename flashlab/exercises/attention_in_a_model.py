@@ -73,6 +73,9 @@ forward = Exercise(
     mistakes=(
         Mistake("a view to [B, H, N, d] cuts positions to pieces: split the last dimension, then transpose.",
                 CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"),
+        Mistake("views cut positions to pieces, to [B, H, N, d] and back: split the last dimension, then transpose.",
+                CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"
+                      ".reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)"),
         Mistake("heads and positions did not change places: heads attended to heads.",
                 CALL, "self.attention(*(X.transpose(1, 2) for X in (Q, K, V)), causal=self.causal).transpose(1, 2)"),
         Mistake("a view of O to [B, N, d_model] mixes positions: transpose back first.",
