@@ -84,6 +84,14 @@ def test_one_imports_cell(notebook):
 
 
 @lessons
+def test_hint_is_at_hand_where_check_says_that_it_helps(notebook):
+    """``check`` answers with ``hint("...") helps``: typing just that must not end in a NameError."""
+    source = "\n".join(cell.source for cell in code(notebook))
+    names = re.search(r"from flashlab\.check import (.*)", source)[1].split(", ")
+    assert "check" in names and "hint" in names
+
+
+@lessons
 def test_definitions_only_in_exercises(notebook):
     defining = [
         cell.id
