@@ -17,12 +17,12 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
 
     numbers: sizes, strides and constexprs. Tensors must start at multiples of 16 bytes, as torch's own do.
     """
-    first = getattr(tensors[0], "base", tensors[0])  # the tensor that a descriptor describes
-    device = first.device
+    bases = [getattr(x, "base", x) for x in tensors]  # the tensors that descriptors describe
+    device = bases[0].device
     if device.type != "cuda":
         kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
         return
-    key = (kernel, first.dtype, device, warps, stages, *numbers)
+    key = (kernel, *(x.dtype for x in bases), device, warps, stages, *numbers)
     with torch.cuda.device(device) if device.index != torch.cuda.current_device() else contextlib.nullcontext():
         if key in _compiled:
             _compiled[key][grid](*tensors, *numbers)
