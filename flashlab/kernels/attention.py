@@ -1,7 +1,6 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
 import functools
-import importlib
 import itertools
 import math
 
@@ -97,8 +96,6 @@ def _attention_backward(do, dlse, q, k, v, o, lse, causal, scale, kernel):
         return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     choose = functools.partial(configuration, q=q, k=k, v=v, causal=causal)
-    if kernel is None and torch.are_deterministic_algorithms_enabled():
-        kernel = "portable"
     c = choose("backward", implementation=kernel)
     if c.implementation == "hopper":
         _hopper().backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, choose("row_constants"))
@@ -107,10 +104,11 @@ def _attention_backward(do, dlse, q, k, v, o, lse, causal, scale, kernel):
     return dq, dk, dv
 
 
-@functools.cache
 def _hopper():
     """Imported where it is used: Gluon takes its time to load, and elsewhere nobody needs it."""
-    return importlib.import_module("flashlab.kernels.hopper")
+    from flashlab.kernels import hopper
+
+    return hopper
 
 
 def _too_long(q):

@@ -21,19 +21,8 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
     B, H, Nq, d = q.shape
     Hk, Nk, columns = v.shape[1:]
     width, width_v = tiles.width_of(d), tiles.width_of(columns)
-    c = choose("row_constants")
-    Nq_padded = tiles.count(Nq, PADDING) * PADDING
-    lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
-    tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
-    launch(
-        row_constants,
-        (Nq_padded // c.Br, H, B),
-        (*tensors, lse, lse_log2, delta),
-        (*strides, Nq, Nq_padded, columns, c.Br, width_v),
-        warps=c.warps,
-    )
-    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
-        delta[..., :Nq] -= dlse
+    lse_log2, delta = constants_of_rows(do, dlse, o, lse, choose("row_constants"))
+    Nq_padded = delta.shape[2]
     sizes = (H // Hk, Nq, Nq_padded, Nk, d, columns, scale, scale * LOG2_E)
     precision = tiles.precision_of(q)
 
@@ -57,6 +46,24 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
         warps=c.warps,
         stages=c.stages,
     )
+
+
+def constants_of_rows(do, dlse, o, lse, c):
+    """lse in units of log2, and delta, [B, H, Nq_padded] each: by ``row_constants``, with its ``Configuration`` c."""
+    B, H, Nq, columns = o.shape
+    Nq_padded = tiles.count(Nq, PADDING) * PADDING
+    lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
+    tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
+    launch(
+        row_constants,
+        (Nq_padded // c.Br, H, B),
+        (*tensors, lse, lse_log2, delta),
+        (*strides, Nq, Nq_padded, columns, c.Br, tiles.width_of(columns)),
+        warps=c.warps,
+    )
+    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
+        delta[..., :Nq] -= dlse
+    return lse_log2, delta
 
 
 @triton.jit

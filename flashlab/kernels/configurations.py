@@ -55,15 +55,23 @@ def configuration(kernel, q, k, v, causal, implementation=None):
         against = against_hopper(q, v)
         if implementation == "hopper" and against:
             raise ValueError(f"the Hopper kernels cannot do this: {against}")
-        slower = implementation is None and not against and slower_on_hopper(kernel, q, k, v)
-        if implementation == "hopper" or (implementation is None and not against and not slower):
+        if implementation is None:
+            against = against or undetermined(kernel) or slower_on_hopper(kernel, q, k, v)
+        elif implementation != "hopper":
+            against = against or "asked for"
+        if not against:
             return choose_hopper(kernel, q.shape[3], v.shape[3], causal, k.shape[2])
         if kernel == "backward":
-            return Configuration(0, 0, 0, 0, why=f"portable: {against or slower or 'asked for'}")
+            return Configuration(0, 0, 0, 0, why=f"portable: {against}")
     if not q.is_cuda:
         return Configuration(INTERPRETED_ROWS, INTERPRETED_ROWS, 4, 1, why="in the interpreter any tile fits")
     true_float32 = tiles.precision_of(q) == "ieee"
     return choose(kernel, card(q.device), q.dtype, true_float32, q.shape[3], v.shape[3], causal, k.shape[2])
+
+
+def hopper_width(d, dv):
+    """Columns of the Hopper kernels' tiles: 64 or 128."""
+    return max(64, tiles.width_of(max(d, dv)))
 
 
 def against_hopper(q, v):
@@ -77,6 +85,13 @@ def against_hopper(q, v):
         return f"they hold heads of up to 128 columns, got d = {q.shape[3]} and dv = {v.shape[3]}"
     if not any(triton.__version__.startswith(version + ".") for version in hopper["compilers"]):
         return f"they were compiled with Triton {' and '.join(hopper['compilers'])}, this is {triton.__version__}"
+    return None
+
+
+def undetermined(kernel):
+    """Why torch's switch forbids the Hopper kernel, in words; None if it does not."""
+    if kernel == "backward" and torch.are_deterministic_algorithms_enabled():
+        return "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in its last bits"
     return None
 
 
@@ -97,7 +112,7 @@ def slower_on_hopper(kernel, q, k, v):
 @functools.lru_cache(maxsize=4096)
 def choose_hopper(kernel, d, dv, causal, Nk):
     """The ``Configuration`` of a Hopper kernel; Br is 64 for each consumer in the forward pass."""
-    hopper, width = CONFIGS["hopper"], 64 if max(d, dv) <= 64 else 128
+    hopper, width = CONFIGS["hopper"], hopper_width(d, dv)
     for row in hopper["rows"]:
         if (row["kernel"], row["width"], row["causal"]) == (kernel, width, causal) and Nk >= row["N_from"]:
             why = f"chosen by measurement for N >= {row['N_from']} on {hopper['device']}, {hopper['date']}"

@@ -110,6 +110,15 @@ def test_what_is_small_stays_portable_unless_asked_for(kernel, q, k, why, monkey
     assert configuration(kernel, q, k, k, False, "hopper").implementation == "hopper"
 
 
+def test_deterministic_algorithms_keep_dQ_portable_unless_asked_for(monkeypatch):
+    x = OnGPU((1, 16, 4096, 128))
+    pretend(monkeypatch)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert "use_deterministic_algorithms" in configuration("backward", x, x, x, True).why
+    assert configuration("backward", x, x, x, True, "hopper").implementation == "hopper"
+    assert configuration("forward", x, x, x, True).implementation == "hopper"  # which gives the same bits anyway
+
+
 def test_tiles_are_counted_where_the_kernel_has_them():
     q, k = OnGPU((1, 32, 2048, 64)), OnGPU((1, 4, 1024, 64))
     assert configurations.slower_on_hopper("forward", q, k, k) is None  # 32 heads of 16 tiles of queries

@@ -25,7 +25,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashlab.kernels import tiles
-from flashlab.kernels.backward import LOG2_E, PADDING, row_constants
+from flashlab.kernels.backward import LOG2_E, constants_of_rows
+from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import parts
 from flashlab.kernels.hopper.sums import add, narrow
 from flashlab.kernels.hopper.tensors import descriptor, flat_descriptor
@@ -49,20 +50,10 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, rows):
     """
     B, H, Nq, d = q.shape
     Hk, Nk, columns = v.shape[1:]
-    width = 64 if max(d, columns) <= 64 else 128
-    Nq_padded = tiles.count(Nq, PADDING) * PADDING
-    lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
+    width = hopper_width(d, columns)
+    lse_log2, delta = constants_of_rows(do, dlse, o, lse, rows)
+    Nq_padded = delta.shape[2]
     sums = lse.new_zeros(B, H, Nq_padded, width)
-    tensors, strides = tiles.arguments((o, do), (rows.Br, rows.Br))
-    launch(
-        row_constants,
-        (Nq_padded // rows.Br, H, B),
-        (*tensors, lse, lse_log2, delta),
-        (*strides, Nq, Nq_padded, columns, rows.Br, tiles.width_of(columns)),
-        warps=rows.warps,
-    )
-    if dlse is not None:  # as in ``flashlab.kernels.backward``
-        delta[..., :Nq] -= dlse
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
     constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]

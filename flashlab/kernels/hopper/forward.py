@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashlab.kernels import tiles
+from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.forward import LOG2_E
 from flashlab.kernels.hopper import parts
 from flashlab.kernels.hopper.schedule import table
@@ -41,7 +42,7 @@ def run(o, lse, q, k, v, causal, scale, c, pingpong=False, table=table):
     """
     B, H, Nq, d = q.shape
     Hk, Nk, dv = v.shape[1:]
-    width, rows = 64 if max(d, dv) <= 64 else 128, ROWS.value
+    width, rows = hopper_width(d, dv), ROWS.value
     order, starts, programs = table(B, H, Hk, Nq, Nk, d, c.Br, c.Bc, causal, multiprocessors(q.device), q.device)
     Tr = tiles.count(Nq, c.Br)
     tensors = descriptors(o, q, k, v, rows, c.Br, c.Bc, width)
