@@ -8,7 +8,6 @@ cold L2 cache. An implementation whose results differ from the others' is not ti
 
 import argparse
 import datetime
-import functools
 import itertools
 import json
 import shlex
@@ -74,7 +73,8 @@ def implementation(name):
     if name in ("flashlab", "portable", "hopper"):
         from flashlab.kernels import flash_attention
 
-        return functools.partial(_ours, flash_attention, None if name == "flashlab" else name)
+        kernel = None if name == "flashlab" else name
+        return lambda q, k, v, causal: flash_attention(q, k, v, causal=causal, kernel=kernel)
     if name == "flex":
         return _flex()
     if name == "fa4":
@@ -85,10 +85,6 @@ def implementation(name):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     return sdpa
-
-
-def _ours(attend, kernel, q, k, v, causal):
-    return attend(q, k, v, causal=causal, kernel=kernel)
 
 
 def _fa4():
