@@ -9,9 +9,12 @@ BROWSER_STAMP := .venv/.stamp-browser
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
-# Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. And
-# without AMX, which some virtual machines announce and do not grant: torch's bfloat16 products then end the process.
-PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16
+# Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere.
+PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json
+# No AMX, in lessons and tests: some virtual machines announce it and do not grant it, and torch's bfloat16 products on
+# the CPU then end the process.
+ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+export ONEDNN_MAX_CPU_ISA
 # Small shapes, forward and backward: under the sanitizer a kernel takes a thousand times longer.
 SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
 # Every notebook is one worker's affair; a kernel that died must not be waited for.
