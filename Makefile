@@ -18,7 +18,7 @@ export ONEDNN_MAX_CPU_ISA
 # Small shapes, forward and backward: under the sanitizer a kernel takes a thousand times longer.
 SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
 # Every notebook is one worker's affair; a kernel that died must not be waited for.
-NBVAL := --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg --nbval-cell-timeout 120
+NBVAL := --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
 TESTS := -n 2 --dist loadfile $(NBVAL) tests notebooks
 
 # A checkout that was moved, or whose Python is gone, is set up again.
@@ -52,13 +52,13 @@ test-gpu: $(STAMP)
 	@command -v compute-sanitizer >/dev/null \
 		|| { echo 'make test-gpu: compute-sanitizer is missing: install the CUDA toolkit or put its bin on PATH.'; exit 1; }
 	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 $(SMALL)
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(BIN)/python -m tests.kernels.racecheck $(SMALL)
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(BIN)/python -m tests.tools.racecheck $(SMALL)
 
 notebooks: $(STAMP)
-	$(PLAIN) $(BIN)/python -m tests.notebooks.normalise $(NOTEBOOKS)
+	$(PLAIN) $(BIN)/python -m tests.tools.normalise $(NOTEBOOKS)
 
 bench: $(BROWSER_STAMP)
-	$(PLAIN) $(BIN)/python -m tests.browser.bench
+	$(PLAIN) $(BIN)/python -m tests.tools.browser_bench
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -11,8 +11,8 @@ import numpy as np
 
 from figures import controls, style
 from figures.controls import Choose, Slide, Toggle
-from flashlab import block_size
-from flashlab.hardware import CARDS, KiB
+from flashlab.machine.hardware import CARDS, KiB
+from flashlab.reference import block_size
 
 N = 8192  # tokens
 SIZES = tuple(range(16, 401, 16))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from figures import controls, style
 from figures.controls import Choose, Toggle
-from flashlab import hardware
+from flashlab.machine import hardware
 
 CAPACITY, RATE = (1e4, 2e14), (3e7, 1e17)  # bytes, bytes a second: wide enough for every card and for the words
 MARKS = {1e6: "1 MB", 1e9: "1 GB", 1e12: "1 TB"}

@@ -12,8 +12,9 @@ import numpy as np
 
 from figures import controls, style
 from figures.controls import Choose, Scrub, Slide
-from flashlab import captured, online, softmax
-from flashlab.tiling import tiles
+from flashlab.course import data
+from flashlab.reference import online_softmax, safe_softmax
+from flashlab.reference.tiling import tiles
 
 TITLES = {
     "real": 'the second "bank" looks at its sentence',
@@ -37,7 +38,7 @@ class Step(NamedTuple):
     """What is known when ``seen`` scores have come."""
 
     seen: int
-    state: online.State
+    state: online_softmax.State
     alpha: float  # the factor that the old sums took
     weights: np.ndarray  # [seen]  softmax of the scores that have come, from m and l
 
@@ -46,7 +47,7 @@ class Step(NamedTuple):
 def row(source, n):
     """At most n tokens, with a score [n] and a value [n, 1] for each."""
     if source == "real":
-        real = captured.load("two_banks")
+        real = data.load("two_banks")
         Q, K, V = real.head()
         query = len(real.tokens) - 1 - real.tokens[::-1].index("bank")
         return real.tokens[:n], (real.scale * (K @ Q[query]))[:n], V[:n, :1]
@@ -59,19 +60,19 @@ def row(source, n):
 @lru_cache(maxsize=64)
 def _steps(source, blocks, block):
     _, scores, values = row(source, blocks * block)
-    state = online.identity(1, 1)
+    state = online_softmax.identity(1, 1)
     steps = [Step(0, state, 1.0, scores[:0])]
     for part in tiles(len(scores), block):
-        before, state = state, online.update(state, scores[None, part], values[part])
+        before, state = state, online_softmax.update(state, scores[None, part], values[part])
         alpha = np.exp(before.m - np.where(state.m == -np.inf, 0, state.m))  # [1]
-        _, lse = online.finish(state)
+        _, lse = online_softmax.finish(state)
         seen = scores[: part.stop]
         steps.append(Step(part.stop, state, float(alpha[0]), np.exp(seen - np.where(lse == -np.inf, 0, lse))))
     return steps
 
 
 def trace(state):
-    """All steps of the row, from no score to all: ``online.update`` run block by block."""
+    """All steps of the row, from no score to all: ``online_softmax.update`` run block by block."""
     return _steps(state.source, state.blocks, state.block)
 
 
@@ -122,7 +123,7 @@ def update(artists, state):
     artists["max"].set(ydata=[m, m], visible=bool(np.isfinite(m)))
     artists["max_label"].set(x=n - 0.5, y=max(m, floor), text=f"m = {style.number(m)}")
     artists["weights"].set_segments([[(x, 0), (x, p)] for x, p in enumerate(now.weights)])
-    whole = softmax.safe(scores)
+    whole = safe_softmax.safe(scores)
     artists["whole"].set_segments([[(x - 0.4, p), (x + 0.4, p)] for x, p in enumerate(whole)])
     for name, words in zip(("l", "rescale", "o"), _words(state), strict=True):
         artists[name].set_text(words)
@@ -155,7 +156,7 @@ def _words(state):
     )
     if not np.isfinite(old.m[0]):
         rescale = "there is no past yet"
-    output, _ = online.finish(new)
+    output, _ = online_softmax.finish(new)
     o = f"O  {n(now.alpha)}·{n(old.O[0, 0])} + {n(part_o)}\n   = {n(new.O[0, 0])}\nO / l = {n(output[0, 0])}"
     return l, rescale, o
 
@@ -163,7 +164,7 @@ def _words(state):
 def describe(state):
     step, n = trace(state)[state.step], style.number
     m, l, _ = (part[0] for part in step.state)
-    output, _ = online.finish(step.state)
+    output, _ = online_softmax.finish(step.state)
     words = f"{state.source} scores, {step.seen} of {trace(state)[-1].seen} have come in {state.step} of "
     words += f"{count(state)} blocks: m = {n(m)}, l = {n(l)}, alpha = {n(step.alpha)}, output = {n(output[0, 0])}."
     if state.step == count(state):

@@ -4,7 +4,7 @@ Kills two beliefs: that ping-pong is double buffering (stages are further buffer
 products; ping-pong is an order among products, and either can be had without the other), and that a warp which waits
 wastes the multiprocessor (while one consumer waits for its turn, the tensor core works for the other).
 
-Every box is an event of ``flashlab.pipeline``, which computes attention of a real text while its clock runs.
+Every box is an event of ``flashlab.reference.pipeline``, which computes attention of a real text while its clock runs.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from matplotlib.ticker import MultipleLocator
 
 from figures import controls, style
 from figures.controls import Scrub, Slide, Toggle
-from flashlab import captured, pipeline
+from flashlab.course import data
+from flashlab.reference import pipeline
 
 QUERIES = 128  # one tile; its keys are the 512 tokens of the text, in four blocks
 STAGES = (1, 2, 3, 4)
@@ -80,7 +81,7 @@ class Trace(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _traced(stages, ping_pong, overlap, consumers):
-    Q, K, V = captured.load("alice").head()
+    Q, K, V = data.load("alice").head()
     run = pipeline.forward(Q[:QUERIES], K, V, pipeline.Design(stages, ping_pong, overlap, consumers))
     times = sorted({0, *(time for event in run.events for time in event[:2])})
     picture = Trace(run, times, [], [], [])
@@ -102,7 +103,7 @@ def _traced(stages, ping_pong, overlap, consumers):
 
 
 def trace(state):
-    """The run of ``flashlab.pipeline``, and its boxes."""
+    """The run of ``flashlab.reference.pipeline``, and its boxes."""
     return _traced(state.stages, state.ping_pong, state.overlap, 1 if state.locked else 2)
 
 

@@ -18,13 +18,15 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from figures import controls, io_round_trips, style
+import figures.standard_attention
+from figures import controls, style
 from figures.controls import Scrub, Slide, Toggle
-from flashlab import captured, recompute, standard_attention, tiling
-from flashlab.memory import Event, Memory
+from flashlab.course import data
+from flashlab.machine.memory import Event, Memory
+from flashlab.reference import recomputation, standard_attention, tiling
 
 MEASURED = Path(__file__).resolve().parent.parent / "notebooks" / "data" / "h200_recomputation.json"
-GB, MS = zip(*io_round_trips.PAPER.values(), strict=True)
+GB, MS = zip(*figures.standard_attention.PAPER.values(), strict=True)
 PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": tuple(1e9 * gb for gb in GB), "time": MS}  # FlashAttention, figure 2, left
 
 COLORS = {"Q": style.Q, "K": style.K, "V": style.V, "O": style.O, "dQ": style.Q, "dK": style.K, "dV": style.V,
@@ -77,7 +79,7 @@ class Run(NamedTuple):
 @lru_cache(maxsize=1)
 def _head():
     """Q, K, V of a head that reads a page of a book, and a gradient of its output, all [N, d]."""
-    Q, K, V = captured.load("alice").head()
+    Q, K, V = data.load("alice").head()
     return Q, K, V, np.random.default_rng(8).normal(size=V.shape).astype(V.dtype)
 
 
@@ -86,12 +88,12 @@ def _run(Br, Bc, causal):
     Q, K, V, dO = _head()
     O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, causal=causal)
     memory = Memory()
-    recompute.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory)
+    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory)
     return record(memory.events)
 
 
 def record(events):
-    """The steps of a list of events in the words of ``recompute.backward``."""
+    """The steps of a list of events in the words of ``recomputation.backward``."""
     steps = [Step("", "", (), 0, (), {}, frozenset(), "", 0)]
     moved, rebuilt, place, written, kernel, products = 0, (), {}, frozenset(), "", 0
     for kind, name, region, nbytes in events:
@@ -120,7 +122,7 @@ def record(events):
 
 
 def retold(events):
-    """Events counted in the kernels of ``flashlab.kernels.backward``, of one head, in the words of ``record``.
+    """Events counted in the kernels of ``flashlab.kernels.portable.backward``, of one head, in the words of ``record``.
 
     A kernel's registers are not on its bill: where gradients begin to grow and P_ij is rebuilt follows from its loads.
     """
@@ -174,15 +176,15 @@ def kept(causal):
 
 def counted():
     """FLOPs of the products, and bytes, of the paper's configuration: standard and fused."""
-    N, d, heads = io_round_trips.N, io_round_trips.D, io_round_trips.HEADS
+    N, d, heads = figures.standard_attention.N, figures.standard_attention.D, figures.standard_attention.HEADS
     return {
-        "FLOPs": tuple(heads * recompute.flops(N, N, d, rebuilt=rebuilt) for rebuilt in (False, True)),
-        "bytes": tuple(io_round_trips.counted(io_round_trips.State()).values()),
+        "FLOPs": tuple(heads * recomputation.flops(N, N, d, rebuilt=rebuilt) for rebuilt in (False, True)),
+        "bytes": tuple(figures.standard_attention.counted(figures.standard_attention.State()).values()),
     }
 
 
 def measured():
-    """What ``notebooks/data/measure_recomputation.py`` measured on one GPU; None until it has."""
+    """What ``flashlab/bench/recomputation.py`` measured on one GPU; None until it has."""
     if not MEASURED.exists():
         return None
     found = json.loads(MEASURED.read_text())
@@ -414,8 +416,8 @@ class Replayed:
 def replay(events, other, N, Br, Bc, state=Replayed()):
     """The same picture of the Triton kernels, for a head of N tokens.
 
-    events: those of ``flashlab.kernels.backward`` with tiles of Br x Bc, as its bill has them; other: those of
-    ``recompute.backward``, that the kernels are held against.
+    events: those of ``flashlab.kernels.portable.backward`` with tiles of Br x Bc, as its bill has them; other: those of
+    ``recomputation.backward``, that the kernels are held against.
     """
     last = record(other)[-1]
     run = Run(record(retold(events)), N, Br, Bc, (last.moved, last.products))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from figures import controls, style
 from figures.controls import Choose, Slide
-from flashlab import hardware, roofline
+from flashlab.machine import hardware
+from flashlab.reference import roofline
 
 INTENSITY, RATE = (0.4, 3e4), (0.03, 3e4)  # FLOP per byte; TFLOP/s
 OFFSET = 2.6  # of a mark from the roof: fused above it, standard below

@@ -20,8 +20,9 @@ from matplotlib.patches import Rectangle
 
 from figures import controls, style
 from figures.controls import Scrub, Slide, Toggle
-from flashlab import captured, standard_attention, tiling
-from flashlab.memory import Memory
+from flashlab.course import data
+from flashlab.machine.memory import Memory
+from flashlab.reference import standard_attention, tiling
 
 STEPS = 100  # of the clock, until the longest bill is paid
 SRAM_BYTES = 64 * 1024  # what a T4 gives to one block of threads
@@ -65,7 +66,7 @@ class Run(NamedTuple):
 
 
 def record(events, Nq, Nk) -> Run:
-    """The moments of a list of ``flashlab.memory.Event`` of one head.
+    """The moments of a list of ``flashlab.machine.memory.Event`` of one head.
 
     Its kernels load and store scores as S and P, or compute them from the tiles of Q, K and V that they loaded last.
     """
@@ -120,7 +121,7 @@ def _rows(region, N):
 
 @lru_cache(maxsize=32)
 def _runs(N, Br, Bc, causal):
-    Q, K, V = (tensor[:N] for tensor in captured.load("alice").head())
+    Q, K, V = (tensor[:N] for tensor in data.load("alice").head())
     runs = {}
     for name, forward in zip(NAMES, (standard_attention.forward, tiling.fa1_forward, tiling.fa2_forward), strict=True):
         memory = Memory()
@@ -307,7 +308,7 @@ class Step:
 
 
 def replay(events, Nq, Nk):
-    """The same picture of recorded runs: ``events`` are lists of ``flashlab.memory.Event`` of one head, by title.
+    """The same picture of recorded runs: ``events`` are lists of ``Event`` (``machine.memory``) of one head, by title.
 
     Raises: ValueError where nothing was recorded.
     """

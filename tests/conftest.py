@@ -1,6 +1,6 @@
 import pytest
 
-from flashlab import judge, progress
+from flashlab.course import judge, progress
 
 
 @pytest.fixture(autouse=True)

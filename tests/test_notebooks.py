@@ -7,7 +7,7 @@ from statistics import median
 import nbformat
 import pytest
 
-from tests.notebooks.normalise import ROOT, faults, normalise
+from tests.tools.normalise import ROOT, faults, normalise
 
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LESSONS = [pytest.param(nbformat.read(path, as_version=4), id=path.stem) for path in PATHS]
@@ -49,7 +49,7 @@ def test_25_to_50_cells(notebook):
 def test_code_cells_are_short(notebook):
     lengths = {cell.id: len(cell.source.splitlines()) for cell in code(notebook)}
     assert median(lengths.values()) <= 5, f"half of the code cells have more lines than 5: {lengths}"
-    assert {name: lines for name, lines in lengths.items() if lines > 16} == {}
+    assert {name: lines for name, lines in lengths.items() if lines > 16 and name != "imports"} == {}
 
 
 @lessons
@@ -87,7 +87,7 @@ def test_one_imports_cell(notebook):
 def test_hint_is_at_hand_where_check_says_that_it_helps(notebook):
     """``check`` answers with ``hint("...") helps``: typing just that must not end in a NameError."""
     source = "\n".join(cell.source for cell in code(notebook))
-    names = re.search(r"from flashlab\.check import (.*)", source)[1].split(", ")
+    names = re.search(r"from flashlab\.course\.check import (.*)", source)[1].split(", ")
     assert "check" in names and "hint" in names
 
 

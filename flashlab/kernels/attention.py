@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from flashlab.kernels import DEVICE, backward, forward, tiles
+from flashlab.kernels import DEVICE, tiles
 from flashlab.kernels.configurations import configuration
+from flashlab.kernels.portable import backward, forward
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head

@@ -9,7 +9,7 @@ import torch
 
 from flashlab import kernels
 from flashlab.kernels import interpreter
-from flashlab.memory import Memory
+from flashlab.machine.memory import Memory
 
 
 def bill(function, *args, **kwargs) -> Memory:

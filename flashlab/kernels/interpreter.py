@@ -23,7 +23,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from flashlab.memory import Event, Memory
+from flashlab.machine.memory import Event, Memory
 
 Builder, TensorHandle = interpreter.InterpreterBuilder, interpreter.TensorHandle
 
@@ -48,7 +48,7 @@ def count(**tensors):
         tensors: tensors to book under a name of the caller's; all others go under the name of the kernel's parameter.
 
     Yields:
-        a ``flashlab.memory.Memory``, so that ``bytes``, ``loaded``, ``stored``, ``moved`` and ``events`` mean what
+        a ``machine.memory.Memory``, so that ``bytes``, ``loaded``, ``stored``, ``moved`` and ``events`` mean what
         they mean there: traffic the program asks for, before caches; elements masked out do not count. Events are
         ("kernel", kernel, (x, y, z), 0) as a program begins, and ("load" or "store", tensor, region, bytes), where
         region is the smallest box that holds the elements, a slice for each of the tensor's dimensions. An atomic

@@ -1,8 +1,8 @@
 """A real JupyterLab in a real browser, and the figures in its notebooks.
 
-    with Lab() as lab:
-        figure = lab.open("04_online_softmax").figure("online_softmax")
-        figure.press("step", "ArrowRight")
+with Lab() as lab:
+    figure = lab.open("04_online_softmax").figure("online_softmax")
+    figure.press("step", "ArrowRight")
 """
 
 import ast
@@ -72,8 +72,9 @@ class Lab:
             self.port = free.getsockname()[1]
         self.token = secrets.token_hex(16)
         self.log = (self.folder / "server.log").open("w")
-        self.server = subprocess.Popen(self._command(), cwd=self.folder, env=self._environment(),
-                                       stdout=self.log, stderr=self.log)
+        self.server = subprocess.Popen(
+            self._command(), cwd=self.folder, env=self._environment(), stdout=self.log, stderr=self.log
+        )
         try:
             self._await_server()
             self.playwright = sync_playwright().start()
@@ -174,7 +175,7 @@ class Figure:
         return self.root.locator(f".flashlab-control-{field}").locator(".noUi-handle, select, input[type=checkbox]")
 
     def kind(self, field) -> str:
-        """"slider", "menu" or "box"."""
+        """ "slider", "menu" or "box"."""
         handle = self.control(field)
         name = handle.evaluate("node => node.tagName")
         return {"SELECT": "menu", "INPUT": "box"}.get(name, "slider")

@@ -7,8 +7,8 @@ import pytest
 from figures import block_size as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab import block_size
-from flashlab.hardware import CARDS
+from flashlab.machine.hardware import CARDS
+from flashlab.reference import block_size
 
 STATES = [
     figure.State(128, card, d, dtype, registers)

@@ -31,6 +31,4 @@ def test_dots_stand_at_their_numbers(drawn):
 
 def test_dots_say_their_numbers_in_words():
     words = repr(charts.dots(PANELS, title="costs"))
-    assert words == (
-        "costs: error, one road 0.25, another 0.12 to 0.5; bytes, one road 20, another 0.1 to 3"
-    )
+    assert words == ("costs: error, one road 0.25, another 0.12 to 0.5; bytes, one road 20, another 0.1 to 3")

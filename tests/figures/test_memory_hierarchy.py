@@ -5,7 +5,7 @@ import pytest
 from figures import memory_hierarchy as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab import hardware
+from flashlab.machine import hardware
 
 STATES = [figure.State(card, one_sm) for card, one_sm in product(hardware.CARDS, (False, True))]
 

@@ -7,7 +7,7 @@ import pytest
 from figures import online_softmax as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab import online, softmax
+from flashlab.reference import online_softmax, safe_softmax
 
 STATES = [
     figure.State(0, blocks, block, source) for blocks, block, source in product((1, 3, 8), (1, 4, 8), figure.TITLES)
@@ -23,8 +23,8 @@ def canvas():
 def test_the_last_step_is_the_whole_softmax(state):
     _, scores, values = figure.row(state.source, state.blocks * state.block)
     last = figure.trace(state)[-1]
-    np.testing.assert_allclose(last.weights, softmax.safe(scores.astype(float)), 1e-5, 1e-7)
-    np.testing.assert_allclose(online.finish(last.state)[0][0], softmax.safe(scores) @ values, 1e-4, 1e-6)
+    np.testing.assert_allclose(last.weights, safe_softmax.safe(scores.astype(float)), 1e-5, 1e-7)
+    np.testing.assert_allclose(online_softmax.finish(last.state)[0][0], safe_softmax.safe(scores) @ values, 1e-4, 1e-6)
 
 
 @pytest.mark.parametrize("state", STATES, ids=str)

@@ -8,8 +8,8 @@ import pytest
 from figures import recomputation as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab import recompute, tiling
-from flashlab.memory import Memory
+from flashlab.machine.memory import Memory
+from flashlab.reference import recomputation, tiling
 
 CHOICES = {"Br": (64, 128, 256), "Bc": (64, 128, 256), "causal": (False, True)}
 
@@ -23,7 +23,7 @@ def canvas():
 def test_the_last_step_has_the_whole_bill(state, canvas):
     last = replace(state, step=figure.count(state))
     canvas.png(last)
-    bill = recompute.traffic(512, 512, 32, state.Br, state.Bc, causal=state.causal)
+    bill = recomputation.traffic(512, 512, 32, state.Br, state.Bc, causal=state.causal)
     assert figure.trace(last)[-1].moved == sum(bill.values())
     assert canvas.artists["amounts"][1].get_text() == style.amount(sum(bill.values()))
     assert canvas.artists["bytes"].get_width() == sum(bill.values()) / figure.kept(state.causal)
@@ -51,7 +51,8 @@ def test_bright_tiles_are_those_in_fast_memory(canvas):
     faces = canvas.artists["cells"].get_facecolor()
     assert step.kind == "rebuild" and (faces == figure.to_rgba(style.P)).all(1).sum() == 1
     bright = (canvas.artists["strips"].get_facecolor()[:, 3] == 1) & (
-        canvas.artists["strips"].get_facecolor()[:, :3] != (1, 1, 1)).any(1)
+        canvas.artists["strips"].get_facecolor()[:, :3] != (1, 1, 1)
+    ).any(1)
     assert bright.sum() == len(step.place) - 1  # all but P_ij
 
 
@@ -92,11 +93,9 @@ def test_a_measurement_is_drawn_once_it_is_there(tmp_path, monkeypatch, counters
     Canvas(style.figure(9.9, 6.6), figure.build, figure.update).png(figure.State())
 
 
-
-
 def loop_and_kernels(causal):
     """Events of lesson 08's loop and of the kernels on the figure's head, in tiles of 128."""
-    backward = pytest.importorskip("flashlab.kernels.backward")
+    backward = pytest.importorskip("flashlab.kernels.portable.backward")
     torch = pytest.importorskip("torch")
     from flashlab.kernels.bill import bill
     from flashlab.kernels.configurations import Configuration
@@ -104,7 +103,7 @@ def loop_and_kernels(causal):
     arrays = figure._head()
     O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, causal=causal)
     memory = Memory(record=True)
-    recompute.backward(*arrays[:3], O, lse, arrays[3], 128, 128, causal=causal, memory=memory)
+    recomputation.backward(*arrays[:3], O, lse, arrays[3], 128, 128, causal=causal, memory=memory)
     Q, K, V, dO, O, lse = (torch.tensor(x)[None, None] for x in (*arrays, O, lse))
     names = ("row_constants", "key_value_gradients", "query_gradients")
     choose = dict.fromkeys(names, Configuration(128, 128, 4, 1)).get

@@ -5,7 +5,8 @@ import pytest
 from figures import roofline as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab import hardware, roofline
+from flashlab.machine import hardware
+from flashlab.reference import roofline
 
 STATES = [
     figure.State(card, d, N, dtype)

@@ -6,8 +6,9 @@ import pytest
 from figures import style
 from figures import tiling as figure
 from figures.canvas import Canvas
-from flashlab import captured, standard_attention, tiling
-from flashlab.memory import Event, Memory
+from flashlab.course import data
+from flashlab.machine.memory import Event, Memory
+from flashlab.reference import standard_attention, tiling
 
 STATES = [
     figure.State(),
@@ -55,7 +56,7 @@ def test_all_three_stand_at_the_same_clock():
 
 @states
 def test_what_is_resident_is_what_the_memory_held(state):
-    Q, K, V = (tensor[: state.N] for tensor in captured.load("alice").head())
+    Q, K, V = (tensor[: state.N] for tensor in data.load("alice").head())
     memory = Memory()
     tiling.fa2_forward(Q, K, V, state.Br, state.Bc, causal=state.causal, memory=memory)
     run = figure.trace(state)[figure.NAMES[2]]
@@ -109,6 +110,7 @@ def test_describe_has_the_numbers():
 
 def test_a_kernels_events_are_replayed():
     """As the interpreter books them: a slice for each of a tensor's dimensions, programs in an order of their own."""
+
     def move(kind, name, rows):
         return Event(kind, name, (slice(0, 1), slice(0, 1), slice(*rows), slice(0, 8)), 8 * (rows[1] - rows[0]))
 

@@ -10,7 +10,7 @@ import pytest
 
 def compiled(capability):
     """What every kernel takes there, by compiling it in a process that does not interpret."""
-    command = [sys.executable, "-m", "tests.kernels.compile_for", capability]
+    command = [sys.executable, "-m", "tests.tools.compile_for", capability]
     run = subprocess.run(
         command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
     )

@@ -25,7 +25,7 @@ SPILLS = {  # kernel, width, causal, Br
 @pytest.fixture(scope="module")
 def kernels():
     """What ``compile_hopper`` prints, compiled in two processes that do not interpret, side by side."""
-    command = [sys.executable, "-m", "tests.kernels.compile_hopper"]
+    command = [sys.executable, "-m", "tests.tools.compile_hopper"]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     halves = ("forward", "one_partition", "warpgroups"), ("backward", "narrow")

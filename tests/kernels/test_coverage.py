@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention
-from tests.bounds import assert_as_exact_as_plain
+from tests.tools.bounds import assert_as_exact_as_plain
 
 compiled_only = pytest.mark.skipif(
     INTERPRETED, reason="the interpreter would take minutes, or more memory than is here"

@@ -14,7 +14,7 @@ import torch
 from flashlab.kernels import tiles
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import forward, ladder
-from tests.bounds import assert_as_exact_as_plain
+from tests.tools.bounds import assert_as_exact_as_plain
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 DEVICE = "cuda" if HOPPER else "cpu"

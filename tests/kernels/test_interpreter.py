@@ -9,8 +9,8 @@ import triton.language as tl
 from flashlab.kernels import INTERPRETED, attention, flash_attention
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.interpreter import Builder, count
-from flashlab.memory import Memory
-from flashlab.tiling import fa2_forward, fa2_traffic
+from flashlab.machine.memory import Memory
+from flashlab.reference.tiling import fa2_forward, fa2_traffic
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernels import racecheck
+from tests.tools import racecheck
 
 REPORT = """\
 ========= Error: Race reported between Read access at attention_forward+0x170 in {first}

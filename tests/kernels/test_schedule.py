@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flashlab.kernels.hopper import schedule
-from tests.kernels.hopper_scores import taken, wanted
+from tests.tools.hopper_scores import taken, wanted
 
 #            B, H, Hk, Nq, Nk, causal, programs
 PROBLEMS = [

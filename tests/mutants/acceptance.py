@@ -7,13 +7,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab import dropout, kernels, pipeline, recompute, sm, softmax, tiling
-from flashlab.attention import attention, attention_backward
+from flashlab import kernels
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import schedule
-from flashlab.memory import Memory
-from tests.bounds import assert_as_exact_as_plain
-from tests.kernels import hopper_scores
+from flashlab.machine import sm
+from flashlab.machine.memory import Memory
+from flashlab.reference import dropout, pipeline, recomputation, safe_softmax, tiling
+from flashlab.reference.attention import attention, attention_backward
+from tests.tools import hopper_scores
+from tests.tools.bounds import assert_as_exact_as_plain
 
 
 class Case(NamedTuple):
@@ -93,21 +95,21 @@ def tiled_forward():
 
 
 def tiled_backward():
-    backward(lambda Q, K, V, O, lse, dO, causal: recompute.backward(Q, K, V, O, lse, dO, 4, 4, causal=causal), 4)
+    backward(lambda Q, K, V, O, lse, dO, causal: recomputation.backward(Q, K, V, O, lse, dO, 4, 4, causal=causal), 4)
 
 
 def tiled_dropout():
     """Dropout forward and backward, against the same weights dropped from the dense ones."""
     Q, K, V, dO = (a.astype(float) for a in inputs(cases(4)[1]))
     drop, scale = dropout.Dropout(0.4, 7), Q.shape[1] ** -0.5
-    O, lse = recompute.forward(Q, K, V, 4, 4, drop)
+    O, lse = recomputation.forward(Q, K, V, 4, 4, drop)
     S = scale * Q @ K.T
-    P, Z = softmax.safe(S), drop.tile(slice(0, len(Q)), slice(0, len(K)), np.float64)
+    P, Z = safe_softmax.safe(S), drop.tile(slice(0, len(Q)), slice(0, len(K)), np.float64)
     np.testing.assert_allclose(O, (Z * P) @ V, 1e-9, 1e-12)
     dP = Z * (dO @ V.T)
     dS = P * (dP - (P * dP).sum(1, keepdims=True))
     dense = scale * dS @ K, scale * dS.T @ Q, (Z * P).T @ dO
-    for ours, theirs in zip(recompute.backward(Q, K, V, O, lse, dO, 3, 5, dropout=drop), dense, strict=True):
+    for ours, theirs in zip(recomputation.backward(Q, K, V, O, lse, dO, 3, 5, dropout=drop), dense, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
     np.testing.assert_allclose(np.unique(Z), [0, 1 / 0.6])
 

@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
-from flashlab import dropout, online, pipeline, recompute, sm, tiling
-from flashlab.kernels import backward, forward
 from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import parts, schedule
+from flashlab.kernels.portable import backward, forward
+from flashlab.machine import sm
+from flashlab.reference import dropout, online_softmax, pipeline, recomputation, tiling
 from tests.mutants import acceptance
 
 
@@ -25,7 +26,7 @@ def _of(module, check, *edits):
 
 
 MUTANTS = [
-    *_of(online, acceptance.tiled_forward,
+    *_of(online_softmax, acceptance.tiled_forward,
         ("no rescale of l", "update", "alpha * l_i +", "l_i +"),
         ("no rescale of O", "update", "alpha[:, None] * O_i +", "O_i +"),
         ("no rescale of either", "update", "np.exp(m_i - m_safe)", "np.ones_like(m_i)"),
@@ -65,7 +66,7 @@ MUTANTS = [
         ("lse not counted", "fa1_traffic", '("load", "lse"): again * stat', '("load", "lse"): 0'),
         ("keys counted for whole rows of tiles", "fa2_traffic", "min(_round_up(n, Bc), Nk)", "Nk"),
     ),
-    *_of(recompute, acceptance.tiled_backward,
+    *_of(recomputation, acceptance.tiled_backward,
         ("delta forgotten", "gradients", "(dP_ij - delta_i[:, None])", "dP_ij"),
         ("delta of the tile only", "gradients", "delta_i[:, None]", "(P_ij * dP_ij).sum(-1, keepdims=True)"),
         ("delta of P instead of O", "delta", "return (dO_i * O_i)", "return (dO_i * np.sign(O_i))"),
@@ -85,7 +86,7 @@ MUTANTS = [
         ("kept weights not divided by 1 − p", "Dropout.tile", "dtype(1 / (1 - self.p))", "dtype(1)"),
         ("mask counted within the tile", "Dropout.tile", "np.ogrid[rows, cols]", "np.ogrid[: rows.stop - rows.start, : cols.stop - cols.start]"),
     ),
-    *_of(recompute, acceptance.tiled_dropout,
+    *_of(recomputation, acceptance.tiled_dropout,
         ("dropout redrawn in the backward", "backward", "dropout.tile(rows, cols", "type(dropout)(dropout.p, dropout.seed + 1).tile(rows, cols"),
         ("denominator of the kept weights only", "_dropped", "P_ij.sum(-1)", "(np.sign(Z_ij) * P_ij).sum(-1)"),
         ("dropout forgotten in dP", "gradients", "Z_ij * (dO_i @ V_j.T)", "dO_i @ V_j.T"),

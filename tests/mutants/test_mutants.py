@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashlab import kernels, recompute, tiling
-from flashlab.exercise import Exercise, edited, every
-from flashlab.judge import first_failure
+from flashlab import kernels
+from flashlab.course.exercise import Exercise, edited, every
+from flashlab.course.judge import first_failure
+from flashlab.reference import recomputation, tiling
 from tests.mutants import acceptance
 from tests.mutants.mutants import MUTANTS
 
@@ -29,7 +30,7 @@ def rejected(mutant, monkeypatch):
     owner = getattr(mutant.module, owner[0]) if owner else mutant.module
     right = getattr(owner, name)
     wrong = edited(right, mutant.old, mutant.new)
-    for module in {owner, tiling, recompute}:  # which import functions from each other
+    for module in {owner, tiling, recomputation}:  # which import functions from each other
         if getattr(module, name, None) is right:
             monkeypatch.setattr(module, name, wrong)
     try:

@@ -3,7 +3,7 @@
 A program owns a tile of keys, half of it in each of two consumers (warpgroups), and goes through the queries. dK_j and
 dV_j stay in registers until the end. dQ_i is made a tile at a time and added to sums in global memory, in float32; a
 last kernel narrows them. Every program of a head adds to the same sums, in an order that differs from run to run, and
-so do the last bits of dQ. ``flashlab.kernels.backward`` is the one that gives the same bits every time.
+so do the last bits of dQ. ``flashlab.kernels.portable.backward`` is the one that gives the same bits every time.
 
 Tiles are transposed, [Bc, Br], so that P^T and dS^T multiply from the left as they come out of the registers. dS^T also
 goes to shared memory, because dQ_i takes the keys of both consumers: each then makes one half of dQ_i. That product is
@@ -25,12 +25,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashlab.kernels import tiles
-from flashlab.kernels.backward import LOG2_E, constants_of_rows
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import parts
+from flashlab.kernels.hopper.descriptors import descriptor, flat_descriptor
 from flashlab.kernels.hopper.sums import add, narrow
-from flashlab.kernels.hopper.tensors import descriptor, flat_descriptor
 from flashlab.kernels.launch import launch
+from flashlab.kernels.portable.backward import LOG2_E, constants_of_rows
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -42,7 +42,7 @@ NEVER = gl.constexpr(2**30)  # a query that no sequence has
 
 
 def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, rows):
-    """Fill dq, dk, dv as ``flashlab.kernels.backward.run`` does, but for the last bits of dq, which may differ.
+    """Fill dq, dk, dv as ``portable.backward.run`` does, but for the last bits of dq, which may differ.
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
     and dq, dk, dv contiguous. c: a ``Configuration`` for this kernel, of which Br, which is 64, and stages count; rows:

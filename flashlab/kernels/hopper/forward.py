@@ -25,11 +25,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashlab.kernels import tiles
 from flashlab.kernels.configurations import hopper_width
-from flashlab.kernels.forward import LOG2_E
 from flashlab.kernels.hopper import parts
+from flashlab.kernels.hopper.descriptors import descriptor, multiprocessors
 from flashlab.kernels.hopper.schedule import table
-from flashlab.kernels.hopper.tensors import descriptor, multiprocessors
 from flashlab.kernels.launch import launch
+from flashlab.kernels.portable.forward import LOG2_E
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
 REGISTERS = {2: (240, 24), 3: (160, 32)}  # a thread, by the number of consumers: of a consumer, of the producer

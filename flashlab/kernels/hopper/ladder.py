@@ -23,11 +23,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashlab.kernels import tiles
 from flashlab.kernels.configurations import Configuration, against_hopper
-from flashlab.kernels.forward import LOG2_E
 from flashlab.kernels.hopper import forward, parts, schedule
+from flashlab.kernels.hopper.descriptors import multiprocessors
 from flashlab.kernels.hopper.forward import allocate, produce, scores, step, tile, unseen, work_of
-from flashlab.kernels.hopper.tensors import multiprocessors
 from flashlab.kernels.launch import launch
+from flashlab.kernels.portable.forward import LOG2_E
 
 RUNGS = ("one partition", "warpgroups", "persistent", "overlapped boundary", "longest first")
 Br, Bc = 128, 128

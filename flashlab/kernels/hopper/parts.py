@@ -1,7 +1,7 @@
 """What the Hopper kernels share: masks, the softmax of one step, layouts.
 
 Gluon is Triton's explicit dialect: who holds which number (layouts), what lies in shared memory, who copies, who waits,
-is all written down. The lines of mathematics stay those of ``flashlab.kernels.forward.update``.
+is all written down. The lines of mathematics stay those of ``flashlab.kernels.portable.forward.update``.
 """
 
 from triton.experimental import gluon

@@ -1,0 +1,5 @@
+import sys
+
+from flashlab.bench.round_robin import main
+
+sys.exit(main())

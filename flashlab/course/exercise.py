@@ -1,0 +1,115 @@
+"""What an exercise is: a reference, cases small ones first, hints, and the mistakes that people make.
+
+An exercise lives in ``flashlab/course/exercises/LESSON.py`` under its own name and is asked for as "LESSON.NAME".
+"""
+
+import importlib
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs on which a try is run, and the property that it breaks if its answer differs."""
+
+    property: str
+    args: tuple
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that is one edit away from a right one: ``old`` becomes ``new`` in the reference's source."""
+
+    says: str  # what went wrong and what to do about it, to the learner
+    old: str
+    new: str
+    of: Callable | None = None  # the function to edit where it is not the reference itself
+
+    def function(self, reference: Callable) -> Callable:
+        """The wrong function."""
+        return edited(self.of or reference, self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function or a Triton kernel for the learner to write."""
+
+    reference: Callable
+    cases: Callable[[], Sequence[Case]]
+    hints: tuple[str, str, str]
+    mistakes: tuple[Mistake, ...] = ()
+    level: int = 1  # 1 (a line) to 3 (a kernel)
+    minutes: int = 5
+    launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
+    exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
+
+    def run(self, function: Callable) -> Callable:
+        """The function, or what launches it, as a function of a case's arguments."""
+        return function if self.launch is None else partial(self.launch, function)
+
+    def truth(self) -> Callable:
+        """What gives the exact result for arguments in float64."""
+        return self.exact or self.reference
+
+
+@dataclass(frozen=True)
+class Question:
+    """A number or a choice for the learner to predict before the cell that shows it."""
+
+    answer: Any
+    because: str
+    hints: tuple[str, str, str]
+    wrong: tuple[tuple[Any, str], ...] = ()  # (answer, why one could think so)
+    rel: float = 0.01
+    level: int = 1
+    minutes: int = 2
+
+
+def find(name: str) -> Exercise | Question:
+    """The exercise called "LESSON.NAME". Raises ValueError if there is none."""
+    lesson, _, exercise = name.partition(".")
+    found = vars(_module(lesson)).get(exercise) if lesson in _lessons() else None
+    if not isinstance(found, Exercise | Question):
+        raise ValueError(f'there is no exercise "{name}"; names look like "online_softmax.merge"')
+    return found
+
+
+def every() -> dict[str, Exercise | Question]:
+    """All exercises by name, in the order of the lessons; those on kernels only where Triton is installed."""
+    found = {}
+    for lesson in _lessons():
+        try:
+            module = vars(_module(lesson))
+        except ModuleNotFoundError as error:
+            if error.name != "triton":
+                raise
+        else:
+            found |= {f"{lesson}.{name}": it for name, it in module.items() if isinstance(it, Exercise | Question)}
+    return found
+
+
+def _lessons():
+    return importlib.import_module("flashlab.course.exercises").LESSONS
+
+
+def _module(lesson):
+    return importlib.import_module(f"flashlab.course.exercises.{lesson}")
+
+
+def edited(function: Callable, old: str, new: str) -> Callable:
+    """A copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
+    plain = getattr(function, "fn", function)  # of a Triton kernel
+    source = textwrap.dedent(inspect.getsource(plain))  # of a method
+    if source.count(old) != 1:
+        raise ValueError(f"expected {old!r} once in {plain.__name__}, found it {source.count(old)} times")
+    source = source.replace(old, new)
+    filename = f"<{plain.__name__} with {new!r}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = dict(plain.__globals__)
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace[plain.__name__]

@@ -1,0 +1,181 @@
+"""Exercises of lesson 13, attention_in_a_model."""
+
+import numpy as np
+import torch
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.kernels import DEVICE
+from flashlab.models import kv_cache
+from flashlab.models.modules import FlashAttention
+from flashlab.reference.attention import attention
+
+
+def _weights(d_model, num_heads, num_kv_heads):
+    """Projections to queries, keys, values and back: (out, in) each, the same for the same sizes."""
+    rng, kv = np.random.default_rng(13), d_model // num_heads * num_kv_heads
+    shapes = {"q_proj": d_model, "k_proj": kv, "v_proj": kv, "o_proj": d_model}
+    return {name: rng.normal(size=(rows, d_model)).astype(np.float32) for name, rows in shapes.items()}
+
+
+def _launch_forward(forward, x, num_heads, num_kv_heads, causal):
+    """Run a learner's forward as the method of a module."""
+    module = FlashAttention(x.shape[-1], num_heads, num_kv_heads, causal=causal)
+    weights = _weights(x.shape[-1], num_heads, num_kv_heads)
+    module.load_state_dict({f"{name}.weight": torch.tensor(W) for name, W in weights.items()})
+    with torch.no_grad():
+        return forward(module.to(DEVICE), torch.tensor(x, device=DEVICE)).cpu().numpy()
+
+
+def _forward(x, num_heads, num_kv_heads, causal):
+    """What the module computes, head by head."""
+    W = {name: weight.astype(x.dtype) for name, weight in _weights(x.shape[-1], num_heads, num_kv_heads).items()}
+    q, k, v = (x @ W[name].T for name in ("q_proj", "k_proj", "v_proj"))  # [B, N, H d], [B, N, Hk d] twice
+    d, shared = x.shape[-1] // num_heads, num_heads // num_kv_heads
+    heads = []
+    for h in range(num_heads):
+        own, other = slice(h * d, (h + 1) * d), slice(h // shared * d, (h // shared + 1) * d)
+        heads.append(attention(q[..., own], k[..., other], v[..., other], causal=causal))  # [B, N, d]
+    return np.concatenate(heads, -1) @ W["o_proj"].T
+
+
+def _forward_cases():
+    rng = np.random.default_rng(4)
+
+    def x(B, N, d_model):
+        return rng.normal(size=(B, N, d_model)).astype(np.float32)
+
+    return [
+        Case("one position, one head", (x(1, 1, 4), 1, 1, False)),
+        Case("two positions, one head", (x(1, 2, 4), 1, 1, False)),
+        Case("two positions, two heads", (x(1, 2, 8), 2, 2, False)),
+        Case("a causal module", (x(1, 3, 8), 2, 2, True)),
+        Case("as many positions as heads", (x(1, 4, 16), 4, 4, True)),
+        Case("four heads that share two key/value heads", (x(1, 3, 16), 4, 2, True)),
+        Case("two texts", (x(2, 3, 8), 2, 1, False)),
+    ]
+
+
+CALL = "self.attention(Q, K, V, causal=self.causal)"
+
+forward = Exercise(
+    reference=FlashAttention.forward,
+    launch=_launch_forward,
+    exact=_forward,
+    cases=_forward_cases,
+    level=2,
+    minutes=12,
+    hints=(
+        "self.q_proj(x) is [B, N, H·d]: the last dimension holds one head after the other. Split it first, then move.",
+        "y.unflatten(-1, (heads, -1)) is [B, N, H, d]. Which two dimensions must change places? A view cannot do it.",
+        "Q = self.q_proj(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2), K and V likewise with num_kv_heads; "
+        "afterwards O.transpose(1, 2).flatten(2), and o_proj.",
+    ),
+    mistakes=(
+        Mistake("a view to [B, H, N, d] cuts positions to pieces: split the last dimension, then transpose.",
+                CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"),
+        Mistake("views cut positions to pieces, to [B, H, N, d] and back: split the last dimension, then transpose.",
+                CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"
+                      ".reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)"),
+        Mistake("heads and positions did not change places: heads attended to heads.",
+                CALL, "self.attention(*(X.transpose(1, 2) for X in (Q, K, V)), causal=self.causal).transpose(1, 2)"),
+        Mistake("a view of O to [B, N, d_model] mixes positions: transpose back first.",
+                "O.transpose(1, 2).flatten(2)", "O.reshape(x.shape)"),
+        Mistake("scores were divided by √d_model: it is the √d of a head, which the attention knows.",
+                "causal=self.causal", "causal=self.causal, scale=x.shape[-1] ** -0.5"),
+        Mistake("the attention was not told whether it is causal: pass self.causal.",
+                "causal=self.causal", "causal=False"),
+        Mistake("the attention was always causal: pass self.causal.", "causal=self.causal", "causal=True"),
+        Mistake("the output was not projected back: o_proj mixes the heads.",
+                "self.o_proj(O.transpose(1, 2).flatten(2))", "O.transpose(1, 2).flatten(2)"),
+        Mistake("query heads took key/value heads in turn: neighbours share one. The attention sees to it by itself.",
+                CALL, "self.attention(Q, *(X.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for X in (K, V)), "
+                      "causal=self.causal)"),
+    ),
+)  # fmt: skip
+
+
+doubling = Question(
+    answer=1.41,
+    because="N² bytes in twice the room: √2 times as many tokens. The linear one fits twice as many.",
+    hints=(
+        "Write room = c · N². What becomes of N when room doubles?",
+        "N = √(room / c).",
+        "The square root of two.",
+    ),
+    wrong=(
+        (2, "That would be so if memory grew with N. The matrix grows with N²."),
+        (4, "The other way round: four times the memory buys twice the tokens."),
+    ),
+)
+
+cache = Question(
+    answer=128,
+    because="2 · 32 layers · 8 heads · 128 numbers · 2 bytes = 131,072 bytes, a quarter of what 32 heads would take.",
+    hints=(
+        "How many numbers does one key/value head keep of one token? It keeps a key and a value.",
+        "2 · 128 numbers of 2 bytes, for each of 8 heads, in each of 32 layers.",
+        "2 · 128 · 2 · 8 · 32 bytes, divided by 1024.",
+    ),
+    wrong=(
+        (512, "That is one key/value head for each of the 32 query heads. They share: there are 8."),
+        (131072, "That is right in bytes. In KiB?"),
+        (64, "A key and a value: both are kept."),
+        (4, "That is one layer. Each of the 32 keeps its own."),
+    ),
+)
+
+
+def _launch_step(step, *tensors):
+    result = step(*(torch.tensor(tensor, device=DEVICE) for tensor in tensors))
+    return kv_cache.Step(*(part.cpu().numpy() for part in result))
+
+
+def _step(Q, K, V, past_K, past_V):
+    K, V = np.concatenate([past_K, K], 2), np.concatenate([past_V, V], 2)  # [B, Hk, N + n, d]
+    shared = Q.shape[1] // K.shape[1]
+    return kv_cache.Step(attention(Q, K.repeat(shared, 1), V.repeat(shared, 1), causal=True), K, V)
+
+
+def _step_cases():
+    rng = np.random.default_rng(5)
+
+    def new_and_past(n, N, H=1, Hk=1, B=1):
+        shapes = (B, H, n, 4), *[(B, Hk, n, 4)] * 2, *[(B, Hk, N, 4)] * 2
+        return tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
+
+    return [
+        Case("the first token of all: the cache is empty", new_and_past(1, 0)),
+        Case("one new token, one in the cache", new_and_past(1, 1)),
+        Case("one new token, five in the cache", new_and_past(1, 5)),
+        Case("two new tokens: the first must not see the second", new_and_past(2, 3)),
+        Case("two query heads that share a key/value head", new_and_past(1, 3, H=2)),
+        Case("two texts, two key/value heads", new_and_past(3, 2, H=2, Hk=2, B=2)),
+    ]
+
+
+step = Exercise(
+    reference=kv_cache.step,
+    launch=_launch_step,
+    exact=_step,
+    cases=_step_cases,
+    level=2,
+    minutes=8,
+    hints=(
+        "A new token also looks at itself: its key and value belong into the cache before attention is computed.",
+        "torch.cat([past_K, K], 2): along which dimension do tokens lie? Whose queries are asked?",
+        "flash_attention(Q, K, V, causal=True) with the longer K and V: it takes the queries to be the last positions.",
+    ),
+    mistakes=(
+        Mistake("torch's is_causal lets query i see keys up to i, counted from the first: the past is masked out.",
+                "flash_attention(Q, K, V, causal=True)",
+                "torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True, enable_gqa=True)"),
+        Mistake("without causal=True a new token sees those that come after it.", "causal=True", "causal=False"),
+        Mistake("only the past was attended to: append the new keys and values first.",
+                "flash_attention(Q, K, V,", "flash_attention(Q, past_K, past_V,"),
+        Mistake("only the new tokens were attended to: what is the cache for?",
+                "flash_attention(Q, K, V,", "flash_attention(Q, *(X[:, :, -Q.shape[2] :] for X in (K, V)),"),
+        Mistake("new keys come behind the past ones, as their values do.", "[past_K, K]", "[K, past_K]"),
+        Mistake("new values come behind the past ones, as their keys do.", "[past_V, V]", "[V, past_V]"),
+        Mistake("return the longer keys and values: the next token needs them.", ", K, V)\n", ", past_K, past_V)\n"),
+    ),
+)  # fmt: skip

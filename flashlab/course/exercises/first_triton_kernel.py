@@ -1,0 +1,251 @@
+"""Exercises of lesson 10, first_triton_kernel. A try is a kernel; ``launch`` runs it on a case's arrays."""
+
+import inspect
+
+import numpy as np
+import torch
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.kernels import DEVICE, first_triton_kernel, triton
+from flashlab.reference import safe_softmax as in_numpy
+
+BLOCK = 4  # elements a program of the cases handles at once: small enough to follow by hand
+MARGIN = 8  # elements around each output that a kernel must leave as they are
+
+
+def attempted(kernel):
+    """A learner's kernel, or function for kernels; a stub counts as not attempted."""
+    if not hasattr(kernel, "fn"):
+        raise TypeError("expected a Triton kernel: put @triton.jit above the def")
+    if "raise NotImplementedError" in inspect.getsource(kernel.fn):
+        raise NotImplementedError
+    return kernel
+
+
+def launched(kernel, grid, *args):
+    """Launch a learner's kernel."""
+    attempted(kernel)[grid](*args)
+
+
+def inside_margins(rows, N):
+    """An output [rows, N] full of NaN within a larger tensor of sevens, and a function that looks whether they last."""
+    whole = torch.full((rows + 2, N + MARGIN), 7.0, device=DEVICE)  # [rows + 2, N + MARGIN]
+    part = whole[1:-1, :N].fill_(np.nan)  # [rows, N]
+
+    def untouched():
+        kept = whole.clone()
+        kept[1:-1, :N] = 7.0
+        if not (kept == 7.0).all():
+            raise IndexError("it stored outside the output: is the store masked, do rows lie y_stride apart?")
+        return part.cpu().numpy()
+
+    return part, untouched
+
+
+def _launch_add(kernel, x, y):
+    z, result = inside_margins(1, len(x))
+    x, y = (torch.tensor(array, device=DEVICE) for array in (x, y))
+    launched(kernel, (triton.cdiv(len(x), BLOCK),), x, y, z, len(x), BLOCK)
+    return result()[0]
+
+
+def _launch_softmax(kernel, x):
+    y, result = inside_margins(*x.shape)
+    x = torch.nn.functional.pad(torch.tensor(x), (0, 3), value=np.nan).to(DEVICE)[:, : x.shape[1]]  # rows lie apart
+    N = x.shape[1]
+    launched(kernel, (len(x),), x, y, x.stride(0), y.stride(0), N, triton.next_power_of_2(N))
+    return result()
+
+
+def _launch_online(kernel, x):
+    y, result = inside_margins(*x.shape)
+    x = torch.nn.functional.pad(torch.tensor(x), (0, 3), value=np.nan).to(DEVICE)[:, : x.shape[1]]
+    rows = 2
+    launched(kernel, (triton.cdiv(len(x), rows),), x, y, x.stride(0), y.stride(0), *x.shape, rows, BLOCK)
+    return result()
+
+
+def _sum(x, y):
+    return x + y
+
+
+def _softmax(x):
+    return in_numpy.safe(x)
+
+
+def _vectors(N):
+    return tuple(np.random.default_rng(N).normal(size=(2, N)).astype(np.float32))
+
+
+def _add_cases():
+    one = np.array([[2.0], [3.0]], np.float32)
+    return [
+        Case("a single element: the rest of the block is masked", (one[0], one[1])),
+        Case("exactly one block", _vectors(4)),
+        Case("two blocks, the second one not full", _vectors(6)),
+        Case("many blocks", _vectors(29)),
+    ]
+
+
+def _softmax_cases():
+    rng = np.random.default_rng(10)
+    cases = [
+        ("one row, one element", [[2.0]]),
+        ("a row that fills its block", [[0.0, 1.0]]),
+        ("a row that does not fill its block", [[0.0, 1.0, 2.0]]),
+        ("negative scores: a masked element must not win the maximum", [[-5.0, -6.0, -7.0]]),
+        ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
+        ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
+        ("a row of nothing but −∞", [[-np.inf, -np.inf, -np.inf]]),
+    ]
+    return [Case(name, (np.array(x, np.float32),)) for name, x in cases]
+
+
+def _online_cases():
+    rng = np.random.default_rng(11)
+    cases = [
+        ("one row in one block", [[0.0, 1.0, 2.0, 3.0]]),
+        ("a second block that raises the maximum", [[0.0, 0.0, 0.0, 0.0, 1.0]]),
+        ("a second block that does not raise the maximum", [[1.0, 0.0, 0.0, 0.0, 0.0]]),
+        ("negative scores: a masked element must not win the maximum", [[-5.0, -6.0, -7.0]]),
+        ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0, 1003.0, 1004.0]]),
+        ("a last block far below the first: its maximum is not the row's", [[200.0, 0.0, 0.0, 0.0, 0.0]]),
+        ("a first block of nothing but −∞", [[-np.inf] * 4 + [2.0]]),
+        ("a row of nothing but −∞", [[-np.inf] * 5]),
+        ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
+    ]
+    return [Case(name, (np.array(x, np.float32),)) for name, x in cases]
+
+
+programs = Question(
+    answer=977,
+    because="Each program adds 1,024 elements, and 1,000,000 / 1,024 = 976.6: the last one is not full.",
+    hints=(
+        "One program a block. What becomes of a block that is not full?",
+        "Divide, and round: in which direction?",
+        "ceil(1,000,000 / 1,024): triton.cdiv computes it.",
+    ),
+    wrong=(
+        (976, "Rounded down: the last 576 elements would never be added."),
+        (976.5625, "There is no part of a program. Which way must it be rounded?"),
+        (1000, "A block has 1,024 elements, not 1,000."),
+        (1024, "That is the size of one block. How many of them does a million need?"),
+        (1_000_000, "One program adds a whole block of 1,024 elements."),
+    ),
+    rel=0,
+)
+
+add = Exercise(
+    reference=first_triton_kernel.add_kernel,
+    launch=_launch_add,
+    exact=_sum,
+    cases=_add_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "tl.program_id(0) is the number of your program. Which elements are yours, if each program takes Bc?",
+        "columns = tl.program_id(0) * Bc + tl.arange(0, Bc); those with columns < N exist.",
+        "Load x + columns and y + columns with mask=inside, and tl.store(z + columns, sum, mask=inside).",
+    ),
+    mistakes=(
+        Mistake("every program took the first block: add program_id * Bc.", "j.to(tl.int64) * Bc + ", ""),
+        Mistake("blocks overlap: program j begins at j * Bc, not at j.", "j.to(tl.int64) * Bc", "j.to(tl.int64)"),
+        Mistake("the loads are not masked: the last block reads behind the end.",
+                "x_j = tl.load(x + columns, mask=inside)", "x_j = tl.load(x + columns)"),
+        Mistake("the store is not masked: the last block writes behind the end.",
+                "x_j + y_j, mask=inside)", "x_j + y_j)"),
+        Mistake("nothing was stored: only tl.store writes where z points.",
+                "tl.store(z + columns, x_j + y_j, mask=inside)", "x_j + y_j"),
+        Mistake("blocks overlap: program j begins at j * Bc.", "j.to(tl.int64) * Bc", "j.to(tl.int64) * (Bc - 1)"),
+        Mistake("the mask lets one element too many through: the last column is N − 1.", "columns < N", "columns <= N"),
+        Mistake("the last element was masked out: columns < N are inside.", "columns < N", "columns < N - 1"),
+        Mistake("y was never read.", "x_j + y_j", "x_j + x_j"),
+    ),
+)
+
+softmax_row = Exercise(
+    reference=first_triton_kernel.softmax_kernel,
+    launch=_launch_softmax,
+    exact=_softmax,
+    cases=_softmax_cases,
+    level=2,
+    minutes=15,
+    hints=(
+        "One program, one row: where in memory does row i begin, if rows are x_stride elements apart?",
+        "Load the row once with other=-inf behind the end, so that a masked element adds e^−∞ = 0 to the sum.",
+        "m = tl.max(S, 0); P = tl.exp(S - m), with 0 for m where it is −∞; divide by tl.sum(P, 0), by 1 where it is 0.",
+    ),
+    mistakes=(
+        Mistake("the maximum was not subtracted.", "tl.exp(S_i - m_safe)", "tl.exp(S_i)"),
+        Mistake("masked elements were read as 0 and count in the sum: other=-float('inf').",
+                'other=-float("inf")', "other=0.0"),
+        Mistake("every program took the first row: add program_id times the stride.", "x + i * x_stride", "x"),
+        Mistake("the store is not masked: it writes behind the end of the row.",
+                "tl.where(l_i == 0, 1, l_i), mask=inside)", "tl.where(l_i == 0, 1, l_i))"),
+        Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * x_stride"),
+        Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * N"),
+        Mistake("rows lie x_stride elements apart, not N.", "x + i * x_stride", "x + i * N"),
+        Mistake("the exponentials were not divided by their sum.", "P_i / tl.where(l_i == 0, 1, l_i)", "P_i"),
+        Mistake("−∞ − (−∞) and 0 / 0 are NaN: where the maximum is −∞ subtract 0, where the sum is 0 divide by 1.",
+                'tl.where(m_i == -float("inf"), 0, m_i)', "m_i"),
+    ),
+)  # fmt: skip
+
+online = Exercise(
+    reference=first_triton_kernel.softmax_online_kernel,
+    launch=_launch_online,
+    exact=_softmax,
+    cases=_online_cases,
+    level=3,
+    minutes=25,
+    hints=(
+        "Two loops over the blocks of the row: one finds m and l by lesson 04's lines, one writes the weights.",
+        "Between blocks keep m_i and l_i [Br] in registers, -inf and 0 at first; a block's masked elements are −∞.",
+        "In the first loop the lines are those of online_softmax.update without O. In the second, load the block again "
+        "and store tl.exp(S_ij - m_safe[:, None]) / l_safe[:, None].",
+    ),
+    mistakes=(
+        Mistake("the old sum was not rescaled: multiply it by e^(m_old − m_new).", "alpha * l_i", "l_i"),
+        Mistake("alpha is turned round: it is e^(m_old − m_new).", "tl.exp(m_i - m_safe)", "tl.exp(m_safe - m_i)"),
+        Mistake("the maximum was not kept for the next block: m_i = m_new.", "        m_i = m_new\n", ""),
+        Mistake("−∞ − (−∞) is NaN: subtract 0 where the maximum is still −∞.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
+        Mistake("−∞ − (−∞) and 0 / 0 are NaN: after the last block, too, subtract 0 for −∞ and divide by 1 for 0.",
+                "tl.where(l_i == 0, 1, l_i)", "l_i"),
+        Mistake("masked elements were read as 0 and count in the sum: other=-float('inf').",
+                'other=-float("inf")).to(tl.float32)  # [Br, Bc]\n        m_new',
+                "other=0.0).to(tl.float32)  # [Br, Bc]\n        m_new"),
+        Mistake("weights were written before the last block had been seen: they need the m and l of the whole row.",
+                "        m_i = m_new\n",
+                "        m_i = m_new\n        tl.store(y + rows[:, None] * y_stride + start + columns[None, :], "
+                "P_ij / l_i[:, None], mask=inside)\n    N = 0\n"),
+        Mistake("rows behind the last one are not masked: rows < R.", "tl.zeros([Br], tl.float32)  # [Br]\n",
+                "tl.zeros([Br], tl.float32)  # [Br]\n    R += Br\n"),
+        Mistake("rows of y lie y_stride elements apart.",
+                "y + rows[:, None] * y_stride", "y + rows[:, None] * x_stride"),
+        Mistake("rows of y lie y_stride elements apart.", "y + rows[:, None] * y_stride", "y + rows[:, None] * N"),
+        Mistake("the maximum of the last block was used, not the row's.",
+                "tl.maximum(m_i, tl.max(S_ij, 1))", "tl.max(S_ij, 1)"),
+        Mistake("only the last block was summed: add to the rescaled l_i.", "alpha * l_i + tl.sum", "tl.sum"),
+        Mistake("the weights were not divided by the sum.", " / l_safe[:, None]", ""),
+        Mistake("programs overlap: program p begins at row p * Br, not at row p.",
+                "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64)"),
+    ),
+)  # fmt: skip
+
+accesses = Question(
+    answer=2,
+    because="One load and one store: the row waits in registers from its load to its store.",
+    hints=(
+        "Count loads and stores of one element, from slow memory only.",
+        "The maximum, the exponentials, the sum: where do they live while one program works?",
+        "It is loaded once and its weight is stored once.",
+    ),
+    wrong=(
+        (3, "That is the online softmax, whose row does not fit. Here it does."),
+        (1, "That is the load. The weight is stored, too."),
+        (8, "That is one kernel for each operation. Here one kernel does all of them."),
+        (4, "That is the safe softmax in three passes. Here the row stays in registers."),
+    ),
+    rel=0,
+)

@@ -1,0 +1,221 @@
+"""Exercises of lesson 04, online_softmax."""
+
+import numpy as np
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.reference import online_softmax
+
+inf = np.inf
+
+
+def _state(m, l, O):
+    return online_softmax.State(*(np.array(part, np.float32) for part in (m, l, O)))
+
+
+def _update_cases():
+    rng = np.random.default_rng(4)
+    seen = _state([0.0], [1.0], [[2.0]])
+    column = np.array([[3.0]], np.float32)
+    cases = [
+        ("a first block", online_softmax.identity(1, 1), [[0.0, 1.0]], [[1.0], [2.0]]),
+        ("a block that raises the maximum", seen, [[1.0]], column),
+        ("a block that leaves the maximum as it was", seen, [[-1.0]], column),
+        ("a block of equal maximum", seen, [[0.0]], column),
+        ("scores too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), [[1001.0]], column),
+        ("a block that is masked out altogether", seen, [[-inf]], column),
+        ("a first block that is masked out altogether", online_softmax.identity(1, 1), [[-inf]], column),
+        ("a first key after a masked block", _state([-inf], [0.0], [[0.0]]), [[-5.0]], column),
+    ]
+    small = [Case(name, (state, np.array(S, np.float32), np.array(V, np.float32))) for name, state, S, V in cases]
+    m, l, O = rng.normal(size=3), rng.uniform(1, 4, size=3), rng.normal(size=(3, 2))
+    S, V = 3 * rng.normal(size=(3, 4)), rng.normal(size=(4, 2))
+    return [*small, Case("three rows, four keys, two values", (_state(m, l, O), np.float32(S), np.float32(V)))]
+
+
+def _merge_cases():
+    low, high, none = _state([0.0], [1.0], [[2.0]]), _state([1.0], [2.0], [[3.0]]), online_softmax.identity(1, 1)
+    cases = [
+        ("two parts of equal maximum", low, _state([0.0], [3.0], [[5.0]])),
+        ("a second part with the larger maximum", low, high),
+        ("a first part with the larger maximum", high, low),
+        ("a part that has met no key", low, none),
+        ("two parts that have met no key", none, none),
+        ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
+        ("three rows of two values", *(_random_state(seed) for seed in (1, 2))),
+    ]
+    return [Case(name, (a, b)) for name, a, b in cases]
+
+
+def _random_state(seed):
+    rng = np.random.default_rng(seed)
+    return _state(rng.normal(size=3), rng.uniform(1, 4, size=3), rng.normal(size=(3, 2)))
+
+
+def _finish_cases():
+    return [
+        Case("one row", (_state([1.0], [2.0], [[4.0]]),)),
+        Case("a large maximum", (_state([1000.0], [2.0], [[4.0]]),)),
+        Case("a row that has met no key", (online_softmax.identity(1, 1),)),
+        Case("three rows of two values", (_random_state(3),)),
+    ]
+
+
+keep = Question(
+    answer=2,
+    because="The block's maximum, and its sum of exponentials relative to that maximum.",
+    hints=(
+        "The sum alone is not enough: relative to what was it taken?",
+        "Think of adding 3 km and 500 m. What do you need to know beside the two numbers?",
+        "A sum, and the maximum that was subtracted before the exponentials were taken.",
+    ),
+    wrong=(
+        (1, "The sum alone is not enough: two sums taken relative to different maxima cannot be added. Read on."),
+        ("all", "That would be safe, but the first block is to be forgotten. Far less will do. Read on."),
+        (12, "That is all of it, but the first block is to be forgotten. Far less will do. Read on."),
+        (3, "One too many, as long as it is about the denominator. What would the third be for? Read on."),
+    ),
+)
+
+update = Exercise(
+    reference=online_softmax.update,
+    cases=_update_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "The old sums were taken relative to m_i, the new ones are relative to m_new: which factor changes the one "
+        "into the other?",
+        "alpha = exp(m_i - m_new), and both l_i and O_i are multiplied by it before the block's own sums are added.",
+        "m_new = max(m_i, max of S_ij); m_safe = m_new, but 0 where it is -inf; alpha = exp(m_i - m_safe); "
+        "P_ij = exp(S_ij - m_safe[:, None]); then l_i and O_i, each alpha times the old plus the block's part.",
+    ),
+    mistakes=(
+        Mistake("the old sum was not rescaled: multiply it by e^(m_old − m_new).", "alpha * l_i +", "l_i +"),
+        Mistake(
+            "the old output was not rescaled: multiply it by e^(m_old − m_new).", "alpha[:, None] * O_i +", "O_i +"
+        ),
+        Mistake(
+            "neither old sum was rescaled: both were taken relative to m_old.",
+            "np.exp(m_i - m_safe)",
+            "np.ones_like(m_i)",
+        ),
+        Mistake(
+            "rescaled by the inverse: the factor is e^(m_old − m_new), never above 1.",
+            "np.exp(m_i - m_safe)",
+            "np.exp(np.where(m_i == -np.inf, -np.inf, m_safe - m_i))",
+        ),
+        Mistake(
+            "rescaled by the inverse: the factor is e^(m_old − m_new), never above 1.",
+            "np.exp(m_i - m_safe)",
+            "np.exp(m_safe - m_i)",
+        ),
+        Mistake(
+            "alpha is [Br] and O_i is [Br, dv]: alpha[:, None] makes a column of it.",
+            "alpha[:, None] * O_i",
+            "alpha * O_i",
+        ),
+        Mistake(
+            "O was divided by l: it stays a plain sum until all keys have come.",
+            "State(m_new, l_i, O_i)",
+            "State(m_new, l_i, O_i / l_i[:, None])",
+        ),
+        Mistake(
+            "the old maximum was returned, but the sums are relative to m_new.", "State(m_new,", "State(m_i,"
+        ),
+        Mistake(
+            "the block was measured by its own maximum, the past by m_new: subtract m_new from both.",
+            "S_ij - m_safe[:, None]",
+            "S_ij - S_ij.max(-1, keepdims=True)",
+        ),
+        Mistake("one maximum for all rows: each row has its own.", "S_ij.max(-1, initial", "S_ij.max(initial"),
+        Mistake("the values were weighted with scores: weight them with exponentials.", "P_ij @ V_j", "S_ij @ V_j"),
+        Mistake(
+            "the maximum of the block alone was used: keep the larger of it and m_i.",
+            "np.maximum(m_i, S_ij.max(-1, initial=-np.inf))",
+            "S_ij.max(-1, initial=-np.inf)",
+        ),
+        Mistake("no maximum was subtracted from the scores.", "S_ij - m_safe[:, None]", "S_ij"),
+        Mistake(
+            "−∞ − (−∞) is NaN: where m_new is −∞, subtract 0 instead.", "np.where(m_new == -np.inf, 0, m_new)", "m_new"
+        ),
+    ),
+)
+
+merge = Exercise(
+    reference=online_softmax.merge,
+    cases=_merge_cases,
+    level=2,
+    minutes=8,
+    hints=(
+        "Both sides must be brought to the same reference before they can be added. Which one is safe for both?",
+        "With m = max(a.m, b.m), side a is multiplied by exp(a.m - m) and side b by exp(b.m - m): l and O alike.",
+        "In exp(a.m - m) put 0 for m where m is -inf, as in lesson 03. Then State(m, alpha * a.l + beta * b.l, "
+        "alpha[:, None] * a.O + beta[:, None] * b.O).",
+    ),
+    mistakes=(
+        Mistake(
+            "neither side was rescaled: right only where both maxima are equal.",
+            "np.exp(a.m - m_safe), np.exp(b.m - m_safe)",
+            "np.ones_like(m), np.ones_like(m)",
+        ),
+        Mistake(
+            "the first side was not rescaled: b may hold the larger maximum.", "np.exp(a.m - m_safe)", "np.ones_like(m)"
+        ),
+        Mistake(
+            "the second side was not rescaled: a may hold the larger maximum.",
+            "np.exp(b.m - m_safe)",
+            "np.ones_like(m)",
+        ),
+        Mistake(
+            "the outputs were not rescaled: O needs the same factors as l.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "a.O + b.O",
+        ),
+        Mistake(
+            "rescaled by the inverse: the factors are e^(m_a − m) and e^(m_b − m), never above 1.",
+            "np.exp(a.m - m_safe), np.exp(b.m - m_safe)",
+            "np.exp(m_safe - a.m), np.exp(m_safe - b.m)",
+        ),
+        Mistake(
+            "the factors are exchanged: each side is rescaled from its own maximum.",
+            "np.exp(a.m - m_safe), np.exp(b.m - m_safe)",
+            "np.exp(b.m - m_safe), np.exp(a.m - m_safe)",
+        ),
+        Mistake(
+            "alpha is [Br] and O is [Br, dv]: alpha[:, None] makes a column of it.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "alpha * a.O + beta * b.O",
+        ),
+        Mistake(
+            "O was divided by l: it stays a plain sum until all keys have come.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "(alpha[:, None] * a.O + beta[:, None] * b.O) / (alpha * a.l + beta * b.l)[:, None]",
+        ),
+        Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
+    ),
+)
+
+finish = Exercise(
+    reference=online_softmax.finish,
+    cases=_finish_cases,
+    level=1,
+    minutes=5,
+    hints=(
+        "O is a sum of values weighted with exponentials. What turns such a sum into a weighted mean?",
+        "Divide O by l. The log-sum-exp is m + log(l): the exponentials in l were taken relative to m.",
+        "Guard the row that met no key: where l is 0, divide by 1 and let lse be -inf.",
+    ),
+    mistakes=(
+        Mistake(
+            "the maximum is missing from lse: the exponentials in l were relative to m.", "state.m + np.log", "np.log"
+        ),
+        Mistake("lse is in units of log₂: use the natural logarithm.", "np.log(l_safe)", "np.log2(l_safe)"),
+        Mistake("the output was not divided by l.", "state.O / l_safe[:, None]", "state.O"),
+        Mistake("0 / 0 is NaN: where l is 0, divide by 1.", "np.where(state.l == 0, 1, state.l)", "state.l"),
+        Mistake("m was returned in the place of lse = m + log l.", "state.m + np.log(l_safe)", "state.m"),
+        Mistake("the logarithm was subtracted: lse = m + log l.", "state.m + np.log", "state.m - np.log"),
+        Mistake(
+            "e^m overflows: log(e^m · l) is m + log l.", "state.m + np.log(l_safe)", "np.log(np.exp(state.m) * l_safe)"
+        ),
+        Mistake("a row that met no key has lse −∞, not 0.", "state.l == 0, -np.inf,", "state.l == 0, 0,"),
+    ),
+)

@@ -1,0 +1,194 @@
+"""Exercises of lesson 08, recomputation."""
+
+import numpy as np
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.reference import recomputation
+
+inf = np.inf
+
+
+def _array(values):
+    return np.array(values, np.float32)
+
+
+def _delta_cases():
+    rng = np.random.default_rng(8)
+    dO, O = rng.normal(size=(2, 4, 3)).astype(np.float32)
+    return [
+        Case("one row of two", (_array([[1, 2]]), _array([[3, 4]]))),
+        Case("two rows, kept apart", (_array([[1, 0], [0, 2]]), _array([[5, 6], [7, 8]]))),
+        Case("a row that sees no key", (_array([[1, 2]]), _array([[0, 0]]))),
+        Case("four rows of three", (dO, O)),
+    ]
+
+
+def _rebuild_cases():
+    rng = np.random.default_rng(9)
+    S = 2 * rng.normal(size=(3, 5)).astype(np.float32)
+    return [
+        Case("a row of one key", (_array([[2]]), _array([2]))),
+        Case("two of a row's four equal keys", (_array([[0, 0]]), np.log(_array([4])))),
+        Case("scores too large to be exponentiated", (_array([[1000, 999]]), _array([1001]))),
+        Case("a masked key", (_array([[0, -inf]]), _array([1]))),
+        Case("a row that sees no key", (_array([[-inf, -inf]]), _array([-inf]))),
+        Case("three rows, five keys", (S, np.log(np.exp(S).sum(-1)) + 1)),
+    ]
+
+
+def _gradients_cases():
+    one = [_array(x) for x in ([[2]], [[3]], [[5]], [[7]], [[0.5]], [11])]
+    rng = np.random.default_rng(10)
+
+    def tile(Br, Bc, d, dv):
+        Q, K, V, dO = (rng.normal(size=shape).astype(np.float32) for shape in ((Br, d), (Bc, d), (Bc, dv), (Br, dv)))
+        P = rng.uniform(0, 1 / Bc, size=(Br, Bc)).astype(np.float32)
+        return Q, K, V, dO, P, rng.normal(size=Br).astype(np.float32), np.float32(d**-0.5)
+
+    row = [_array(x) for x in ([[1, 0]], [[1, 2], [3, 4]], [[1, 0], [0, 1]], [[1, 2]], [[0.25, 0.5]], [1.25])]
+    masked = tile(2, 3, 4, 4)
+    masked[4][1] = masked[5][1] = 0
+    return [
+        Case("one query, one key, one dimension, scale 1", (*one, 1.0)),
+        Case("the scale", (*one, 0.25)),
+        Case("one query, two keys of a longer row", (*row, 1.0)),
+        Case("a query that sees no key", masked),
+        Case("four queries, three keys, d = 5, dv = 2", tile(4, 3, 5, 2)),
+    ]
+
+
+kept = Question(
+    answer=1,
+    because="One number a row, lse = m + log l: a tile of scores minus lse, exponentiated, is the finished tile of P.",
+    hints=(
+        "The scores S_ij come back from Q_i and K_j. What else does exp(S - m) / l need?",
+        "It needs m and l. Can the division by l be taken into the exponent?",
+        "exp(S - m) / l = exp(S - (m + log l)).",
+    ),
+    wrong=(
+        (0, "Without the row's maximum and sum a tile knows its scores, but not what to divide by. Read on."),
+        (2, "m and l are enough: the paper's Algorithm 4 keeps both. But two become one if the division moves into the "
+            "exponent: try again, or read on."),
+        (512, "That is a whole row of P, the N × N matrix again. Far less will do. Read on."),
+    ),
+)
+
+delta = Exercise(
+    reference=recomputation.delta,
+    cases=_delta_cases,
+    level=1,
+    minutes=4,
+    hints=(
+        "It is one number for each query: which axis must be summed away?",
+        "Multiply dO and O element by element, not as matrices.",
+        "(dO_i * O_i).sum(-1)",
+    ),
+    mistakes=(
+        Mistake("all rows were added together: delta has one number a row.", ".sum(-1)", ".sum()"),
+        Mistake("summed over the queries: sum over the head dimension, the last axis.", ".sum(-1)", ".sum(0)"),
+        Mistake("a column came back: delta has one axis, [Br].", ".sum(-1)", ".sum(-1, keepdims=True)"),
+        Mistake("that is the mean: delta is the sum.", ".sum(-1)", ".mean(-1)"),
+        Mistake("that is the matrix product, every query with every other: multiply element by element.",
+                "(dO_i * O_i).sum(-1)", "dO_i @ O_i.T"),
+    ),
+)
+
+rebuild = Exercise(
+    reference=recomputation.rebuild,
+    cases=_rebuild_cases,
+    level=1,
+    minutes=5,
+    hints=(
+        "exp(S - m) / l with lse = m + log l: which single exponential is that?",
+        "exp(S_ij - lse_i), with lse_i as a column: one number for each row of the tile.",
+        "Where lse_i is -inf subtract 0 instead: np.exp(S_ij - np.where(lse_i == -np.inf, 0, lse_i)[:, None]).",
+    ),
+    mistakes=(
+        Mistake("this tile was normalised by itself: the row goes on in other tiles, and only lse knows all of it.",
+                "np.exp(S_ij - lse_safe[:, None])",
+                "(lambda e: e / np.where(e.sum(-1) == 0, 1, e.sum(-1))[:, None])"
+                "(np.exp(S_ij - np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]))"),
+        Mistake("exponentiated first and divided after: exp(S) overflows. Subtract lse from the scores.",
+                "np.exp(S_ij - lse_safe[:, None])", "np.exp(S_ij) / np.exp(lse_safe)[:, None]"),
+        Mistake("−∞ − (−∞) is NaN: where lse is −∞, subtract 0 instead.",
+                "np.where(lse_i == -np.inf, 0, lse_i)", "lse_i"),
+        Mistake("only the maximum of this tile was subtracted: lse holds the whole row's maximum and its sum.",
+                "lse_safe[:, None]", "np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]"),
+        Mistake("lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].",
+                "lse_safe[:, None]", "lse_safe"),
+        Mistake("lse was added: subtract it.", "S_ij - lse", "S_ij + lse"),
+    ),
+)
+
+gradients = Exercise(
+    reference=recomputation.gradients,
+    cases=_gradients_cases,
+    level=3,
+    minutes=15,
+    hints=(
+        "Two products lie behind us, S = scale · Q Kᵀ and O = P V. Each gives a gradient for both of its factors; "
+        "softmax's gradient stands between them.",
+        "First dV_j = P_ijᵀ dO_i and dP_ij = dO_i V_jᵀ. Then dS_ij = P_ij ∘ (dP_ij − delta_i), one delta for each row.",
+        "dQ_i = scale · dS_ij K_j and dK_j = scale · dS_ijᵀ Q_i. Return recomputation.Gradients(dQ_i, dK_j, dV_j).",
+    ),
+    mistakes=(
+        Mistake("delta is missing: raising one weight of a row lowers the others.",
+                "(dP_ij - delta_i[:, None])", "dP_ij"),
+        Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
+                "delta_i[:, None]", "(P_ij * dP_ij).sum(-1, keepdims=True)"),
+        Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
+        Mistake("the sign is turned round: dS = P ∘ (dP − delta).",
+                "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"),
+        Mistake("delta_i belongs to the rows of the tile: make it a column, delta_i[:, None].",
+                "delta_i[:, None])", "delta_i)"),
+        Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
+                "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        Mistake("the scale is missing from dQ and from dK: S = scale · Q Kᵀ.", "dV_j = (", "scale = 1; dV_j = ("),
+        Mistake("the gradients are in the wrong order: dQ, dK, dV.", "Gradients(dQ_i, dK_j", "Gradients(dK_j, dQ_i"),
+        Mistake("the gradients are in the wrong order: dQ, dK, dV.", "(dQ_i, dK_j, dV_j)", "(dV_j, dK_j, dQ_i)"),
+        Mistake("the scale is missing from dQ: S = scale · Q Kᵀ.", "dQ_i = scale * ", "dQ_i = "),
+        Mistake("the scale is missing from dK: S = scale · Q Kᵀ.", "dK_j = scale * ", "dK_j = "),
+        Mistake("dV was scaled: the scale belongs to the scores, V never met it.", "dV_j = (", "dV_j = scale * ("),
+        Mistake("dV was taken from dS: V was multiplied with P.", "(Z_ij * P_ij).T @ dO_i  #",
+                "(P_ij * (dO_i @ V_j.T - delta_i[:, None])).T @ dO_i  #"),
+    ),
+)
+
+passes = Question(
+    answer=20,
+    because="K, V read and dK, dV written once: 4. Q and dO read at 4 visits: 8. dQ written at 4 and read at 3: 7. "
+            "O read once: 1.",
+    hints=(
+        "Which tensors belong to the keys (once in all), and which to the queries (at every visit)?",
+        "Outside: K, V, dK, dV. At each of the 4 visits: Q, dO and dQ. At the first visit only: O. And dQ need not be "
+        "read where it is still zero.",
+        "4 for the keys, 4 + 4 for Q and dO, 4 + 3 for dQ, 1 for O.",
+    ),
+    wrong=(
+        (21, "dQ is zero before the first visit: there is nothing to read yet."),
+        (23, "O is needed for delta only: at the first visit, and never again."),
+        (24, "dQ is zero before the first visit, and O is needed at the first visit only."),
+        (19, "O is read as well, once, for delta."),
+        (8, "That is each tensor once. Q, dO and dQ move at each of the 4 visits."),
+        (13, "That is the forward pass's bill. The backward pass has more to carry."),
+        (33, "That is the forward pass and the backward pass together."),
+    ),
+    minutes=4,
+)
+
+products = Question(
+    answer=7,
+    because="Forward S and O; backward S once more, dV, dP, dQ, dK. Seven in the place of six.",
+    hints=(
+        "Each N × N matrix is a product of two thin ones, or is multiplied with a thin one. Count those.",
+        "Where everything is kept: forward S and O, backward dV, dP, dQ, dK. Which of them is done again?",
+        "P is an exponential away from S, so only S = Q Kᵀ is done again.",
+    ),
+    wrong=(
+        (6, "That is with P kept: S, O, dV, dP, dQ, dK. To build P again takes S again."),
+        (8, "The whole forward pass is not repeated: O is at hand, only S is needed again."),
+        (5, "That is the backward pass alone. The forward pass's two count too."),
+        (4, "That is the backward pass alone, with P kept."),
+        (12, "That is the forward pass and all of the backward pass twice. Only one product is done again."),
+    ),
+)

@@ -1,0 +1,196 @@
+"""Exercises of lesson 03, safe_softmax."""
+
+import numpy as np
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.reference import safe_softmax
+
+inf = np.inf
+
+
+def _cases(*named):
+    return [Case(name, (np.array(x, np.float32),)) for name, x in named]
+
+
+def one_row(x):
+    """Softmax of one row of finite scores [N]."""
+    e = np.exp(x - x.max())  # [N]
+    return e / e.sum()
+
+
+def _row_cases():
+    return _cases(
+        ("one score", [3.0]),
+        ("two scores", [0.0, 1.0]),
+        ("scores too large to be exponentiated", [100.0, 99.0]),
+        ("scores that are large only in the negative", [-200.0, -201.0]),
+        ("a largest score that does not come first", [0.0, 95.0, 94.0]),
+        ("scores that lie far apart", [300.0, 0.0, 200.0]),
+        ("scores of both signs that lie far apart", [0.0, 1000.0, -1000.0]),
+        ("equal scores", [7.0, 7.0, 7.0, 7.0]),
+        ("five scores", np.random.default_rng(3).normal(size=5) * 4),
+    )
+
+
+def _lse_cases():
+    return _cases(
+        ("one row of one score", [[3.0]]),
+        ("one row of two scores", [[0.0, 1.0]]),
+        ("scores too large to be exponentiated", [[1000.0, 1000.0]]),
+        ("scores so small that their exponentials vanish", [[-500.0, -501.0]]),
+        ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
+        ("a masked score", [[0.0, -inf]]),
+        ("a row of nothing but masked scores", [[-inf, -inf]]),
+        ("three rows of four scores", np.random.default_rng(4).normal(size=(3, 4)) * 3),
+    )
+
+
+def _rows_cases():
+    return _cases(
+        ("one row", [[0.0, 1.0]]),
+        ("two rows, each its own softmax", [[0.0, 1.0], [1.0, 1.0]]),
+        ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
+        ("a row far above another", [[300.0, 299.0], [1.0, 2.0]]),
+        ("a masked score", [[0.0, -inf, 1.0]]),
+        ("a row of nothing but masked scores", [[-inf, -inf]]),
+        ("a masked row beside others", [[1.0, 2.0], [-inf, -inf], [-300.0, -inf]]),
+        ("three rows of four scores", np.random.default_rng(5).normal(size=(3, 4)) * 3),
+    )
+
+
+row = Exercise(
+    reference=one_row,
+    cases=_row_cases,
+    level=1,
+    minutes=4,
+    hints=(
+        "Nothing above 88.7 may reach exp. What can be subtracted from every score without changing the result?",
+        "Subtract the largest score from all of them: then the largest exponent is 0.",
+        "e = np.exp(x - x.max()), and the result is e / e.sum().",
+    ),
+    mistakes=(
+        Mistake("no maximum was subtracted: exp overflows above 88.72, and underflows below about −104.",
+                "x - x.max()", "x"),
+        Mistake("divided by the largest score: that changes the differences, and with them the softmax.",
+                "x - x.max()", "x / x.max()"),
+        Mistake("the smallest score was subtracted: the largest exponent is now the spread of the row.",
+                "x.max()", "x.min()"),
+        Mistake("the largest magnitude was subtracted: where all scores are negative it is far from all of them.",
+                "x.max()", "np.abs(x).max()"),
+        Mistake("the first score was subtracted: it is not always near the largest.", "x.max()", "x[0]"),
+        Mistake("the mean was subtracted: the largest score may be far above it.", "x.max()", "x.mean()"),
+        Mistake("the exponentials were not divided by their sum.", "e / e.sum()", "e"),
+        Mistake("the maximum was subtracted above the line only: below it, too, or the factor does not cancel.",
+                "e / e.sum()", "e / np.exp(x).sum()"),
+        Mistake("exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
+                "e / e.sum()", "np.exp(x - (x.max() + np.log(e.sum())))"),
+    ),
+)
+
+lse = Exercise(
+    reference=safe_softmax.lse,
+    cases=_lse_cases,
+    level=2,
+    minutes=6,
+    hints=(
+        "Pull e^m out of the sum. What does the logarithm make of a product?",
+        "log Σ e^x = m + log Σ e^(x − m), row by row. Where is the guard needed?",
+        "m = x.max(-1); m_safe = m, but 0 where it is -inf; l = np.exp(x - m_safe[:, None]).sum(-1); the result is "
+        "m_safe + log(l), and -inf where l is 0.",
+    ),
+    mistakes=(
+        Mistake("the maximum was not added back: the sum was relative to it.", "m_safe + np.log", "np.log"),
+        Mistake("the maximum was subtracted once more: the sum was relative to it, so add it.",
+                "m_safe + np.log", "-m_safe + np.log"),
+        Mistake("that is the maximum alone: the logarithm of the sum belongs to it.",
+                "m_safe + np.log(np.where(l == 0, 1, l))", "m_safe"),
+        Mistake("that is the sum itself: its logarithm is wanted.",
+                "m_safe + np.log(np.where(l == 0, 1, l))", "np.exp(m_safe) * l"),
+        Mistake("no maximum was subtracted: exp overflows.", "np.where(m == -np.inf, 0, m)", "np.zeros_like(m)"),
+        Mistake("one maximum for all rows: each row needs its own.",
+                "x.max(-1, initial=-np.inf)", "np.full(x.shape[:-1], x.max())"),
+        Mistake("this is in units of log₂: use the natural logarithm.", "np.log(", "np.log2("),
+        Mistake("−∞ − (−∞) is NaN: where the maximum is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
+        Mistake("a row of nothing but masked scores has lse −∞: the sum is 0, and log 0 = −∞.",
+                "np.where(l == 0, -np.inf, ", "np.where(l == 0, 0, "),
+    ),
+)
+
+rows = Exercise(
+    reference=safe_softmax.safe,
+    cases=_rows_cases,
+    level=2,
+    minutes=8,
+    hints=(
+        "Two things go wrong in a row that is all −∞: the subtraction, and the division. What should stand there?",
+        "Where the maximum is −∞, subtract 0: every exponential is then exp(−∞) = 0. Where the sum is 0, divide by 1.",
+        "m = x.max(-1, keepdims=True); e = np.exp(x - np.where(m == -np.inf, 0, m)); l = e.sum(-1, keepdims=True); "
+        "the result is e / np.where(l == 0, 1, l).",
+    ),
+    mistakes=(
+        Mistake("one maximum for all rows: a row far below it underflows.",
+                "x.max(-1, keepdims=True, initial=-np.inf)", "np.full((*x.shape[:-1], 1), x.max())"),
+        Mistake("one maximum for all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN.",
+                "e / e.sum()", "e / e.sum(-1, keepdims=True)", of=one_row),
+        Mistake("without keepdims=True the sums are laid along the columns: each row is divided by its own.",
+                "e / e.sum()", "e / e.sum(-1)", of=one_row),
+        Mistake("one sum for all rows: each row has its own.", "e.sum(-1, keepdims=True)", "e.sum(keepdims=True)"),
+        Mistake("rows and columns are swapped: the softmax runs along the last axis.",
+                "e.sum(-1, keepdims=True)", "e.sum(0, keepdims=True)"),
+        Mistake("no maximum was subtracted from the scores.", "x - np.where(m == -np.inf, 0, m)", "x"),
+        Mistake("no maximum was subtracted from the scores.", "np.exp(x)", "1 * np.exp(x)", of=safe_softmax.naive),
+        Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+                "np.where(m == -np.inf, 0, m)", "np.maximum(m, 0)"),
+        Mistake("NaN comes of −∞ − (−∞) and of 0 / 0: subtract 0 where the maximum is −∞, divide by 1 where l is 0.",
+                "np.where(m == -np.inf, 0, m)", "m"),
+        Mistake("exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
+                "e / np.where(l == 0, 1, l)",
+                "np.exp(x - (np.where(m == -np.inf, 0, m) + np.log(np.where(l == 0, 1, l))))"),
+        Mistake("a row of masked scores came out uniform: as if −∞ were a large negative number.",
+                "x - np.where(m == -np.inf, 0, m)", "np.maximum(x, -1e9) - np.maximum(m, -1e9)"),
+    ),
+)
+
+half = Question(
+    answer="zeros",
+    because="e¹¹ = 59,874 still fits into float16, but the sum of two does not: it is inf, and 59,874 / inf = 0.",
+    hints=(
+        "The largest float16 is 65,504. Which of the three steps (exp, sum, divide) first leaves that range?",
+        "e¹¹ is 59,874, which fits. Twice that does not.",
+        "The sum is inf. A finite number divided by inf is ...",
+    ),
+    wrong=(
+        ("right", "exp(11) = 59,874 fits into float16, but what about the sum of two of them?"),
+        ("nan", "That takes inf / inf. Here the exponentials are finite, and only the sum is inf."),
+        ("inf", "The sum is inf. But it stands below the line."),
+    ),
+)
+
+underflow = Question(
+    answer="right",
+    because="e^(−100) = 3.8·10⁻⁴⁴ is a subnormal float32, not 0. Divided by itself it is 1; the other two are 0.",
+    hints=(
+        "The smallest normal float32 is 1.2·10⁻³⁸. Is that also the smallest one above 0?",
+        "There are subnormal numbers, down to 1.4·10⁻⁴⁵. e^(−100) is 3.8·10⁻⁴⁴.",
+        "x / x = 1 for every x above 0, however small.",
+    ),
+    wrong=(
+        ("nan", "0 / 0 would be NaN. But e^(−100) is not 0 in float32: run it."),
+        ("zeros", "The sum is not larger than its largest term, so one weight at least is not small."),
+    ),
+)
+
+accesses = Question(
+    answer=4,
+    because="Three loads (maximum, sum, division) and one store.",
+    hints=(
+        "The row does not fit into fast memory: what was loaded for one step is gone at the next.",
+        "The maximum needs the whole row; the sum needs the maximum; the division needs the sum.",
+        "Load, load, load and store.",
+    ),
+    wrong=(
+        (3, "That is the naive softmax: two loads and a store. The maximum needs a pass of its own."),
+        (2, "One load would be enough if the whole row stayed in fast memory. It does not fit."),
+        (5, "Three loads, one for each of maximum, sum, division. How many stores?"),
+    ),
+)

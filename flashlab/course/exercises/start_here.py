@@ -1,0 +1,46 @@
+"""The exercises of lesson 00, start_here: how a check works."""
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+
+
+def matrix_bytes(N):
+    """Bytes of an N x N matrix of float16."""
+    return 2 * N * N
+
+
+twice = Question(
+    answer=4,
+    because="Twice as many rows, and each of them twice as long.",
+    hints=(
+        "Draw the matrix of four words as a square. Then that of eight.",
+        "A matrix of N rows and N columns has N * N entries.",
+        "(2 N)² = 4 N²",
+    ),
+    wrong=(
+        (2, "Every row gets twice as long, and there are twice as many rows."),
+        (8, "That would be a cube: there are rows and columns, and nothing else."),
+    ),
+    minutes=1,
+)
+
+first = Exercise(
+    reference=matrix_bytes,
+    cases=lambda: [
+        Case("a matrix of one entry", (1,)),
+        Case("two rows of two entries", (2,)),
+        Case("1,024 tokens: 2 MiB", (1024,)),
+        Case("100,000 tokens: 20 GB", (100_000,)),
+    ],
+    minutes=2,
+    hints=(
+        "How many entries has a matrix of N rows and N columns, and how many bytes has one of them?",
+        "float16 means 16 bits, and 8 bits are a byte.",
+        "return 2 * N * N",
+    ),
+    mistakes=(
+        Mistake("entries were counted, not bytes: a float16 has 2 of them.", "2 * N * N", "N * N"),
+        Mistake("a float16 has 2 bytes; 4 are those of a float32.", "2 * N * N", "4 * N * N"),
+        Mistake("bits were counted: 8 of them are a byte.", "2 * N * N", "16 * N * N"),
+        Mistake("one row was counted: the matrix has N of them.", "2 * N * N", "2 * N"),
+    ),
+)

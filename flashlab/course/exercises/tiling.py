@@ -1,0 +1,243 @@
+"""Exercises of lesson 06, tiling."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.course.check import Case, Exercise, Mistake, Question, edited
+from flashlab.reference import online_softmax, tiling
+
+inf = np.inf
+
+unguarded = edited(online_softmax.update, "np.where(m_new == -np.inf, 0, m_new)", "m_new")
+forgetful = edited(edited(online_softmax.update, "alpha * l_i +", "l_i +"), "alpha[:, None] * O_i +", "O_i +")
+
+
+class Output(NamedTuple):
+    """What attention leaves of some rows."""
+
+    O: np.ndarray  # [Br, dv]
+    lse: np.ndarray  # [Br]
+
+
+def _draw(seed, *shapes, factor=1.0):
+    rng = np.random.default_rng(seed)
+    return tuple(np.float32(factor * rng.normal(size=shape)) for shape in shapes)
+
+
+def masked(S_ij, rows, cols, Nq, Nk):
+    """S_ij [Br, Bc] with -inf where query i must not see key j. rows, cols: the tile's slices of the Nq x Nk scores."""
+    i = np.arange(rows.start, rows.stop)[:, None]  # [Br, 1]
+    j = np.arange(cols.start, cols.stop)  # [Bc]
+    return np.where(j <= i + Nk - Nq, S_ij, -np.inf)
+
+
+def _masked_cases():
+    cases = [
+        ("the first tile of four queries and keys", (0, 2), (0, 2), 4, 4),
+        ("a tile on the diagonal, further down", (2, 4), (2, 4), 4, 4),
+        ("a tile that no query sees", (0, 2), (2, 4), 4, 4),
+        ("a tile that every query sees", (2, 4), (0, 2), 4, 4),
+        ("more keys than queries: the last query sees the last key", (0, 2), (0, 5), 2, 5),
+        ("more keys than queries: a tile further right", (0, 2), (2, 5), 2, 5),
+        ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
+        ("a narrow last tile", (3, 7), (6, 7), 7, 7),
+    ]
+    return [
+        Case(name, (*_draw(at, (r[1] - r[0], c[1] - c[0])), slice(*r), slice(*c), Nq, Nk))
+        for at, (name, r, c, Nq, Nk) in enumerate(cases)
+    ]
+
+
+mask = Exercise(
+    reference=masked,
+    cases=_masked_cases,
+    level=2,
+    minutes=8,
+    hints=(
+        "A tile does not know where it lies: its first row is query rows.start, its first column key cols.start.",
+        "Lower right: the last query, Nq - 1, sees the last key, Nk - 1. So query i sees the keys j <= i + Nk - Nq.",
+        "i = np.arange(rows.start, rows.stop)[:, None]; j = np.arange(cols.start, cols.stop); "
+        "then np.where(j <= i + Nk - Nq, S_ij, -np.inf).",
+    ),
+    mistakes=(
+        Mistake("the mask is off by one: a query sees its own key too, so it is ≤ and not <.", "j <= i", "j < i"),
+        Mistake("the mask is off by one: a query saw one key of the future.", "i + Nk - Nq", "i + Nk - Nq + 1"),
+        Mistake("aligned at the upper left: with Nq ≠ Nk the last query must see the last key, j ≤ i + Nk − Nq.",
+                "i + Nk - Nq", "i"),
+        Mistake("the difference is turned round: query i sees the keys j ≤ i + Nk − Nq.", "+ Nk - Nq", "- Nk + Nq"),
+        Mistake("places within the tile were compared: add rows.start and cols.start.",
+                "np.where(j <= i + Nk - Nq", "np.where(j - cols.start <= i - rows.start + Nk - Nq"),
+        Mistake("a large negative number is not −∞: a row that sees nothing would average its values.",
+                "S_ij, -np.inf", "S_ij, -1e9"),
+        Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j > i"),
+        Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j >= i"),
+        Mistake("masked scores were set to 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
+                "S_ij, -np.inf", "S_ij, 0"),
+        Mistake("0 · (−∞) is NaN: choose with np.where instead of multiplying.",
+                "np.where(j <= i + Nk - Nq, S_ij, -np.inf)", "S_ij + (j > i + Nk - Nq) * -np.inf"),
+    ),
+)
+
+
+def keys_inside(Q_i, K, V, Bc):
+    """Queries outside: one tile of queries Q_i [Br, d] meets K [Nk, d] and V [Nk, dv], Bc at a time."""
+    scale = Q_i.dtype.type(Q_i.shape[1] ** -0.5)
+    state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
+    for start in range(0, len(K), Bc):
+        K_j, V_j = K[start : start + Bc], V[start : start + Bc]  # [Bc, d], [Bc, dv]
+        S_ij = scale * (Q_i @ K_j.T)  # [Br, Bc]
+        state = online_softmax.update(state, S_ij, V_j)
+    return Output(*online_softmax.finish(state))
+
+
+def _inside_cases():
+    hot = _draw(7, (2, 4), (6, 4), (6, 2), factor=8)
+    rising = np.ones((1, 1), np.float32), np.linspace(-3, 30, 6, dtype=np.float32)[:, None], *_draw(8, (6, 2))
+    return [
+        Case("one query, one key", (*_draw(1, (1, 2), (1, 2), (1, 3)), 1)),
+        Case("all keys in one tile", (*_draw(2, (2, 4), (3, 4), (3, 2)), 3)),
+        Case("two whole tiles", (*_draw(3, (2, 4), (4, 4), (4, 2)), 2)),
+        Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
+        Case("a tile larger than all keys", (*_draw(5, (2, 4), (3, 4), (3, 2)), 8)),
+        Case("no key at all", (*_draw(6, (2, 4), (0, 4), (0, 2)), 2)),
+        Case("scores of some hundreds", (*hot, 4)),
+        Case("a maximum that rises with every tile", (*rising, 2)),
+    ]
+
+
+inside = Exercise(
+    reference=keys_inside,
+    cases=_inside_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "Start with online_softmax.identity, take in one tile of keys after the other, and finish once, at the end.",
+        "In the loop: K_j, V_j = K[start : start + Bc], V[start : start + Bc]; the scores are scale * Q_i K_jᵀ.",
+        "S_ij = Q_i.shape[1] ** -0.5 * (Q_i @ K_j.T), then state = online_softmax.update(state, S_ij, V_j); after the "
+        "loop return online_softmax.finish(state).",
+    ),
+    mistakes=(
+        Mistake("the scale was forgotten: scores are divided by √d.", "Q_i.shape[1] ** -0.5", "1"),
+        Mistake("divided by √dv: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "V.shape[1] ** -0.5"),
+        Mistake("divided by d: scores are divided by √d.", "** -0.5", "** -1.0"),
+        Mistake("the last, shorter tile of keys was dropped.", "range(0, len(K), Bc)", "range(0, len(K) - Bc + 1, Bc)"),
+        Mistake("the last tile begins too early: keys that it shares with the one before count twice.",
+                "K_j, V_j = K[start", "start = max(min(start, len(K) - Bc), 0); K_j, V_j = K[start"),
+        Mistake("the last tile was filled up with zero keys: a score of 0 is not −∞.",
+                "K_j, V_j = K[start : start + Bc], V[start : start + Bc]",
+                "K_j, V_j = (np.concatenate([X, 0 * X[:1].repeat(Bc, 0)])[start : start + Bc] for X in (K, V))"),
+        Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
+        Mistake("online_softmax.update returns a new state and leaves the old one as it is: keep what it returns.",
+                "state = online_softmax.update(", "online_softmax.update("),
+        Mistake("the state has the wrong width: O is as wide as V.",
+                "online_softmax.identity(len(Q_i), V.shape[1]", "online_softmax.identity(len(Q_i), Q_i.shape[1]"),
+        Mistake("every tile starts afresh: the state of the tiles before is lost.",
+                "online_softmax.update(state,",
+                "online_softmax.update(online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype),"),
+        Mistake("the output was not divided by l.", "*online_softmax.finish(state)",
+                "state.O, online_softmax.finish(state)[1]"),
+        Mistake("the state was finished inside the loop: each tile divides by its own l.",
+                "state = online_softmax.update(state, S_ij, V_j)",
+                "state = online_softmax.update(state, S_ij, V_j); "
+                "state = state._replace(O=online_softmax.finish(state)[0])"),
+    ),
+)
+
+
+def meeting(Q_i, K_j, V_j, O_i, lse_i):
+    """Keys and values outside: what slow memory holds of a tile of queries, after one more tile of keys.
+
+    Q_i [Br, d]; K_j [Bc, d]; V_j [Bc, dv]; O_i [Br, dv] and lse_i [Br]: the result so far, 0 and -inf before the first.
+    """
+    scale = Q_i.dtype.type(Q_i.shape[1] ** -0.5)
+    S_ij = scale * (Q_i @ K_j.T)  # [Br, Bc]
+    state = online_softmax.State(lse_i, np.ones_like(lse_i), O_i)
+    state = online_softmax.update(state, S_ij, V_j)
+    return Output(*online_softmax.finish(state))
+
+
+def _meeting_cases():
+    def after(seed, Br, Bc, factor=1.0):
+        Q, K, V, earlier = _draw(seed, (Br, 4), (Bc, 4), (Bc, 2), (3, 4), factor=factor)
+        return Q, K, V, *keys_inside(Q, earlier, earlier[:, :2], 3)
+
+    nothing = np.zeros((2, 2), np.float32), np.full(2, -inf, np.float32)
+    first = *_draw(10, (2, 4), (3, 4), (3, 2)), *nothing
+    one = (*_draw(11, (1, 1), (1, 1), (1, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
+    return [
+        Case("one query, one key, one key before it", one),
+        Case("the first meeting", first),
+        Case("a second meeting", after(12, 2, 3)),
+        Case("a second meeting in which some maxima rise", after(13, 5, 4, factor=2)),
+        Case("scores of some hundreds", after(14, 4, 4, factor=8)),
+        Case("no key in this tile", after(15, 2, 0)),
+        Case("no key in this tile, and none before", (*_draw(16, (2, 4), (0, 4), (0, 2)), *nothing)),
+    ]
+
+
+meet = Exercise(
+    reference=meeting,
+    cases=_meeting_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "O_i and lse_i must become a state (m, l, O) again before online_softmax.update can take in the tile.",
+        "A finished row is the state of one key whose score is lse and whose value is O: its exponential, relative to "
+        "itself, is 1.",
+        "state = online_softmax.State(lse_i, np.ones_like(lse_i), O_i); then update and finish.",
+    ),
+    mistakes=(
+        Mistake("the scale was forgotten: scores are divided by √d.", "Q_i.shape[1] ** -0.5", "1"),
+        Mistake("what came before was dropped: start from (lse, 1, O), not from the identity.",
+                "online_softmax.State(lse_i, np.ones_like(lse_i), O_i)",
+                "online_softmax.identity(len(Q_i), V_j.shape[1], Q_i.dtype)"),
+        Mistake("l = 0 forgets the past: relative to lse its weight is 1.", "np.ones_like", "np.zeros_like"),
+        Mistake("l = e^lse counts lse twice: relative to lse the past's weight is 1.", "np.ones_like", "np.exp"),
+        Mistake("O was multiplied by e^lse: relative to lse it stands as it is.",
+                "np.ones_like(lse_i), O_i)", "np.ones_like(lse_i), np.exp(lse_i)[:, None] * O_i)"),
+        Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
+        Mistake("−∞ − (−∞) is NaN: the update needs its guard.", "online_softmax.update(", "unguarded("),
+        Mistake("the output was not divided by l.", "*online_softmax.finish(state)",
+                "state.O, online_softmax.finish(state)[1]"),
+        Mistake("m was returned in the place of lse = m + log l.", "*online_softmax.finish(state)",
+                "online_softmax.finish(state)[0], state.m"),
+    ),
+)
+
+
+_N, _D, _B = 512, 32, 64  # of the lesson's text
+
+kv_bytes = Question(
+    answer=tiling.fa2_traffic(_N, _N, _D, _B, _B)["load", "K"],
+    because="Each of the 512 / 64 = 8 tiles of queries reads all 512 × 32 numbers of K, at 4 bytes each.",
+    hints=(
+        "How often does the inner loop run from the first key to the last?",
+        "Once for each tile of queries; and each time it reads all of K.",
+        "(512 / 64) × 512 × 32 × 4 bytes.",
+    ),
+    wrong=(
+        (_N * _D * 4, "That is K once. With the queries outside it is read again for each tile of queries."),
+        (_N // _B * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
+        (_N * _N * _D * 4, "That is K once for each query; a tile of 64 queries shares one reading."),
+        (_B * _N * _D * 4, "64 is the number of rows in a tile; there are 512 / 64 = 8 tiles."),
+        (2 * _N // _B * _N * _D * 4, "That is K and V together; the question is for K alone."),
+    ),
+)
+
+o_bytes = Question(
+    answer=tiling.fa1_traffic(_N, _N, _D, _B, _B)["store", "O"] + tiling.fa1_traffic(_N, _N, _D, _B, _B)["load", "O"],
+    because="Written in each of the 8 passes, read back in all but the first: 15 × 512 × 32 × 4 bytes.",
+    hints=(
+        "How many tiles of keys are there? What happens to O for each of them?",
+        "8 times O is written. It is also read back, except in the first pass, where nothing has been written yet.",
+        "(8 + 7) × 512 × 32 × 4 bytes.",
+    ),
+    wrong=(
+        (_N * _D * 4, "That is O written once, as with the queries outside."),
+        (8 * _N * _D * 4, "Those are the stores. To be continued, O must also be read back."),
+        (2 * _N * _D * 4, "That is one store and one load of O. It travels for each of the 8 tiles of keys."),
+        (16 * _N * _D * 4, "Almost: in the first pass there is nothing to read back yet."),
+        (15 * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
+    ),
+)

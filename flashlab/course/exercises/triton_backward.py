@@ -1,0 +1,255 @@
+"""Exercises of lesson 12, triton_backward. A try is a kernel, or a function that a kernel calls for each tile."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
+from flashlab.kernels import DEVICE, tl, triton
+from flashlab.reference import attention, recomputation
+
+BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot multiplies
+
+
+class KeyValueGradients(NamedTuple):
+    dK: np.ndarray  # [Nk, d]
+    dV: np.ndarray  # [Nk, d]
+
+
+@triton.jit
+def delta_of_rows(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
+    rows = tl.program_id(0) * Br + tl.arange(0, Br)  # [Br]
+    columns = tl.arange(0, width)  # [width]
+    inside = (rows < N)[:, None] & (columns < dv)[None, :]  # [Br, width]
+    at = rows[:, None] * dv + columns[None, :]  # [Br, width]
+    O_i = tl.load(O + at, mask=inside, other=0)  # [Br, width]
+    dO_i = tl.load(dO + at, mask=inside, other=0)  # [Br, width]
+    tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)
+
+
+@triton.jit
+def add_tile(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
+    S_ij = scale * tl.dot(Q_i, K_j.T)  # [Br, Bc]
+    P_ij = tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)  # [Br, Bc]
+    dV_j += tl.dot(P_ij.T, dO_i)  # [Bc, d]
+    dP_ij = tl.dot(dO_i, V_j.T)  # [Br, Bc]
+    dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+    dK_j += scale * tl.dot(dS_ij.T, Q_i)  # [Bc, d]
+    return dK_j, dV_j
+
+
+@triton.jit
+def loop_over_queries(
+    add: tl.constexpr, Q, K, V, dO, lse, delta, dK, dV, Nq, Nk, scale,
+    Br: tl.constexpr, Bc: tl.constexpr, d: tl.constexpr, causal: tl.constexpr,
+):  # fmt: skip
+    """Program j computes rows j * Bc .. (j + 1) * Bc of dK and dV of one head; ``add`` does it for one tile."""
+    columns = tl.arange(0, d)[None, :]  # [1, d]
+    keys = tl.program_id(0) * Bc + tl.arange(0, Bc)  # [Bc]
+    at_keys, are_keys = keys[:, None] * d + columns, (keys < Nk)[:, None]  # [Bc, d], [Bc, 1]
+    K_j, V_j = tl.load(K + at_keys, are_keys, 0), tl.load(V + at_keys, are_keys, 0)  # [Bc, d] each
+    dK_j, dV_j = tl.zeros([Bc, d], tl.float32), tl.zeros([Bc, d], tl.float32)  # [Bc, d] each
+    for start in range(0, Nq, Br):
+        rows = start + tl.arange(0, Br)  # [Br]
+        at_rows, are_rows = rows[:, None] * d + columns, (rows < Nq)[:, None]  # [Br, d], [Br, 1]
+        Q_i, dO_i = tl.load(Q + at_rows, are_rows, 0), tl.load(dO + at_rows, are_rows, 0)  # [Br, d] each
+        lse_i, delta_i = tl.load(lse + rows, rows < Nq, 0), tl.load(delta + rows, rows < Nq, 0)  # [Br] each
+        seen = are_rows & (keys < Nk)[None, :]  # [Br, Bc]
+        if causal:
+            seen = seen & (keys[None, :] <= rows[:, None] + Nk - Nq)
+        dK_j, dV_j = add(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale)
+    tl.store(dK + at_keys, dK_j, are_keys)
+    tl.store(dV + at_keys, dV_j, are_keys)
+
+
+def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK):
+    """dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``block``.
+
+    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
+    """
+    O, lse = attention.attention(Q, K, V, causal=causal, return_lse=True)  # [Nq, d], [Nq]
+    on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
+    dK, dV = (torch.full(x.shape, torch.nan, device=DEVICE) for x in (K, V))  # [Nk, d] each
+    Nk, d = K.shape
+    grid = (triton.cdiv(Nk, block),)
+    loop_over_queries[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, d**-0.5, block, block, d, causal)
+    return KeyValueGradients(dK.cpu().numpy(), dV.cpu().numpy())
+
+
+def _launch_delta(kernel, O, dO):
+    delta, result = inside_margins(1, len(O))
+    O, dO = (torch.tensor(x, device=DEVICE) for x in (O, dO))
+    N, dv = O.shape
+    launched(kernel, (triton.cdiv(N, 4),), O, dO, delta, N, dv, 4, triton.next_power_of_2(dv))
+    return result()[0]
+
+
+def _exact_delta(O, dO):
+    return recomputation.delta(dO, O)
+
+
+def _exact_gradients(Q, K, V, dO, causal):
+    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, causal=causal)[1:])
+
+
+def _delta_cases():
+    rng = np.random.default_rng(12)
+    square, ragged, long = ((rng.normal(size=(2, *shape)).astype(np.float32)) for shape in ((4, 4), (6, 3), (9, 5)))
+    return [
+        Case("one row of two", (np.float32([[3, 4]]), np.float32([[1, 2]]))),
+        Case("four rows of four: one program", tuple(square)),
+        Case("six rows of three: the last tile hangs over two edges", tuple(ragged)),
+        Case("nine rows of five, in three programs", tuple(long)),
+    ]
+
+
+def _add_cases():
+    rng = np.random.default_rng(13)
+
+    def head(Nq, Nk, causal=False):
+        lengths = Nq, Nk, Nk, Nq
+        return *(rng.normal(size=(N, BLOCK)).astype(np.float32) for N in lengths), causal
+
+    Q, K, V, dO, _ = head(1, 1)
+    return [
+        Case("a query of zeros, one key: dV = dO and dK = 0", (0 * Q, K, V, dO, False)),
+        Case("one query, two keys", head(1, 2)),
+        Case("a full tile, 16 × 16", head(16, 16)),
+        Case("20 queries: a second tile must be added to the first", head(20, 3)),
+        Case("20 keys: a tile that does not hold the whole row", head(3, 20)),
+        Case("causal: keys that some queries do not see", head(6, 6, causal=True)),
+        Case("causal, with queries that see no key: lse = −∞", head(20, 4, causal=True)),
+    ]
+
+
+products = Question(
+    answer=7,
+    because="dK/dV: S, dP, dV, dK. dQ: S, dP, dQ. Each kernel rebuilds P and needs dP for itself: 4 + 3.",
+    hints=(
+        "Lesson 08 did five for a pair of tiles: S, dV, dP, dQ, dK. Which kernel needs which?",
+        "dK needs dS, and dQ needs dS. What does dS need?",
+        "dS needs P, so S, and dP. Both kernels do these two.",
+    ),
+    wrong=(
+        (5, "That is one kernel that does it all. Neither of two kernels can read the other's registers."),
+        (6, "S is done twice, yes. And dP, which dS needs too?"),
+        (8, "dV needs P alone, and only the kernel with the keys outside computes it."),
+        (10, "Each kernel leaves out what the other one owns."),
+    ),
+    rel=0,
+    minutes=3,
+)
+
+passes = Question(
+    answer=25,
+    because="K and V 1 + 4 each: 10. Q 4 + 1. dO 4 + 1, and 1 more for delta, with O's 1. dQ, dK, dV written once: 3.",
+    hints=(
+        "Each kernel reads once what it holds, and 4 times what passes by it.",
+        "Keys outside: K, V once, Q, dO 4 times. Queries outside: Q, dO once, K, V 4 times. And the small kernel?",
+        "10 and 10 for the two large kernels; O and dO for delta; and each gradient is written once.",
+    ),
+    wrong=(
+        (20, "That was lesson 08, whose dQ travelled. Here two kernels read."),
+        (23, "Add the small kernel: delta needs O and dO."),
+        (22, "And the gradients have to be written: three, once each."),
+        (24, "delta needs two tensors, O and dO."),
+    ),
+    rel=0,
+    minutes=4,
+)
+
+unharmed = Question(
+    answer="dV",
+    because="dV = Pᵀ dO has no dS in it. dQ and dK are dS times something.",
+    hints=(
+        "Where does delta enter?",
+        "delta enters dS only: dS = P ∘ (dP − delta).",
+        "dQ = scale · dS K, dK = scale · dSᵀ Q, dV = Pᵀ dO.",
+    ),
+    wrong=(
+        ("dQ", "dQ is dS times K, and delta is in dS."),
+        ("dK", "dK is dSᵀ times Q, and delta is in dS."),
+    ),
+    minutes=1,
+)
+
+delta = Exercise(
+    reference=delta_of_rows,
+    launch=_launch_delta,
+    exact=_exact_delta,
+    cases=_delta_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "Lesson 10's pattern in two dimensions: which rows are yours, and which of them and of the columns exist?",
+        "The element in row r and column c lies r * dv + c elements behind the first: rows[:, None] * dv + "
+        "columns[None, :].",
+        "Load O and dO there with other=0 and mask (rows < N)[:, None] & (columns < dv)[None, :]; store "
+        "tl.sum(dO_i * O_i, 1) to delta + rows where rows < N.",
+    ),
+    mistakes=(
+        Mistake("summed over the queries: sum over the head dimension, axis 1.",
+                "tl.sum(dO_i * O_i, 1)", "tl.sum(dO_i * O_i, 0)"),
+        Mistake("every program took the first rows: add program_id * Br.", "tl.program_id(0) * Br + ", ""),
+        Mistake("columns behind the row's end were counted, the next row's: mask columns < dv.",
+                " & (columns < dv)[None, :]", ""),
+        Mistake("rows lie dv elements apart, not width.", "rows[:, None] * dv", "rows[:, None] * width"),
+        Mistake("the store is not masked: the last program writes behind the end.", ", mask=rows < N)", ")"),
+        Mistake("nothing was stored: only tl.store writes where delta points.",
+                "tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)", "tl.sum(dO_i * O_i, 1)"),
+        Mistake("O was multiplied with itself: delta is rowsum(dO ∘ O).", "dO_i * O_i", "O_i * O_i"),
+    ),
+)  # fmt: skip
+
+add_rows = Exercise(
+    reference=add_tile,
+    launch=key_value_gradients,
+    exact=_exact_gradients,
+    cases=_add_cases,
+    level=3,
+    minutes=25,
+    hints=(
+        "Lesson 08's lines for one tile, without dQ: rebuild P_ij, then dV_j, dP_ij, dS_ij, dK_j. The products are "
+        "tl.dot, and X.T is the transpose.",
+        "S_ij = scale * tl.dot(Q_i, K_j.T); P_ij is exp(S_ij - lse_i[:, None]), and 0 where not seen: "
+        "tl.where(seen, ..., 0).",
+        "Add tl.dot(P_ij.T, dO_i) to dV_j and scale * tl.dot(dS_ij.T, Q_i) to dK_j, with "
+        "dS_ij = P_ij * (tl.dot(dO_i, V_j.T) - delta_i[:, None]). Return dK_j, dV_j.",
+    ),
+    mistakes=(
+        Mistake("delta is missing: raising one weight of a row lowers the others.",
+                "(dP_ij - delta_i[:, None])", "dP_ij"),
+        Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
+                "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
+        Mistake("lse_i stands for queries, which are the rows of the tile: lse_i[:, None].",
+                "lse_i[:, None]", "lse_i[None, :]"),
+        Mistake("delta_i stands for queries, which are the rows of the tile: delta_i[:, None].",
+                "delta_i[:, None]", "delta_i[None, :]"),
+        Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
+        Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
+                "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        Mistake("2^x where e^x is due: lse_i is in natural logarithms here.", "tl.exp(", "tl.exp2("),
+        Mistake("dK is not scaled: S = scale · Q Kᵀ, so every gradient through S takes the scale again.",
+                "scale * tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, Q_i)"),
+        Mistake("the scores were not scaled: lse belongs to scale · Q Kᵀ.",
+                "scale * tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T)"),
+        Mistake("dV was scaled: the scale belongs to the scores, V never met it.",
+                "tl.dot(P_ij.T, dO_i)", "scale * tl.dot(P_ij.T, dO_i)"),
+        Mistake("dK and dV were swapped.", "return dK_j, dV_j", "return dV_j, dK_j"),
+        Mistake("dV took P instead of Pᵀ: it has a row for each key.",
+                "tl.dot(P_ij.T, dO_i)", "tl.dot(P_ij, dO_i)"),
+        Mistake("dK took dS instead of dSᵀ: it has a row for each key.",
+                "tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij, Q_i)"),
+        Mistake("this tile was normalised by itself: the row goes on in other tiles, and only lse knows all of it.",
+                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)",
+                "tl.softmax(tl.where(seen, S_ij, -1e30), 1)"),
+        Mistake("the mask was forgotten: what was not seen on the way forward has no weight on the way back.",
+                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "tl.exp(S_ij - lse_i[:, None])"),
+        Mistake("a row that sees no key has lse = −∞, and ∞ · 0 and −∞ + ∞ are NaN: mask last, P itself, by tl.where.",
+                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
+        Mistake("dV keeps only the last tile of queries: add to what came in.", "dV_j += ", "dV_j = "),
+        Mistake("dK keeps only the last tile of queries: add to what came in.", "dK_j += ", "dK_j = "),
+    ),
+)  # fmt: skip

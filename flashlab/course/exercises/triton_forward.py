@@ -1,0 +1,467 @@
+"""Exercises of lesson 11, triton_forward: the bounds of the two loops, one step of the loop, and a whole kernel."""
+
+import inspect
+import linecache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from flashlab.course import data
+from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
+from flashlab.kernels import DEVICE, tl, triton
+from flashlab.kernels.bill import bill
+from flashlab.reference import tiling
+from flashlab.reference.attention import attention
+from flashlab.reference.online_softmax import State
+
+inf = np.inf
+TILE = 16  # rows, columns and width of the tiles in the cases: the smallest that the GPU's matrix unit takes
+LOG2_E = np.log2(np.e)
+
+
+class Output(NamedTuple):
+    """What attention leaves of some rows."""
+
+    O: np.ndarray  # [Nq, d]
+    lse: np.ndarray  # [Nq]
+
+
+# The bounds of the two loops
+
+
+@triton.jit
+def causal_bounds(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
+    unmasked = tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc  # the first row sees least
+    seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk)  # the last row sees most
+    return unmasked, seen
+
+
+@triton.jit
+def _visit(kinds, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
+    """Both loops without their work: 1 for a tile met unmasked, 2 for a masked one; column Tc is for all others."""
+    i = tl.program_id(0)
+    unmasked, seen = bounds(i, Nq, Nk, Br, Bc)
+    for start in range(0, unmasked, Bc):
+        at = kinds + i * (Tc + 1) + tl.where((start >= 0) & (start < Nk), start // Bc, Tc)
+        tl.store(at, tl.load(at) + 1)
+    for start in range(unmasked, seen, Bc):
+        at = kinds + i * (Tc + 1) + tl.where((start >= 0) & (start < Nk), start // Bc, Tc)
+        tl.store(at, tl.load(at) + 2)
+
+
+def _launch_bounds(function, Nq, Nk, Br, Bc):
+    Tr, Tc = triton.cdiv(Nq, Br), triton.cdiv(Nk, Bc)
+    kinds = torch.zeros(Tr, Tc + 1, dtype=torch.int32, device=DEVICE)  # [Tr, Tc + 1]
+    _visit[(Tr,)](kinds, Nq, Nk, Tc, attempted(function), Br, Bc)
+    if kinds[:, Tc].any():
+        raise IndexError("a loop visited a tile that lies outside the keys")
+    return kinds[:, :Tc].cpu().numpy()
+
+
+def kinds_of_tiles(Nq, Nk, Br, Bc):
+    """0 for a tile that no query sees, 1 for one that all of its rows see in full, 2 for the others [Tr, Tc]."""
+    i, j = np.ogrid[: -(-Nq // Br) * Br, : -(-Nk // Bc) * Bc]
+    sees = (j <= i + Nk - Nq) & (j < Nk)  # [Tr * Br, Tc * Bc]
+    cut = sees.reshape(len(i) // Br, Br, -1, Bc)
+    real = (sees & (i < Nq)).reshape(cut.shape)
+    return np.where(cut.all((1, 3)), 1, np.where(real.any((1, 3)), 2, 0))
+
+
+def _bounds_cases():
+    cases = [
+        ("four queries and keys, tiles of 2 × 2", (4, 4, 2, 2)),
+        ("tiles taller than wide", (8, 8, 4, 2)),
+        ("tiles wider than tall", (8, 8, 2, 4)),
+        ("more keys than queries: the last query sees the last key", (4, 9, 2, 2)),
+        ("lengths that no tile divides", (5, 5, 4, 2)),
+        ("fewer keys than queries: whole tiles of queries see nothing", (9, 3, 4, 2)),
+        ("one query: the newest word", (1, 9, 2, 4)),
+    ]
+    return [Case(name, sizes) for name, sizes in cases]
+
+
+bounds = Exercise(
+    reference=causal_bounds,
+    launch=_launch_bounds,
+    exact=kinds_of_tiles,
+    cases=_bounds_cases,
+    level=2,
+    minutes=12,
+    hints=(
+        "Query r sees the keys j <= r + Nk - Nq. Which row of the tile sees least, and which sees most?",
+        "Row i * Br sees i * Br + Nk - Nq + 1 keys: all whole tiles among them need no mask. The last row, "
+        "(i + 1) * Br - 1, sees (i + 1) * Br + Nk - Nq, unless there are fewer.",
+        "unmasked = tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc; "
+        "seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk).",
+    ),
+    mistakes=(
+        Mistake("off by one: row i * Br sees key i * Br + Nk − Nq too, so it sees one key more.",
+                "i * Br + Nk - Nq + 1", "i * Br + Nk - Nq"),
+        Mistake("the last row of the tile decides what is unmasked; it must be the first one.",
+                "i * Br + Nk - Nq + 1", "(i + 1) * Br + Nk - Nq"),
+        Mistake("the first row decides where to stop; it must be the last one, which sees most.",
+                "(i + 1) * Br + Nk - Nq, Nk", "i * Br + Nk - Nq + 1, Nk"),
+        Mistake("off by one: the last row is (i + 1) * Br − 1 and sees (i + 1) * Br + Nk − Nq keys.",
+                "(i + 1) * Br + Nk - Nq, Nk", "(i + 1) * Br + Nk - Nq + 1, Nk"),
+        Mistake("aligned at the upper left: with Nq ≠ Nk add Nk − Nq.",
+                "(i + 1) * Br + Nk - Nq, Nk", "(i + 1) * Br, Nk"),
+        Mistake("the first loop ended within a tile: round down to whole tiles.", " // Bc * Bc", ""),
+        Mistake("a negative bound: where no row sees anything, both loops are empty.",
+                "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc", "(i * Br + Nk - Nq + 1) // Bc * Bc"),
+        Mistake("the last row may see up to Nk keys and no more: there are no others.",
+                "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + Nk - Nq"),
+        Mistake("nothing is skipped: tiles that no row sees need not be visited.",
+                "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "Nk"),
+    ),
+)  # fmt: skip
+
+
+# One step of the loop
+
+
+@triton.jit
+def update_base_2(m_i, l_i, O_i, S_ij, V_j, scale_log2):
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)  # [Br]
+    m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]
+    alpha = tl.exp2(m_i - m_safe)  # [Br]
+    P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
+    O_i = tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)  # [Br, d]
+    return m_new, l_i, O_i
+
+
+@triton.jit
+def _take_in(m, l, O, S, V, scale_log2, step: tl.constexpr, T: tl.constexpr):
+    """One step on tiles of T x T, in place."""
+    rows = tl.arange(0, T)
+    square = rows[:, None] * T + rows[None, :]  # [T, T]
+    S_ij, V_j = tl.load(S + square), tl.load(V + square)
+    m_i, l_i, O_i = step(tl.load(m + rows), tl.load(l + rows), tl.load(O + square), S_ij, V_j, scale_log2)
+    tl.store(m + rows, m_i)
+    tl.store(l + rows, l_i)
+    tl.store(O + square, O_i)
+
+
+def _launch_update(function, state, S_ij, V_j, scale):
+    rows, dv = state.O.shape
+    tensors = [_filled(x, absent) for x, absent in zip((*state, S_ij, V_j), (-inf, 0, 0, -inf, 0), strict=True)]
+    _take_in[(1,)](*tensors, scale * LOG2_E, attempted(function), TILE)
+    m, l, O = (x.cpu().numpy() for x in tensors[:3])
+    return State(m[:rows], l[:rows], O[:rows, :dv])
+
+
+def _filled(x, absent):
+    """x as a tensor of the size of a tile, filled up with what stands for nothing."""
+    return torch.from_numpy(np.pad(x, [(0, TILE - n) for n in x.shape], constant_values=absent)).to(DEVICE)
+
+
+def _in_base_2(state, S_ij, V_j, scale):
+    m = np.maximum(state.m, S_ij.max(-1) * (scale * LOG2_E))
+    m_safe = np.where(m == -inf, 0, m)
+    alpha, P = np.exp2(state.m - m_safe), np.exp2(S_ij * (scale * LOG2_E) - m_safe[:, None])
+    return State(m, alpha * state.l + P.sum(-1), alpha[:, None] * state.O + P @ V_j)
+
+
+def _update_cases():
+    def case(name, m, l, O, S, V, scale):
+        state = State(*(np.array(x, np.float32) for x in (m, l, O)))
+        return Case(name, (state, np.array(S, np.float32), np.array(V, np.float16), scale))
+
+    rng = np.random.default_rng(11)
+    many = rng.normal(size=(9, 5)), rng.normal(size=(16, 5))
+    return [
+        case("the first key of one row", [-inf], [0], [[0]], [[2]], [[3]], 1.0),
+        case("a scale", [-inf], [0], [[0]], [[4, 2]], [[1], [3]], 0.5),
+        case("negative scores", [-inf], [0], [[0]], [[-4, -2]], [[1], [3]], 0.5),
+        case("a tile that raises the maximum", [0], [1], [[4]], [[2]], [[3]], 1.0),
+        case("a tile that does not raise the maximum", [4], [2], [[5]], [[2]], [[3]], 1.0),
+        case("a row that has met no key, and meets none", [-inf], [0], [[0]], [[-inf, -inf]], [[1], [3]], 1.0),
+        case("scores of some hundreds", [30], [2], [[5]], [[700, 600]], [[3], [2]], 1.0),
+        case("many rows", rng.normal(size=9), rng.uniform(1, 9, 9), many[0], rng.normal(0, 3, (9, 16)), many[1], 0.3),
+    ]
+
+
+update = Exercise(
+    reference=update_base_2,
+    launch=_launch_update,
+    exact=_in_base_2,
+    cases=_update_cases,
+    level=2,
+    minutes=15,
+    hints=(
+        "The six lines of online_softmax.update. Where does scale_log2 go, so that m_i is in units of log2?",
+        "m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2); every exp becomes tl.exp2; and tl.dot wants both "
+        "factors in one dtype.",
+        "alpha = tl.exp2(m_i - m_safe); P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None]); "
+        "O_i = tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i).",
+    ),
+    mistakes=(
+        Mistake("the scores were not scaled: S_ij * scale_log2.", "S_ij * scale_log2 -", "S_ij -"),
+        Mistake("the maximum was not scaled: it must be in the same units as the scores it is taken from.",
+                "tl.max(S_ij, 1) * scale_log2", "tl.max(S_ij, 1)"),
+        Mistake("m_new is in units of the unscaled scores: it must be in units of log2, as m_i is.",
+                "return m_new,", "return m_new / scale_log2,"),
+        Mistake("m_i is in units of log2 already, and was scaled again.",
+                "m_i - m_safe", "(m_i - m_safe) * scale_log2"),
+        Mistake("e^x where 2^x is due: log2(e) is in scale_log2 already.", "tl.exp2(S_ij", "tl.exp(S_ij"),
+        Mistake("alpha is 2^(m_i − m_safe): the maxima are in units of log2.", "tl.exp2(m_i", "tl.exp(m_i"),
+        Mistake("alpha is upside down: 2^(old − new) is at most 1.", "m_i - m_safe", "m_safe - m_i"),
+        Mistake("the old sum was not rescaled.", "alpha * l_i", "l_i"),
+        Mistake("the old output was not rescaled.", "alpha[:, None] * O_i", "O_i"),
+        Mistake("the maximum of this tile alone was used.",
+                "tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)", "tl.max(S_ij, 1) * scale_log2"),
+        Mistake("−∞ − (−∞) is NaN: where m_new is −∞, subtract 0.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
+        Mistake("the sum was taken of the narrowed P_ij: sum in float32, then narrow.",
+                "tl.sum(P_ij, 1)", "tl.sum(P_ij.to(V_j.dtype), 1)"),
+        Mistake("P_ij is float32, V_j float16: narrow P_ij to V_j.dtype for the product.",
+                "P_ij.to(V_j.dtype), V_j", "P_ij, V_j"),
+    ),
+)  # fmt: skip
+
+
+# The whole kernel
+
+
+@triton.jit
+def attention_one_head(
+    Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr, causal: tl.constexpr
+):
+    i, columns = tl.program_id(0), tl.arange(0, d)
+    rows = i * Br + tl.arange(0, Br)  # [Br]
+    Q_i = tl.load(Q + rows[:, None] * d + columns, mask=rows[:, None] < Nq, other=0.0)  # [Br, d]
+    m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
+    l_i = tl.zeros([Br], tl.float32)  # [Br]
+    O_i = tl.zeros([Br, d], tl.float32)  # [Br, d]
+    seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk) if causal else Nk
+    for start in range(0, seen, Bc):
+        keys = start + tl.arange(0, Bc)  # [Bc]
+        inside = keys < Nk  # [Bc]
+        K_j = tl.load(K + keys[:, None] * d + columns, mask=inside[:, None], other=0.0)  # [Bc, d]
+        V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None], other=0.0)  # [Bc, d]
+        S_ij = tl.dot(Q_i, K_j.T) * scale  # [Br, Bc]
+        S_ij = tl.where(inside[None, :], S_ij, -float("inf"))
+        if causal:
+            S_ij = tl.where(keys[None, :] <= rows[:, None] + Nk - Nq, S_ij, -float("inf"))
+        m_new = tl.maximum(m_i, tl.max(S_ij, 1))  # [Br]
+        m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]
+        alpha = tl.exp(m_i - m_safe)  # [Br]
+        P_ij = tl.exp(S_ij - m_safe[:, None])  # [Br, Bc]
+        l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
+        O_i = tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)  # [Br, d]
+        m_i = m_new
+    l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]
+    tl.store(O + rows[:, None] * d + columns, O_i / l_safe[:, None], mask=rows[:, None] < Nq)
+    lse_i = tl.where(l_i == 0, -float("inf"), m_i + tl.log(l_safe))  # [Br]
+    tl.store(lse + rows, lse_i, mask=rows < Nq)
+
+
+def attend(kernel, Q, K, V, causal=False, tile=TILE):
+    """Launch a kernel of one head, of the capstone's parameters, on numpy arrays Q [Nq, d], K and V [Nk, d] of float16.
+
+    O and lse come back in float32. Columns are filled up with zeros to a tile's width, which changes no score; behind
+    the inputs' last rows lies NaN, and around the outputs what must not be touched.
+    """
+    (Nq, d), width = Q.shape, max(16, triton.next_power_of_2(Q.shape[1]))
+    q, k, v = (_followed_by_nan(x, width) for x in (Q, K, V))
+    O, output = inside_margins(1, Nq * width)  # rows side by side
+    lse, lse_output = inside_margins(1, Nq)
+    grid = (triton.cdiv(Nq, tile),)
+    launched(kernel, grid, q, k, v, O, lse, Nq, len(K), d**-0.5, width, tile, tile, causal)
+    return Output(output().reshape(Nq, width)[:, :d], lse_output()[0])
+
+
+def _followed_by_nan(x, width):
+    """x [N, d] as a tensor [N, width] after whose end there is memory, which no kernel may read."""
+    whole = np.full((len(x) + 64, width), np.nan, x.dtype)
+    whole[: len(x)] = np.pad(x, ((0, 0), (0, width - x.shape[1])))
+    return torch.from_numpy(whole).to(DEVICE)[: len(x)]
+
+
+def _dense(Q, K, V, causal):
+    return Output(*attention(Q, K, V, causal=causal, return_lse=True))
+
+
+def _forward_cases():
+    def case(name, Q, K, V, causal=False):
+        return Case(name, (*(np.array(x, np.float16) for x in (Q, K, V)), causal))
+
+    def draw(Nq, Nk, d, factor=1.0):
+        rng = np.random.default_rng(Nq + Nk)
+        return factor * rng.normal(size=(Nq, d)), factor * rng.normal(size=(Nk, d)), rng.normal(size=(Nk, d))
+
+    values = np.arange(17.0)[:, None] @ np.ones((1, 1))
+    rising, falling = np.linspace(0, 3, 17)[:, None], np.zeros((17, 1))
+    falling[0] = 200
+    many, ones = draw(3, 500, 2, 0.1), np.ones((500, 2))
+    return [
+        case("one query, one key", [[2, 0, 0, 0]], [[1, 0, 0, 0]], [[3, 0, 0, 0]]),
+        case("one query, two keys", [[2.0]], [[1.0], [0.0]], [[10.0], [20.0]]),
+        case("two queries of two dimensions", [[1, 0], [0, 2]], [[3, 1], [-1, 2]], [[1, 2], [3, 4]]),
+        case("negative scores: a key that is not there must not win", [[2.0]], [[-1.0], [-2.0]], [[10.0], [20.0]]),
+        case("scores too large to be exponentiated", [[100.0]], [[10.0], [9.99]], [[1.0], [2.0]]),
+        case("scores far below 0", [[100.0]], [[-10.0], [-9.99]], [[1.0], [2.0]]),
+        case("a second tile of keys that raises the maximum", [[1.0]], rising, values),
+        case("a second tile of keys far below the first: its maximum is not the row's", [[1.0]], falling, values),
+        case("causal: a query sees itself and what was before", [[1.0]] * 3, [[1], [2], [3]], [[10], [20], [30]], True),
+        case("causal, more keys than queries: the last query sees the last key", *draw(2, 5, 1), True),
+        case("causal, fewer keys than queries: queries that see nothing", *draw(19, 2, 1), True),
+        case("whole tiles, two programs", *draw(32, 32, 4)),
+        case("lengths that no tile divides", *draw(21, 37, 4)),
+        case("causal over several tiles, more keys than queries", *draw(21, 40, 4), True),
+        case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
+    ]
+
+
+forward = Exercise(
+    reference=attention_one_head,
+    launch=attend,
+    exact=_dense,
+    cases=_forward_cases,
+    level=3,
+    minutes=60,
+    hints=(
+        "One program, one tile of O: load Q_i once; loop over the tiles of keys with m_i, l_i, O_i in registers; "
+        "divide and store after the loop. Get one query and one key right first.",
+        "rows = tl.program_id(0) * Br + tl.arange(0, Br), keys = start + tl.arange(0, Bc), addresses "
+        "K + keys[:, None] * d + tl.arange(0, d). A score whose key is behind the end or in the future becomes −∞ "
+        "before the maximum is taken.",
+        "S_ij = tl.dot(Q_i, K_j.T) * scale; mask; then the six lines; O_i = tl.dot(P_ij.to(V_j.dtype), V_j, "
+        "alpha[:, None] * O_i). At the end O_i / l_safe[:, None] and m_i + tl.log(l_safe), or 0 and −∞ where l_i is 0.",
+    ),
+    mistakes=(
+        Mistake("the scale was forgotten: scores are multiplied by scale.", "K_j.T) * scale", "K_j.T)"),
+        Mistake("the scale was applied twice.", "K_j.T) * scale", "K_j.T) * scale * scale"),
+        Mistake("K was not transposed: S_ij = Q_i K_jᵀ.", "K_j.T)", "K_j)"),
+        Mistake("keys behind the end were read as 0 and count: their scores must be −∞.",
+                "tl.where(inside[None, :], S_ij, -float(\"inf\"))", "S_ij"),
+        Mistake("the maximum was not subtracted.", "tl.exp(S_ij - m_safe[:, None])", "tl.exp(S_ij)"),
+        Mistake("the maximum of the last tile was used, not of all so far.",
+                "tl.maximum(m_i, tl.max(S_ij, 1))", "tl.max(S_ij, 1)"),
+        Mistake("m_i stayed at −∞: at the end of each turn m_new becomes m_i.", "m_i = m_new", "m_i = m_i"),
+        Mistake("the maximum began at 0, which is a score like any other: begin at −∞.",
+                'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
+        Mistake("the old sum was not rescaled: multiply l_i by alpha.", "alpha * l_i", "l_i"),
+        Mistake("the old output was not rescaled: multiply O_i by alpha.", "alpha[:, None] * O_i", "O_i"),
+        Mistake("alpha is upside down: e^(old − new) is at most 1.", "tl.exp(m_i - m_safe)", "tl.exp(m_safe - m_i)"),
+        Mistake("the last tile of keys, which is not full, was dropped.",
+                "range(0, seen, Bc)", "range(0, seen // Bc * Bc, Bc)"),
+        Mistake("every turn of the loop took the first tile of keys.", "start + tl.arange(0, Bc)", "tl.arange(0, Bc)"),
+        Mistake("every program took the first tile of queries.", "i * Br + tl.arange", "tl.arange"),
+        Mistake("the output was not divided by l.", "O_i / l_safe[:, None]", "O_i"),
+        Mistake("lse is in units of log2: it is natural at every boundary.",
+                "m_i + tl.log(l_safe)", "(m_i + tl.log(l_safe)) * 1.4426950408889634"),
+        Mistake("lse lacks the maximum: m + log(l).", "m_i + tl.log(l_safe)", "tl.log(l_safe)"),
+        Mistake("the mask is off by one: a query sees its own key too.", "None] + Nk - Nq", "None] + Nk - Nq - 1"),
+        Mistake("the mask is off by one: a query saw one key of the future.", "None] + Nk - Nq", "None] + Nk - Nq + 1"),
+        Mistake("aligned at the upper left: query i sees keys j ≤ i + Nk − Nq.",
+                "rows[:, None] + Nk - Nq", "rows[:, None]"),
+        Mistake("the loop ended too early: aligned at the lower right, tile i sees up to (i + 1) * Br + Nk − Nq keys.",
+                "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
+        Mistake("−∞ − (−∞) is NaN: where m_new is −∞, subtract 0.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
+        Mistake("0 / 0 is NaN: a row that sees no key has l = 0; divide by 1 there.",
+                "tl.where(l_i == 0, 1, l_i)", "l_i"),
+        Mistake("a large negative number is not −∞: a row that sees no key would average its values.",
+                'Nk - Nq, S_ij, -float("inf"))', "Nk - Nq, S_ij, -1e9)"),
+        Mistake("the output was accumulated in half precision: keep O_i in float32.",
+                "alpha[:, None] * O_i)", "alpha[:, None] * O_i).to(tl.float16).to(tl.float32)"),
+        Mistake("the scores were rounded to half precision: keep S_ij in float32.",
+                "tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T).to(tl.float16).to(tl.float32)"),
+        Mistake("the sum was taken of the narrowed P_ij: sum in float32, then narrow.",
+                "tl.sum(P_ij, 1)", "tl.sum(P_ij.to(V_j.dtype), 1)"),
+        Mistake("P_ij is float32, V_j float16: narrow P_ij to V_j.dtype for the product.",
+                "P_ij.to(V_j.dtype), V_j", "P_ij, V_j"),
+        Mistake("it read or stored behind the end: mask loads and stores.",
+                "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None], other=0.0)",
+                "V_j = tl.load(V + keys[:, None] * d + columns)"),
+        Mistake("it read or stored behind the end: mask loads and stores.", "lse_i, mask=rows < Nq", "lse_i"),
+    ),
+)  # fmt: skip
+
+
+def _from_source(source, name, *args):
+    """``attend`` for a kernel given by its source: so it can travel to an interpreter in another process."""
+    filename = f"<{name} as it was written>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = {"tl": tl, "triton": triton}
+    exec(compile(source, filename, "exec"), namespace)
+    return attend(namespace[name], *args)
+
+
+def _source(kernel):
+    """The source of a kernel, with the numbers and the kernels before it that it uses."""
+    used = {name: kernel.fn.__globals__.get(name) for name in kernel.fn.__code__.co_names}
+    numbers = {
+        name: getattr(it, "value", it) for name, it in used.items() if isinstance(it, int | float | tl.constexpr)
+    }
+    kernels = [_source(it) for it in used.values() if isinstance(it, type(kernel))]
+    return "\n".join([*(f"{name} = {it!r}" for name, it in numbers.items()), *kernels, inspect.getsource(kernel.fn)])
+
+
+def measure(kernel, tile=64):
+    """Print what a capstone's kernel moves, beside lesson 06's closed form, and on a GPU its time beside torch's."""
+    try:
+        attempted(kernel)
+    except NotImplementedError:
+        print("○ nothing to measure yet")
+        return
+    head = [x.astype(np.float16) for x in data.load("alice").head()]
+    N, d = head[0].shape
+    for causal in (False, True):
+        memory = bill(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)
+        due = tiling.fa2_traffic(N, N, d, tile, tile, causal=causal, dtype=np.float16).total()
+        due += N * d * 2  # O is stored in float32
+        print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; lesson 06's closed form: {due:,} B")
+    if DEVICE.type == "cuda":
+        _race(kernel)
+    else:
+        print("no GPU here, so no time: the interpreter's would say nothing")
+
+
+def _race(kernel, N=16384, d=64, tile=64):
+    from flashlab.bench.round_robin import gpu_timer  # which takes its time to import
+
+    q, k, v = torch.randn(3, N, d, device=DEVICE, dtype=torch.float16)
+    O, lse = torch.empty(N, d, device=DEVICE), torch.empty(N, device=DEVICE)
+    grid, numbers = (triton.cdiv(N, tile),), (N, N, d**-0.5, d, tile, tile, False)
+    yours = gpu_timer(lambda: kernel[grid](q, k, v, O, lse, *numbers))
+    torchs = gpu_timer(lambda: F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None]))
+    print(f"one head of {N:,} tokens, d = {d}: yours {yours:.2f} ms, torch's {torchs:.2f} ms")
+
+
+masked_tiles = Question(
+    answer=16,
+    because="8 programs, and the diagonal crosses two tiles of each: 128 rows are two tiles of 64 keys.",
+    hints=(
+        "The diagonal leaves a tile of 128 rows after how many keys?",
+        "Each program's rows begin and end at multiples of 128, which are multiples of 64.",
+        "1024 / 128 programs, 128 / 64 tiles each.",
+    ),
+    wrong=(
+        (8, "That is one a program; but a program's 128 rows are two tiles of 64 keys wide."),
+        (72, "Those are all that are visited. Those below the diagonal need no mask."),
+        (56, "Those are the whole ones: 0 + 2 + 4 + … + 14. What does the diagonal cross?"),
+        (128, "That is all of them. Tiles above the diagonal are never loaded."),
+    ),
+    rel=0,
+)
+
+grouped_keys = Question(
+    answer=1,
+    because="Each of the 8 heads has programs of its own, and each program asks for all keys, whoever else does. "
+    "What is saved is room: 2 heads of K and V to keep instead of 8, and neighbours find them in the cache.",
+    hints=(
+        "A program handles one tile of one query head. Whose keys does it load?",
+        "It loads all of its key/value head, however many other query heads load the same.",
+        "How many programs are there with Hk = 8, and with Hk = 2? Each loads N × d numbers of K.",
+    ),
+    wrong=(
+        (0.25, "That is how much smaller K is. But who loads it, and how often?"),
+        (4, "Fewer key/value heads do not make a program load more."),
+    ),
+    rel=0,
+)  # fmt: skip

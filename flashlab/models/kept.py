@@ -1,0 +1,41 @@
+"""What autograd keeps between the forward and the backward pass, counted; and how long a text leaves room for it."""
+
+from bisect import bisect_right
+from collections import Counter
+
+import torch
+
+
+def saved(function, *inputs, **options) -> Counter:
+    """Bytes that autograd keeps for the backward pass of ``function(*inputs, **options)``, by shape.
+
+    A piece of memory counts once, however many views of it are kept, under the shape in which it is first met. Inputs
+    that are kept are counted too: somebody has to.
+    """
+    kept = {}  # address -> tensor; held, so that no address is given out twice
+
+    def pack(tensor):
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function(*inputs, **options)
+    sizes = Counter()
+    for tensor in kept.values():
+        sizes[tuple(tensor.shape)] += tensor.untyped_storage().nbytes()
+    return sizes
+
+
+def dense_bytes(N, *, d, heads, itemsize) -> int:
+    """What ``plain.dense`` keeps: Q, K, V and P of each head, and one causal mask for all."""
+    return heads * (3 * N * d + N * N) * itemsize + N * N
+
+
+def flash_bytes(N, *, d, heads, itemsize) -> int:
+    """What ``flash_attention`` keeps: Q, K, V and O of each head, and lse in float32. d: a multiple of 16 bytes."""
+    return heads * (4 * N * d * itemsize + 4 * N)
+
+
+def longest(room, nbytes, **sizes) -> int:
+    """The largest N with ``nbytes(N, **sizes) <= room``, for one of the two functions above; at most 2^30."""
+    return bisect_right(range(1, 2**30), room, key=lambda N: nbytes(N, **sizes))

@@ -1,0 +1,129 @@
+"""How large a tile may be, and what it buys: the paper's formula, the room that tiles really take, the time they save.
+
+Fast memory is counted in elements (``M``) where the paper does so, and in bytes (``sram_bytes``) everywhere else.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine.memory import FastMemoryFull, Memory
+from flashlab.reference import tiling
+
+
+def formula(M, d):
+    """The paper's tile sizes (Br, Bc) for a fast memory of M elements and head dimension d.
+
+    Bc = ceil(M / 4d) makes each of the four tiles Q_i, K_j, V_j, O_i about a quarter of M; Br is at most d, so that the
+    tile of scores stays below M / 4 as well. Nothing holds the five together below M.
+
+    Raises: ValueError for a memory or a head without elements. Source: FlashAttention, Algorithm 1, line 1.
+    """
+    if M < 1 or d < 1:
+        raise ValueError(f"expected at least one element of memory and one dimension, got M = {M}, d = {d}")
+    Bc = -(-M // (4 * d))
+    return min(Bc, d), Bc
+
+
+def working_set(Br, Bc, d, dtype=np.float16):
+    """Bytes of each tile that ``tiling.fa2_forward`` holds at once, by name.
+
+    What is loaded has ``dtype``, what is computed float32 or better. P_ij takes the place of S_ij.
+    """
+    e, wide = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
+    operands = {"Q": Br * d * e, "K": Bc * d * e, "V": Bc * d * e}
+    return {**operands, "S_ij": Br * Bc * wide, "O_i": Br * d * wide, "m_i": Br * wide, "l_i": Br * wide}
+
+
+def shared_memory(Br, Bc, d, dtype=np.float16, stages=1):
+    """Bytes of shared memory where S_ij, O_i, m_i and l_i live in registers, as in the kernels that are shipped.
+
+    Left are one tile of queries and ``stages`` of keys and of values: with two, the next one arrives while this one is
+    worked on.
+    """
+    return (Br + 2 * stages * Bc) * d * np.dtype(dtype).itemsize
+
+
+def peak(Br, Bc, d, dtype=np.float16, sram_bytes=None):
+    """The high-water mark in bytes of one visit, run on the counting memory.
+
+    Raises: FastMemoryFull where the tiles need more than ``sram_bytes``.
+    """
+    memory = Memory(sram_bytes)
+    tiling.fa2_forward(np.zeros((Br, d), dtype), *np.zeros((2, Bc, d), dtype), Br, Bc, memory=memory)
+    return memory.peak_bytes
+
+
+def largest(sram_bytes, d, dtype=np.float16, step=16):
+    """The largest square tile, B x B with B a multiple of ``step``, that runs in a fast memory of ``sram_bytes``.
+
+    Found by trying. Raises: ValueError where not even one step fits.
+    """
+    B = 0
+    while _runs(B + step, d, dtype, sram_bytes):
+        B += step
+    if B == 0:
+        room = peak(step, step, d, dtype)
+        raise ValueError(f"no tile fits: {step} x {step} at d = {d} takes {room:,} bytes, there are {sram_bytes:,}")
+    return B
+
+
+def _runs(B, d, dtype, sram_bytes):
+    try:
+        peak(B, B, d, dtype, sram_bytes)
+    except FastMemoryFull:
+        return False
+    return True
+
+
+class Clocks(NamedTuple):
+    """Two things that a card does side by side, in seconds; the slower one decides."""
+
+    bytes: float
+    arithmetic: float
+
+
+def clocks(card, N, d, B, dtype="float16"):
+    """What one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
+
+    Bytes are those that the program asks for, before any cache; rates are the card's peaks; enough heads are in flight
+    to keep all of it busy. Raises: ValueError where the card's rate of arithmetic in ``dtype`` is not known.
+    """
+    rate = getattr(card, dtype)
+    if rate is None:
+        raise ValueError(f"no {dtype} rate is known for the {card.name}")
+    moved = tiling.fa2_traffic(N, N, d, B, B, dtype=dtype).total()
+    return Clocks(moved / card.dram_rate, 4 * N * N * d / rate)
+
+
+def refusal(required, limit):
+    """What Triton says when a kernel needs more shared memory than a block of threads may have (triton 3.7)."""
+    return (
+        f"out of resource: shared memory, Required: {required}, Hardware limit: {limit}. "
+        "Reducing block sizes or `num_stages` may help."
+    )
+
+
+class Shipped(NamedTuple):
+    """The tile of a released kernel's forward pass in float16."""
+
+    kernel: str
+    capability: str
+    d: int
+    Br: int
+    Bc: int
+    source: str  # file of github.com/Dao-AILab/flash-attention
+
+
+FA1, FA2 = "csrc/flash_attn at 9dbc491a, May 2022", "csrc/flash_attn/src/flash_fwd_launch_template.h"
+FA3 = "hopper/tile_size.h"
+SHIPPED = (
+    Shipped("FlashAttention", "8.0", 64, 16, 256, FA1),
+    Shipped("FlashAttention-2", "8.0", 64, 128, 128, FA2),
+    Shipped("FlashAttention-2", "8.0", 128, 128, 64, FA2),
+    Shipped("FlashAttention-2", "8.9", 128, 128, 32, FA2),
+    Shipped("FlashAttention-2, causal", "8.9", 128, 64, 64, FA2),
+    Shipped("FlashAttention-3", "9.0", 128, 128, 176, FA3),
+    Shipped("FlashAttention-3, causal", "9.0", 128, 128, 128, FA3),
+    Shipped("FlashAttention-3", "9.0", 256, 128, 80, FA3),
+)

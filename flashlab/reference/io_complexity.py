@@ -1,0 +1,148 @@
+"""How the traffic grows with N, d and M, counted and fitted; and how the memory grows, which is another matter.
+
+``M`` is the size of the fast memory in elements, as in the paper. Elements are counted, not bytes: all tensors are in
+float32 here, and what is counted is the same in any dtype.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine.memory import Memory
+from flashlab.reference import block_size, online_softmax, standard_attention, tiling
+
+# FlashAttention, table 21: MB in use, batch 16, 8 heads, A100. PyTorch ran out of memory from N = 8192 on.
+PAPER_N = tuple(2**n for n in range(7, 17))
+PAPER_MB = {"PyTorch": (36, 104, 336, 1184, 4416, 17024),
+            "FlashAttention": (22, 44, 104, 209, 418, 836, 1672, 3344, 6688, 13376)}  # fmt: skip
+
+
+def standard(N, d) -> int:
+    """Elements that standard attention moves forward, counted in a run without mask and dropout: Theta(N d + N^2)."""
+    memory = Memory()
+    standard_attention.forward(*np.zeros((3, N, d), np.float32), memory=memory)
+    return memory.moved // 4
+
+
+def fused(N, d, M) -> int:
+    """Elements that FlashAttention moves forward with the paper's tiles for M, counted in a run: Theta(N^2 d^2 / M).
+
+    Source: FlashAttention, Algorithm 1 and theorem 2, which wants d <= M <= N d.
+    """
+    Br, Bc = block_size.formula(M, d)
+    memory = Memory()
+    tiling.fa1_forward(*np.zeros((3, N, d), np.float32), Br, Bc, memory=memory)
+    return memory.moved // 4
+
+
+def foretold(N, d, M) -> int:
+    """What ``fused`` counts for Q, K, V and O, without running it: N d (3 Tc + 1) elements.
+
+    K and V are read once, Q is read and O written for each of the Tc tiles of keys, and O is read for all but the
+    first. What is left out is lse, 1 / d of that or less.
+    """
+    _, Bc = block_size.formula(M, d)
+    Tc = -(-N // Bc)
+    return N * d * (3 * Tc + 1)
+
+
+class Fit(NamedTuple):
+    """y ~ x^exponent, and the standard error of the exponent."""
+
+    exponent: float
+    error: float
+
+    def __str__(self):
+        return f"{self.exponent:.3f} ± {self.error:.3f}"
+
+
+def fit(x, y) -> Fit:
+    """The slope of log y over log x by least squares. x, y: at least three positive numbers each."""
+    x, y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
+    if x.shape != y.shape or x.size < 3:
+        raise ValueError(f"a slope and its error need at least three pairs, got {x.size} and {y.size} numbers")
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = (dx @ dy) / (dx @ dx)
+    scatter = dy - slope * dx
+    return Fit(float(slope), float(np.sqrt(scatter @ scatter / (x.size - 2) / (dx @ dx))))
+
+
+def crossover(N, M, step=4) -> int:
+    """The smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
+
+    Between 4 N^2 and 12 N^2 d^2 / M, which lead both counts, it is where d^2 = M / 3.
+    """
+    low, high = 0, step
+    while fused(N, high, M) < standard(N, high):
+        low, high = high, 2 * high
+    while high - low > step:
+        middle = (low + high) // (2 * step) * step
+        low, high = (middle, high) if fused(N, middle, M) < standard(N, middle) else (low, middle)
+    return high
+
+
+def block_sparse_forward(Q, K, V, Br, Bc, blocks, *, scale=None, memory=None):
+    """``tiling.fa2_forward`` that visits the tiles named by ``blocks`` only: others are neither read nor computed.
+
+    blocks: boolean [Tr, Tc], True where the tile of scores counts; the others are masked. Returns O [Nq, dv], lse [Nq].
+
+    Raises: ValueError for blocks of another shape. Source: FlashAttention, section 3.3, and Algorithm 5.
+    """
+    memory, scale, shift = tiling.prepare(Q, K, V, Br, Bc, False, scale, memory)
+    queries, keys = tiling.tiles(len(Q), Br), tiling.tiles(len(K), Bc)
+    if blocks.shape != (len(queries), len(keys)):
+        raise ValueError(f"expected blocks [Tr, Tc] = {(len(queries), len(keys))}, got {blocks.shape}")
+    for rows, kept in zip(queries, blocks, strict=True):
+        with memory.kernel("program"):
+            Q_i = memory.load("Q", rows)  # [Br, d]
+            state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
+            memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
+            for j in np.flatnonzero(kept):
+                cols = keys[j]
+                K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
+                S_ij = tiling.scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                memory.hold(S_ij=S_ij)
+                state = online_softmax.update(state, S_ij, V_j)
+            O_i, lse_i = online_softmax.finish(state)  # [Br, dv], [Br]
+            memory.store("O", O_i, rows)
+            memory.store("lse", lse_i, rows)
+    return memory.tensors["O"], memory.tensors["lse"]
+
+
+class Need(NamedTuple):
+    """Bytes of slow memory that one layer's attention needs at the moment when it needs most."""
+
+    thin: int  # tensors of N x d: Q, K, V, O; in training also their gradients
+    rows: int  # one float32 number a row: lse; in training also delta
+    square: int  # N x N: S and P; in training P, dP and dS
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
+    """What attention over N tokens holds, ``fused`` or as separate kernels, without mask and dropout.
+
+    heads: of the whole batch; itemsize: bytes a number. The least that works: a framework may hold more.
+    """
+    thin = (8 if training else 4) * heads * N * d * itemsize
+    if fused:
+        return Need(thin, (2 if training else 1) * heads * N * 4, 0)
+    return Need(thin, 0, (3 if training else 2) * heads * N * N * itemsize)
+
+
+def longest(nbytes, d, **layer) -> int:
+    """The largest N whose ``need`` is at most ``nbytes``; 0 if there is none. ``layer``: as for ``need``."""
+    low, high = 0, 1
+    while need(high, d, **layer).total <= nbytes:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle, d, **layer).total <= nbytes else (low, middle)
+    return low
+
+
+def flops(N, d, *, heads, training=False, fused) -> int:
+    """Operations of the matrix products: 4 N^2 d a head; with the backward pass 12, or 14 where P is rebuilt."""
+    return (4 if not training else 14 if fused else 12) * heads * N * N * d

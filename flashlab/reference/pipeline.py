@@ -1,0 +1,277 @@
+"""The schedule of a FlashAttention-3 forward pass, run with real numbers on a simulated multiprocessor.
+
+One program, the producer, asks the copy engine for tiles. One or two others, the consumers, ask the tensor core for
+products and take softmaxes on the vector units. Nobody calls anybody: they meet at barriers. Step g of a consumer is
+S = Q K_g^T and O += P_(g-1) V_(g-1); what it needs lies in one stage of shared memory, K_g and V_(g-1). Stages are used
+in turn, so step g uses stage g % stages in round g // stages.
+
+It is a model: what it leaves out (the time that barriers and instructions take, power, caches that miss) a real kernel
+pays for. Source: FlashAttention-3 (arXiv 2407.08608), section 3.1 and 3.2, Algorithms 1 and 2.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine import hardware
+from flashlab.machine.sm import SM, Arrive, Barrier, Buffer, Copy, Event, Finish, Product, Store, Tile, Wait, Work
+from flashlab.reference import online_softmax, tiling
+
+H100 = hardware.CARDS["H100 SXM"]
+TILE, COLS = 128, 128  # queries and keys of the block whose cycles are counted
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a consumer's share of one block, ``rows`` queries by 128 keys, takes on one SM of Hopper, in cycles.
+
+    Vector work is what a thread of such a kernel executes for its 64 scores, at the rates of NVIDIA's CUDA C++
+    Programming Guide: 66 exponentials (one a score, 2 alphas) at 16 a cycle, 67.5 maxima at 64, 201 multiplications,
+    additions and conversions at 128; and for alpha * O as many multiplications as O has elements.
+    """
+
+    d: int = 128
+    rows: int = 64
+    flops: int = 4096  # of the tensor core, a cycle: half of a B200's, FlashAttention-4 (arXiv 2603.05451), section 2.2
+    depth: int = 16  # of d, or of keys, that one instruction takes (wgmma m64nNk16)
+    softmax_of_64: int = 528 + 135 + 201  # rows
+    lanes: int = 128  # multiplications a cycle
+    bytes: float = H100.l2_rate / H100.sms / H100.clock  # from L2 to one SM, a cycle
+    latency: int = 263  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
+    issue: int = 8  # between two instructions of a warpgroup: an assumption, without effect where consumers take turns
+
+    def __post_init__(self):
+        if self.d < 1 or self.d % self.depth:
+            raise ValueError(f"one instruction takes {self.depth} of d: expected a multiple, got {self.d}")
+
+    @property
+    def scores(self):
+        """Instructions of Q K^T, and cycles of each."""
+        return self.d // self.depth, 2 * self.rows * COLS * self.depth // self.flops
+
+    @property
+    def weighted(self):
+        """Instructions of P V, and cycles of each."""
+        return COLS // self.depth, 2 * self.rows * self.d * self.depth // self.flops
+
+    @property
+    def softmax(self):
+        return self.softmax_of_64 * self.rows // 64
+
+    @property
+    def rescale(self):
+        """alpha * O."""
+        return self.rows * self.d // self.lanes
+
+    def copy(self, rows):
+        """Rows of Q, K, V or O, 2 bytes an element."""
+        return round(2 * rows * self.d / self.bytes)
+
+
+@dataclass(frozen=True)
+class Design:
+    """How a pipeline is built, and what its programs agree on. The last four have one right value each."""
+
+    stages: int = 2
+    ping_pong: bool = True  # two consumers take turns at the tensor core
+    overlap: bool = True  # within a consumer: softmax beside the product P V of the block before
+    consumers: int = 2  # of 64 rows each; 1 of 128: both warpgroups locked together
+    whole_q: bool = True  # consumers wait for all rows of Q, as in FlashAttention-3, and start together; or for theirs
+    budget: Budget = Budget()
+    full_phase: Callable[[int], int] = lambda n: n & 1  # what consumers wait for in round n of a stage
+    empty_phase: Callable[[int], int] = lambda n: n & 1 ^ 1  # what the producer waits for: in round 0 it need not wait
+    empty_count: int | None = None  # arrivals that free a stage; None for one of each consumer
+    early: bool = False  # consumers free a stage when its products are asked for, not when they are done
+
+    def __post_init__(self):
+        if self.stages < 1 or self.consumers not in (1, 2):
+            raise ValueError(f"expected 1 or 2 consumers and a stage at least, got {self.consumers} and {self.stages}")
+
+    @property
+    def cost(self):
+        """The budget for one consumer's rows."""
+        return replace(self.budget, rows=TILE // self.consumers)
+
+
+class Step(NamedTuple):
+    """One block of keys for one tile of queries."""
+
+    t: int  # number of the tile of queries
+    j: int  # number of the block of keys
+    rows: slice
+    cols: slice
+    first: bool  # of its tile
+    last: bool
+
+
+class Problem:
+    """What is to be computed: inputs, results, and the steps in their order, blocks of keys from right to left."""
+
+    def __init__(self, Q, K, V, Br, Bc, causal, scale):
+        memory, self.scale, self.shift = tiling.prepare(Q, K, V, Br, Bc, causal, scale, None)
+        self.O, self.lse = memory.tensors["O"], memory.tensors["lse"]  # [Nq, dv], [Nq]   NaN until they are stored
+        self.Q, self.K, self.V = (tensor.astype(self.lse.dtype) for tensor in (Q, K, V))
+        self.Br, self.Bc, self.steps = Br, Bc, []
+        keys = tiling.tiles(len(K), Bc) or [slice(0, 0)]
+        for t, rows in enumerate(tiling.tiles(len(Q), Br)):
+            seen = [j for j, cols in enumerate(keys) if tiling.meet(rows, cols, self.shift)] or [0]
+            self.steps += [Step(t, j, rows, keys[j], j == seen[-1], j == 0) for j in reversed(seen)]
+
+    def pairs(self):
+        """For each step g the blocks of K_g and of V_(g-1), None where there is none."""
+        return zip([*self.steps, None], [None, *self.steps], strict=True)
+
+
+class Pipeline:
+    """What its programs share: a problem, a design, buffers for tiles, and the barriers that guard them."""
+
+    def __init__(self, problem, design):
+        self.problem, self.design, self.cost = problem, design, design.cost
+        d, dv, dtype = problem.K.shape[1], problem.V.shape[1], problem.K.dtype
+        stages, consumers, self.rows = range(design.stages), range(design.consumers), -(-problem.Br // design.consumers)
+        self.Q = [Buffer(f"Q[{w}]", (self.rows, d), dtype) for w in consumers]
+        self.K = [Buffer(f"K[{stage}]", (problem.Bc, d), dtype) for stage in stages]
+        self.V = [Buffer(f"V[{stage}]", (problem.Bc, dv), dtype) for stage in stages]
+        self.q_full, self.q_empty, self.turn = (
+            [Barrier(f"{name}[{w}]", 1) for w in consumers] for name in ("q_full", "q_empty", "turn")
+        )
+        self.full = [Barrier(f"full[{stage}]", 1) for stage in stages]
+        self.empty = [Barrier(f"empty[{stage}]", design.empty_count or design.consumers) for stage in stages]
+
+    def share(self, rows, w):
+        """Consumer w's rows of a tile of queries."""
+        start, stop = (min(rows.start + self.rows * n, rows.stop) for n in (w, w + 1))
+        return slice(start, stop)
+
+    def scores(self, w, step, g):
+        """The product S_ij = Q_i K_j^T [Br, Bc], with scale and mask."""
+        p, rows = self.problem, self.share(step.rows, w)
+        reads = {self.Q[w]: Tile("Q", step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
+
+        def product(Q_i, K_j):
+            return tiling.scores(Q_i[: _rows(rows)], K_j[: _rows(step.cols)], rows, step.cols, p.scale, p.shift)
+
+        return Product("S", step.j, reads, product, *self.cost.scores)
+
+    def weighted(self, step, g, state, S_ij):
+        """The product P_ij V_j, added to the state. The arithmetic of the softmax of S_ij is done here, too."""
+        V = self.V[g % self.design.stages]
+        if step.first:
+            state = online_softmax.identity(len(S_ij), V.array.shape[1], S_ij.dtype)
+
+        def product(V_j):
+            return online_softmax.update(state, S_ij, V_j[: _rows(step.cols)])
+
+        return Product("PV", step.j, {V: Tile("V", step.j, g)}, product, *self.cost.weighted)
+
+    def finish(self, w, step, state):
+        """Divide by l and store."""
+        rows = self.share(step.rows, w)
+        self.problem.O[rows], self.problem.lse[rows] = online_softmax.finish(state)
+        return Store("O", step.t, self.cost.copy(self.cost.rows))
+
+
+def _rows(side):
+    return side.stop - side.start
+
+
+def produce(pipe):
+    """The producer: ask for every tile in the order in which it is used, as soon as there is room for it."""
+    design, cost, problem = pipe.design, pipe.cost, pipe.problem
+    for g, (this, before) in enumerate(problem.pairs()):
+        stage, n = g % design.stages, g // design.stages
+        K, V, full = pipe.K[stage], pipe.V[stage], pipe.full[stage]
+        yield Wait(pipe.empty[stage], design.empty_phase(n))
+        yield Arrive(full, (K.nbytes if this else 0) + (V.nbytes if before else 0))
+        if this:
+            yield Copy(Tile("K", this.j, g), problem.K[this.cols], K, full, cost.copy(COLS))
+        if before:
+            yield Copy(Tile("V", before.j, g), problem.V[before.cols], V, full, cost.copy(COLS))
+        if this and this.first:
+            for w, Q_i in enumerate(pipe.Q):
+                yield Wait(pipe.q_empty[w], this.t & 1 ^ 1)
+                yield Arrive(pipe.q_full[w], Q_i.nbytes)
+                rows = pipe.share(this.rows, w)
+                yield Copy(Tile("Q", this.t), problem.Q[rows], Q_i, pipe.q_full[w], cost.copy(cost.rows))
+
+
+def consume(pipe, w):
+    """Consumer w: compute its rows of every tile of queries."""
+    design, cost = pipe.design, pipe.cost
+    S_ij = S_next = state = None
+    for g, (this, before) in enumerate(pipe.problem.pairs()):
+        stage, n = g % design.stages, g // design.stages
+        yield Wait(pipe.full[stage], design.full_phase(n))
+        if this and this.first:
+            for half in pipe.q_full if design.whole_q else pipe.q_full[w : w + 1]:
+                yield Wait(half, this.t & 1)
+        if design.ping_pong:
+            yield Wait(pipe.turn[w], g & 1 ^ (w == 0))
+        if this:
+            S_next = yield pipe.scores(w, this, g)
+        if before:
+            O_next = yield pipe.weighted(before, g, state, S_ij.result)
+        if design.ping_pong:
+            yield Arrive(pipe.turn[(w + 1) % design.consumers])
+        if design.early:
+            yield Arrive(pipe.empty[stage])
+        yield Finish(1 if design.overlap and this and before else 0)
+        if this:
+            yield Work("softmax", this.j, cost.softmax)
+        yield Finish(0)
+        if not design.early:
+            yield Arrive(pipe.empty[stage])
+        if this and this.last:
+            yield Arrive(pipe.q_empty[w])
+        if before:
+            yield Work("rescale", before.j, cost.rescale)
+            state = O_next.result
+            if before.last:
+                yield pipe.finish(w, before, state)
+        S_ij = S_next
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a pipeline computed, and when."""
+
+    O: np.ndarray  # [Nq, dv]
+    lse: np.ndarray  # [Nq]
+    events: list[Event]  # in the order in which they ended
+    races: list[str]  # that were let pass
+    cycles: int  # from the first copy to the last store
+    busy: int  # cycles in which the tensor core worked
+    blocks: int  # of 128 x 128 scores
+
+    @property
+    def steady(self) -> float:
+        """Cycles a block in the second half of the blocks, when the pipeline is filled."""
+        ends = [event.end for event in self.events if event.kind == "S" and event.by == "consumer 0"]
+        half = ends[(len(ends) - 1) // 2 :]
+        return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(self.cycles)
+
+
+def forward(Q, K, V, design=None, *, Br=128, Bc=128, causal=False, scale=None, strict=True) -> Run:
+    """Attention by the programs of a pipeline on one simulated SM, which computes all tiles of queries in a row.
+
+    Args:
+        Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
+        design: a ``Design``. The clock runs as for its head dimension and blocks of 128 x 128, whatever d, Br and Bc.
+        Br, Bc, causal, scale: as ``tiling.fa2_forward``.
+        strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else go on with whatever is there.
+
+    Raises:
+        TypeError, ValueError: as ``tiling.fa2_forward``; Deadlock, Race: the programs do not agree.
+    """
+    design = design or Design()
+    problem = Problem(Q, K, V, Br, Bc, causal, scale)
+    pipe, sm = Pipeline(problem, design), SM(design.budget.latency, design.budget.issue, strict)
+    sm.run({"producer": produce(pipe)} | {f"consumer {w}": consume(pipe, w) for w in range(design.consumers)})
+    return Run(problem.O, problem.lse, sm.events, sm.races, sm.now, sm.tensor_core.busy, len(problem.steps))
+
+
+def teraflops(cycles, d=128, clock=H100.clock, sms=H100.sms) -> float:
+    """TFLOP/s of a GPU whose SMs take so many cycles for a block of 128 x 128 scores: 4 * 128 * 128 * d operations."""
+    return 4 * TILE * COLS * d * sms * clock / cycles / 1e12

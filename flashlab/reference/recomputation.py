@@ -1,0 +1,182 @@
+"""The backward pass by tiles: the weights are not kept from the forward pass, they are built again from lse.
+
+Kept of the forward pass are O and one number a row, lse. A tile of scores is one product away, exp(S_ij - lse_i) is the
+finished tile of weights, and rowsum(dO * O) stands for the one sum over a whole row that softmax's gradient needs.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.reference import online_softmax
+from flashlab.reference.tiling import fa1_traffic, meet, prepare, scores, tiles
+
+
+class Gradients(NamedTuple):
+    """Gradients of sum(dO * O), shaped like what they belong to."""
+
+    dQ: np.ndarray
+    dK: np.ndarray
+    dV: np.ndarray
+
+
+def backward(Q, K, V, O, lse, dO, Br, Bc, *, causal=False, scale=None, dropout=None, memory=None):
+    """Gradients of sum(dO * O), one tile at a time; nothing of the size of the scores is ever stored.
+
+    Keys and values are outside: dK_j and dV_j grow in fast memory, dQ_i goes back to slow memory after every visit.
+
+    Args:
+        Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
+        O, lse: what the forward pass returned [Nq, dv], [Nq]; dO: gradient of the output [Nq, dv], in Q's dtype.
+        Br, Bc: rows of a tile of queries, and of a tile of keys and values; they need not be the forward pass's.
+        causal, scale: as in the forward pass.
+        dropout: the ``Dropout`` of the forward pass, None if it had none.
+        memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
+
+    Returns:
+        Gradients (dQ [Nq, d], dK [Nk, d], dV [Nk, dv]) in the dtype of Q; float16 is computed in float32. A query that
+        sees no key has dQ = 0 and adds nothing to dK and dV.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or tile sizes that do not match, in one sentence.
+        FastMemoryFull: the tiles do not fit into ``memory``.
+
+    Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
+    """
+    memory, scale, shift = _prepare(Q, K, V, O, lse, dO, Br, Bc, causal, scale, memory)
+    queries = tiles(len(Q), Br)
+    for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
+        with memory.kernel("program"):
+            K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
+            dK_j, dV_j = np.zeros_like(K_j), np.zeros_like(V_j)  # [Bc, d], [Bc, dv]
+            memory.hold(dK_j=dK_j, dV_j=dV_j)
+            for rows in queries:
+                if j > 0 and not meet(rows, cols, shift):
+                    continue
+                Q_i, dO_i, lse_i = (memory.load(name, rows) for name in ("Q", "dO", "lse"))  # [Br, d], [Br, dv], [Br]
+                if j == 0:
+                    dQ_i = np.zeros_like(Q_i)  # [Br, d]
+                    delta_i = delta(dO_i, memory.load("O", rows))  # [Br]
+                    memory.store("delta", delta_i, rows)
+                    memory.drop("O")
+                    memory.hold(dQ=dQ_i, delta=delta_i)
+                else:
+                    dQ_i, delta_i = memory.load("dQ", rows), memory.load("delta", rows)  # [Br, d], [Br]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                memory.hold(P_ij=S_ij, dS_ij=S_ij)  # the room of both: P_ij takes that of S_ij, dS_ij that of dP_ij
+                Z_ij = 1 if dropout is None else dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
+                part = gradients(Q_i, K_j, V_j, dO_i, rebuild(S_ij, lse_i), delta_i, scale, Z_ij)
+                memory.drop("P_ij", "dS_ij")  # never stored
+                dK_j += part.dK
+                dV_j += part.dV
+                memory.store("dQ", dQ_i + part.dQ, rows)
+            memory.store("dK", dK_j, cols)
+            memory.store("dV", dV_j, cols)
+    return Gradients(*(memory.tensors[name] for name in ("dQ", "dK", "dV")))
+
+
+def rebuild(S_ij, lse_i):
+    """The weights P_ij [Br, Bc] of a tile of scores [Br, Bc], from the log-sum-exp lse_i [Br] of their whole rows."""
+    lse_safe = np.where(lse_i == -np.inf, 0, lse_i)  # [Br]      a row that sees no key
+    return np.exp(S_ij - lse_safe[:, None])
+
+
+def delta(dO_i, O_i):
+    """delta_i [Br] = rowsum(dO_i * O_i), which is rowsum(P * dP) over all keys, for dO_i and O_i [Br, dv]."""
+    return (dO_i * O_i).sum(-1)
+
+
+def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1):
+    """What one tile of weights P_ij [Br, Bc] adds to dQ_i [Br, d], dK_j [Bc, d] and dV_j [Bc, dv].
+
+    Z_ij: factors of dropout [Br, Bc]. Source: FlashAttention, appendix B.4.
+    """
+    dV_j = (Z_ij * P_ij).T @ dO_i  # [Bc, dv]
+    dP_ij = Z_ij * (dO_i @ V_j.T)  # [Br, Bc]
+    dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+    dQ_i = scale * (dS_ij @ K_j)  # [Br, d]
+    dK_j = scale * (dS_ij.T @ Q_i)  # [Bc, d]
+    return Gradients(dQ_i, dK_j, dV_j)
+
+
+def forward(Q, K, V, Br, Bc, dropout, *, causal=False, scale=None, memory=None):
+    """``tiling.fa2_forward`` with dropout: O [Nq, dv] and lse [Nq]. It moves the same bytes: the mask is not stored.
+
+    dropout: a ``Dropout``. The denominator counts all weights; those that were kept go to the output.
+
+    Source: FlashAttention, Algorithm 2, in the loop order of FlashAttention-2.
+    """
+    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+    for rows in tiles(len(Q), Br):
+        with memory.kernel("program"):
+            Q_i = memory.load("Q", rows)  # [Br, d]
+            state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
+            memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
+            for cols in tiles(len(K), Bc):
+                if not meet(rows, cols, shift):
+                    break
+                K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                memory.hold(S_ij=S_ij)
+                Z_ij = dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
+                state = online_softmax.merge(state, _dropped(S_ij, V_j, Z_ij))
+            O_i, lse_i = online_softmax.finish(state)  # [Br, dv], [Br]
+            memory.store("O", O_i, rows)
+            memory.store("lse", lse_i, rows)
+    return memory.tensors["O"], memory.tensors["lse"]
+
+
+def _dropped(S_ij, V_j, Z_ij):
+    """The state of one tile of scores whose weights take the factors Z_ij on their way to the output."""
+    m_i = S_ij.max(-1)  # [Br]
+    m_safe = np.where(m_i == -np.inf, 0, m_i)  # [Br]
+    P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
+    return online_softmax.State(m_i, P_ij.sum(-1), (Z_ij * P_ij) @ V_j)
+
+
+def traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
+    """The bill of ``backward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
+
+    The visits are those of ``tiling.fa1_forward``: what it does with O and lse, ``backward`` does with dQ and delta.
+    Arguments as ``tiling.fa1_traffic``.
+    """
+    bill = fa1_traffic(Nq, Nk, d, Br, Bc, dv=dv, causal=causal, dtype=dtype)
+    first = bill["store", "O"] - bill["load", "O"], bill["store", "lse"] - bill["load", "lse"]  # what first visits move
+    return Counter(
+        {
+            **{("load", name): bill["load", name] for name in "QKV"},
+            ("load", "dO"): bill["store", "O"],
+            ("load", "lse"): bill["store", "lse"],
+            ("load", "O"): first[0],
+            ("store", "delta"): first[1],
+            ("load", "delta"): bill["load", "lse"],
+            ("load", "dQ"): bill["load", "Q"] - Nq * d * np.dtype(dtype).itemsize,
+            ("store", "dQ"): bill["load", "Q"],
+            ("store", "dK"): bill["load", "K"],
+            ("store", "dV"): bill["load", "V"],
+        }
+    )
+
+
+def flops(Nq, Nk, d, *, rebuilt):
+    """Operations of the matrix products of one head, forward and backward, every product 2 Nq Nk d.
+
+    Forward S, O; backward dV, dP, dQ, dK; and S again where the weights are ``rebuilt``. Softmax is left out: a few
+    operations for each of the Nq Nk scores, where the products take 12 d or 14 d.
+    """
+    return (7 if rebuilt else 6) * 2 * Nq * Nk * d
+
+
+def _prepare(Q, K, V, O, lse, dO, Br, Bc, causal, scale, memory):
+    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+    shape = len(Q), V.shape[1]
+    if O.shape != shape or dO.shape != shape or lse.shape != shape[:1]:
+        raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
+    if not Q.dtype == O.dtype == dO.dtype:
+        raise TypeError(f"O and dO must have the dtype of Q, {Q.dtype}, got {O.dtype} and {dO.dtype}")
+    memory.place(O=O, lse=lse, dO=dO)
+    memory.reserve("delta", lse.shape, lse.dtype)
+    for name, like in {"dQ": Q, "dK": K, "dV": V}.items():
+        memory.reserve(name, like.shape, like.dtype)
+    return memory, scale, shift

@@ -1,0 +1,219 @@
+"""Roads not taken: other ways to be rid of the N x N matrix, each run on the memory that counts.
+
+Exact are ``row_by_row``, ``lazy`` (the chunks of Rabe and Staats) and ``trained`` (gradient checkpointing). The others
+look at fewer keys, ``gathered``, ``windowed`` and ``sampled``, or at a summary of them, ``low_rank``. None has a causal
+mask: the real inputs come from an encoder.
+
+All take Q [Nq, d], K [Nk, d], V [Nk, dv] of one floating dtype, ``scale`` (factor on the scores, 1/sqrt(d) if None) and
+``memory`` (a ``Memory`` that books the traffic, a fresh one if None), and return O [Nq, dv] unless they say otherwise.
+Br and Bc are rows of a tile of queries, and of a tile of keys and values. Shapes, dtypes or sizes that do not match
+raise TypeError or ValueError in one sentence; tiles that do not fit raise ``FastMemoryFull``.
+"""
+
+import numpy as np
+
+from flashlab.machine.memory import Memory
+from flashlab.reference import online_softmax, safe_softmax, standard_attention, tiling
+from flashlab.reference.tiling import tiles
+
+
+def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
+    """One query at a time: its row of scores fits into fast memory whole, and no other row is ever there."""
+    memory, scale = _prepare(Q, K, V, 1, Bc, scale, memory)
+    keys = tiles(len(K), Bc) or [slice(0, 0)]
+    for row in tiles(len(Q), 1):
+        with memory.kernel("row"):
+            Q_i = memory.load("Q", row)  # [1, d]
+            S_i = scale * np.concatenate([Q_i @ memory.load("K", cols).T for cols in keys], axis=1)  # [1, Nk]
+            memory.hold(S_i=S_i)
+            P_i = safe_softmax.safe(S_i)  # [1, Nk]
+            O_i = sum(P_i[:, cols] @ memory.load("V", cols) for cols in keys)  # [1, dv]
+            memory.store("O", O_i, row)
+    return memory.tensors["O"]
+
+
+def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
+    """Chunks of scores, a state (m, l, O) kept of each, all merged at the end: the division comes last.
+
+    Every step is a kernel of its own, as in the framework it was written for: a chunk's scores
+    and exponentials pass through slow memory, as the whole matrix did.
+
+    Source: Rabe and Staats 2021, arXiv 2112.05682, who name Jang et al. 2019 for the lazy softmax.
+    """
+    memory, scale = _prepare(Q, K, V, Br, Bc, scale, memory)
+    keys = tiles(len(K), Bc)
+    shapes = {"S": (Br, Bc), "P": (Br, Bc), "m": (len(keys), Br), "l": (len(keys), Br)}
+    for name, shape in {**shapes, "O_parts": (len(keys), Br, V.shape[1])}.items():
+        memory.reserve(name, shape, scale.dtype)
+    for rows in tiles(len(Q), Br):
+        i = slice(0, rows.stop - rows.start)
+        for part, cols in enumerate(keys):
+            j = slice(0, cols.stop - cols.start)
+            with memory.kernel("scores"):
+                memory.store("S", scale * (memory.load("Q", rows) @ memory.load("K", cols).T), i, j)
+            with memory.kernel("exponentials"):
+                S_ij = memory.load("S", i, j)  # [Br, Bc]
+                m = S_ij.max(-1)  # [Br]
+                P_ij = np.exp(S_ij - m[:, None])  # [Br, Bc]
+                memory.store("P", P_ij, i, j)
+                memory.store("m", m, part, i)
+                memory.store("l", P_ij.sum(-1), part, i)
+            with memory.kernel("values"):
+                memory.store("O_parts", memory.load("P", i, j) @ memory.load("V", cols), part, i)
+        with memory.kernel("merge"):
+            state = online_softmax.identity(i.stop, V.shape[1], scale.dtype)
+            for part in range(len(keys)):
+                kept = (memory.load(name, part, i) for name in ("m", "l", "O_parts"))
+                state = online_softmax.merge(state, online_softmax.State(*kept))
+            memory.store("O", online_softmax.finish(state)[0], rows)
+    return memory.tensors["O"]
+
+
+def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
+    """Standard attention forward and backward: the gradients (dQ, dK, dV) of sum(dO * O), for dO [Nq, dv].
+
+    With ``checkpoint`` nothing but the inputs is kept from the forward pass, and the backward pass first runs it again.
+
+    Source: Chen et al. 2016, arXiv 1604.06174.
+    """
+    memory = Memory() if memory is None else memory
+    standard_attention.forward(Q, K, V, scale=scale, Br=Br, memory=memory)
+    if checkpoint:
+        del memory.tensors["S"], memory.tensors["P"]  # other layers may have the room until this one's turn comes
+        standard_attention.forward(Q, K, V, scale=scale, Br=Br, memory=memory)
+    return standard_attention.backward(dO, memory, scale=scale, Br=Br)
+
+
+def gathered(Q, K, V, pattern, *, scale=None, memory=None):
+    """One query at a time, for which only the keys ``pattern(i, Nk)`` are fetched, an array of indices."""
+    memory, scale = _prepare(Q, K, V, 1, 1, scale, memory)
+    for i in range(len(Q)):
+        with memory.kernel("row"):
+            row, seen = slice(i, i + 1), pattern(i, len(K))
+            Q_i, K_i, V_i = memory.load("Q", row), memory.load("K", seen), memory.load("V", seen)
+            P_i = safe_softmax.safe(scale * (Q_i @ K_i.T))  # [1, n]
+            memory.hold(P_i=P_i)
+            memory.store("O", P_i @ V_i, row)
+    return memory.tensors["O"]
+
+
+def window(w):
+    """The pattern of a sliding window: keys at most w places away. Source: Beltagy et al. 2020, arXiv 2004.05150."""
+    _at_least(0, "w", w)
+    return lambda i, N: np.arange(*reach(i, i + 1, w, N))
+
+
+def strided(w, stride):
+    """A window, and beyond it each stride-th key. Source: Child et al. 2019, arXiv 1904.10509; here to both sides."""
+    _at_least(0, "w", w)
+    _at_least(1, "stride", stride)
+    return lambda i, N: np.flatnonzero((abs(np.arange(N) - i) <= w) | ((np.arange(N) - i) % stride == 0))
+
+
+def windowed(Q, K, V, w, Br, *, scale=None, memory=None):
+    """A sliding window by tiles: Br queries share one load of all the keys that any of them sees."""
+    memory, scale = _prepare(Q, K, V, Br, 1, scale, memory)
+    _at_least(0, "w", w)
+    if len(Q) != len(K):
+        raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
+    for rows in tiles(len(Q), Br):
+        with memory.kernel("program"):
+            cols = slice(*reach(rows.start, rows.stop, w, len(K)))
+            Q_i, K_j, V_j = memory.load("Q", rows), memory.load("K", cols), memory.load("V", cols)
+            i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
+            S_ij = np.where(abs(i - j) <= w, scale * (Q_i @ K_j.T), -np.inf)  # [Br, Bc]
+            memory.hold(S_ij=S_ij)
+            memory.store("O", safe_softmax.safe(S_ij) @ V_j, rows)
+    return memory.tensors["O"]
+
+
+def reach(start, stop, w, N):
+    """What queries start, ..., stop - 1 see of N keys through a window of w: the (start, stop) of all their keys."""
+    return max(start - w, 0), min(stop + w, N)
+
+
+def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
+    """exp(q k) taken for a sum over r features: keys and values shrink to one state a feature, whatever N is.
+
+    A feature meets the keys as a query would, with ``log_features`` in place of scores, and keeps the same state
+    (m, l, O). Then each query mixes the r states.
+
+    Args: omega: directions [r, d], as from ``directions``.
+    Source: Choromanski et al. 2020 (Performer), arXiv 2009.14794.
+    """
+    memory, scale = _prepare(Q, K, V, Br, Bc, scale, memory)
+    if omega.ndim != 2 or omega.shape[1] != Q.shape[1]:
+        raise ValueError(f"expected directions omega [r, d] with d = {Q.shape[1]}, got {omega.shape}")
+    r, root, kept = len(omega), scale**0.5, ("m", "l", "O_parts")
+    memory.tensors["omega"] = omega.astype(scale.dtype)
+    for name, shape in zip(kept, ((r,), (r,), (r, V.shape[1])), strict=True):
+        memory.reserve(name, shape, scale.dtype)
+    with memory.kernel("keys"):
+        omega = memory.load("omega")  # [r, d]
+        state = online_softmax.identity(r, V.shape[1], scale.dtype)
+        memory.hold(**dict(zip(kept, state, strict=True)))
+        for cols in tiles(len(K), Bc):
+            F_j = log_features(root * memory.load("K", cols), omega)  # [Bc, r]
+            memory.hold(F_j=F_j)
+            state = online_softmax.update(state, F_j.T, memory.load("V", cols))
+        for name, tile in zip(kept, state, strict=True):
+            memory.store(name, tile)
+    with memory.kernel("queries"):
+        omega, m, l, O_parts = (memory.load(name) for name in ("omega", *kept))  # [r, d], [r], [r], [r, dv]
+        for rows in tiles(len(Q), Br):
+            F_i = log_features(root * memory.load("Q", rows), omega) + m  # [Br, r]
+            W_i = np.exp(F_i - F_i.max(-1, keepdims=True))  # [Br, r]
+            memory.hold(W_i=W_i)
+            memory.store("O", W_i @ O_parts / (W_i @ l)[:, None], rows)
+    return memory.tensors["O"]
+
+
+def directions(r, d, seed=0):
+    """r random directions [r, d] float64: each a standard normal vector, at right angles to the others of its d."""
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for _ in range(-(-r // d)):
+        basis, R = np.linalg.qr(rng.normal(size=(d, d)))  # [d, d] both
+        lengths = np.linalg.norm(rng.normal(size=(d, d)), axis=1)  # [d]
+        blocks.append((basis * np.sign(np.diag(R))).T * lengths[:, None])
+    return np.concatenate(blocks)[:r]
+
+
+def features(X, omega):
+    """Positive random features phi(X) [N, r] of vectors X [N, d]: phi(x) phi(y) is exp(x y), on average over omega.
+
+    Source: Choromanski et al. 2020, lemma 1.
+    """
+    return np.exp(log_features(X, omega)) / len(omega) ** 0.5
+
+
+def log_features(X, omega):
+    """log(phi(X)) [N, r], but for the constant 1/sqrt(r): the exponential of a large one would overflow."""
+    return X @ omega.T - (X * X).sum(-1, keepdims=True) / 2
+
+
+def sampled(Q, K, V, n, Br, *, seed=0, scale=None, memory=None):
+    """n keys drawn once, without a look at the queries; every query attends to these and to no others."""
+    memory, scale = _prepare(Q, K, V, Br, n, scale, memory)
+    if n > len(K):
+        raise ValueError(f"cannot draw {n} different keys from {len(K)}")
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(K))[:n])  # [n]
+    with memory.kernel("program"):
+        K_j, V_j = memory.load("K", chosen), memory.load("V", chosen)  # [n, d], [n, dv]
+        for rows in tiles(len(Q), Br):
+            S_ij = scale * (memory.load("Q", rows) @ K_j.T)  # [Br, n]
+            memory.hold(S_ij=S_ij)
+            memory.store("O", safe_softmax.safe(S_ij) @ V_j, rows)
+    return memory.tensors["O"]
+
+
+def _prepare(Q, K, V, Br, Bc, scale, memory):
+    """What tiling prepares, without the room for lse: no road here writes it."""
+    memory, scale, _ = tiling.prepare(Q, K, V, Br, Bc, False, scale, memory)
+    del memory.tensors["lse"]
+    return memory, scale
+
+
+def _at_least(least, name, value):
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,64 @@
+"""How long work takes when bytes and arithmetic flow side by side: the slower of the two clocks decides.
+
+Source: Williams, Waterman and Patterson 2009, "Roofline".
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.reference import standard_attention
+from flashlab.reference.tiling import fa2_traffic
+
+# numpy has no float8; what counts here is that it takes one byte
+DTYPES = {"float8": np.dtype(np.int8), "float16": np.dtype(np.float16), "float32": np.dtype(np.float32)}
+
+
+class Work(NamedTuple):
+    """What an operation asks for: FLOPs, bytes to and from DRAM, exponentials."""
+
+    flops: float
+    nbytes: float
+    exps: float = 0
+
+
+def seconds(flops, nbytes, flop_rate, byte_rate):
+    """The least time for ``flops`` operations and ``nbytes`` bytes, at so many of each a second."""
+    return max(flops / flop_rate, nbytes / byte_rate)
+
+
+def intensity(work) -> float:
+    """FLOPs for each byte that is moved."""
+    return work.flops / work.nbytes
+
+
+def reachable(work, flop_rate, byte_rate) -> float:
+    """FLOPs a second of this work where ``seconds`` is the whole truth: the height of the roof above its intensity."""
+    return work.flops / seconds(work.flops, work.nbytes, flop_rate, byte_rate)
+
+
+def attention(N, d, dtype="float16", Br=128) -> dict[str, Work]:
+    """What attention forward asks for, one head without mask: three kernels, their sum, and one fused kernel.
+
+    FLOPs are those of the matrix products, as the papers count them; only the softmax by itself, which has none, is
+    booked with 5 operations an entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile
+    of Br queries and reads all keys and values for it: that is what the program asks for, before any cache. "fused,
+    read once" is the least that any kernel can move.
+
+    Source: FlashAttention, algorithm 0; FlashAttention-2, algorithm 1.
+    """
+    size = DTYPES[dtype].itemsize
+    kernels = {name: kernel.bytes(N, d, size) for name, kernel in standard_attention.passes().items()}
+    product, whole = 2 * N * N * d, 4 * N * N * d
+
+    def fused(Br):
+        return Work(whole, sum(fa2_traffic(N, N, d, Br, Br, dtype=DTYPES[dtype]).values()), N * N)
+
+    return {
+        "QKᵀ": Work(product, kernels["scores"]),
+        "softmax": Work(5 * N * N, kernels["softmax"], N * N),
+        "PV": Work(product, kernels["output"]),
+        "standard": Work(whole, sum(kernels.values()), N * N),
+        "fused": fused(Br),
+        "fused, read once": fused(N),
+    }

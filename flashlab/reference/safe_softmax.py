@@ -1,0 +1,96 @@
+"""Softmax, naive and safe, and what each reads and writes when a row does not fit into fast memory."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+def naive(x):
+    """exp(x) / sum(exp(x)) along the last axis, as the formula stands: overflows where the safe one does not.
+
+    x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
+    """
+    e = np.exp(x)  # [..., N]
+    return e / e.sum(-1, keepdims=True)
+
+
+def safe(x):
+    """Softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
+
+    x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
+    A row of nothing but -inf (every key masked) gives zeros.
+    """
+    m = x.max(-1, keepdims=True, initial=-np.inf)  # [..., 1]
+    e = np.exp(x - np.where(m == -np.inf, 0, m))  # [..., N]
+    l = e.sum(-1, keepdims=True)  # [..., 1]
+    return e / np.where(l == 0, 1, l)
+
+
+def lse(x):
+    """log(sum(exp(x))) along the last axis, in natural logarithms, with the maximum subtracted and added back.
+
+    x: [..., N] of any floating dtype; the result [...] has it too. A row of nothing but -inf gives -inf.
+    """
+    m = x.max(-1, initial=-np.inf)  # [...]
+    m_safe = np.where(m == -np.inf, 0, m)  # [...]
+    l = np.exp(x - m_safe[..., None]).sum(-1)  # [...]
+    return np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l))).astype(x.dtype)
+
+
+def shifted(x, c):
+    """exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
+
+    x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number, or one for each row [..., 1].
+    max(x) is one choice of many.
+    Returns e [..., N], l [..., 1] and P [..., N].
+    """
+    e = (x - c).exp()  # [..., N]
+    l = e.sum(-1, keepdim=True)  # [..., 1]
+    return e, l, e / l
+
+
+class Window(NamedTuple):
+    """Where exp leaves a dtype: it is 0 below ``zero``, subnormal (few digits) below ``normal``, inf above ``inf``."""
+
+    zero: float
+    normal: float
+    inf: float
+
+
+def window(info):
+    """The ``Window`` of a dtype, rounding to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
+    normal = float(info.tiny)
+    return Window(*(float(np.log(edge)) for edge in (normal * float(info.eps) / 2, normal, float(info.max))))
+
+
+def naive_streamed(x, block, memory):
+    """``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store an element.
+
+    x: one row [N]; block: elements a block; memory: a ``flashlab.machine.memory.Memory``, which books the accesses.
+    Source: Milakov and Gimelshein 2018, algorithm 1.
+    """
+    blocks = place_row(x, block, memory)
+    l = sum(np.exp(memory.load("x", b)).sum() for b in blocks)
+    for b in blocks:
+        memory.store("y", np.exp(memory.load("x", b)) / l, b)
+    return memory.tensors["y"]
+
+
+def safe_streamed(x, block, memory):
+    """``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store an element.
+
+    Arguments as ``naive_streamed``. Source: Milakov and Gimelshein 2018, algorithm 2.
+    """
+    blocks = place_row(x, block, memory)
+    m = max(memory.load("x", b).max() for b in blocks)
+    l = sum(np.exp(memory.load("x", b) - m).sum() for b in blocks)
+    for b in blocks:
+        memory.store("y", np.exp(memory.load("x", b) - m) / l, b)
+    return memory.tensors["y"]
+
+
+def place_row(x, block, memory):
+    """Put a row x [N] into slow memory, with room for its softmax y; returns the slices of its blocks."""
+    memory.place(x=x)
+    memory.reserve("y", x.shape, x.dtype)
+    return [slice(start, start + block) for start in range(0, len(x), block)]

@@ -1,0 +1,216 @@
+"""Attention as it was before FlashAttention: one kernel a step, and every step's N x N result in slow memory.
+
+Each kernel loads its operands, computes, and stores its result; the next kernel cannot see what was in fast memory and
+loads it again. Rows pass in bands of Br, so fast memory holds one band and at most one thin matrix, and every operand
+crosses once: no real kernel moves less. ``passes`` is the same bill as a closed form.
+
+Source: FlashAttention, Algorithms 0 and 3; mask and dropout as in its Algorithms 2 and 4. As in the frameworks of its
+time, the scale is folded into the product, the mask makes a new matrix, and dropout leaves one byte an element.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine.memory import Memory
+from flashlab.reference import safe_softmax
+from flashlab.reference.dropout import Dropout
+from flashlab.reference.tiling import tiles
+
+
+def forward(Q, K, V, *, causal=False, mask=None, scale=None, dropout=0.0, seed=0, Br=None, memory=None):
+    """O = dropout(softmax(scale * Q K^T)) V of one head, in three to five kernels.
+
+    Args:
+        Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype. Everything stored has it;
+            float16 is computed in float32.
+        causal: query i sees keys j <= i + Nk - Nq.
+        mask: boolean [Nk] or [Nq, Nk], True where a key is seen. It is loaded too, a byte an element.
+        scale: factor on the scores, 1/sqrt(d) if None.
+        dropout: probability with which a weight becomes 0; the others are divided by 1 - dropout.
+        seed: of the ``Dropout``, whose mask does not depend on Br.
+        Br: rows of a band, all of them if None. It changes no number and no byte.
+        memory: a ``Memory`` that books the traffic, a fresh one if None. What ``backward`` needs stays in it.
+
+    Returns:
+        O [Nq, dv]. A row that sees no key has O = 0.
+
+    Raises:
+        TypeError, ValueError: dtypes or shapes that do not match, or a dropout outside [0, 1).
+    """
+    memory, scale, bands = _prepare(Q, K, V, mask, scale, Br, memory)
+    _product(memory, "scores", "S", "Q", "K", bands, scale, transpose=True)
+    S, P = "S", "P"
+    if causal or mask is not None:
+        S = "S_masked"
+        _mask(memory, bands, causal, mask is not None)
+    _softmax(memory, bands, S)
+    if dropout:
+        P = "P_dropped"
+        _dropout(memory, bands, Dropout(dropout, seed))
+    _product(memory, "output", "O", P, "V", bands)
+    return memory.tensors["O"]
+
+
+def backward(dO, memory, *, scale=None, dropout=0.0, Br=None):
+    """Gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
+
+    dO: [Nq, dv]; scale, dropout, Br: as ``forward`` had them. Returns (dQ, dK, dV), shaped and typed as Q, K, V.
+
+    The mask has no kernel: where a score was masked P is 0, and so is dS.
+
+    Raises: ValueError where ``memory`` comes from no forward pass, or from one with and this one without dropout.
+    """
+    if "O" not in memory.tensors or dO.shape != memory.tensors["O"].shape:
+        raise ValueError(f"expected the memory of a forward pass and dO of the shape of its O, got dO {dO.shape}")
+    if bool(dropout) != ("Z" in memory.tensors):
+        had = "with" if "Z" in memory.tensors else "without"
+        raise ValueError(f"forward ran {had} dropout, got dropout = {dropout}")
+    Q, K, V, P = (memory.tensors[name] for name in "QKVP")
+    P_used, dP_used = ("P_dropped", "dP_dropped") if dropout else ("P", "dP")  # what V was multiplied with
+    scale, bands = _scale(Q, scale), _bands(Q, Br)
+    memory.place(dO=dO)
+    for name, like in {"dQ": Q, "dK": K, "dV": V, "dP": P, dP_used: P, "dS": P}.items():
+        memory.reserve(name, like.shape, like.dtype)
+    _transposed_product(memory, "dV", P_used, "dO", bands)
+    _product(memory, "dP", dP_used, "dO", "V", bands, transpose=True)
+    if dropout:
+        _dropout_backward(memory, bands, dropout)
+    _softmax_backward(memory, bands)
+    _product(memory, "dQ", "dQ", "dS", "K", bands, scale)
+    _transposed_product(memory, "dK", "dS", "Q", bands, scale)
+    return memory.tensors["dQ"], memory.tensors["dK"], memory.tensors["dV"]
+
+
+class Passes(NamedTuple):
+    """How often a kernel loads or stores a matrix of each kind."""
+
+    square: int  # N x N, of the inputs' dtype
+    thin: int  # N x d, of the inputs' dtype
+    byte: int = 0  # N x N, one byte an element: the dropout mask
+
+    def bytes(self, N, d, itemsize=2):
+        """What that comes to for one head, at ``itemsize`` bytes a number (2 for float16)."""
+        return itemsize * (self.square * N * N + self.thin * N * d) + self.byte * N * N
+
+
+FORWARD = {
+    "scores": Passes(1, 2),  # load Q, K; store S
+    "mask": Passes(2, 0),  # load S; store S_masked
+    "softmax": Passes(2, 0),  # load S; store P
+    "dropout": Passes(2, 0, 1),  # load P; store P_dropped, Z
+    "output": Passes(1, 2),  # load P, V; store O
+}
+BACKWARD = {
+    "dV": Passes(1, 2),  # load P, dO; store dV
+    "dP": Passes(1, 2),  # load dO, V; store dP
+    "dropout backward": Passes(2, 0, 1),  # load dP_dropped, Z; store dP
+    "softmax backward": Passes(3, 0),  # load P, dP; store dS
+    "dQ": Passes(1, 2),  # load dS, K; store dQ
+    "dK": Passes(1, 2),  # load dS, Q; store dK
+}
+
+
+def passes(*, mask=False, dropout=False, backward=False) -> dict[str, Passes]:
+    """The passes of each kernel for N queries, N keys, and a mask that is computed and not loaded."""
+    runs = {"mask": mask, "dropout": dropout, "dropout backward": dropout}
+    kernels = FORWARD | (BACKWARD if backward else {})
+    return {name: kernel for name, kernel in kernels.items() if runs.get(name, True)}
+
+
+def moved(N, d, itemsize=2, *, mask=False, dropout=False, backward=False) -> int:
+    """Bytes that one head moves: ``passes``, added up."""
+    kernels = passes(mask=mask, dropout=dropout, backward=backward)
+    return sum(kernel.bytes(N, d, itemsize) for kernel in kernels.values())
+
+
+def _product(memory, kernel, C, A, B, bands, factor=1, transpose=False):
+    """C = factor * A B, or factor * A B^T: the thin matrix B stays in fast memory, bands of A pass by."""
+    with memory.kernel(kernel):
+        right = memory.load(B).T if transpose else memory.load(B)
+        for rows in bands:
+            C_i = factor * (memory.load(A, rows) @ right)  # [Br, columns of C]
+            memory.hold(**{C: C_i})
+            memory.store(C, C_i, rows)
+
+
+def _transposed_product(memory, C, A, B, bands, factor=1):
+    """C = factor * A^T B, a thin matrix: it stays in fast memory while bands of A and B pass by."""
+    with memory.kernel(C):
+        total = 0  # [Nk, columns of B]
+        for rows in bands:
+            total = total + memory.load(A, rows).T @ memory.load(B, rows)
+            memory.hold(**{C: total})
+        memory.store(C, factor * total)
+
+
+def _mask(memory, bands, causal, given):
+    Nq, Nk = memory.tensors["S"].shape
+    memory.reserve("S_masked", (Nq, Nk), memory.tensors["S"].dtype)
+    seen = np.tri(Nq, Nk, Nk - Nq, dtype=bool) if causal else np.ones((Nq, Nk), bool)  # made of indices, not loaded
+    with memory.kernel("mask"):
+        if given:
+            seen = seen & memory.load("mask")
+        for rows in bands:
+            memory.store("S_masked", np.where(seen[rows], memory.load("S", rows), -np.inf), rows)
+
+
+def _softmax(memory, bands, S):
+    with memory.kernel("softmax"):
+        for rows in bands:
+            memory.store("P", safe_softmax.safe(memory.load(S, rows)), rows)
+
+
+def _dropout(memory, bands, dropout):
+    P = memory.tensors["P"]
+    memory.reserve("P_dropped", P.shape, P.dtype)
+    memory.reserve("Z", P.shape, np.uint8)  # 1 where a weight is kept
+    with memory.kernel("dropout"):
+        for rows in bands:
+            P_i = memory.load("P", rows)  # [Br, Nk]
+            Z_i = dropout.tile(rows, slice(0, P.shape[1]), P_i.dtype.type)  # [Br, Nk]
+            memory.store("P_dropped", P_i * Z_i, rows)
+            memory.store("Z", Z_i > 0, rows)
+
+
+def _dropout_backward(memory, bands, dropout):
+    with memory.kernel("dropout backward"):
+        for rows in bands:
+            dP_i, Z_i = memory.load("dP_dropped", rows), memory.load("Z", rows)  # [Br, Nk] both
+            memory.store("dP", dP_i * Z_i / dP_i.dtype.type(1 - dropout), rows)
+
+
+def _softmax_backward(memory, bands):
+    with memory.kernel("softmax backward"):
+        for rows in bands:
+            P_i, dP_i = memory.load("P", rows), memory.load("dP", rows)  # [Br, Nk] both
+            memory.store("dS", P_i * (dP_i - (P_i * dP_i).sum(-1, keepdims=True)), rows)
+
+
+def _prepare(Q, K, V, mask, scale, Br, memory):
+    if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
+        raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
+    if len({Q.dtype, K.dtype, V.dtype}) > 1:
+        raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
+    bands = _bands(Q, Br)
+    memory = Memory() if memory is None else memory
+    memory.place(Q=Q, K=K, V=V)
+    shape = len(Q), len(K)
+    for name in ("S", "P"):
+        memory.reserve(name, shape, Q.dtype)
+    memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
+    if mask is not None:
+        if mask.dtype != bool or mask.shape not in (shape[1:], shape):
+            raise ValueError(f"expected a boolean mask [Nk] or [Nq, Nk] = {shape}, got {mask.dtype} {mask.shape}")
+        memory.tensors["mask"] = mask
+    return memory, _scale(Q, scale), bands
+
+
+def _scale(Q, scale):
+    return np.result_type(Q.dtype, np.float32).type(Q.shape[1] ** -0.5 if scale is None else scale)
+
+
+def _bands(Q, Br):
+    if Br is not None and Br < 1:
+        raise ValueError(f"a band needs at least one row, got Br = {Br}")
+    return tiles(len(Q), Br or max(len(Q), 1))

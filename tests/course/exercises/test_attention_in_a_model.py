@@ -1,0 +1,89 @@
+"""The exercises of lesson 13 accept right solutions however they are written, and tell each mistake by its name."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which is for Linux")
+
+from flashlab.course.check import find, solution  # noqa: E402
+from flashlab.course.judge import first_failure  # noqa: E402
+from flashlab.kernels import flash_attention  # noqa: E402
+from flashlab.machine.hardware import CARDS  # noqa: E402
+from flashlab.models import kv_cache  # noqa: E402
+from flashlab.models.kept import dense_bytes, longest  # noqa: E402
+
+
+def forward_by_views(self, x):
+    B, N, d_model = x.shape
+    d = d_model // self.num_heads
+    Q = self.q_proj(x).view(B, N, self.num_heads, d).permute(0, 2, 1, 3)
+    K = self.k_proj(x).view(B, N, self.num_kv_heads, d).permute(0, 2, 1, 3)
+    V = self.v_proj(x).view(B, N, self.num_kv_heads, d).permute(0, 2, 1, 3)
+    return self.o_proj(self.attention(Q, K, V, causal=self.causal).permute(0, 2, 1, 3).reshape(B, N, d_model))
+
+
+def forward_head_by_head(self, x):
+    d, shared = x.shape[-1] // self.num_heads, self.num_heads // self.num_kv_heads
+    q, k, v = (proj(x).split(d, -1) for proj in (self.q_proj, self.k_proj, self.v_proj))
+    heads = [
+        self.attention(q[h][:, None], k[h // shared][:, None], v[h // shared][:, None], causal=self.causal)[:, 0]
+        for h in range(self.num_heads)
+    ]
+    return self.o_proj(torch.cat(heads, -1))
+
+
+def forward_without_the_kernel(self, x):
+    q, k, v = (proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj))
+    d = x.shape[-1] // self.num_heads
+    q, k, v = (y.reshape(*x.shape[:2], -1, d) for y in (q, k, v))
+    k, v = (y.repeat_interleave(self.num_heads // self.num_kv_heads, 2) for y in (k, v))
+    S = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(d)
+    if self.causal:
+        S = S + torch.full_like(S, -torch.inf).triu(1)
+    return F.linear(torch.einsum("bhij,bjhd->bihd", S.softmax(-1), v).flatten(2), self.o_proj.weight)
+
+
+def step_as_a_tuple(Q, K, V, past_K, past_V):
+    K, V = torch.concatenate((past_K, K), -2), torch.concatenate((past_V, V), -2)
+    return flash_attention(Q, K, V, causal=True), K, V
+
+
+def step_into_room_set_aside(Q, K, V, past_K, past_V):
+    N, n = past_K.shape[2], K.shape[2]
+    grown = [x.new_empty(*x.shape[:2], N + n, x.shape[3]) for x in (K, V)]
+    for room, past, new in zip(grown, (past_K, past_V), (K, V), strict=True):
+        room[:, :, :N], room[:, :, N:] = past, new
+    return kv_cache.Step(flash_attention(Q, *grown, causal=True), *grown)
+
+
+def step_with_a_mask(Q, K, V, past_K, past_V):
+    K, V = torch.cat([past_K, K], 2), torch.cat([past_V, V], 2)
+    n, N = Q.shape[2], K.shape[2]
+    seen = torch.ones(n, N, dtype=torch.bool, device=Q.device).tril(N - n)
+    return F.scaled_dot_product_attention(Q, K, V, attn_mask=seen, enable_gqa=True), K, V
+
+
+RIGHT = {
+    "attention_in_a_model.forward": [forward_by_views, forward_head_by_head, forward_without_the_kernel],
+    "attention_in_a_model.step": [step_as_a_tuple, step_into_room_set_aside, step_with_a_mask],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    assert first_failure(find(name), solution) is None
+
+
+def test_answers_are_what_the_course_counts():
+    tokens = [longest(CARDS[f"A100 {GB} GB"].dram_bytes, dense_bytes, d=64, heads=16, itemsize=2) for GB in (40, 80)]
+    assert abs(tokens[1] / tokens[0] - find("attention_in_a_model.doubling").answer) < 0.01
+    token = kv_cache.nbytes(1, layers=32, kv_heads=8, d=128)
+    assert token == 1024 * find("attention_in_a_model.cache").answer
+
+
+def test_a_solution_that_is_a_method_is_shown_at_the_margin(capsys):
+    solution("attention_in_a_model.forward", sure=True)
+    assert capsys.readouterr().out.lstrip().startswith("def forward(self, x):\n    ")

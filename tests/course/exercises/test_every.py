@@ -1,0 +1,54 @@
+"""What holds for every exercise: the reference is right, each mistake is told by name, answers are explained."""
+
+import time
+
+import pytest
+
+from flashlab.course.check import check
+from flashlab.course.exercise import Exercise, every
+from flashlab.kernels import INTERPRETED, triton
+
+EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise)}
+QUESTIONS = {name: it for name, it in every().items() if name not in EXERCISES}
+MISTAKES = {f"{name}: {mistake.says}": (name, mistake) for name, it in EXERCISES.items() for mistake in it.mistakes}
+SLOWEST = 3.0  # seconds of CPU that a check of a right answer may take
+
+
+def said(capsys, name, attempt):
+    check(name, attempt)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_reference_is_right_and_quickly_checked(name, capsys):
+    begun = time.process_time()
+    assert said(capsys, name, EXERCISES[name].reference).startswith(f"✓ {name}: right in all ")
+    assert time.process_time() - begun < SLOWEST
+
+
+def stub(*args):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_stub_is_not_attempted(name, capsys):
+    attempt = triton.jit(stub) if hasattr(EXERCISES[name].reference, "fn") else stub  # a kernel
+    assert said(capsys, name, attempt).startswith(f"○ {name}: not attempted")
+
+
+@pytest.mark.parametrize("name, mistake", MISTAKES.values(), ids=MISTAKES)
+def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys):
+    if EXERCISES[name].launch and not INTERPRETED:
+        pytest.skip("a GPU does not stop a kernel that reads behind the end")
+    text = said(capsys, name, mistake.function(EXERCISES[name].reference))
+    assert text.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in text
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_right_answer_is_explained_and_a_wrong_one_too(name, capsys):
+    question = QUESTIONS[name]
+    assert said(capsys, name, ...).startswith(f"○ {name}: not answered")
+    assert said(capsys, name, question.answer).startswith(f"✓ {name}: {question.answer}. {question.because}")
+    for wrong, why in question.wrong:
+        assert said(capsys, name, wrong) == f"✗ {name}: not {wrong}. {why}\n"
+    assert said(capsys, name, "no idea at all").startswith(f"✗ {name}: not 'no idea at all'")

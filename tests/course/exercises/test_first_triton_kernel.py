@@ -1,0 +1,91 @@
+"""The exercises of lesson 10 accept right kernels however they are written, and tell each mistake by its name."""
+
+import pytest
+
+from flashlab.course.check import check, find
+from flashlab.course.judge import first_failure
+from flashlab.kernels import tl, triton
+
+
+@triton.jit
+def stub(x, y, z, N, Bc: tl.constexpr):
+    raise NotImplementedError
+
+
+@triton.jit
+def add_with_pointers(x, y, z, N, Bc: tl.constexpr):
+    at = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + at, at < N, 0.0), at < N)
+
+
+@triton.jit
+def add_backwards(x, y, z, N, Bc: tl.constexpr):
+    at = N - 1 - tl.program_id(0) * Bc - tl.arange(0, Bc)
+    tl.store(z + at, tl.load(y + at, mask=at >= 0) + tl.load(x + at, mask=at >= 0), mask=at >= 0)
+
+
+@triton.jit
+def add_one_by_one(x, y, z, N, Bc: tl.constexpr):
+    start = tl.program_id(0) * Bc
+    for at in range(start, tl.minimum(start + Bc, N)):
+        tl.store(z + at, tl.load(x + at) + tl.load(y + at))
+
+
+@triton.jit
+def softmax_in_base_2(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
+    i, at = tl.program_id(0), tl.arange(0, Bc)
+    S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
+    m = tl.maximum(tl.max(S, 0), -1e38)
+    P = tl.exp2((S - m) * 1.4426950408889634)
+    tl.store(y + i * y_stride + at, P / tl.maximum(tl.sum(P, 0), 1e-30), mask=at < N)
+
+
+@triton.jit
+def softmax_by_lse(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
+    i, at = tl.program_id(0), tl.arange(0, Bc)
+    S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
+    m = tl.max(S, 0)
+    if m == -float("inf"):
+        tl.store(y + i * y_stride + at, tl.zeros([Bc], tl.float32), mask=at < N)
+    else:
+        tl.store(y + i * y_stride + at, tl.exp(S - m - tl.log(tl.sum(tl.exp(S - m), 0))), mask=at < N)
+
+
+@triton.jit
+def softmax_element_by_element(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
+    i = tl.program_id(0)
+    m = -float("inf")
+    l = 0.0
+    for at in range(N):
+        m = tl.maximum(m, tl.load(x + i * x_stride + at))
+    if m == -float("inf"):
+        m = 0.0
+    for at in range(N):
+        l += tl.exp(tl.load(x + i * x_stride + at) - m)
+    for at in range(N):
+        tl.store(y + i * y_stride + at, tl.exp(tl.load(x + i * x_stride + at) - m) / tl.where(l == 0, 1.0, l))
+
+
+RIGHT = {
+    "first_triton_kernel.add": [add_with_pointers, add_backwards, add_one_by_one],
+    "first_triton_kernel.softmax_row": [softmax_in_base_2, softmax_by_lse, softmax_element_by_element],
+}
+
+
+@pytest.mark.parametrize(
+    "name, kernel",
+    [(name, right) for name in RIGHT for right in RIGHT[name]],
+    ids=lambda it: getattr(it, "__name__", it),
+)
+def test_a_right_kernel_passes_however_it_is_written(name, kernel):
+    assert first_failure(find(name), kernel) is None
+
+
+def test_a_stub_is_not_attempted(capsys):
+    check("first_triton_kernel.add", stub)
+    assert capsys.readouterr().out.startswith("○ first_triton_kernel.add: not attempted")
+
+
+def test_a_function_that_is_no_kernel_is_told_so(capsys):
+    check("first_triton_kernel.add", lambda *args: None)
+    assert "put @triton.jit above the def" in capsys.readouterr().out

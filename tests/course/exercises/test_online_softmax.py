@@ -1,0 +1,91 @@
+"""The exercises of lesson 04 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.course.check import find
+from flashlab.course.judge import first_failure
+from flashlab.reference import online_softmax
+
+
+def update_by_merging(state, S_ij, V_j):
+    """One key at a time."""
+    for s, v in zip(S_ij.T, V_j, strict=True):
+        state = online_softmax.merge(
+            state, online_softmax.State(s, np.where(s == -np.inf, 0, 1), np.where(s == -np.inf, 0, 1)[:, None] * v)
+        )
+    return state
+
+
+def update_in_base_2(state, S_ij, V_j):
+    log2e = np.float32(np.log2(np.e))
+    m = np.maximum(state.m, S_ij.max(-1))
+    safe = np.nan_to_num(m, neginf=0)
+    alpha, P = np.exp2((state.m - safe) * log2e), np.exp2((S_ij - safe[:, None]) * log2e)
+    return online_softmax.State(m, state.l * alpha + P.sum(1), state.O * alpha[:, None] + P @ V_j)
+
+
+def update_in_torch(state, S_ij, V_j):
+    m_i, l_i, O_i = (torch.tensor(part) for part in state)
+    S, V = torch.tensor(S_ij), torch.tensor(V_j)
+    m = torch.maximum(m_i, S.amax(1))
+    safe = torch.where(m.isinf(), torch.zeros_like(m), m)
+    alpha, P = (m_i - safe).exp(), (S - safe[:, None]).exp()
+    return m, alpha * l_i + P.sum(1), alpha[:, None] * O_i + P @ V
+
+
+def merge_row_by_row(a, b):
+    rows = []
+    for ma, la, Oa, mb, lb, Ob in zip(*a, *b, strict=True):
+        m = max(ma, mb)
+        wa, wb = (0 if part == -np.inf else np.exp(part - m) for part in (ma, mb))
+        rows.append((m, wa * la + wb * lb, wa * Oa + wb * Ob))
+    return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+def merge_by_sigmoid(a, b):
+    """The weight of each side as a softmax of the two maxima."""
+    m = np.logaddexp(a.m, b.m)
+    m = np.where(np.isinf(m), 0, m)
+    wa, wb = np.exp(a.m - m), np.exp(b.m - m)
+    top = np.maximum(a.m, b.m)
+    undo = np.exp(m - np.where(np.isinf(top), 0, top))
+    return online_softmax.State(
+        top, (wa * a.l + wb * b.l) * undo, (wa[:, None] * a.O + wb[:, None] * b.O) * undo[:, None]
+    )
+
+
+def merge_in_torch(a, b):
+    (ma, la, Oa), (mb, lb, Ob) = ([torch.tensor(part) for part in side] for side in (a, b))
+    m = torch.maximum(ma, mb)
+    wa, wb = ((x - m.nan_to_num(neginf=0)).exp() for x in (ma, mb))
+    return m, wa * la + wb * lb, wa[:, None] * Oa + wb[:, None] * Ob
+
+
+def finish_by_dividing_where_it_can(state):
+    O = np.divide(state.O, state.l[:, None], out=np.zeros_like(state.O), where=state.l[:, None] > 0)
+    return O, state.m + np.log(state.l)
+
+
+def finish_row_by_row(state):
+    rows = [(O / l, m + np.log(l)) if l else (0 * O, -np.inf) for m, l, O in zip(*state, strict=True)]
+    return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+def finish_in_torch(state):
+    m, l, O = (torch.tensor(part) for part in state)
+    return (O / l[:, None]).nan_to_num(), m + l.log()
+
+
+RIGHT = {
+    "online_softmax.update": [update_by_merging, update_in_base_2, update_in_torch],
+    "online_softmax.merge": [merge_row_by_row, merge_by_sigmoid, merge_in_torch],
+    "online_softmax.finish": [finish_by_dividing_where_it_can, finish_row_by_row, finish_in_torch],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    with np.errstate(all="ignore"):
+        assert first_failure(find(name), solution) is None

@@ -1,0 +1,63 @@
+"""The exercises of lesson 05 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.course import data
+from flashlab.course.check import find
+from flashlab.course.judge import first_failure
+from flashlab.machine import costs
+from flashlab.reference import roads_not_taken, standard_attention
+from flashlab.reference.attention import attention
+
+
+def reach_key_by_key(start, stop, w, N):
+    seen = [j for j in range(N) if any(abs(i - j) <= w for i in range(start, stop))]
+    return seen[0], seen[-1] + 1
+
+
+def reach_by_clipping(start, stop, w, N):
+    return tuple(np.clip([start - w, stop + w], 0, N))
+
+
+def reach_in_branches(start, stop, w, N):
+    first = start - w if start > w else 0
+    last = stop + w if stop < N - w else N
+    return first, last
+
+
+def features_row_by_row(X, omega):
+    return np.array([[np.exp(w @ x - x @ x / 2) for w in omega] for x in X]) / np.sqrt(len(omega))
+
+
+def features_in_torch(X, omega):
+    X, omega = torch.tensor(X), torch.tensor(omega)
+    return torch.exp(X @ omega.T - X.square().sum(1, keepdim=True) / 2) / len(omega) ** 0.5
+
+
+def features_by_completing_the_square(X, omega):
+    """w x - x x / 2 is (w w - |w - x|^2) / 2."""
+    apart = ((X[:, None] - omega) ** 2).sum(-1)  # [N, r]
+    return np.exp(((omega * omega).sum(-1) - apart) / 2) / len(omega) ** 0.5
+
+
+RIGHT = {
+    "roads_not_taken.reach": [reach_key_by_key, reach_by_clipping, reach_in_branches],
+    "roads_not_taken.features": [features_row_by_row, features_in_torch, features_by_completing_the_square],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    assert first_failure(find(name), solution) is None
+
+
+def test_answers_are_what_the_memory_counts():
+    Q, K, V = data.load("alice").head()
+    exact = attention(Q, K, V)
+    standard = costs.bill(standard_attention.forward, Q, K, V, Br=32, exact=exact)
+    rows = costs.bill(roads_not_taken.row_by_row, Q, K, V, Bc=64, exact=exact)
+    near = costs.bill(roads_not_taken.gathered, Q, K, V, roads_not_taken.window(16), exact=exact)
+    assert round(rows.moved / standard.moved) == find("roads_not_taken.rows").answer
+    assert round(near.moved / standard.moved, 2) == find("roads_not_taken.share").answer

@@ -1,0 +1,43 @@
+"""The exercises of lesson 02 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+
+from flashlab.course.check import find
+from flashlab.course.judge import first_failure
+from flashlab.machine.memory import Memory
+from flashlab.reference import standard_attention
+
+NAME = "standard_attention.bytes_moved"
+
+
+def by_the_table(N, d, itemsize, mask, dropout):
+    return standard_attention.moved(N, d, itemsize, mask=mask, dropout=dropout)
+
+
+def by_counting(N, d, itemsize, mask, dropout):
+    Q = np.ones((N, d), {1: np.float16, 2: np.float16, 4: np.float32}[itemsize])
+    memory = Memory()
+    standard_attention.forward(Q, Q, Q, causal=mask, dropout=0.5 * dropout, memory=memory)
+    Z = memory.bytes["store", "Z"]
+    return (memory.moved - Z) * itemsize // Q.itemsize + Z
+
+
+def kernel_by_kernel(N, d, itemsize, mask, dropout):
+    square, thin = N * N * itemsize, N * d * itemsize
+    total = (2 * thin + square) + 2 * square + (square + 2 * thin)  # scores, softmax, output
+    if mask:
+        total += 2 * square
+    if dropout:
+        total += 2 * square + N * N
+    return float(total)
+
+
+@pytest.mark.parametrize("solution", [by_the_table, by_counting, kernel_by_kernel])
+def test_a_right_solution_passes_however_it_is_written(solution):
+    assert first_failure(find(NAME), solution) is None
+
+
+def test_answers_are_what_the_memory_counts():
+    assert find("standard_attention.passes").answer == sum(k.square for k in standard_attention.passes().values())
+    assert find("standard_attention.heads").answer == 2 * 100_000**2 / 1e9

@@ -1,0 +1,39 @@
+"""The warm-up of lesson 00 accepts right solutions however they are written, and tells each mistake by its name."""
+
+import numpy as np
+import pytest
+
+from flashlab.course.check import check, find, hint
+from flashlab.course.judge import first_failure
+
+NAME = "start_here.first"
+
+
+def by_asking_numpy(N):
+    return np.dtype(np.float16).itemsize * N**2
+
+
+def by_bits(N):
+    return N * N * 16 / 8
+
+
+def row_by_row(N):
+    return sum(2 * N for _ in range(N))
+
+
+@pytest.mark.parametrize("solution", [by_asking_numpy, by_bits, row_by_row])
+def test_a_right_solution_passes_however_it_is_written(solution):
+    assert first_failure(find(NAME), solution) is None
+
+
+def test_the_question_has_its_answer_and_its_usual_error(capsys):
+    for answer in (4, ..., 2):
+        check("start_here.twice", answer)
+    right, unanswered, wrong = capsys.readouterr().out.splitlines()
+    assert right.startswith("✓ start_here.twice: 4.") and unanswered.startswith("○ start_here.twice: not answered yet.")
+    assert wrong.startswith("✗ start_here.twice: not 2. Every row gets twice as long")
+
+
+def test_the_last_hint_is_the_solution(capsys):
+    hint(NAME, 3)
+    assert "return 2 * N * N" in capsys.readouterr().out

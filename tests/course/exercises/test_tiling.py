@@ -1,0 +1,84 @@
+"""The exercises of lesson 06 accept right solutions however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.course.check import find
+from flashlab.course.judge import first_failure
+from flashlab.reference import online_softmax
+from flashlab.reference.attention import attention
+
+
+def mask_by_loops(S_ij, rows, cols, Nq, Nk):
+    S_ij = S_ij.copy()
+    for i in range(rows.start, rows.stop):
+        for j in range(cols.start, cols.stop):
+            if Nq - i > Nk - j:
+                S_ij[i - rows.start, j - cols.start] = -np.inf
+    return S_ij
+
+
+def mask_by_cutting(S_ij, rows, cols, Nq, Nk):
+    return np.where(np.tri(Nq, Nk, Nk - Nq, dtype=bool)[rows, cols], S_ij, -np.inf)
+
+
+def mask_in_torch(S_ij, rows, cols, Nq, Nk):
+    hidden = torch.ones(Nq, Nk).triu(1 + Nk - Nq)[rows, cols].bool()
+    return torch.tensor(S_ij).masked_fill(hidden, -torch.inf)
+
+
+def inside_all_at_once(Q_i, K, V, Bc):
+    return attention(Q_i, K, V, return_lse=True)
+
+
+def inside_by_merging(Q_i, K, V, Bc):
+    state = online_softmax.identity(len(Q_i), V.shape[1])
+    for cut in range(0, len(K), Bc):
+        S_ij = (Q_i @ K[cut : cut + Bc].T) / np.float32(np.sqrt(Q_i.shape[1]))
+        part = online_softmax.update(online_softmax.identity(len(Q_i), V.shape[1]), S_ij, V[cut : cut + Bc])
+        state = online_softmax.merge(part, state)
+    return online_softmax.finish(state)
+
+
+def inside_in_torch(Q_i, K, V, Bc):
+    Q, K, V = (torch.tensor(tensor) for tensor in (Q_i, K, V))
+    S = Q @ K.T / Q.shape[1] ** 0.5
+    return S.softmax(1) @ V, S.logsumexp(1)
+
+
+def meet_by_mixing(Q_i, K_j, V_j, O_i, lse_i):
+    """The outputs of both parts, weighted."""
+    O_j, lse_j = attention(Q_i, K_j, V_j, return_lse=True)
+    lse = np.logaddexp(lse_i, lse_j)
+    share = np.exp(lse_i - np.maximum(lse, -1e30))[:, None]
+    return share * O_i + np.exp(lse_j - np.maximum(lse, -1e30))[:, None] * O_j, lse
+
+
+def meet_by_merging(Q_i, K_j, V_j, O_i, lse_i):
+    S_ij = (Q_i @ K_j.T) / np.float32(np.sqrt(Q_i.shape[1]))
+    part = online_softmax.update(online_softmax.identity(len(Q_i), V_j.shape[1]), S_ij, V_j)
+    return online_softmax.finish(online_softmax.merge(part, online_softmax.State(lse_i, 1 + 0 * O_i[:, 0], O_i)))
+
+
+def meet_with_one_more_key(Q_i, K_j, V_j, O_i, lse_i):
+    """A finished row is a key with score lse and value O."""
+    rows = []
+    for q, o, lse in zip(Q_i, O_i, lse_i, strict=True):
+        s = np.append(K_j @ q / np.sqrt(len(q)), lse)
+        p = np.exp(s - max(s.max(), -1e30))
+        rows.append((p @ np.vstack([V_j, o]) / max(p.sum(), 1e-30), s.max() + np.log(p.sum())))
+    return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+RIGHT = {
+    "tiling.mask": [mask_by_loops, mask_by_cutting, mask_in_torch],
+    "tiling.inside": [inside_all_at_once, inside_by_merging, inside_in_torch],
+    "tiling.meet": [meet_by_mixing, meet_by_merging, meet_with_one_more_key],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    with np.errstate(all="ignore"):
+        assert first_failure(find(name), solution) is None

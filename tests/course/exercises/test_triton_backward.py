@@ -1,0 +1,99 @@
+"""The exercises of lesson 12 accept right kernels however they are written, and tell each mistake by its name."""
+
+import numpy as np
+import pytest
+
+from flashlab.course import data
+from flashlab.course.check import find
+from flashlab.course.exercises import triton_backward
+from flashlab.course.judge import first_failure
+from flashlab.kernels import tl, triton
+from flashlab.reference import recomputation
+from flashlab.reference.attention import attention, attention_backward
+from tests.tools.bounds import assert_as_exact_as_plain
+
+NAMES = [f"triton_backward.{name}" for name in ("delta", "add_rows")]
+
+
+@triton.jit
+def delta_row_by_row(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
+    start, columns = tl.program_id(0) * Br, tl.arange(0, width)
+    for row in range(start, tl.minimum(start + Br, N)):
+        at = row * dv + columns
+        x = tl.load(O + at, columns < dv, 0) * tl.load(dO + at, columns < dv, 0)
+        tl.store(delta + row, tl.sum(x, 0))
+
+
+@triton.jit
+def delta_column_by_column(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
+    rows = tl.program_id(0) * Br + tl.arange(0, Br)
+    total = tl.zeros([Br], tl.float32)
+    for column in range(dv):
+        at = rows * dv + column
+        total += tl.load(O + at, rows < N, 0) * tl.load(dO + at, rows < N, 0)
+    tl.store(delta + rows, total, rows < N)
+
+
+@triton.jit
+def delta_masked_afterwards(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
+    rows = (tl.program_id(0) * Br + tl.arange(0, Br))[:, None]
+    columns = tl.arange(0, width)[None, :]
+    last = N * dv - 1
+    at = tl.minimum(rows * dv + columns, last)
+    x = tl.where((rows < N) & (columns < dv), tl.load(O + at) * tl.load(dO + at), 0)
+    tl.store(delta + rows, tl.sum(x, 1, keep_dims=True), rows < N)
+
+
+@triton.jit
+def add_transposed(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
+    St = tl.dot(K_j, Q_i.T) * scale
+    Pt = tl.where(seen.T, tl.exp(St - lse_i[None, :]), 0)
+    dSt = Pt * (tl.dot(V_j, dO_i.T) - delta_i[None, :]) * scale
+    return tl.dot(dSt, Q_i, dK_j), tl.dot(Pt, dO_i, dV_j)
+
+
+@triton.jit
+def add_in_base_2(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
+    log2_e = 1.4426950408889634
+    lse_log2 = tl.where(lse_i == -float("inf"), 0, lse_i * log2_e)
+    S = tl.where(seen, tl.dot(Q_i * scale, tl.trans(K_j)) * log2_e, -float("inf"))
+    P = tl.exp2(S - lse_log2[:, None])
+    dP = tl.dot(dO_i, tl.trans(V_j))
+    return dK_j + tl.dot(tl.trans(P * dP - P * delta_i[:, None]), Q_i * scale), dV_j + tl.dot(tl.trans(P), dO_i)
+
+
+@triton.jit
+def add_by_sums(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
+    S = tl.sum(Q_i[:, None, :] * K_j[None, :, :], 2) * scale
+    P = tl.exp(tl.where(seen, S - tl.where(seen, lse_i[:, None], 0), -float("inf")))
+    dS = P * (tl.sum(dO_i[:, None, :] * V_j[None, :, :], 2) - delta_i[:, None])
+    dK_j += tl.sum(dS[:, :, None] * Q_i[:, None, :], 0) * scale
+    dV_j += tl.sum(P[:, :, None] * dO_i[:, None, :], 0)
+    return dK_j, dV_j
+
+
+RIGHT = {
+    "triton_backward.delta": [delta_row_by_row, delta_column_by_column, delta_masked_afterwards],
+    "triton_backward.add_rows": [add_transposed, add_in_base_2, add_by_sums],
+}
+
+
+@pytest.mark.parametrize(
+    "name, kernel",
+    [(name, right) for name in RIGHT for right in RIGHT[name]],
+    ids=lambda it: getattr(it, "__name__", it),
+)
+def test_a_right_kernel_passes_however_it_is_written(name, kernel):
+    assert first_failure(find(name), kernel) is None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_loop_of_the_exercise_is_as_exact_as_lesson_08(causal):
+    Q, K, V = (x[:100] for x in data.load("alice").head())
+    dO = np.random.default_rng(0).normal(size=V.shape).astype(np.float32)
+    ours = triton_backward.key_value_gradients(triton_backward.add_tile, Q, K, V, dO, causal, block=32)
+    O, lse = attention(Q, K, V, causal=causal, return_lse=True)
+    plain = recomputation.backward(Q, K, V, O, lse, dO, 32, 32, causal=causal)[1:]
+    exact = attention_backward(*(x.astype(np.float64) for x in (Q, K, V, dO)), causal=causal)[1:]
+    for three in zip(ours, plain, exact, strict=True):
+        assert_as_exact_as_plain(*three)

@@ -1,0 +1,96 @@
+"""The doctor: known bad pairs are named, and each kind of machine hears what it can do."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flashlab.course import doctor
+from flashlab.course.doctor import Machine
+
+VERSIONS = {"numpy": "2.4.6", "torch": "2.13.0+cpu", "triton": "3.7.1"}
+LAPTOP = Machine("Linux x86_64", "3.11.7", "a CPU", 8, 16 * 10**9, None, None, VERSIONS)
+SERVER = replace(LAPTOP, gpu="NVIDIA H200", capability=(9, 0))
+MAC = replace(LAPTOP, system="Darwin arm64", versions={"numpy": "2.4.6", "torch": "2.13.0"})
+
+
+def test_a_machine_as_pinned_has_no_findings():
+    for machine in (LAPTOP, SERVER, MAC):
+        assert doctor.findings(machine) == []
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"triton": "3.6.0"}, "Triton 3.6 cannot interpret loops with numpy 2.4"),
+        ({"triton": "3.6.0", "numpy": "2.3.5"}, None),
+        ({"triton": "3.9.0"}, "no block pointers"),
+        ({"triton": "3.10.0rc1"}, "no block pointers"),
+        ({"triton": "3.8.0"}, None),
+    ],
+)
+def test_bad_pairs_are_named_and_good_ones_not(changes, says):
+    found = doctor.findings(replace(LAPTOP, versions=VERSIONS | changes))
+    assert len(found) == (says is not None) and all(says in finding for finding in found)
+
+
+def test_old_python_old_gpu_and_missing_torch_are_named():
+    assert "Python 3.9.18 is too old" in doctor.findings(replace(LAPTOP, python="3.9.18"))[0]
+    assert "this GPU has 7.5" in doctor.findings(replace(SERVER, capability=(7, 5)))[0]
+    assert "PyTorch is missing" in doctor.findings(replace(MAC, versions={"numpy": "2.4.6"}))[0]
+
+
+@pytest.mark.parametrize(
+    "machine, mode, why",
+    [
+        (LAPTOP, "interpreted", "interpreter"),
+        (SERVER, "compiled", "NVIDIA H200"),
+        (MAC, "not here", "no build for this system"),
+        (replace(LAPTOP, versions={"numpy": "2.4.6"}), "not here", "make lab"),
+    ],
+)
+def test_kernels_run_in_the_way_that_the_machine_allows(machine, mode, why):
+    assert doctor.kernels(machine)[0] == mode and why in doctor.kernels(machine)[1]
+
+
+@pytest.mark.parametrize(
+    "machine, mode",
+    [
+        (LAPTOP, "as measured"),
+        (SERVER, "compiled"),
+        (replace(SERVER, capability=(8, 0)), "as measured"),
+        (MAC, "not here"),
+    ],
+)
+def test_the_hopper_lesson_runs_its_kernels_on_hopper_only(machine, mode):
+    assert doctor.hopper(machine)[0] == mode
+
+
+def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
+    doctor.doctor(replace(SERVER, ram_bytes=None, versions=VERSIONS | {"triton": "3.6.0"}))
+    said = capsys.readouterr().out
+    assert "a CPU, 8 cores, unknown memory" in said and "GPU: NVIDIA H200" in said and "! Triton 3.6" in said
+    assert "Lessons 10 to 13: compiled" in said and "Lesson 14: compiled" in said
+
+
+def test_this_machine_is_described():
+    here = doctor.this_machine()
+    assert here.cores >= 1 and here.cpu and here.versions["numpy"] == np.__version__
+    assert (here.gpu is None) == (here.capability is None)
+
+
+def test_rates_are_positive_and_count_reads_and_writes(monkeypatch):
+    monkeypatch.setattr(doctor, "_best", lambda work, repeats: 2.0)
+    assert doctor.copy_rate(8_000_000) == 8_000_000  # read and written in 2 seconds
+    assert doctor.matmul_rate(10) == 1000  # 2 n^3 in 2 seconds
+
+
+@pytest.mark.parametrize("place", ["README.md", "notebooks/00_start_here.ipynb"])
+def test_the_maps_have_the_doctors_lessons(place):
+    text = (Path(__file__).resolve().parents[2] / place).read_text(encoding="utf-8")
+    rows = re.findall(r"^ *\"?\| (\d\d) \| \[.*?\]\((?:notebooks/)?(\w+)\.ipynb\)", text, re.MULTILINE)
+    lessons = [f"{number:02}_{name}" for number, name in enumerate(doctor.LESSONS)]
+    assert [name for _, name in rows] == lessons
+    assert [number for number, _ in rows] == [name[:2] for name in lessons]

@@ -1,0 +1,93 @@
+"""The context length figure shows what io_complexity says, for every card and size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from figures import io_complexity as figure
+from figures import style
+from figures.canvas import Canvas
+from flashlab.machine.hardware import CARDS
+from flashlab.reference import io_complexity
+
+CHOICES = {
+    "N": figure.LENGTHS,
+    "card": tuple(CARDS),
+    "batch": (1, 4, 16, 64),
+    "heads": (1, 8, 16, 32, 64),
+    "d": (64, 128, 256),
+    "dtype": tuple(figure.DTYPES),
+    "training": (False, True),
+}
+
+
+@pytest.fixture(scope="module")
+def canvas():
+    return Canvas(style.figure(9.9, 5.0), figure.build, figure.update)
+
+
+@pytest.mark.parametrize("name, fused", figure.WAYS.items())
+def test_crosses_stand_where_memory_runs_out(name, fused, canvas):
+    state = figure.State(card="H100 SXM", batch=4, d=128)
+    canvas.png(state)
+    N, nbytes = (values[0] for values in canvas.artists[f"{name} ends"][0].get_data())
+    layer = {"heads": 64, "training": True, "fused": fused}
+    assert nbytes == 80e9 and N == io_complexity.longest(80e9, 128, **layer)
+    N, seconds = (values[0] for values in canvas.artists[f"{name} ends"][1].get_data())
+    assert seconds == pytest.approx(io_complexity.flops(N, 128, **layer) / 989.4e12)
+
+
+def test_memory_of_the_fused_way_is_linear_and_time_is_quadratic_on_axes_that_compare(canvas):
+    curves = figure.trace(figure.State())
+    assert np.allclose(np.diff(np.log2(curves["fused"].nbytes)), 1)
+    assert np.allclose(np.diff(np.log2(curves["standard"].nbytes))[-5:], 2, atol=0.01)
+    for curve in curves.values():
+        assert np.allclose(np.diff(np.log2(curve.seconds)), 2)
+    decades = [np.ptp(np.log10(ax.get_ylim())) for ax in canvas.figure.axes]
+    assert decades[0] == pytest.approx(decades[1])
+
+
+def test_solid_lines_hold_only_what_fits(canvas):
+    canvas.png(figure.State())
+    for name, curve in figure.trace(figure.State()).items():
+        x, y = canvas.artists[f"{name} memory"].get_data()
+        assert x.max() == curve.longest and y.max() <= 80e9
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_every_control_may_take_all_its_values(field, canvas):
+    for value in CHOICES[field]:
+        for start in (figure.State(), figure.State(batch=64, heads=64, d=256, dtype="float32", card="T4")):
+            state = replace(start, **{field: value})
+            assert canvas.png(state).startswith(b"\x89PNG")
+            assert "runs out at" in figure.describe(state)
+
+
+def test_an_unknown_rate_is_said_and_not_guessed(canvas):
+    state = figure.State(card="B200", dtype="float32")
+    canvas.png(state)
+    assert "no float32 rate is known" in canvas.artists["unknown"].get_text()
+    assert np.isnan(canvas.artists["fused time"].get_ydata()).all()
+    assert "no float32 rate is known" in figure.describe(state)
+
+
+def test_same_state_same_picture(canvas):
+    first = canvas.png(figure.State())
+    canvas.png(figure.State(N=512, card="T4", training=False))
+    canvas.png(figure.State(card="B200", dtype="float32"))
+    assert canvas.png(figure.State()) == first
+
+
+def test_describe_has_the_numbers():
+    words = figure.describe(figure.State())
+    for part in ("A100 80 GB", "1.65 TB, too much", "28,782 tokens", "2.16 GB", "4.84 million", "18 min"):
+        assert part in words
+
+
+@pytest.mark.parametrize(
+    "seconds, said",
+    [(1e-9, "0.001 µs"), (2e-5, "20 µs"), (0.25, "250 ms"), (59, "59 s"), (3600, "1 h"), (86400 * 3, "3 days")],
+)
+def test_durations_are_said_in_the_largest_unit(seconds, said):
+    assert figure.duration(seconds) == said

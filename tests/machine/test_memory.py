@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from flashlab.machine.memory import Event, FastMemoryFull, Memory
+
+
+def test_every_byte_is_booked_under_its_tensor_and_direction():
+    memory = Memory()
+    memory.place(x=np.arange(12, dtype=np.float32).reshape(3, 4))
+    memory.reserve("y", (3, 4), np.float32)
+    memory.store("y", memory.load("x", slice(0, 2)), slice(1, 3))
+    assert memory.bytes == {("load", "x"): 32, ("store", "y"): 32}
+    assert (memory.loaded, memory.stored, memory.moved) == (32, 32, 64)
+    assert memory.events[0] == Event("load", "x", (slice(0, 2),), 32)
+
+
+def test_what_is_never_stored_is_nan():
+    memory = Memory()
+    memory.reserve("y", (2,), np.float32)
+    memory.store("y", np.ones(1, np.float32), slice(0, 1))
+    np.testing.assert_array_equal(memory.tensors["y"], [1, np.nan])
+
+
+def test_a_loaded_tile_is_a_copy():
+    memory = Memory()
+    memory.place(x=np.zeros(4))
+    memory.load("x")[:] = 7
+    assert not memory.tensors["x"].any()
+
+
+def test_half_precision_moves_two_bytes_and_computes_in_four():
+    memory = Memory()
+    memory.place(x=np.ones(8, np.float16))
+    assert memory.load("x").dtype == np.float32
+    assert memory.loaded == 16 and memory.resident == {"x": 16}
+
+
+def test_a_tile_replaces_the_previous_one_of_its_name():
+    memory = Memory()
+    memory.place(K=np.zeros((4, 2)))
+    for rows in (slice(0, 2), slice(2, 4)):
+        memory.load("K", rows)
+    assert memory.resident == {"K": 32} and memory.peak_bytes == 32
+
+
+def test_what_does_not_fit_is_named_with_its_bytes():
+    memory = Memory(sram_bytes=100)
+    memory.place(Q=np.zeros(8), K=np.zeros(8))
+    memory.load("Q")
+    with pytest.raises(FastMemoryFull, match=r"Q 64 \+ K 64 = 128 bytes, but the fast memory holds 100"):
+        memory.load("K")
+
+
+def test_a_kernel_leaves_nothing_in_fast_memory_even_if_it_fails():
+    memory = Memory()
+    with pytest.raises(ZeroDivisionError), memory.kernel("broken"):
+        memory.hold(S_ij=np.zeros(4))
+        raise ZeroDivisionError
+    assert memory.resident == {} and memory.resident_bytes == 0 and memory.peak == {"S_ij": 32}
+
+
+def test_a_dropped_tile_makes_room():
+    memory = Memory(sram_bytes=64)
+    memory.hold(a=np.zeros(8))
+    memory.drop("a")
+    memory.hold(b=np.zeros(8))
+    assert memory.resident == {"b": 64}
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match="Q must hold floating-point numbers, got int64"):
+        Memory().place(Q=np.arange(3))
+
+
+def test_a_tile_of_the_wrong_shape_is_not_broadcast():
+    memory = Memory()
+    memory.reserve("y", (4, 4), np.float32)
+    with pytest.raises(ValueError, match="a tile of shape"):
+        memory.store("y", np.zeros((1, 4), np.float32), slice(0, 2))
+
+
+def test_a_memory_that_does_not_record_has_the_same_bill():
+    memories = Memory(), Memory(record=False)
+    for memory in memories:
+        memory.place(x=np.zeros(4))
+        memory.hold(a=memory.load("x"))
+        memory.drop("a")
+    kept, forgotten = memories
+    assert len(kept.events) == 3 and len(forgotten.events) == 0
+    assert kept.bytes == forgotten.bytes and kept.peak == forgotten.peak

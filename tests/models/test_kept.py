@@ -1,0 +1,51 @@
+"""What autograd keeps is counted once each, and the closed forms say the same to the byte."""
+
+import pytest
+import torch
+
+from flashlab.models import kept as saving
+from flashlab.models.plain import dense
+
+kernels = pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which is for Linux")
+
+SHAPES = [(64, 16, 1, torch.float32), (70, 16, 2, torch.float32), (33, 64, 3, torch.float16), (1, 8, 2, torch.bfloat16)]
+
+
+def qkv(N, d, heads, dtype):
+    return [torch.randn(1, heads, N, d, dtype=dtype, device=kernels.DEVICE, requires_grad=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize("N, d, heads, dtype", SHAPES)
+def test_closed_forms_equal_the_count(N, d, heads, dtype):
+    sizes = {"d": d, "heads": heads, "itemsize": dtype.itemsize}
+    kept = saving.saved(dense, *qkv(N, d, heads, dtype), causal=True)
+    assert kept.total() == saving.dense_bytes(N, **sizes)
+    kept = saving.saved(kernels.flash_attention, *qkv(N, d, heads, dtype), causal=True)
+    assert kept.total() == saving.flash_bytes(N, **sizes)
+
+
+def test_flash_keeps_nothing_of_size_N_by_N():
+    kept = saving.saved(kernels.flash_attention, *qkv(100, 16, 1, torch.float32), causal=True)
+    assert all(shape.count(100) < 2 for shape in kept)
+
+
+def test_one_memory_counts_once_and_two_count_twice():
+    x, y = (torch.ones(10, requires_grad=True) for _ in range(2))
+    assert saving.saved(lambda: x * x).total() == 40
+    assert saving.saved(lambda: x * x[:5].repeat(2)).total() == 80
+    assert saving.saved(lambda: x * y).total() == 80
+    assert saving.saved(lambda: x + y).total() == 0
+
+
+def test_memory_that_is_freed_and_given_out_again_is_counted_each_time():
+    x = torch.ones(1000, requires_grad=True)
+    assert saving.saved(lambda: [torch.exp(x) for _ in range(5)] and None).total() == 5 * 4000
+
+
+@pytest.mark.parametrize("nbytes", [saving.dense_bytes, saving.flash_bytes])
+def test_the_longest_text_fits_and_a_longer_one_does_not(nbytes):
+    sizes = {"d": 64, "heads": 16, "itemsize": 2}
+    for room in (10**6, 40 * 10**9):
+        N = saving.longest(room, nbytes, **sizes)
+        assert nbytes(N, **sizes) <= room < nbytes(N + 1, **sizes)
+    assert saving.longest(0, nbytes, **sizes) == 0

@@ -1,0 +1,127 @@
+"""How bytes and memory grow: counts against closed forms, fits against known powers."""
+
+import numpy as np
+import pytest
+
+from flashlab.machine.memory import Memory
+from flashlab.reference import block_size, io_complexity, recomputation, tiling
+from flashlab.reference.attention import attention
+
+rng = np.random.default_rng(9)
+
+
+@pytest.mark.parametrize("N, d, M", [(64, 8, 256), (100, 8, 300), (257, 16, 1000), (64, 16, 64 * 16 * 4)])
+def test_counted_elements_are_the_foretold_and_lse(N, d, M):
+    Br, Bc = block_size.formula(M, d)
+    Tc = -(-N // Bc)
+    assert io_complexity.fused(N, d, M) == io_complexity.foretold(N, d, M) + N * (2 * Tc - 1)
+    assert io_complexity.standard(N, d) == 4 * N * N + 4 * N * d
+
+
+def test_when_all_fits_each_tensor_moves_once():
+    N, d = 128, 16
+    assert io_complexity.foretold(N, d, 4 * N * d) == 4 * N * d
+
+
+def test_fit_finds_a_power_and_its_error():
+    x = np.array([1.0, 2, 4, 8, 16])
+    assert io_complexity.fit(x, 3 * x**-1.5) == pytest.approx((-1.5, 0), abs=1e-12)
+    noise = np.exp(np.array([0.1, -0.1, 0.1, -0.1, 0.1]))
+    exponent, error = io_complexity.fit(x, x**2 * noise)
+    expected, covariance = np.polyfit(np.log(x), np.log(x**2 * noise), 1, cov="unscaled")
+    scatter = np.log(x**2 * noise) - np.polyval(np.polyfit(np.log(x), np.log(x**2 * noise), 1), np.log(x))
+    assert exponent == pytest.approx(expected[0])
+    assert error == pytest.approx((covariance[0, 0] * scatter @ scatter / 3) ** 0.5)
+    assert str(io_complexity.Fit(1.97, 0.0051)) == "1.970 ± 0.005"
+
+
+@pytest.mark.parametrize("x, y", [([1, 2], [1, 2]), ([1, 2, 3], [1, 2])])
+def test_fit_of_too_few_is_one_sentence(x, y):
+    with pytest.raises(ValueError, match="at least three"):
+        io_complexity.fit(x, y)
+
+
+def test_exponents_are_those_of_theorem_2():
+    Ns, ds, Ms = (256, 512, 1024), (16, 32, 64), (2048, 4096, 8192)
+    assert io_complexity.fit(Ns, [io_complexity.fused(N, 32, 2048) for N in Ns]).exponent == pytest.approx(2, abs=0.05)
+    assert io_complexity.fit(ds, [io_complexity.fused(512, d, 2048) for d in ds]).exponent == pytest.approx(2, abs=0.05)
+    assert io_complexity.fit(Ms, [io_complexity.fused(512, 64, M) for M in Ms]).exponent == pytest.approx(-1, abs=0.05)
+    assert io_complexity.fit(Ns, [io_complexity.standard(N, 16) for N in Ns]).exponent == pytest.approx(2, abs=0.05)
+
+
+@pytest.mark.parametrize("M", [768, 3072])
+def test_crossover_is_where_d_squared_is_a_third_of_M(M):
+    d = io_complexity.crossover(512, M)
+    assert d == pytest.approx((M / 3) ** 0.5, rel=0.1)
+    assert io_complexity.fused(512, d, M) >= io_complexity.standard(512, d)
+    assert io_complexity.fused(512, d - 4, M) < io_complexity.standard(512, d - 4)
+
+
+@pytest.mark.parametrize("Nq, Nk, Br, Bc", [(64, 64, 16, 16), (50, 70, 16, 12), (5, 3, 8, 8)])
+def test_block_sparse_equals_dense_with_the_blocks_masked(Nq, Nk, Br, Bc):
+    Q, K, V = rng.normal(size=(Nq, 8)), rng.normal(size=(Nk, 8)), rng.normal(size=(Nk, 6))
+    Tr, Tc = len(tiling.tiles(Nq, Br)), len(tiling.tiles(Nk, Bc))
+    blocks = rng.random((Tr, Tc)) < 0.5
+    blocks[0] = False  # rows that see no key
+    O, lse = io_complexity.block_sparse_forward(Q, K, V, Br, Bc, blocks)
+    mask = np.kron(blocks, np.ones((Br, Bc), bool))[:Nq, :Nk]
+    O_dense, lse_dense = attention(Q, K, V, mask=mask, return_lse=True)
+    assert np.abs(O - O_dense).max() < 1e-14 and (lse[:Br] == -np.inf).all() and (O[:Br] == 0).all()
+    seen = np.isfinite(lse_dense)
+    assert np.abs(lse[seen] - lse_dense[seen]).max(initial=0) < 1e-14
+
+
+def test_block_sparse_reads_keys_in_proportion_to_the_blocks():
+    Q, K, V = rng.normal(size=(3, 64, 8))
+    for kept in (1, 4, 16):
+        blocks, memory = np.zeros(16, bool), Memory()
+        blocks[:kept] = True
+        io_complexity.block_sparse_forward(Q, K, V, 16, 16, rng.permutation(blocks).reshape(4, 4), memory=memory)
+        assert memory.bytes["load", "K"] == kept * 16 * 8 * 8
+        assert memory.bytes["load", "Q"] == 64 * 8 * 8
+
+
+def test_all_blocks_is_the_forward_pass():
+    Q, K, V = rng.normal(size=(3, 50, 8))
+    sparse, dense = Memory(), Memory()
+    io_complexity.block_sparse_forward(Q, K, V, 16, 16, np.ones((4, 4), bool), memory=sparse)
+    tiling.fa2_forward(Q, K, V, 16, 16, memory=dense)
+    assert sparse.bytes == dense.bytes
+
+
+def test_blocks_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"expected blocks \[Tr, Tc\] = \(4, 4\), got \(4, 3\)"):
+        io_complexity.block_sparse_forward(*rng.normal(size=(3, 50, 8)), 16, 16, np.ones((4, 3), bool))
+
+
+def test_need_is_what_the_runs_hold():
+    N, d = 64, 16
+    Q, K, V = rng.normal(size=(3, N, d)).astype(np.float32)
+    memory = Memory()
+    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, memory=memory)
+    held = sum(tensor.nbytes for tensor in memory.tensors.values())
+    assert held == io_complexity.need(N, d, heads=1, itemsize=4, fused=True).total
+    recomputation.backward(Q, K, V, O, lse, Q, 16, 16, memory=memory)
+    held = sum(tensor.nbytes for tensor in memory.tensors.values())
+    assert held == io_complexity.need(N, d, heads=1, itemsize=4, training=True, fused=True).total
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_longest_is_the_last_that_fits(training, fused):
+    layer = {"heads": 16, "training": training, "fused": fused}
+    N = io_complexity.longest(10**9, 64, **layer)
+    assert io_complexity.need(N, 64, **layer).total <= 10**9 < io_complexity.need(N + 1, 64, **layer).total
+    assert io_complexity.longest(1000, 64, **layer) == 0
+
+
+def test_flops_are_those_of_lesson_08():
+    for fused in (False, True):
+        ours = io_complexity.flops(512, 64, heads=3, training=True, fused=fused)
+        assert ours == 3 * recomputation.flops(512, 512, 64, rebuilt=fused)
+
+
+def test_paper_memory_doubles_or_quadruples():
+    N, MB = io_complexity.PAPER_N, io_complexity.PAPER_MB
+    assert io_complexity.fit(N[-4:], MB["FlashAttention"][-4:]).exponent == pytest.approx(1, abs=0.001)
+    assert 1.9 < io_complexity.fit(N[3:6], MB["PyTorch"][3:]).exponent < 2

@@ -1,0 +1,228 @@
+import os
+import subprocess
+import sys
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashlab.course.check import edited
+from flashlab.machine.memory import FastMemoryFull, Memory
+from flashlab.reference import online_softmax, tiling
+from flashlab.reference.attention import attention
+from tests.tools.bounds import assert_as_exact_as_plain
+
+ORDERS = [tiling.fa1_forward, tiling.fa2_forward]
+TRAFFIC = {tiling.fa1_forward: tiling.fa1_traffic, tiling.fa2_forward: tiling.fa2_traffic}
+both_orders = pytest.mark.parametrize("forward", ORDERS)
+
+
+def draw(Nq, Nk, d=8, dv=5, *, dtype=np.float32, factor=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    Q, K, V = (rng.normal(size=shape) for shape in ((Nq, d), (Nk, d), (Nk, dv)))
+    return (factor * Q).astype(dtype), K.astype(dtype), V.astype(dtype)
+
+
+def rising(N=40):
+    """Scores that rise with every key, so that every tile raises every maximum."""
+    Q, K = np.ones((N, 1), np.float32), np.linspace(-50, 50, N, dtype=np.float32)[:, None]
+    return Q, K, np.arange(N, dtype=np.float32)[:, None]
+
+
+def strided(N=33):
+    Q, K, V = draw(2 * N, 2 * N, 16, 16)
+    return Q[::2, ::2], K[1::2, ::-2], np.asfortranarray(V[::2])
+
+
+ADVERSARIAL = {
+    "whole tiles": (draw(32, 32), False),
+    "whole tiles, causal": (draw(32, 32), True),
+    "ragged, causal": (draw(37, 37), True),
+    "more keys, causal": (draw(19, 41), True),
+    "fewer keys, causal: first rows see nothing": (draw(41, 19), True),
+    "more keys": (draw(19, 41), False),
+    "one row": (draw(1, 33), True),
+    "one key": (draw(33, 1), True),
+    "one and one": (draw(1, 1), True),
+    "no key": (draw(3, 0), False),
+    "no query": (draw(0, 3), True),
+    "scores of ten thousands": (draw(40, 40, factor=1e4), True),
+    "rising maximum": (rising(), False),
+    "rising maximum, causal": (rising(), True),
+    "non-contiguous": (strided(), True),
+}
+adversarial = pytest.mark.parametrize("inputs, causal", ADVERSARIAL.values(), ids=ADVERSARIAL)
+
+
+@both_orders
+@adversarial
+@pytest.mark.parametrize("Br, Bc", [(8, 8), (16, 4), (5, 16), (1, 1), (64, 64)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tiled_equals_dense(forward, inputs, causal, Br, Bc, dtype):
+    if dtype == np.float16:
+        inputs = [np.clip(tensor, -100, 100) for tensor in inputs]  # what plain float16 can hold of the scores
+    inputs = [tensor.astype(dtype) for tensor in inputs]
+    with np.errstate(over="raise", invalid="raise"):
+        result = forward(*inputs, Br, Bc, causal=causal)
+    plain = attention(*inputs, causal=causal, return_lse=True)
+    exact = attention(*(tensor.astype(np.float64) for tensor in inputs), causal=causal, return_lse=True)
+    for got, rounded, true in zip(result, plain, exact, strict=True):
+        assert_as_exact_as_plain(got, rounded, true)
+
+
+@both_orders
+def test_lse_is_float32_or_better(forward):
+    for dtype, expected in [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)]:
+        O, lse = forward(*draw(3, 3, dtype=dtype), 2, 2)
+        assert (O.dtype, lse.dtype) == (dtype, expected)
+
+
+@both_orders
+def test_the_scale_is_the_callers_where_one_is_given(forward):
+    inputs = draw(9, 9)
+    given = forward(*inputs, 4, 4, scale=0.7)[0], attention(*inputs, scale=0.7)
+    np.testing.assert_allclose(*given, rtol=1e-5, atol=1e-6)
+
+
+def test_a_finished_tile_is_a_state():
+    """(lse, 1, O) goes on where (m, l, O) stopped."""
+    Q, K, V = draw(4, 12, dtype=np.float64)
+    first, second = Q @ K[:5].T, Q @ K[5:].T
+    state = online_softmax.update(online_softmax.identity(4, 5, float), first, V[:5])
+    O, lse = online_softmax.finish(state)
+    assert online_softmax.same(online_softmax.State(lse, np.ones(4), O), state)
+    going_on = online_softmax.update(online_softmax.State(lse, np.ones(4), O), second, V[5:])
+    assert online_softmax.same(going_on, online_softmax.update(state, second, V[5:]))
+
+
+lengths, sizes = st.integers(0, 40), st.integers(1, 20)
+
+
+@both_orders
+@given(lengths, lengths, sizes, sizes, st.booleans(), st.sampled_from([np.float16, np.float32, np.float64]))
+@settings(deadline=None)
+def test_counted_bytes_equal_the_closed_form(forward, Nq, Nk, Br, Bc, causal, dtype):
+    memory = Memory()
+    forward(*draw(Nq, Nk, 3, 2, dtype=dtype), Br, Bc, causal=causal, memory=memory)
+    assert memory.bytes == TRAFFIC[forward](Nq, Nk, 3, Br, Bc, dv=2, causal=causal, dtype=dtype)
+
+
+def test_the_bills_by_hand():
+    """Four queries and keys, tiles of two: units of N d elements are 4 x 1 x 4 = 16 bytes, lse has 16 bytes."""
+    fa2 = tiling.fa2_traffic(4, 4, 1, 2, 2)
+    assert fa2 == {("load", "Q"): 16, ("load", "K"): 32, ("load", "V"): 32, ("store", "O"): 16, ("store", "lse"): 16}
+    fa1 = tiling.fa1_traffic(4, 4, 1, 2, 2)
+    assert {key: fa1[key] for key in [("load", "Q"), ("load", "K"), ("load", "V")]} == {
+        ("load", "Q"): 32, ("load", "K"): 16, ("load", "V"): 16,
+    }  # fmt: skip
+    assert (fa1["load", "O"], fa1["store", "O"], fa1["load", "lse"], fa1["store", "lse"]) == (16, 32, 16, 32)
+
+
+def test_causal_tiles_above_the_diagonal_are_not_visited():
+    loaded = {}
+    for causal in (False, True):
+        memory = Memory()
+        tiling.fa2_forward(*draw(64, 64), 8, 8, causal=causal, memory=memory)
+        loaded[causal] = memory.bytes["load", "K"]
+    assert loaded[True] / loaded[False] == 36 / 64  # 1 + 2 + ... + 8 of 8 x 8 tiles
+
+
+@pytest.mark.parametrize("Nq, Nk", [(32, 32), (19, 41), (41, 19)])
+def test_only_tiles_on_the_diagonal_are_masked(Nq, Nk):
+    shift = Nk - Nq
+    for rows, cols in product(tiling.tiles(Nq, 8), tiling.tiles(Nk, 8)):
+        seen = np.tri(Nq, Nk, shift, dtype=bool)[rows, cols]  # [Br, Bc]
+        S_ij = tiling.scores(np.ones((len(seen), 1)), np.ones((seen.shape[1], 1)), rows, cols, 1.0, shift)
+        np.testing.assert_array_equal(S_ij, np.where(seen, 1, -np.inf))
+        assert tiling.meet(rows, cols, shift) == seen.any()
+
+
+@both_orders
+def test_nothing_of_size_N_by_N_is_ever_alive(forward):
+    memory = Memory(sram_bytes=4 * (2 * 8 * 8 + 2 * 8 * 5 + 8 * 8 + 2 * 8))  # one tile of each, in float32
+    forward(*draw(256, 256), 8, 8, memory=memory)
+    assert {name: tensor.size for name, tensor in memory.tensors.items()}.keys() == {"Q", "K", "V", "O", "lse"}
+    assert max(event.nbytes for event in memory.events) <= 4 * 8 * 8
+
+
+@both_orders
+def test_a_memory_too_small_for_any_tile_says_which_tiles(forward):
+    with pytest.raises(FastMemoryFull, match=r"Q 64 .*= 1\d\d bytes, but the fast memory holds 150"):
+        forward(*draw(4, 4), 2, 2, memory=Memory(150))
+
+
+@both_orders
+@pytest.mark.parametrize("forward_args, error, sentence", [
+    ((*draw(4, 4)[:2], draw(4, 5)[2], 2, 2), ValueError, r"expected Q \[Nq, d\], K .*, V .*, got \(4, 8\)"),
+    ((draw(4, 4)[0], *draw(4, 4, 7)[1:], 2, 2), ValueError, r"got \(4, 8\), \(4, 7\), \(4, 5\)"),
+    ((*(x[None] for x in draw(4, 4)), 2, 2), ValueError, r"got \(1, 4, 8\)"),
+    ((*draw(4, 4, 0), 2, 2), ValueError, "a head needs at least one dimension, got d = 0"),
+    ((*(np.ones((4, 4), int) for _ in "QKV"), 2, 2), TypeError, "Q must hold floating-point numbers, got int64"),
+    ((draw(4, 4)[0].astype(float), *draw(4, 4)[1:], 2, 2), TypeError, "must have one dtype, got float64, float32"),
+    (([[1.0]], *draw(1, 1, 1)[1:], 2, 2), TypeError, "Q must be a numpy array, got list"),
+    ((*draw(4, 4), 0, 2), ValueError, "one at least, got Br = 0, Bc = 2"),
+    ((*draw(4, 4), 2, 1.5), ValueError, "whole number of rows and columns, one at least, got Br = 2, Bc = 1.5"),
+])  # fmt: skip
+def test_bad_input_gives_one_sentence(forward, forward_args, error, sentence):
+    with pytest.raises(error, match=sentence):
+        forward(*forward_args)
+
+
+EDITS = {
+    "mask off by one": ("np.where(j <= i", "np.where(j < i"),
+    "places within the tile": ("np.ogrid[rows, cols]", "np.ogrid[:len(Q_i), :len(K_j)]"),
+    "mask too late": ("cols.stop - 1 > rows.start", "cols.stop > rows.stop"),
+    "large negative number": ("-np.inf)", "-1e9)"),
+}
+
+
+@both_orders
+@pytest.mark.parametrize("old, new", EDITS.values(), ids=EDITS)
+def test_a_wrong_mask_is_noticed(forward, old, new, monkeypatch):
+    monkeypatch.setattr(tiling, "scores", edited(tiling.scores, old, new))
+    wrong = 0
+    for Nq, Nk in [(37, 37), (19, 41), (41, 19)]:
+        inputs = draw(Nq, Nk)
+        true = attention(*inputs, causal=True, return_lse=True)
+        got = forward(*inputs, 8, 4, causal=True)
+        wrong += not all(np.allclose(*pair, 1e-4, 1e-5) for pair in zip(got, true, strict=True))
+    assert wrong
+
+
+@pytest.mark.parametrize("forward, B", [(tiling.fa1_forward, 256), (tiling.fa2_forward, 128)])
+def test_extra_memory_stays_below_4_MiB_where_dense_takes_256(forward, B):
+    Q, K, V = draw(8192, 8192, 64, 64)
+    tracemalloc.start()
+    O, lse = forward(Q, K, V, B, B)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - O.nbytes - lse.nbytes <= 4 * 2**20
+
+
+STOPWATCH = """
+import sys, time
+import numpy as np
+from flashlab.reference import tiling
+from flashlab.reference.attention import attention
+
+def seconds(run):
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+Q, K, V = (np.random.default_rng(seed).normal(size=(4096, 64)).astype(np.float32) for seed in range(3))
+forward = getattr(tiling, sys.argv[1])
+print(min(seconds(lambda: forward(Q, K, V, 256, 256)) / seconds(lambda: attention(Q, K, V)) for _ in range(3)))
+"""
+
+
+@both_orders
+def test_tiles_of_256_take_at_most_one_and_a_half_times_the_dense_time(forward):
+    """In one thread, side by side, the best of three: threads that wait for a busy machine would be timed too."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", STOPWATCH, forward.__name__]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert float(run.stdout) <= 1.5

@@ -1,0 +1,151 @@
+"""Compile the Hopper kernels without a Hopper GPU: ``python -m tests.tools.compile_hopper forward backward narrow``.
+
+Also "one_partition" and "warpgroups", the kernels of lesson 14's first rungs.
+
+Prints one JSON object a line for each configuration in use: what the machine code takes, and which instructions it and
+its loops consist of. Needs TRITON_INTERPRET=0, and so a process of its own.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from flashlab.kernels.configurations import CONFIGS
+from flashlab.kernels.hopper import backward, forward, ladder, sums
+from flashlab.kernels.hopper.descriptors import layout
+from tests.tools.compile_for import BINARIES, NAMES, resources
+
+KERNELS = {"forward": forward.attention_forward, "backward": backward.attention_backward, "narrow": sums.narrow}
+RUNGS = {"one_partition": ladder.one_partition, "warpgroups": ladder.warpgroups}
+ROWS = {"Q": "Br", "dO": "Br", "K": "Bc", "V": "Bc", "O": 64, "O_first": 64, "dK": 64, "dV": 64}
+ALIGNED = [["tt.divisibility", 16]]
+TARGET = GPUTarget("cuda", 90, 32)
+
+
+def compile_kernel(name, row, dtype, ragged):
+    """What a kernel takes and contains, as a dict. row: as in configs.json."""
+    function, gluon = (KERNELS | RUNGS)[name], name != "narrow"
+    warps = 8 if name == "one_partition" else 4
+    constants = {key: row[key] for key in ("Br", "Bc", "width", "causal", "stages")}
+    constants |= {"ragged": ragged, "crossed": row["causal"] and ragged, "pingpong": False}
+    rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
+    if name == "forward":
+        consumers = row["Br"] // 64
+        constants |= {"consumers": consumers}
+        constants |= dict(zip(("registers", "producer_registers"), forward.REGISTERS[consumers], strict=True))
+        rows["Br"] = 64
+    elif name in RUNGS:
+        rows |= {"Br": 16 * warps, "O": 16 * warps, "O_first": 16 * warps}
+    else:
+        rows["Bc"] = 64
+    signature, constexprs, attributes = {}, {}, {}
+    for i, argument in enumerate(function.arg_names):
+        if argument in constants:
+            signature[argument], constexprs[i,] = "constexpr", constants[argument]
+        elif argument in ROWS:
+            height = rows.get(ROWS[argument], rows[argument])
+            signature[argument] = descriptor((1, 1, height, row["width"]), dtype)
+        elif argument in ("lse_log2", "delta"):
+            signature[argument] = descriptor((row["Br"],), torch.float32)
+        elif argument in ("lse", "sums", "table", "starts", "dQ"):
+            signature[argument] = {"table": "*i32", "starts": "*i32", "dQ": "*" + NAMES[dtype]}.get(argument, "*fp32")
+            attributes[i,] = ALIGNED
+        else:
+            signature[argument] = "fp32" if argument.startswith("scale") else "i32"
+            if argument in ("Nq_padded", "d"):
+                attributes[i,] = ALIGNED
+    source = (GluonASTSource if gluon else ASTSource)(function, signature, constexprs, attributes)
+    compiled = triton.compile(source, target=TARGET, options={"num_warps": warps})
+    code = {"kernel": name, "dtype": NAMES[dtype], **row, "ragged": ragged, "shared": compiled.metadata.shared}
+    return code | assembled(compiled.asm["ptx"])
+
+
+def descriptor(block, dtype):
+    """How a signature writes a descriptor of tiles of the shape ``block``."""
+    return f"tensordesc<{NAMES[dtype]}{list(block)},{layout(block, dtype)!r}>"
+
+
+def assembled(ptx):
+    """Registers, bytes of stack, serialized products, and counted instructions, of PTX."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx, encoding="utf-8")
+        said = output("ptxas", "-v", "-arch=sm_90a", source, "-o", cubin).stderr
+        code = instructions(output("cuobjdump", "-sass", cubin).stdout)
+        used = resources(cubin.read_bytes())
+    bodies = [[text for at, text in code if begin <= at <= end] for begin, end in loops(code)]
+    warnings = re.findall(r"C75\d\d.*", said)  # that wgmma is serialized: each product waits for the one before
+    return used | {
+        "warnings": warnings,
+        "counts": counts(text for _, text in code),
+        "loops": [counts(b) | {"MUFU beside": beside(b)} for b in bodies],
+    }
+
+
+def output(program, *arguments):
+    return subprocess.run([BINARIES / program, *arguments], capture_output=True, text=True, check=True)
+
+
+def instructions(sass):
+    """(address, text) of each."""
+    return [(int(at, 16), text) for at, text in re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(.*?);", sass, re.MULTILINE)]
+
+
+def loops(code):
+    """(first, last) address of each innermost loop that multiplies.
+
+    A loop ends in a conditional jump back; unconditional ones return from where a barrier is waited for.
+    """
+    jumps = [(at, re.match(r"@!?U?P\d BRA\S* .*?0x([0-9a-f]+)", text)) for at, text in code]
+    back = [(int(jump[1], 16), at) for at, jump in jumps if jump and int(jump[1], 16) < at]
+    products = [at for at, text in code if "HGMMA" in text]
+    multiply = [(begin, end) for begin, end in back if any(begin <= at <= end for at in products)]
+    return [a for a in multiply if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in multiply)]
+
+
+def counts(texts):
+    """How many instructions of each kind; "REDG x4" are those of them that add four numbers."""
+    names = [re.sub(r"^@!?U?P\w+ ", "", text).split()[0].split(".") for text in texts]
+    kinds = Counter(name[0] for name in names)
+    return kinds | Counter("REDG x4" for name in names if name[0] == "REDG" and "F32x4" in name)
+
+
+def beside(loop):
+    """How many exponentials stand where the newest product may still run: behind a wait for all but it, before its."""
+    waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
+    begin = next((i for i in waits if "gsb0, 0x1" in loop[i]), len(loop))
+    end = next((i for i in waits if i > begin and "gsb0, 0x0" in loop[i]), len(loop))
+    return sum("MUFU" in text for text in loop[begin:end])
+
+
+def cases(name):
+    """Arguments of ``compile_kernel``: every row in use, the causal ones with ragged lengths, one in float16 too."""
+    fields = ("Br", "Bc", "width", "causal", "stages")
+    if name in RUNGS:
+        for d, causal in ((128, False), (64, True)):
+            row = dict(zip(fields, (ladder.Br, ladder.Bc, d, causal, ladder.STAGES[d]), strict=True))
+            yield name, row, torch.bfloat16, False
+        return
+    kernel = "backward" if name == "narrow" else name
+    rows = [tuple(row[key] for key in fields) for row in CONFIGS["hopper"]["rows"] if row["kernel"] == kernel]
+    for values in dict.fromkeys(rows):
+        row = dict(zip(fields, values, strict=True))
+        yield name, row, torch.bfloat16, row["causal"]
+        if row["width"] == 128 and not row["causal"]:
+            yield name, row, torch.float16, False
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        for case in cases(name):
+            print(json.dumps(compile_kernel(*case)), flush=True)

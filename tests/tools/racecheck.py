@@ -1,0 +1,58 @@
+"""Run a command under compute-sanitizer's racecheck, and tell Triton's own handshake from races of ours.
+
+    python -m tests.tools.racecheck COMMAND ...
+
+Where warps specialize, those that wait for work read from shared memory which partition is theirs, and the compiler's
+code writes it, between barriers of the whole program that racecheck does not follow. So it reports hazards there, in
+every kernel with ``gl.warp_specialize``: both accesses at the kernel's first line or at that call, which hold no access
+of ours. These are counted and passed over; any other ends with status 1.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HOPPER = Path(__file__).resolve().parents[2] / "flashlab" / "kernels" / "hopper"
+REPORT = re.compile(r"Race reported between .* in \S+\n(?:=+\s+and .* in \S+.*\n)+")
+PLACE = re.compile(r" in (\S+\.py:\d+)")
+
+
+def handshakes():
+    """The places, as "file.py:line", where the compiler's handshake is said to be."""
+    places = set()
+    for path in HOPPER.glob("*.py"):
+        for kernel in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            calls = [node for node in ast.walk(kernel) if isinstance(node, ast.Call)]
+            forks = [call.lineno for call in calls if ast.unparse(call.func) == "gl.warp_specialize"]
+            if isinstance(kernel, ast.FunctionDef) and forks:
+                places |= {f"{path.name}:{line}" for line in (kernel.lineno, *forks)}
+    return places
+
+
+def judge(output):
+    """How many races racecheck's output tells of the handshake, and the others, as text."""
+    known, places = 0, handshakes()
+    others = []
+    for race in REPORT.finditer(output):
+        if set(PLACE.findall(race[0])) <= places:
+            known += 1
+        else:
+            others.append(race[0])
+    return known, others
+
+
+def main(command):
+    sanitizer = ["compute-sanitizer", "--tool", "racecheck", "--print-limit", "1000"]
+    run = subprocess.run([*sanitizer, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    known, others = judge(run.stdout)
+    print(run.stdout if others or run.returncode else run.stdout[-2000:])
+    print(f"racecheck: {known} reports of Triton's handshake passed over, {len(others)} others")
+    for race in others:
+        print(race)
+    return 1 if others or run.returncode or "RACECHECK SUMMARY" not in run.stdout else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
