@@ -47,7 +47,7 @@ class Step(NamedTuple):
 def row(source, n):
     """At most n tokens, with a score [n] and a value [n, 1] for each."""
     if source == "real":
-        real = data.load("two_banks")
+        real = data.captured("two_banks")
         Q, K, V = real.head()
         query = len(real.tokens) - 1 - real.tokens[::-1].index("bank")
         return real.tokens[:n], (real.scale * (K @ Q[query]))[:n], V[:n, :1]

@@ -81,7 +81,7 @@ class Trace(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _traced(stages, ping_pong, overlap, consumers):
-    Q, K, V = data.load("alice").head()
+    Q, K, V = data.captured("alice").head()
     run = pipeline.forward(Q[:QUERIES], K, V, pipeline.Design(stages, ping_pong, overlap, consumers))
     times = sorted({0, *(time for event in run.events for time in event[:2])})
     picture = Trace(run, times, [], [], [])

@@ -7,10 +7,8 @@ paper prints it, as this course counts it, and as one GPU measured it.
 ``explore`` runs the course's own backward pass; ``replay`` shows the events counted in the Triton kernels.
 """
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +23,6 @@ from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
 from flashlab.reference import recomputation, standard_attention, tiling
 
-MEASURED = Path(__file__).resolve().parent.parent / "notebooks" / "data" / "h200_recomputation.json"
 GB, MS = zip(*figures.standard_attention.PAPER.values(), strict=True)
 PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": tuple(1e9 * gb for gb in GB), "time": MS}  # FlashAttention, figure 2, left
 
@@ -79,7 +76,7 @@ class Run(NamedTuple):
 @lru_cache(maxsize=1)
 def _head():
     """Q, K, V of a head that reads a page of a book, and a gradient of its output, all [N, d]."""
-    Q, K, V = data.load("alice").head()
+    Q, K, V = data.captured("alice").head()
     return Q, K, V, np.random.default_rng(8).normal(size=V.shape).astype(V.dtype)
 
 
@@ -184,10 +181,8 @@ def counted():
 
 
 def measured():
-    """What ``flashlab/bench/recomputation.py`` measured on one GPU; None until it has."""
-    if not MEASURED.exists():
-        return None
-    found = json.loads(MEASURED.read_text())
+    """Return what ``flashlab/bench/recomputation.py`` measured on one GPU."""
+    found = data.measured("h200_recomputation")
     ways = found["standard"], found["flash"]
     bytes_too = {"bytes": tuple(way["bytes"] for way in ways)} if all(way["bytes"] for way in ways) else {}
     return {"device": found["about"]["device"], "time": tuple(way["ms"] for way in ways), **bytes_too}
@@ -195,10 +190,10 @@ def measured():
 
 def bills():
     """(who says so, {quantity: (standard, fused)}), one line of the table each."""
-    told = [("printed in the paper, A100", PAPER), ("counted in this course", counted())]
-    if found := measured():
-        told.append((f"measured, one {found.pop('device').removeprefix('NVIDIA ')}", found))
-    return told
+    found = measured()
+    device = found.pop("device").removeprefix("NVIDIA ")
+    printed, here = ("printed in the paper, A100", PAPER), ("counted in this course", counted())
+    return [printed, here, (f"measured, one {device}", found)]
 
 
 def build(fig, who=("P kept, in all", "P rebuilt, so far"), table=True):

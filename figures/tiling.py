@@ -121,7 +121,7 @@ def _rows(region, N):
 
 @lru_cache(maxsize=32)
 def _runs(N, Br, Bc, causal):
-    Q, K, V = (tensor[:N] for tensor in data.load("alice").head())
+    Q, K, V = (tensor[:N] for tensor in data.captured("alice").head())
     runs = {}
     for name, forward in zip(NAMES, (standard_attention.forward, tiling.fa1_forward, tiling.fa2_forward), strict=True):
         memory = Memory()

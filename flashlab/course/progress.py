@@ -4,7 +4,9 @@ import json
 import os
 from pathlib import Path
 
-FILE = Path(os.environ.get("FLASHLAB_PROGRESS", Path(__file__).resolve().parents[2] / "notebooks" / "progress.json"))
+from flashlab.course.data import NOTEBOOKS
+
+FILE = Path(os.environ.get("FLASHLAB_PROGRESS", NOTEBOOKS / "progress.json"))
 
 
 def read() -> dict[str, dict]:

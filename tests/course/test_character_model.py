@@ -12,7 +12,7 @@ character_model = pytest.importorskip(
     "flashlab.course.character_model", reason="the kernels need triton, which is for Linux"
 )
 
-from flashlab.course.data import DATA  # noqa: E402
+from flashlab.course import data  # noqa: E402
 from flashlab.kernels import DEVICE, flash_attention  # noqa: E402
 
 
@@ -22,7 +22,7 @@ def losses(attention, steps=4, **options):
 
 def test_text_is_the_file():
     tokens, alphabet = character_model.text()
-    assert "".join(alphabet[tokens]) == (DATA / "alice.txt").read_text(encoding="utf-8")
+    assert "".join(alphabet[tokens]) == data.text()
     assert len(alphabet) == int(tokens.max()) + 1 == 67
 
 

@@ -42,7 +42,7 @@ def test_areas_are_work(state):
 
 @states
 def test_the_numbers_are_those_of_attention_and_of_the_simulator(state):
-    Q, K, V = data.load("alice").head()
+    Q, K, V = data.captured("alice").head()
     run = figure.trace(state).run
     np.testing.assert_allclose(run.O, attention(Q[: figure.QUERIES], K, V), 1e-5, 1e-5)
     design = pipeline.Design(state.stages, state.ping_pong, state.overlap, 1 if state.locked else 2)

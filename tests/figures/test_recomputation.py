@@ -1,6 +1,5 @@
 """The recomputation figure shows the numbers that the counting memory booked."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -81,12 +80,10 @@ def test_table_says_what_is_printed_and_what_is_counted():
 
 
 @pytest.mark.parametrize("counters", [True, False])
-def test_a_measurement_is_drawn_once_it_is_there(tmp_path, monkeypatch, counters):
-    monkeypatch.setattr(figure, "MEASURED", tmp_path / "measured.json")
-    assert figure.measured() is None and len(figure.bills()) == 2
+def test_a_measurement_is_drawn_with_and_without_its_counters(monkeypatch, counters):
     ways = {name: {"ms": ms, "bytes": nbytes if counters else None}
             for name, ms, nbytes in (("standard", 12.34, 41e9), ("flash", 4.321, 5e9))}  # fmt: skip
-    figure.MEASURED.write_text(json.dumps({"about": {"device": "NVIDIA H200"}, **ways}))
+    monkeypatch.setattr(figure.data, "measured", lambda _: {"about": {"device": "NVIDIA H200"}, **ways})
     told = dict(figure.bills())["measured, one H200"]
     assert told["time"] == (12.34, 4.321) and ("bytes" in told) == counters
     assert "12.3 ms and 4.3 ms" in figure.describe(figure.State())

@@ -56,7 +56,7 @@ def test_all_three_stand_at_the_same_clock():
 
 @states
 def test_what_is_resident_is_what_the_memory_held(state):
-    Q, K, V = (tensor[: state.N] for tensor in data.load("alice").head())
+    Q, K, V = (tensor[: state.N] for tensor in data.captured("alice").head())
     memory = Memory()
     tiling.fa2_forward(Q, K, V, state.Br, state.Bc, causal=state.causal, memory=memory)
     run = figure.trace(state)[figure.NAMES[2]]

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -79,7 +77,7 @@ def test_shared_memory_is_what_the_compiler_asked_for():
 
 def test_shared_memory_is_what_real_launches_asked_for():
     """Stored with device, versions, date and command."""
-    for launch in json.loads((data.DATA / "shared_memory.json").read_text())["launches"]:
+    for launch in data.measured("shared_memory")["launches"]:
         asked = block_size.shared_memory(launch["Br"], launch["Bc"], launch["d"], stages=launch["stages"])
         limit = PER_SM["9.0"].block_bytes
         assert launch.get("shared") == (asked if asked <= limit else None)

@@ -24,7 +24,7 @@ LOCKED = Design(consumers=1)
 
 @pytest.fixture(scope="module")
 def head():
-    return data.load("alice").head()  # Q K V [512, 32]
+    return data.captured("alice").head()  # Q K V [512, 32]
 
 
 def assert_exact(run, Q, K, V, causal):

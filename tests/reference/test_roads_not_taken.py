@@ -215,7 +215,7 @@ def test_low_rank_and_sampled_read_everything_once():
 
 
 def test_what_the_lesson_says_of_the_real_heads():
-    alice = data.load("alice")
+    alice = data.captured("alice")
     omega = roads_not_taken.directions(128, 32)
     errors = {}
     for head in ((0, 5), (5, 0)):

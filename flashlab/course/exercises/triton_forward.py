@@ -409,7 +409,7 @@ def measure(kernel, tile=64):
     except NotImplementedError:
         print("○ nothing to measure yet")
         return
-    head = [x.astype(np.float16) for x in data.load("alice").head()]
+    head = [x.astype(np.float16) for x in data.captured("alice").head()]
     N, d = head[0].shape
     for causal in (False, True):
         memory = bill(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)

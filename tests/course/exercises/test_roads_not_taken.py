@@ -54,7 +54,7 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
 
 
 def test_answers_are_what_the_memory_counts():
-    Q, K, V = data.load("alice").head()
+    Q, K, V = data.captured("alice").head()
     exact = attention(Q, K, V)
     standard = costs.bill(standard_attention.forward, Q, K, V, Br=32, exact=exact)
     rows = costs.bill(roads_not_taken.row_by_row, Q, K, V, Bc=64, exact=exact)

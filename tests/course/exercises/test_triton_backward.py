@@ -89,7 +89,7 @@ def test_a_right_kernel_passes_however_it_is_written(name, kernel):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_loop_of_the_exercise_is_as_exact_as_lesson_08(causal):
-    Q, K, V = (x[:100] for x in data.load("alice").head())
+    Q, K, V = (x[:100] for x in data.captured("alice").head())
     dO = np.random.default_rng(0).normal(size=V.shape).astype(np.float32)
     ours = triton_backward.key_value_gradients(triton_backward.add_tile, Q, K, V, dO, causal, block=32)
     O, lse = attention(Q, K, V, causal=causal, return_lse=True)
