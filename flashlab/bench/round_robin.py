@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from flashlab.course.doctor import this_machine
+from flashlab.machine.host import this_machine
+from flashlab.machine.timing import gpu_timer, round_robin
 
 NO_GPU = (
     "There is no GPU that kernels are compiled for here. Triton's interpreter shows what a kernel computes and moves; "
@@ -38,8 +39,6 @@ USUAL = ("flashlab", *BACKENDS, "flex")
 IMPLEMENTATIONS = (*USUAL, "portable", "hopper", "fa4")
 BACKWARD_FLOPS = 2.5  # five matrix products instead of two
 TOLERANCE = 0.02  # relative difference between two implementations' results: a few roundings of bfloat16
-CALL_MS = 40  # for how long single calls are repeated to take their median
-FLUSH_BYTES = 256 * 2**20  # written between calls: more than any L2 cache holds
 
 
 class Cell(NamedTuple):
@@ -163,7 +162,7 @@ def measure(cells, functions, *, rounds, gap, timer, device, dtype, tell=lambda 
                 left_out[f"{cell}: {name}"] = f"results differ by {difference:.2g} from {next(iter(first))}'s"
         del reference
         times = {name: [] for name in runs}
-        for turn, name in _round_robin(list(runs), rounds):
+        for turn, name in enumerate(round_robin(list(runs), rounds)):
             tell(number * len(functions) * rounds + turn, turns, f"{cell}: {name}")
             _synchronize(device)
             time.sleep(gap)
@@ -176,13 +175,6 @@ def measure(cells, functions, *, rounds, gap, timer, device, dtype, tell=lambda 
     return rows, left_out
 
 
-def _round_robin(names, rounds):
-    """(turn, name) for each turn; each round begins with another name than the one before."""
-    for turn in range(len(names) * rounds):
-        r, place = divmod(turn, len(names))
-        yield turn, names[(place + r) % len(names)]
-
-
 def _difference(x, y):
     return ((x.float() - y.float()).norm() / y.float().norm()).item()
 
@@ -190,23 +182,6 @@ def _difference(x, y):
 def _synchronize(device):
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
-
-
-def gpu_timer(run):
-    """Milliseconds of one call on the GPU: the median over calls, each with a cold L2 cache."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
-
-    def timed(calls):
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
-        for start, end in events:
-            flush.zero_()
-            start.record()
-            run()
-            end.record()
-        torch.cuda.synchronize()
-        return statistics.median(start.elapsed_time(end) for start, end in events)
-
-    return timed(max(5, round(CALL_MS / timed(3))))
 
 
 def launch_overhead(functions, calls=200):

@@ -1,17 +1,10 @@
-"""This machine: what it is, what each lesson can do on it, which versions do not go together, how fast it is.
+"""This machine: what it is, what each lesson can do on it, which versions do not go together.
 
-``python -m flashlab.course.doctor`` prints all but the last.
+``python -m flashlab.course.doctor`` prints it.
 """
 
-import os
-import platform
-import time
-from dataclasses import dataclass
-from importlib import metadata
+from flashlab.machine.host import this_machine
 
-import numpy as np
-
-PACKAGES = ("numpy", "torch", "triton", "matplotlib", "ipywidgets", "jupyterlab")
 LESSONS = (
     "start_here", "memory_hierarchy", "standard_attention", "safe_softmax", "online_softmax", "roads_not_taken",
     "tiling", "block_size", "recomputation", "io_complexity", "first_triton_kernel", "triton_forward",
@@ -19,38 +12,6 @@ LESSONS = (
 )  # fmt: skip
 FIRST_KERNEL = 10  # the first lesson that needs Triton
 HOPPER = 14  # the lesson whose kernels need compute capability 9.0
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the lessons depend on. ``versions`` by package; a package that is not installed is absent."""
-
-    system: str
-    python: str
-    cpu: str
-    cores: int
-    ram_bytes: int | None
-    gpu: str | None
-    capability: tuple[int, int] | None
-    versions: dict[str, str]
-
-
-def this_machine() -> Machine:
-    """The machine that runs this."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    gpu = capability = None
-    if "torch" in versions:
-        import torch
-
-        if torch.cuda.is_available():
-            gpu, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-    system = f"{platform.system()} {platform.machine()}"
-    return Machine(system, platform.python_version(), _cpu(), os.cpu_count(), _ram(), gpu, capability, versions)
 
 
 def doctor(machine=None) -> None:
@@ -107,35 +68,6 @@ def findings(machine) -> list[str]:
     return found
 
 
-def copy_rate(nbytes, repeats=5) -> float:
-    """Bytes a second, read plus written, at which one thread copies an array of ``nbytes`` bytes; the best of some."""
-    source = np.ones(nbytes // 8)
-    target = np.empty_like(source)
-    inner = max(1, 4_000_000 // nbytes)  # long enough for the clock
-
-    def copies():
-        for _ in range(inner):
-            np.copyto(target, source)
-
-    return 2 * source.nbytes * inner / _best(copies, repeats)
-
-
-def matmul_rate(n, repeats=5) -> float:
-    """FLOPs a second of an n x n float32 matrix product in numpy; the best of some."""
-    A = np.ones((n, n), np.float32)
-    return 2 * n**3 / _best(lambda: A @ A, repeats)
-
-
-def _best(work, repeats):
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def _version(text):
     numbers = []
     for part in text.split("+")[0].split("."):
@@ -143,21 +75,6 @@ def _version(text):
             break
         numbers.append(int(part))
     return tuple(numbers)
-
-
-def _cpu():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _ram():
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return None
 
 
 if __name__ == "__main__":

@@ -66,11 +66,6 @@ def test_flops_count_two_products_forward_and_five_backward_and_half_when_causal
     assert Cell("forward", d, True, N, 16384, 2048).flops == forward / 2
 
 
-def test_everyone_has_one_turn_a_round_and_each_round_begins_with_another():
-    order = [name for _, name in round_robin._round_robin(["a", "b", "c"], 3)]
-    assert order == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
-
-
 def test_reported_is_the_median_over_the_rounds():
     rows, left_out = measured([FORWARD], {"right": right, "same": same})
     assert not left_out

@@ -4,11 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from flashlab.course import doctor
-from flashlab.course.doctor import Machine
+from flashlab.machine.host import Machine
 
 VERSIONS = {"numpy": "2.4.6", "torch": "2.13.0+cpu", "triton": "3.7.1"}
 LAPTOP = Machine("Linux x86_64", "3.11.7", "a CPU", 8, 16 * 10**9, None, None, VERSIONS)
@@ -73,18 +72,6 @@ def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
     said = capsys.readouterr().out
     assert "a CPU, 8 cores, unknown memory" in said and "GPU: NVIDIA H200" in said and "! Triton 3.6" in said
     assert "Lessons 10 to 13: compiled" in said and "Lesson 14: compiled" in said
-
-
-def test_this_machine_is_described():
-    here = doctor.this_machine()
-    assert here.cores >= 1 and here.cpu and here.versions["numpy"] == np.__version__
-    assert (here.gpu is None) == (here.capability is None)
-
-
-def test_rates_are_positive_and_count_reads_and_writes(monkeypatch):
-    monkeypatch.setattr(doctor, "_best", lambda work, repeats: 2.0)
-    assert doctor.copy_rate(8_000_000) == 8_000_000  # read and written in 2 seconds
-    assert doctor.matmul_rate(10) == 1000  # 2 n^3 in 2 seconds
 
 
 @pytest.mark.parametrize("place", ["README.md", "notebooks/00_start_here.ipynb"])

@@ -13,6 +13,7 @@ from flashlab.course.check import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.bill import bill
+from flashlab.machine.timing import gpu_timer
 from flashlab.reference import tiling
 from flashlab.reference.attention import attention
 from flashlab.reference.online_softmax import State
@@ -423,8 +424,6 @@ def measure(kernel, tile=64):
 
 
 def _race(kernel, N=16384, d=64, tile=64):
-    from flashlab.bench.round_robin import gpu_timer  # which takes its time to import
-
     q, k, v = torch.randn(3, N, d, device=DEVICE, dtype=torch.float16)
     O, lse = torch.empty(N, d, device=DEVICE), torch.empty(N, device=DEVICE)
     grid, numbers = (triton.cdiv(N, tile),), (N, N, d**-0.5, d, tile, tile, False)
