@@ -19,15 +19,17 @@ export ONEDNN_MAX_CPU_ISA
 SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
 # Every notebook is one worker's affair; a kernel that died must not be waited for.
 NBVAL := --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
+QUICK := -m "not exhaustive"
 TESTS := -n 2 --dist loadfile $(NBVAL) tests notebooks
 
 # A checkout that was moved, or whose Python is gone, is set up again.
 $(shell $(BIN)/python -c 'open("$(STAMP)").read() == "$(CURDIR)\n" or exit(1)' 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP))
 
-.PHONY: help lab test test-browser test-gpu notebooks bench clean
+.PHONY: help lab test test-all test-browser test-gpu notebooks bench clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
 	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
+	@echo 'make test-all      the same, and the tests that take long: every wrong implementation, every shape'
 	@echo 'make test-browser  every figure driven in a real JupyterLab; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
@@ -40,6 +42,12 @@ lab: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check --quiet .
+	$(PLAIN) $(BIN)/python -m pytest $(QUICK) $(TESTS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check --quiet .
 	$(PLAIN) $(BIN)/python -m pytest $(TESTS)
 
 test-browser: $(BROWSER_STAMP)

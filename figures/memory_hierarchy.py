@@ -77,8 +77,9 @@ def describe(state):
 def explore():
     """The figure with its controls."""
     figure = style.figure(8.6, 3.7)
-    return controls.explore(figure, build, update, describe, State(),
-                            card=Choose(list(hardware.CARDS)), one_sm=Toggle("one SM's share"))
+    return controls.explore(
+        figure, build, update, describe, State(), card=Choose(list(hardware.CARDS)), one_sm=Toggle("one SM's share")
+    )
 
 
 def _axes(fig, x, limits, per):

@@ -58,11 +58,15 @@ def findings(machine) -> list[str]:
     if triton and triton[:2] <= (3, 6) and numpy >= (2, 4):
         found.append("Triton 3.6 cannot interpret loops with numpy 2.4 or newer: install Triton 3.7.1 or numpy 2.3.")
     if triton and triton >= (3, 9):
-        found.append("Triton 3.9 has no block pointers (tl.make_block_ptr): this course does not use them, older "
-                     "kernels from elsewhere will not run.")
+        found.append(
+            "Triton 3.9 has no block pointers (tl.make_block_ptr): this course does not use them, older "
+            "kernels from elsewhere will not run."
+        )
     if triton and machine.capability and machine.capability < (8, 0):
-        found.append("The kernels are checked for compute capability 8.0 and later; this GPU has "
-                     f"{machine.capability[0]}.{machine.capability[1]} and no bfloat16.")
+        found.append(
+            "The kernels are checked for compute capability 8.0 and later; this GPU has "
+            f"{machine.capability[0]}.{machine.capability[1]} and no bfloat16."
+        )
     if "torch" not in have:
         found.append("PyTorch is missing: the last lessons need it; run `make lab`, which installs it.")
     return found

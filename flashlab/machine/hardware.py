@@ -80,6 +80,7 @@ H100 = "NVIDIA, H100 Tensor Core GPU Architecture (whitepaper)"
 FIG1 = "FlashAttention (arXiv 2205.14135), figure 1"
 FA3, FA4 = "FlashAttention-3 (arXiv 2407.08608)", "FlashAttention-4 (arXiv 2603.05451), section 2.2"
 
+# fmt: off
 CARDS = {
     card.name: card
     for card in (
@@ -119,6 +120,7 @@ CARDS = {
 
 NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "float16", "float32", "float8",
            "host_bytes", "host_rate", "latency")
+# fmt: on
 
 
 def sources(card) -> dict[str, str]:

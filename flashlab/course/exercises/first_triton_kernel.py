@@ -150,12 +150,19 @@ add = Exercise(
     mistakes=(
         Mistake("every program took the first block: add program_id * Bc.", "j.to(tl.int64) * Bc + ", ""),
         Mistake("blocks overlap: program j begins at j * Bc, not at j.", "j.to(tl.int64) * Bc", "j.to(tl.int64)"),
-        Mistake("the loads are not masked: the last block reads behind the end.",
-                "x_j = tl.load(x + columns, mask=inside)", "x_j = tl.load(x + columns)"),
-        Mistake("the store is not masked: the last block writes behind the end.",
-                "x_j + y_j, mask=inside)", "x_j + y_j)"),
-        Mistake("nothing was stored: only tl.store writes where z points.",
-                "tl.store(z + columns, x_j + y_j, mask=inside)", "x_j + y_j"),
+        Mistake(
+            "the loads are not masked: the last block reads behind the end.",
+            "x_j = tl.load(x + columns, mask=inside)",
+            "x_j = tl.load(x + columns)",
+        ),
+        Mistake(
+            "the store is not masked: the last block writes behind the end.", "x_j + y_j, mask=inside)", "x_j + y_j)"
+        ),
+        Mistake(
+            "nothing was stored: only tl.store writes where z points.",
+            "tl.store(z + columns, x_j + y_j, mask=inside)",
+            "x_j + y_j",
+        ),
         Mistake("blocks overlap: program j begins at j * Bc.", "j.to(tl.int64) * Bc", "j.to(tl.int64) * (Bc - 1)"),
         Mistake("the mask lets one element too many through: the last column is N − 1.", "columns < N", "columns <= N"),
         Mistake("the last element was masked out: columns < N are inside.", "columns < N", "columns < N - 1"),

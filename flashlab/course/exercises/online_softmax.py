@@ -118,9 +118,7 @@ update = Exercise(
             "State(m_new, l_i, O_i)",
             "State(m_new, l_i, O_i / l_i[:, None])",
         ),
-        Mistake(
-            "the old maximum was returned, but the sums are relative to m_new.", "State(m_new,", "State(m_i,"
-        ),
+        Mistake("the old maximum was returned, but the sums are relative to m_new.", "State(m_new,", "State(m_i,"),
         Mistake(
             "the block was measured by its own maximum, the past by m_new: subtract m_new from both.",
             "S_ij - m_safe[:, None]",

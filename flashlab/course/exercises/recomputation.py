@@ -67,8 +67,11 @@ kept = Question(
     ),
     wrong=(
         (0, "Without the row's maximum and sum a tile knows its scores, but not what to divide by. Read on."),
-        (2, "m and l are enough: the paper's Algorithm 4 keeps both. But two become one if the division moves into the "
-            "exponent: try again, or read on."),
+        (
+            2,
+            "m and l are enough: the paper's Algorithm 4 keeps both. But two become one if the division moves into the "
+            "exponent: try again, or read on.",
+        ),
         (512, "That is a whole row of P, the N × N matrix again. Far less will do. Read on."),
     ),
 )
@@ -88,8 +91,11 @@ delta = Exercise(
         Mistake("summed over the queries: sum over the head dimension, the last axis.", ".sum(-1)", ".sum(0)"),
         Mistake("a column came back: delta has one axis, [Br].", ".sum(-1)", ".sum(-1, keepdims=True)"),
         Mistake("that is the mean: delta is the sum.", ".sum(-1)", ".mean(-1)"),
-        Mistake("that is the matrix product, every query with every other: multiply element by element.",
-                "(dO_i * O_i).sum(-1)", "dO_i @ O_i.T"),
+        Mistake(
+            "that is the matrix product, every query with every other: multiply element by element.",
+            "(dO_i * O_i).sum(-1)",
+            "dO_i @ O_i.T",
+        ),
     ),
 )
 
@@ -104,18 +110,28 @@ rebuild = Exercise(
         "Where lse_i is -inf subtract 0 instead: np.exp(S_ij - np.where(lse_i == -np.inf, 0, lse_i)[:, None]).",
     ),
     mistakes=(
-        Mistake("this tile was normalised by itself: the row goes on in other tiles, and only lse knows all of it.",
-                "np.exp(S_ij - lse_safe[:, None])",
-                "(lambda e: e / np.where(e.sum(-1) == 0, 1, e.sum(-1))[:, None])"
-                "(np.exp(S_ij - np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]))"),
-        Mistake("exponentiated first and divided after: exp(S) overflows. Subtract lse from the scores.",
-                "np.exp(S_ij - lse_safe[:, None])", "np.exp(S_ij) / np.exp(lse_safe)[:, None]"),
-        Mistake("−∞ − (−∞) is NaN: where lse is −∞, subtract 0 instead.",
-                "np.where(lse_i == -np.inf, 0, lse_i)", "lse_i"),
-        Mistake("only the maximum of this tile was subtracted: lse holds the whole row's maximum and its sum.",
-                "lse_safe[:, None]", "np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]"),
-        Mistake("lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].",
-                "lse_safe[:, None]", "lse_safe"),
+        Mistake(
+            "this tile was normalised by itself: the row goes on in other tiles, and only lse knows all of it.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "(lambda e: e / np.where(e.sum(-1) == 0, 1, e.sum(-1))[:, None])"
+            "(np.exp(S_ij - np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]))",
+        ),
+        Mistake(
+            "exponentiated first and divided after: exp(S) overflows. Subtract lse from the scores.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "np.exp(S_ij) / np.exp(lse_safe)[:, None]",
+        ),
+        Mistake(
+            "−∞ − (−∞) is NaN: where lse is −∞, subtract 0 instead.", "np.where(lse_i == -np.inf, 0, lse_i)", "lse_i"
+        ),
+        Mistake(
+            "only the maximum of this tile was subtracted: lse holds the whole row's maximum and its sum.",
+            "lse_safe[:, None]",
+            "np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]",
+        ),
+        Mistake(
+            "lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].", "lse_safe[:, None]", "lse_safe"
+        ),
         Mistake("lse was added: subtract it.", "S_ij - lse", "S_ij + lse"),
     ),
 )
@@ -132,32 +148,46 @@ gradients = Exercise(
         "dQ_i = scale · dS_ij K_j and dK_j = scale · dS_ijᵀ Q_i. Return recomputation.Gradients(dQ_i, dK_j, dV_j).",
     ),
     mistakes=(
-        Mistake("delta is missing: raising one weight of a row lowers the others.",
-                "(dP_ij - delta_i[:, None])", "dP_ij"),
-        Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
-                "delta_i[:, None]", "(P_ij * dP_ij).sum(-1, keepdims=True)"),
+        Mistake(
+            "delta is missing: raising one weight of a row lowers the others.", "(dP_ij - delta_i[:, None])", "dP_ij"
+        ),
+        Mistake(
+            "the row sum was taken over this tile only: delta stands for the whole row.",
+            "delta_i[:, None]",
+            "(P_ij * dP_ij).sum(-1, keepdims=True)",
+        ),
         Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
-        Mistake("the sign is turned round: dS = P ∘ (dP − delta).",
-                "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"),
-        Mistake("delta_i belongs to the rows of the tile: make it a column, delta_i[:, None].",
-                "delta_i[:, None])", "delta_i)"),
-        Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
-                "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        Mistake(
+            "the sign is turned round: dS = P ∘ (dP − delta).", "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"
+        ),
+        Mistake(
+            "delta_i belongs to the rows of the tile: make it a column, delta_i[:, None].",
+            "delta_i[:, None])",
+            "delta_i)",
+        ),
+        Mistake(
+            "dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "dP_ij - delta_i[:, None]",
+        ),
         Mistake("the scale is missing from dQ and from dK: S = scale · Q Kᵀ.", "dV_j = (", "scale = 1; dV_j = ("),
         Mistake("the gradients are in the wrong order: dQ, dK, dV.", "Gradients(dQ_i, dK_j", "Gradients(dK_j, dQ_i"),
         Mistake("the gradients are in the wrong order: dQ, dK, dV.", "(dQ_i, dK_j, dV_j)", "(dV_j, dK_j, dQ_i)"),
         Mistake("the scale is missing from dQ: S = scale · Q Kᵀ.", "dQ_i = scale * ", "dQ_i = "),
         Mistake("the scale is missing from dK: S = scale · Q Kᵀ.", "dK_j = scale * ", "dK_j = "),
         Mistake("dV was scaled: the scale belongs to the scores, V never met it.", "dV_j = (", "dV_j = scale * ("),
-        Mistake("dV was taken from dS: V was multiplied with P.", "(Z_ij * P_ij).T @ dO_i  #",
-                "(P_ij * (dO_i @ V_j.T - delta_i[:, None])).T @ dO_i  #"),
+        Mistake(
+            "dV was taken from dS: V was multiplied with P.",
+            "(Z_ij * P_ij).T @ dO_i  #",
+            "(P_ij * (dO_i @ V_j.T - delta_i[:, None])).T @ dO_i  #",
+        ),
     ),
 )
 
 passes = Question(
     answer=20,
     because="K, V read and dK, dV written once: 4. Q and dO read at 4 visits: 8. dQ written at 4 and read at 3: 7. "
-            "O read once: 1.",
+    "O read once: 1.",
     hints=(
         "Which tensors belong to the keys (once in all), and which to the queries (at every visit)?",
         "Outside: K, V, dK, dV. At each of the 4 visits: Q, dO and dQ. At the first visit only: O. And dQ need not be "

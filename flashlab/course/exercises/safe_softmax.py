@@ -69,21 +69,37 @@ row = Exercise(
         "e = np.exp(x - x.max()), and the result is e / e.sum().",
     ),
     mistakes=(
-        Mistake("no maximum was subtracted: exp overflows above 88.72, and underflows below about −104.",
-                "x - x.max()", "x"),
-        Mistake("divided by the largest score: that changes the differences, and with them the softmax.",
-                "x - x.max()", "x / x.max()"),
-        Mistake("the smallest score was subtracted: the largest exponent is now the spread of the row.",
-                "x.max()", "x.min()"),
-        Mistake("the largest magnitude was subtracted: where all scores are negative it is far from all of them.",
-                "x.max()", "np.abs(x).max()"),
+        Mistake(
+            "no maximum was subtracted: exp overflows above 88.72, and underflows below about −104.", "x - x.max()", "x"
+        ),
+        Mistake(
+            "divided by the largest score: that changes the differences, and with them the softmax.",
+            "x - x.max()",
+            "x / x.max()",
+        ),
+        Mistake(
+            "the smallest score was subtracted: the largest exponent is now the spread of the row.",
+            "x.max()",
+            "x.min()",
+        ),
+        Mistake(
+            "the largest magnitude was subtracted: where all scores are negative it is far from all of them.",
+            "x.max()",
+            "np.abs(x).max()",
+        ),
         Mistake("the first score was subtracted: it is not always near the largest.", "x.max()", "x[0]"),
         Mistake("the mean was subtracted: the largest score may be far above it.", "x.max()", "x.mean()"),
         Mistake("the exponentials were not divided by their sum.", "e / e.sum()", "e"),
-        Mistake("the maximum was subtracted above the line only: below it, too, or the factor does not cancel.",
-                "e / e.sum()", "e / np.exp(x).sum()"),
-        Mistake("exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
-                "e / e.sum()", "np.exp(x - (x.max() + np.log(e.sum())))"),
+        Mistake(
+            "the maximum was subtracted above the line only: below it, too, or the factor does not cancel.",
+            "e / e.sum()",
+            "e / np.exp(x).sum()",
+        ),
+        Mistake(
+            "exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
+            "e / e.sum()",
+            "np.exp(x - (x.max() + np.log(e.sum())))",
+        ),
     ),
 )
 
@@ -100,19 +116,34 @@ lse = Exercise(
     ),
     mistakes=(
         Mistake("the maximum was not added back: the sum was relative to it.", "m_safe + np.log", "np.log"),
-        Mistake("the maximum was subtracted once more: the sum was relative to it, so add it.",
-                "m_safe + np.log", "-m_safe + np.log"),
-        Mistake("that is the maximum alone: the logarithm of the sum belongs to it.",
-                "m_safe + np.log(np.where(l == 0, 1, l))", "m_safe"),
-        Mistake("that is the sum itself: its logarithm is wanted.",
-                "m_safe + np.log(np.where(l == 0, 1, l))", "np.exp(m_safe) * l"),
+        Mistake(
+            "the maximum was subtracted once more: the sum was relative to it, so add it.",
+            "m_safe + np.log",
+            "-m_safe + np.log",
+        ),
+        Mistake(
+            "that is the maximum alone: the logarithm of the sum belongs to it.",
+            "m_safe + np.log(np.where(l == 0, 1, l))",
+            "m_safe",
+        ),
+        Mistake(
+            "that is the sum itself: its logarithm is wanted.",
+            "m_safe + np.log(np.where(l == 0, 1, l))",
+            "np.exp(m_safe) * l",
+        ),
         Mistake("no maximum was subtracted: exp overflows.", "np.where(m == -np.inf, 0, m)", "np.zeros_like(m)"),
-        Mistake("one maximum for all rows: each row needs its own.",
-                "x.max(-1, initial=-np.inf)", "np.full(x.shape[:-1], x.max())"),
+        Mistake(
+            "one maximum for all rows: each row needs its own.",
+            "x.max(-1, initial=-np.inf)",
+            "np.full(x.shape[:-1], x.max())",
+        ),
         Mistake("this is in units of log₂: use the natural logarithm.", "np.log(", "np.log2("),
         Mistake("−∞ − (−∞) is NaN: where the maximum is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
-        Mistake("a row of nothing but masked scores has lse −∞: the sum is 0, and log 0 = −∞.",
-                "np.where(l == 0, -np.inf, ", "np.where(l == 0, 0, "),
+        Mistake(
+            "a row of nothing but masked scores has lse −∞: the sum is 0, and log 0 = −∞.",
+            "np.where(l == 0, -np.inf, ",
+            "np.where(l == 0, 0, ",
+        ),
     ),
 )
 
@@ -128,26 +159,51 @@ rows = Exercise(
         "the result is e / np.where(l == 0, 1, l).",
     ),
     mistakes=(
-        Mistake("one maximum for all rows: a row far below it underflows.",
-                "x.max(-1, keepdims=True, initial=-np.inf)", "np.full((*x.shape[:-1], 1), x.max())"),
-        Mistake("one maximum for all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN.",
-                "e / e.sum()", "e / e.sum(-1, keepdims=True)", of=one_row),
-        Mistake("without keepdims=True the sums are laid along the columns: each row is divided by its own.",
-                "e / e.sum()", "e / e.sum(-1)", of=one_row),
+        Mistake(
+            "one maximum for all rows: a row far below it underflows.",
+            "x.max(-1, keepdims=True, initial=-np.inf)",
+            "np.full((*x.shape[:-1], 1), x.max())",
+        ),
+        Mistake(
+            "one maximum for all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN.",
+            "e / e.sum()",
+            "e / e.sum(-1, keepdims=True)",
+            of=one_row,
+        ),
+        Mistake(
+            "without keepdims=True the sums are laid along the columns: each row is divided by its own.",
+            "e / e.sum()",
+            "e / e.sum(-1)",
+            of=one_row,
+        ),
         Mistake("one sum for all rows: each row has its own.", "e.sum(-1, keepdims=True)", "e.sum(keepdims=True)"),
-        Mistake("rows and columns are swapped: the softmax runs along the last axis.",
-                "e.sum(-1, keepdims=True)", "e.sum(0, keepdims=True)"),
+        Mistake(
+            "rows and columns are swapped: the softmax runs along the last axis.",
+            "e.sum(-1, keepdims=True)",
+            "e.sum(0, keepdims=True)",
+        ),
         Mistake("no maximum was subtracted from the scores.", "x - np.where(m == -np.inf, 0, m)", "x"),
         Mistake("no maximum was subtracted from the scores.", "np.exp(x)", "1 * np.exp(x)", of=safe_softmax.naive),
-        Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
-                "np.where(m == -np.inf, 0, m)", "np.maximum(m, 0)"),
-        Mistake("NaN comes of −∞ − (−∞) and of 0 / 0: subtract 0 where the maximum is −∞, divide by 1 where l is 0.",
-                "np.where(m == -np.inf, 0, m)", "m"),
-        Mistake("exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
-                "e / np.where(l == 0, 1, l)",
-                "np.exp(x - (np.where(m == -np.inf, 0, m) + np.log(np.where(l == 0, 1, l))))"),
-        Mistake("a row of masked scores came out uniform: as if −∞ were a large negative number.",
-                "x - np.where(m == -np.inf, 0, m)", "np.maximum(x, -1e9) - np.maximum(m, -1e9)"),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, 0)",
+        ),
+        Mistake(
+            "NaN comes of −∞ − (−∞) and of 0 / 0: subtract 0 where the maximum is −∞, divide by 1 where l is 0.",
+            "np.where(m == -np.inf, 0, m)",
+            "m",
+        ),
+        Mistake(
+            "exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
+            "e / np.where(l == 0, 1, l)",
+            "np.exp(x - (np.where(m == -np.inf, 0, m) + np.log(np.where(l == 0, 1, l))))",
+        ),
+        Mistake(
+            "a row of masked scores came out uniform: as if −∞ were a large negative number.",
+            "x - np.where(m == -np.inf, 0, m)",
+            "np.maximum(x, -1e9) - np.maximum(m, -1e9)",
+        ),
     ),
 )
 

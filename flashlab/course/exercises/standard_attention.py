@@ -78,19 +78,35 @@ bytes_moved = Exercise(
         Mistake("the mask moves nothing here, but it should: it loads S and stores another matrix.", " + 2 * mask", ""),
         Mistake("dropout loads P and stores the dropped P: 2 passes, and its mask.", "2 * dropout", "1 * dropout"),
         Mistake("the dropout mask Z is missing: one byte an element is stored.", " + dropout * N * N", ""),
-        Mistake("the dropout mask has one byte an element, whatever the itemsize.",
-                " + dropout * N * N", " + itemsize * dropout * N * N"),
+        Mistake(
+            "the dropout mask has one byte an element, whatever the itemsize.",
+            " + dropout * N * N",
+            " + itemsize * dropout * N * N",
+        ),
         Mistake("these are numbers, not bytes: each has itemsize bytes.", "itemsize * (", "1 * ("),
         Mistake("a number has itemsize bytes, and not always 2.", "itemsize * (", "2 * ("),
-        Mistake("a mask forbids half of the scores, but moves all of them: −∞ takes as many bytes as any number.",
-                "4 + 2 * mask", "4 / (1 + mask)"),
-        Mistake("the mask kernel stores no bytes of its own beside the masked S; only dropout does.",
-                "dropout * N * N", "(dropout + mask) * N * N"),
-        Mistake("dropout is a kernel, too: it loads P and stores the dropped P, beside its mask.",
-                " + 2 * dropout", ""),
-        Mistake("half a pass for the dropout mask is right in float16 only: it has one byte, whatever the itemsize.",
-                " + dropout * N * N", " + itemsize / 2 * dropout * N * N"),
-        Mistake("the forward pass stores the dropout mask and does not read it: that is left to the backward pass.",
-                " + dropout * N * N", " + 2 * dropout * N * N"),
+        Mistake(
+            "a mask forbids half of the scores, but moves all of them: −∞ takes as many bytes as any number.",
+            "4 + 2 * mask",
+            "4 / (1 + mask)",
+        ),
+        Mistake(
+            "the mask kernel stores no bytes of its own beside the masked S; only dropout does.",
+            "dropout * N * N",
+            "(dropout + mask) * N * N",
+        ),
+        Mistake(
+            "dropout is a kernel, too: it loads P and stores the dropped P, beside its mask.", " + 2 * dropout", ""
+        ),
+        Mistake(
+            "half a pass for the dropout mask is right in float16 only: it has one byte, whatever the itemsize.",
+            " + dropout * N * N",
+            " + itemsize / 2 * dropout * N * N",
+        ),
+        Mistake(
+            "the forward pass stores the dropout mask and does not read it: that is left to the backward pass.",
+            " + dropout * N * N",
+            " + 2 * dropout * N * N",
+        ),
     ),
 )

@@ -63,19 +63,34 @@ mask = Exercise(
     mistakes=(
         Mistake("the mask is off by one: a query sees its own key too, so it is ≤ and not <.", "j <= i", "j < i"),
         Mistake("the mask is off by one: a query saw one key of the future.", "i + Nk - Nq", "i + Nk - Nq + 1"),
-        Mistake("aligned at the upper left: with Nq ≠ Nk the last query must see the last key, j ≤ i + Nk − Nq.",
-                "i + Nk - Nq", "i"),
+        Mistake(
+            "aligned at the upper left: with Nq ≠ Nk the last query must see the last key, j ≤ i + Nk − Nq.",
+            "i + Nk - Nq",
+            "i",
+        ),
         Mistake("the difference is turned round: query i sees the keys j ≤ i + Nk − Nq.", "+ Nk - Nq", "- Nk + Nq"),
-        Mistake("places within the tile were compared: add rows.start and cols.start.",
-                "np.where(j <= i + Nk - Nq", "np.where(j - cols.start <= i - rows.start + Nk - Nq"),
-        Mistake("a large negative number is not −∞: a row that sees nothing would average its values.",
-                "S_ij, -np.inf", "S_ij, -1e9"),
+        Mistake(
+            "places within the tile were compared: add rows.start and cols.start.",
+            "np.where(j <= i + Nk - Nq",
+            "np.where(j - cols.start <= i - rows.start + Nk - Nq",
+        ),
+        Mistake(
+            "a large negative number is not −∞: a row that sees nothing would average its values.",
+            "S_ij, -np.inf",
+            "S_ij, -1e9",
+        ),
         Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j > i"),
         Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j >= i"),
-        Mistake("masked scores were set to 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
-                "S_ij, -np.inf", "S_ij, 0"),
-        Mistake("0 · (−∞) is NaN: choose with np.where instead of multiplying.",
-                "np.where(j <= i + Nk - Nq, S_ij, -np.inf)", "S_ij + (j > i + Nk - Nq) * -np.inf"),
+        Mistake(
+            "masked scores were set to 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
+            "S_ij, -np.inf",
+            "S_ij, 0",
+        ),
+        Mistake(
+            "0 · (−∞) is NaN: choose with np.where instead of multiplying.",
+            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
+            "S_ij + (j > i + Nk - Nq) * -np.inf",
+        ),
     ),
 )
 
@@ -122,25 +137,43 @@ inside = Exercise(
         Mistake("divided by √dv: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "V.shape[1] ** -0.5"),
         Mistake("divided by d: scores are divided by √d.", "** -0.5", "** -1.0"),
         Mistake("the last, shorter tile of keys was dropped.", "range(0, len(K), Bc)", "range(0, len(K) - Bc + 1, Bc)"),
-        Mistake("the last tile begins too early: keys that it shares with the one before count twice.",
-                "K_j, V_j = K[start", "start = max(min(start, len(K) - Bc), 0); K_j, V_j = K[start"),
-        Mistake("the last tile was filled up with zero keys: a score of 0 is not −∞.",
-                "K_j, V_j = K[start : start + Bc], V[start : start + Bc]",
-                "K_j, V_j = (np.concatenate([X, 0 * X[:1].repeat(Bc, 0)])[start : start + Bc] for X in (K, V))"),
+        Mistake(
+            "the last tile begins too early: keys that it shares with the one before count twice.",
+            "K_j, V_j = K[start",
+            "start = max(min(start, len(K) - Bc), 0); K_j, V_j = K[start",
+        ),
+        Mistake(
+            "the last tile was filled up with zero keys: a score of 0 is not −∞.",
+            "K_j, V_j = K[start : start + Bc], V[start : start + Bc]",
+            "K_j, V_j = (np.concatenate([X, 0 * X[:1].repeat(Bc, 0)])[start : start + Bc] for X in (K, V))",
+        ),
         Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
-        Mistake("online_softmax.update returns a new state and leaves the old one as it is: keep what it returns.",
-                "state = online_softmax.update(", "online_softmax.update("),
-        Mistake("the state has the wrong width: O is as wide as V.",
-                "online_softmax.identity(len(Q_i), V.shape[1]", "online_softmax.identity(len(Q_i), Q_i.shape[1]"),
-        Mistake("every tile starts afresh: the state of the tiles before is lost.",
-                "online_softmax.update(state,",
-                "online_softmax.update(online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype),"),
-        Mistake("the output was not divided by l.", "*online_softmax.finish(state)",
-                "state.O, online_softmax.finish(state)[1]"),
-        Mistake("the state was finished inside the loop: each tile divides by its own l.",
-                "state = online_softmax.update(state, S_ij, V_j)",
-                "state = online_softmax.update(state, S_ij, V_j); "
-                "state = state._replace(O=online_softmax.finish(state)[0])"),
+        Mistake(
+            "online_softmax.update returns a new state and leaves the old one as it is: keep what it returns.",
+            "state = online_softmax.update(",
+            "online_softmax.update(",
+        ),
+        Mistake(
+            "the state has the wrong width: O is as wide as V.",
+            "online_softmax.identity(len(Q_i), V.shape[1]",
+            "online_softmax.identity(len(Q_i), Q_i.shape[1]",
+        ),
+        Mistake(
+            "every tile starts afresh: the state of the tiles before is lost.",
+            "online_softmax.update(state,",
+            "online_softmax.update(online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype),",
+        ),
+        Mistake(
+            "the output was not divided by l.",
+            "*online_softmax.finish(state)",
+            "state.O, online_softmax.finish(state)[1]",
+        ),
+        Mistake(
+            "the state was finished inside the loop: each tile divides by its own l.",
+            "state = online_softmax.update(state, S_ij, V_j)",
+            "state = online_softmax.update(state, S_ij, V_j); "
+            "state = state._replace(O=online_softmax.finish(state)[0])",
+        ),
     ),
 )
 
@@ -189,19 +222,30 @@ meet = Exercise(
     ),
     mistakes=(
         Mistake("the scale was forgotten: scores are divided by √d.", "Q_i.shape[1] ** -0.5", "1"),
-        Mistake("what came before was dropped: start from (lse, 1, O), not from the identity.",
-                "online_softmax.State(lse_i, np.ones_like(lse_i), O_i)",
-                "online_softmax.identity(len(Q_i), V_j.shape[1], Q_i.dtype)"),
+        Mistake(
+            "what came before was dropped: start from (lse, 1, O), not from the identity.",
+            "online_softmax.State(lse_i, np.ones_like(lse_i), O_i)",
+            "online_softmax.identity(len(Q_i), V_j.shape[1], Q_i.dtype)",
+        ),
         Mistake("l = 0 forgets the past: relative to lse its weight is 1.", "np.ones_like", "np.zeros_like"),
         Mistake("l = e^lse counts lse twice: relative to lse the past's weight is 1.", "np.ones_like", "np.exp"),
-        Mistake("O was multiplied by e^lse: relative to lse it stands as it is.",
-                "np.ones_like(lse_i), O_i)", "np.ones_like(lse_i), np.exp(lse_i)[:, None] * O_i)"),
+        Mistake(
+            "O was multiplied by e^lse: relative to lse it stands as it is.",
+            "np.ones_like(lse_i), O_i)",
+            "np.ones_like(lse_i), np.exp(lse_i)[:, None] * O_i)",
+        ),
         Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
         Mistake("−∞ − (−∞) is NaN: the update needs its guard.", "online_softmax.update(", "unguarded("),
-        Mistake("the output was not divided by l.", "*online_softmax.finish(state)",
-                "state.O, online_softmax.finish(state)[1]"),
-        Mistake("m was returned in the place of lse = m + log l.", "*online_softmax.finish(state)",
-                "online_softmax.finish(state)[0], state.m"),
+        Mistake(
+            "the output was not divided by l.",
+            "*online_softmax.finish(state)",
+            "state.O, online_softmax.finish(state)[1]",
+        ),
+        Mistake(
+            "m was returned in the place of lse = m + log l.",
+            "*online_softmax.finish(state)",
+            "online_softmax.finish(state)[0], state.m",
+        ),
     ),
 )
 
