@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from figures import controls, style
-from figures.controls import Choose, Slide, Toggle
+from figures import style
+from figures.figure import Choose, Slide, Toggle, explorer
 from flashlab.machine.hardware import CARDS, KiB
 from flashlab.reference import block_size
 
@@ -18,6 +18,8 @@ N = 8192  # tokens
 SIZES = tuple(range(16, 401, 16))
 ROOF = 320 * KiB  # top of the lower picture
 NAMES = {"Q": "Q", "K": "K", "V": "V", "S_ij": "S", "O_i": "O", "m_i": "m", "l_i": "l"}
+
+SIZE = (8.8, 5.6)  # inches
 
 
 @dataclass(frozen=True)
@@ -146,17 +148,12 @@ def describe(state):
     return f"{state.card}, d = {state.d}, {state.dtype}, {where}. {trips}. {bill}. {verdict}".replace("\n", " ")
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(8.8, 5.6),
-        build,
-        update,
-        describe,
-        state,
-        B=Slide(SIZES),
-        card=Choose(tuple(CARDS)),
-        d=Slide((32, 64, 128, 256)),
-        dtype=Choose(("float16", "float32")),
-        registers=Toggle("S, O, m, l in registers"),
-    )
+CONTROLS = {
+    "B": Slide(SIZES),
+    "card": Choose(tuple(CARDS)),
+    "d": Slide((32, 64, 128, 256)),
+    "dtype": Choose(("float16", "float32")),
+    "registers": Toggle("S, O, m, l in registers"),
+}
+
+explore = explorer(__name__)

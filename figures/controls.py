@@ -5,55 +5,23 @@ web, a converted page) the same output shows the picture of its first state. In 
 """
 
 import html
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import ipywidgets as W
 
+from figures import style
 from figures.canvas import Canvas
+from figures.figure import Choose, Scrub, Slide, Toggle
 
 
-@dataclass(frozen=True)
-class Scrub:
-    """Play, step, back and a slider over the steps 0 ... steps(state)."""
+def explore(figure, state=None) -> "Explorer":
+    """Show a figure with a control for each field in its ``CONTROLS``.
 
-    steps: Callable[[Any], int]
-    label: str = "step"
-
-
-@dataclass(frozen=True)
-class Slide:
-    """A slider over the given values, in their order."""
-
-    values: Sequence
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class Choose:
-    """A menu of the given values."""
-
-    values: Sequence
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class Toggle:
-    """On or off."""
-
-    label: str = ""
-
-
-Control = Scrub | Slide | Choose | Toggle
-
-
-def explore(figure, build, update, describe, state, **controls: Control) -> "Explorer":
-    """The figure of ``state`` with a control for each named field of it.
-
-    figure: an empty figure from ``figures.style``; build, update, describe: see ``figures``.
+    figure: whatever has the names that a module of ``figures`` has.
     """
-    return Explorer(Canvas(figure, build, update), describe, state, controls)
+    state = figure.State() if state is None else state
+    canvas = Canvas(style.figure(*figure.SIZE), figure.build, figure.update)
+    return Explorer(canvas, figure.describe, state, figure.CONTROLS)
 
 
 class Explorer(W.VBox):

@@ -13,13 +13,15 @@ import torch
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from figures import controls, style
-from figures.controls import Choose, Scrub, Slide
+from figures import style
+from figures.figure import Choose, Scrub, Slide, explorer
 from flashlab.kernels import first_triton_kernel
 from flashlab.kernels.bill import bill
 
 ROWS = 4  # of the softmax's matrix
 WIDEST = 20  # columns on the picture, some of them behind the end
+
+SIZE = (9.0, 3.8)  # inches
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,11 @@ def describe(state):
     return words + f"{_words(state, now)}; {_bytes(now)}".replace("\n", ", ").replace("  ", " ") + "."
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.0, 3.8), build, update, describe, state,
-        step=Scrub(count), kernel=Choose(("add", "softmax", "online softmax")),
-        N=Slide(range(1, 17)), block=Slide((1, 2, 4, 8)),
-    )  # fmt: skip
+CONTROLS = {
+    "step": Scrub(count),
+    "kernel": Choose(("add", "softmax", "online softmax")),
+    "N": Slide(range(1, 17)),
+    "block": Slide((1, 2, 4, 8)),
+}
+
+explore = explorer(__name__)

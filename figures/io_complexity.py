@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from figures import controls, style
-from figures.controls import Choose, Slide, Toggle
+from figures import style
+from figures.figure import Choose, Slide, Toggle, explorer
 from flashlab.machine.hardware import CARDS
 from flashlab.reference import io_complexity
 
@@ -23,6 +23,8 @@ LOOKS = {"standard": {"color": style.STANDARD, "lw": 2.2}, "fused": {"color": st
 BYTES, SECONDS = (1e5, 1e16), (1e-5, 1e6)  # limits of the axes: as many decades on both, so that slopes compare
 SIZES = {"1 MB": 1e6, "1 GB": 1e9, "1 TB": 1e12, "1 PB": 1e15}
 MARKS = {"1 ms": 1e-3, "1 s": 1, "1 min": 60, "1 h": 3600, "1 day": 86400}
+
+SIZE = (9.9, 5.0)  # inches
 
 
 @dataclass(frozen=True)
@@ -169,19 +171,14 @@ def describe(state):
     return words + "Twice the tokens: twice the fused memory, four times the time."
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.9, 5.0),
-        build,
-        update,
-        describe,
-        state,
-        N=Slide(LENGTHS, "tokens"),
-        card=Choose(tuple(CARDS)),
-        batch=Slide((1, 4, 16, 64)),
-        heads=Slide((1, 8, 16, 32, 64)),
-        d=Slide((64, 128, 256)),
-        dtype=Choose(tuple(DTYPES)),
-        training=Toggle("forward and backward"),
-    )
+CONTROLS = {
+    "N": Slide(LENGTHS, "tokens"),
+    "card": Choose(tuple(CARDS)),
+    "batch": Slide((1, 4, 16, 64)),
+    "heads": Slide((1, 8, 16, 32, 64)),
+    "d": Slide((64, 128, 256)),
+    "dtype": Choose(tuple(DTYPES)),
+    "training": Toggle("forward and backward"),
+}
+
+explore = explorer(__name__)

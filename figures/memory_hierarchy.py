@@ -6,14 +6,16 @@ other DRAM), and that a program has all of the "20 MB" of fast memory: turn to o
 
 from dataclasses import dataclass
 
-from figures import controls, style
-from figures.controls import Choose, Toggle
+from figures import style
+from figures.figure import Choose, Toggle, explorer
 from flashlab.machine import hardware
 
 CAPACITY, RATE = (1e4, 2e14), (3e7, 1e17)  # bytes, bytes a second: wide enough for every card and for the words
 MARKS = {1e6: "1 MB", 1e9: "1 GB", 1e12: "1 TB"}
 GAP = 1.8  # from a bar's end to its words, a factor on logarithmic axes
 DRAM = 3  # its place among the levels
+
+SIZE = (8.6, 3.7)  # inches
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,12 @@ def describe(state):
     return f"{state.card}, {whose}. " + "; ".join(parts) + f". {block}"
 
 
-def explore():
-    """The figure with its controls."""
-    figure = style.figure(8.6, 3.7)
-    return controls.explore(
-        figure, build, update, describe, State(), card=Choose(list(hardware.CARDS)), one_sm=Toggle("one SM's share")
-    )
+CONTROLS = {
+    "card": Choose(tuple(hardware.CARDS)),
+    "one_sm": Toggle("one SM's share"),
+}
+
+explore = explorer(__name__)
 
 
 def _axes(fig, x, limits, per):

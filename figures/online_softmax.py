@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from figures import controls, style
-from figures.controls import Choose, Scrub, Slide
+from figures import style
+from figures.figure import Choose, Scrub, Slide, explorer
 from flashlab.course import data
 from flashlab.reference import online_softmax, safe_softmax
 from flashlab.reference.tiling import tiles
@@ -22,6 +22,8 @@ TITLES = {
     "falling": "falling scores: the first block holds the maximum",
     "masked start": "rising scores, the first quarter masked",
 }
+
+SIZE = (9.0, 4.2)  # inches
 
 
 @dataclass(frozen=True)
@@ -172,16 +174,11 @@ def describe(state):
     return words
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.0, 4.2),
-        build,
-        update,
-        describe,
-        state,
-        step=Scrub(count, "blocks seen"),
-        blocks=Slide(range(1, 9)),
-        block=Slide((1, 2, 3, 4, 6, 8), "block size"),
-        source=Choose(tuple(TITLES), "scores"),
-    )
+CONTROLS = {
+    "step": Scrub(count, "blocks seen"),
+    "blocks": Slide(range(1, 9)),
+    "block": Slide((1, 2, 3, 4, 6, 8), "block size"),
+    "source": Choose(tuple(TITLES), "scores"),
+}
+
+explore = explorer(__name__)

@@ -16,8 +16,8 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.ticker import MultipleLocator
 
-from figures import controls, style
-from figures.controls import Scrub, Slide, Toggle
+from figures import style
+from figures.figure import Scrub, Slide, Toggle, explorer
 from flashlab.course import data
 from flashlab.reference import pipeline
 
@@ -36,6 +36,8 @@ WAITS = {"full": "tiles", "q_full": "Q", "turn": "turn", "products": "products",
 COMING = 0.32  # opacity of what has not happened yet
 LABELS = 120
 LETTER = 0.0088  # of the picture's width
+
+SIZE = (9.9, 5.6)  # inches
 
 
 @dataclass(frozen=True)
@@ -336,17 +338,12 @@ def describe(state):
     )
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.9, 5.6),
-        build,
-        update,
-        describe,
-        state,
-        step=Scrub(count, "moment"),
-        stages=Slide(STAGES),
-        ping_pong=Toggle("ping-pong"),
-        overlap=Toggle("overlap within a consumer"),
-        locked=Toggle("both warpgroups in one partition"),
-    )
+CONTROLS = {
+    "step": Scrub(count, "moment"),
+    "stages": Slide(STAGES),
+    "ping_pong": Toggle("ping-pong"),
+    "overlap": Toggle("overlap within a consumer"),
+    "locked": Toggle("both warpgroups in one partition"),
+}
+
+explore = explorer(__name__)

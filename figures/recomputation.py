@@ -9,6 +9,7 @@ paper prints it, as this course counts it, and as one GPU measured it.
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from matplotlib.patches import Rectangle
 
 import figures.standard_attention
 from figures import controls, style
-from figures.controls import Scrub, Slide, Toggle
+from figures.figure import Scrub, Slide, Toggle, explorer
 from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
 from flashlab.reference import recomputation, standard_attention, tiling
@@ -37,6 +38,8 @@ ABOVE_TABLE = 0.615  # of the figure's height
 RESULTS = ("delta", "dQ", "dK", "dV")
 ROWS = ("lse", "delta")  # one number a row
 USES = {"program": ("dV", "dP", "dQ", "dK"), "key_value_gradients": ("dV", "dP", "dK"), "query_gradients": ("dP", "dQ")}
+
+SIZE = (9.9, 6.6)  # inches
 
 
 @dataclass(frozen=True)
@@ -386,19 +389,14 @@ def describe(state):
     return words
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.9, 6.6),
-        build,
-        update,
-        describe,
-        state,
-        step=Scrub(count, "step"),
-        Br=Slide((64, 128, 256)),
-        Bc=Slide((64, 128, 256)),
-        causal=Toggle("causal"),
-    )
+CONTROLS = {
+    "step": Scrub(count),
+    "Br": Slide((64, 128, 256)),
+    "Bc": Slide((64, 128, 256)),
+    "causal": Toggle("causal"),
+}
+
+explore = explorer(__name__)
 
 
 @dataclass(frozen=True)
@@ -416,14 +414,14 @@ def replay(events, other, N, Br, Bc, state=Replayed()):
     """
     last = record(other)[-1]
     run = Run(record(retold(events)), N, Br, Bc, (last.moved, last.products))
-    return controls.explore(
-        style.figure(9.9, 6.6 * ABOVE_TABLE),
-        partial(build, who=("lesson 08, in all", "kernels, so far"), table=False),
-        lambda artists, state: draw(artists, run, state.step),
-        lambda state: _say(run, state.step),
-        state,
-        step=Scrub(lambda _: len(run.steps) - 1, "step"),
+    figure = SimpleNamespace(
+        SIZE=(SIZE[0], SIZE[1] * ABOVE_TABLE),
+        CONTROLS={"step": Scrub(lambda _: len(run.steps) - 1)},
+        build=partial(build, who=("lesson 08, in all", "kernels, so far"), table=False),
+        update=lambda artists, state: draw(artists, run, state.step),
+        describe=lambda state: _say(run, state.step),
     )
+    return controls.explore(figure, state)
 
 
 def _say(run, at):

@@ -6,8 +6,8 @@ each a kernel by itself, stand left of the ridge too; and longer sequences do no
 
 from dataclasses import dataclass
 
-from figures import controls, style
-from figures.controls import Choose, Slide
+from figures import style
+from figures.figure import Choose, Slide, explorer
 from flashlab.machine import hardware
 from flashlab.reference import roofline
 
@@ -20,6 +20,8 @@ LABELS = {
     "fused": "fused, tiles of 128 queries",
     "fused, read once": "fused, all read once",
 }
+
+SIZE = (8.6, 4.0)  # inches
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,14 @@ def describe(state):
     return f"{where}; peak {peak / 1e12:.4g} TFLOP/s, ridge {ridge:.0f} FLOP/B. " + "; ".join(said) + "."
 
 
-def explore():
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(8.6, 4.0), build, update, describe, State(),
-        card=Choose(list(hardware.CARDS)), dtype=Choose(list(roofline.DTYPES)),
-        d=Slide((16, 32, 64, 128, 256)), N=Slide((256, 512, 1024, 2048, 4096, 8192, 16384)),
-    )  # fmt: skip
+CONTROLS = {
+    "card": Choose(tuple(hardware.CARDS)),
+    "dtype": Choose(tuple(roofline.DTYPES)),
+    "d": Slide((16, 32, 64, 128, 256)),
+    "N": Slide((256, 512, 1024, 2048, 4096, 8192, 16384)),
+}
+
+explore = explorer(__name__)
 
 
 def _color(name):

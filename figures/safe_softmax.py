@@ -13,8 +13,8 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Rectangle
 
-from figures import controls, style
-from figures.controls import Choose, Slide
+from figures import style
+from figures.figure import Choose, Slide, explorer
 from flashlab.reference import safe_softmax
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -28,6 +28,8 @@ OUTCOMES = {  # what the row comes out as, and its colour
     "zeros: 1 / ∞": style.K,
     "NaN: 0 / 0": style.Q,
 }
+
+SIZE = (9.2, 4.8)  # inches
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,10 @@ def describe(state):
     )
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.2, 4.8), build, update, describe, state,
-        shift=Slide(SHIFTS), dtype=Choose(DTYPES), spread=Slide(SPREADS, "spread of scores"),
-    )  # fmt: skip
+CONTROLS = {
+    "shift": Slide(SHIFTS),
+    "dtype": Choose(DTYPES),
+    "spread": Slide(SPREADS, "spread of scores"),
+}
+
+explore = explorer(__name__)

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Polygon, Rectangle
 
-from figures import controls, style
-from figures.controls import Choose, Scrub, Toggle
+from figures import style
+from figures.figure import Choose, Scrub, Toggle, explorer
 from flashlab.machine.memory import Memory
 from flashlab.reference import recomputation, standard_attention, tiling
 
@@ -34,6 +34,8 @@ WORDS = {"S_masked": "S masked", "P_dropped": "P dropped", "Z": "dropout mask"}
 SLOTS = {"Q": 4.72, "K": 4.88, "V": 5.04, "O": 5.2}  # of the thin tiles in fast memory
 FAST = (4.62, 0.55, 1.24, 1.72)  # x, y, width, height of fast memory
 MB = 1e6
+
+SIZE = (9.2, 4.7)  # inches
 
 
 @dataclass(frozen=True)
@@ -262,12 +264,14 @@ def describe(state):
     return f"{words}. The paper, on an A100: {paper}."
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.2, 4.7), build, update, describe, state,
-        step=Scrub(count, "transfers"), way=Choose(WAYS, "attention"), mask=Toggle("mask"), dropout=Toggle("dropout"),
-    )  # fmt: skip
+CONTROLS = {
+    "step": Scrub(count, "transfers"),
+    "way": Choose(WAYS, "attention"),
+    "mask": Toggle("mask"),
+    "dropout": Toggle("dropout"),
+}
+
+explore = explorer(__name__)
 
 
 def _width(name):

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.patches import Rectangle
 
 from figures import controls, style
-from figures.controls import Scrub, Slide, Toggle
+from figures.figure import Scrub, Slide, Toggle, explorer
 from flashlab.course import data
 from flashlab.machine.memory import Memory
 from flashlab.reference import standard_attention, tiling
@@ -30,6 +31,8 @@ NAMES = ("standard attention", "FlashAttention: K, V outside", "FlashAttention-2
 TENSORS = ("Q", "K", "V", "S", "P", "O", "lse")
 COLORS = {name: getattr(style, name) for name in "QKVSPO"}
 PARTS = ("map", "grid", "tile", "status", "resident", "letters", "used", "bill", "amounts")
+
+SIZE = (9.9, 5.6)  # inches
 
 
 @dataclass(frozen=True)
@@ -284,20 +287,15 @@ def describe(state):
     return f"{state.N} tokens, tiles of {state.Br} × {state.Bc}{mask}. What each has moved. {said}."
 
 
-def explore(state=State()):
-    """The figure with its controls."""
-    return controls.explore(
-        style.figure(9.9, 5.6),
-        build,
-        update,
-        describe,
-        state,
-        step=Scrub(lambda _: STEPS, "% moved"),
-        N=Slide((64, 100, 128, 256, 512)),
-        Br=Slide((16, 32, 64)),
-        Bc=Slide((16, 32, 64)),
-        causal=Toggle("causal"),
-    )
+CONTROLS = {
+    "step": Scrub(lambda _: STEPS, "% moved"),
+    "N": Slide((64, 100, 128, 256, 512)),
+    "Br": Slide((16, 32, 64)),
+    "Bc": Slide((16, 32, 64)),
+    "causal": Toggle("causal"),
+}
+
+explore = explorer(__name__)
 
 
 @dataclass(frozen=True)
@@ -316,11 +314,12 @@ def replay(events, Nq, Nk):
         if not any(event.nbytes for event in recorded):
             raise ValueError(f"{name}: nothing was loaded or stored while this was recorded")
     runs = {name: record(recorded, Nq, Nk) for name, recorded in events.items()}
-    return controls.explore(
-        style.figure(3.3 * len(runs), 5.6),
-        partial(build, names=tuple(runs)),
-        lambda artists, state: draw(artists, runs, state.step),
-        lambda state: f"{_say(runs, state.step)}.",
-        Step(),
-        step=Scrub(lambda _: STEPS, "% moved"),
+    figure = SimpleNamespace(
+        SIZE=(3.3 * len(runs), SIZE[1]),
+        State=Step,
+        CONTROLS={"step": CONTROLS["step"]},
+        build=partial(build, names=tuple(runs)),
+        update=lambda artists, state: draw(artists, runs, state.step),
+        describe=lambda state: f"{_say(runs, state.step)}.",
     )
+    return controls.explore(figure)

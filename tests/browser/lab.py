@@ -49,9 +49,9 @@ def _notebook_of(name):
 
 
 def _explores(path):
-    """Does it define an explore() that needs no arguments?"""
-    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
-    return any(f.name == "explore" and len(f.args.args) == len(f.args.defaults) for f in functions)
+    """Does it declare controls, and so is a figure?"""
+    assigned = [node.targets[0] for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    return any(isinstance(target, ast.Name) and target.id == "CONTROLS" for target in assigned)
 
 
 def _shows(cell, name):

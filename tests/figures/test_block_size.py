@@ -69,23 +69,6 @@ def test_the_band_runs_from_enough_to_what_fits(canvas):
     assert np.all(np.diff(ratios) < 0)
 
 
-@states
-def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
-    for B in (16, 400, 144):
-        kept = canvas.png(replace(state, B=B))
-    assert kept == Canvas(style.figure(8.8, 5.6), figure.build, figure.update).png(replace(state, B=144))
-
-
-def test_every_control_moves_the_state_and_never_raises():
-    explorer = figure.explore()
-    choices = {"B": figure.SIZES[::4], "card": CARDS, "d": (32, 64, 128, 256), "dtype": ("float32", "float16"),
-               "registers": (True, False)}  # fmt: skip
-    for field, values in choices.items():
-        for value in values:
-            explorer.widgets[field].value = value
-            assert getattr(explorer.state, field) == value
-
-
 def test_describe_has_the_numbers():
     said = figure.describe(figure.State())
     assert "K and V are read 64 times: 1.59 × arithmetic" in said and "145 KiB of 163" in said

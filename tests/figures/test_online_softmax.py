@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -44,34 +43,3 @@ def test_the_picture_shows_the_numbers_of_the_trace(canvas):
     assert style.number(step.state.m[0]) in canvas.artists["max_label"].get_text()
     assert style.number(step.state.l[0]) in canvas.artists["l"].get_text()
     assert "the maximum rose" in canvas.artists["rescale"].get_text()
-
-
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
-    for step in range(figure.count(state) + 1):
-        kept = canvas.png(replace(state, step=step))
-    fresh = Canvas(style.figure(9.0, 4.2), figure.build, figure.update).png(replace(state, step=step))
-    assert kept == fresh
-
-
-def test_every_control_moves_the_state_and_never_raises():
-    explorer = figure.explore()
-    before = explorer.children[1].value
-    for field, values in {"blocks": range(1, 9), "block": (1, 2, 3, 4, 6, 8), "source": figure.TITLES}.items():
-        for value in values:
-            explorer.widgets[field].value = value
-            assert getattr(explorer.state, field) == value
-            explorer.widgets["step"].value = figure.count(explorer.state)
-    assert explorer.children[1].value != before
-
-
-def test_a_step_beyond_the_end_is_drawn_back_when_the_row_gets_shorter():
-    explorer = figure.explore(figure.State(step=6))
-    explorer.widgets["blocks"].value = 2
-    assert explorer.state.step == explorer.widgets["step"].value == explorer.widgets["step"].max == 2
-
-
-def test_words_and_picture_are_in_one_output():
-    bundle = figure.explore()._repr_mimebundle_()
-    assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
-    assert "m = 4.932" in bundle["text/plain"]

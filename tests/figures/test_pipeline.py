@@ -130,24 +130,6 @@ def test_phases_are_those_of_the_barriers():
     assert figure.phases(replace(state, step=0)) == {}
 
 
-@states
-def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
-    for step in (0, figure.count(state), 9):
-        kept = canvas.png(replace(state, step=step))
-    assert kept == Canvas(style.figure(9.9, 5.6), figure.build, figure.update).png(replace(state, step=9))
-
-
-def test_every_control_moves_the_state_and_never_raises():
-    explorer = figure.explore()
-    for field, values in OF.items():
-        for value in values:
-            explorer.widgets[field].value = value
-            assert getattr(explorer.state, field) == value
-            for step in (0, explorer.widgets["step"].max):
-                explorer.widgets["step"].value = step
-                assert explorer.state.step == step
-
-
 def test_describe_has_the_numbers():
     assert figure.describe(figure.State()) == (
         "2 stages, ping-pong, overlap. Cycle 6,430 of 10,920: PV₂ of consumer 0 ends, S₁ of consumer 1 begins. "

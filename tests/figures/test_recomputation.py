@@ -55,22 +55,6 @@ def test_bright_tiles_are_those_in_fast_memory(canvas):
     assert bright.sum() == len(step.place) - 1  # all but P_ij
 
 
-@pytest.mark.parametrize("field", CHOICES)
-def test_every_control_may_take_all_its_values(field, canvas):
-    for value in CHOICES[field]:
-        state = replace(figure.State(), **{field: value})
-        for step in range(0, figure.count(state) + 1, 7):
-            assert canvas.png(replace(state, step=step)).startswith(b"\x89PNG")
-            assert f"step {step} of" in figure.describe(replace(state, step=step))
-
-
-def test_same_state_same_picture(canvas):
-    first = canvas.png(figure.State())
-    canvas.png(figure.State(step=3, Br=64, causal=True))
-    canvas.png(figure.State(step=60, Bc=256))
-    assert canvas.png(figure.State()) == first
-
-
 def test_table_says_what_is_printed_and_what_is_counted():
     words = figure.describe(figure.State())
     for number in ("66.6", "75.2", "40.3 GB", "4.4 GB", "41.7 ms", "7.3 ms", "824.6", "962.1", "40.27 GB", "4.43 GB"):

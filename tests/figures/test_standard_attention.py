@@ -79,24 +79,6 @@ def test_the_arrow_points_to_where_the_bytes_go(canvas):
         assert now.kind in canvas.artists["transfer"].get_text()
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
-    for step in (figure.count(state), 0, 13, 22):
-        kept = canvas.png(replace(state, step=step))
-    assert kept == fresh().png(replace(state, step=22))
-
-
-def test_every_control_moves_the_state_and_never_raises():
-    explorer = figure.explore()
-    before = explorer.children[1].value
-    for field, values in {"way": figure.WAYS, "mask": (False, True), "dropout": (False, True)}.items():
-        for value in values:
-            explorer.widgets[field].value = value
-            assert getattr(explorer.state, field) == value
-            explorer.widgets["step"].value = figure.count(explorer.state)
-    assert explorer.children[1].value != before
-
-
 def test_words_have_the_numbers():
     words = figure.describe(figure.State(figure.count(figure.State())))
     for said in ("18.4 MB", "counted standard 40.27 GB, fused 4.43 GB", "40.3 GB in 41.7 ms", "4.4 GB in 7.3 ms"):

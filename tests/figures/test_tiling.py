@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -80,25 +78,6 @@ def test_what_does_not_fit_says_so(canvas):
     canvas.png(figure.State(N=512, Br=64, Bc=64, step=25))
     assert "does not fit" in canvas.artists["0 used"].get_text()
     assert "does not fit" not in canvas.artists["1 used"].get_text()
-
-
-@states
-def test_same_state_same_picture_whatever_was_drawn_before(canvas, state):
-    for step in (0, 100, 33, 61):
-        kept = canvas.png(replace(state, step=step))
-    assert kept == Canvas(style.figure(9.9, 5.6), figure.build, figure.update).png(replace(state, step=61))
-
-
-def test_every_control_moves_the_state_and_never_raises():
-    explorer = figure.explore()
-    choices = {"N": (64, 100, 128, 256, 512), "Br": (16, 32, 64), "Bc": (16, 32, 64), "causal": (True, False)}
-    for field, values in choices.items():
-        for value in values:
-            explorer.widgets[field].value = value
-            assert getattr(explorer.state, field) == value
-    for step in range(0, figure.STEPS + 1, 10):
-        explorer.widgets["step"].value = step
-        assert explorer.state.step == step
 
 
 def test_describe_has_the_numbers():

@@ -1,0 +1,77 @@
+"""What a figure declares: its controls, and from them every state that a reader can reach.
+
+Nothing here draws or knows of widgets, so the states can be enumerated anywhere: by a test, by a page builder.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Scrub:
+    """A clock: the steps 0 ... steps(state), forwards and backwards, and play."""
+
+    steps: Callable[[Any], int]
+    label: str = "step"
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A slider over the given values, in their order."""
+
+    values: Sequence
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Choose:
+    """A menu of the given values."""
+
+    values: Sequence
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Toggle:
+    """On or off."""
+
+    label: str = ""
+    values: Sequence = (False, True)
+
+
+Control = Scrub | Slide | Choose | Toggle
+
+
+def states(figure) -> Iterator:
+    """Yield every state that the controls of a figure can reach, each at step 0 of its clock if it has one.
+
+    figure: a module of ``figures`` with ``State`` and ``CONTROLS``.
+    """
+    choices = [(0,) if isinstance(control, Scrub) else control.values for control in figure.CONTROLS.values()]
+    for values in product(*choices):
+        yield replace(figure.State(), **dict(zip(figure.CONTROLS, values, strict=True)))
+
+
+def steps(figure, state) -> Iterator:
+    """Yield the state at each step of its clock; the state alone if the figure has no clock."""
+    clock = next((field for field, control in figure.CONTROLS.items() if isinstance(control, Scrub)), None)
+    if clock is None:
+        yield state
+    else:
+        for step in range(figure.CONTROLS[clock].steps(state) + 1):
+            yield replace(state, **{clock: step})
+
+
+def explorer(name: str) -> Callable:
+    """Return the ``explore`` of the figure in the module of this name."""
+
+    def explore(state=None):
+        """Show the figure with its controls, in its first state unless another one is given."""
+        from figures import controls
+
+        return controls.explore(sys.modules[name], state)
+
+    return explore
