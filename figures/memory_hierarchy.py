@@ -131,7 +131,7 @@ def _latency(level, state):
 
 
 def _size(nbytes):
-    """Memory on the chip in binary units, as NVIDIA means them; DRAM in decimal ones, as it is sold."""
-    if nbytes >= 1e9:
-        return style.amount(nbytes)
+    """A size in binary units, which is what NVIDIA means by KB, MB and GB of memory."""
+    if nbytes >= 2**30:
+        return f"{nbytes / 2**30:.4g} GiB"
     return f"{nbytes / 2**20:.3g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} KiB"

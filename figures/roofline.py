@@ -37,7 +37,7 @@ class State:
 def trace(state):
     """(ridge in FLOP/B, peak in FLOP/s, {part: (intensity in FLOP/B, FLOP/s it can reach)}).
 
-    Ridge, peak and reach are None where no document gives the card's rate for the dtype.
+    Ridge, peak and reach are None where the card's rate for the dtype is not known.
     """
     card = hardware.CARDS[state.card]
     peak = getattr(card, state.dtype)
@@ -101,7 +101,7 @@ def describe(state):
     ridge, peak, parts = trace(state)
     where = f"{state.card}, N = {state.N}, d = {state.d}, {state.dtype}"
     if not peak:
-        return f"{where}: no document gives this card's rate for {state.dtype}."
+        return f"{where}: no {state.dtype} rate: {hardware.missing(hardware.CARDS[state.card], state.dtype)}."
     said = (
         f"{label} {_three(intensity)} FLOP/B, {_three(reach / 1e12)} TFLOP/s "
         f"({'waits for bytes' if intensity < ridge else 'waits for arithmetic'})"

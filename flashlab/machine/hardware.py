@@ -1,17 +1,21 @@
 """What GPUs are made of, with the document behind each number, and what follows from it.
 
-Sizes are in bytes, rates in bytes or operations a second, clocks in Hz, latencies in clock cycles. What could not be
-traced to a document is None. NVIDIA's "KB" and "MB" of memory on the chip are KiB and MiB; DRAM is sold in decimal GB.
+Sizes are in bytes, rates in bytes or operations per second, clocks in Hz, latencies in clock cycles. What could not be
+traced to a document is None, and ``missing`` says why. NVIDIA's "KB", "MB" and "GB" of memory are KiB, MiB and GiB:
+the driver shows 24,576 MiB on a card of "24 GB". Bandwidths are decimal. A source that ends in ``QUOTED`` was not at
+hand: the number is as others quote it.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-KiB, MiB, GB = 1024, 1024**2, 10**9
+KiB, MiB, GiB, GB = 1024, 1024**2, 1024**3, 10**9
 TERA, MHZ = 1e12, 1e6
 
 GUIDE = "NVIDIA, CUDA C++ Programming Guide, section 5.1"
-BANKS = "32 banks of 4 bytes a clock: " + GUIDE
+QUOTED = ", as quoted by others"
+BANKS = "32 banks of 4 bytes per clock: " + GUIDE
+TURING = "half of Ampere's 128 bytes per clock: NVIDIA, Ampere GA102 whitepaper" + QUOTED
 DISSECTED = "Luo et al. 2024, arXiv 2402.13499"
 
 
@@ -23,11 +27,11 @@ class PerSM(NamedTuple):
     block_bytes: int  # the most shared memory that one block of threads may have
     register_bytes: int = 256 * KiB
     exps: int = 16  # exponentials (special function unit) a clock
-    smem_bytes_a_clock: int = 128
+    smem_bytes_a_clock: int = 128  # source: ``BANKS``
 
 
 PER_SM = {
-    "7.5": PerSM(96 * KiB, 64 * KiB, 64 * KiB),
+    "7.5": PerSM(96 * KiB, 64 * KiB, 64 * KiB, smem_bytes_a_clock=64),  # source of the last: ``TURING``
     "8.0": PerSM(192 * KiB, 164 * KiB, 163 * KiB),
     "8.6": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
     "8.9": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
@@ -74,47 +78,52 @@ class Card:
         return PER_SM[self.capability]
 
 
-A100_LATENCY = Latency(smem=29, l1=38, l2=262, dram=466)
 A100 = "NVIDIA, A100 Tensor Core GPU Architecture (GA100 whitepaper)"
 H100 = "NVIDIA, H100 Tensor Core GPU Architecture (whitepaper)"
 FIG1 = "FlashAttention (arXiv 2205.14135), figure 1"
 FA3, FA4 = "FlashAttention-3 (arXiv 2407.08608)", "FlashAttention-4 (arXiv 2603.05451), section 2.2"
 
 # fmt: off
+A100_L2 = 5120 * 1410 * MHZ  # 5,120 bytes per clock, page 35 of the whitepaper
+READ = "read from the driver of one H200, 20 November 2026"
+L4 = "NVIDIA, L4 product page" + QUOTED
+
 CARDS = {
     card.name: card
     for card in (
-        Card("A100 40 GB", "8.0", 108, 1410 * MHZ, 40 * MiB, "HBM2", 40 * GB, 1555 * GB, 312 * TERA, 19.5 * TERA, A100,
-             host_bytes=1000 * GB, host_rate=12.8 * GB, latency=A100_LATENCY,
+        Card("A100 40 GB", "8.0", 108, 1410 * MHZ, 40 * MiB, "HBM2", 40 * GiB, 1555 * GB, 312 * TERA, 19.5 * TERA, A100,
+             l2_rate=A100_L2, host_bytes=1000 * GB, host_rate=12.8 * GB,
+             latency=Latency(smem=29, l1=38, l2=262, dram=466),
              also=(("host_bytes", FIG1), ("host_rate", FIG1), ("latency", DISSECTED))),
-        Card("A100 80 GB", "8.0", 108, 1410 * MHZ, 40 * MiB, "HBM2e", 80 * GB, 2039 * GB, 312 * TERA, 19.5 * TERA, A100,
-             latency=A100_LATENCY,
-             also=(("dram_bytes", "NVIDIA, A100 80 GB datasheet"), ("dram_rate", "NVIDIA, A100 80 GB datasheet"),
-                   ("latency", DISSECTED))),
-        Card("H100 SXM", "9.0", 132, 1830 * MHZ, 50 * MiB, "HBM3", 80 * GB, 3350 * GB, 989.4 * TERA, 66.9 * TERA, H100,
-             float8=1979 * TERA, l2_rate=12 * TERA,
+        Card("A100 80 GB", "8.0", 108, 1410 * MHZ, 40 * MiB, "HBM2e", 80 * GiB, 2039 * GB, 312 * TERA, 19.5 * TERA,
+             A100, l2_rate=A100_L2,
+             also=tuple((field, "NVIDIA, A100 80 GB datasheet" + QUOTED) for field in ("dram_bytes", "dram_rate"))),
+        Card("H100 SXM", "9.0", 132, 1830 * MHZ, 50 * MiB, "HBM3", 80 * GiB, 3350 * GB, 989.4 * TERA, 66.9 * TERA,
+             H100 + QUOTED, float8=1979 * TERA, l2_rate=12 * TERA,
              also=tuple((field, f"{FA3}, table 1") for field in ("l2_bytes", "l2_rate", "dram_bytes", "dram_rate"))
              + (("sms", f"{FA3}, appendix B.6"),)),
-        Card("H200 SXM", "9.0", 132, 1830 * MHZ, 62_914_560, "HBM3e", 141 * GB, 4800 * GB, 989 * TERA, 67 * TERA,
-             "NVIDIA, H200 datasheet", float8=1979 * TERA,
-             also=(("clock", f"that of the H100, the same die: {H100}"),
-                   ("l2_bytes", "read from the driver of one H200, 20 November 2026"))),
-        Card("B200", "10.0", 148, 1850 * MHZ, 126 * MiB, "HBM3e", 180 * GB, 8000 * GB, 2250 * TERA, None, FA4,
+        Card("H200 SXM", "9.0", 132, 1830 * MHZ, 62_914_560, "HBM3e", 143_771 * MiB, 4800 * GB, 989 * TERA, 67 * TERA,
+             "NVIDIA, H200 datasheet" + QUOTED, float8=1979 * TERA,
+             also=(("clock", f"that of the H100, the same die: {H100}{QUOTED}"),)
+             + tuple((field, READ) for field in ("sms", "l2_bytes", "dram_bytes"))),
+        Card("B200", "10.0", 148, 1850 * MHZ, 126 * MiB, "HBM3e", 180 * GiB, 8000 * GB, 2250 * TERA, None, FA4,
              float8=4500 * TERA,
-             also=tuple((field, "an eighth of NVIDIA's DGX B200") for field in ("dram_bytes", "dram_rate", "float8"))
-             + (("l2_bytes", "Chips and Cheese on the B200"),)),
-        Card("RTX 3090", "8.6", 82, 1695 * MHZ, 6 * MiB, "GDDR6X", 24 * GB, 936 * GB, 71 * TERA, 35.6 * TERA,
-             "NVIDIA, Ampere GA102 whitepaper"),
-        Card("RTX 4090", "8.9", 128, 2520 * MHZ, 72 * MiB, "GDDR6X", 24 * GB, 1008 * GB, 165.2 * TERA, 82.6 * TERA,
-             "NVIDIA, Ada whitepaper, appendix A", float8=330.3 * TERA,
+             also=(("dram_bytes", "an eighth of the 1,440 GB of NVIDIA's DGX B200" + QUOTED),
+                   ("dram_rate", "an eighth of NVIDIA's DGX B200, 64 TB/s; its HGX B200 datasheet says 7.7" + QUOTED),
+                   ("float8", "a sixteenth of the 72 PFLOP/s, with sparsity, of NVIDIA's DGX B200" + QUOTED),
+                   ("l2_bytes", "https://chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut"))),
+        Card("RTX 3090", "8.6", 82, 1695 * MHZ, 6 * MiB, "GDDR6X", 24 * GiB, 936 * GB, 71 * TERA, 35.6 * TERA,
+             "NVIDIA, Ampere GA102 whitepaper" + QUOTED),
+        Card("RTX 4090", "8.9", 128, 2520 * MHZ, 72 * MiB, "GDDR6X", 24 * GiB, 1008 * GB, 165.2 * TERA, 82.6 * TERA,
+             "NVIDIA, Ada whitepaper, appendix A" + QUOTED, float8=330.3 * TERA,
              latency=Latency(smem=30, l1=43, l2=273, dram=542), also=(("latency", DISSECTED),)),
-        Card("T4", "7.5", 40, 1590 * MHZ, 4 * MiB, "GDDR6", 16 * GB, 320 * GB, 65 * TERA, 8.1 * TERA,
-             "NVIDIA, T4 datasheet",
-             also=(("dram_rate", "256 bits at 10 Gbit/s each; NVIDIA's T4 datasheet says 300 GB/s"),)),
-        Card("L4", "8.9", 58, 2040 * MHZ, 48 * MiB, "GDDR6", 24 * GB, 300 * GB, 121 * TERA, 30.3 * TERA,
-             "NVIDIA, L4 product page", float8=242.5 * TERA,
-             also=(("sms", "30.3 TFLOP/s / (2 x 128 x 2.04 GHz): NVIDIA, L4 product page"),)
-             + tuple((field, "half the sparse rate of NVIDIA's L4 product page") for field in ("float16", "float8"))),
+        Card("T4", "7.5", 40, 1590 * MHZ, 4 * MiB, "GDDR6", 16 * GiB, 320 * GB, 65 * TERA, 8.1 * TERA,
+             "NVIDIA, T4 datasheet" + QUOTED,
+             also=(("dram_rate", "256 bits at 10 Gbit/s each; NVIDIA's T4 datasheet says 300 GB/s" + QUOTED),)),
+        Card("L4", "8.9", 58, 2040 * MHZ, 48 * MiB, "GDDR6", 24 * GiB, 300 * GB, 121 * TERA, 30.3 * TERA, L4,
+             float8=242.5 * TERA,
+             also=(("sms", f"30.3 TFLOP/s / (2 x 128 x 2.04 GHz): {L4}"),)
+             + tuple((field, f"half the sparse rate of {L4}") for field in ("float16", "float8"))),
     )
 }
 
@@ -126,7 +135,17 @@ NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "fl
 def sources(card) -> dict[str, str]:
     """The document behind each number of a card, by the number's name; those that are None are left out."""
     known = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
-    return known | {name: GUIDE for name in PerSM._fields} | {"smem_bytes_a_clock": BANKS}
+    banks = TURING if card.capability == "7.5" else BANKS
+    return known | {name: GUIDE for name in PerSM._fields} | {"smem_bytes_a_clock": banks}
+
+
+def missing(card, name) -> str:
+    """Why a number of a card, by the number's name, is None."""
+    if name == "float8" and card.capability in ("7.5", "8.0", "8.6"):
+        return "its tensor cores have no float8"
+    if name == "float32" and card.name == "B200":
+        return "NVIDIA's documents disagree: 75 or 80 TFLOP/s"
+    return "no document at hand gives it"
 
 
 def smem_rate(card) -> float:

@@ -6,7 +6,7 @@ import pytest
 from figures import io_complexity as figure
 from figures import style
 from figures.canvas import Canvas
-from flashlab.machine.hardware import CARDS
+from flashlab.machine.hardware import CARDS, GiB
 from flashlab.reference import io_complexity
 
 CHOICES = {
@@ -31,7 +31,7 @@ def test_crosses_stand_where_memory_runs_out(name, fused, canvas):
     canvas.png(state)
     N, nbytes = (values[0] for values in canvas.artists[f"{name} ends"][0].get_data())
     layer = {"heads": 64, "training": True, "fused": fused}
-    assert nbytes == 80e9 and N == io_complexity.longest(80e9, 128, **layer)
+    assert nbytes == 80 * GiB and N == io_complexity.longest(80 * GiB, 128, **layer)
     N, seconds = (values[0] for values in canvas.artists[f"{name} ends"][1].get_data())
     assert seconds == pytest.approx(io_complexity.flops(N, 128, **layer) / 989.4e12)
 
@@ -50,7 +50,7 @@ def test_solid_lines_hold_only_what_fits(canvas):
     canvas.png(figure.State())
     for name, curve in figure.trace(figure.State()).items():
         x, y = canvas.artists[f"{name} memory"].get_data()
-        assert x.max() == curve.longest and y.max() <= 80e9
+        assert x.max() == curve.longest and y.max() <= 80 * GiB
 
 
 def test_an_unknown_rate_is_said_and_not_guessed(canvas):
@@ -63,7 +63,7 @@ def test_an_unknown_rate_is_said_and_not_guessed(canvas):
 
 def test_describe_has_the_numbers():
     words = figure.describe(figure.State())
-    for part in ("A100 80 GB", "1.65 TB, too much", "28,782 tokens", "2.16 GB", "4.84 million", "18 min"):
+    for part in ("A100 80 GB", "1.65 TB, too much", "29,827 tokens", "2.16 GB", "5.2 million", "20.7 min"):
         assert part in words
 
 

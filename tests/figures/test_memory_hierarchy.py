@@ -41,7 +41,7 @@ def test_no_word_leaves_the_picture_or_enters_the_middle(canvas, state):
 def test_the_words_on_the_picture_are_the_ratios(canvas):
     canvas.png(figure.State())
     text = [artist.get_text() for name in ("holds", "hands", "latency") for artist in canvas.artists[name]]
-    for words in ("20.2 MiB", "1/1,884 of HBM2", "19.49 TB/s", "12.5 × HBM2", "29 cycles, 21 ns", "over 1 TB"):
+    for words in ("20.2 MiB", "1/2,023 of HBM2", "19.49 TB/s", "12.5 × HBM2", "29 cycles, 21 ns", "over 1 TB"):
         assert any(words in one for one in text), words
 
 

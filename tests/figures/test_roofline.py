@@ -63,4 +63,4 @@ def test_a_rate_that_no_document_gives_is_said_and_not_drawn(canvas):
     canvas.png(state)
     assert canvas.artists["ridge"].get_text() == "no float8 rate known for this card"
     assert not any(number.get_visible() for number in canvas.artists["numbers"])
-    assert "no document gives" in figure.describe(state)
+    assert "its tensor cores have no float8" in figure.describe(state)

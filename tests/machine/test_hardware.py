@@ -5,7 +5,7 @@ import pytest
 from flashlab.machine import hardware
 from flashlab.machine.hardware import CARDS, NUMBERS, KiB, MiB
 
-A100, H100, H200, B200 = (CARDS[name] for name in ("A100 40 GB", "H100 SXM", "H200 SXM", "B200"))
+A100, H100, H200, B200, T4 = (CARDS[name] for name in ("A100 40 GB", "H100 SXM", "H200 SXM", "B200", "T4"))
 cards = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
 
 
@@ -40,7 +40,7 @@ def test_the_memory_on_the_chip_is_smaller_and_faster(card):
         (hardware.sram_bytes(A100) / MiB, 20.25),  # FlashAttention, figure 1: 20 MB
         (hardware.smem_rate(A100) / A100.dram_rate, 12.5),
         (hardware.smem_rate(H200) / H200.dram_rate, 6.44),
-        (A100.dram_bytes / hardware.sram_bytes(A100), 1884),
+        (A100.dram_bytes / hardware.sram_bytes(A100), 2023),
         (hardware.ridge(A100), 200.6),
         (hardware.ridge(H100), 295.3),
         (hardware.ridge(H100, "float8"), 590.7),
@@ -50,6 +50,9 @@ def test_the_memory_on_the_chip_is_smaller_and_faster(card):
         (B200.float16 / hardware.exp_rate(B200), 512),
         (hardware.nanoseconds(A100, A100.latency.dram), 330.5),
         (H200.l2_bytes / MiB, 60),
+        (A100.l2_rate / 1e12, 7.22),
+        (T4.dram_bytes / MiB, 16_384),
+        (hardware.smem_rate(T4) / T4.dram_rate, 12.7),  # Turing delivers half of Ampere's bytes per clock
     ],
 )
 def test_derived_numbers_are_those_of_the_papers(value, printed):
@@ -68,4 +71,11 @@ def test_one_sm_has_its_share(card):
 
 
 def test_what_is_not_verified_is_none():
-    assert B200.float32 is None and A100.l2_rate is None and H100.latency is None and A100.float8 is None
+    assert B200.float32 is None and B200.l2_rate is None and H100.latency is None and A100.float8 is None
+
+
+def test_what_is_missing_is_missing_for_a_reason():
+    assert "disagree" in hardware.missing(B200, "float32")
+    for card in CARDS.values():
+        if card.float8 is None:
+            assert "no float8" in hardware.missing(card, "float8")

@@ -14,7 +14,7 @@ import heapq
 import numpy as np
 import torch
 
-L2_SHARE = 16 * 2**20  # bytes of keys and values in use at a time: a third of an H200's L2 cache
+L2_SHARE = 16 * 2**20  # bytes of keys and values in use at a time: about a quarter of an H200's L2 cache
 BOUNDARY = 1.4  # what the change from one tile to the next costs, in blocks of keys
 
 
