@@ -22,7 +22,7 @@ from figures import controls, style
 from figures.figure import Scrub, Slide, Toggle, explorer
 from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
-from flashlab.reference import recomputation, standard_attention, tiling
+from flashlab.reference import masks, recomputation, standard_attention, tiling
 
 GB, MS = zip(*figures.standard_attention.PAPER.values(), strict=True)
 PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": tuple(1e9 * gb for gb in GB), "time": MS}  # FlashAttention, figure 2, left
@@ -86,9 +86,10 @@ def _head():
 @lru_cache(maxsize=16)
 def _run(Br, Bc, causal):
     Q, K, V, dO = _head()
-    O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, causal=causal)
+    mask = masks.causal() if causal else None
+    O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, mask=mask)
     memory = Memory()
-    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory)
+    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, mask=mask, memory=memory)
     return record(memory.events)
 
 
@@ -168,7 +169,7 @@ def kept(causal):
     """Bytes that the backward pass of the same head moves when P is kept: three N x N matrices made and read."""
     Q, K, V, dO = _head()
     memory = Memory()
-    standard_attention.forward(Q, K, V, causal=causal, Br=128, memory=memory)
+    standard_attention.forward(Q, K, V, mask=masks.causal() if causal else None, Br=128, memory=memory)
     before = memory.moved
     standard_attention.backward(dO, memory, Br=128)
     return memory.moved - before

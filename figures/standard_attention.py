@@ -16,7 +16,7 @@ from matplotlib.patches import Polygon, Rectangle
 from figures import style
 from figures.figure import Choose, Scrub, Toggle, explorer
 from flashlab.machine.memory import Memory
-from flashlab.reference import recomputation, standard_attention, tiling
+from flashlab.reference import masks, recomputation, standard_attention, tiling
 
 N, D, HEADS, BANDS = 1024, 64, 16 * 64, 4  # 16 heads, batch of 64; bands of rows on the picture
 B = N // BANDS
@@ -69,7 +69,8 @@ def _steps(way, mask, dropout):
     if way == "fused":
         tiling.fa2_forward(Q, K, V, B, B, memory=memory)
     else:
-        standard_attention.forward(Q, K, V, causal=mask, dropout=0.1 * dropout, Br=B, memory=memory)
+        seen = masks.causal() if mask else None
+        standard_attention.forward(Q, K, V, mask=seen, dropout=0.1 * dropout, Br=B, memory=memory)
     written = {(name, band) for name in "QKV" for band in range(BANDS)}
     steps = [Step("", "", None, 0, "", 0, {}, {}, frozenset(written))]
     kernel, number, resident, bill = "", 0, {}, {}

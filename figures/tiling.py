@@ -23,7 +23,7 @@ from figures import controls, style
 from figures.figure import Scrub, Slide, Toggle, explorer
 from flashlab.course import data
 from flashlab.machine.memory import Memory
-from flashlab.reference import standard_attention, tiling
+from flashlab.reference import masks, standard_attention, tiling
 
 STEPS = 100  # of the clock, until the longest bill is paid
 SRAM_BYTES = 64 * 1024  # what a T4 gives to one block of threads
@@ -129,7 +129,7 @@ def _runs(N, Br, Bc, causal):
     for name, forward in zip(NAMES, (standard_attention.forward, tiling.fa1_forward, tiling.fa2_forward), strict=True):
         memory = Memory()
         tiles = {"Br": Br} if forward is standard_attention.forward else {"Br": Br, "Bc": Bc}
-        forward(Q, K, V, causal=causal, memory=memory, **tiles)
+        forward(Q, K, V, mask=masks.causal() if causal else None, memory=memory, **tiles)
         runs[name] = record(memory.events, N, N)
     return runs
 

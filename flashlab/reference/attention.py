@@ -2,15 +2,16 @@
 
 import numpy as np
 
+from flashlab.reference.masks import as_mask
 
-def attention(Q, K, V, *, causal=False, mask=None, scale=None, return_lse=False):
+
+def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
     """O = softmax(scale * Q K^T) V, every intermediate of size N x N stored.
 
     Args:
         Q: queries [..., Nq, d]; K: keys [..., Nk, d]; V: values [..., Nk, dv]. numpy arrays of one floating dtype;
             the whole computation runs in it, so float64 inputs give the reference and others "the plain computation".
-        causal: query i sees keys j <= i + Nk - Nq (aligned at the lower right).
-        mask: boolean, broadcastable to [..., Nq, Nk]; True where the key is seen.
+        mask: from ``masks``, or a boolean array broadcastable to [..., Nq, Nk], True where a key is seen; full if None.
         scale: factor on the scores, 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores [..., Nq], in natural logarithms.
 
@@ -22,7 +23,7 @@ def attention(Q, K, V, *, causal=False, mask=None, scale=None, return_lse=False)
 
     Source: Vaswani et al. 2017, equation 1; FlashAttention, section 2.2.
     """
-    P, lse = weights(Q, K, causal=causal, mask=mask, scale=scale)  # [..., Nq, Nk], [..., Nq]
+    P, lse = weights(Q, K, mask=mask, scale=scale)  # [..., Nq, Nk], [..., Nq]
     _same_dtype(Q=Q, V=V)
     if V.shape[-2] != K.shape[-2]:
         raise ValueError(f"V must have a row for each key: expected {K.shape[-2]}, got {V.shape[-2]}")
@@ -30,19 +31,15 @@ def attention(Q, K, V, *, causal=False, mask=None, scale=None, return_lse=False)
     return (O, lse) if return_lse else O
 
 
-def weights(Q, K, *, causal=False, mask=None, scale=None):
+def weights(Q, K, *, mask=None, scale=None):
     """The attention weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
     _same_dtype(Q=Q, K=K)
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
     Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
     S = Q @ K.swapaxes(-1, -2) * Q.dtype.type(d**-0.5 if scale is None else scale)  # [..., Nq, Nk]
-    if causal:
-        S = np.where(np.arange(Nk) <= np.arange(Nq)[:, None] + Nk - Nq, S, -np.inf)
     if mask is not None:
-        if np.asarray(mask).dtype != bool:
-            raise TypeError(f"mask must be boolean, True where a key is seen, got {np.asarray(mask).dtype}")
-        S = np.where(mask, S, -np.inf)
+        S = np.where(_seen(mask, (Nq, Nk)), S, -np.inf)
     m = S.max(-1, initial=-np.inf)  # [..., Nq]
     m_safe = np.where(m == -np.inf, 0, m)  # [..., Nq]   a row that sees no key
     P = np.exp(S - m_safe[..., None])  # [..., Nq, Nk]
@@ -52,7 +49,7 @@ def weights(Q, K, *, causal=False, mask=None, scale=None):
     return P / l_safe[..., None], lse.astype(Q.dtype)
 
 
-def attention_backward(Q, K, V, dO, *, causal=False, mask=None, scale=None):
+def attention_backward(Q, K, V, dO, *, mask=None, scale=None):
     """Gradients of sum(dO * attention(Q, K, V)) with every N x N intermediate stored.
 
     Arguments as ``attention``, and dO [..., Nq, dv]. Returns (dQ, dK, dV), shaped like Q, K, V.
@@ -61,13 +58,22 @@ def attention_backward(Q, K, V, dO, *, causal=False, mask=None, scale=None):
     """
     _same_dtype(Q=Q, K=K, V=V, dO=dO)
     scale = Q.dtype.type(Q.shape[-1] ** -0.5 if scale is None else scale)
-    P, _ = weights(Q, K, causal=causal, mask=mask, scale=scale)  # [..., Nq, Nk]
+    P, _ = weights(Q, K, mask=mask, scale=scale)  # [..., Nq, Nk]
     dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]
     dP = dO @ V.swapaxes(-1, -2)  # [..., Nq, Nk]
     dS = P * (dP - (P * dP).sum(-1, keepdims=True))  # [..., Nq, Nk]
     dQ = scale * (dS @ K)  # [..., Nq, d]
     dK = scale * (dS.swapaxes(-1, -2) @ Q)  # [..., Nk, d]
     return dQ, dK, dV
+
+
+def _seen(mask, shape):
+    """Return a mask as a boolean array that broadcasts to [..., Nq, Nk]."""
+    if not isinstance(mask, np.ndarray):
+        return as_mask(mask).dense(shape)
+    if mask.dtype != bool:
+        raise TypeError(f"mask must be boolean, True where a key is seen, got {mask.dtype}")
+    return mask
 
 
 def _same_dtype(**tensors):

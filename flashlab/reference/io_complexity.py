@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.machine.memory import Memory
-from flashlab.reference import block_size, online_softmax, standard_attention, tiling
+from flashlab.reference import block_size, standard_attention, tiling
 
 # FlashAttention, table 21: MB in use, batch 16, 8 heads, A100. PyTorch ran out of memory from N = 8192 on.
 PAPER_N = tuple(2**n for n in range(7, 17))
@@ -79,34 +79,6 @@ def crossover(N, M, step=4) -> int:
         middle = (low + high) // (2 * step) * step
         low, high = (middle, high) if fused(N, middle, M) < standard(N, middle) else (low, middle)
     return high
-
-
-def block_sparse_forward(Q, K, V, Br, Bc, blocks, *, scale=None, memory=None):
-    """``tiling.fa2_forward`` that visits the tiles named by ``blocks`` only: others are neither read nor computed.
-
-    blocks: boolean [Tr, Tc], True where the tile of scores counts; the others are masked. Returns O [Nq, dv], lse [Nq].
-
-    Raises: ValueError for blocks of another shape. Source: FlashAttention, section 3.3, and Algorithm 5.
-    """
-    memory, scale, shift = tiling.prepare(Q, K, V, Br, Bc, False, scale, memory)
-    queries, keys = tiling.tiles(len(Q), Br), tiling.tiles(len(K), Bc)
-    if blocks.shape != (len(queries), len(keys)):
-        raise ValueError(f"expected blocks [Tr, Tc] = {(len(queries), len(keys))}, got {blocks.shape}")
-    for rows, kept in zip(queries, blocks, strict=True):
-        with memory.kernel("program"):
-            Q_i = memory.load("Q", rows)  # [Br, d]
-            state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
-            memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
-            for j in np.flatnonzero(kept):
-                cols = keys[j]
-                K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
-                S_ij = tiling.scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
-                memory.hold(S_ij=S_ij)
-                state = online_softmax.update(state, S_ij, V_j)
-            O_i, lse_i = online_softmax.finish(state)  # [Br, dv], [Br]
-            memory.store("O", O_i, rows)
-            memory.store("lse", lse_i, rows)
-    return memory.tensors["O"], memory.tensors["lse"]
 
 
 class Need(NamedTuple):

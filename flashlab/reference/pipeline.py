@@ -109,15 +109,16 @@ class Step(NamedTuple):
 class Problem:
     """What is to be computed: inputs, results, and the steps in their order, blocks of keys from right to left."""
 
-    def __init__(self, Q, K, V, Br, Bc, causal, scale):
-        memory, self.scale, self.shift = tiling.prepare(Q, K, V, Br, Bc, causal, scale, None)
+    def __init__(self, Q, K, V, Br, Bc, mask, scale):
+        memory, self.scale, self.mask = tiling.prepare(Q, K, V, Br, Bc, mask, scale, None)
         self.O, self.lse = memory.tensors["O"], memory.tensors["lse"]  # [Nq, dv], [Nq]   NaN until they are stored
         self.Q, self.K, self.V = (tensor.astype(self.lse.dtype) for tensor in (Q, K, V))
         self.Br, self.Bc, self.steps = Br, Bc, []
+        self.shape = len(Q), len(K)
         keys = tiling.tiles(len(K), Bc) or [slice(0, 0)]
         for t, rows in enumerate(tiling.tiles(len(Q), Br)):
-            seen = [j for j, cols in enumerate(keys) if tiling.meet(rows, cols, self.shift)] or [0]
-            self.steps += [Step(t, j, rows, keys[j], j == seen[-1], j == 0) for j in reversed(seen)]
+            met = self.mask.tiles(rows, Bc, self.shape) or [0]
+            self.steps += [Step(t, j, rows, keys[j], j == met[-1], j == met[0]) for j in reversed(met)]
 
     def pairs(self):
         """For each step g the blocks of K_g and of V_(g-1), None where there is none."""
@@ -151,7 +152,8 @@ class Pipeline:
         reads = {self.Q[w]: Tile("Q", step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
 
         def product(Q_i, K_j):
-            return tiling.scores(Q_i[: _rows(rows)], K_j[: _rows(step.cols)], rows, step.cols, p.scale, p.shift)
+            Q_i, K_j = Q_i[: _rows(rows)], K_j[: _rows(step.cols)]  # [Br, d], [Bc, d]
+            return tiling.scores(Q_i, K_j, rows, step.cols, p.scale, p.mask, p.shape)
 
         return Product("S", step.j, reads, product, *self.cost.scores)
 
@@ -253,20 +255,20 @@ class Run:
         return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(self.cycles)
 
 
-def forward(Q, K, V, design=None, *, Br=128, Bc=128, causal=False, scale=None, strict=True) -> Run:
+def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, strict=True) -> Run:
     """Attention by the programs of a pipeline on one simulated SM, which computes all tiles of queries in a row.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         design: a ``Design``. The clock runs as for its head dimension and blocks of 128 x 128, whatever d, Br and Bc.
-        Br, Bc, causal, scale: as ``tiling.fa2_forward``.
+        Br, Bc, mask, scale: as ``tiling.fa2_forward``.
         strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else go on with whatever is there.
 
     Raises:
         TypeError, ValueError: as ``tiling.fa2_forward``; Deadlock, Race: the programs do not agree.
     """
     design = design or Design()
-    problem = Problem(Q, K, V, Br, Bc, causal, scale)
+    problem = Problem(Q, K, V, Br, Bc, mask, scale)
     pipe, sm = Pipeline(problem, design), SM(design.budget.latency, design.budget.issue, strict)
     sm.run({"producer": produce(pipe)} | {f"consumer {w}": consume(pipe, w) for w in range(design.consumers)})
     return Run(problem.O, problem.lse, sm.events, sm.races, sm.now, sm.tensor_core.busy, len(problem.steps))

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.reference import online_softmax
-from flashlab.reference.tiling import fa1_traffic, meet, prepare, scores, tiles
+from flashlab.reference.tiling import fa1_traffic, prepare, scores, tiles
 
 
 class Gradients(NamedTuple):
@@ -21,7 +20,7 @@ class Gradients(NamedTuple):
     dV: np.ndarray
 
 
-def backward(Q, K, V, O, lse, dO, Br, Bc, *, causal=False, scale=None, dropout=None, memory=None):
+def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None, memory=None):
     """Gradients of sum(dO * O), one tile at a time; nothing of the size of the scores is ever stored.
 
     Keys and values are outside: dK_j and dV_j grow in fast memory, dQ_i goes back to slow memory after every visit.
@@ -30,7 +29,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, causal=False, scale=None, dropout=N
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         O, lse: what the forward pass returned [Nq, dv], [Nq]; dO: gradient of the output [Nq, dv], in Q's dtype.
         Br, Bc: rows of a tile of queries, and of a tile of keys and values; they need not be the forward pass's.
-        causal, scale: as in the forward pass.
+        mask, scale: as in the forward pass.
         dropout: the ``Dropout`` of the forward pass, None if it had none.
         memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
 
@@ -44,16 +43,17 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, causal=False, scale=None, dropout=N
 
     Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
     """
-    memory, scale, shift = _prepare(Q, K, V, O, lse, dO, Br, Bc, causal, scale, memory)
+    memory, scale, mask = _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, memory)
+    shape = len(Q), len(K)
     queries = tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
+        met = mask.T.tiles(cols, Br, shape[::-1])
         with memory.kernel("program"):
             K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
             dK_j, dV_j = np.zeros_like(K_j), np.zeros_like(V_j)  # [Bc, d], [Bc, dv]
             memory.hold(dK_j=dK_j, dV_j=dV_j)
-            for rows in queries:
-                if j > 0 and not meet(rows, cols, shift):
-                    continue
+            for i in met if j > 0 else range(len(queries)):  # all in the first pass: someone must write their dQ
+                rows = queries[i]
                 Q_i, dO_i, lse_i = (memory.load(name, rows) for name in ("Q", "dO", "lse"))  # [Br, d], [Br, dv], [Br]
                 if j == 0:
                     dQ_i = np.zeros_like(Q_i)  # [Br, d]
@@ -63,7 +63,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, causal=False, scale=None, dropout=N
                     memory.hold(dQ=dQ_i, delta=delta_i)
                 else:
                     dQ_i, delta_i = memory.load("dQ", rows), memory.load("delta", rows)  # [Br, d], [Br]
-                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape)  # [Br, Bc]
                 memory.hold(P_ij=S_ij, dS_ij=S_ij)  # the room of both: P_ij takes that of S_ij, dS_ij that of dP_ij
                 Z_ij = 1 if dropout is None else dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
                 part = gradients(Q_i, K_j, V_j, dO_i, rebuild(S_ij, lse_i), delta_i, scale, Z_ij)
@@ -100,48 +100,13 @@ def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1):
     return Gradients(dQ_i, dK_j, dV_j)
 
 
-def forward(Q, K, V, Br, Bc, dropout, *, causal=False, scale=None, memory=None):
-    """``tiling.fa2_forward`` with dropout: O [Nq, dv] and lse [Nq]. It moves the same bytes: the mask is not stored.
-
-    dropout: a ``Dropout``. The denominator counts all weights; those that were kept go to the output.
-
-    Source: FlashAttention, Algorithm 2, in the loop order of FlashAttention-2.
-    """
-    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
-    for rows in tiles(len(Q), Br):
-        with memory.kernel("program"):
-            Q_i = memory.load("Q", rows)  # [Br, d]
-            state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
-            memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
-            for cols in tiles(len(K), Bc):
-                if not meet(rows, cols, shift):
-                    break
-                K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
-                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
-                memory.hold(S_ij=S_ij)
-                Z_ij = dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
-                state = online_softmax.merge(state, _dropped(S_ij, V_j, Z_ij))
-            O_i, lse_i = online_softmax.finish(state)  # [Br, dv], [Br]
-            memory.store("O", O_i, rows)
-            memory.store("lse", lse_i, rows)
-    return memory.tensors["O"], memory.tensors["lse"]
-
-
-def _dropped(S_ij, V_j, Z_ij):
-    """The state of one tile of scores whose weights take the factors Z_ij on their way to the output."""
-    m_i = S_ij.max(-1)  # [Br]
-    m_safe = np.where(m_i == -np.inf, 0, m_i)  # [Br]
-    P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
-    return online_softmax.State(m_i, P_ij.sum(-1), (Z_ij * P_ij) @ V_j)
-
-
-def traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
+def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
     """The bill of ``backward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
 
     The visits are those of ``tiling.fa1_forward``: what it does with O and lse, ``backward`` does with dQ and delta.
     Arguments as ``tiling.fa1_traffic``.
     """
-    bill = fa1_traffic(Nq, Nk, d, Br, Bc, dv=dv, causal=causal, dtype=dtype)
+    bill = fa1_traffic(Nq, Nk, d, Br, Bc, dv=dv, mask=mask, dtype=dtype)
     first = bill["store", "O"] - bill["load", "O"], bill["store", "lse"] - bill["load", "lse"]  # what first visits move
     return Counter(
         {
@@ -168,8 +133,8 @@ def flops(Nq, Nk, d, *, rebuilt):
     return (7 if rebuilt else 6) * 2 * Nq * Nk * d
 
 
-def _prepare(Q, K, V, O, lse, dO, Br, Bc, causal, scale, memory):
-    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, memory):
+    memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
     shape = len(Q), V.shape[1]
     if O.shape != shape or dO.shape != shape or lse.shape != shape[:1]:
         raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
@@ -179,4 +144,4 @@ def _prepare(Q, K, V, O, lse, dO, Br, Bc, causal, scale, memory):
     memory.reserve("delta", lse.shape, lse.dtype)
     for name, like in {"dQ": Q, "dK": K, "dV": V}.items():
         memory.reserve(name, like.shape, like.dtype)
-    return memory, scale, shift
+    return memory, scale, mask

@@ -13,7 +13,7 @@ raise TypeError or ValueError in one sentence; tiles that do not fit raise ``Fas
 import numpy as np
 
 from flashlab.machine.memory import Memory
-from flashlab.reference import online_softmax, safe_softmax, standard_attention, tiling
+from flashlab.reference import masks, online_softmax, safe_softmax, standard_attention, tiling
 from flashlab.reference.tiling import tiles
 
 
@@ -110,21 +110,11 @@ def strided(w, stride):
     return lambda i, N: np.flatnonzero((abs(np.arange(N) - i) <= w) | ((np.arange(N) - i) % stride == 0))
 
 
-def windowed(Q, K, V, w, Br, *, scale=None, memory=None):
-    """A sliding window by tiles: Br queries share one load of all the keys that any of them sees."""
-    memory, scale = _prepare(Q, K, V, Br, 1, scale, memory)
-    _at_least(0, "w", w)
+def windowed(Q, K, V, w, Br, Bc, *, scale=None, memory=None):
+    """A sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
     if len(Q) != len(K):
         raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
-    for rows in tiles(len(Q), Br):
-        with memory.kernel("program"):
-            cols = slice(*reach(rows.start, rows.stop, w, len(K)))
-            Q_i, K_j, V_j = memory.load("Q", rows), memory.load("K", cols), memory.load("V", cols)
-            i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
-            S_ij = np.where(abs(i - j) <= w, scale * (Q_i @ K_j.T), -np.inf)  # [Br, Bc]
-            memory.hold(S_ij=S_ij)
-            memory.store("O", safe_softmax.safe(S_ij) @ V_j, rows)
-    return memory.tensors["O"]
+    return tiling.fa2_forward(Q, K, V, Br, Bc, mask=masks.window(w, w), scale=scale, memory=memory)[0]
 
 
 def reach(start, stop, w, N):
@@ -209,7 +199,7 @@ def sampled(Q, K, V, n, Br, *, seed=0, scale=None, memory=None):
 
 def _prepare(Q, K, V, Br, Bc, scale, memory):
     """What tiling prepares, without the room for lse: no road here writes it."""
-    memory, scale, _ = tiling.prepare(Q, K, V, Br, Bc, False, scale, memory)
+    memory, scale, _ = tiling.prepare(Q, K, V, Br, Bc, None, scale, memory)
     del memory.tensors["lse"]
     return memory, scale
 

@@ -15,17 +15,18 @@ import numpy as np
 from flashlab.machine.memory import Memory
 from flashlab.reference import safe_softmax
 from flashlab.reference.dropout import Dropout
+from flashlab.reference.masks import as_mask
 from flashlab.reference.tiling import tiles
 
 
-def forward(Q, K, V, *, causal=False, mask=None, scale=None, dropout=0.0, seed=0, Br=None, memory=None):
+def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, memory=None):
     """O = dropout(softmax(scale * Q K^T)) V of one head, in three to five kernels.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype. Everything stored has it;
             float16 is computed in float32.
-        causal: query i sees keys j <= i + Nk - Nq.
-        mask: boolean [Nk] or [Nq, Nk], True where a key is seen. It is loaded too, a byte an element.
+        mask: from ``masks``, computed from indices and never loaded; or a boolean array [Nk] or [Nq, Nk], True where a
+            key is seen, which is loaded too, one byte per element; full if None.
         scale: factor on the scores, 1/sqrt(d) if None.
         dropout: probability with which a weight becomes 0; the others are divided by 1 - dropout.
         seed: of the ``Dropout``, whose mask does not depend on Br.
@@ -41,9 +42,9 @@ def forward(Q, K, V, *, causal=False, mask=None, scale=None, dropout=0.0, seed=0
     memory, scale, bands = _prepare(Q, K, V, mask, scale, Br, memory)
     _product(memory, "scores", "S", "Q", "K", bands, scale, transpose=True)
     S, P = "S", "P"
-    if causal or mask is not None:
+    if mask is not None:
         S = "S_masked"
-        _mask(memory, bands, causal, mask is not None)
+        _mask(memory, bands, mask)
     _softmax(memory, bands, S)
     if dropout:
         P = "P_dropped"
@@ -144,13 +145,12 @@ def _transposed_product(memory, C, A, B, bands, factor=1):
         memory.store(C, factor * total)
 
 
-def _mask(memory, bands, causal, given):
+def _mask(memory, bands, mask):
     Nq, Nk = memory.tensors["S"].shape
     memory.reserve("S_masked", (Nq, Nk), memory.tensors["S"].dtype)
-    seen = np.tri(Nq, Nk, Nk - Nq, dtype=bool) if causal else np.ones((Nq, Nk), bool)  # made of indices, not loaded
     with memory.kernel("mask"):
-        if given:
-            seen = seen & memory.load("mask")
+        seen = memory.load("mask") if isinstance(mask, np.ndarray) else mask.dense((Nq, Nk))
+        seen = np.broadcast_to(seen, (Nq, Nk))
         for rows in bands:
             memory.store("S_masked", np.where(seen[rows], memory.load("S", rows), -np.inf), rows)
 
@@ -199,10 +199,12 @@ def _prepare(Q, K, V, mask, scale, Br, memory):
     for name in ("S", "P"):
         memory.reserve(name, shape, Q.dtype)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
-    if mask is not None:
+    if isinstance(mask, np.ndarray):
         if mask.dtype != bool or mask.shape not in (shape[1:], shape):
             raise ValueError(f"expected a boolean mask [Nk] or [Nq, Nk] = {shape}, got {mask.dtype} {mask.shape}")
         memory.tensors["mask"] = mask
+    else:
+        as_mask(mask)
     return memory, _scale(Q, scale), bands
 
 

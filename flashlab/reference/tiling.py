@@ -11,6 +11,7 @@ import numpy as np
 
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
+from flashlab.reference.masks import as_mask, count
 
 
 def tiles(N, B):
@@ -18,13 +19,14 @@ def tiles(N, B):
     return [slice(start, min(start + B, N)) for start in range(0, N, B)]
 
 
-def fa2_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
+def fa2_forward(Q, K, V, Br, Bc, *, mask=None, dropout=None, scale=None, memory=None):
     """Attention with the queries outside: each tile of queries meets all keys before the next one starts.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         Br, Bc: rows of a tile of queries, and of a tile of keys and values.
-        causal: query i sees keys j <= i + Nk - Nq; tiles that no query of the tile sees are not visited.
+        mask: which keys each query sees, from ``masks``; full if None. Tiles that no query sees are not visited.
+        dropout: a ``Dropout``, or None. The denominator counts all weights; those that are kept go to the output.
         scale: factor on the scores, 1/sqrt(d) if None.
         memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
 
@@ -37,27 +39,31 @@ def fa2_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
 
     Source: FlashAttention-2, Algorithm 1.
     """
-    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+    memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
+    shape = len(Q), len(K)
     keys = tiles(len(K), Bc)
     for rows in tiles(len(Q), Br):
         with memory.kernel("program"):
             Q_i = memory.load("Q", rows)  # [Br, d]
             state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
             memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
-            for cols in keys:
-                if not meet(rows, cols, shift):
-                    break
+            for j in mask.tiles(rows, Bc, shape):
+                cols = keys[j]
                 K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
-                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape)  # [Br, Bc]
                 memory.hold(S_ij=S_ij)  # P_ij will take its place
-                state = online_softmax.update(state, S_ij, V_j)
+                if dropout is None:
+                    state = online_softmax.update(state, S_ij, V_j)
+                else:
+                    Z_ij = dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
+                    state = online_softmax.merge(state, dropped(S_ij, V_j, Z_ij))
             O_i, lse_i = online_softmax.finish(state)  # [Br, dv], [Br]
             memory.store("O", O_i, rows)
             memory.store("lse", lse_i, rows)
     return memory.tensors["O"], memory.tensors["lse"]
 
 
-def fa1_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
+def fa1_forward(Q, K, V, Br, Bc, *, mask=None, scale=None, memory=None):
     """Attention with the keys and values outside: each of their tiles meets all queries before the next one comes.
 
     The output goes back to slow memory after every meeting, normalised, and returns for the next one: (lse, 1, O) is
@@ -66,22 +72,23 @@ def fa1_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
 
     Source: FlashAttention, Algorithm 1.
     """
-    memory, scale, shift = prepare(Q, K, V, Br, Bc, causal, scale, memory)
+    memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
+    shape = len(Q), len(K)
     queries = tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
+        met = mask.T.tiles(cols, Br, shape[::-1])
         with memory.kernel("program"):
             K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
-            for rows in queries:
-                if j > 0 and not meet(rows, cols, shift):
-                    continue
+            for i in met if j > 0 else range(len(queries)):  # all in the first pass: someone must write their output
+                rows = queries[i]
                 Q_i = memory.load("Q", rows)  # [Br, d]
-                if j == 0:  # also the rows that see no key: someone must write their output
+                if j == 0:
                     state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
                     memory.hold(O=state.O, lse=state.m)
                 else:
                     lse_i = memory.load("lse", rows)  # [Br]
                     state = online_softmax.State(lse_i, np.ones_like(lse_i), memory.load("O", rows))
-                S_ij = scores(Q_i, K_j, rows, cols, scale, shift)  # [Br, Bc]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape)  # [Br, Bc]
                 memory.hold(S_ij=S_ij)
                 state = online_softmax.update(state, S_ij, V_j)
                 O_i, lse_i = online_softmax.finish(state)  # [Br, dv], [Br]
@@ -90,61 +97,61 @@ def fa1_forward(Q, K, V, Br, Bc, *, causal=False, scale=None, memory=None):
     return memory.tensors["O"], memory.tensors["lse"]
 
 
-def scores(Q_i, K_j, rows, cols, scale, shift):
-    """One tile of scores S_ij [Br, Bc], for the slices ``rows`` of Q_i [Br, d] and ``cols`` of K_j [Bc, d].
+def scores(Q_i, K_j, rows, cols, scale, mask, shape):
+    """Return one tile of scores S_ij [Br, Bc], scaled and masked.
 
-    Query i sees the keys j <= i + shift, others are -inf. Only a tile that this diagonal crosses needs the mask.
+    rows, cols: the slices of Q_i [Br, d] and K_j [Bc, d] in Q and K; shape: (Nq, Nk).
     """
     S_ij = scale * (Q_i @ K_j.T)  # [Br, Bc]
-    if cols.stop - 1 > rows.start + shift:
-        i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]   places in the whole matrix, not in the tile
-        S_ij = np.where(j <= i + shift, S_ij, -np.inf)
-    return S_ij
+    return mask.apply(S_ij, rows, cols, shape)
 
 
-def meet(rows, cols, shift):
-    """Does the last query of the tile see its first key?"""
-    return cols.start <= rows.stop - 1 + shift
+def dropped(S_ij, V_j, Z_ij):
+    """Return the state of one tile of scores whose weights take the factors Z_ij on their way to the output."""
+    m_i = S_ij.max(-1)  # [Br]
+    m_safe = np.where(m_i == -np.inf, 0, m_i)  # [Br]
+    P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
+    return online_softmax.State(m_i, P_ij.sum(-1), (Z_ij * P_ij) @ V_j)
 
 
-def fa2_traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
-    """The bill of ``fa2_forward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
+def fa2_traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
+    """Return the bill of ``fa2_forward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
 
-    Q is read once and O written once; K and V are read again for each of the Tr tiles of queries.
+    Q is read once and O written once; each tile of queries reads the tiles of K and V that it meets.
 
-    Args: lengths, head dimensions (dv is d if None), tile sizes, and the dtype of Q, K, V and O.
+    Args: lengths, head dimensions (dv is d if None), tile sizes, mask, and the dtype of Q, K, V and O.
     """
-    shift = Nk - Nq if causal else Nk
+    mask, shape = as_mask(mask), (Nq, Nk)
     dv = d if dv is None else dv
-    seen = [min(max(rows.stop + shift, 0), Nk) for rows in tiles(Nq, Br)]  # keys that some query of the tile sees
-    keys = sum(min(_round_up(n, Bc), Nk) for n in seen)
+    keys = sum(covered(mask.tiles(rows, Bc, shape), Bc, Nk) for rows in tiles(Nq, Br))
     size, stat = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
     loads = {("load", "Q"): Nq * d * size, ("load", "K"): keys * d * size, ("load", "V"): keys * dv * size}
     return Counter({**loads, ("store", "O"): Nq * dv * size, ("store", "lse"): Nq * stat})
 
 
-def fa1_traffic(Nq, Nk, d, Br, Bc, *, dv=None, causal=False, dtype=np.float32):
-    """The bill of ``fa1_forward`` without running it. Arguments and result as ``fa2_traffic``.
+def fa1_traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
+    """Return the bill of ``fa1_forward`` without running it. Arguments and result as ``fa2_traffic``.
 
-    K and V are read once; Q is read, and O and lse are written, for each of the Tc tiles of keys; O and lse are read
-    for each but the first.
+    K and V are read once. Q is read, and O and lse are written, by each tile of keys that meets it, and by the first
+    tile in any case; O and lse are read by each tile but the first.
     """
-    shift = Nk - Nq if causal else Nk
+    transposed, shape = as_mask(mask).T, (Nk, Nq)
     dv = d if dv is None else dv
-    blind = [min(max(cols.start - shift, 0), Nq) for cols in tiles(Nk, Bc)[1:]]  # queries that see no key of the tile
-    again = sum(Nq - n // Br * Br for n in blind)
+    again = sum(covered(transposed.tiles(cols, Br, shape), Br, Nq) for cols in tiles(Nk, Bc)[1:])
     size, stat = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
     loads = {("load", "Q"): (Nq + again) * d * size, ("load", "K"): Nk * d * size, ("load", "V"): Nk * dv * size}
     states = {("load", "O"): again * dv * size, ("load", "lse"): again * stat}
     return Counter({**loads, **states, ("store", "O"): (Nq + again) * dv * size, ("store", "lse"): (Nq + again) * stat})
 
 
-def _round_up(n, B):
-    return -(-n // B) * B
+def covered(numbers, B, N):
+    """Return how many of N rows the tiles of B with these ``numbers``, in order, hold: the last tile may be short."""
+    last_is_met = len(numbers) > 0 and numbers[-1] == count(N, B) - 1
+    return len(numbers) * B - (count(N, B) * B - N if last_is_met else 0)
 
 
-def prepare(Q, K, V, Br, Bc, causal, scale, memory):
-    """A memory with the inputs in place, the scale, and the shift of the diagonal: query i sees keys j <= i + shift."""
+def prepare(Q, K, V, Br, Bc, mask, scale, memory):
+    """Check the inputs, and return a memory with the inputs in place, the scale, and the mask."""
     for name, tensor in {"Q": Q, "K": K, "V": V}.items():
         if not isinstance(tensor, np.ndarray):
             raise TypeError(f"{name} must be a numpy array, got {type(tensor).__name__}")
@@ -162,4 +169,4 @@ def prepare(Q, K, V, Br, Bc, causal, scale, memory):
     dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
     memory.reserve("lse", (len(Q),), dtype)
     scale = dtype.type(Q.shape[1] ** -0.5 if scale is None else scale)
-    return memory, scale, len(K) - len(Q) if causal else len(K)
+    return memory, scale, as_mask(mask)

@@ -8,7 +8,7 @@ from figures import recomputation as figure
 from figures import style
 from figures.canvas import Canvas
 from flashlab.machine.memory import Memory
-from flashlab.reference import recomputation, tiling
+from flashlab.reference import masks, recomputation, tiling
 
 CHOICES = {"Br": (64, 128, 256), "Bc": (64, 128, 256), "causal": (False, True)}
 
@@ -22,7 +22,7 @@ def canvas():
 def test_the_last_step_has_the_whole_bill(state, canvas):
     last = replace(state, step=figure.count(state))
     canvas.png(last)
-    bill = recomputation.traffic(512, 512, 32, state.Br, state.Bc, causal=state.causal)
+    bill = recomputation.traffic(512, 512, 32, state.Br, state.Bc, mask=masks.causal() if state.causal else None)
     assert figure.trace(last)[-1].moved == sum(bill.values())
     assert canvas.artists["amounts"][1].get_text() == style.amount(sum(bill.values()))
     assert canvas.artists["bytes"].get_width() == sum(bill.values()) / figure.kept(state.causal)
@@ -82,9 +82,10 @@ def loop_and_kernels(causal):
     from flashlab.kernels.configurations import Configuration
 
     arrays = figure._head()
-    O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, causal=causal)
+    mask = masks.causal() if causal else None
+    O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, mask=mask)
     memory = Memory(record=True)
-    recomputation.backward(*arrays[:3], O, lse, arrays[3], 128, 128, causal=causal, memory=memory)
+    recomputation.backward(*arrays[:3], O, lse, arrays[3], 128, 128, mask=mask, memory=memory)
     Q, K, V, dO, O, lse = (torch.tensor(x)[None, None] for x in (*arrays, O, lse))
     names = ("row_constants", "key_value_gradients", "query_gradients")
     choose = dict.fromkeys(names, Configuration(128, 128, 4, 1)).get

@@ -6,7 +6,7 @@ from figures import tiling as figure
 from figures.canvas import Canvas
 from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
-from flashlab.reference import standard_attention, tiling
+from flashlab.reference import masks, standard_attention, tiling
 
 STATES = [
     figure.State(),
@@ -28,7 +28,7 @@ def canvas():
 def test_the_last_bill_is_flashlabs(state):
     runs = [figure.moments(figure.trace(state), figure.STEPS)[name].bill for name in figure.NAMES]
     for bill, traffic in zip(runs[1:], (tiling.fa1_traffic, tiling.fa2_traffic), strict=True):
-        assert bill == traffic(state.N, state.N, 32, state.Br, state.Bc, causal=state.causal)
+        assert bill == traffic(state.N, state.N, 32, state.Br, state.Bc, mask=masks.causal() if state.causal else None)
     standard = standard_attention.moved(state.N, 32, 4, mask=state.causal)
     assert sum(runs[0].values()) == standard
 
@@ -56,7 +56,7 @@ def test_all_three_stand_at_the_same_clock():
 def test_what_is_resident_is_what_the_memory_held(state):
     Q, K, V = (tensor[: state.N] for tensor in data.captured("alice").head())
     memory = Memory()
-    tiling.fa2_forward(Q, K, V, state.Br, state.Bc, causal=state.causal, memory=memory)
+    tiling.fa2_forward(Q, K, V, state.Br, state.Bc, mask=masks.causal() if state.causal else None, memory=memory)
     run = figure.trace(state)[figure.NAMES[2]]
     assert max(sum(moment.resident.values()) for moment in run.moments) == memory.peak_bytes
 

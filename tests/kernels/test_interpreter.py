@@ -10,6 +10,7 @@ from flashlab.kernels import INTERPRETED, attention, flash_attention
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.interpreter import Builder, count
 from flashlab.machine.memory import Memory
+from flashlab.reference import masks
 from flashlab.reference.tiling import fa2_forward, fa2_traffic
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
@@ -267,7 +268,7 @@ def test_forward_moves_what_the_closed_form_says(Nq, Nk, causal, tile_sizes):
     q, k, v = (randn(1, H, n, width, dtype=torch.float16) for n, width in ((Nq, d), (Nk, d), (Nk, dv)))
     with count() as bill:
         flash_attention(q, k, v, causal=causal)
-    expected = fa2_traffic(Nq, Nk, d, *tile_sizes, dv=dv, causal=causal, dtype=np.float16)
+    expected = fa2_traffic(Nq, Nk, d, *tile_sizes, dv=dv, mask=masks.causal() if causal else None, dtype=np.float16)
     assert bill.bytes == {key: H * nbytes for key, nbytes in expected.items()}
 
 
@@ -275,8 +276,8 @@ def test_forward_moves_what_the_closed_form_says(Nq, Nk, causal, tile_sizes):
 @pytest.mark.parametrize("Nq, Nk", SHAPES)
 def test_forward_moves_the_tiles_that_the_counting_memory_moves_in_their_order(Nq, Nk, causal, tile_sizes):
     q, k, v = (randn(1, 1, n, 16) for n in (Nq, Nk, Nk))
-    memory = Memory()
-    fa2_forward(*(x[0, 0].numpy() for x in (q, k, v)), *tile_sizes, causal=causal, memory=memory)
+    memory, mask = Memory(), masks.causal() if causal else None
+    fa2_forward(*(x[0, 0].numpy() for x in (q, k, v)), *tile_sizes, mask=mask, memory=memory)
     with count() as bill:
         flash_attention(q, k, v, causal=causal)
     assert bill.bytes == memory.bytes

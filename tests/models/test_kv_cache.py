@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flashlab.reference.attention import attention
+from flashlab.reference.masks import causal
 from tests.tools.bounds import assert_as_exact_as_plain
 
 kv_cache = pytest.importorskip("flashlab.models.kv_cache", reason="the kernels need triton, which is for Linux")
@@ -24,7 +25,7 @@ def test_steps_equal_the_whole(parts, H, Hk):
         O, *past = kv_cache.step(Q[:, :, new], K[:, :, new], V[:, :, new], *past)
         outputs.append(O)
         start += n
-    plain, exact = attention(*whole, causal=True), attention(*(x.astype(float) for x in whole), causal=True)
+    plain, exact = attention(*whole, mask=causal()), attention(*(x.astype(float) for x in whole), mask=causal())
     assert_as_exact_as_plain(torch.cat(outputs, 2), torch.from_numpy(plain), torch.from_numpy(exact))
     assert torch.equal(past[0], K) and torch.equal(past[1], V)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flashlab.models.plain import dense, reordered, windowed
+from flashlab.reference import masks
 from flashlab.reference.attention import attention
 from tests.tools.bounds import assert_as_exact_as_plain
 
@@ -13,25 +14,24 @@ def qkv(Nq, Nk, d=16, dtype=torch.float32):
     return [torch.randn(2, 3, N, d, generator=generator).to(dtype) for N in (Nq, Nk, Nk)]
 
 
-def assert_is_the_oracle(function, tensors, **options):
-    plain = attention(*(x.numpy() for x in tensors), **options)
-    exact = attention(*(x.double().numpy() for x in tensors), **options)
-    ours = function(*tensors, causal=options["causal"])
+def assert_is_the_oracle(function, tensors, causal, mask=None):
+    plain = attention(*(x.numpy() for x in tensors), mask=mask)
+    exact = attention(*(x.double().numpy() for x in tensors), mask=mask)
+    ours = function(*tensors, causal=causal)
     assert_as_exact_as_plain(ours, torch.from_numpy(plain), torch.from_numpy(exact))
 
 
 @pytest.mark.parametrize("Nq, Nk, causal", [(9, 9, False), (9, 9, True), (3, 9, True), (9, 3, False), (1, 1, True)])
 def test_dense_is_the_oracle(Nq, Nk, causal):
-    assert_is_the_oracle(dense, qkv(Nq, Nk), causal=causal)
+    assert_is_the_oracle(dense, qkv(Nq, Nk), causal, masks.causal() if causal else None)
 
 
 @pytest.mark.parametrize("Nq", [12, 5])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("w", [1, 4, 50])
 def test_a_window_masks_what_is_w_places_away(Nq, causal, w):
-    places = torch.arange(12 - Nq, 12)[:, None], torch.arange(12)
-    near = (places[0] - places[1]).abs() < w
-    assert_is_the_oracle(windowed(w), qkv(Nq, 12), causal=causal, mask=near.numpy())
+    mask = masks.window(w - 1, 0 if causal else w - 1)
+    assert_is_the_oracle(windowed(w), qkv(Nq, 12), causal, mask)
 
 
 def test_another_order_changes_bits_and_no_more():

@@ -12,7 +12,7 @@ from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import schedule
 from flashlab.machine import sm
 from flashlab.machine.memory import Memory
-from flashlab.reference import dropout, pipeline, recomputation, safe_softmax, tiling
+from flashlab.reference import dropout, masks, pipeline, recomputation, safe_softmax, tiling
 from flashlab.reference.attention import attention, attention_backward
 from tests.tools import hopper_scores
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -59,11 +59,15 @@ def inputs(case, seed=0):
     return [array.astype(np.float32) for array in (Q, K, V, dO)]
 
 
+def mask_if(causal):
+    return masks.causal() if causal else None
+
+
 def forward(run, B):
     """run(Q, K, V, causal) -> O, lse is right in every case."""
     for case in cases(B):
         Q, K, V, _ = inputs(case)
-        plain, exact = (attention(*(a.astype(t) for a in (Q, K, V)), causal=case.causal, return_lse=True)
+        plain, exact = (attention(*(a.astype(t) for a in (Q, K, V)), mask=mask_if(case.causal), return_lse=True)
                         for t in (np.float32, np.float64))  # fmt: skip
         for ours, theirs, true in zip(run(Q, K, V, case.causal), plain, exact, strict=True):
             _hold(case, ours, theirs, true)
@@ -75,10 +79,10 @@ def backward(run, B):
         if case.shift:  # dQ would be a small difference of large numbers
             continue
         Q, K, V, dO = inputs(case)
-        O, lse = attention(Q, K, V, causal=case.causal, return_lse=True)
-        plain, exact = (attention_backward(*(a.astype(t) for a in (Q, K, V, dO)), causal=case.causal)
+        O, lse = attention(Q, K, V, mask=mask_if(case.causal), return_lse=True)
+        plain, exact = (attention_backward(*(a.astype(t) for a in (Q, K, V, dO)), mask=mask_if(case.causal))
                         for t in (np.float32, np.float64))  # fmt: skip
-        for ours, theirs, true in zip(run(Q, K, V, O, lse, dO, case.causal), plain, exact, strict=True):
+        for ours, theirs, true in zip(run(Q, K, V, O, lse, dO, causal=case.causal), plain, exact, strict=True):
             _hold(case, ours, theirs, true, roundings=16)
 
 
@@ -91,18 +95,45 @@ def _hold(case, ours, theirs, true, roundings=4):
 
 def tiled_forward():
     for order in ("fa1_forward", "fa2_forward"):
-        forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, causal=causal), 4)
+        forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, mask=mask_if(causal)), 4)
+
+
+def masked_forward():
+    """Windows and blocks in both orders, against the dense computation under the mask written out key by key."""
+    for case in cases(4)[:5]:
+        Q, K, V, _ = (x.astype(float) for x in inputs(case))
+        Nq, Nk = case.Nq, case.Nk
+        kept = np.random.default_rng(Nq).random((-(-Nq // 3), -(-Nk // 5))) < 0.6  # [Tr, Tc] for tiles of 3 x 5
+        seen = {
+            masks.window(2): [[0 <= i + Nk - Nq - j <= 2 for j in range(Nk)] for i in range(Nq)],
+            masks.window(5, 1): [[-1 <= i + Nk - Nq - j <= 5 for j in range(Nk)] for i in range(Nq)],
+            masks.blocks(kept, 3, 5): [[kept[i // 3, j // 5] for j in range(Nk)] for i in range(Nq)],
+        }
+        for mask, pairs in seen.items():
+            pairs = np.array(pairs)  # [Nq, Nk]
+            exact = attention(Q, K, V, mask=pairs, return_lse=True)
+            for order in ("fa1", "fa2"):
+                memory = Memory()
+                result = getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask, memory=memory)
+                for ours, theirs in zip(result, exact, strict=True):
+                    np.testing.assert_allclose(ours, theirs, 1e-12, 1e-14, err_msg=f"{case.shows}, {mask}")
+            met = sum(pairs[rows, cols].any() * (cols.stop - cols.start)
+                      for rows in tiling.tiles(Nq, 4) for cols in tiling.tiles(Nk, 4))  # fmt: skip
+            assert memory.bytes["load", "K"] == 8 * met * case.d, f"{case.shows}, {mask}: tiles that nobody sees"
 
 
 def tiled_backward():
-    backward(lambda Q, K, V, O, lse, dO, causal: recomputation.backward(Q, K, V, O, lse, dO, 4, 4, causal=causal), 4)
+    def run(*tensors, causal):
+        return recomputation.backward(*tensors, 4, 4, mask=mask_if(causal))
+
+    backward(run, 4)
 
 
 def tiled_dropout():
     """Dropout forward and backward, against the same weights dropped from the dense ones."""
     Q, K, V, dO = (a.astype(float) for a in inputs(cases(4)[1]))
     drop, scale = dropout.Dropout(0.4, 7), Q.shape[1] ** -0.5
-    O, lse = recomputation.forward(Q, K, V, 4, 4, drop)
+    O, lse = tiling.fa2_forward(Q, K, V, 4, 4, dropout=drop)
     S = scale * Q @ K.T
     P, Z = safe_softmax.safe(S), drop.tile(slice(0, len(Q)), slice(0, len(K)), np.float64)
     np.testing.assert_allclose(O, (Z * P) @ V, 1e-9, 1e-12)
@@ -120,9 +151,9 @@ def tiled_traffic():
         Q, K, V, _ = inputs(case)
         for order in ("fa1", "fa2"):
             memory = Memory()
-            getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, causal=case.causal, memory=memory)
+            getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask_if(case.causal), memory=memory)
             foretold = getattr(tiling, f"{order}_traffic")(
-                case.Nq, case.Nk, case.d, 4, 4, dv=case.dv, causal=case.causal
+                case.Nq, case.Nk, case.d, 4, 4, dv=case.dv, mask=mask_if(case.causal)
             )
             foretold, counted = ({key: n for key, n in bill.items() if n} for bill in (foretold, memory.bytes))
             assert foretold == counted, f"{case.shows}: foretold {foretold}, counted {counted}"
@@ -134,7 +165,11 @@ def simulated_pipeline():
     locked, three = pipeline.Design(3, overlap=False, consumers=1), pipeline.Design(3)
     designs = pipeline.Design(1, ping_pong=False), pipeline.Design(whole_q=False), locked, pipeline.Design(budget=quick)
     for design in designs:
-        forward(lambda Q, K, V, causal, d=design: _ran(pipeline.forward(Q, K, V, d, Br=4, Bc=4, causal=causal)), 4)
+
+        def run(Q, K, V, causal, design=design):
+            return _ran(pipeline.forward(Q, K, V, design, Br=4, Bc=4, mask=mask_if(causal)))
+
+        forward(run, 4)
     Q, K, V = np.random.default_rng(0).normal(size=(3, 32, 4)).astype(np.float32)
     for cycles, design in ((3904, locked), (2048, three), (1792, replace(three, budget=small))):
         run = pipeline.forward(Q[:2], K, V, design, Br=2, Bc=1)  # 32 blocks

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from flashlab.reference.attention import attention, attention_backward, weights
+from flashlab.reference.masks import causal
 
 
 def inputs(Nq, Nk, d=4, dv=3, dtype=np.float64, seed=0):
@@ -14,16 +15,16 @@ def lower_right(Nq, Nk):
     return torch.ones(Nq, Nk, dtype=torch.bool).tril(Nk - Nq)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [None, causal()])
 @pytest.mark.parametrize("Nq, Nk", [(5, 5), (3, 7), (1, 4)])
-def test_attention_equals_torch_in_float64_gradients_included(Nq, Nk, causal):
+def test_attention_equals_torch_in_float64_gradients_included(Nq, Nk, mask):
     Q, K, V = inputs(Nq, Nk)
     q, k, v = (torch.tensor(array, requires_grad=True) for array in (Q, K, V))
-    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, lower_right(Nq, Nk) if causal else None)
+    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, lower_right(Nq, Nk) if mask else None)
     dO = np.random.default_rng(1).normal(size=o.shape)
     o.backward(torch.tensor(dO))
-    np.testing.assert_allclose(attention(Q, K, V, causal=causal), o.detach(), 1e-12, 1e-14)
-    for ours, theirs in zip(attention_backward(Q, K, V, dO, causal=causal), (q, k, v), strict=True):
+    np.testing.assert_allclose(attention(Q, K, V, mask=mask), o.detach(), 1e-12, 1e-14)
+    for ours, theirs in zip(attention_backward(Q, K, V, dO, mask=mask), (q, k, v), strict=True):
         np.testing.assert_allclose(ours, theirs.grad, 1e-11, 1e-13)
 
 
@@ -34,14 +35,14 @@ def test_lse_is_the_log_of_the_summed_exponentials():
 
 
 def test_a_causal_query_sees_keys_up_to_the_lower_right_diagonal():
-    P, _ = weights(np.zeros((2, 1)), np.zeros((3, 1)), causal=True)
+    P, _ = weights(np.zeros((2, 1)), np.zeros((3, 1)), mask=causal())
     np.testing.assert_allclose(P, [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
 
 
 @pytest.mark.parametrize("hide", ["mask", "causal"])
 def test_a_row_that_sees_no_key_has_output_0_lse_minus_infinity_and_no_gradient(hide):
     Q, K, V = inputs(4, 2)
-    options = {"causal": True} if hide == "causal" else {"mask": np.array([False, False, True, True])[:, None]}
+    options = {"mask": causal()} if hide == "causal" else {"mask": np.array([False, False, True, True])[:, None]}
     O, lse = attention(Q, K, V, return_lse=True, **options)
     assert not O[:, :2].any() and (lse[:, :2] == -np.inf).all() and np.isfinite(lse[:, 2:]).all()
     dQ, dK, dV = attention_backward(Q, K, V, np.ones_like(O), **options)

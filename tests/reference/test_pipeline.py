@@ -9,6 +9,7 @@ from flashlab.course.check import edited
 from flashlab.machine import sm
 from flashlab.reference import pipeline
 from flashlab.reference.attention import attention
+from flashlab.reference.masks import causal
 from flashlab.reference.pipeline import Budget, Design
 from tests.reference.test_tiling import ADVERSARIAL, draw
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -27,31 +28,31 @@ def head():
     return data.captured("alice").head()  # Q K V [512, 32]
 
 
-def assert_exact(run, Q, K, V, causal):
-    plain = attention(Q, K, V, causal=causal, return_lse=True)
-    exact = attention(*(tensor.astype(np.float64) for tensor in (Q, K, V)), causal=causal, return_lse=True)
+def assert_exact(run, Q, K, V, mask):
+    plain = attention(Q, K, V, mask=mask, return_lse=True)
+    exact = attention(*(tensor.astype(np.float64) for tensor in (Q, K, V)), mask=mask, return_lse=True)
     for got, rounded, true in zip((run.O, run.lse), plain, exact, strict=True):
         assert_as_exact_as_plain(got, rounded, true)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [None, causal()])
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda design: str(design)[7:].split(", budget")[0])
-def test_every_pipeline_equals_dense(head, design, causal):
+def test_every_pipeline_equals_dense(head, design, mask):
     Q, K, V = head
     Q = Q[-300:]  # two tiles and a ragged one
-    assert_exact(pipeline.forward(Q, K, V, design, causal=causal), Q, K, V, causal)
+    assert_exact(pipeline.forward(Q, K, V, design, mask=mask), Q, K, V, mask)
 
 
-@pytest.mark.parametrize("inputs, causal", ADVERSARIAL.values(), ids=ADVERSARIAL)
+@pytest.mark.parametrize("inputs, mask", ADVERSARIAL.values(), ids=ADVERSARIAL)
 @pytest.mark.parametrize("Br, Bc", [(8, 8), (16, 4), (5, 16), (1, 3)])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_adversarial_inputs(inputs, causal, Br, Bc, dtype):
+def test_adversarial_inputs(inputs, mask, Br, Bc, dtype):
     if dtype == np.float16:
         inputs = [np.clip(tensor, -100, 100) for tensor in inputs]
     inputs = [tensor.astype(dtype) for tensor in inputs]
     with np.errstate(over="raise", invalid="raise"):
-        run = pipeline.forward(*inputs, Br=Br, Bc=Bc, causal=causal)
-    assert_exact(run, *inputs, causal)
+        run = pipeline.forward(*inputs, Br=Br, Bc=Bc, mask=mask)
+    assert_exact(run, *inputs, mask)
 
 
 def test_the_budget_is_that_of_a_block_of_128_by_128():

@@ -14,17 +14,18 @@ from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import recomputation, standard_attention, tiling
 from flashlab.reference.attention import attention, attention_backward, weights
 from flashlab.reference.dropout import Dropout
+from flashlab.reference.masks import causal, window
 
-SHAPES = {  # Nq, Nk, d, dv, Br, Bc, causal
-    "one row, one key": (1, 1, 8, 8, 4, 4, True),
-    "no tile divides": (50, 50, 16, 16, 16, 12, False),
-    "causal, no tile divides": (50, 50, 16, 16, 16, 12, True),
-    "wide tiles": (40, 40, 8, 8, 8, 32, True),
-    "tall tiles": (40, 40, 8, 8, 32, 8, True),
-    "more keys than queries": (33, 70, 16, 8, 16, 16, True),
-    "fewer keys than queries: rows that see none": (70, 33, 16, 8, 8, 16, True),
-    "fewer keys, not causal": (70, 33, 16, 8, 9, 7, False),
-    "no keys": (5, 0, 8, 8, 4, 4, False),
+SHAPES = {  # Nq, Nk, d, dv, Br, Bc, mask
+    "one row, one key": (1, 1, 8, 8, 4, 4, causal()),
+    "no tile divides": (50, 50, 16, 16, 16, 12, None),
+    "causal, no tile divides": (50, 50, 16, 16, 16, 12, causal()),
+    "wide tiles": (40, 40, 8, 8, 8, 32, causal()),
+    "tall tiles": (40, 40, 8, 8, 32, 8, causal()),
+    "more keys than queries": (33, 70, 16, 8, 16, 16, causal()),
+    "fewer keys than queries: rows that see none": (70, 33, 16, 8, 8, 16, causal()),
+    "fewer keys, not causal": (70, 33, 16, 8, 9, 7, None),
+    "no keys": (5, 0, 8, 8, 4, 4, None),
 }
 
 
@@ -33,12 +34,12 @@ def inputs(Nq, Nk, d, dv, dtype=np.float64):
     return [rng.normal(size=shape).astype(dtype) for shape in ((Nq, d), (Nk, d), (Nk, dv), (Nq, dv))]
 
 
-def tiled(Q, K, V, dO, Br, Bc, causal=False, memory=None, **options):
-    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, causal=causal)
-    return recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, causal=causal, memory=memory, **options)
+def tiled(Q, K, V, dO, Br, Bc, mask=None, memory=None, **options):
+    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, mask=mask)
+    return recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, mask=mask, memory=memory, **options)
 
 
-def hold(given, Br, Bc, causal=False):
+def hold(given, Br, Bc, mask=None):
     """Our error is at most twice the plain computation's and one rounding of what we keep: O and lse. NaN fails.
 
     dS = P * (dP - delta) is a difference. Where a row looks at one key only both are equal, and the plain computation,
@@ -46,13 +47,13 @@ def hold(given, Br, Bc, causal=False):
     rounding of lse, large where the scores are, changes a row of P by that many parts of it.
     """
     Q, K, V, dO = (x.astype(np.float64) for x in given)
-    exact = attention_backward(Q, K, V, dO, causal=causal)
-    plain = attention_backward(*given, causal=causal)
-    P, lse = weights(Q, K, causal=causal)
+    exact = attention_backward(Q, K, V, dO, mask=mask)
+    plain = attention_backward(*given, mask=mask)
+    P, lse = weights(Q, K, mask=mask)
     terms = P * (np.abs(dO) @ np.abs(V).T + (np.abs(dO) * np.abs(P @ V)).sum(-1, keepdims=True)) * Q.shape[1] ** -0.5
     largest = np.abs(lse[np.isfinite(lse)]).max(initial=0)
     sizes = terms @ np.abs(K), terms.T @ np.abs(Q), P.T @ np.abs(dO)
-    for mine, rounded, true, size in zip(tiled(*given, Br, Bc, causal), plain, exact, sizes, strict=True):
+    for mine, rounded, true, size in zip(tiled(*given, Br, Bc, mask), plain, exact, sizes, strict=True):
         assert mine.shape == true.shape and mine.dtype == rounded.dtype
         rounding = (np.finfo(mine.dtype).eps + largest * np.finfo(np.float32).eps) * size.max(initial=0)
         allowed = 2 * np.abs(rounded - true).max(initial=0) + rounding
@@ -61,25 +62,25 @@ def hold(given, Br, Bc, causal=False):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_tiled_gradients_equal_dense_ones(name):
-    Nq, Nk, d, dv, Br, Bc, causal = SHAPES[name]
+    Nq, Nk, d, dv, Br, Bc, mask = SHAPES[name]
     Q, K, V, dO = inputs(Nq, Nk, d, dv)
-    dense = attention_backward(Q, K, V, dO, causal=causal)
-    for mine, true in zip(tiled(Q, K, V, dO, Br, Bc, causal), dense, strict=True):
+    dense = attention_backward(Q, K, V, dO, mask=mask)
+    for mine, true in zip(tiled(Q, K, V, dO, Br, Bc, mask), dense, strict=True):
         assert np.abs(mine - true).max(initial=0) < 1e-13
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("name", SHAPES)
 def test_error_is_that_of_the_plain_computation(name, dtype):
-    Nq, Nk, d, dv, Br, Bc, causal = SHAPES[name]
-    hold(inputs(Nq, Nk, d, dv, dtype), Br, Bc, causal)
+    Nq, Nk, d, dv, Br, Bc, mask = SHAPES[name]
+    hold(inputs(Nq, Nk, d, dv, dtype), Br, Bc, mask)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_scores_of_ten_thousand(causal):
+@pytest.mark.parametrize("mask", [None, causal()])
+def test_scores_of_ten_thousand(mask):
     Q, K, V, dO = inputs(40, 48, 16, 16, np.float32)
     Q *= np.float32(1e4 / np.abs(Q @ K.T / 4).max())
-    hold((Q, K, V, dO), 16, 16, causal)
+    hold((Q, K, V, dO), 16, 16, mask)
 
 
 def test_growing_maximum():
@@ -95,24 +96,27 @@ def test_inputs_that_are_not_contiguous():
         assert np.abs(mine - true).max() < 1e-13
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_gradients_equal_those_of_autograd(causal):
+@pytest.mark.parametrize("mask", [None, causal()])
+def test_gradients_equal_those_of_autograd(mask):
     Q, K, V, dO = inputs(45, 45, 16, 16)
     leaves = [torch.tensor(x, requires_grad=True) for x in (Q, K, V)]
-    torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal).backward(torch.tensor(dO))
-    for mine, leaf in zip(tiled(Q, K, V, dO, 16, 16, causal), leaves, strict=True):
+    torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=mask is not None).backward(torch.tensor(dO))
+    for mine, leaf in zip(tiled(Q, K, V, dO, 16, 16, mask), leaves, strict=True):
         assert np.abs(mine - leaf.grad.numpy()).max() < 1e-13
 
 
+rows, sizes = st.integers(1, 30), st.integers(1, 12)
+
+
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 12), st.integers(1, 12), st.booleans(), st.integers(0, 9))
-def test_tiles_of_any_size_give_the_same_gradients_and_the_foretold_bill(Nq, Nk, Br, Bc, causal, seed):
+@given(rows, st.integers(0, 30), sizes, sizes, st.sampled_from([None, causal(), window(4, 2)]), st.integers(0, 9))
+def test_tiles_of_any_size_give_the_same_gradients_and_the_foretold_bill(Nq, Nk, Br, Bc, mask, seed):
     random, memory = np.random.default_rng(seed), Memory()
     Q, K, V, dO = (random.normal(size=shape) for shape in ((Nq, 4), (Nk, 4), (Nk, 3), (Nq, 3)))
-    ours = tiled(Q, K, V, dO, Br, Bc, causal, memory)
-    for mine, true in zip(ours, attention_backward(Q, K, V, dO, causal=causal), strict=True):
+    ours = tiled(Q, K, V, dO, Br, Bc, mask, memory)
+    for mine, true in zip(ours, attention_backward(Q, K, V, dO, mask=mask), strict=True):
         assert np.abs(mine - true).max(initial=0) < 1e-13
-    assert memory.bytes == recomputation.traffic(Nq, Nk, 4, Br, Bc, dv=3, causal=causal, dtype=np.float64)
+    assert memory.bytes == recomputation.traffic(Nq, Nk, 4, Br, Bc, dv=3, mask=mask, dtype=np.float64)
 
 
 def test_recomputed_P_equals_stored_P():
@@ -154,8 +158,8 @@ def test_a_row_sum_over_one_tile_only_is_wrong():
 
 
 # Dropout: against the dense computation with the whole mask written out.
-def dense_with_dropout(Q, K, V, dO, Z, causal):
-    P, lse = weights(Q, K, causal=causal)
+def dense_with_dropout(Q, K, V, dO, Z, mask):
+    P, lse = weights(Q, K, mask=mask)
     dP = Z * (dO @ V.T)
     dS = P * (dP - (P * dP).sum(-1, keepdims=True)) * Q.shape[1] ** -0.5
     return (Z * P) @ V, lse, (dS @ K, dS.T @ Q, (Z * P).T @ dO)
@@ -163,15 +167,13 @@ def dense_with_dropout(Q, K, V, dO, Z, causal):
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "no keys"])
 def test_replayed_dropout_equals_a_stored_mask(name):
-    Nq, Nk, d, dv, Br, Bc, causal = SHAPES[name]
+    Nq, Nk, d, dv, Br, Bc, mask = SHAPES[name]
     Q, K, V, dO = inputs(Nq, Nk, d, dv)
     dropout = Dropout(0.25, seed=2**40 + 1)
     Z = dropout.tile(slice(0, Nq), slice(0, Nk), np.float64)
-    O, lse = recomputation.forward(Q, K, V, Br, Bc, dropout, causal=causal)
-    ours = recomputation.backward(
-        Q, K, V, O, lse, dO, 11, 6, causal=causal, dropout=dropout
-    )  # other tiles than forward's
-    O_dense, lse_dense, dense = dense_with_dropout(Q, K, V, dO, Z, causal)
+    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, dropout=dropout, mask=mask)
+    ours = recomputation.backward(Q, K, V, O, lse, dO, 11, 6, mask=mask, dropout=dropout)  # other tiles than forward's
+    O_dense, lse_dense, dense = dense_with_dropout(Q, K, V, dO, Z, mask)
     assert np.abs(O - O_dense).max() < 1e-14 and np.array_equal(lse == -np.inf, lse_dense == -np.inf)
     for mine, true in zip(ours, dense, strict=True):
         assert np.abs(mine - true).max() < 1e-13
@@ -180,7 +182,7 @@ def test_replayed_dropout_equals_a_stored_mask(name):
 def test_replayed_mask_gives_what_the_stored_one_gives():
     Q, K, V, dO = inputs(50, 60, 8, 8)
     memory, dropout = Memory(), Dropout(0.2, seed=6)
-    O, lse = recomputation.forward(Q, K, V, 16, 16, dropout)
+    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, dropout=dropout)
     ours = recomputation.backward(Q, K, V, O, lse, dO, 16, 16, dropout=dropout)
     standard_attention.forward(Q, K, V, dropout=dropout.p, seed=dropout.seed, memory=memory)
     for mine, stored in zip(ours, standard_attention.backward(dO, memory, dropout=dropout.p), strict=True):
@@ -189,8 +191,8 @@ def test_replayed_mask_gives_what_the_stored_one_gives():
 
 def test_dropout_of_nothing_is_plain_attention():
     Q, K, V, _ = inputs(30, 40, 8, 8)
-    O, lse = recomputation.forward(Q, K, V, 8, 8, Dropout(0, 5), causal=True)
-    O_dense, lse_dense = attention(Q, K, V, causal=True, return_lse=True)
+    O, lse = tiling.fa2_forward(Q, K, V, 8, 8, dropout=Dropout(0, 5), mask=causal())
+    O_dense, lse_dense = attention(Q, K, V, mask=causal(), return_lse=True)
     assert np.abs(O - O_dense).max() < 1e-14 and np.abs(lse - lse_dense).max() < 1e-14
 
 
@@ -200,7 +202,7 @@ def test_dropout_moves_no_byte():
     O, lse = tiling.fa2_forward(Q, K, V, 16, 16, memory=plain)
     recomputation.backward(Q, K, V, O, lse, dO, 16, 16, memory=plain)
     dropout = Dropout(0.1, 4)
-    O, lse = recomputation.forward(Q, K, V, 16, 16, dropout, memory=dropped)
+    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, dropout=dropout, memory=dropped)
     recomputation.backward(Q, K, V, O, lse, dO, 16, 16, dropout=dropout, memory=dropped)
     assert plain.bytes == dropped.bytes
 

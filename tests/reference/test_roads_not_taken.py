@@ -41,8 +41,16 @@ def inputs(Nq, Nk, d, dv, dtype=np.float32, size=1.0):
 
 
 def hold(road, Q, K, V, **options):
-    exact = attention(*(X.astype(np.float64) for X in (Q, K, V)), **options)
-    assert_as_exact_as_plain(road(Q, K, V, **options), attention(Q, K, V, **options), exact)
+    """Demand twice the plain error and one rounding, of the output and of the scores: e^s changes by |s| parts of it.
+
+    Two right computations may round a score differently, so the plain one can be the luckier of the two.
+    """
+    wide = [X.astype(np.float64) for X in (Q, K, V)]
+    exact = attention(*wide, **options)
+    largest = np.abs(wide[0] @ wide[1].T).max(initial=0) * options.get("scale", Q.shape[1] ** -0.5)
+    computed = np.finfo(np.result_type(Q.dtype, np.float32)).eps / np.finfo(Q.dtype).eps  # where scores are float32
+    roundings = 1 + largest * computed
+    assert_as_exact_as_plain(road(Q, K, V, **options), attention(Q, K, V, **options), exact, roundings)
 
 
 @pytest.mark.parametrize("road", ALL.values(), ids=ALL)
@@ -90,7 +98,7 @@ def test_window_equals_dense_under_its_mask_tiled_or_gathered(w, Br):
     Q, K, V = inputs(50, 50, 16, 8)
     mask = abs(places(50, 50)) <= w
     exact = attention(*(X.astype(float) for X in (Q, K, V)), mask=mask)
-    for O in (windowed(Q, K, V, w, Br), gathered(Q, K, V, window(w))):
+    for O in (windowed(Q, K, V, w, Br, 16), gathered(Q, K, V, window(w))):
         assert_as_exact_as_plain(O, attention(Q, K, V, mask=mask), exact)
 
 
@@ -198,9 +206,10 @@ def test_gathering_pays_two_vectors_a_pair():
 
 
 def test_a_tiled_window_computes_more_and_moves_less_than_a_gathered_one():
-    one, many = bill(gathered, Q, K, V, window(4), exact=EXACT), bill(windowed, Q, K, V, w=4, Br=16, exact=EXACT)
+    one, many = bill(gathered, Q, K, V, window(4), exact=EXACT), bill(windowed, Q, K, V, w=4, Br=16, Bc=4, exact=EXACT)
     keys = 2 * 20 + 2 * 24  # tiles at an end see 4 keys beyond themselves, the others 8
-    assert many.moved == 4 * D * (2 * N + 2 * keys) and many.flops == 4 * D * 16 * keys
+    assert many.moved == 4 * D * (2 * N + 2 * keys) + 4 * N and many.extra == 4 * N  # lse
+    assert many.flops == 4 * D * 16 * keys
     assert many.moved < one.moved / 4 and many.flops > 2 * one.flops
 
 
@@ -221,13 +230,13 @@ def test_what_the_lesson_says_of_the_real_heads():
     for head in ((0, 5), (5, 0)):
         q, k, v = alice.head(*head)
         exact = attention(q, k, v)
-        approximations = windowed(q, k, v, 16, 64), low_rank(q, k, v, omega, 64, 64), sampled(q, k, v, 64, 64)
+        approximations = windowed(q, k, v, 16, 64, 16), low_rank(q, k, v, omega, 64, 64), sampled(q, k, v, 64, 64)
         errors[head] = [error(O, exact) for O in approximations]
     near, wide = errors.values()
     assert near[0] < 0.4 and min(near[1:]) > 0.8  # a window's head
     assert wide[0] > 0.8 and max(wide[1:]) < 0.4  # not a window's head
     last = [alice.head(5, head) for head in range(12)]
-    worse = [error(windowed(q, k, v, 16, 64), attention(q, k, v)) > 1 for q, k, v in last]
+    worse = [error(windowed(q, k, v, 16, 64, 16), attention(q, k, v)) > 1 for q, k, v in last]
     assert sum(worse) > 6
 
 
@@ -236,10 +245,10 @@ def test_what_the_lesson_says_of_the_real_heads():
 BAD = {
     "expected Q": lambda: row_by_row(Q, K[:, :4], V, 8),
     "whole number of rows": lambda: lazy(Q, K, V, 0, 8),
-    "must be at least 0, got -1": lambda: windowed(Q, K, V, -1, 8),
+    "whole numbers from 0 on, or inf, got -1": lambda: windowed(Q, K, V, -1, 8, 8),
     "w must be at least 0": lambda: window(-2),
     "stride must be at least 1": lambda: strided(2, 0),
-    "a key beside each query": lambda: windowed(Q[:3], K, V, 2, 8),
+    "a key beside each query": lambda: windowed(Q[:3], K, V, 2, 8, 8),
     "cannot draw 65 different keys from 64": lambda: sampled(Q, K, V, 65, 8),
     r"omega \[r, d\] with d = 16": lambda: low_rank(Q, K, V, np.ones((4, 5)), 8, 8),
 }

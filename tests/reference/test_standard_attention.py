@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from flashlab.machine.memory import Memory
-from flashlab.reference import recomputation, standard_attention
+from flashlab.reference import standard_attention, tiling
 from flashlab.reference.attention import attention, attention_backward, weights
 from flashlab.reference.dropout import Dropout
+from flashlab.reference.masks import causal
 from tests.tools.bounds import assert_as_exact_as_plain
 
 SHAPES = [(1, 1, 1, 1), (7, 7, 3, 3), (20, 33, 8, 5), (33, 20, 8, 5), (64, 64, 16, 16)]  # Nq, Nk, d, dv
@@ -28,15 +29,15 @@ def with_dropout(Q, K, V, dO, Z, **masks):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("causal", [False, True])
-def test_kernels_equal_the_oracle(shape, causal, dtype):
+@pytest.mark.parametrize("mask", [None, causal()])
+def test_kernels_equal_the_oracle(shape, mask, dtype):
     Q, K, V, dO = inputs(*shape, dtype)
     memory = Memory()
-    ours = [standard_attention.forward(Q, K, V, causal=causal, Br=8, memory=memory)]
+    ours = [standard_attention.forward(Q, K, V, mask=mask, Br=8, memory=memory)]
     ours += standard_attention.backward(dO, memory, Br=5)
     wide = [x.astype(np.float64) for x in (Q, K, V, dO)]
-    plain = [attention(Q, K, V, causal=causal), *attention_backward(Q, K, V, dO, causal=causal)]
-    exact = [attention(*wide[:3], causal=causal), *attention_backward(*wide, causal=causal)]
+    plain = [attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)]
+    exact = [attention(*wide[:3], mask=mask), *attention_backward(*wide, mask=mask)]
     for mine, rounded, true in zip(ours, plain, exact, strict=True):
         assert_as_exact_as_plain(mine, rounded, true)
 
@@ -46,11 +47,11 @@ def test_kernels_equal_the_oracle(shape, causal, dtype):
 def test_dropped_weights_are_P_times_Z_forward_and_backward(shape, dtype):
     Q, K, V, dO = inputs(*shape, dtype)
     memory = Memory()
-    ours = [standard_attention.forward(Q, K, V, causal=True, dropout=0.3, seed=5, memory=memory)]
+    ours = [standard_attention.forward(Q, K, V, mask=causal(), dropout=0.3, seed=5, memory=memory)]
     ours += standard_attention.backward(dO, memory, dropout=0.3)
     Z = (memory.tensors["Z"] / 0.7).astype(dtype)
-    plain = with_dropout(Q, K, V, dO, Z, causal=True)
-    exact = with_dropout(*(x.astype(np.float64) for x in (Q, K, V, dO)), memory.tensors["Z"] / 0.7, causal=True)
+    plain = with_dropout(Q, K, V, dO, Z, mask=causal())
+    exact = with_dropout(*(x.astype(np.float64) for x in (Q, K, V, dO)), memory.tensors["Z"] / 0.7, mask=causal())
     for mine, rounded, true in zip(ours, plain, exact, strict=True):
         assert_as_exact_as_plain(mine, rounded, true)
 
@@ -59,7 +60,7 @@ def test_gradients_are_the_slopes_of_the_forward_pass():
     tensors, step = inputs(5, 6, 3, 2), 1e-6
     *QKV, dO = tensors
     memory = Memory()
-    standard_attention.forward(*QKV, causal=True, dropout=0.4, seed=1, memory=memory)
+    standard_attention.forward(*QKV, mask=causal(), dropout=0.4, seed=1, memory=memory)
     for which, gradient in enumerate(standard_attention.backward(dO, memory, dropout=0.4)):
         slopes = np.empty_like(gradient)
         for at in np.ndindex(gradient.shape):
@@ -67,15 +68,15 @@ def test_gradients_are_the_slopes_of_the_forward_pass():
             for sign in (1, -1):
                 moved = [x.copy() for x in QKV]
                 moved[which][at] += sign * step
-                ends.append((dO * standard_attention.forward(*moved, causal=True, dropout=0.4, seed=1)).sum())
+                ends.append((dO * standard_attention.forward(*moved, mask=causal(), dropout=0.4, seed=1)).sum())
             slopes[at] = (ends[0] - ends[1]) / (2 * step)
         np.testing.assert_allclose(gradient, slopes, rtol=0, atol=1e-8)
 
 
 def test_fused_attention_with_the_same_seed_drops_the_same_weights():
     Q, K, V, _ = inputs(20, 33, 8, 5)
-    O = standard_attention.forward(Q, K, V, causal=True, dropout=0.3, seed=7)
-    fused, _ = recomputation.forward(Q, K, V, 8, 8, Dropout(0.3, 7), causal=True)
+    O = standard_attention.forward(Q, K, V, mask=causal(), dropout=0.3, seed=7)
+    fused, _ = tiling.fa2_forward(Q, K, V, 8, 8, dropout=Dropout(0.3, 7), mask=causal())
     np.testing.assert_allclose(O, fused, rtol=1e-12, atol=1e-14)
 
 
@@ -100,7 +101,7 @@ def test_bands_change_no_byte_and_no_dropped_weight(Br):
     bills = []
     for rows in (None, Br):
         memory = Memory()
-        standard_attention.forward(Q, K, V, causal=True, dropout=0.2, Br=rows, memory=memory)
+        standard_attention.forward(Q, K, V, mask=causal(), dropout=0.2, Br=rows, memory=memory)
         standard_attention.backward(dO, memory, dropout=0.2, Br=rows)
         bills.append((memory.bytes, memory.tensors["Z"].tobytes()))
     assert bills[0] == bills[1]
@@ -122,7 +123,7 @@ def test_mask_is_applied_and_loaded_at_a_byte_an_element(mask_shape):
 def test_row_that_sees_no_key_has_output_and_gradient_zero():
     Q, K, V, dO = inputs(7, 4, 3, 3)  # the first three queries come before every key
     memory = Memory()
-    O = standard_attention.forward(Q, K, V, causal=True, memory=memory)
+    O = standard_attention.forward(Q, K, V, mask=causal(), memory=memory)
     dQ, dK, dV = standard_attention.backward(dO, memory)
     assert np.array_equal(O[:3], np.zeros((3, 3))) and np.array_equal(dQ[:3], np.zeros((3, 3)))
     assert np.isfinite(np.concatenate([O, dQ, dK, dV])).all() and (O[3:] != 0).all()
@@ -146,7 +147,7 @@ def test_counted_bytes_equal_the_closed_form(N, d, dtype, mask, dropout):
     Q, K, V, dO = inputs(N, N, d, d, dtype)
     memory, p = Memory(), 0.1 * dropout
     what = {"itemsize": np.dtype(dtype).itemsize, "mask": mask, "dropout": dropout}
-    standard_attention.forward(Q, K, V, causal=mask, dropout=p, Br=8, memory=memory)
+    standard_attention.forward(Q, K, V, mask=causal() if mask else None, dropout=p, Br=8, memory=memory)
     assert memory.moved == standard_attention.moved(N, d, **what)
     standard_attention.backward(dO, memory, dropout=p, Br=8)
     assert memory.moved == standard_attention.moved(N, d, **what, backward=True)
@@ -155,7 +156,7 @@ def test_counted_bytes_equal_the_closed_form(N, d, dtype, mask, dropout):
 def test_each_kernel_moves_what_its_line_of_the_table_says():
     Q, K, V, dO = inputs(24, 24, 4, 4, np.float16)
     memory = Memory()
-    standard_attention.forward(Q, K, V, causal=True, dropout=0.1, Br=8, memory=memory)
+    standard_attention.forward(Q, K, V, mask=causal(), dropout=0.1, Br=8, memory=memory)
     standard_attention.backward(dO, memory, dropout=0.1, Br=8)
     counted, kernel = {}, None
     for event in memory.events:
@@ -190,7 +191,7 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
     Q, K, V, dO = inputs(64, 64, 4, 4, np.float32)
     thin, band = 4 * 64 * 4, 4 * 8 * 64
     memory = Memory(sram_bytes=3 * thin + 2 * band)
-    standard_attention.forward(Q, K, V, causal=True, dropout=0.1, Br=8, memory=memory)
+    standard_attention.forward(Q, K, V, mask=causal(), dropout=0.1, Br=8, memory=memory)
     standard_attention.backward(dO, memory, dropout=0.1, Br=8)
     assert memory.peak_bytes < 4 * 64 * 64
 

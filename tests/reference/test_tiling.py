@@ -13,6 +13,7 @@ from flashlab.course.check import edited
 from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import online_softmax, tiling
 from flashlab.reference.attention import attention
+from flashlab.reference.masks import Mask, Window, causal, full, window
 from tests.tools.bounds import assert_as_exact_as_plain
 
 ORDERS = [tiling.fa1_forward, tiling.fa2_forward]
@@ -38,37 +39,37 @@ def strided(N=33):
 
 
 ADVERSARIAL = {
-    "whole tiles": (draw(32, 32), False),
-    "whole tiles, causal": (draw(32, 32), True),
-    "ragged, causal": (draw(37, 37), True),
-    "more keys, causal": (draw(19, 41), True),
-    "fewer keys, causal: first rows see nothing": (draw(41, 19), True),
-    "more keys": (draw(19, 41), False),
-    "one row": (draw(1, 33), True),
-    "one key": (draw(33, 1), True),
-    "one and one": (draw(1, 1), True),
-    "no key": (draw(3, 0), False),
-    "no query": (draw(0, 3), True),
-    "scores of ten thousands": (draw(40, 40, factor=1e4), True),
-    "rising maximum": (rising(), False),
-    "rising maximum, causal": (rising(), True),
-    "non-contiguous": (strided(), True),
+    "whole tiles": (draw(32, 32), full()),
+    "whole tiles, causal": (draw(32, 32), causal()),
+    "ragged, causal": (draw(37, 37), causal()),
+    "more keys, causal": (draw(19, 41), causal()),
+    "fewer keys, causal: first rows see nothing": (draw(41, 19), causal()),
+    "more keys": (draw(19, 41), full()),
+    "one row": (draw(1, 33), causal()),
+    "one key": (draw(33, 1), causal()),
+    "one and one": (draw(1, 1), causal()),
+    "no key": (draw(3, 0), full()),
+    "no query": (draw(0, 3), causal()),
+    "scores of ten thousands": (draw(40, 40, factor=1e4), causal()),
+    "rising maximum": (rising(), full()),
+    "rising maximum, causal": (rising(), causal()),
+    "non-contiguous": (strided(), causal()),
 }
-adversarial = pytest.mark.parametrize("inputs, causal", ADVERSARIAL.values(), ids=ADVERSARIAL)
+adversarial = pytest.mark.parametrize("inputs, mask", ADVERSARIAL.values(), ids=ADVERSARIAL)
 
 
 @both_orders
 @adversarial
 @pytest.mark.parametrize("Br, Bc", [(8, 8), (16, 4), (5, 16), (1, 1), (64, 64)])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_tiled_equals_dense(forward, inputs, causal, Br, Bc, dtype):
+def test_tiled_equals_dense(forward, inputs, mask, Br, Bc, dtype):
     if dtype == np.float16:
         inputs = [np.clip(tensor, -100, 100) for tensor in inputs]  # what plain float16 can hold of the scores
     inputs = [tensor.astype(dtype) for tensor in inputs]
     with np.errstate(over="raise", invalid="raise"):
-        result = forward(*inputs, Br, Bc, causal=causal)
-    plain = attention(*inputs, causal=causal, return_lse=True)
-    exact = attention(*(tensor.astype(np.float64) for tensor in inputs), causal=causal, return_lse=True)
+        result = forward(*inputs, Br, Bc, mask=mask)
+    plain = attention(*inputs, mask=mask, return_lse=True)
+    exact = attention(*(tensor.astype(np.float64) for tensor in inputs), mask=mask, return_lse=True)
     for got, rounded, true in zip(result, plain, exact, strict=True):
         assert_as_exact_as_plain(got, rounded, true)
 
@@ -98,16 +99,17 @@ def test_a_finished_tile_is_a_state():
     assert online_softmax.same(going_on, online_softmax.update(state, second, V[5:]))
 
 
+MASKS = full(), causal(), window(3), window(0, 5), window(2, np.inf)
 lengths, sizes = st.integers(0, 40), st.integers(1, 20)
 
 
 @both_orders
-@given(lengths, lengths, sizes, sizes, st.booleans(), st.sampled_from([np.float16, np.float32, np.float64]))
+@given(lengths, lengths, sizes, sizes, st.sampled_from(MASKS), st.sampled_from([np.float16, np.float32, np.float64]))
 @settings(deadline=None)
-def test_counted_bytes_equal_the_closed_form(forward, Nq, Nk, Br, Bc, causal, dtype):
+def test_counted_bytes_equal_the_closed_form(forward, Nq, Nk, Br, Bc, mask, dtype):
     memory = Memory()
-    forward(*draw(Nq, Nk, 3, 2, dtype=dtype), Br, Bc, causal=causal, memory=memory)
-    assert memory.bytes == TRAFFIC[forward](Nq, Nk, 3, Br, Bc, dv=2, causal=causal, dtype=dtype)
+    forward(*draw(Nq, Nk, 3, 2, dtype=dtype), Br, Bc, mask=mask, memory=memory)
+    assert memory.bytes == TRAFFIC[forward](Nq, Nk, 3, Br, Bc, dv=2, mask=mask, dtype=dtype)
 
 
 def test_the_bills_by_hand():
@@ -123,21 +125,20 @@ def test_the_bills_by_hand():
 
 def test_causal_tiles_above_the_diagonal_are_not_visited():
     loaded = {}
-    for causal in (False, True):
+    for mask in (full(), causal()):
         memory = Memory()
-        tiling.fa2_forward(*draw(64, 64), 8, 8, causal=causal, memory=memory)
-        loaded[causal] = memory.bytes["load", "K"]
-    assert loaded[True] / loaded[False] == 36 / 64  # 1 + 2 + ... + 8 of 8 x 8 tiles
+        tiling.fa2_forward(*draw(64, 64), 8, 8, mask=mask, memory=memory)
+        loaded[mask] = memory.bytes["load", "K"]
+    assert loaded[causal()] / loaded[full()] == 36 / 64  # 1 + 2 + ... + 8 of 8 x 8 tiles
 
 
 @pytest.mark.parametrize("Nq, Nk", [(32, 32), (19, 41), (41, 19)])
 def test_only_tiles_on_the_diagonal_are_masked(Nq, Nk):
-    shift = Nk - Nq
     for rows, cols in product(tiling.tiles(Nq, 8), tiling.tiles(Nk, 8)):
-        seen = np.tri(Nq, Nk, shift, dtype=bool)[rows, cols]  # [Br, Bc]
-        S_ij = tiling.scores(np.ones((len(seen), 1)), np.ones((seen.shape[1], 1)), rows, cols, 1.0, shift)
+        seen = np.tri(Nq, Nk, Nk - Nq, dtype=bool)[rows, cols]  # [Br, Bc]
+        Q_i, K_j = np.ones((len(seen), 1)), np.ones((seen.shape[1], 1))
+        S_ij = tiling.scores(Q_i, K_j, rows, cols, 1.0, causal(), (Nq, Nk))
         np.testing.assert_array_equal(S_ij, np.where(seen, 1, -np.inf))
-        assert tiling.meet(rows, cols, shift) == seen.any()
 
 
 @both_orders
@@ -172,22 +173,22 @@ def test_bad_input_gives_one_sentence(forward, forward_args, error, sentence):
 
 
 EDITS = {
-    "mask off by one": ("np.where(j <= i", "np.where(j < i"),
-    "places within the tile": ("np.ogrid[rows, cols]", "np.ogrid[:len(Q_i), :len(K_j)]"),
-    "mask too late": ("cols.stop - 1 > rows.start", "cols.stop > rows.stop"),
-    "large negative number": ("-np.inf)", "-1e9)"),
+    "mask off by one": (Window, "visible", "(j <= own", "(j < own"),
+    "places within the tile": (Mask, "apply", "np.ogrid[rows, cols]", "np.ogrid[: len(S_ij), : S_ij.shape[1]]"),
+    "mask too late": (Window, "whole", "cols.stop - 1 <= rows.start", "cols.stop <= rows.stop"),
+    "large negative number": (Mask, "apply", "-np.inf)", "-1e9)"),
 }
 
 
 @both_orders
-@pytest.mark.parametrize("old, new", EDITS.values(), ids=EDITS)
-def test_a_wrong_mask_is_noticed(forward, old, new, monkeypatch):
-    monkeypatch.setattr(tiling, "scores", edited(tiling.scores, old, new))
+@pytest.mark.parametrize("owner, name, old, new", EDITS.values(), ids=EDITS)
+def test_a_wrong_mask_is_noticed(forward, owner, name, old, new, monkeypatch):
+    monkeypatch.setattr(owner, name, edited(getattr(owner, name), old, new))
     wrong = 0
     for Nq, Nk in [(37, 37), (19, 41), (41, 19)]:
         inputs = draw(Nq, Nk)
-        true = attention(*inputs, causal=True, return_lse=True)
-        got = forward(*inputs, 8, 4, causal=True)
+        true = attention(*inputs, mask=np.tri(Nq, Nk, Nk - Nq, dtype=bool), return_lse=True)
+        got = forward(*inputs, 8, 4, mask=causal())
         wrong += not all(np.allclose(*pair, 1e-4, 1e-5) for pair in zip(got, true, strict=True))
     assert wrong
 

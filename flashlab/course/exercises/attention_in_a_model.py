@@ -7,6 +7,7 @@ from flashlab.course.check import Case, Exercise, Mistake, Question
 from flashlab.kernels import DEVICE
 from flashlab.models import kv_cache
 from flashlab.models.modules import FlashAttention
+from flashlab.reference import masks
 from flashlab.reference.attention import attention
 
 
@@ -32,9 +33,10 @@ def _forward(x, num_heads, num_kv_heads, causal):
     q, k, v = (x @ W[name].T for name in ("q_proj", "k_proj", "v_proj"))  # [B, N, H d], [B, N, Hk d] twice
     d, shared = x.shape[-1] // num_heads, num_heads // num_kv_heads
     heads = []
+    mask = masks.causal() if causal else None
     for h in range(num_heads):
         own, other = slice(h * d, (h + 1) * d), slice(h // shared * d, (h // shared + 1) * d)
-        heads.append(attention(q[..., own], k[..., other], v[..., other], causal=causal))  # [B, N, d]
+        heads.append(attention(q[..., own], k[..., other], v[..., other], mask=mask))  # [B, N, d]
     return np.concatenate(heads, -1) @ W["o_proj"].T
 
 
@@ -133,7 +135,7 @@ def _launch_step(step, *tensors):
 def _step(Q, K, V, past_K, past_V):
     K, V = np.concatenate([past_K, K], 2), np.concatenate([past_V, V], 2)  # [B, Hk, N + n, d]
     shared = Q.shape[1] // K.shape[1]
-    return kv_cache.Step(attention(Q, K.repeat(shared, 1), V.repeat(shared, 1), causal=True), K, V)
+    return kv_cache.Step(attention(Q, K.repeat(shared, 1), V.repeat(shared, 1), mask=masks.causal()), K, V)
 
 
 def _step_cases():

@@ -8,7 +8,7 @@ import torch
 from flashlab.course.check import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
-from flashlab.reference import attention, recomputation
+from flashlab.reference import attention, masks, recomputation
 
 BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot multiplies
 
@@ -69,7 +69,7 @@ def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK):
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
     """
-    O, lse = attention.attention(Q, K, V, causal=causal, return_lse=True)  # [Nq, d], [Nq]
+    O, lse = attention.attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     dK, dV = (torch.full(x.shape, torch.nan, device=DEVICE) for x in (K, V))  # [Nk, d] each
     Nk, d = K.shape
@@ -91,7 +91,7 @@ def _exact_delta(O, dO):
 
 
 def _exact_gradients(Q, K, V, dO, causal):
-    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, causal=causal)[1:])
+    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None)[1:])
 
 
 def _delta_cases():

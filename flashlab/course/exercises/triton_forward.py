@@ -14,7 +14,7 @@ from flashlab.course.exercises.first_triton_kernel import attempted, inside_marg
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.bill import bill
 from flashlab.machine.timing import gpu_timer
-from flashlab.reference import tiling
+from flashlab.reference import masks, tiling
 from flashlab.reference.attention import attention
 from flashlab.reference.online_softmax import State
 
@@ -283,7 +283,7 @@ def _followed_by_nan(x, width):
 
 
 def _dense(Q, K, V, causal):
-    return Output(*attention(Q, K, V, causal=causal, return_lse=True))
+    return Output(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
 
 
 def _forward_cases():
@@ -414,7 +414,7 @@ def measure(kernel, tile=64):
     N, d = head[0].shape
     for causal in (False, True):
         memory = bill(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)
-        due = tiling.fa2_traffic(N, N, d, tile, tile, causal=causal, dtype=np.float16).total()
+        due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16).total()
         due += N * d * 2  # O is stored in float32
         print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; lesson 06's closed form: {due:,} B")
     if DEVICE.type == "cuda":

@@ -8,7 +8,7 @@ from flashlab.course.check import find
 from flashlab.course.exercises import triton_backward
 from flashlab.course.judge import first_failure
 from flashlab.kernels import tl, triton
-from flashlab.reference import recomputation
+from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward
 from tests.tools.bounds import assert_as_exact_as_plain
 
@@ -92,8 +92,9 @@ def test_the_loop_of_the_exercise_is_as_exact_as_lesson_08(causal):
     Q, K, V = (x[:100] for x in data.captured("alice").head())
     dO = np.random.default_rng(0).normal(size=V.shape).astype(np.float32)
     ours = triton_backward.key_value_gradients(triton_backward.add_tile, Q, K, V, dO, causal, block=32)
-    O, lse = attention(Q, K, V, causal=causal, return_lse=True)
-    plain = recomputation.backward(Q, K, V, O, lse, dO, 32, 32, causal=causal)[1:]
-    exact = attention_backward(*(x.astype(np.float64) for x in (Q, K, V, dO)), causal=causal)[1:]
+    mask = masks.causal() if causal else None
+    O, lse = attention(Q, K, V, mask=mask, return_lse=True)
+    plain = recomputation.backward(Q, K, V, O, lse, dO, 32, 32, mask=mask)[1:]
+    exact = attention_backward(*(x.astype(np.float64) for x in (Q, K, V, dO)), mask=mask)[1:]
     for three in zip(ours, plain, exact, strict=True):
         assert_as_exact_as_plain(*three)
