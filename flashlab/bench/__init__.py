@@ -1,0 +1,11 @@
+"""Measurements, each a command. Their results are stored in ``notebooks/data/``, with device, date and command.
+
+    python -m flashlab.bench                 speed of attention, ours beside torch's (``round_robin``)
+    python -m flashlab.bench.hopper          speed of the Hopper kernels, and of the rungs that lead to them
+    python -m flashlab.bench.recomputation   time and DRAM traffic of a forward and a backward pass
+    python -m flashlab.bench.traffic         traffic of a forward pass: predicted, counted, measured
+    python -m flashlab.bench.shared_memory   shared memory that tiles of several sizes take
+    python -m flashlab.bench.capture         queries, keys and values of a trained model; needs no GPU
+
+Each explains itself with ``--help``. This wing is above the others: it may import all of them, and none imports it.
+"""

@@ -2,4 +2,4 @@ import sys
 
 from flashlab.bench.round_robin import main
 
-sys.exit(main())
+sys.exit(main(sys.argv[1:]))

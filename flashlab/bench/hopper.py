@@ -1,67 +1,69 @@
-"""Measure, on one Hopper GPU, the kernels of lesson 14 beside the production ones.
+"""Measure, on one Hopper GPU, the Hopper kernels beside the production ones.
 
-    python flashlab/bench/hopper.py --json notebooks/data/h200_hopper.json
+    python -m flashlab.bench.hopper --json notebooks/data/h200_hopper.json
 
 Forward and backward, as ``flashlab.bench`` does it: 16,384 tokens in sequences of N, 2,048 columns in heads of d,
-bfloat16; all implementations take turns in one process, in three rounds. Compared are the Hopper kernels ("hopper"),
-the portable ones, cuDNN and FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0); at
-d = 128, forward, also the rungs 1 to 4 of the lesson's ladder, and the fifth with ping-pong.
+bfloat16; all implementations take turns in one process. Compared are the Hopper kernels ("hopper"), the portable ones,
+cuDNN and FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0); at d = 128, forward, also
+the rungs 1 to 4 of the ladder that leads to the kernel, and the kernel with ping-pong.
 """
 
 import argparse
-import json
+import functools
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
 
 import torch
 
-from flashlab.bench import round_robin
+from flashlab.bench import record, round_robin
+from flashlab.bench.competitors import NAMES, Attention, implementation
 from flashlab.kernels import configuration
-from flashlab.kernels.hopper import forward, ladder
 
-ALL = ("hopper", "portable", "cudnn", "fa4")
+PRODUCTION = ("hopper", "portable", "cudnn", "fa4")
 
 
-def rung(number):
-    return lambda q, k, v, causal: ladder.attend(number, q, k, v, causal)
+def rung(number: int, q, k, v, causal):
+    """Run one rung of the ladder, [B, H, N, d] to [B, H, N, d]."""
+    from flashlab.kernels.hopper import ladder
+
+    return ladder.attend(number, q, k, v, causal)
 
 
 def pingpong(q, k, v, causal):
-    """The forward pass as it is chosen, but for the turns that its consumers take."""
-    o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+    """Run the forward pass as it is configured, but with consumers that take turns."""
+    from flashlab.kernels.hopper import forward
+
+    o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)  # [B, H, N, d], [B, H, N]
     c = configuration("forward", q, k, v, causal, "hopper")
     forward.run(o, lse, q, k, v, causal, q.shape[3] ** -0.5, c, pingpong=True)
     return o
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", required=True, help="where the result goes")
-    parser.add_argument("--impls", nargs="+", default=ALL, help="without FlashAttention-4, if it is not there")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    production = {name: round_robin.implementation(name) for name in options.impls}
-    own = {f"rung {number}": rung(number) for number in (1, 2, 3, 4)} | {"ping-pong": pingpong}
-    rows, left_out = [], {}
-    for direction in ("forward", "backward"):
-        for d in (64, 128):
-            functions = production | (own if (direction, d) == ("forward", 128) else {})
-            cells = [
-                round_robin.Cell(direction, d, causal, N, 16384, 2048)
-                for causal in (False, True)
-                for N in (1024, 4096, 16384)
-            ]
-            found, missing = round_robin.measure(
-                cells, functions, rounds=options.rounds, gap=0.3, timer=round_robin.gpu_timer, device="cuda",
-                dtype=torch.bfloat16, tell=round_robin.progress,
-            )  # fmt: skip
-            rows, left_out = rows + found, left_out | missing
-    report = round_robin.environment([]) | {
-        "command": "python flashlab/bench/hopper.py --json notebooks/data/h200_hopper.json"
-    }
-    with open(options.json, "w", encoding="utf-8") as file:
-        json.dump(report | {"rows": rows, "left_out": left_out}, file, indent=1)
-    print(round_robin.table(rows))
-    print(left_out)
+LADDER = {f"rung {number}": functools.partial(rung, number) for number in (1, 2, 3, 4)} | {"ping-pong": pingpong}
+
+
+def jobs(production: Mapping[str, Attention]) -> Iterator[tuple[round_robin.Cell, Mapping[str, Attention]]]:
+    """Yield each cell of the grid with its competitors."""
+    grid = itertools.product(("forward", "backward"), (64, 128), (False, True), (1024, 4096, 16384))
+    for direction, d, causal, N in grid:
+        more = LADDER if (direction, d) == ("forward", 128) else {}
+        yield round_robin.Cell(direction, d, causal, N), {**production, **more}
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Return the exit status, as ``round_robin.main``."""
+    parser = argparse.ArgumentParser("python -m flashlab.bench.hopper", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--json", required=True, type=record.destination, help="file for the results and their origin")
+    parser.add_argument("--impls", nargs="+", choices=NAMES, default=PRODUCTION)
+    parser.add_argument("--rounds", type=round_robin.whole, default=3)
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    report = record.origin("flashlab.bench.hopper", argv)
+    production = {name: implementation(name) for name in options.impls}
+    return round_robin.collect(jobs(production), report, options.json, rounds=options.rounds)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

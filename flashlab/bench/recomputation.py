@@ -1,45 +1,46 @@
-"""Measure, on one GPU, what lesson 08 counts: time and bytes of attention, with the N x N matrices and without.
+"""Measure, on one GPU, the time and the DRAM traffic of attention, with the N x N matrices and without.
 
-    python flashlab/bench/recomputation.py --out notebooks/data/h200_recomputation.json
+    python -m flashlab.bench.recomputation --json notebooks/data/h200_recomputation.json
 
 The configuration is that of figure 2 (left) of the FlashAttention paper: forward and backward, batch 64, 16 heads,
 N = 1024, d = 64, float16, dropout 0.1, a mask, not causal. Compared are
 
-- standard: one PyTorch operation a step, as models of that time wrote it: scale folded into the product, an additive
+- standard: one PyTorch operation per step, as models of that time wrote it: scale folded into the product, an additive
   mask (of zeros: nothing is hidden), softmax, dropout, product;
 - flash: PyTorch's scaled_dot_product_attention with its FLASH_ATTENTION backend, which takes no mask.
 
 Time: CUDA events, median and quartiles. Bytes: the DRAM counters of Nsight Compute (``ncu``), read around each kernel
 of one pass in a process of its own. Where ncu is missing or cannot read the counters, the file is written without
-bytes, with what ncu said in their place, and the exit status is 1.
+bytes, with the reason in their place, and the exit status is 1.
 """
 
 import argparse
-import csv
-import datetime
 import json
-import platform
 import re
-import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from flashlab.bench import ncu, record
+from flashlab.machine.costs import error
+from flashlab.machine.timing import round_robin
+
+MODULE = "flashlab.bench.recomputation"
 B, H, N, d, DROPOUT = 64, 16, 1024, 64, 0.1
 COUNTERS = {"read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum"}
 
 
-def standard(Q, K, V, mask, dropout):
-    """O [B * H, N, d], every step's result in memory. mask: [B * H, 1, N], added to the scores."""
-    S = torch.baddbmm(Q.new_empty(1, 1, 1), Q, K.transpose(1, 2), beta=0, alpha=Q.shape[-1] ** -0.5)
-    P = torch.softmax(S + mask, -1)
+def standard(Q, K, V, mask, dropout: float) -> torch.Tensor:
+    """Return O [B * H, N, d], with the result of every step in memory. mask: [B * H, 1, N], added to the scores."""
+    S = torch.baddbmm(Q.new_empty(1, 1, 1), Q, K.transpose(1, 2), beta=0, alpha=Q.shape[-1] ** -0.5)  # [B * H, N, N]
+    P = torch.softmax(S + mask, -1)  # [B * H, N, N]
     return torch.nn.functional.dropout(P, dropout) @ V
 
 
-def flash(Q, K, V, mask, dropout):
-    """The same in one kernel forward."""
+def flash(Q, K, V, mask, dropout: float) -> torch.Tensor:
+    """Return the same O, from one kernel."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         heads = [x.unflatten(0, (-1, H)) for x in (Q, K, V)]  # [B, H, N, d]
         O = torch.nn.functional.scaled_dot_product_attention(*heads, dropout_p=dropout)
@@ -49,46 +50,45 @@ def flash(Q, K, V, mask, dropout):
 WAYS = {"standard": standard, "flash": flash}
 
 
-def inputs(batch=B):
+def inputs(batch: int = B) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Make [Q, K, V] and dO, each [batch * H, N, d], and the mask [batch * H, 1, N]."""
     torch.manual_seed(0)
     Q, K, V, dO = (torch.randn(batch * H, N, d, device="cuda", dtype=torch.float16) for _ in range(4))
     return [x.requires_grad_() for x in (Q, K, V)], dO, torch.zeros(batch * H, 1, N, device="cuda", dtype=torch.float16)
 
 
-def both_ways(way, QKV, dO, mask, dropout=DROPOUT):
-    """O and the gradients of Q, K, V."""
+def both_ways(way: Callable, QKV, dO, mask, dropout: float = DROPOUT) -> tuple[torch.Tensor, ...]:
+    """Return O and the gradients of Q, K, V."""
     O = way(*QKV, mask, dropout)
     return O, *torch.autograd.grad(O, QKV, dO)
 
 
-def check():
-    """Without dropout both must compute the same: relative error of O, dQ, dK, dV against float32."""
+def check() -> None:
+    """Compare both ways without dropout, O and gradients, with float32. Raises AssertionError if one is wrong."""
     QKV, dO, mask = inputs(batch=1)
     wide = [x.detach().float().requires_grad_() for x in QKV]
     exact = both_ways(standard, wide, dO.float(), mask.float(), 0.0)
     for name, way in WAYS.items():
         pairs = zip(both_ways(way, QKV, dO, mask, 0.0), exact, strict=True)
-        errors = [float((ours.float() - true).norm() / true.norm()) for ours, true in pairs]
-        assert all(error < 5e-3 for error in errors), f"{name} is wrong: {errors}"
+        errors = [error(ours.float(), true) for ours, true in pairs]
+        assert all(found < 5e-3 for found in errors), f"{name} is wrong: {errors}"
 
 
-def milliseconds(repeats=40, warm_up=10):
-    """Times of each way, in turns."""
+def milliseconds(repeats: int = 40, warm_up: int = 10) -> dict[str, list[float]]:
+    """Return the times of each way, which take turns."""
     given, times = inputs(), {name: [] for name in WAYS}
-    for turn in range(warm_up + repeats):
-        for name, way in WAYS.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            both_ways(way, *given)
-            end.record()
-            torch.cuda.synchronize()
-            if turn >= warm_up:
-                times[name].append(start.elapsed_time(end))
-    return times
+    for name in round_robin(list(WAYS), warm_up + repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        both_ways(WAYS[name], *given)
+        end.record()
+        torch.cuda.synchronize()
+        times[name].append(start.elapsed_time(end))
+    return {name: ms[warm_up:] for name, ms in times.items()}
 
 
-def peak_bytes(way):
-    """The most that the allocator held in one pass, beyond the inputs."""
+def peak_bytes(way: Callable) -> int:
+    """Return the most bytes that the allocator held in one pass, beyond the inputs."""
     given = inputs()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -97,86 +97,62 @@ def peak_bytes(way):
     return torch.cuda.max_memory_allocated() - before
 
 
-def once(name):
-    """One pass between the marks that ncu looks for."""
+def once(name: str) -> None:
+    """Run one pass between the marks that ``ncu.count`` looks for."""
     given = inputs()
-    both_ways(WAYS[name], *given)
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    both_ways(WAYS[name], *given)
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    ncu.marked(lambda: both_ways(WAYS[name], *given))
 
 
-def count(name):
-    """Bytes that each kernel of one pass reads from DRAM and writes to it, in the order of the launches."""
-    command = ["ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off"]
-    command += ["--csv", "--print-units", "base", "--metrics", ",".join(COUNTERS.values())]
-    command += [sys.executable, __file__, "--once", name]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-    lines = run.stdout.splitlines()
-    table = [at for at, line in enumerate(lines) if line.startswith('"ID"')]
-    if run.returncode or not table:
-        raise RuntimeError(" ".join((run.stdout + run.stderr).split())[-400:])
-    kernels = {}
-    for row in csv.DictReader(lines[table[0] :]):
-        said = re.sub(r"(<unnamed>|\(anonymous namespace\))::", "", row["Kernel Name"].removeprefix("void "))
-        said = re.sub(r"[<(].*", "", said)
-        kernel = kernels.setdefault(row["ID"], {"kernel": said})
-        for counter, metric in COUNTERS.items():
-            if row["Metric Name"] == metric:
-                kernel[counter] = int(float(row["Metric Value"].replace(",", "")))
-    return list(kernels.values())
+def count(name: str) -> list[dict]:
+    """Return the bytes that each kernel of one pass reads from DRAM and writes to it, in the order of the launches."""
+    kernels = ncu.count(MODULE, ["--once", name], COUNTERS, options=["--cache-control", "none"])
+    return [kernel | {"kernel": short(kernel["kernel"])} for kernel in kernels]
 
 
-def versions():
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return {
-        "device": torch.cuda.get_device_name(),
-        "driver": subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0],
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-        "command": "python flashlab/bench/recomputation.py --out FILE",
-    }
+def short(kernel: str) -> str:
+    """Return the name of a kernel without its result, unnamed namespaces, template arguments and parameters."""
+    kernel = re.sub(r"(<unnamed>|\(anonymous namespace\))::", "", kernel.removeprefix("void "))
+    return re.sub(r"[<(].*", "", kernel)
 
 
-def measure():
-    """All of it, and whether the bytes are there."""
+def measure(report: dict) -> dict:
+    """Return the report with all that is measured added to it, by name of the way."""
     check()
     times = milliseconds()
-    configuration = {"B": B, "H": H, "N": N, "d": d, "dtype": "float16", "dropout": DROPOUT, "causal": False}
-    result = {"about": versions(), "configuration": configuration}
+    shape = {"B": B, "H": H, "N": N, "d": d, "dtype": "float16", "dropout": DROPOUT, "causal": False}
+    report |= {"configuration": shape}
     for name, way in WAYS.items():
         quartiles = torch.tensor(times[name]).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-        result[name] = {"ms": quartiles[1], "ms_quartiles": quartiles[::2], "repeats": len(times[name])}
-        result[name]["peak_bytes"] = peak_bytes(way)
-    torch.cuda.empty_cache()
+        report[name] = {"ms": quartiles[1], "ms_quartiles": quartiles[::2], "repeats": len(times[name])}
+        report[name]["peak_bytes"] = peak_bytes(way)
+    torch.cuda.empty_cache()  # the counted passes run in processes of their own, on the same card
     for name in WAYS:
         try:
             kernels = count(name)
         except RuntimeError as error:
-            result[name] |= {"bytes": None, "bytes_missing": str(error)}
+            report[name] |= {"bytes": None, "bytes_missing": str(error)}
         else:
-            result[name] |= {"bytes": sum(k["read"] + k["written"] for k in kernels), "kernels": kernels}
-    return result
+            report[name] |= {"bytes": sum(k["read"] + k["written"] for k in kernels), "kernels": kernels}
+    return report
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0; 1 if bytes or the file are missing; 2 without a GPU."""
+    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser.add_argument("--once", choices=WAYS, help=argparse.SUPPRESS)  # for ncu to watch
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    if options.once:
+        once(options.once)
+        return 0
+    report = measure({"about": record.origin(MODULE, argv)})
+    summary = {name: {key: value for key, value in report[name].items() if key != "kernels"} for name in WAYS}
+    print(json.dumps(summary, indent=1))
+    kept = record.keep(options.json, report)
+    return 0 if kept and all(report[name]["bytes"] is not None for name in WAYS) else 1
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--once", choices=WAYS, help="one pass, for ncu to watch")
-    arguments = parser.parse_args()
-    if arguments.once:
-        once(arguments.once)
-    elif arguments.out:
-        result = measure()
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-        print(json.dumps({name: {k: v for k, v in result[name].items() if k != "kernels"} for name in WAYS}, indent=1))
-        sys.exit(any(result[name]["bytes"] is None for name in WAYS))
-    else:
-        parser.error("expected --out FILE")
+    sys.exit(main(sys.argv[1:]))

@@ -1,44 +1,32 @@
-"""How fast attention is on the GPU at hand: ``python -m flashlab.bench``, ours beside torch's.
+"""How fast attention is on this GPU: ``python -m flashlab.bench`` compares ours with torch's.
 
-A card under load slows its clock, and whoever is timed first after a pause gains by it. So everything is timed in one
-process in several rounds: in each round every implementation has its turn after an idle gap, the next round begins
-with another one, and what is reported is the median over the rounds of the median over single calls, each with a
-cold L2 cache. An implementation whose results differ from the others' is not timed.
+A card under load lowers its clock, and whoever is timed first after a pause gains by it. So everything is timed in one
+process and in several rounds: in each round every implementation has its turn after an idle gap, and the next round
+begins with another one. The time reported is the median over the rounds of the median over single calls, each with a
+cold L2 cache. An implementation whose results differ from those of the first is not timed.
 """
 
 import argparse
-import datetime
+import contextlib
 import itertools
-import json
-import shlex
+import math
 import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from flashlab.machine.host import this_machine
-from flashlab.machine.timing import gpu_timer, round_robin
+from flashlab.bench import record
+from flashlab.bench.competitors import NAMES, USUAL, Attention, implementation
+from flashlab.machine import timing
+from flashlab.machine.costs import error
 
-NO_GPU = (
-    "There is no GPU that kernels are compiled for here. Triton's interpreter shows what a kernel computes and moves; "
-    "its times are not performance, so nothing is measured."
-)
-BACKENDS = {
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
-USUAL = ("flashlab", *BACKENDS, "flex")
-IMPLEMENTATIONS = (*USUAL, "portable", "hopper", "fa4")
 BACKWARD_FLOPS = 2.5  # five matrix products instead of two
-TOLERANCE = 0.02  # relative difference between two implementations' results: a few roundings of bfloat16
+TOLERANCE = 0.02  # relative difference between the results of two implementations: a few roundings of bfloat16
+INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
 
 
 class Cell(NamedTuple):
@@ -48,135 +36,129 @@ class Cell(NamedTuple):
     d: int
     causal: bool
     N: int
-    tokens: int
-    width: int
+    tokens: int = 16384
+    width: int = 2048
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int, int, int]:
         return max(self.tokens // self.N, 1), self.width // self.d, self.N, self.d  # B, H, N, d
 
     @property
-    def flops(self):
-        """Floating-point operations of the matrix products that are asked for, whatever is computed twice."""
+    def flops(self) -> float:
+        """Floating-point operations of the matrix products that are needed, however often a kernel repeats them."""
         B, H, N, d = self.shape
-        return (
-            4 * B * H * N**2 * d * (0.5 if self.causal else 1) * (BACKWARD_FLOPS if self.direction == "backward" else 1)
-        )
+        forward = 4 * B * H * N**2 * d * (0.5 if self.causal else 1)
+        return forward * (BACKWARD_FLOPS if self.direction == "backward" else 1)
 
     def __str__(self):
         return f"{self.direction} d={self.d} {'causal' if self.causal else 'full'} N={self.N}"
 
 
-def implementation(name):
-    """The function (q, k, v, causal) -> O of that name. SDPA's backends raise RuntimeError for what they cannot do."""
-    if name in ("flashlab", "portable", "hopper"):
-        from flashlab.kernels import flash_attention
+class Measured(NamedTuple):
+    """The times of one cell, and what has none."""
 
-        kernel = None if name == "flashlab" else name
-        return lambda q, k, v, causal: flash_attention(q, k, v, causal=causal, kernel=kernel)
-    if name == "flex":
-        return _flex()
-    if name == "fa4":
-        return _fa4()
-
-    def sdpa(q, k, v, causal):
-        with sdpa_kernel(BACKENDS[name]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-    return sdpa
+    rows: list[dict]  # one per implementation: "ms", "tflops", "rounds_ms", "first_s", and the cell that it belongs to
+    left_out: dict[str, str]  # "cell: name" to the reason why it was not timed
 
 
-def _fa4():
-    """FlashAttention-4, which has heads behind lengths: it gets and gives the same memory, seen otherwise."""
-    from flash_attn.cute import flash_attn_func  # the package flash-attn-4
-
-    def fa4(q, k, v, causal):
-        O = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
-        return (O[0] if isinstance(O, tuple) else O).transpose(1, 2)
-
-    return fa4
-
-
-def _flex():
-    """FlexAttention, compiled anew for each case: otherwise torch soon gives up and runs it uncompiled."""
-    attend, compiled = torch.compile(flex_attention, dynamic=False), {}
-
-    def flex(q, k, v, causal):
-        case = q.shape, causal, q.requires_grad
-        if case not in compiled:
-            compiled.clear()
-            torch.compiler.reset()
-            N = q.shape[2]
-            mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, N, N, device=q.device) if causal else None
-            compiled[case] = mask
-        return attend(q, k, v, block_mask=compiled[case])
-
-    return flex
-
-
-def prepare(function, cell, q, k, v, dO):
-    """What is timed: a callable without arguments that runs one pass and returns its results."""
-    if cell.direction == "forward":
-        return torch.no_grad()(lambda: (function(q, k, v, cell.causal),))
-    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-    O = function(*inputs, cell.causal)
-    return lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True)
-
-
-def measure(cells, functions, *, rounds, gap, timer, device, dtype, tell=lambda *_: None):
-    """Time every function on every cell.
+def measure(
+    cell: Cell,
+    functions: Mapping[str, Attention],
+    *,
+    rounds: int = 3,
+    gap: float = 0.3,
+    timer: Callable[[Callable], float] = timing.gpu_timer,
+    device: str = "cuda",
+    dtype: torch.dtype = torch.bfloat16,
+    tell: Callable[[int, int, str], object] = lambda *_: None,
+) -> Measured:
+    """Time every function on one cell.
 
     Args:
-        cells: list of ``Cell``. functions: dict of name to ``implementation``.
-        rounds: how often all take their turn. gap: seconds of idleness before each turn.
+        functions: the competitors by name. The results of the first that runs are the standard for the others.
+        rounds: number of turns of each. gap: idle seconds before each turn.
         timer: the function from a callable to the milliseconds of one call. device, dtype: of the tensors.
         tell: called with (turns done, turns in all, what comes next).
 
     Returns:
-        rows: one dict a cell and function, with its median "ms", "tflops", the rounds' "rounds_ms", and "first_s", the
-        seconds from the first call to its result, compilation included if it was not cached; and
-        left_out: dict of "cell: name" to the reason why it was not timed.
+        ``Measured``. "first_s" are the seconds from the first call to its result, with compilation if it was not
+        cached. A function that raises an exception, or whose results differ, is left out with the reason.
+
+    Raises:
+        ValueError: fewer than one round, or a negative gap.
     """
-    rows, left_out = [], {}
-    turns = len(cells) * len(functions) * rounds
-    for number, cell in enumerate(cells):
-        generator = torch.Generator(device).manual_seed(cell.N + cell.d)
-        tensors = [torch.randn(cell.shape, generator=generator, device=device, dtype=dtype) for _ in range(4)]
-        runs, first, reference = {}, {}, None
-        for name, function in functions.items():
-            tell(number * len(functions) * rounds, turns, f"{cell}: first call of {name}")
-            start = time.perf_counter()
-            try:
-                run = prepare(function, cell, *tensors)
-                results = run()
-                _synchronize(device)
-            except (RuntimeError, NotImplementedError) as error:  # out of memory is a RuntimeError too
-                left_out[f"{cell}: {name}"] = str(error).strip().split("\n")[0]
-                continue
-            first[name] = time.perf_counter() - start
-            reference = results if reference is None else reference
-            difference = max(_difference(x, y) for x, y in zip(results, reference, strict=True))
-            if difference <= TOLERANCE:
-                runs[name] = run
-            else:
-                left_out[f"{cell}: {name}"] = f"results differ by {difference:.2g} from {next(iter(first))}'s"
-        del reference
-        times = {name: [] for name in runs}
-        for turn, name in enumerate(round_robin(list(runs), rounds)):
-            tell(number * len(functions) * rounds + turn, turns, f"{cell}: {name}")
+    if rounds < 1 or not 0 <= gap < math.inf:
+        raise ValueError(f"expected at least one round and a gap of 0 s or more, got rounds={rounds}, gap={gap}")
+    turns = len(functions) * rounds
+    tensors = _inputs(cell, device, dtype)
+    runs, first_s, left_out, standard = {}, {}, {}, None
+    for name, function in functions.items():
+        tell(0, turns, f"{cell}: first call of {name}")
+        start = time.perf_counter()
+        try:
+            run = prepare(function, cell, *tensors)
+            results = run()
             _synchronize(device)
-            time.sleep(gap)
-            times[name].append(timer(runs[name]))
-        for name, rounds_ms in times.items():
-            ms = statistics.median(rounds_ms)
-            row = {"pass": cell.direction, "impl": name, "d": cell.d, "causal": cell.causal, "N": cell.N, "ms": ms}
-            rows.append(row | {"tflops": cell.flops / ms / 1e9, "rounds_ms": rounds_ms, "first_s": first[name]})
-    tell(turns, turns, "done")
-    return rows, left_out
+        except Exception as failure:  # of whatever kind a competitor raises: the others are still timed
+            left_out[name] = _reason(failure)
+            continue
+        first_s[name] = time.perf_counter() - start
+        if standard is None and all(x.isfinite().all() for x in results):
+            standard = name, results
+        if doubt := _doubt(results, standard):
+            left_out[name] = doubt
+        else:
+            runs[name] = run
+    del standard
+    rounds_ms = {name: [] for name in runs}
+    for turn, name in enumerate(timing.round_robin(list(runs), rounds)):
+        tell(turn, turns, f"{cell}: {name}")
+        if name in left_out:
+            continue
+        _synchronize(device)
+        time.sleep(gap)
+        try:
+            rounds_ms[name].append(timer(runs[name]))
+        except Exception as failure:
+            left_out[name] = _reason(failure)
+    tell(turns, turns, f"{cell}: done")
+    rows = [_row(cell, name, rounds_ms[name], first_s[name]) for name in runs if name not in left_out]
+    return Measured(rows, {f"{cell}: {name}": why for name, why in left_out.items()})
 
 
-def _difference(x, y):
-    return ((x.float() - y.float()).norm() / y.float().norm()).item()
+def _inputs(cell, device, dtype):
+    """Q, K, V and dO, the same for every competitor: each [B, H, N, d]."""
+    generator = torch.Generator(device).manual_seed(cell.N + cell.d)
+    return [torch.randn(cell.shape, generator=generator, device=device, dtype=dtype) for _ in range(4)]
+
+
+def prepare(function: Attention, cell: Cell, q, k, v, dO) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """Return what is timed: a callable without arguments that runs one pass and returns its results."""
+    if cell.direction == "forward":
+        return torch.no_grad()(lambda: (function(q, k, v, cell.causal),))
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    O = function(*inputs, cell.causal)  # [B, H, N, d]
+    return lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True)
+
+
+def _doubt(results, standard):
+    """Say why these results are not to be trusted; None if they are. standard: a name and its results, or None."""
+    if not all(x.isfinite().all() for x in results):
+        return "results are not finite"
+    name, expected = standard
+    difference = max(error(x.float(), y.float()) for x, y in zip(results, expected, strict=True))
+    return None if difference <= TOLERANCE else f"results differ by {difference:.2g} from {name}'s"
+
+
+def _row(cell, name, rounds_ms, first_s):
+    ms = statistics.median(rounds_ms)
+    place = {"pass": cell.direction, "impl": name, "d": cell.d, "causal": cell.causal, "N": cell.N}
+    return place | {"ms": ms, "tflops": cell.flops / ms / 1e9, "rounds_ms": rounds_ms, "first_s": first_s}
+
+
+def _reason(failure):
+    """The first line of an exception's message, or its kind if it has none."""
+    return (str(failure).strip() or type(failure).__name__).split("\n")[0]
 
 
 def _synchronize(device):
@@ -184,42 +166,23 @@ def _synchronize(device):
         torch.cuda.synchronize()
 
 
-def launch_overhead(functions, calls=200):
-    """Microseconds from a call in Python to its return, for inputs so small that the GPU is never waited for."""
+def launch_overhead(functions: Mapping[str, Attention], calls: int = 200) -> dict[str, float]:
+    """Return the microseconds from a call in Python to its return, for inputs so small that the GPU is never late."""
     q, k, v = torch.randn(3, 1, 1, 64, 64, device="cuda", dtype=torch.bfloat16)
     overhead = {}
     for name, function in functions.items():
-        try:
-            with torch.no_grad():
-                for repeat in (20, calls):  # the first to warm up
-                    torch.cuda.synchronize()
-                    start = time.perf_counter()
-                    for _ in range(repeat):
-                        function(q, k, v, False)
-                    overhead[name] = (time.perf_counter() - start) / repeat * 1e6
-        except RuntimeError:
-            continue  # ``measure`` tells why
+        with contextlib.suppress(Exception), torch.no_grad():  # ``measure`` tells the reason
+            for repeat in (20, calls):  # the first to warm up
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                for _ in range(repeat):
+                    function(q, k, v, False)
+                overhead[name] = (time.perf_counter() - start) / repeat * 1e6
     return overhead
 
 
-def environment(argv):
-    """Device, driver, versions, date and command of a measurement."""
-    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    try:
-        driver = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        driver = "unknown"
-    return {
-        "device": torch.cuda.get_device_name(),
-        "driver": driver,
-        "versions": this_machine().versions | {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()},
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "command": shlex.join(["python", "-m", "flashlab.bench", *argv]),
-    }
-
-
-def table(rows):
-    """The rows as text: TFLOP/s by cell and implementation, and the first one's, ours, relative to cuDNN's."""
+def table(rows: list[dict]) -> str:
+    """Return the rows as text: TFLOP/s by cell and implementation, and the first one's, ours, relative to cuDNN's."""
     names = list(dict.fromkeys(row["impl"] for row in rows))
     lines = ["TFLOP/s".ljust(34) + "".join(name.rjust(11) for name in names) + "ours/cudnn".rjust(12)]
     cells = itertools.groupby(rows, lambda row: (row["pass"], row["d"], row["causal"], row["N"]))
@@ -231,59 +194,107 @@ def table(rows):
     return "\n".join(lines)
 
 
-def progress(done, total, what):
-    """A bar on standard error, where that is a terminal."""
-    if sys.stderr.isatty():
-        bar = "#" * (20 * done // max(total, 1))
-        sys.stderr.write(f"\r\033[K[{bar:20}] {done}/{total} {what}" + "\n" * (done == total))
-        sys.stderr.flush()
+def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, path: Path | None, **options) -> int:
+    """Measure one cell after another, print the table, and keep the report. Return the exit status.
+
+    Args:
+        jobs: cells, each with its competitors. options: as for ``measure``.
+        report: the origin of the measurement; "rows", "left_out", "launch_us" and, after Ctrl-C, "interrupted" are
+            added to it.
+        path: the file of the report, written anew after each cell; none if None.
+    """
+    jobs = list(jobs)
+    everyone = {name: function for _, functions in jobs for name, function in functions.items()}
+    report |= {"rows": [], "launch_us": {}, "left_out": {}}
+    try:
+        for done, (cell, functions) in enumerate(jobs):
+            tell = _progress(done, len(jobs))
+            rows, left_out = measure(cell, functions, tell=tell, **options)
+            report["rows"] += rows
+            report["left_out"] |= left_out
+            if path is not None:
+                with contextlib.suppress(OSError):  # ``keep`` tells of it
+                    record.write(path, report)
+        report["launch_us"] = launch_overhead(everyone)
+    except KeyboardInterrupt:
+        report["interrupted"] = True
+    print(", ".join(f"{key} {report[key]}" for key in ("device", "driver", "date")))
+    print(table(report["rows"]))
+    if report["launch_us"]:
+        print("launch overhead, µs: " + ", ".join(f"{name} {us:.0f}" for name, us in report["launch_us"].items()))
+    for what, why in report["left_out"].items():
+        print(f"not timed: {what}: {why}")
+    if report.get("interrupted"):
+        print(f"interrupted: {len(report['rows'])} rows were measured", file=sys.stderr)
+    kept = record.keep(path, report)
+    return INTERRUPTED if report.get("interrupted") else 0 if kept else 1
 
 
-def arguments(argv):
+def _progress(done, cells):
+    """Return what ``measure`` calls to tell how far it is: a bar on standard error, where that is a terminal."""
+
+    def tell(turn, turns, what):
+        if sys.stderr.isatty():
+            end = "\n" if (done + 1, turn) == (cells, turns) else ""
+            share = timing.bar(done * turns + turn, cells * turns)
+            print(f"\r\033[K{share} cell {done + 1} of {cells}, {what}", end=end, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def whole(text: str) -> int:
+    """Return a whole number of at least 1, for argparse."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
+    return int(text)
+
+
+def pause(text: str) -> float:
+    """Return seconds, for argparse: 0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected 0 seconds or more, got {text}")
+    return seconds
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    """Read the command line. Exits with status 2 and a sentence if it is wrong, with 0 for ``--help``."""
     parser = argparse.ArgumentParser("python -m flashlab.bench", description=__doc__.split("\n\n")[0])
     parser.add_argument("--passes", nargs="+", choices=("forward", "backward"), default=["forward", "backward"])
-    parser.add_argument("--impls", nargs="+", choices=IMPLEMENTATIONS, default=USUAL)
-    parser.add_argument("--d", nargs="+", type=int, default=[64, 128], help="head dimensions")
-    parser.add_argument("--N", nargs="+", type=int, default=[1024, 4096, 16384], help="sequence lengths")
+    parser.add_argument("--impls", nargs="+", choices=NAMES, default=USUAL)
+    parser.add_argument("--d", nargs="+", type=whole, default=[64, 128], help="head dimensions")
+    parser.add_argument("--N", nargs="+", type=whole, default=[1024, 4096, 16384], help="sequence lengths")
     parser.add_argument("--masks", nargs="+", choices=("full", "causal"), default=["full", "causal"])
-    parser.add_argument("--tokens", type=int, default=16384, help="sequences times their length")
-    parser.add_argument("--width", type=int, default=2048, help="heads times their dimension")
+    parser.add_argument("--tokens", type=whole, default=16384, help="sequences times their length")
+    parser.add_argument("--width", type=whole, default=2048, help="heads times their dimension")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gap", type=float, default=0.3, help="seconds of idleness before each turn")
-    parser.add_argument("--json", help="file to store the results in, with device, driver, versions, date and command")
-    return parser.parse_args(argv)
+    parser.add_argument("--rounds", type=whole, default=3)
+    parser.add_argument("--gap", type=pause, default=0.3, help="idle seconds before each turn")
+    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    options = parser.parse_args(argv)
+    if options.width < max(options.d):
+        parser.error(f"--width {options.width} is less than one head of {max(options.d)} columns")
+    return options
 
 
-def main(argv):
-    """The command line: measures, prints the table, stores JSON. Returns the exit status, 2 without a GPU."""
+def main(argv: list[str]) -> int:
+    """Run the command line: measure, print the table, store JSON.
+
+    Returns the exit status: 0; 1 if the file could not be written; 2 without a GPU; 130 after Ctrl-C.
+    """
     options = arguments(argv)
-    if not torch.cuda.is_available():
-        print(NO_GPU, file=sys.stderr)
+    if not record.has_gpu():
         return 2
-    from flashlab.kernels import INTERPRETED
-
-    if INTERPRETED:
-        print(NO_GPU, file=sys.stderr)
-        return 2
-    grid = itertools.product(options.passes, options.d, (mask == "causal" for mask in options.masks), options.N)
-    cells = [Cell(*place, options.tokens, options.width) for place in grid]
     functions = {name: implementation(name) for name in options.impls}
-    rows, left_out = measure(
-        cells, functions, rounds=options.rounds, gap=options.gap, timer=gpu_timer, device="cuda",
-        dtype=getattr(torch, options.dtype), tell=progress,
-    )  # fmt: skip
-    launch_us = launch_overhead(functions)
-    report = environment(argv) | {"rows": rows, "launch_us": launch_us, "left_out": left_out}
-    print(", ".join(f"{key} {report[key]}" for key in ("device", "driver", "date")))
-    print(table(rows))
-    print("launch overhead, µs: " + ", ".join(f"{name} {us:.0f}" for name, us in launch_us.items()))
-    for what, why in left_out.items():
-        print(f"not timed: {what}: {why}")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
-    return 0
+    grid = itertools.product(options.passes, options.d, (mask == "causal" for mask in options.masks), options.N)
+    jobs = [(Cell(*place, options.tokens, options.width), functions) for place in grid]
+    report = record.origin("flashlab.bench", argv)
+    return collect(
+        jobs, report, options.json, rounds=options.rounds, gap=options.gap, dtype=getattr(torch, options.dtype)
+    )
 
 
 if __name__ == "__main__":

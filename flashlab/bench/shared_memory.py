@@ -1,56 +1,58 @@
-"""Asks a GPU for tiles of several sizes, and writes down what Triton asks for and what the driver answers.
+"""Ask a GPU for tiles of several sizes, and record the shared memory that Triton needs and the driver's answer.
 
-python flashlab/bench/shared_memory.py > notebooks/data/shared_memory.json
+    python -m flashlab.bench.shared_memory --json notebooks/data/shared_memory.json
+
+The kernel is the forward pass for one head that learners write, in float16, not causal, with N = 2048.
 """
 
+import argparse
 import json
-from datetime import date
+import sys
 
 import torch
 
-from flashlab.kernels import tl, triton
+from flashlab.bench import record
+from flashlab.course.exercises.triton_forward import attention_one_head
+from flashlab.kernels import triton
+
+MODULE = "flashlab.bench.shared_memory"
+SHAPES = (  # Br, Bc, d, stages, warps
+    (128, 64, 64, 3, 4),
+    (128, 128, 64, 2, 8),
+    (128, 64, 128, 2, 8),
+    (128, 128, 128, 2, 8),
+    (128, 128, 128, 3, 8),
+    (128, 256, 128, 2, 8),
+    (128, 64, 256, 2, 8),
+    (128, 128, 256, 2, 8),
+)
 
 
-@triton.jit
-def forward(Q, K, V, O, N, scale, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
-    rows, cols, c = tl.program_id(0) * Br + tl.arange(0, Br), tl.arange(0, Bc), tl.arange(0, d)
-    Q_i = tl.load(Q + rows[:, None] * d + c)  # [Br, d]
-    m_i = tl.full([Br], -float("inf"), tl.float32)
-    l_i = tl.zeros([Br], tl.float32)
-    O_i = tl.zeros([Br, d], tl.float32)
-    for start in range(0, N, Bc):
-        K_j = tl.load(K + (start + cols)[:, None] * d + c)  # [Bc, d]
-        S_ij = tl.dot(Q_i, K_j.T) * scale  # [Br, Bc]
-        m_new = tl.maximum(m_i, tl.max(S_ij, 1))  # [Br]
-        alpha = tl.exp(m_i - m_new)  # [Br]
-        P_ij = tl.exp(S_ij - m_new[:, None])  # [Br, Bc]
-        l_i = alpha * l_i + tl.sum(P_ij, 1)
-        V_j = tl.load(V + (start + cols)[:, None] * d + c)  # [Bc, d]
-        O_i = tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)
-        m_i = m_new
-    tl.store(O + rows[:, None] * d + c, O_i / l_i[:, None])
-
-
-def ask(Br, Bc, d, stages, warps, N=2048):
-    """One launch in float16: the bytes of shared memory that it took, or why it was refused."""
-    Q, K, V = (torch.randn(N, d, device="cuda", dtype=torch.float16) for _ in range(3))
-    asked = {"Br": Br, "Bc": Bc, "d": d, "stages": stages, "warps": warps}
+def ask(Br: int, Bc: int, d: int, stages: int, warps: int, N: int = 2048) -> dict:
+    """Launch once. Return the tile with the bytes of shared memory that it took, or the reason of the refusal."""
+    Q, K, V = (torch.randn(N, d, device="cuda", dtype=torch.float16) for _ in range(3))  # [N, d]
+    O, lse = torch.empty(N, d, device="cuda"), torch.empty(N, device="cuda")  # [N, d], [N]
+    tile = {"Br": Br, "Bc": Bc, "d": d, "stages": stages, "warps": warps}
+    sizes = (N, N, d**-0.5, d, Br, Bc, False)
     try:
-        O = torch.empty(N, d, device="cuda")
-        kernel = forward[(N // Br,)](Q, K, V, O, N, d**-0.5, d, Br, Bc, num_stages=stages, num_warps=warps)
+        kernel = attention_one_head[(N // Br,)](Q, K, V, O, lse, *sizes, num_stages=stages, num_warps=warps)
     except triton.runtime.errors.OutOfResources as error:
-        return {**asked, "refused": str(error)}
-    return {**asked, "shared": kernel.metadata.shared}
+        return tile | {"refused": str(error)}
+    return tile | {"shared": kernel.metadata.shared}
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    report = {"about": record.origin(MODULE, argv) | {"kernel": "attention_one_head, float16, N = 2048"}}
+    report |= {"launches": [ask(*shape) for shape in SHAPES]}
+    print(json.dumps(report, indent=1))
+    return 0 if record.keep(options.json, report) else 1
 
 
 if __name__ == "__main__":
-    shapes = [(128, 64, 64, 3, 4), (128, 128, 64, 2, 8), (128, 64, 128, 2, 8), (128, 128, 128, 2, 8),
-              (128, 128, 128, 3, 8), (128, 256, 128, 2, 8), (128, 64, 256, 2, 8), (128, 128, 256, 2, 8)]  # fmt: skip
-    about = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
-        "date": str(date.today()),
-        "command": "python flashlab/bench/shared_memory.py > notebooks/data/shared_memory.json",
-        "kernel": "forward in that file, float16, N = 2048",
-    }
-    print(json.dumps({"about": about, "launches": [ask(*shape) for shape in shapes]}, indent=1))
+    sys.exit(main(sys.argv[1:]))

@@ -1,29 +1,27 @@
 """Measure, on one GPU, the bytes that one forward pass moves: standard attention and flashlab's kernel.
 
-    python flashlab/bench/traffic.py --out notebooks/data/h200_traffic.json
+    python -m flashlab.bench.traffic --json notebooks/data/h200_traffic.json
 
-16 heads, N = 4096, d = 64, bfloat16, not causal. Read are, by Nsight Compute (``ncu``), the counters of DRAM and those
-between the L2 cache and the multiprocessors: what a program asks for crosses the second line, what the cache cannot
-keep crosses the first. Beside them: what ``tiling.fa2_traffic`` foretells for the tiles that were launched, and what
-lesson 06's counting memory books for the same tiles. Where ncu is missing, the exit status is 1 and nothing is written.
+16 heads, N = 4096, d = 64, bfloat16, not causal. Nsight Compute (``ncu``) reads the counters of DRAM and those between
+the L2 cache and the multiprocessors: what a program asks for crosses the second line, what the cache cannot keep
+crosses the first. Beside them are the bytes that ``tiling.fa2_traffic`` predicts for the tiles that were launched, and
+those that the counting memory books for the same tiles. Where ncu is missing, the exit status is 1 and nothing is
+written.
 """
 
 import argparse
-import csv
-import datetime
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from flashlab.kernels import flash_attention, triton
-from flashlab.kernels.configurations import configuration
+from flashlab.bench import ncu, record
+from flashlab.kernels import configuration, flash_attention
 from flashlab.machine.memory import Memory
 from flashlab.reference import tiling
 
+MODULE = "flashlab.bench.traffic"
 H, N, d = 16, 4096, 64
 COUNTERS = {
     "dram_read": "dram__bytes_read.sum",
@@ -33,80 +31,68 @@ COUNTERS = {
 }
 
 
-def standard(q, k, v):
-    """softmax(scale * Q K^T) V, an operation a step."""
-    return torch.softmax(q @ k.mT * d**-0.5, -1) @ v
+def standard(q, k, v) -> torch.Tensor:
+    """Return softmax(scale * Q K^T) V, one operation per step."""
+    return torch.softmax(q @ k.mT * d**-0.5, -1) @ v  # [1, H, N, d]
 
 
 WAYS = {"standard": standard, "flashlab": flash_attention}
 
 
-def inputs():
+def inputs() -> list[torch.Tensor]:
+    """Make Q, K and V, each [1, H, N, d]."""
     torch.manual_seed(0)
     return [torch.randn(1, H, N, d, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
 
 
-def once(name):
-    """One pass between the marks that ncu looks for."""
+def once(name: str) -> None:
+    """Run one pass between the marks that ``ncu.count`` looks for."""
     given = inputs()
-    WAYS[name](*given)
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    WAYS[name](*given)
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    ncu.marked(lambda: WAYS[name](*given))
 
 
-def measured(name):
-    """The bytes of one pass, by counter, summed over its kernels."""
-    command = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv", "--print-units", "base"]
-    command += ["--metrics", ",".join(COUNTERS.values()), sys.executable, __file__, "--once", name]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    lines = run.stdout.splitlines()
-    table = [at for at, line in enumerate(lines) if line.startswith('"ID"')]
-    if run.returncode or not table:
-        sys.exit("ncu counted nothing: " + " ".join((run.stdout + run.stderr).split())[-400:])
-    rows = list(csv.DictReader(lines[table[0] :]))
-    return {
-        counter: sum(float(row["Metric Value"].replace(",", "")) for row in rows if row["Metric Name"] == metric)
-        for counter, metric in COUNTERS.items()
-    } | {"kernels": len({row["ID"] for row in rows})}
+def measured(name: str) -> dict:
+    """Return the bytes of one pass by counter, summed over its kernels, and the number of kernels."""
+    kernels = ncu.count(MODULE, ["--once", name], COUNTERS)
+    totals = {counter: sum(kernel[counter] for kernel in kernels) for counter in COUNTERS}
+    return totals | {"kernels": len(kernels)}
 
 
-def foretold(c):
-    """The bill of one head by closed form and by the counting memory, times the heads, in bfloat16's two bytes."""
-    formula = tiling.fa2_traffic(N, N, d, c.Br, c.Bc, dtype=np.float16)  # two bytes, as bfloat16
+def predicted(Br: int, Bc: int, H: int = H, N: int = N, d: int = d) -> dict:
+    """Return the bytes of H heads by the closed form and by the counting memory, in numbers of two bytes."""
+    formula = tiling.fa2_traffic(N, N, d, Br, Bc, dtype=np.float16)  # two bytes, as bfloat16
     memory = Memory(record=False)
-    Q, K, V = np.random.default_rng(0).normal(size=(3, N, d)).astype(np.float16)
-    tiling.fa2_forward(Q, K, V, c.Br, c.Bc, memory=memory)
+    Q, K, V = np.random.default_rng(0).normal(size=(3, N, d)).astype(np.float16)  # [N, d] each
+    tiling.fa2_forward(Q, K, V, Br, Bc, memory=memory)
     return {
         way: {side: H * sum(n for (kind, _), n in bill.items() if kind == side) for side in ("load", "store")}
         for way, bill in {"formula": formula, "counting_memory": memory.bytes}.items()
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--once", choices=WAYS)
-    asked = parser.parse_args()
-    if asked.once:
-        return once(asked.once)
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0; 1 if ncu counts nothing or the file is missing; 2 without a GPU."""
+    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser.add_argument("--once", choices=WAYS, help=argparse.SUPPRESS)  # for ncu to watch
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    if options.once:
+        once(options.once)
+        return 0
+    try:
+        counted = {name: measured(name) for name in WAYS}
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     c = configuration("forward", *inputs(), False)
-    report = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
-        "date": str(datetime.date.today()),
-        "command": "python flashlab/bench/traffic.py --out FILE",
-        "configuration": {"H": H, "N": N, "d": d, "dtype": "bfloat16", "causal": False, "Br": c.Br, "Bc": c.Bc},
-        "predicted": foretold(c),
-        "measured": {name: measured(name) for name in WAYS},
-    }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if asked.out:
-        asked.out.write_text(text + "\n", encoding="utf-8")
+    shape = {"H": H, "N": N, "d": d, "dtype": "bfloat16", "causal": False, "Br": c.Br, "Bc": c.Bc}
+    report = record.origin(MODULE, argv) | {"configuration": shape, "predicted": predicted(c.Br, c.Bc)}
+    report |= {"measured": counted}
+    print(json.dumps(report, indent=1))
+    return 0 if record.keep(options.json, report) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

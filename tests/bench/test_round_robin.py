@@ -1,4 +1,4 @@
-"""The benchmark without a GPU: everyone has a turn in every round, wrong results are not timed, and it says so."""
+"""The benchmark without a GPU: everyone has a turn per round, wrong results are not timed, and no result is lost."""
 
 import json
 import re
@@ -7,11 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from flashlab.bench import round_robin
-from flashlab.bench.round_robin import Cell
+round_robin = pytest.importorskip("flashlab.bench.round_robin", reason="the kernels need triton, which is for Linux")
+
+from flashlab.bench import hopper, record  # noqa: E402
+from flashlab.bench.competitors import implementation  # noqa: E402
+from flashlab.bench.round_robin import Cell  # noqa: E402
 
 FORWARD = Cell("forward", d=16, causal=False, N=32, tokens=64, width=32)
 BACKWARD = Cell("backward", d=16, causal=True, N=32, tokens=64, width=32)
+SMALL = "--passes forward --d 16 --N 32 64 --masks full --tokens 64 --width 32 --gap 0".split()
+ORIGIN = {"device": "a card", "driver": "1.2", "versions": {"torch": "3"}, "date": "2026-01-02", "command": "python"}
 
 
 def right(q, k, v, causal):
@@ -30,44 +35,62 @@ def not_a_number(q, k, v, causal):
     return right(q, k, v, causal) * float("nan")
 
 
-def unable(q, k, v, causal):
-    raise RuntimeError("No available kernel.\nAborting execution.")
+class NanGradient(torch.autograd.Function):
+    """The identity, with a gradient that is NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * float("nan")
+
+
+def nan_in_the_last_gradient(q, k, v, causal):
+    return right(q, k, NanGradient.apply(v), causal)
+
+
+def detached(q, k, v, causal):
+    return right(q, k, v.detach(), causal) + 0 * v
 
 
 class Clock:
     """A timer that runs what it is given, and says 1, 2, 3, ... milliseconds."""
 
-    def __init__(self):
-        self.ms = 0.0
+    def __init__(self, breaks_at=None):
+        self.ms, self.breaks_at, self.error = 0.0, breaks_at, RuntimeError("out of memory\nsince ...")
 
     def __call__(self, run):
         assert all(torch.is_tensor(x) for x in run())
         self.ms += 1
+        if self.ms == self.breaks_at:
+            raise self.error
         return self.ms
 
 
-def measured(cells, functions, rounds=3, tell=lambda *_: None):
-    options = {"gap": 0, "timer": Clock(), "device": "cpu", "dtype": torch.bfloat16}
-    return round_robin.measure(cells, functions, rounds=rounds, tell=tell, **options)
+def measured(cell, functions, clock=None, **options):
+    options = {"gap": 0, "timer": clock or Clock(), "device": "cpu"} | options
+    return round_robin.measure(cell, functions, **options)
 
 
 def test_the_grid_has_the_same_tokens_and_width_everywhere():
     for d in (64, 128):
         for N in (1024, 4096, 16384):
-            B, H, N_, d_ = Cell("forward", d, False, N, 16384, 2048).shape
+            B, H, N_, d_ = Cell("forward", d, False, N).shape
             assert (B * N_, H * d_) == (16384, 2048)
 
 
 def test_flops_count_two_products_forward_and_five_backward_and_half_when_causal():
     B, H, N, d = 1, 32, 16384, 64
-    forward = Cell("forward", d, False, N, 16384, 2048).flops
+    forward = Cell("forward", d, False, N).flops
     assert forward == 2 * (2 * B * H * N * N * d)
-    assert Cell("backward", d, False, N, 16384, 2048).flops == 2.5 * forward
-    assert Cell("forward", d, True, N, 16384, 2048).flops == forward / 2
+    assert Cell("backward", d, False, N).flops == 2.5 * forward
+    assert Cell("forward", d, True, N).flops == forward / 2
 
 
-def test_reported_is_the_median_over_the_rounds():
-    rows, left_out = measured([FORWARD], {"right": right, "same": same})
+def test_the_time_is_the_median_over_the_rounds():
+    rows, left_out = measured(FORWARD, {"right": right, "same": same})
     assert not left_out
     assert [row["rounds_ms"] for row in rows] == [[1, 4, 5], [2, 3, 6]]
     assert [row["ms"] for row in rows] == [4, 3]
@@ -75,18 +98,62 @@ def test_reported_is_the_median_over_the_rounds():
     assert all(row["first_s"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("cell", [FORWARD, BACKWARD], ids=str)
-@pytest.mark.parametrize("function", [wrong, not_a_number])
-def test_wrong_results_are_not_timed(cell, function):
-    rows, left_out = measured([cell], {"right": right, "wrong": function})
+@pytest.mark.parametrize(
+    "cell, function, said",
+    [
+        (FORWARD, wrong, r"results differ by 0\.05\d* from right's"),
+        (BACKWARD, wrong, r"results differ by 0\.05\d* from right's"),
+        (BACKWARD, detached, "results differ by 1 from right's"),
+        (FORWARD, not_a_number, "results are not finite"),
+        (BACKWARD, nan_in_the_last_gradient, "results are not finite"),
+    ],
+)
+def test_wrong_results_are_not_timed(cell, function, said):
+    rows, left_out = measured(cell, {"right": right, "odd": function})
     assert [row["impl"] for row in rows] == ["right"]
-    assert re.fullmatch(r"results differ by [0-9.a-z]+ from right's", left_out[f"{cell}: wrong"])
+    assert list(left_out) == [f"{cell}: odd"] and re.fullmatch(said, left_out[f"{cell}: odd"])
 
 
-def test_what_cannot_run_is_left_out_with_its_reason():
-    rows, left_out = measured([FORWARD], {"unable": unable, "right": right, "same": same})
+def test_the_standard_is_the_first_result_that_is_finite():
+    rows, left_out = measured(FORWARD, {"odd": not_a_number, "right": right, "same": same})
     assert [row["impl"] for row in rows] == ["right", "same"]
-    assert left_out == {"forward d=16 full N=32: unable": "No available kernel."}
+    assert left_out == {f"{FORWARD}: odd": "results are not finite"}
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (RuntimeError("No available kernel.\nAborting execution."), "No available kernel."),
+        (ValueError("the Hopper kernels cannot do this: no Hopper"), "the Hopper kernels cannot do this: no Hopper"),
+        (NotImplementedError(), "NotImplementedError"),
+        (KeyError("d"), "'d'"),
+    ],
+)
+def test_a_competitor_that_cannot_run_is_left_out_with_its_reason(error, said):
+    def unable(q, k, v, causal):
+        raise error
+
+    rows, left_out = measured(FORWARD, {"unable": unable, "right": right, "same": same})
+    assert [row["impl"] for row in rows] == ["right", "same"]
+    assert left_out == {"forward d=16 full N=32: unable": said}
+
+
+def test_a_competitor_that_breaks_while_it_is_timed_is_left_out_and_the_others_go_on():
+    rows, left_out = measured(FORWARD, {"right": right, "same": same}, Clock(breaks_at=3))
+    assert [row["impl"] for row in rows] == ["right"]  # turns: right, same, same (breaks), right, right
+    assert len(rows[0]["rounds_ms"]) == 3
+    assert left_out == {f"{FORWARD}: same": "out of memory"}
+
+
+def test_where_nothing_runs_there_are_no_rows():
+    rows, left_out = measured(FORWARD, {"nan": not_a_number})
+    assert rows == [] and list(left_out) == [f"{FORWARD}: nan"]
+
+
+@pytest.mark.parametrize("options", [{"rounds": 0}, {"rounds": -1}, {"gap": -1}, {"gap": float("nan")}], ids=str)
+def test_impossible_rounds_and_gaps_are_refused(options):
+    with pytest.raises(ValueError, match="expected at least one round and a gap of 0 s or more"):
+        measured(FORWARD, {"right": right}, **options)
 
 
 def test_backward_times_the_gradients_and_not_the_forward_pass():
@@ -96,35 +163,25 @@ def test_backward_times_the_gradients_and_not_the_forward_pass():
         calls.append(causal)
         return right(q, k, v, causal)
 
-    rows, _ = measured([BACKWARD], {"counted": counted}, rounds=2)
+    rows, _ = measured(BACKWARD, {"counted": counted}, rounds=2)
     assert calls == [True] and rows[0]["pass"] == "backward"
-
-
-def test_backward_that_differs_is_noticed_where_the_forward_agrees():
-    def detached(q, k, v, causal):
-        return right(q, k, v.detach(), causal) + 0 * v
-
-    _, left_out = measured([BACKWARD], {"right": right, "detached": detached})
-    assert list(left_out) == [f"{BACKWARD}: detached"]
 
 
 def test_progress_counts_to_the_end():
     told = []
-    measured([FORWARD, BACKWARD], {"right": right, "same": same}, rounds=2, tell=lambda *args: told.append(args))
+    measured(FORWARD, {"right": right, "same": same}, rounds=2, tell=lambda *args: told.append(args))
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert {total for _, total, _ in told} == {8} and told[-1][0] == 8
+    assert {total for _, total, _ in told} == {4} and told[-1][0] == 4
 
 
-def test_rows_fit_the_schema_and_json():
-    rows, _ = measured([FORWARD, BACKWARD], {"right": right})
-    assert json.loads(json.dumps(rows)) == rows
-    assert rows[1].keys() == {"pass", "impl", "d", "causal", "N", "ms", "tflops", "rounds_ms", "first_s"}
-    assert (rows[1]["pass"], rows[1]["impl"], rows[1]["d"], rows[1]["causal"], rows[1]["N"]) == (
-        "backward", "right", 16, True, 32,
-    )  # fmt: skip
+def test_rows_have_their_cell_and_fit_into_json():
+    row = measured(BACKWARD, {"right": right}).rows[0]
+    assert json.loads(json.dumps(row)) == row
+    assert row.keys() == {"pass", "impl", "d", "causal", "N", "ms", "tflops", "rounds_ms", "first_s"}
+    assert [row[key] for key in ("pass", "impl", "d", "causal", "N")] == ["backward", "right", 16, True, 32]
 
 
-def test_table_has_a_line_a_cell_and_dashes_for_what_is_missing():
+def test_table_has_a_line_per_cell_and_dashes_for_what_is_missing():
     speeds = [("forward", "flashlab", 90), ("forward", "cudnn", 100), ("backward", "cudnn", 50)]
     rows = [{"pass": p, "impl": name, "d": 64, "causal": True, "N": 1024, "tflops": t} for p, name, t in speeds]
     head, forward, backward = round_robin.table(rows).splitlines()
@@ -137,11 +194,33 @@ def test_table_has_a_line_a_cell_and_dashes_for_what_is_missing():
 def test_a_backend_of_torch_computes_attention_or_refuses(name):
     q, k, v = torch.randn(3, 1, 2, 32, 16)
     try:
-        O = round_robin.implementation(name)(q, k, v, True)
+        O = implementation(name)(q, k, v, True)
     except RuntimeError:
         assert name != "math"
     else:
         torch.testing.assert_close(O, right(q, k, v, True))
+
+
+@pytest.mark.parametrize("name", ["flashlab", "portable"])
+def test_ours_is_found_by_name(name):
+    from flashlab.kernels import DEVICE
+
+    q, k, v = torch.randn(3, 1, 2, 32, 16, device=DEVICE)
+    torch.testing.assert_close(implementation(name)(q, k, v, True), right(q, k, v, True))
+
+
+def test_an_unknown_competitor_is_refused_by_name():
+    with pytest.raises(ValueError, match="expected one of flashlab, .*, fa4, got 'fa3'"):
+        implementation("fa3")
+
+
+def test_without_flash_attention_4_it_is_left_out_and_the_reason_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "flash_attn", None)
+    _, left_out = measured(FORWARD, {"right": right, "fa4": implementation("fa4")})
+    assert left_out == {f"{FORWARD}: fa4": "FlashAttention-4 is not installed: pip install flash-attn-4"}
+
+
+# The command line
 
 
 def test_default_grid():
@@ -152,50 +231,98 @@ def test_default_grid():
     assert set(options.impls) == {"flashlab", "cudnn", "flash", "efficient", "math", "flex"}
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
-def test_without_a_gpu_nothing_is_measured_and_a_sentence_says_so(capsys, tmp_path):
-    assert round_robin.main(["--json", str(tmp_path / "times.json")]) == 2
-    captured = capsys.readouterr()
-    assert "its times are not performance, so nothing is measured" in captured.err and not captured.out
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ("--rounds 0", "expected a whole number of at least 1, got 0"),
+        ("--rounds 1.5", "expected a whole number of at least 1, got 1.5"),
+        ("--d 64 0", "expected a whole number of at least 1, got 0"),
+        ("--N 0", "expected a whole number of at least 1, got 0"),
+        ("--gap=-1", "expected 0 seconds or more, got -1"),
+        ("--gap nan", "expected 0 seconds or more, got nan"),
+        ("--gap soon", "expected 0 seconds or more, got soon"),
+        ("--d 64 --width 32", "--width 32 is less than one head of 64 columns"),
+        ("--impls fa3", "invalid choice: 'fa3'"),
+        ("--json /nonexistent/times.json", "there is no folder /nonexistent"),
+        ("--json .", ". is a folder"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_anything_is_measured(wish, said, capsys):
+    with pytest.raises(SystemExit) as exit:
+        round_robin.main(wish.split())
+    assert exit.value.code == 2 and said in capsys.readouterr().err
 
 
-def test_main_prints_the_table_and_stores_all_with_its_origin(monkeypatch, capsys, tmp_path):
-    origin = {
-        "device": "a card",
-        "driver": "1.2",
-        "versions": {"torch": "3"},
-        "date": "2026-01-02",
-        "command": "python",
-    }
-    kernels = pytest.importorskip("flashlab.kernels")
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(round_robin, "environment", lambda argv: origin)
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine that passes for one with a GPU; what is measured there are ``right`` and ``same`` on the CPU."""
+    monkeypatch.setattr(record, "has_gpu", lambda: True)
+    monkeypatch.setattr(record, "origin", lambda module, argv: dict(ORIGIN))
     monkeypatch.setattr(round_robin, "implementation", lambda name: {"cudnn": right, "flashlab": same}[name])
     monkeypatch.setattr(round_robin, "launch_overhead", lambda functions: dict.fromkeys(functions, 12.5))
-    real = round_robin.measure
-    monkeypatch.setattr(
-        round_robin, "measure", lambda *args, **o: real(*args, **(o | {"device": "cpu", "timer": Clock()}))
-    )
-    small = "--passes forward --d 16 --N 32 64 --masks full --tokens 64 --width 32 --gap 0".split()
+    real, clock = round_robin.measure, Clock()
+    on_cpu = {"device": "cpu", "timer": clock}
+    monkeypatch.setattr(round_robin, "measure", lambda *args, **options: real(*args, **(options | on_cpu)))
+    return clock
+
+
+def run(*argv):
+    return round_robin.main([*SMALL, "--impls", "flashlab", "cudnn", *argv])
+
+
+def test_main_prints_the_table_and_stores_all_with_its_origin(gpu, capsys, tmp_path):
     file = tmp_path / "times.json"
-    assert round_robin.main([*small, "--impls", "flashlab", "cudnn", "--json", str(file)]) == 0
+    assert run("--json", str(file)) == 0
     stored = json.loads(file.read_text())
-    assert stored | origin == stored
+    assert stored | ORIGIN == stored
     assert [(row["impl"], row["N"]) for row in stored["rows"]] == [
         ("flashlab", 32), ("cudnn", 32), ("flashlab", 64), ("cudnn", 64),
     ]  # fmt: skip
     assert stored["launch_us"] == {"flashlab": 12.5, "cudnn": 12.5} and stored["left_out"] == {}
+    assert "interrupted" not in stored
     printed = capsys.readouterr().out
     assert printed.startswith("device a card, driver 1.2, date 2026-01-02\n") and "N=64" in printed
 
 
-def test_origin_names_device_driver_versions_date_and_command(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
-    monkeypatch.setenv("PATH", "")  # no nvidia-smi
-    origin = round_robin.environment(["--N", "1024"])
-    assert (origin["device"], origin["driver"]) == ("a card", "unknown")
-    assert origin["versions"].keys() >= {"torch", "cuda", "cudnn"}
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", origin["date"])
-    assert origin["command"] == "python -m flashlab.bench --N 1024"
+def test_ctrl_c_keeps_what_was_measured(gpu, capsys, tmp_path):
+    gpu.breaks_at, gpu.error = 9, KeyboardInterrupt()  # in the second cell: each has six turns
+    file = tmp_path / "times.json"
+    assert run("--json", str(file)) == 130
+    stored = json.loads(file.read_text())
+    assert [row["N"] for row in stored["rows"]] == [32, 32] and stored["interrupted"] is True
+    captured = capsys.readouterr()
+    assert "N=32" in captured.out and "interrupted: 2 rows were measured" in captured.err
+
+
+def test_the_file_has_each_cell_as_soon_as_it_is_measured(gpu, monkeypatch, tmp_path):
+    file = tmp_path / "times.json"
+    gpu.breaks_at, gpu.error = 9, SystemError("the process is killed")  # which nothing keeps
+    monkeypatch.setattr(round_robin, "_reason", lambda failure: (_ for _ in ()).throw(failure))
+    with pytest.raises(SystemError):
+        run("--json", str(file))
+    assert [row["N"] for row in json.loads(file.read_text())["rows"]] == [32, 32]
+
+
+def test_where_the_file_cannot_be_written_the_results_are_printed(gpu, monkeypatch, capsys, tmp_path):
+    def full(path, report):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "write", full)
+    assert run("--json", str(tmp_path / "times.json")) == 1
+    captured = capsys.readouterr()
+    assert "times.json could not be written: No space left on device." in captured.err
+    assert len(json.loads(captured.out[captured.out.index("{\n") :])["rows"]) == 4
+
+
+def test_the_hopper_command_measures_the_ladder_at_one_width_only(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(hopper, "implementation", lambda name: right)
+    monkeypatch.setattr(hopper, "LADDER", {"rung 1": same})
+    monkeypatch.setattr(
+        round_robin, "measure", lambda cell, functions, **_: ([{"cell": str(cell), "n": len(functions)}], {})
+    )
+    monkeypatch.setattr(round_robin, "table", lambda rows: "")
+    file = tmp_path / "hopper.json"
+    assert hopper.main(["--json", str(file), "--impls", "hopper", "cudnn"]) == 0
+    rows = json.loads(file.read_text())["rows"]
+    assert len(rows) == 24
+    assert {re.sub(" (full|causal).*", "", row["cell"]) for row in rows if row["n"] == 3} == {"forward d=128"}
