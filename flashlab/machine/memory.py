@@ -4,10 +4,12 @@ The slow memory (a GPU's HBM) holds named tensors. The fast memory (the SRAM of 
 named tiles. An algorithm loads tiles, computes on them, and stores tiles; each transfer is booked under the tensor's
 name, what is resident is known at any moment, and a tile that does not fit raises ``FastMemoryFull``.
 
-Counted is the traffic that the program asks for, before any cache.
+What is counted is the traffic that the program asks for, before any cache. ``replay`` tells a recorded run again, one
+moment at a time.
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -27,7 +29,100 @@ class Event(NamedTuple):
     nbytes: int
 
 
-class Memory:
+class Account:
+    """What events add up to.
+
+    Attributes:
+        bytes: Counter of the bytes moved, by ("load" or "store", name of the tensor).
+        resident: dict of the bytes of each tile that is in fast memory now.
+    """
+
+    def __init__(self):
+        self.bytes: Counter = Counter()
+        self.resident: dict[str, int] = {}
+
+    def book(self, event: Event) -> None:
+        """Take in the next event: the one place that knows what an event changes."""
+        if event.kind == "kernel":
+            self.resident.clear()
+        elif event.kind == "drop":
+            del self.resident[event.name]
+        elif event.kind in ("load", "hold"):
+            self.resident[event.name] = event.nbytes
+        if event.kind in ("load", "store"):
+            self.bytes[event.kind, event.name] += event.nbytes
+
+    @property
+    def loaded(self) -> int:
+        """Bytes that went from slow to fast memory."""
+        return sum(nbytes for (kind, _), nbytes in self.bytes.items() if kind == "load")
+
+    @property
+    def stored(self) -> int:
+        """Bytes that went from fast to slow memory."""
+        return sum(nbytes for (kind, _), nbytes in self.bytes.items() if kind == "store")
+
+    @property
+    def moved(self) -> int:
+        """Bytes that crossed between the two memories, either way."""
+        return self.loaded + self.stored
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the tiles that are in fast memory now."""
+        return sum(self.resident.values())
+
+
+class Moment(NamedTuple):
+    """How things stand after one event of a run. Places are spans (start, stop), one per axis; () is the whole."""
+
+    kind: str  # of the event: "kernel", "load", "hold", "drop" or "store"
+    name: str  # of the kernel, the tensor or the tile
+    place: tuple  # of what the event moved
+    nbytes: int  # that it moved, held or dropped
+    kernel: str  # the name of the kernel that runs; "" before the first
+    program: tuple[int, ...]  # its program's place in the grid, where that was recorded
+    kernels: int  # how many kernels, or programs of one, have begun
+    resident: dict[str, int]  # bytes of each tile in fast memory, by name
+    places: dict[str, tuple]  # place of each tile in fast memory that was loaded, by name
+    written: frozenset[tuple[str, tuple]]  # (name, place) of all that was stored so far
+    bytes: dict[tuple[str, str], int]  # moved so far, by ("load" or "store", name)
+    moved: int  # all of them together
+
+
+def replay(events: Iterable[Event]) -> Iterator[Moment]:
+    """Tell a run again: yield the ``Moment`` after each of the events that a ``Memory`` recorded.
+
+    A kernel's tiles stay resident until the next kernel begins, and what a moment shows never changes afterwards.
+    """
+    account, kernel, program, kernels, places, written = Account(), "", (), 0, {}, frozenset()
+    for event in events:
+        account.book(event)
+        place = ()
+        if event.kind == "kernel":
+            kernel, program, kernels = event.name, event.region, kernels + 1
+        else:
+            place = tuple(_span(index) for index in event.region)
+        if event.kind == "load":
+            places = {**places, event.name: place}
+        elif event.kind == "store":
+            written = written | {(event.name, place)}
+        places = {name: where for name, where in places.items() if name in account.resident}
+        yield Moment(
+            *(event.kind, event.name, place, event.nbytes),
+            *(kernel, program, kernels),
+            *(dict(account.resident), places, written, dict(account.bytes), account.moved),
+        )
+
+
+def _span(index) -> tuple[int, int]:
+    """Return (start, stop) of a slice, of one index, or of an array of indices from its first to its last."""
+    if isinstance(index, slice):
+        return index.start, index.stop
+    return int(np.min(index)), int(np.max(index)) + 1
+
+
+class Memory(Account):
     """Two levels of memory that count.
 
     Args:
@@ -42,11 +137,9 @@ class Memory:
     """
 
     def __init__(self, sram_bytes: int | None = None, *, record: bool = True):
+        super().__init__()
         self.sram_bytes = sram_bytes
-        self.bytes: Counter = Counter()
         self.events: list[Event] | deque[Event] = [] if record else deque(maxlen=0)  # which forgets at once
-        self.resident: dict[str, int] = {}
-        self.resident_bytes = 0
         self.peak: dict[str, int] = {}
         self.peak_bytes = 0
         self.tensors: dict[str, np.ndarray] = {}
@@ -68,22 +161,18 @@ class Memory:
         Returns the tile in the dtype of arithmetic: float32 for float16, otherwise the tensor's own.
         """
         tile = self.tensors[name][region]
-        self._occupy(name, tile.nbytes)
-        self._book("load", name, region, tile.nbytes)
+        self.book(Event("load", name, region, tile.nbytes))
         return tile.astype(np.float32 if tile.dtype == np.float16 else tile.dtype)
 
     def hold(self, **tiles: np.ndarray) -> None:
         """Account for tiles that were computed in fast memory. A tile replaces the previous one of its name."""
         for name, tile in tiles.items():
-            self._occupy(name, tile.nbytes)
-            self.events.append(Event("hold", name, (), tile.nbytes))
+            self.book(Event("hold", name, (), tile.nbytes))
 
     def drop(self, *names: str) -> None:
         """Give the room of these tiles back."""
         for name in names:
-            nbytes = self.resident.pop(name)
-            self.resident_bytes -= nbytes
-            self.events.append(Event("drop", name, (), nbytes))
+            self.book(Event("drop", name, (), self.resident[name]))
 
     def store(self, name: str, tile: np.ndarray, *region: slice) -> None:
         """Write a tile to slow memory, narrowed to the tensor's dtype."""
@@ -91,44 +180,29 @@ class Memory:
         if target.shape != tile.shape:
             raise ValueError(f"{name}: a tile of shape {tile.shape} does not fit a region of shape {target.shape}")
         target[...] = tile
-        self._book("store", name, region, target.nbytes)
+        self.book(Event("store", name, region, target.nbytes))
 
     @contextmanager
-    def kernel(self, name: str):
-        """One kernel, or one program of a kernel: it finds the fast memory empty and leaves nothing in it."""
-        self.events.append(Event("kernel", name, (), 0))
+    def kernel(self, name: str) -> Iterator[None]:
+        """Run one kernel, or one program of a kernel: it finds the fast memory empty and leaves nothing in it."""
+        self.book(Event("kernel", name, (), 0))
         try:
             yield
         finally:
             self.resident.clear()
-            self.resident_bytes = 0
 
-    @property
-    def loaded(self) -> int:
-        """Bytes that went from slow to fast memory."""
-        return sum(nbytes for (kind, _), nbytes in self.bytes.items() if kind == "load")
+    def book(self, event: Event) -> None:
+        """Make sure that the tile fits, take the event in, and remember it."""
+        if event.kind in ("load", "hold"):
+            self._check_room(event.name, event.nbytes)
+        super().book(event)
+        self.events.append(event)
+        if self.resident_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak = self.resident_bytes, dict(self.resident)
 
-    @property
-    def stored(self) -> int:
-        """Bytes that went from fast to slow memory."""
-        return sum(nbytes for (kind, _), nbytes in self.bytes.items() if kind == "store")
-
-    @property
-    def moved(self) -> int:
-        """Bytes that crossed between the two memories, either way."""
-        return self.loaded + self.stored
-
-    def _book(self, kind: str, name: str, region: tuple, nbytes: int) -> None:
-        self.bytes[kind, name] += nbytes
-        self.events.append(Event(kind, name, region, nbytes))
-
-    def _occupy(self, name: str, nbytes: int) -> None:
-        total = self.resident_bytes + nbytes - self.resident.get(name, 0)
+    def _check_room(self, name: str, nbytes: int) -> None:
+        tiles = {**self.resident, name: nbytes}
+        total = sum(tiles.values())
         if self.sram_bytes is not None and total > self.sram_bytes:
-            tiles = {**self.resident, name: nbytes}
             bill = " + ".join(f"{tile} {size:,}" for tile, size in tiles.items())
             raise FastMemoryFull(f"{bill} = {total:,} bytes, but the fast memory holds {self.sram_bytes:,}")
-        self.resident[name] = nbytes
-        self.resident_bytes = total
-        if total > self.peak_bytes:
-            self.peak_bytes, self.peak = total, dict(self.resident)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from flashlab.machine.memory import Event, FastMemoryFull, Memory
+from flashlab.machine.memory import Event, FastMemoryFull, Memory, replay
+from flashlab.reference import recomputation, tiling
 
 
 def test_every_byte_is_booked_under_its_tensor_and_direction():
@@ -88,3 +89,54 @@ def test_a_memory_that_does_not_record_has_the_same_bill():
     kept, forgotten = memories
     assert len(kept.events) == 3 and len(forgotten.events) == 0
     assert kept.bytes == forgotten.bytes and kept.peak == forgotten.peak
+
+
+def two_kernels():
+    """A run of two kernels in which tiles come, are replaced, are dropped, and are written back."""
+    memory = Memory()
+    memory.place(x=np.arange(8, dtype=np.float32))
+    memory.reserve("y", (8,), np.float32)
+    with memory.kernel("first"):
+        memory.hold(sum=memory.load("x", slice(0, 4)))
+        memory.store("y", memory.load("x", slice(4, 8)), slice(0, 4))
+        memory.drop("sum")
+    with memory.kernel("second"):
+        memory.store("y", memory.load("y", slice(0, 4)), slice(4, 8))
+    return memory
+
+
+def test_a_replay_shows_what_is_resident_moved_and_written_after_each_event():
+    moments = list(replay(two_kernels().events))
+    stands = [(m.kernel, m.kernels, m.resident, m.places, m.moved) for m in moments]
+    x0, x4, y0, y4 = ("x", ((0, 4),)), ("x", ((4, 8),)), ("y", ((0, 4),)), ("y", ((4, 8),))
+    assert stands == [
+        ("first", 1, {}, {}, 0),
+        ("first", 1, {"x": 16}, dict([x0]), 16),
+        ("first", 1, {"x": 16, "sum": 16}, dict([x0]), 16),
+        ("first", 1, {"x": 16, "sum": 16}, dict([x4]), 32),
+        ("first", 1, {"x": 16, "sum": 16}, dict([x4]), 48),
+        ("first", 1, {"x": 16}, dict([x4]), 48),
+        ("second", 2, {}, {}, 48),
+        ("second", 2, {"y": 16}, dict([y0]), 64),
+        ("second", 2, {"y": 16}, dict([y0]), 80),
+    ]
+    assert [m.written for m in moments] == [frozenset()] * 4 + [{y0}] * 4 + [{y0, y4}]
+    assert moments[-1].bytes == {("load", "x"): 32, ("store", "y"): 32, ("load", "y"): 16}
+    assert [m[:4] for m in moments[4:6]] == [("store", "y", ((0, 4),), 16), ("drop", "sum", (), 16)]
+
+
+def test_a_replay_ends_where_the_memory_ended():
+    memory, Q = Memory(), np.random.default_rng(0).normal(size=(40, 8))
+    O, lse = tiling.fa2_forward(Q, Q, Q, 16, 12, memory=memory)
+    recomputation.backward(Q, Q, Q, O, lse, Q, 16, 12, memory=memory)
+    moments = list(replay(memory.events))
+    assert len(moments) == len(memory.events) and moments[-1].bytes == memory.bytes
+    assert max(sum(moment.resident.values()) for moment in moments) == memory.peak_bytes
+    assert memory.peak in [moment.resident for moment in moments]
+
+
+def test_places_are_spans_whatever_the_index_was():
+    events = [Event("kernel", "k", (2, 0), 0), Event("load", "x", (slice(1, 3), 4, np.array([5, 9])), 8)]
+    first, second = replay(events)
+    assert (first.program, first.place) == ((2, 0), ()) == (second.program, first.place)
+    assert second.place == second.places["x"] == ((1, 3), (4, 5), (5, 10))
