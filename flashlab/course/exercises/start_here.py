@@ -8,6 +8,23 @@ def matrix_bytes(N):
     return 2 * N * N
 
 
+score = Question(
+    answer=1,
+    because="(0, 2, 2, 0) · (1, 0, 1, 0) = 2, divided by √4 = 2.",
+    hints=(
+        "The query of river is the second row of Q, the key of bank is the third row of K.",
+        "Multiply entry by entry and add up: 0·1 + 2·0 + 2·1 + 0·0. Then divide by √d, with d = 4.",
+        "2 / 2",
+    ),
+    wrong=(
+        (2, "That is the dot product. Divide it by √d, and √4 is 2."),
+        (0.5, "Divided by d. Divide by its root: √4 is 2."),
+        (0, "That is the query of bank for the key of the. The question is about the query of river: (0, 2, 2, 0)."),
+        (4, "That would be 2·2. Multiply entry by entry: (0, 2, 2, 0) and (1, 0, 1, 0)."),
+    ),
+    minutes=2,
+)
+
 twice = Question(
     answer=4,
     because="Twice as many rows, and each of them twice as long.",
