@@ -418,7 +418,7 @@ def replay(events, other, N, Br, Bc, state=Replayed()):
     figure = SimpleNamespace(
         SIZE=(SIZE[0], SIZE[1] * ABOVE_TABLE),
         CONTROLS={"step": Scrub(lambda _: len(run.steps) - 1)},
-        build=partial(build, who=("lesson 08, in all", "kernels, so far"), table=False),
+        build=partial(build, who=("one loop, in all", "kernels, so far"), table=False),
         update=lambda artists, state: draw(artists, run, state.step),
         describe=lambda state: _say(run, state.step),
     )
@@ -428,5 +428,5 @@ def replay(events, other, N, Br, Bc, state=Replayed()):
 def _say(run, at):
     step, (whole, products) = run.steps[at], run.other
     words = f"The kernels, step {at} of {len(run.steps) - 1}: {_progress(step, run)}; {style.amount(step.moved)} moved"
-    words += f" and {step.products} products of two tiles, where lesson 08 moves {style.amount(whole)}"
+    words += f" and {step.products} products of two tiles, where one loop moves {style.amount(whole)}"
     return f"{words} and makes {products} products, in all."

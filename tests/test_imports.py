@@ -1,15 +1,30 @@
-"""Who may import whom: notebooks -> figures -> flashlab, triton only in flashlab/kernels, nothing -> notebooks."""
+"""Who may import whom. Inside flashlab imports go down only: bench and course, models, kernels, machine; reference
+stands beside kernels on machine, and neither knows the other. Figures stand above them, notebooks above all."""
 
 import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from flashlab.course import lessons
+
 ROOT = Path(__file__).resolve().parents[1]
+BELOW = {  # the wings of flashlab that a wing, or the figures, may import
+    "machine": set(),
+    "reference": {"machine"},
+    "kernels": {"machine"},
+    "models": {"kernels", "machine"},
+    "course": {"models", "kernels", "reference", "machine"},
+    "bench": {"course", "models", "kernels", "reference", "machine"},
+    "figures": {"course", "kernels", "reference", "machine"},
+}
+IMPORT_BY_NAME = {"import_module", "__import__", "spec_from_file_location", "SourceFileLoader", "exec_module"}
+MAY_IMPORT_BY_NAME = {"flashlab/course/registry.py", "flashlab/kernels/bill.py"}  # exercises; a function to bill
 COLOUR = {"color", "c", "facecolor", "edgecolor", "fc", "ec", "cmap"}
 
 
@@ -23,14 +38,26 @@ def sources():
         yield path.relative_to(ROOT), ast.parse("\n".join(c.source for c in cells if c.cell_type == "code"))
 
 
-def imported(tree):
-    """Top names of all that a tree imports, wherever in it."""
+def modules(tree):
+    """Full names of all modules that a tree imports, wherever in it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative import"
-            yield node.module.split(".")[0]
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if exists(inner) else node.module
+
+
+def exists(module):
+    path = ROOT / module.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def imported(tree):
+    """Top names of all that a tree imports."""
+    return {module.split(".")[0] for module in modules(tree)}
 
 
 def forbidden(path):
@@ -50,7 +77,45 @@ MODULES = [pytest.param(path, tree, id=str(path)) for path, tree in sources()]
 
 @pytest.mark.parametrize("path, tree", MODULES)
 def test_layers(path, tree):
-    assert sorted(set(imported(tree)) & forbidden(path)) == []
+    assert sorted(imported(tree) & forbidden(path)) == []
+
+
+@pytest.mark.parametrize("path, tree", MODULES)
+def test_wings(path, tree):
+    if path.parts[0] == "notebooks" or path == Path("flashlab/__init__.py"):
+        return
+    wing = path.parts[1] if path.parts[0] == "flashlab" else path.parts[0]
+    allowed = {wing, *BELOW[wing]}
+    found = {name.split(".")[1] for name in modules(tree) if name.startswith("flashlab.")}
+    assert sorted(found - allowed) == []
+
+
+@pytest.mark.parametrize("path, tree", MODULES)
+def test_nobody_imports_past_the_walls(path, tree):
+    """A name that is put together as the program runs cannot be seen by the tests above."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    if path.parts[0] != "notebooks" and path.as_posix() not in MAY_IMPORT_BY_NAME:
+        assert sorted(names & IMPORT_BY_NAME) == []
+
+
+def test_flashlab_has_six_wings():
+    found = {path.parts[1] for path, _ in sources() if path.parts[0] == "flashlab" and len(path.parts) > 2}
+    assert found == BELOW.keys() - {"figures"}
+
+
+def test_no_circle():
+    """Also with the imports inside functions, and with those that the registry makes by name."""
+    graph = {}
+    for path, tree in sources():
+        if path.parts[0] == "flashlab":
+            name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+            graph[name] = {module for module in modules(tree) if module.startswith("flashlab.")}
+    exercises = {name for name in graph if name.startswith("flashlab.course.exercises.")}
+    assert exercises
+    graph["flashlab.course.registry"] |= exercises
+    graph["flashlab.kernels"] = set()  # whose door decides before triton is imported
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("path, tree", MODULES)
@@ -81,19 +146,11 @@ for name in sys.argv[1:]:
 """
 
 
-def modules_of(tree):
-    """Full names of our modules that a notebook imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in ("flashlab", "figures"):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module.startswith(("flashlab.", "figures.")):
-            yield node.module
-
-
-def test_lessons_00_to_09_import_without_triton_and_without_side_effects():
-    notebooks = [tree for path, tree in sources() if re.match(r"notebooks/0\d_", path.as_posix())]
-    names = sorted({name for tree in notebooks for name in modules_of(tree)})
-    assert names
-    run = subprocess.run([sys.executable, "-c", IMPORT_ALL, *names], cwd=ROOT, capture_output=True, text=True)
+def test_the_first_lessons_import_without_triton_and_without_side_effects():
+    names = {lessons.notebook(lesson) for lesson in lessons.LESSONS if lesson.needs == "numpy"}
+    trees = [tree for path, tree in sources() if path.name in names]
+    assert len(trees) == len(names)
+    ours = sorted({name for tree in trees for name in modules(tree) if name.startswith(("flashlab", "figures"))})
+    run = subprocess.run([sys.executable, "-c", IMPORT_ALL, *ours], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout == "", "importing prints"

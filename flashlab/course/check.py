@@ -1,18 +1,19 @@
-"""Checks for exercises: ``check`` a try, ask for a ``hint``, see the ``solution``, ``show`` a function's source.
+"""What a learner calls: ``check`` an attempt, ask for a ``hint``, see the ``solution``, ``show`` a function's source.
 
-A check never raises, whatever it is given: it prints what it found. A try is run on each case of its exercise, small
-ones first; the case's name is the property that a wrong answer breaks, and if the try answers as one of the known
-mistakes would, the check says which. ``python -m flashlab.course.check`` prints how far you are.
+A check never raises, whatever it is given: it prints what it found. An attempt is run on each case of its exercise,
+small ones first; the case's name is the property that a wrong answer breaks, and if the attempt answers as one of the
+known mistakes would, the check says which. ``python -m flashlab.course.check`` prints how far you are.
 """
 
-import inspect
-import textwrap
+import argparse
 from textwrap import shorten
 
 from flashlab.course import judge, progress
-from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited, every, find
+from flashlab.course.exercise import Question, edited
+from flashlab.course.registry import every, find
+from flashlab.course.source import show
 
-__all__ = ["Case", "Exercise", "Mistake", "Question", "check", "edited", "find", "hint", "overview", "show", "solution"]
+__all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
 
 def check(name: str, attempt) -> None:
@@ -22,7 +23,10 @@ def check(name: str, attempt) -> None:
         print(f'○ {name}: not answered yet.   (hint("{name}") helps)')
         return
     try:
-        solved, said = (_judge if isinstance(exercise, Question) else _try)(exercise, attempt)
+        if isinstance(exercise, Question):
+            solved, said = _answered(exercise, attempt)
+        else:
+            solved, said = _attempted(exercise, attempt)
     except NotImplementedError:
         print(f'○ {name}: not attempted yet.   (hint("{name}") helps)')
         return
@@ -50,27 +54,6 @@ def solution(name: str, *, sure: bool = False) -> None:
         show(exercise.reference)
 
 
-class Source(str):
-    """Source code that a notebook displays with colours and a terminal as it is."""
-
-    def __repr__(self):
-        return str(self)
-
-    def _repr_markdown_(self):
-        return f"```python\n{self}\n```"
-
-
-def show(function) -> None:
-    """Display the source of a function, class or Triton kernel of flashlab: prose and code cannot drift apart."""
-    source = Source(textwrap.dedent(inspect.getsource(getattr(function, "fn", function))).rstrip())
-    try:
-        from IPython.display import display
-    except ImportError:
-        print(source)
-    else:
-        display(source)
-
-
 def overview() -> None:
     """Print the course at a glance: for each exercise its level and time, whether it is solved, and the last error."""
     tried, exercises = progress.read(), every()
@@ -83,7 +66,7 @@ def overview() -> None:
     print(f"{solved} of {len(exercises)} solved")
 
 
-def _try(exercise, attempt):
+def _attempted(exercise, attempt):
     if not callable(attempt):
         return False, f": expected a function, got a {type(attempt).__name__}."
     try:
@@ -95,7 +78,7 @@ def _try(exercise, attempt):
     return False, f" fails for {failure}\n{f'It looks like this: {looks_like}' if looks_like else 'A hint may help.'}"
 
 
-def _judge(question, answer):
+def _answered(question, answer):
     if _same(answer, question.answer, question.rel):
         return True, f": {question.answer}. {question.because}"
     for wrong, why in question.wrong:
@@ -105,7 +88,7 @@ def _judge(question, answer):
 
 
 def _wanted(question, answer):
-    """What kind of answer a question wants, where it got one of another kind."""
+    """The kind of answer that a question wants, where it got one of another kind."""
     if isinstance(question.answer, str):
         return f"Choose one of {', '.join(sorted({question.answer, *(wrong for wrong, _ in question.wrong)}))}. "
     return "A number is wanted. " if isinstance(answer, str) else ""
@@ -121,4 +104,5 @@ def _same(answer, expected, rel):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m flashlab.course.check", description=overview.__doc__).parse_args()
     overview()

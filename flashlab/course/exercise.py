@@ -3,7 +3,6 @@
 An exercise lives in ``flashlab/course/exercises/LESSON.py`` under its own name and is asked for as "LESSON.NAME".
 """
 
-import importlib
 import inspect
 import linecache
 import textwrap
@@ -68,37 +67,6 @@ class Question:
     rel: float = 0.01
     level: int = 1
     minutes: int = 2
-
-
-def find(name: str) -> Exercise | Question:
-    """The exercise called "LESSON.NAME". Raises ValueError if there is none."""
-    lesson, _, exercise = name.partition(".")
-    found = vars(_module(lesson)).get(exercise) if lesson in _lessons() else None
-    if not isinstance(found, Exercise | Question):
-        raise ValueError(f'there is no exercise "{name}"; names look like "online_softmax.merge"')
-    return found
-
-
-def every() -> dict[str, Exercise | Question]:
-    """All exercises by name, in the order of the lessons; those on kernels only where Triton is installed."""
-    found = {}
-    for lesson in _lessons():
-        try:
-            module = vars(_module(lesson))
-        except ModuleNotFoundError as error:
-            if error.name != "triton":
-                raise
-        else:
-            found |= {f"{lesson}.{name}": it for name, it in module.items() if isinstance(it, Exercise | Question)}
-    return found
-
-
-def _lessons():
-    return importlib.import_module("flashlab.course.exercises").LESSONS
-
-
-def _module(lesson):
-    return importlib.import_module(f"flashlab.course.exercises.{lesson}")
 
 
 def edited(function: Callable, old: str, new: str) -> Callable:

@@ -1,13 +1,11 @@
 """A check survives whatever it is given, and says what is wrong in words."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from flashlab.course import exercises, judge, progress
-from flashlab.course.check import check, edited, find, hint, overview, solution
-from flashlab.course.exercise import every
+from flashlab.course import judge, progress
+from flashlab.course.check import check, edited, hint, overview, solution
+from flashlab.course.registry import every, find
 from flashlab.reference import online_softmax
 
 
@@ -159,11 +157,6 @@ def test_a_write_that_breaks_off_leaves_the_old_progress(monkeypatch):
     monkeypatch.setattr(type(progress.FILE), "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     progress.note("online_softmax.update", True, "")
     assert list(progress.read()) == ["online_softmax.merge"] and not list(progress.FILE.parent.glob("*.tmp"))
-
-
-def test_every_exercise_module_has_its_place_in_the_course():
-    modules = {path.stem for path in Path(exercises.__file__).parent.glob("[!_]*.py")}
-    assert modules == set(exercises.LESSONS)
 
 
 @pytest.mark.parametrize("name", every())

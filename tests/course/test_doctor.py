@@ -1,8 +1,8 @@
 """The doctor: known bad pairs are named, and each kind of machine hears what it can do."""
 
-import re
+import subprocess
+import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -74,10 +74,9 @@ def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
     assert "Lessons 10 to 13: compiled" in said and "Lesson 14: compiled" in said
 
 
-@pytest.mark.parametrize("place", ["README.md", "notebooks/00_start_here.ipynb"])
-def test_the_maps_have_the_doctors_lessons(place):
-    text = (Path(__file__).resolve().parents[2] / place).read_text(encoding="utf-8")
-    rows = re.findall(r"^ *\"?\| (\d\d) \| \[.*?\]\((?:notebooks/)?(\w+)\.ipynb\)", text, re.MULTILINE)
-    lessons = [f"{number:02}_{name}" for number, name in enumerate(doctor.LESSONS)]
-    assert [name for _, name in rows] == lessons
-    assert [number for number, _ in rows] == [name[:2] for name in lessons]
+@pytest.mark.parametrize("module", ["doctor", "check"])
+@pytest.mark.parametrize("argument, status, says", [("--help", 0, "usage: python -m"), ("nonsense", 2, "unrecognized")])
+def test_the_commands_know_help_and_refuse_what_they_do_not_know(module, argument, status, says):
+    command = [sys.executable, "-m", f"flashlab.course.{module}", argument]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == status and says in run.stdout + run.stderr

@@ -75,7 +75,7 @@ def test_a_measurement_is_drawn_with_and_without_its_counters(monkeypatch, count
 
 
 def loop_and_kernels(causal):
-    """Events of lesson 08's loop and of the kernels on the figure's head, in tiles of 128."""
+    """Events of the recomputation lesson's loop and of the kernels on the figure's head, in tiles of 128."""
     backward = pytest.importorskip("flashlab.kernels.portable.backward")
     torch = pytest.importorskip("torch")
     from flashlab.kernels.bill import bill

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from flashlab import kernels
-from flashlab.course.exercise import Exercise, edited, every
+from flashlab.course.exercise import Exercise, edited
 from flashlab.course.judge import first_failure
+from flashlab.course.registry import every
 from flashlab.reference import recomputation, tiling
 from tests.mutants import acceptance
 from tests.mutants.mutants import MUTANTS

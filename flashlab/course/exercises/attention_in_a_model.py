@@ -1,9 +1,9 @@
-"""Exercises of lesson 13, attention_in_a_model."""
+"""The exercises on attention_in_a_model."""
 
 import numpy as np
 import torch
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.kernels import DEVICE
 from flashlab.models import kv_cache
 from flashlab.models.modules import FlashAttention

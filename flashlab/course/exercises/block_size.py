@@ -1,6 +1,6 @@
-"""Exercises of lesson 07, block_size."""
+"""The exercises on block_size."""
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import block_size
 
 

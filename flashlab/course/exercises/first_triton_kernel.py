@@ -1,11 +1,11 @@
-"""Exercises of lesson 10, first_triton_kernel. A try is a kernel; ``launch`` runs it on a case's arrays."""
+"""The exercises on first_triton_kernel. A try is a kernel; ``launch`` runs it on a case's arrays."""
 
 import inspect
 
 import numpy as np
 import torch
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.kernels import DEVICE, first_triton_kernel, triton
 from flashlab.reference import safe_softmax as in_numpy
 
@@ -206,7 +206,7 @@ online = Exercise(
     level=3,
     minutes=25,
     hints=(
-        "Two loops over the blocks of the row: one finds m and l by lesson 04's lines, one writes the weights.",
+        "Two loops over the blocks of the row: one finds m and l as the online softmax does, one writes the weights.",
         "Between blocks keep m_i and l_i [Br] in registers, -inf and 0 at first; a block's masked elements are −∞.",
         "In the first loop the lines are those of online_softmax.update without O. In the second, load the block again "
         "and store tl.exp(S_ij - m_safe[:, None]) / l_safe[:, None].",

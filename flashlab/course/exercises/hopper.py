@@ -1,10 +1,10 @@
-"""Exercises of lesson 14, hopper: barriers and their phases, registers that change hands, who computes which tile."""
+"""The exercises on hopper: barriers and their phases, registers that change hands, who computes which tile."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 
 exponentials = Question(
     answer=1024,

@@ -1,6 +1,6 @@
-"""Exercises of lesson 09, io_complexity."""
+"""The exercises on io_complexity."""
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import io_complexity
 
 doubling = Question(

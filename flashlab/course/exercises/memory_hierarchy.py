@@ -1,6 +1,6 @@
-"""Exercises of lesson 01, memory_hierarchy."""
+"""The exercises on memory_hierarchy."""
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roofline
 
 

@@ -1,8 +1,8 @@
-"""Exercises of lesson 04, online_softmax."""
+"""The exercises on online_softmax."""
 
 import numpy as np
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import online_softmax
 
 inf = np.inf
@@ -146,7 +146,7 @@ merge = Exercise(
     hints=(
         "Both sides must be brought to the same reference before they can be added. Which one is safe for both?",
         "With m = max(a.m, b.m), side a is multiplied by exp(a.m - m) and side b by exp(b.m - m): l and O alike.",
-        "In exp(a.m - m) put 0 for m where m is -inf, as in lesson 03. Then State(m, alpha * a.l + beta * b.l, "
+        "In exp(a.m - m) put 0 for m where m is -inf, as in the safe softmax. Then State(m, alpha * a.l + beta * b.l, "
         "alpha[:, None] * a.O + beta[:, None] * b.O).",
     ),
     mistakes=(

@@ -1,8 +1,8 @@
-"""Exercises of lesson 08, recomputation."""
+"""The exercises on recomputation."""
 
 import numpy as np
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import recomputation
 
 inf = np.inf

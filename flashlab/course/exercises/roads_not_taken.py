@@ -1,8 +1,8 @@
-"""Exercises of lesson 05, roads_not_taken."""
+"""The exercises on roads_not_taken."""
 
 import numpy as np
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roads_not_taken
 
 rows = Question(

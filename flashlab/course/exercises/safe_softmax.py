@@ -1,8 +1,8 @@
-"""Exercises of lesson 03, safe_softmax."""
+"""The exercises on safe_softmax."""
 
 import numpy as np
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import safe_softmax
 
 inf = np.inf

@@ -1,6 +1,6 @@
-"""Exercises of lesson 02, standard_attention."""
+"""The exercises on standard_attention."""
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 
 
 def moved(N, d, itemsize, mask, dropout):

@@ -1,6 +1,6 @@
-"""The exercises of lesson 00, start_here: how a check works."""
+"""The exercises on start_here: how a check works."""
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 
 
 def matrix_bytes(N):

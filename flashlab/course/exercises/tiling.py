@@ -1,10 +1,10 @@
-"""Exercises of lesson 06, tiling."""
+"""The exercises on tiling."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.check import Case, Exercise, Mistake, Question, edited
+from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.reference import online_softmax, tiling
 
 inf = np.inf

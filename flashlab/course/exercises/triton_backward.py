@@ -1,11 +1,11 @@
-"""Exercises of lesson 12, triton_backward. A try is a kernel, or a function that a kernel calls for each tile."""
+"""The exercises on triton_backward. A try is a kernel, or a function that a kernel calls for each tile."""
 
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation
@@ -128,7 +128,7 @@ products = Question(
     answer=7,
     because="dK/dV: S, dP, dV, dK. dQ: S, dP, dQ. Each kernel rebuilds P and needs dP for itself: 4 + 3.",
     hints=(
-        "Lesson 08 did five for a pair of tiles: S, dV, dP, dQ, dK. Which kernel needs which?",
+        "The one loop in numpy did five for a pair of tiles: S, dV, dP, dQ, dK. Which kernel needs which?",
         "dK needs dS, and dQ needs dS. What does dS need?",
         "dS needs P, so S, and dP. Both kernels do these two.",
     ),
@@ -151,7 +151,7 @@ passes = Question(
         "10 and 10 for the two large kernels; O and dO for delta; and each gradient is written once.",
     ),
     wrong=(
-        (20, "That was lesson 08, whose dQ travelled. Here two kernels read."),
+        (20, "That was the one loop in numpy, whose dQ travelled. Here two kernels read."),
         (23, "Add the small kernel: delta needs O and dO."),
         (22, "And the gradients have to be written: three, once each."),
         (24, "delta needs two tensors, O and dO."),
@@ -183,7 +183,7 @@ delta = Exercise(
     level=2,
     minutes=10,
     hints=(
-        "Lesson 10's pattern in two dimensions: which rows are yours, and which of them and of the columns exist?",
+        "The first kernel's pattern in two dimensions: which rows are yours, which of them and of the columns exist?",
         "The element in row r and column c lies r * dv + c elements behind the first: rows[:, None] * dv + "
         "columns[None, :].",
         "Load O and dO there with other=0 and mask (rows < N)[:, None] & (columns < dv)[None, :]; store "
@@ -211,8 +211,8 @@ add_rows = Exercise(
     level=3,
     minutes=25,
     hints=(
-        "Lesson 08's lines for one tile, without dQ: rebuild P_ij, then dV_j, dP_ij, dS_ij, dK_j. The products are "
-        "tl.dot, and X.T is the transpose.",
+        "The lines of recomputation.gradients for one tile, without dQ: rebuild P_ij, then dV_j, dP_ij, dS_ij, dK_j. "
+        "The products are tl.dot, and X.T is the transpose.",
         "S_ij = scale * tl.dot(Q_i, K_j.T); P_ij is exp(S_ij - lse_i[:, None]), and 0 where not seen: "
         "tl.where(seen, ..., 0).",
         "Add tl.dot(P_ij.T, dO_i) to dV_j and scale * tl.dot(dS_ij.T, Q_i) to dK_j, with "

@@ -1,4 +1,4 @@
-"""Exercises of lesson 11, triton_forward: the bounds of the two loops, one step of the loop, and a whole kernel."""
+"""The exercises on triton_forward: the bounds of the two loops, one step of the loop, and a whole kernel."""
 
 import inspect
 import linecache
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from flashlab.course import data
-from flashlab.course.check import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.bill import bill
@@ -404,7 +404,7 @@ def _source(kernel):
 
 
 def measure(kernel, tile=64):
-    """Print what a capstone's kernel moves, beside lesson 06's closed form, and on a GPU its time beside torch's."""
+    """Print what a capstone's kernel moves, beside tiling's closed form, and on a GPU its time beside torch's."""
     try:
         attempted(kernel)
     except NotImplementedError:
@@ -416,7 +416,7 @@ def measure(kernel, tile=64):
         memory = bill(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)
         due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16).total()
         due += N * d * 2  # O is stored in float32
-        print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; lesson 06's closed form: {due:,} B")
+        print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {due:,} B")
     if DEVICE.type == "cuda":
         _race(kernel)
     else:

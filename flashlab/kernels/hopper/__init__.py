@@ -1,7 +1,7 @@
 """Attention kernels for Hopper (compute capability 9.0), in Gluon: Triton's dialect in which warps have roles.
 
 ``flash_attention(..., kernel="hopper")`` runs them. ``schedule`` is plain Python and runs anywhere; ``forward``,
-``backward`` and the rungs of lesson 14, ``ladder``, are compiled on the GPU that they are written for.
+``backward`` and the rungs that lead to them, ``ladder``, are compiled on the GPU that they are written for.
 """
 
 from flashlab.kernels.hopper import backward, forward, schedule

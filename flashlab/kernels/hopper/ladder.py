@@ -1,4 +1,4 @@
-"""Lesson 14's rungs: what ``forward`` is made of, one idea at a time. All compute the same, on compute capability 9.0.
+"""The rungs: what ``forward`` is made of, one idea at a time. All compute the same, on compute capability 9.0.
 
 1. one partition: eight warps, 128 rows of Q, everything in turn: a product, wait, softmax, the other product, wait.
 2. warpgroups: two partitions of four warps and 64 rows, which need not wait for each other, and in each the softmax

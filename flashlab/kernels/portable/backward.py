@@ -1,4 +1,4 @@
-"""The backward pass: lesson 08's lines as Triton kernels. P_ij is rebuilt from lse, and never stored.
+"""The backward pass: ``recomputation.gradients`` as Triton kernels. P_ij is rebuilt from lse, and never stored.
 
 Each of the two large kernels keeps the sums it owns in registers and writes them once, so no two programs add to the
 same number, and the same inputs give the same bits. The price: both rebuild P_ij, 7 products of tiles instead of 5.

@@ -1,4 +1,4 @@
-"""The forward pass: lesson 06's loop over tiles, with queries outside, as a Triton kernel.
+"""The forward pass: the tile loop, with queries outside, as a Triton kernel.
 
 One program computes one tile of O. It differs from ``reference.tiling.fa2_forward`` in loads, stores, masks, the one
 narrowing of P_ij, and in powers of two: the hardware has 2^x, not e^x.

@@ -1,12 +1,12 @@
-"""The exercises of lesson 07 accept right solutions however they are written, and tell each mistake by its name."""
+"""block_size: right solutions pass however they are written; each mistake is told by its name."""
 
 import math
 from itertools import takewhile
 
 import pytest
 
-from flashlab.course.check import find
 from flashlab.course.judge import first_failure
+from flashlab.course.registry import find
 from flashlab.reference import block_size
 
 

@@ -1,10 +1,11 @@
-"""The warm-up of lesson 00 accepts right solutions however they are written, and tells each mistake by its name."""
+"""The warm-up of start_here accepts right solutions however they are written, and tells each mistake by its name."""
 
 import numpy as np
 import pytest
 
-from flashlab.course.check import check, find, hint
+from flashlab.course.check import check, hint
 from flashlab.course.judge import first_failure
+from flashlab.course.registry import find
 
 NAME = "start_here.first"
 

@@ -1,12 +1,12 @@
-"""The exercises of lesson 12 accept right kernels however they are written, and tell each mistake by its name."""
+"""triton_backward: right kernels pass however they are written; each mistake is told by its name."""
 
 import numpy as np
 import pytest
 
 from flashlab.course import data
-from flashlab.course.check import find
 from flashlab.course.exercises import triton_backward
 from flashlab.course.judge import first_failure
+from flashlab.course.registry import find
 from flashlab.kernels import tl, triton
 from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward
@@ -88,7 +88,7 @@ def test_a_right_kernel_passes_however_it_is_written(name, kernel):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_loop_of_the_exercise_is_as_exact_as_lesson_08(causal):
+def test_the_loop_of_the_exercise_is_as_exact_as_recomputation(causal):
     Q, K, V = (x[:100] for x in data.captured("alice").head())
     dO = np.random.default_rng(0).normal(size=V.shape).astype(np.float32)
     ours = triton_backward.key_value_gradients(triton_backward.add_tile, Q, K, V, dO, causal, block=32)

@@ -1,11 +1,12 @@
-"""The exercises of lesson 11 accept right kernels however they are written, and the capstone's bill is a true one."""
+"""triton_forward: right kernels pass however they are written; the capstone's bill is true."""
 
 import numpy as np
 import pytest
 
-from flashlab.course.check import check, find
+from flashlab.course.check import check
 from flashlab.course.exercises import triton_forward
 from flashlab.course.judge import first_failure
+from flashlab.course.registry import find
 from flashlab.kernels import tl, triton
 
 NAMES = [f"triton_forward.{name}" for name in ("bounds", "update", "forward")]
@@ -210,18 +211,18 @@ def test_kinds_of_tiles_by_hand():
 def test_measure_counts_what_the_closed_form_says(capsys):
     triton_forward.measure(forward_in_two_loops)
     full, causal = capsys.readouterr().out.splitlines()[:2]
-    assert full.startswith("full: 624,640 B moved; lesson 06's closed form: 624,640 B")
-    assert causal.startswith("causal: 395,264 B moved; lesson 06's closed form: 395,264 B")
+    assert full.startswith("full: 624,640 B moved; tiling's closed form: 624,640 B")
+    assert causal.startswith("causal: 395,264 B moved; tiling's closed form: 395,264 B")
 
 
 def test_measure_knows_the_numbers_that_a_kernel_uses(capsys):
     triton_forward.measure(forward_in_base_2)
-    assert capsys.readouterr().out.startswith("full: 624,640 B moved; lesson 06's closed form: 624,640 B")
+    assert capsys.readouterr().out.startswith("full: 624,640 B moved; tiling's closed form: 624,640 B")
 
 
 def test_measure_shows_what_was_read_twice(capsys):
     triton_forward.measure(forward_reading_k_twice)
-    assert capsys.readouterr().out.startswith("full: 886,784 B moved; lesson 06's closed form: 624,640 B")
+    assert capsys.readouterr().out.startswith("full: 886,784 B moved; tiling's closed form: 624,640 B")
 
 
 def test_measure_has_nothing_to_say_of_a_stub(capsys):

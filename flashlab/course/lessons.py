@@ -1,0 +1,74 @@
+"""The lessons of the course, in order. This is the only list: a lesson's number is its place here.
+
+The README, the map in the first notebook, the doctor, the registry of exercises and the tests read it, so a lesson is
+inserted by inserting a line. Code names a lesson and never numbers it.
+"""
+
+from typing import Literal, NamedTuple
+
+Needs = Literal["numpy", "triton", "hopper"]
+
+
+class Lesson(NamedTuple):
+    """One idea: a notebook, and whatever else bears its name (a module, a figure, exercises, a test)."""
+
+    name: str  # of its notebook without the number, and of its modules
+    title: str
+    part: str
+    proves: str  # the sentence that it proves
+    needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: shown as measured elsewhere
+
+
+LESSONS = (
+    Lesson("start_here", "Start here", "The problem", "what this machine is, how a lesson works, the map"),
+    Lesson("memory_hierarchy", "Memory hierarchy", "The problem",
+           "the fast memory is small, and arithmetic waits for bytes"),
+    Lesson("standard_attention", "Standard attention", "The problem",
+           "three kernels carry an N×N matrix back and forth"),
+    Lesson("safe_softmax", "Safe softmax", "The problem", "subtracting the maximum changes only the safety"),
+    Lesson("online_softmax", "Online softmax", "The problem",
+           "(m, ℓ) of a whole is computable from (m, ℓ) of its parts"),
+    Lesson("roads_not_taken", "Roads not taken", "The problem",
+           "windows, low rank, sampling, checkpointing: what each gives up"),
+    Lesson("tiling", "Tiling", "The algorithm", "the same six lines, one tile at a time; two loop orders, two bills"),
+    Lesson("block_size", "Block size", "The algorithm", "the widest block that fits, and what fitting means"),
+    Lesson("recomputation", "Recomputation", "The algorithm",
+           "more arithmetic, less time: rebuild P from lse, never store it"),
+    Lesson("io_complexity", "IO complexity", "The algorithm",
+           "Θ(N²d²/M) counted; time stays quadratic, extra memory is linear"),
+    Lesson("first_triton_kernel", "First Triton kernel", "Kernels",
+           "programs, blocks, masks: a softmax that reads each row once", "triton"),
+    Lesson("triton_forward", "Triton forward", "Kernels", "the six lines of the tile loop, in Triton", "triton"),
+    Lesson("triton_backward", "Triton backward", "Kernels",
+           "every gradient has one owner: the backward pass, in Triton", "triton"),
+    Lesson("attention_in_a_model", "Attention in a model", "Kernels",
+           "exact, not approximate: the same loss curve, step for step", "triton"),
+    Lesson("hopper", "Hopper", "Hopper",
+           "who copies, who multiplies, who waits: the same lines, side by side in time", "hopper"),
+)  # fmt: skip
+
+
+def number(lesson: Lesson) -> int:
+    """Return the number of a lesson: its place in ``LESSONS``, from 0."""
+    return LESSONS.index(lesson)
+
+
+def notebook(lesson: Lesson) -> str:
+    """Return the file name of a lesson's notebook, such as "06_tiling.ipynb"."""
+    return f"{number(lesson):02}_{lesson.name}.ipynb"
+
+
+def rows(folder: str = "") -> list[str]:
+    """Return the table of lessons in Markdown, one row each: number, title with a link into ``folder``, sentence."""
+    return [f"| {number(it):02} | [{it.title}]({folder}{notebook(it)}) | {it.proves} |" for it in LESSONS]
+
+
+def runs(needs: Needs) -> str:
+    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09" or "lesson 14".
+
+    Their numbers follow each other: what a reader's machine cannot run comes last.
+    """
+    numbers = [number(it) for it in LESSONS if it.needs == needs]
+    if len(numbers) == 1:
+        return f"lesson {numbers[0]:02}"
+    return f"lessons {numbers[0]:02} to {numbers[-1]:02}"

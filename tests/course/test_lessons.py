@@ -1,0 +1,67 @@
+"""There is one list of lessons: the README, the map, notebooks, exercises and code agree with it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flashlab.course import exercises, lessons
+from flashlab.course.lessons import LESSONS
+
+ROOT = Path(__file__).resolve().parents[2]
+NUMBERED = re.compile(r"\blessons?\s+\d|\bL\d\d\b", re.IGNORECASE)
+
+
+def cells(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+
+
+def test_there_is_a_notebook_for_each_lesson_and_a_lesson_for_each_notebook():
+    assert [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))] == [*map(lessons.notebook, LESSONS)]
+
+
+def test_every_notebook_bears_its_number():
+    for lesson in LESSONS:
+        title = cells(ROOT / "notebooks" / lessons.notebook(lesson))[0]
+        assert title.startswith(f"# {lessons.number(lesson):02} · ")
+
+
+def test_the_readme_has_the_list():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows("notebooks/")
+
+
+def test_the_map_has_the_list():
+    text = "\n".join(cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])))
+    assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows()
+
+
+def test_every_exercise_module_belongs_to_a_lesson():
+    modules = {path.stem for path in Path(exercises.__file__).parent.glob("[!_]*.py")}
+    assert modules <= {lesson.name for lesson in LESSONS}
+
+
+def test_lessons_are_named_once_and_parts_are_not_torn_apart():
+    names, parts = [lesson.name for lesson in LESSONS], [lesson.part for lesson in LESSONS]
+    assert len(set(names)) == len(names)
+    assert len(set(parts)) == 1 + sum(a != b for a, b in zip(parts, parts[1:], strict=False))
+
+
+def test_what_runs_where_is_said_in_numbers():
+    """The doctor's sentences: first the lessons for every machine, last those for one kind of GPU."""
+    order = [("numpy", "triton", "hopper").index(lesson.needs) for lesson in LESSONS]
+    assert order == sorted(order)
+    assert lessons.runs("numpy").startswith("lessons 00 to ")
+
+
+CODE = [path for wing in ("flashlab", "figures") for path in sorted((ROOT / wing).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_code_names_lessons_and_never_numbers_them(path):
+    """So that a lesson can be inserted. ``lessons.runs`` and its like write numbers, from the list."""
+    text = path.read_text(encoding="utf-8")
+    if path.name == "lessons.py":
+        text = text.replace('"lessons 00 to 09" or "lesson 14"', "")
+    assert NUMBERED.findall(text) == []
