@@ -18,7 +18,9 @@ def cells(path):
 
 
 def test_there_is_a_notebook_for_each_lesson_and_a_lesson_for_each_notebook():
-    assert [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))] == [*map(lessons.notebook, LESSONS)]
+    assert [path.name for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))] == [
+        *map(lessons.notebook, LESSONS)
+    ]
 
 
 def test_every_notebook_bears_its_number():
