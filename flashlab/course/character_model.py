@@ -1,5 +1,9 @@
-"""A character model small enough to train while one watches, on *Alice*. How it attends is an argument."""
+"""A character model that trains on *Alice* in seconds. How it attends is an argument.
 
+An attention is a function (Q, K, V, *, causal) -> O on [B, H, N, d], such as ``flash_attention`` or ``plain.dense``.
+"""
+
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,15 +13,18 @@ from torch import nn
 
 from flashlab.course import data
 from flashlab.kernels import DEVICE
+from flashlab.machine.timing import bar
 from flashlab.models.modules import FlashAttention
 
-CONTEXT = 128  # characters that it reads at once, at most
+CONTEXT = 128  # the most characters that it reads at once
+
+Attention = Callable[..., torch.Tensor]
 
 
 class Block(nn.Module):
-    """Positions look at each other, then each thinks for itself; both are added to what was there."""
+    """Positions look at each other, then each thinks for itself; both results are added to the input."""
 
-    def __init__(self, d_model, num_heads, attention):
+    def __init__(self, d_model: int, num_heads: int, attention: Attention):
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
         self.attend = FlashAttention(d_model, num_heads, causal=True, attention=attention)
@@ -25,50 +32,57 @@ class Block(nn.Module):
             nn.LayerNorm(d_model), nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
         )
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attend(self.norm(x))  # [B, N, d_model]
-        return x + self.think(x)
+        return x + self.think(x)  # [B, N, d_model]
 
 
 class CharacterModel(nn.Module):
-    """Scores [B, N, alphabet] for the character that follows each of tokens [B, N], N <= CONTEXT.
+    """Scores [B, N, alphabet] of the character that follows each of tokens [B, N], N <= CONTEXT.
 
-    alphabet: number of different characters. attention: a function (Q, K, V, *, causal) -> O on [B, H, N, d].
+    alphabet: number of different characters.
     """
 
-    def __init__(self, alphabet, attention, *, d_model=32, num_heads=2, blocks=2):
+    def __init__(self, alphabet: int, attention: Attention, *, d_model: int = 32, num_heads: int = 2, blocks: int = 2):
         super().__init__()
         self.character = nn.Embedding(alphabet, d_model)
         self.position = nn.Embedding(CONTEXT, d_model)
         self.blocks = nn.Sequential(*(Block(d_model, num_heads, attention) for _ in range(blocks)))
         self.read_out = nn.Sequential(nn.LayerNorm(d_model), nn.Linear(d_model, alphabet))
 
-    def embed(self, tokens):
-        """What the first block is given: [B, N, d_model]."""
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the input of the first block, [B, N, d_model]."""
         return self.character(tokens) + self.position.weight[: tokens.shape[-1]]
 
-    def forward(self, tokens):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.read_out(self.blocks(self.embed(tokens)))
 
 
 class Training(NamedTuple):
-    """A model, trained, and what its loss was before each step, in nats a character."""
+    """A trained model, and its loss before each step, in nats per character."""
 
     model: CharacterModel
     losses: np.ndarray  # [steps] float64
 
 
-def text():
-    """The text as (tokens, alphabet): numbers [86889] int64, and the characters that they stand for [67], sorted."""
+def text() -> tuple[torch.Tensor, np.ndarray]:
+    """Return the text as numbers [86889] int64, and the characters that they number [67], sorted."""
     characters = list(data.text())
     alphabet, tokens = np.unique(characters, return_inverse=True)
     return torch.from_numpy(tokens), alphabet
 
 
-def train(attention, *, steps=24, seed=0, dtype=torch.float32, name=None) -> Training:
-    """Train a fresh model, one stretch of text a step. The seed decides on the first weights and on the stretches.
+def train(
+    attention: Attention,
+    *,
+    steps: int = 24,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    name: str | None = None,
+) -> Training:
+    """Train a fresh model on one stretch of text per step. The seed decides the first weights and the stretches.
 
-    name: what its progress bar is called; there is none if None.
+    name: the title of the progress bar; there is none if None.
     """
     tokens, alphabet = text()
     with torch.random.fork_rng(devices=[]):
@@ -77,7 +91,7 @@ def train(attention, *, steps=24, seed=0, dtype=torch.float32, name=None) -> Tra
         starts = torch.randint(len(tokens) - CONTEXT, (steps,)).tolist()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses, threads = [], torch.get_num_threads()
-    torch.set_num_threads(1)  # sums are then split alike on every machine, and tensors so small are no slower for it
+    torch.set_num_threads(1)  # every machine then splits sums alike, and with tensors this small it is no slower
     try:
         for start in starts:
             stretch = tokens[start : start + CONTEXT + 1].to(DEVICE)  # [N + 1]
@@ -87,9 +101,9 @@ def train(attention, *, steps=24, seed=0, dtype=torch.float32, name=None) -> Tra
             optimizer.step()
             losses.append(loss.item())
             if name is not None:
-                done = 20 * len(losses) // steps * "█"
                 end = "\n" if len(losses) == steps else ""
-                print(f"\r{name:16}{done:░<20} step {len(losses)} of {steps}, loss {loss:.2f}", end=end, flush=True)
+                share = bar(len(losses), steps)
+                print(f"\r{name:16}{share} step {len(losses)} of {steps}, loss {loss:.2f}", end=end, flush=True)
     finally:
         torch.set_num_threads(threads)
     return Training(model, np.array(losses))

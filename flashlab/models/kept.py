@@ -1,16 +1,17 @@
-"""What autograd keeps between the forward and the backward pass, counted; and how long a text leaves room for it."""
+"""The memory that autograd keeps between the forward and the backward pass, counted; and the longest text that fits."""
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 
 
-def saved(function, *inputs, **options) -> Counter:
-    """Bytes that autograd keeps for the backward pass of ``function(*inputs, **options)``, by shape.
+def saved(function: Callable, *inputs, **options) -> Counter:
+    """Return the bytes that autograd keeps for the backward pass of ``function(*inputs, **options)``, by shape.
 
     A piece of memory counts once, however many views of it are kept, under the shape in which it is first met. Inputs
-    that are kept are counted too: somebody has to.
+    that are kept are counted too.
     """
     kept = {}  # address -> tensor; held, so that no address is given out twice
 
@@ -26,16 +27,19 @@ def saved(function, *inputs, **options) -> Counter:
     return sizes
 
 
-def dense_bytes(N, *, d, heads, itemsize) -> int:
-    """What ``plain.dense`` keeps: Q, K, V and P of each head, and one causal mask for all."""
+def dense_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
+    """Return the bytes that ``plain.dense`` keeps: Q, K, V and P of each head, and one causal mask for all."""
     return heads * (3 * N * d + N * N) * itemsize + N * N
 
 
-def flash_bytes(N, *, d, heads, itemsize) -> int:
-    """What ``flash_attention`` keeps: Q, K, V and O of each head, and lse in float32. d: a multiple of 16 bytes."""
+def flash_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
+    """Return the bytes that ``flash_attention`` keeps: Q, K, V and O of each head, and lse in float32.
+
+    A row of d numbers must be a multiple of 16 bytes: shorter ones are padded.
+    """
     return heads * (4 * N * d * itemsize + 4 * N)
 
 
-def longest(room, nbytes, **sizes) -> int:
-    """The largest N with ``nbytes(N, **sizes) <= room``, for one of the two functions above; at most 2^30."""
-    return bisect_right(range(1, 2**30), room, key=lambda N: nbytes(N, **sizes))
+def longest(room: int, nbytes: Callable[..., int], **sizes) -> int:
+    """Return the largest N, at most 2^30, with ``nbytes(N, **sizes) <= room``, for one of the two functions above."""
+    return bisect_right(range(1, 2**30 + 1), room, key=lambda N: nbytes(N, **sizes))

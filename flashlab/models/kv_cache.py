@@ -1,4 +1,4 @@
-"""Writing one token after another: keys and values of the past wait in a cache, and only queries of the new are asked.
+"""Writing one token after another: the keys and values of the past wait in a cache, and only the new tokens ask.
 
 The lesson on decoding will make it fast. Here it is made right.
 """
@@ -11,23 +11,24 @@ from flashlab.kernels import flash_attention
 
 
 class Step(NamedTuple):
-    """Outputs of the new tokens, and the cache with them in it."""
+    """Outputs of the new tokens, and the cache with the new tokens in it."""
 
     O: torch.Tensor  # [B, H, n, d]
     K: torch.Tensor  # [B, Hk, N + n, d]
     V: torch.Tensor  # [B, Hk, N + n, d]
 
 
-def step(Q, K, V, past_K, past_V) -> Step:
-    """Attention of n new tokens, Q [B, H, n, d] and K, V [B, Hk, n, d], to N past ones [B, Hk, N, d] and to each other.
+def step(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, past_K: torch.Tensor, past_V: torch.Tensor) -> Step:
+    """Compute attention of n new tokens to N past ones and to each other.
 
-    Causal: a new token sees all of the past, itself, and what is new before it.
+    Q: [B, H, n, d], K, V: [B, Hk, n, d], of the new tokens; past_K, past_V: [B, Hk, N, d], the cache; N may be 0.
+    Causal: a new token sees all of the past, itself, and the new tokens before it.
     """
     K = torch.cat([past_K, K], 2)  # [B, Hk, N + n, d]
     V = torch.cat([past_V, V], 2)  # [B, Hk, N + n, d]
     return Step(flash_attention(Q, K, V, causal=True), K, V)
 
 
-def nbytes(N, *, layers, kv_heads, d, itemsize=2) -> int:
-    """What the cache of one text of N tokens takes: a key and a value for each token, head and layer."""
+def nbytes(N: int, *, layers: int, kv_heads: int, d: int, itemsize: int = 2) -> int:
+    """Return the bytes of the cache of one text of N tokens: a key and a value for each token, head and layer."""
     return 2 * N * layers * kv_heads * d * itemsize

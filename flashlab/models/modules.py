@@ -1,8 +1,9 @@
-"""Attention where models expect it: torch's function, a module, and an implementation for Hugging Face transformers.
+"""Attention where models expect it: torch's function and a module, both with ``flash_attention`` inside.
 
-All three call ``flashlab.kernels.flash_attention``. What its kernels cannot do (masks other than causal, dropout) is
-refused in a sentence, never computed in some slower way.
+What its kernels cannot do (masks other than causal, dropout) is refused, never computed in some slower way.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -11,9 +12,16 @@ from flashlab.kernels import flash_attention
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
-    """``torch.nn.functional.scaled_dot_product_attention``, with its signature and meaning.
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Compute what ``torch.nn.functional.scaled_dot_product_attention`` does, with its signature.
 
     Args:
         query: [..., H, Nq, d]; key: [..., Hk, Nk, d]; value: [..., Hk, Nk, dv], of float16, bfloat16 or float32.
@@ -29,16 +37,16 @@ def scaled_dot_product_attention(
 
     Raises:
         NotImplementedError: attn_mask or dropout_p is given.
-        TypeError, ValueError: dtypes, devices or shapes that do not match.
+        TypeError, ValueError, RuntimeError: inputs that are no dense tensors, or dtypes, devices or shapes that do not
+            match.
     """
     if attn_mask is not None:
-        raise NotImplementedError(
-            "attn_mask is not supported: these kernels know the causal mask only (is_causal=True)"
-        )
+        raise NotImplementedError("attn_mask is not supported: the only mask is the causal one (is_causal=True)")
     if dropout_p != 0:
         raise NotImplementedError(f"dropout is not supported: expected dropout_p=0, got {dropout_p}")
-    if min(query.dim(), key.dim(), value.dim()) < 2:
-        raise ValueError("query, key and value must have at least the dimensions [N, d]")
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, got {is_causal!r:.40}")
+    _check(query, key, value)
     query, key, value, batch = _with_four_dimensions(query, key, value, enable_gqa)
     Nq, Nk = query.shape[2], key.shape[2]
     if is_causal and Nq != Nk:  # only the square from the upper left corner is causal: keys beyond it are never seen
@@ -51,8 +59,21 @@ def scaled_dot_product_attention(
     return O.reshape(*batch, *O.shape[-2:])
 
 
+def _check(query, key, value):
+    """Refuse what the slices and views below would hide from the checks of ``flash_attention``."""
+    for name, x in {"query": query, "key": key, "value": value}.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
+        if x.is_nested or x.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
+        if x.dim() < 2:
+            raise ValueError(f"{name} must have at least the dimensions [N, d], got shape {list(x.shape)}")
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"key and value must have one length, got {key.shape[-2]} and {value.shape[-2]}")
+
+
 def _with_four_dimensions(query, key, value, enable_gqa):
-    """The tensors as [B, H, N, d], and the dimensions of the result before its last two."""
+    """Return the tensors as [B, H, N, d], and the dimensions of the result before its last two."""
     tensors, own = (query, key, value), 3 if enable_gqa else 2  # the last dimensions, which do not broadcast
     if min(tensor.dim() for tensor in tensors) < own:
         raise ValueError("with enable_gqa, query, key and value must have at least the dimensions [H, N, d]")
@@ -70,27 +91,38 @@ class FlashAttention(nn.Module):
     Args:
         d_model: width of the input and the output; each head has d_model / num_heads of it.
         num_heads: query heads.
-        num_kv_heads: key/value heads, a divisor of num_heads, which share them out; num_heads if None.
+        num_kv_heads: key/value heads, a divisor of num_heads, which the query heads share; num_heads if None.
         causal: position i sees positions up to i.
         bias: whether the projections have one.
-        attention: the function (Q, K, V, *, causal) -> O on [B, H, N, d] that is used, to try another one in its place.
+        attention: the function (Q, K, V, *, causal) -> O on [B, H, N, d] that attends; another one may take its place.
         device, dtype: of the parameters.
 
     Raises:
-        ValueError: head counts that do not divide.
+        ValueError: sizes that are no whole numbers from 1 on, or that do not divide.
     """
 
     def __init__(
-        self, d_model, num_heads, num_kv_heads=None, *, causal=False, bias=False, attention=flash_attention,
-        device=None, dtype=None,
-    ):  # fmt: skip
+        self,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        *,
+        causal: bool = False,
+        bias: bool = False,
+        attention: Callable[..., torch.Tensor] = flash_attention,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
+        found = ", ".join(f"{name}={size!r}" for name, size in sizes.items())
+        if not all(isinstance(size, int) and size >= 1 for size in sizes.values()):
+            raise ValueError(f"sizes must be whole numbers of at least 1, got {found}")
         if d_model % num_heads or num_heads % num_kv_heads:
-            raise ValueError(
-                "num_heads must divide d_model and be a multiple of num_kv_heads, "
-                f"got d_model={d_model}, num_heads={num_heads}, num_kv_heads={num_kv_heads}"
-            )
+            raise ValueError(f"num_heads must divide d_model and be a multiple of num_kv_heads, got {found}")
+        if not isinstance(causal, bool):
+            raise TypeError(f"causal must be True or False, got {causal!r:.40}")
         self.num_heads, self.num_kv_heads, self.causal, self.attention = num_heads, num_kv_heads, causal, attention
         d = d_model // num_heads
         options = {"bias": bias, "device": device, "dtype": dtype}
@@ -99,61 +131,12 @@ class FlashAttention(nn.Module):
         self.v_proj = nn.Linear(d_model, num_kv_heads * d, **options)
         self.o_proj = nn.Linear(num_heads * d, d_model, **options)
 
-    def forward(self, x):
-        """x: [B, N, d_model]. Returns the same shape."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend within each of B texts: x [B, N, d_model], and the result has the same shape."""
+        if x.dim() != 3 or x.shape[2] != self.q_proj.in_features:
+            raise ValueError(f"x must have the dimensions [B, N, {self.q_proj.in_features}], got {list(x.shape)}")
         Q = self.q_proj(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, N, d]
         K = self.k_proj(x).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)  # [B, Hk, N, d]
         V = self.v_proj(x).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)  # [B, Hk, N, d]
         O = self.attention(Q, K, V, causal=self.causal)  # [B, H, N, d]
         return self.o_proj(O.transpose(1, 2).flatten(2))
-
-
-def register_with_transformers(name="lab_attention"):
-    """Make ``attn_implementation=name`` mean these kernels, in models of Hugging Face transformers.
-
-    Causal models and full attention work, caches that grow included. Padding, packed or sliding-window masks, static
-    caches, dropout in training and additions to the scores raise NotImplementedError as they are met. The name must
-    not contain "flash": transformers takes such names for packages of its own.
-    """
-    if "flash" in name:
-        raise ValueError(f'transformers keeps names with "flash" in them to itself: choose another one than {name!r}')
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
-        raise ImportError("Hugging Face transformers is not installed: pip install transformers") from error
-    AttentionInterface.register(name, _attention_of_transformers)
-    AttentionMaskInterface.register(name, _mask_of_transformers)
-
-
-def _attention_of_transformers(
-    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **options
-):
-    """What a model calls: query [B, H, Nq, d], key, value [B, Hk, Nk, d]. Returns ([B, Nq, H, d], no weights)."""
-    refused = [
-        o for o in ("softcap", "s_aux", "position_bias", "output_attentions") if options.get(o) not in (None, False)
-    ]
-    if attention_mask is not None or dropout or refused:
-        found = ["an attention mask"] * (attention_mask is not None) + [f"dropout={dropout}"] * bool(dropout) + refused
-        raise NotImplementedError(f"flashlab's attention knows the causal mask only, but was given {', '.join(found)}")
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    # With a cache the queries are the last positions: the causal mask aligned at the lower right is the right one.
-    O = flash_attention(query, key, value, causal=causal, scale=scaling)  # [B, H, Nq, d]
-    return O.transpose(1, 2).contiguous(), None
-
-
-def _mask_of_transformers(
-    *, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None, **_
-):
-    """What transformers calls before the layers, to build a mask: None is built, and what would need one is refused."""
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
-
-    if mask_function not in (None, causal_mask_function, bidirectional_mask_function):
-        raise NotImplementedError("flashlab's attention knows causal and full masks: not packed or sliding-window ones")
-    if attention_mask is not None and not attention_mask.all():
-        raise NotImplementedError("flashlab's attention knows no padding: give sequences of one length")
-    if mask_function is not bidirectional_mask_function and q_offset + q_length != kv_offset + kv_length:
-        raise NotImplementedError(
-            "flashlab's attention takes the queries to be the last positions, but "
-            f"{q_length} queries from {q_offset} on meet keys {kv_offset} to {kv_offset + kv_length - 1}: "
-            "is the cache a static one?"
-        )

@@ -1,16 +1,21 @@
-"""Attentions of torch's own operations, to be put in the place of ``flash_attention`` and compared with it.
+"""Attention in torch's own operations, to compare with ``flash_attention`` or to put in its place.
 
-All take Q [B, H, Nq, d], K [B, H, Nk, d], V [B, H, Nk, dv] and ``causal``, and return O [B, H, Nq, dv].
+``dense`` and its variants take Q [B, H, Nq, d], K [B, H, Nk, d], V [B, H, Nk, dv] and ``causal``, and return
+O [B, H, Nq, dv]. ``tiled`` takes one head.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
+Tensor = torch.Tensor
 
-def dense(Q, K, V, *, causal, window=None):
-    """Attention from its definition: the N x N matrix is there, and autograd keeps it for the backward pass.
 
-    causal: query i sees keys j <= i + Nk - Nq. window: and none that is so many places away or more.
+def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None = None) -> Tensor:
+    """Compute attention from its definition: the N x N matrix is there, and autograd keeps it for the backward pass.
+
+    causal: query i sees keys j <= i + Nk - Nq. window: if given, mask keys at distance ``window`` or more.
     Raises ValueError if causal and Nq > Nk: the first queries would see no key.
     """
     S = Q @ K.mT * Q.shape[-1] ** -0.5  # [B, H, Nq, Nk]
@@ -25,13 +30,19 @@ def dense(Q, K, V, *, causal, window=None):
     return S.masked_fill(~seen, -torch.inf).softmax(-1) @ V  # [B, H, Nq, dv]
 
 
-def windowed(w):
-    """``dense`` within a sliding window: a query sees keys less than w places away. Source: arXiv 2004.05150."""
-    return lambda Q, K, V, *, causal: dense(Q, K, V, causal=causal, window=w)
+def windowed(W: int) -> Callable[..., Tensor]:
+    """Return ``dense`` within a sliding window of W keys, of which the query's own key is one.
+
+    Causal: a query sees its own key and the W - 1 keys before it, as in Hugging Face's models with a sliding window.
+    Otherwise it sees W - 1 keys on either side. Raises ValueError if W < 1. Source: arXiv 2004.05150.
+    """
+    if W < 1:
+        raise ValueError(f"a window holds at least the query's own key, got W = {W}")
+    return lambda Q, K, V, *, causal: dense(Q, K, V, causal=causal, window=W)
 
 
-def reordered(seed):
-    """``dense`` with the d products of each score added up in another order: the same sums, rounded differently."""
+def reordered(seed: int) -> Callable[..., Tensor]:
+    """Return ``dense`` with the d products of each score added in another order: the same sums, rounded differently."""
     generator = np.random.default_rng(seed)
 
     def attention(Q, K, V, *, causal):
@@ -39,3 +50,50 @@ def reordered(seed):
         return dense(Q[..., order], K[..., order], V, causal=causal)
 
     return attention
+
+
+def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = False) -> tuple[Tensor, Tensor]:
+    """Compute attention of one head tile by tile: the loop of FlashAttention-2, without an N x N matrix.
+
+    Args:
+        Q: [Nq, d], K: [Nk, d], V: [Nk, dv]. Br, Bc: rows and columns of a tile of scores.
+        causal: query i sees keys j <= i + Nk - Nq.
+
+    Returns:
+        O [Nq, dv] in the dtype of Q, and lse [Nq], the natural logarithm of the sum of exponentials of each row, in
+        float32 or better. A row that sees no key has O = 0 and lse = -inf.
+
+    Source: FlashAttention-2, Algorithm 1.
+    """
+    (Nq, d), (Nk, dv) = Q.shape, V.shape
+    wide = torch.promote_types(Q.dtype, torch.float32)
+    O, lse = Q.new_empty(Nq, dv), Q.new_empty(Nq, dtype=wide)  # [Nq, dv], [Nq]
+    for i in range(0, Nq, Br):
+        Q_i = Q[i : i + Br].to(wide)  # [Br, d]
+        rows = torch.arange(i, i + len(Q_i), device=Q.device)  # [Br]
+        m_i, l_i, O_i = Q_i.new_full((len(Q_i),), -torch.inf), Q_i.new_zeros(len(Q_i)), Q_i.new_zeros(len(Q_i), dv)
+        for j in range(0, min(i + Br + Nk - Nq, Nk) if causal else Nk, Bc):
+            K_j, V_j = K[j : j + Bc].to(wide), V[j : j + Bc].to(wide)  # [Bc, d], [Bc, dv]
+            S_ij = Q_i @ K_j.T * d**-0.5  # [Br, Bc]
+            if causal:
+                cols = torch.arange(j, j + len(K_j), device=Q.device)  # [Bc]
+                S_ij = S_ij.masked_fill(cols > rows[:, None] + Nk - Nq, -torch.inf)
+            m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j)
+        l_safe = torch.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key
+        O[i : i + Br] = O_i / l_safe[:, None]
+        lse[i : i + Br] = torch.where(l_i == 0, -torch.inf, m_i + torch.log(l_safe))
+    return O, lse
+
+
+def update(m_i: Tensor, l_i: Tensor, O_i: Tensor, S_ij: Tensor, V_j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv]. Masked scores are -inf.
+
+    m_i, l_i: [Br], O_i: [Br, dv], of the keys so far. Returns the same three, of the tile's keys too.
+    """
+    m_new = torch.maximum(m_i, S_ij.amax(-1))  # [Br]
+    m_safe = torch.where(m_new == -torch.inf, 0, m_new)  # [Br]      a row that has met no key yet
+    alpha = torch.exp(m_i - m_safe)  # [Br]
+    P_ij = torch.exp(S_ij - m_safe[:, None])  # [Br, Bc]
+    l_i = alpha * l_i + P_ij.sum(-1)  # [Br]
+    O_i = alpha[:, None] * O_i + P_ij @ V_j  # [Br, dv]
+    return m_new, l_i, O_i

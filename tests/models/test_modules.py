@@ -1,5 +1,6 @@
-"""The drop-ins mean what torch and transformers mean by them, and refuse in a sentence what they cannot do."""
+"""The drop-in means what torch means by it, the module equals a dense one, and both refuse what they cannot do."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -89,12 +90,58 @@ def test_sdpa_refuses_what_it_cannot_do(options, said):
         modules.scaled_dot_product_attention(x, x, x, **options)
 
 
-def test_sdpa_refuses_vectors():
-    x = randn(9)
-    with pytest.raises(ValueError, match="at least the dimensions \\[N, d\\]"):
-        modules.scaled_dot_product_attention(x, x, x)
-    with pytest.raises(ValueError, match="at least the dimensions \\[H, N, d\\]"):
-        modules.scaled_dot_product_attention(x[None], x[None], x[None], enable_gqa=True)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("Nk, Nv", [(5, 4), (4, 5), (2, 9)])
+def test_sdpa_refuses_keys_and_values_of_different_lengths(Nk, Nv, is_causal):
+    with pytest.raises(ValueError, match=f"key and value must have one length, got {Nk} and {Nv}"):
+        modules.scaled_dot_product_attention(
+            randn(*(1, 1, 2, 8)), randn(*(1, 1, Nk, 8)), randn(*(1, 1, Nv, 8)), is_causal=is_causal
+        )
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize(
+    "odd, error, said",
+    [
+        (None, TypeError, "must be a torch tensor, got NoneType"),
+        ([[1.0]], TypeError, "must be a torch tensor, got list"),
+        (np.ones((1, 1, 4, 8), np.float32), TypeError, "must be a torch tensor, got ndarray"),
+        (torch.ones(9), ValueError, r"must have at least the dimensions \[N, d\], got shape \[9\]"),
+        (torch.eye(8).to_sparse(), TypeError, "must be a dense tensor, got torch.sparse_coo"),
+        (
+            torch.nested.nested_tensor([torch.ones(2, 8)], layout=torch.jagged),
+            TypeError,
+            "must be a dense tensor, got a nested one",
+        ),
+    ],
+    ids=["None", "list", "numpy", "vector", "sparse", "nested"],
+)
+def test_sdpa_refuses_what_is_no_dense_tensor_of_rows(name, odd, error, said):
+    x = dict.fromkeys(("query", "key", "value"), randn(*(1, 1, 4, 8)))
+    with pytest.raises(error, match=f"{name} {said}"):
+        modules.scaled_dot_product_attention(**(x | {name: odd}))
+
+
+@pytest.mark.parametrize("is_causal", ["False", 1, None])
+@pytest.mark.parametrize("Nk", [4, 5])
+def test_sdpa_refuses_a_causal_that_is_no_bool(is_causal, Nk):
+    q, k = randn(*(1, 1, 4, 8)), randn(*(1, 1, Nk, 8))
+    with pytest.raises(TypeError, match=f"is_causal must be True or False, got {is_causal!r}"):
+        modules.scaled_dot_product_attention(q, k, k, is_causal=is_causal)
+
+
+def test_sdpa_wants_heads_where_they_are_grouped():
+    x = randn(*(9, 16))
+    with pytest.raises(ValueError, match=r"at least the dimensions \[H, N, d\]"):
+        modules.scaled_dot_product_attention(x, x, x, enable_gqa=True)
+
+
+@pytest.mark.parametrize("Nq, Nk", [(0, 5), (5, 0), (0, 0)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sdpa_of_nothing_is_nothing_or_zero(Nq, Nk, is_causal):
+    k = randn(*(1, 2, Nk, 16))
+    O = modules.scaled_dot_product_attention(randn(*(1, 2, Nq, 16)), k, k, is_causal=is_causal)
+    assert O.shape == (1, 2, Nq, 16) and (O == 0).all()
 
 
 def dense(Q, K, V, *, causal):
@@ -128,73 +175,27 @@ def test_module_has_a_narrower_projection_for_shared_heads():
     }
 
 
-@pytest.mark.parametrize("heads", [(5, None), (4, 3)])
-def test_module_refuses_heads_that_do_not_divide(heads):
+@pytest.mark.parametrize("sizes", [(64, 5), (64, 4, 3)], ids=str)
+def test_module_refuses_heads_that_do_not_divide(sizes):
     with pytest.raises(
         ValueError, match="num_heads must divide d_model and be a multiple of num_kv_heads, got d_model=64"
     ):
-        modules.FlashAttention(64, *heads)
+        modules.FlashAttention(*sizes)
 
 
-# transformers
+@pytest.mark.parametrize("sizes", [(0, 1), (64, 0), (64, -4), (64, 4, 0), (64, 4, -2), (64.0, 4), (64, "4")], ids=str)
+def test_module_refuses_sizes_that_are_no_whole_numbers_from_one_on(sizes):
+    with pytest.raises(ValueError, match="sizes must be whole numbers of at least 1, got d_model="):
+        modules.FlashAttention(*sizes)
 
 
-@pytest.fixture
-def llama():
-    transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
-    modules.register_with_transformers()
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 64}
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    no_end = {"bos_token_id": None, "eos_token_id": None}
-    config = transformers.LlamaConfig(**sizes, **heads, **no_end, initializer_range=0.5)
-    return transformers.LlamaForCausalLM(config).to(DEVICE).eval()
+def test_module_refuses_a_causal_that_is_no_bool():
+    with pytest.raises(TypeError, match="causal must be True or False, got 'False'"):
+        modules.FlashAttention(64, 4, causal="False")
 
 
-def tokens(*shape):
-    return torch.randint(97, shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-
-
-def test_a_model_of_transformers_writes_the_same_tokens(llama):
-    written = {}
-    for implementation in ("eager", "lab_attention"):
-        llama.set_attn_implementation(implementation)
-        written[implementation] = llama.generate(tokens(2, 11), max_new_tokens=8, do_sample=False, pad_token_id=0)
-    assert torch.equal(written["eager"], written["lab_attention"])
-    assert len(written["eager"][0].unique()) > 10  # and they are not all one token
-
-
-def test_a_model_of_transformers_reads_its_prompt_in_parts(llama):
-    from transformers import DynamicCache
-
-    llama.set_attn_implementation("eager")
-    whole = llama(tokens(1, 11)).logits
-    llama.set_attn_implementation("lab_attention")
-    cache = DynamicCache(config=llama.config)
-    parts = [llama(part, past_key_values=cache).logits for part in tokens(1, 11).split(6, 1)]
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])}, "knows no padding"),
-        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]]), "use_cache": False}, "not packed"),
-        ({"output_attentions": True}, "was given output_attentions"),
-    ],
-)
-def test_a_model_of_transformers_is_refused_what_needs_a_mask_or_the_weights(llama, options, said):
-    llama.set_attn_implementation("lab_attention")
-    with pytest.raises(NotImplementedError, match=said):
-        llama(tokens(1, 6), **{name: o.to(DEVICE) if torch.is_tensor(o) else o for name, o in options.items()})
-
-
-def test_a_static_cache_is_refused(llama):
-    llama.set_attn_implementation("lab_attention")
-    with pytest.raises(NotImplementedError, match="is the cache a static one"):
-        llama.generate(tokens(1, 6), max_new_tokens=2, cache_implementation="static", pad_token_id=0)
-
-
-def test_names_that_transformers_keeps_to_itself_are_refused():
-    with pytest.raises(ValueError, match="choose another one than 'flashlab'"):
-        modules.register_with_transformers("flashlab")
+@pytest.mark.parametrize("shape", [(64,), (5, 64), (2, 5, 63), (1, 2, 5, 64)], ids=str)
+def test_module_refuses_an_input_of_other_dimensions(shape):
+    module = modules.FlashAttention(64, 4, device=DEVICE)
+    with pytest.raises(ValueError, match=r"x must have the dimensions \[B, N, 64\], got"):
+        module(randn(*shape))

@@ -12,6 +12,7 @@ from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import schedule
 from flashlab.machine import sm
 from flashlab.machine.memory import Memory
+from flashlab.models import plain
 from flashlab.reference import dropout, masks, pipeline, recomputation, safe_softmax, tiling
 from flashlab.reference.attention import attention, attention_backward
 from tests.tools import hopper_scores
@@ -96,6 +97,14 @@ def _hold(case, ours, theirs, true, roundings=4):
 def tiled_forward():
     for order in ("fa1_forward", "fa2_forward"):
         forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, mask=mask_if(causal)), 4)
+
+
+def torch_forward():
+    def run(Q, K, V, causal):
+        O, lse = plain.tiled(*(torch.from_numpy(x) for x in (Q, K, V)), 4, 4, causal=causal)
+        return O.numpy(), lse.numpy()
+
+    forward(run, 4)
 
 
 def masked_forward():

@@ -6,6 +6,7 @@ from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import parts, schedule
 from flashlab.kernels.portable import backward, forward
 from flashlab.machine import sm
+from flashlab.models import plain
 from flashlab.reference import dropout, masks, online_softmax, pipeline, recomputation, tiling
 from tests.mutants import acceptance
 
@@ -42,6 +43,21 @@ MUTANTS = [
         ("0 / 0 in a row that sees no key", "finish", "np.where(state.l == 0, 1, state.l)", "state.l"),
         ("O accumulated in half precision", "update", "O_i = alpha[:, None] * O_i + P_ij @ V_j", "O_i = (alpha[:, None] * O_i + P_ij @ V_j).astype(np.float16).astype(O_i.dtype)"),
         ("l accumulated in half precision", "update", "l_i = alpha * l_i + P_ij.sum(-1)", "l_i = (alpha * l_i + P_ij.sum(-1)).astype(np.float16).astype(l_i.dtype)"),
+    ),
+    *_of(plain, acceptance.torch_forward,
+        ("no rescale of l", "update", "alpha * l_i +", "l_i +"),
+        ("no rescale of O", "update", "alpha[:, None] * O_i +", "O_i +"),
+        ("rescale by the inverse", "update", "torch.exp(m_i - m_safe)", "torch.exp(torch.where(m_i == -torch.inf, -torch.inf, m_safe - m_i))"),
+        ("maximum of the tile only", "update", "torch.maximum(m_i, S_ij.amax(-1))", "S_ij.amax(-1)"),
+        ("no maximum subtracted", "update", "S_ij - m_safe[:, None]", "S_ij"),
+        ("−∞ unguarded", "update", "torch.where(m_new == -torch.inf, 0, m_new)", "m_new"),
+        ("m starts at 0", "tiled", "Q_i.new_full((len(Q_i),), -torch.inf)", "Q_i.new_zeros(len(Q_i))"),
+        ("output not divided by l", "tiled", "O_i / l_safe[:, None]", "O_i"),
+        ("the last tile of keys is dropped", "tiled", "if causal else Nk, Bc)", "if causal else Nk - Bc, Bc)"),
+        ("mask off by one", "tiled", "cols > rows[:, None] + Nk - Nq", "cols >= rows[:, None] + Nk - Nq"),
+        ("mask aligned at the upper left", "tiled", "cols > rows[:, None] + Nk - Nq", "cols > rows[:, None]"),
+        ("the loop ends a tile too early where it is causal", "tiled", "min(i + Br + Nk - Nq, Nk)", "min(i + Nk - Nq, Nk)"),
+        ("scale left out", "tiled", "K_j.T * d**-0.5", "K_j.T"),
     ),
     *_of(tiling, acceptance.tiled_forward,
         ("last tile dropped", "tiles", "range(0, N, B)", "range(0, N - N % B or N, B)"),

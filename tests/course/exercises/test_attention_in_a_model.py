@@ -87,4 +87,4 @@ def test_answers_are_what_the_course_counts():
 
 def test_a_solution_that_is_a_method_is_shown_at_the_margin(capsys):
     solution("attention_in_a_model.forward", sure=True)
-    assert capsys.readouterr().out.lstrip().startswith("def forward(self, x):\n    ")
+    assert capsys.readouterr().out.lstrip().startswith("def forward(self, x: torch.Tensor)")
