@@ -2,7 +2,7 @@
 
 Each kernel loads its operands, computes, and stores its result; the next kernel cannot see what was in fast memory and
 loads it again. Rows pass in bands of Br, so fast memory holds one band and at most one thin matrix, and every operand
-crosses once: no real kernel moves less. ``passes`` is the same bill as a closed form.
+crosses once: no kernel without a cache moves less. ``passes`` is the same bill as a closed form.
 
 Source: FlashAttention, Algorithms 0 and 3; mask and dropout as in its Algorithms 2 and 4. As in the frameworks of its
 time, the scale is folded into the product, the mask makes a new matrix, and dropout leaves one byte an element.

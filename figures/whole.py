@@ -1,0 +1,101 @@
+"""The whole algorithm in one still picture: a promise at the beginning of the course, a map at its end.
+
+It kills the belief that the N x N matrix must exist somewhere: it is dotted, and only one tile of it is ever there.
+"""
+
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from figures import style
+from figures.charts import Chart
+
+SIZE = (9.2, 4.9)  # inches
+TILES = 4  # to a side
+AT = (1, 2)  # the tile that is drawn: i, j
+SIDE, THIN, GAP = 2.16, 0.5, 0.3  # of the square, across a thin matrix, and between them, in inches
+LEFT, TOP = 0.75, 4.0  # of the square
+STEPS = (
+    ("tiling", "load a tile of queries, $Q_i$; then, for every $j$:"),
+    ("tiling", "load the tiles $K_j$ and $V_j$"),
+    ("standard attention", "make one tile of scores, $S_{ij}$"),
+    ("safe softmax", "make it $P_{ij}$: subtract a maximum, take $e^s$"),
+    ("online softmax", "update $m$, $\\ell$ and $O_i$; forget the tile"),
+    ("online softmax", "at the end divide by $\\ell$; store $O_i$, once"),
+)
+
+
+def picture():
+    """Draw Q, K, V, O as thin matrices in slow memory, one tile of each in fast memory, and the six steps."""
+    fig = style.figure(*SIZE)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, SIZE[0]), ylim=(0, SIZE[1]))
+    ax.axis("off")
+    right, below = LEFT + SIDE + GAP, TOP - SIDE - GAP - THIN
+    _matrix(ax, "Q", style.Q, 0.12, TOP - SIDE, THIN, SIDE, AT[0])
+    _matrix(ax, "Kᵀ", style.K, LEFT, TOP + 0.12, SIDE, THIN, AT[1])
+    _matrix(ax, "Vᵀ", style.V, LEFT, below, SIDE, THIN, AT[1])
+    _matrix(ax, "O", style.O, right, TOP - SIDE, THIN, SIDE, AT[0])
+    _square(ax)
+    _words(ax)
+    return Chart(fig, words())
+
+
+def words():
+    """Say what the picture shows."""
+    steps = " ".join(f"{number}. {_plain(step)} ({lesson})." for number, (lesson, step) in enumerate(STEPS, start=1))
+    return f"One kernel: Q, K, V and O cross between slow and fast memory in tiles, S and P never do. {steps}"
+
+
+def _matrix(ax, name, color, x, y, width, height, at):
+    """A thin matrix in slow memory, cut into tiles, of which the one numbered ``at`` is in fast memory."""
+    ax.add_patch(Rectangle((x, y), width, height, fc=style.PAPER, ec=style.SLOW, lw=1.5))
+    upright = height > width
+    step = max(width, height) / TILES
+    for tile in range(TILES):
+        corner = (x, y + height - (tile + 1) * step) if upright else (x + tile * step, y)
+        sides = (width, step) if upright else (step, height)
+        ax.add_patch(Rectangle(corner, *sides, fc=color if tile == at else "none", ec=style.SLOW, lw=0.8))
+        if tile == at:
+            middle = (corner[0] + sides[0] / 2, corner[1] + sides[1] / 2)
+            label = f"${name[0]}_{'i' if upright else 'j'}$"
+            ax.text(*middle, label, ha="center", va="center", fontsize=12, color=style.PAPER)
+    place = {"x": x + width / 2, "y": y - 0.17} if upright else {"x": x - 0.22, "y": y + height / 2}
+    ax.text(*place.values(), name, ha="center", va="center", fontsize=12, fontweight="bold", color=style.INK)
+
+
+def _square(ax):
+    """The N x N matrix that is never there, but for one tile."""
+    step, (i, j) = SIDE / TILES, AT
+    ax.add_patch(Rectangle((LEFT, TOP - SIDE), SIDE, SIDE, fc="none", ec=style.STANDARD, lw=1, ls=":"))
+    tile = (LEFT + j * step, TOP - (i + 1) * step)
+    ax.add_patch(Rectangle(tile, step, step, fc=style.S, ec=style.P, lw=1.5))
+    ax.text(tile[0] + step / 2, tile[1] + step / 2, "$S_{ij}$", ha="center", va="center", fontsize=12, color=style.INK)
+    row = tile[1] + step / 2
+    for start, end in (((0.12 + THIN, row), (tile[0], row)), ((tile[0] + step, row), (LEFT + SIDE + GAP, row))):
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": style.FAST, "lw": 1.3})
+    column = tile[0] + step / 2
+    below = TOP - SIDE - GAP
+    for start, end in (((column, TOP + 0.12), (column, tile[1] + step)), ((column, below), (column, tile[1]))):
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": style.FAST, "lw": 1.3})
+    ax.text(LEFT + 0.1, TOP - SIDE + 0.12, "S and P: never\nin slow memory", fontsize=9, color=style.INK)
+
+
+def _words(ax):
+    """The steps beside the picture, with the lesson that builds each."""
+    x, y = LEFT + SIDE + GAP + THIN + 0.45, 4.45
+    ax.text(x, y, "One kernel, for each tile of queries:", fontsize=11, fontweight="bold", color=style.INK)
+    for number, (lesson, step) in enumerate(STEPS, start=1):
+        y -= 0.53
+        ax.text(x, y, f"{number}", fontsize=10, fontweight="bold", color=style.FAST)
+        ax.text(x + 0.25, y, step, fontsize=10, color=style.INK)
+        ax.text(x + 0.25, y - 0.2, lesson, fontsize=8.5, color=style.INK, fontstyle="italic")
+    box = {"boxstyle": "round,pad=0.05", "fc": "none", "ec": style.FAST, "lw": 1.3}
+    ax.add_patch(FancyBboxPatch((x, 0.3), 3.75, 0.42, **box))
+    held = "in fast memory: the filled tiles, $m$ and $\\ell$"
+    ax.text(x + 0.12, 0.51, held, fontsize=10, va="center", color=style.FAST)
+
+
+def _plain(text):
+    """Return a step without its mathematical setting."""
+    for sign in ("$", "{", "}"):
+        text = text.replace(sign, "")
+    return text.replace("\\ell", "ℓ")

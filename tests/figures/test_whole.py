@@ -1,0 +1,43 @@
+"""The picture of the whole algorithm: its tile is at the crossing, its words are legible and name the lessons."""
+
+from itertools import combinations
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+
+from figures import charts, whole
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The matplotlib figure of the picture, laid out."""
+    made = []
+    monkeypatch.setattr(whole, "Chart", lambda figure, words: made.append(figure) or charts.Chart(figure, words))
+    whole.picture()
+    FigureCanvasAgg(made[0]).draw()
+    return made[0]
+
+
+def test_the_tile_of_scores_is_in_the_row_of_its_queries_and_the_column_of_its_keys(drawn):
+    colors = {"Q": whole.style.Q, "K": whole.style.K, "S": whole.style.S}
+    found = {}
+    for patch in drawn.axes[0].patches:
+        for name, color in colors.items():
+            if patch.get_facecolor()[:3] == pytest.approx(to_rgb(color)):
+                found[name] = patch.get_bbox()
+    assert (found["S"].y0, found["S"].y1) == pytest.approx((found["Q"].y0, found["Q"].y1))
+    assert (found["S"].x0, found["S"].x1) == pytest.approx((found["K"].x0, found["K"].x1))
+
+
+def test_no_word_covers_another_or_leaves_the_picture(drawn):
+    boxes = [text.get_window_extent() for text in drawn.axes[0].texts if text.get_text()]
+    assert len(boxes) > 2 * len(whole.STEPS)
+    assert all(drawn.bbox.x0 <= box.x0 and box.x1 <= drawn.bbox.x1 for box in boxes)
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_the_words_have_all_steps_in_order():
+    words = repr(whole.picture())
+    places = [words.index(f"{number}. ") for number in range(1, len(whole.STEPS) + 1)]
+    assert places == sorted(places) and "S and P never do" in words and "$" not in words
