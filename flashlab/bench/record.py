@@ -43,7 +43,7 @@ def origin(module: str, argv: Sequence[str]) -> dict:
         "device": torch.cuda.get_device_name(),
         "driver": driver,
         "versions": {"python": platform.python_version()} | versions(PACKAGES) | libraries,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(["python", "-m", module, *argv]),
     }
 

@@ -1,9 +1,13 @@
-"""Runs notebooks and stores them in the one form in which they are committed: `make notebooks`.
+"""Run notebooks and store them in the one form in which they are committed: `make notebooks`.
 
 A change in the file is then a change in the lesson: cell ids are words, outputs carry no time, no path and no widget
 state, and a figure's output is its picture and its words (its live widget means nothing without a kernel).
+
+    python -m tests.tools.normalise notebooks/04_online_softmax.ipynb             run it, then store it
+    python -m tests.tools.normalise --stored notebooks/04_online_softmax.ipynb    store it with the outputs that it has
 """
 
+import argparse
 import base64
 import copy
 import io
@@ -17,6 +21,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
+PICTURE = ROOT / ".github/tiling.png"  # the README's: this figure, as its lesson stores it
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -25,7 +30,7 @@ RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # what Jupyter gives a cell t
 
 
 def normalise(notebook):
-    """The notebook in its committed form, a new object; what is in that form already comes back equal."""
+    """Return the notebook in its committed form, a new object; what is in that form already comes back equal."""
     notebook = copy.deepcopy(notebook)
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -42,7 +47,7 @@ def normalise(notebook):
 
 
 def faults(notebook):
-    """What keeps a notebook from being committed, a sentence each."""
+    """Yield a sentence for each thing that keeps a notebook from being committed."""
     for cell in notebook.cells:
         if not WORDS.fullmatch(cell.id) or RANDOM.fullmatch(cell.id):
             yield f"cell {cell.id!r}: give it an id of its own, of lower-case words, as in online-merge-exercise"
@@ -56,7 +61,7 @@ def faults(notebook):
 
 
 def execute(path):
-    """The notebook at this path, run in the folder in which it lies. Raises the error of the first cell that fails."""
+    """Run the notebook at this path in its folder and return it. Raises the error of the first cell that fails."""
     notebook = nbformat.read(path, as_version=4)
     notebook.metadata.kernelspec = nbformat.from_dict(KERNEL)
     client = NotebookClient(notebook, timeout=120, store_widget_state=False, coalesce_streams=True)
@@ -65,15 +70,28 @@ def execute(path):
     return notebook
 
 
-def main(paths):
+def picture(notebook):
+    """Return the stored picture of the figure that the README shows as PNG; None if this notebook has none."""
+    showing = [cell for cell in notebook.cells if f"{PICTURE.stem}.explore(" in cell.source and cell.get("outputs")]
+    return base64.b64decode(showing[0].outputs[0].data["image/png"]) if showing else None
+
+
+def main(arguments):
+    """Store the notebooks named on the command line; return 1 if one has faults."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.normalise", description=__doc__.split("\n")[0])
+    parser.add_argument("--stored", action="store_true", help="keep the stored outputs: run nothing")
+    parser.add_argument("paths", nargs="+", type=Path)
+    options = parser.parse_args(arguments)
     failed = False
-    for path in map(Path, paths):
-        notebook = normalise(execute(path))
+    for path in options.paths:
+        notebook = normalise(nbformat.read(path, as_version=4) if options.stored else execute(path))
         found = list(faults(notebook))
         for fault in found:
             print(f"{path}: {fault}", file=sys.stderr)
         failed = failed or bool(found)
         nbformat.write(notebook, path)
+        if path.stem.endswith(PICTURE.stem):
+            PICTURE.write_bytes(picture(notebook))
         print(f"{path}: {len(notebook.cells)} cells, {path.stat().st_size / 1000:.0f} kB")
     return int(failed)
 
@@ -90,7 +108,7 @@ def _normalise_output(output, count):
 
 
 def _smaller(png):
-    """The same pixels in fewer bytes. A live figure is encoded for speed."""
+    """Encode the same pixels in fewer bytes: a live figure is encoded for speed."""
     data = base64.b64decode(png)
     buffer = io.BytesIO()
     Image.open(io.BytesIO(data)).save(buffer, "png", optimize=True)

@@ -1,0 +1,32 @@
+"""A pytest plugin for nbval: name a notebook's kernel that died at once, instead of waiting for its answer."""
+
+import time
+from queue import Empty
+
+import nbval.plugin
+from nbval.kernel import RunningKernel
+
+ASK = 0.5  # seconds between two looks at a kernel that is silent
+
+
+class WatchedKernel(RunningKernel):
+    """A kernel of nbval's that is known to live while a cell waits for it."""
+
+    def get_message(self, stream, timeout=None):
+        """Return a stream's next message. Raises RuntimeError if the kernel has died, queue.Empty at the timeout."""
+        end = time.monotonic() + (timeout or float("inf"))
+        while True:
+            alive = self.is_alive()  # asked first: what a dying kernel still sent is read
+            try:
+                return super().get_message(stream, timeout=max(min(ASK, end - time.monotonic()), 0))
+            except Empty:
+                if not alive:
+                    status = self.km.provisioner.process.returncode
+                    raise RuntimeError(f"the notebook's kernel died in this cell (exit status {status})") from None
+                if time.monotonic() >= end:
+                    raise
+
+
+def pytest_configure(config):
+    """Let nbval start the kernels that are watched."""
+    nbval.plugin.RunningKernel = WatchedKernel
