@@ -12,7 +12,10 @@ import torch
 
 from flashlab.kernels import flash_attention
 
-CANNOT = ("softcap", "s_aux", "position_bias", "output_attentions")  # options that change the scores, or ask for them
+CANNOT = (  # options of layers that change the scores, hide some, or ask for them
+    "softcap", "s_aux", "sinks", "position_bias", "head_mask", "score_mod", "output_attentions",
+    "indices", "block_indices", "cu_seq_lens_q", "cu_seq_lens_k",
+)  # fmt: skip
 
 
 def register(name: str = "lab_attention") -> None:
@@ -40,15 +43,17 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    sliding_window: int | None = None,
     **options,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention as a layer of transformers calls it.
 
     query: [B, H, Nq, d], key: [B, Hk, Nk, d], value: [B, Hk, Nk, dv]. Returns (O [B, Nq, H, dv], None): no weights.
-    Raises NotImplementedError for a mask, dropout, or an option out of ``CANNOT``.
+    Raises NotImplementedError for a mask, dropout, a window shorter than the keys, or an option out of ``CANNOT``.
     """
     refused = ["an attention mask"] * (attention_mask is not None) + [f"dropout={dropout}"] * bool(dropout)
-    refused += [option for option in CANNOT if options.get(option) not in (None, False)]
+    refused += ["a sliding window"] * (sliding_window is not None and sliding_window < key.shape[2])
+    refused += [name for name in CANNOT if not (options.get(name) is None or options[name] is False)]
     if refused:
         raise NotImplementedError(
             f"flashlab's attention supports the causal mask only, but was given {', '.join(refused)}"

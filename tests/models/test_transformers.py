@@ -5,7 +5,41 @@ import torch
 
 ours = pytest.importorskip("flashlab.models.transformers", reason="the kernels need triton, which is for Linux")
 
-from flashlab.kernels import DEVICE  # noqa: E402
+from flashlab.kernels import DEVICE, flash_attention  # noqa: E402
+
+QKV = [torch.randn(2, heads, 9, 16, generator=torch.Generator().manual_seed(heads)).to(DEVICE) for heads in (4, 2, 2)]
+
+
+class Layer(torch.nn.Module):
+    """A layer of a model, as far as ``attend`` looks at it."""
+
+    def __init__(self, is_causal):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+@pytest.mark.parametrize("layer, argument, causal", [(True, None, True), (False, None, False), (True, False, False)])
+def test_the_argument_decides_on_causality_and_without_it_the_layer(layer, argument, causal):
+    O, weights = ours.attend(Layer(layer), *QKV, None, scaling=0.3, is_causal=argument, sliding_window=9, softcap=None)
+    assert weights is None and O.is_contiguous()
+    torch.testing.assert_close(O, flash_attention(*QKV, causal=causal, scale=0.3).transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"attention_mask": torch.zeros(2, 1, 9, 9)}, "an attention mask"),
+        ({"dropout": 0.1}, "dropout=0.1"),
+        ({"sliding_window": 8}, "a sliding window"),
+        ({"softcap": 30.0}, "softcap"),
+        ({"position_bias": torch.zeros(1, 4, 9, 9)}, "position_bias"),
+        ({"sinks": torch.zeros(4), "output_attentions": True}, "sinks, output_attentions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_that_would_change_the_result_are_refused(options, said):
+    with pytest.raises(NotImplementedError, match=f"but was given {said}"):
+        ours.attend(Layer(True), *QKV, **({"attention_mask": None} | options))
 
 
 @pytest.fixture
@@ -56,6 +90,30 @@ def test_a_model_of_transformers_is_refused_what_needs_a_mask_or_the_weights(lla
     llama.set_attn_implementation("lab_attention")
     with pytest.raises(NotImplementedError, match=said):
         llama(tokens(1, 6), **{name: o.to(DEVICE) if torch.is_tensor(o) else o for name, o in options.items()})
+
+
+@pytest.mark.parametrize("kind", ["GPTNeoX", "Bert"])
+def test_other_models_of_transformers_compute_the_same(kind, llama):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 64}
+    config = getattr(transformers, f"{kind}Config")(**sizes, num_hidden_layers=2, num_attention_heads=4)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}Model")(config).to(DEVICE).eval()
+    states = {}
+    for implementation in ("eager", "lab_attention"):
+        model.set_attn_implementation(implementation)
+        states[implementation] = model(tokens(2, 11)).last_hidden_state
+    torch.testing.assert_close(states["lab_attention"], states["eager"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_with_a_sliding_window_is_refused(llama):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 64}
+    config = transformers.MistralConfig(**sizes, num_hidden_layers=1, num_attention_heads=4, sliding_window=4)
+    model = transformers.MistralModel(config).to(DEVICE).eval()
+    model.set_attn_implementation("lab_attention")
+    with pytest.raises(NotImplementedError, match="not packed or sliding-window"):
+        model(tokens(1, 11))
 
 
 def test_a_static_cache_is_refused(llama):
