@@ -12,6 +12,7 @@ import numpy as np
 
 from figures import style
 from figures.figure import Choose, Slide, Toggle, explorer
+from flashlab.machine import costs
 from flashlab.machine.hardware import CARDS
 from flashlab.reference import io_complexity
 
@@ -58,7 +59,8 @@ def trace(state):
     for name, fused in WAYS.items():
         size = {"itemsize": DTYPES[state.dtype], "fused": fused, **layer}
         nbytes = [io_complexity.need(N, state.d, **size).total for N in LENGTHS]
-        seconds = [io_complexity.flops(N, state.d, fused=fused, **layer) / rate for N in LENGTHS] if rate else None
+        flops = [layer["heads"] * costs.flops(N, N, state.d, training=state.training, rebuilt=fused) for N in LENGTHS]
+        seconds = [products / rate for products in flops] if rate else None
         longest = io_complexity.longest(card.dram_bytes, state.d, **size)
         at = LENGTHS.index(state.N)
         curves[name] = Curve(nbytes, seconds, longest, (nbytes[at], seconds and seconds[at]))

@@ -21,11 +21,11 @@ import figures.standard_attention
 from figures import controls, style
 from figures.figure import Scrub, Slide, Toggle, explorer
 from flashlab.course import data
+from flashlab.machine import costs
 from flashlab.machine.memory import Event, Memory
-from flashlab.reference import masks, recomputation, standard_attention, tiling
+from flashlab.reference import masks, published, recomputation, standard_attention, tiling
 
-GB, MS = zip(*figures.standard_attention.PAPER.values(), strict=True)
-PAPER = {"FLOPs": (66.6e9, 75.2e9), "bytes": tuple(1e9 * gb for gb in GB), "time": MS}  # FlashAttention, figure 2, left
+PAPER = dict(zip(("FLOPs", "bytes", "time"), zip(*published.RUNS.values(), strict=True), strict=True))
 
 COLORS = {"Q": style.Q, "K": style.K, "V": style.V, "O": style.O, "dQ": style.Q, "dK": style.K, "dV": style.V,
           "dO": style.O, "lse": style.INK, "delta": style.INK}  # fmt: skip
@@ -179,7 +179,7 @@ def counted():
     """FLOPs of the products, and bytes, of the paper's configuration: standard and fused."""
     N, d, heads = figures.standard_attention.N, figures.standard_attention.D, figures.standard_attention.HEADS
     return {
-        "FLOPs": tuple(heads * recomputation.flops(N, N, d, rebuilt=rebuilt) for rebuilt in (False, True)),
+        "FLOPs": tuple(heads * costs.flops(N, N, d, training=True, rebuilt=rebuilt) for rebuilt in (False, True)),
         "bytes": tuple(figures.standard_attention.counted(figures.standard_attention.State()).values()),
     }
 

@@ -16,12 +16,12 @@ from matplotlib.patches import Polygon, Rectangle
 from figures import style
 from figures.figure import Choose, Scrub, Toggle, explorer
 from flashlab.machine.memory import Memory
-from flashlab.reference import masks, recomputation, standard_attention, tiling
+from flashlab.reference import masks, published, recomputation, standard_attention, tiling
 
 N, D, HEADS, BANDS = 1024, 64, 16 * 64, 4  # 16 heads, batch of 64; bands of rows on the picture
 B = N // BANDS
 WAYS = ("standard", "fused")
-PAPER = {"standard": (40.3, 41.7), "fused": (4.4, 7.3)}  # GB, ms: FlashAttention, figure 2, left
+PAPER = {way: (run.nbytes / 1e9, run.milliseconds) for way, run in published.RUNS.items()}  # GB, ms
 
 THIN, GAP = 1 / 16, 0.32  # width of N x d beside N x N, true to scale; distance of strips
 PLACES = {  # lower left corner in slow memory, in units of N

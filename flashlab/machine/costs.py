@@ -1,9 +1,11 @@
-"""What a way of computing attention costs, counted in the run: error, extra memory, bytes moved, FLOPs.
+"""What a way of computing attention costs: error, extra memory, bytes moved and FLOPs, counted in a run or by formula.
 
 FLOPs are those of matrix products, as the papers count them: 2 m n k for [m, k] times [k, n]. Exponentials, sums and
 comparisons are left out.
 """
 
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from flashlab.machine.memory import Memory
 GIVEN = {"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"}  # inputs and outputs, which every way of computing needs
 
 
-class Bill(NamedTuple):
+class Costs(NamedTuple):
     """What a run cost."""
 
     error: float  # of the output, as ``error`` measures it
@@ -23,28 +25,48 @@ class Bill(NamedTuple):
     flops: int  # of matrix products
 
 
-def bill(function, *inputs, exact, output="O", sram_bytes=PER_SM["8.0"].block_bytes, **options) -> Bill:
-    """Run ``function(*inputs, memory=..., **options)`` and draw up its bill.
+def measure(
+    function: Callable, *inputs, exact, output: str = "O", sram_bytes: int | None = PER_SM["8.0"].block_bytes, **options
+) -> Costs:
+    """Run ``function(*inputs, memory=..., **options)`` and return what it cost.
 
-    exact: what the tensor called ``output`` should be at the end; sram_bytes: size of the fast memory, as much as one
-    block of threads may have on an A100 if not given.
+    exact: what the tensor named ``output`` should be at the end; sram_bytes: size of the fast memory, by default as
+    much as one block of threads may have on an A100, None for as much as is asked for.
     """
     memory = Memory(sram_bytes)
-    _, flops = counted(function, *inputs, memory=memory, **options)
+    _, products = counted(function, *inputs, memory=memory, **options)
     extra = sum(tensor.nbytes for name, tensor in memory.tensors.items() if name not in GIVEN)
-    return Bill(error(memory.tensors[output], exact), extra, memory.moved, flops)
+    return Costs(error(memory.tensors[output], exact), extra, memory.moved, products)
 
 
 def error(O, exact) -> float:
-    """|O - exact| / |exact|, in Frobenius norms: 0 for the right output, 1 for an output of zeros.
+    """Return |O - exact| / |exact| in Frobenius norms: 0 for the right output, 1 for an output of zeros."""
+    return float(np.linalg.norm(O - exact) / np.linalg.norm(exact))
 
-    Works for arrays of numpy and for tensors of torch.
+
+def flops(Nq, Nk, d, *, training=False, rebuilt=False):
+    """Return the FLOPs of one head's matrix products, 2 Nq Nk d for each of them.
+
+    Forward has two products (S and O). ``training`` adds the four of the backward pass (dV, dP, dQ and dK), and
+    ``rebuilt`` one more, S again, where the weights were not kept. Softmax is left out: it takes a few operations for
+    each of the Nq Nk scores, where one product takes 2 d.
     """
-    return float((((O - exact) ** 2).sum() / (exact**2).sum()) ** 0.5)
+    products = 2 + 4 * training + (training and rebuilt)
+    return products * 2 * Nq * Nk * d
 
 
-def counted(function, *args, **options):
-    """``function(*args, **options)``, and the FLOPs of its numpy matrix products: a pair (result, FLOPs).
+def longest(room, need: Callable[[int], float], most: int = 2**40) -> int:
+    """Return the largest N up to ``most`` with ``need(N) <= room``, where need grows with N; 0 if there is none.
+
+    Raises: ValueError for a room that is not a finite number.
+    """
+    if not 0 <= room < np.inf:
+        raise ValueError(f"room is a finite number of bytes, got {room}")
+    return bisect_right(range(1, most + 1), room, key=need)
+
+
+def counted(function: Callable, *args, **options):
+    """Return ``function(*args, **options)`` and the FLOPs of its numpy matrix products: a pair (result, FLOPs).
 
     The arrays in ``args`` are watched, and so is all that is computed from them. A product that none of these enters is
     not seen.

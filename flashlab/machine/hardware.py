@@ -9,6 +9,8 @@ hand: the number is as others quote it.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 KiB, MiB, GiB, GB = 1024, 1024**2, 1024**3, 10**9
 TERA, MHZ = 1e12, 1e6
 
@@ -163,9 +165,33 @@ def exp_rate(card) -> float:
     return card.sms * card.per_sm.exps * card.clock
 
 
+# By the names of dtypes; numpy has no float8 and no bfloat16, and all that counts here is how many bytes they take.
+STORED = {"float8": np.dtype(np.int8), "float16": np.dtype(np.float16), "bfloat16": np.dtype(np.float16),
+          "float32": np.dtype(np.float32)}  # fmt: skip
+
+
+def stored(dtype) -> np.dtype:
+    """Return a numpy dtype of the same size as the dtype of this name. Raises ValueError for a name not in STORED."""
+    if str(dtype) not in STORED:
+        raise ValueError(f"expected one of {', '.join(STORED)}, got {dtype}")
+    return STORED[str(dtype)]
+
+
+def flop_rate(card, dtype="float16") -> float:
+    """Return the peak FLOPs per second of a card for products in this dtype; bfloat16 is as fast as float16.
+
+    Raises: ValueError where no document gives it.
+    """
+    stored(dtype)
+    rate = getattr(card, str(dtype).removeprefix("b"))
+    if rate is None:
+        raise ValueError(f"no {dtype} rate is known for the {card.name}: {missing(card, str(dtype))}")
+    return rate
+
+
 def ridge(card, dtype="float16") -> float:
     """FLOPs that the card can do while one byte comes from its DRAM."""
-    return getattr(card, dtype) / card.dram_rate
+    return flop_rate(card, dtype) / card.dram_rate
 
 
 def nanoseconds(card, cycles) -> float:

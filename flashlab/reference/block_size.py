@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine import costs, hardware
 from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import tiling
 
@@ -89,11 +90,9 @@ def clocks(card, N, d, B, dtype="float16"):
     Bytes are those that the program asks for, before any cache; rates are the card's peaks; enough heads are in flight
     to keep all of it busy. Raises: ValueError where the card's rate of arithmetic in ``dtype`` is not known.
     """
-    rate = getattr(card, dtype)
-    if rate is None:
-        raise ValueError(f"no {dtype} rate is known for the {card.name}")
-    moved = tiling.fa2_traffic(N, N, d, B, B, dtype=dtype).total()
-    return Clocks(moved / card.dram_rate, 4 * N * N * d / rate)
+    rate = hardware.flop_rate(card, dtype)
+    moved = tiling.fa2_traffic(N, N, d, B, B, dtype=hardware.stored(dtype)).total()
+    return Clocks(moved / card.dram_rate, costs.flops(N, N, d) / rate)
 
 
 def refusal(required, limit):
@@ -102,28 +101,3 @@ def refusal(required, limit):
         f"out of resource: shared memory, Required: {required}, Hardware limit: {limit}. "
         "Reducing block sizes or `num_stages` may help."
     )
-
-
-class Shipped(NamedTuple):
-    """The tile of a released kernel's forward pass in float16."""
-
-    kernel: str
-    capability: str
-    d: int
-    Br: int
-    Bc: int
-    source: str  # file of github.com/Dao-AILab/flash-attention
-
-
-FA1, FA2 = "csrc/flash_attn at 9dbc491a, May 2022", "csrc/flash_attn/src/flash_fwd_launch_template.h"
-FA3 = "hopper/tile_size.h"
-SHIPPED = (
-    Shipped("FlashAttention", "8.0", 64, 16, 256, FA1),
-    Shipped("FlashAttention-2", "8.0", 64, 128, 128, FA2),
-    Shipped("FlashAttention-2", "8.0", 128, 128, 64, FA2),
-    Shipped("FlashAttention-2", "8.9", 128, 128, 32, FA2),
-    Shipped("FlashAttention-2, causal", "8.9", 128, 64, 64, FA2),
-    Shipped("FlashAttention-3", "9.0", 128, 128, 176, FA3),
-    Shipped("FlashAttention-3, causal", "9.0", 128, 128, 128, FA3),
-    Shipped("FlashAttention-3", "9.0", 256, 128, 80, FA3),
-)

@@ -8,13 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine import costs
 from flashlab.machine.memory import Memory
 from flashlab.reference import block_size, standard_attention, tiling
-
-# FlashAttention, table 21: MB in use, batch 16, 8 heads, A100. PyTorch ran out of memory from N = 8192 on.
-PAPER_N = tuple(2**n for n in range(7, 17))
-PAPER_MB = {"PyTorch": (36, 104, 336, 1184, 4416, 17024),
-            "FlashAttention": (22, 44, 104, 209, 418, 836, 1672, 3344, 6688, 13376)}  # fmt: skip
 
 
 def standard(N, d) -> int:
@@ -61,10 +57,8 @@ def fit(x, y) -> Fit:
     x, y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     if x.shape != y.shape or x.size < 3:
         raise ValueError(f"a slope and its error need at least three pairs, got {x.size} and {y.size} numbers")
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = (dx @ dy) / (dx @ dx)
-    scatter = dy - slope * dx
-    return Fit(float(slope), float(np.sqrt(scatter @ scatter / (x.size - 2) / (dx @ dx))))
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return Fit(float(slope), float(covariance[0, 0] ** 0.5))
 
 
 def crossover(N, M, step=4) -> int:
@@ -98,6 +92,8 @@ def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
 
     heads: of the whole batch; itemsize: bytes a number. The least that works: a framework may hold more.
     """
+    if N < 0 or d < 1 or heads < 1:
+        raise ValueError(f"expected N >= 0, d >= 1 and heads >= 1, got N = {N}, d = {d}, heads = {heads}")
     thin = (8 if training else 4) * heads * N * d * itemsize
     if fused:
         return Need(thin, (2 if training else 1) * heads * N * 4, 0)
@@ -105,16 +101,5 @@ def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
 
 
 def longest(nbytes, d, **layer) -> int:
-    """The largest N whose ``need`` is at most ``nbytes``; 0 if there is none. ``layer``: as for ``need``."""
-    low, high = 0, 1
-    while need(high, d, **layer).total <= nbytes:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if need(middle, d, **layer).total <= nbytes else (low, middle)
-    return low
-
-
-def flops(N, d, *, heads, training=False, fused) -> int:
-    """Operations of the matrix products: 4 N^2 d a head; with the backward pass 12, or 14 where P is rebuilt."""
-    return (4 if not training else 14 if fused else 12) * heads * N * N * d
+    """Return the largest N whose ``need`` is at most ``nbytes``; 0 if there is none. ``layer``: as for ``need``."""
+    return costs.longest(nbytes, lambda N: need(N, d, **layer).total)

@@ -124,15 +124,6 @@ def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
     )
 
 
-def flops(Nq, Nk, d, *, rebuilt):
-    """Operations of the matrix products of one head, forward and backward, every product 2 Nq Nk d.
-
-    Forward S, O; backward dV, dP, dQ, dK; and S again where the weights are ``rebuilt``. Softmax is left out: a few
-    operations for each of the Nq Nk scores, where the products take 12 d or 14 d.
-    """
-    return (7 if rebuilt else 6) * 2 * Nq * Nk * d
-
-
 def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, memory):
     memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
     shape = len(Q), V.shape[1]

@@ -5,13 +5,9 @@ Source: Williams, Waterman and Patterson 2009, "Roofline".
 
 from typing import NamedTuple
 
-import numpy as np
-
+from flashlab.machine import costs, hardware
 from flashlab.reference import standard_attention
 from flashlab.reference.tiling import fa2_traffic
-
-# numpy has no float8; what counts here is that it takes one byte
-DTYPES = {"float8": np.dtype(np.int8), "float16": np.dtype(np.float16), "float32": np.dtype(np.float32)}
 
 
 class Work(NamedTuple):
@@ -47,17 +43,17 @@ def attention(N, d, dtype="float16", Br=128) -> dict[str, Work]:
 
     Source: FlashAttention, algorithm 0; FlashAttention-2, algorithm 1.
     """
-    size = DTYPES[dtype].itemsize
-    kernels = {name: kernel.bytes(N, d, size) for name, kernel in standard_attention.passes().items()}
-    product, whole = 2 * N * N * d, 4 * N * N * d
+    stored = hardware.stored(dtype)
+    kernels = {name: kernel.bytes(N, d, stored.itemsize) for name, kernel in standard_attention.passes().items()}
+    whole = costs.flops(N, N, d)
 
     def fused(Br):
-        return Work(whole, sum(fa2_traffic(N, N, d, Br, Br, dtype=DTYPES[dtype]).values()), N * N)
+        return Work(whole, fa2_traffic(N, N, d, Br, Br, dtype=stored).total(), N * N)
 
     return {
-        "QKᵀ": Work(product, kernels["scores"]),
+        "QKᵀ": Work(whole / 2, kernels["scores"]),
         "softmax": Work(5 * N * N, kernels["softmax"], N * N),
-        "PV": Work(product, kernels["output"]),
+        "PV": Work(whole / 2, kernels["output"]),
         "standard": Work(whole, sum(kernels.values()), N * N),
         "fused": fused(Br),
         "fused, read once": fused(N),

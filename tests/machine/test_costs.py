@@ -52,20 +52,20 @@ def test_tiled_attention_has_the_flops_of_its_formula(N, d):
     Q, K, V, dO = RNG.normal(size=(4, N, d))
     (O, lse), forward = costs.counted(tiling.fa2_forward, Q, K, V, 16, 12)
     _, backward = costs.counted(recomputation.backward, Q, K, V, O, lse, dO, 16, 12)
-    assert forward + backward == recomputation.flops(N, N, d, rebuilt=True)
+    assert forward + backward == costs.flops(N, N, d, training=True, rebuilt=True)
     assert costs.counted(attention, Q, K, V)[1] + costs.counted(attention_backward, Q, K, V, dO)[1] == (
-        recomputation.flops(N, N, d, rebuilt=False) + 2 * N * N * d  # the dense backward makes S anew
+        costs.flops(N, N, d, training=True, rebuilt=False) + 2 * N * N * d  # the dense backward makes S anew
     )
 
 
-def test_a_bill_is_what_the_memory_counted():
+def test_the_costs_are_what_the_memory_counted():
     Q, K, V = RNG.normal(size=(3, 32, 8))
     memory = Memory()
     tiling.fa2_forward(Q, K, V, 16, 8, memory=memory)
-    bill = costs.bill(tiling.fa2_forward, Q, K, V, Br=16, Bc=8, exact=attention(Q, K, V))
-    assert bill.moved == memory.moved
-    assert bill.extra == 32 * 8  # lse, float64
-    assert bill.error < 1e-14
+    run = costs.measure(tiling.fa2_forward, Q, K, V, Br=16, Bc=8, exact=attention(Q, K, V))
+    assert run.moved == memory.moved
+    assert run.extra == 32 * 8  # lse, float64
+    assert run.error < 1e-14
 
 
 def test_error_of_the_right_output_is_0_of_zeros_1():

@@ -4,7 +4,7 @@ import pytest
 from flashlab.course import data
 from flashlab.machine.hardware import CARDS, PER_SM
 from flashlab.machine.memory import FastMemoryFull, Memory
-from flashlab.reference import block_size, tiling
+from flashlab.reference import block_size, published, tiling
 
 
 @pytest.mark.parametrize("M, d, tiles", [(51_200, 64, (64, 200)), (51_200, 128, (100, 100)), (98_304, 64, (64, 384)),
@@ -57,8 +57,17 @@ def test_where_no_tile_fits_a_sentence_says_so():
         block_size.largest(64 * 1024, 256, np.float32)
     with pytest.raises(ValueError, match="at least one element of memory and one dimension, got M = 0, d = 64"):
         block_size.formula(0, 64)
-    with pytest.raises(ValueError, match="no float32 rate is known for the B200"):
+    with pytest.raises(ValueError, match="no float32 rate is known for the B200: NVIDIA's documents disagree"):
         block_size.clocks(CARDS["B200"], 1024, 64, 64, "float32")
+
+
+def test_clocks_take_every_dtype_that_a_card_has_a_rate_for():
+    H100 = CARDS["H100 SXM"]
+    by_name = {dtype: block_size.clocks(H100, 1024, 64, 64, dtype) for dtype in ("float8", "float16", "bfloat16")}
+    assert by_name["float16"] == by_name["bfloat16"]
+    assert by_name["float8"].arithmetic == pytest.approx(by_name["float16"].arithmetic / 2, rel=1e-3)
+    with pytest.raises(ValueError, match="no float8 rate is known for the A100 40 GB: its tensor cores have no float8"):
+        block_size.clocks(CARDS["A100 40 GB"], 1024, 64, 64, "float8")
 
 
 def test_shared_memory_is_the_tiles_that_are_loaded():
@@ -85,7 +94,7 @@ def test_shared_memory_is_what_real_launches_asked_for():
 
 
 def test_every_shipped_tile_fits_where_it_is_shipped():
-    for tile in block_size.SHIPPED:
+    for tile in published.SHIPPED:
         shared = block_size.shared_memory(tile.Br, tile.Bc, tile.d)
         assert shared <= PER_SM[tile.capability].block_bytes
         kept = sum(block_size.working_set(tile.Br, tile.Bc, tile.d).values()) - shared
@@ -99,5 +108,6 @@ def test_the_clock_of_the_bytes_falls_as_1_over_B_and_arithmetic_stays():
 
 
 def test_the_refusal_is_tritons():
+    pytest.importorskip("flashlab.kernels")  # which decides how triton runs, before triton is imported
     errors = pytest.importorskip("triton.runtime.errors")
     assert block_size.refusal(271_872, 166_912) == str(errors.OutOfResources(271_872, 166_912, "shared memory"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashlab.machine.memory import Memory
-from flashlab.reference import block_size, io_complexity, masks, recomputation, tiling
+from flashlab.reference import block_size, io_complexity, masks, published, recomputation, tiling
 from flashlab.reference.attention import attention
 
 rng = np.random.default_rng(9)
@@ -116,13 +116,7 @@ def test_longest_is_the_last_that_fits(training, fused):
     assert io_complexity.longest(1000, 64, **layer) == 0
 
 
-def test_flops_are_those_of_lesson_08():
-    for fused in (False, True):
-        ours = io_complexity.flops(512, 64, heads=3, training=True, fused=fused)
-        assert ours == 3 * recomputation.flops(512, 512, 64, rebuilt=fused)
-
-
 def test_paper_memory_doubles_or_quadruples():
-    N, MB = io_complexity.PAPER_N, io_complexity.PAPER_MB
+    N, MB = published.MEMORY_N, published.MEMORY_MB
     assert io_complexity.fit(N[-4:], MB["FlashAttention"][-4:]).exponent == pytest.approx(1, abs=0.001)
     assert 1.9 < io_complexity.fit(N[3:6], MB["PyTorch"][3:]).exponent < 2

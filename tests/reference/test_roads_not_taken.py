@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashlab.course import data
-from flashlab.machine.costs import bill, error
+from flashlab.machine.costs import error, measure
 from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import roads_not_taken, standard_attention, tiling
 from flashlab.reference.attention import attention, attention_backward
@@ -175,25 +175,25 @@ EXACT = attention(Q, K, V)
 
 
 def test_row_by_row_reads_all_keys_and_values_for_each_query():
-    b = bill(row_by_row, Q, K, V, Bc=16, exact=EXACT)
+    b = measure(row_by_row, Q, K, V, Bc=16, exact=EXACT)
     assert (b.extra, b.moved, b.flops) == (0, 4 * (2 * N * N * D + 2 * N * D), 4 * N * N * D)
 
 
 @pytest.mark.parametrize("Br, Bc", [(16, 8), (64, 64), (20, 24)])
 def test_lazy_moves_the_whole_matrix_chunk_by_chunk(Br, Bc):
-    b = bill(lazy, Q, K, V, Br=Br, Bc=Bc, exact=EXACT)
+    b = measure(lazy, Q, K, V, Br=Br, Bc=Bc, exact=EXACT)
     Tr, Tc = -(-N // Br), -(-N // Bc)
     states = 2 * Tc * N * (D + 2)
     assert b.moved == 4 * (4 * N * N + Tc * N * D + 2 * Tr * N * D + states + N * D)
     assert b.extra == 4 * (2 * Br * Bc + Tc * Br * (D + 2))
     assert b.flops == 4 * N * N * D
-    assert b.moved > bill(standard_attention.forward, Q, K, V, Br=16, exact=EXACT).moved
+    assert b.moved > measure(standard_attention.forward, Q, K, V, Br=16, exact=EXACT).moved
 
 
 def test_checkpointing_pays_a_second_forward_pass_and_the_head_needs_as_much():
-    forward = bill(standard_attention.forward, Q, K, V, Br=16, exact=EXACT)
+    forward = measure(standard_attention.forward, Q, K, V, Br=16, exact=EXACT)
     dQ, _, _ = attention_backward(Q, K, V, V)
-    kept, again = (bill(trained, Q, K, V, V, Br=16, checkpoint=on, exact=dQ, output="dQ") for on in (False, True))
+    kept, again = (measure(trained, Q, K, V, V, Br=16, checkpoint=on, exact=dQ, output="dQ") for on in (False, True))
     assert again.moved - kept.moved == forward.moved and again.flops - kept.flops == forward.flops
     assert again.extra == kept.extra == 4 * 4 * N * N  # S, P, dP, dS
     assert kept.flops == 3 * forward.flops
@@ -201,12 +201,15 @@ def test_checkpointing_pays_a_second_forward_pass_and_the_head_needs_as_much():
 
 def test_gathering_pays_two_vectors_a_pair():
     pairs = (abs(places(N, N)) <= 4).sum()
-    b = bill(gathered, Q, K, V, window(4), exact=EXACT)
+    b = measure(gathered, Q, K, V, window(4), exact=EXACT)
     assert (b.extra, b.moved, b.flops) == (0, 4 * (2 * pairs * D + 2 * N * D), 4 * pairs * D)
 
 
 def test_a_tiled_window_computes_more_and_moves_less_than_a_gathered_one():
-    one, many = bill(gathered, Q, K, V, window(4), exact=EXACT), bill(windowed, Q, K, V, w=4, Br=16, Bc=4, exact=EXACT)
+    one, many = (
+        measure(gathered, Q, K, V, window(4), exact=EXACT),
+        measure(windowed, Q, K, V, w=4, Br=16, Bc=4, exact=EXACT),
+    )
     keys = 2 * 20 + 2 * 24  # tiles at an end see 4 keys beyond themselves, the others 8
     assert many.moved == 4 * D * (2 * N + 2 * keys) + 4 * N and many.extra == 4 * N  # lse
     assert many.flops == 4 * D * 16 * keys
@@ -215,11 +218,11 @@ def test_a_tiled_window_computes_more_and_moves_less_than_a_gathered_one():
 
 def test_low_rank_and_sampled_read_everything_once():
     r, n = 24, 10
-    b = bill(low_rank, Q, K, V, roads_not_taken.directions(r, D), Br=16, Bc=16, exact=EXACT)
+    b = measure(low_rank, Q, K, V, roads_not_taken.directions(r, D), Br=16, Bc=16, exact=EXACT)
     state = r * (D + 2)
     assert b.moved == 4 * (4 * N * D + 2 * r * D + 2 * state) and b.extra == 4 * (r * D + state)
     assert b.flops == 2 * N * r * (4 * D + 1)  # features of Q and K, the states, their mix and its denominator
-    b = bill(sampled, Q, K, V, n=n, Br=16, exact=EXACT)
+    b = measure(sampled, Q, K, V, n=n, Br=16, exact=EXACT)
     assert (b.extra, b.moved, b.flops) == (0, 4 * (2 * N * D + 2 * n * D), 4 * N * n * D)
 
 
@@ -273,5 +276,8 @@ def test_a_memory_too_small_for_a_row_says_so():
 
 
 def test_tiling_is_the_lazy_softmax_that_asks_where():
-    ours, theirs = bill(tiling.fa2_forward, Q, K, V, Br=16, Bc=8, exact=EXACT), bill(lazy, Q, K, V, 16, 8, exact=EXACT)
+    ours, theirs = (
+        measure(tiling.fa2_forward, Q, K, V, Br=16, Bc=8, exact=EXACT),
+        measure(lazy, Q, K, V, 16, 8, exact=EXACT),
+    )
     assert ours.flops == theirs.flops and ours.moved < theirs.moved / 2

@@ -50,6 +50,12 @@ def test_reach_is_the_peak_right_of_the_ridge_and_the_bandwidth_left_of_it():
 
 
 def test_every_dtype_has_its_number_of_bytes():
-    assert [dtype.itemsize for dtype in roofline.DTYPES.values()] == [1, 2, 4]
-    halves = [roofline.attention(256, 64, dtype)["standard"].nbytes for dtype in roofline.DTYPES]
-    assert halves == [halves[0], 2 * halves[0], 4 * halves[0]]
+    names = ("float8", "float16", "bfloat16", "float32")
+    byte, *others = [roofline.attention(256, 64, dtype)["standard"].nbytes for dtype in names]
+    assert others == [2 * byte, 2 * byte, 4 * byte] and byte == (4 * 256 + 4 * 64) * 256
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64", np.float32, None])
+def test_another_dtype_is_refused_by_name(dtype):
+    with pytest.raises(ValueError, match=f"expected one of float8, float16, bfloat16, float32, got {dtype}"):
+        roofline.attention(256, 64, dtype)

@@ -6,6 +6,7 @@ import torch
 
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.machine import costs
 from flashlab.reference import recomputation
 
 
@@ -75,4 +76,4 @@ def test_answers_are_what_is_counted():
     bill = recomputation.traffic(N, N, d, 64, 256, dtype=np.float16)
     thin = sum(nbytes for (_, name), nbytes in bill.items() if name not in ("lse", "delta"))
     assert find("recomputation.passes").answer == thin / (N * d * 2)
-    assert find("recomputation.products").answer == recomputation.flops(N, N, d, rebuilt=True) / (2 * N * N * d)
+    assert find("recomputation.products").answer == costs.flops(N, N, d, training=True, rebuilt=True) / (2 * N * N * d)

@@ -56,8 +56,8 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
 def test_answers_are_what_the_memory_counts():
     Q, K, V = data.captured("alice").head()
     exact = attention(Q, K, V)
-    standard = costs.bill(standard_attention.forward, Q, K, V, Br=32, exact=exact)
-    rows = costs.bill(roads_not_taken.row_by_row, Q, K, V, Bc=64, exact=exact)
-    near = costs.bill(roads_not_taken.gathered, Q, K, V, roads_not_taken.window(16), exact=exact)
+    standard = costs.measure(standard_attention.forward, Q, K, V, Br=32, exact=exact)
+    rows = costs.measure(roads_not_taken.row_by_row, Q, K, V, Bc=64, exact=exact)
+    near = costs.measure(roads_not_taken.gathered, Q, K, V, roads_not_taken.window(16), exact=exact)
     assert round(rows.moved / standard.moved) == find("roads_not_taken.rows").answer
     assert round(near.moved / standard.moved, 2) == find("roads_not_taken.share").answer
