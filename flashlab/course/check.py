@@ -16,7 +16,7 @@ from flashlab.course.source import show
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
 
-def check(name: str, attempt) -> None:
+def check(name: str, attempt: object) -> None:
     """Print whether ``attempt`` (a function, or the answer to a question) solves the exercise ``name``."""
     exercise = find(name)
     if attempt is ...:

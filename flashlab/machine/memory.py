@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 class FastMemoryFull(MemoryError):
@@ -151,7 +152,7 @@ class Memory(Account):
                 raise TypeError(f"{name} must hold floating-point numbers, got {tensor.dtype}")
             self.tensors[name] = tensor
 
-    def reserve(self, name: str, shape: tuple[int, ...], dtype) -> None:
+    def reserve(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         """Allocate a tensor in slow memory, full of NaN: whatever is never stored shows. Nothing is booked."""
         self.tensors[name] = np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 0, dtype)
 

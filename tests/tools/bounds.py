@@ -1,13 +1,14 @@
-"""How far a result may be from the truth: twice as far as the plain computation in the same dtype, and one rounding."""
+"""Bound an error by that of the plain computation in the same dtype: at most twice as large, plus one rounding."""
 
 import numpy as np
 import torch
 
 
 def assert_as_exact_as_plain(result, plain, exact, roundings=1):
-    """Hold ``result`` and ``plain`` (same dtype) against ``exact`` (float64). NaN fails; infinities must be equal.
+    """Compare the errors of ``result`` and ``plain`` (same dtype) from ``exact`` (float64).
 
-    All three are numpy arrays, or all three are torch tensors. ``roundings``: of the largest result, allowed besides.
+    All three are numpy arrays, or all three are torch tensors. NaN fails; infinities must be equal. ``roundings``: how
+    many roundings of the largest result are allowed on top.
     """
     if isinstance(plain, torch.Tensor):
         assert result.dtype == plain.dtype, f"expected {plain.dtype}, got {result.dtype}"

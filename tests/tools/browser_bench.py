@@ -1,4 +1,4 @@
-"""How fast figures answer a key and notebooks run, on this machine: `make bench` prints it. Not a test."""
+"""Measure how fast figures answer a key and notebooks run on this machine: `make bench`. Not a test."""
 
 import datetime
 import os
@@ -23,21 +23,21 @@ def main():
     print(f"{datetime.date.today()}, {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with Lab() as lab:
         print(f"JupyterLab {version('jupyterlab')}, ipywidgets {version('ipywidgets')}, Chromium {lab.browser.version}")
-        print(f"\nFrom key press to changed picture, {PRESSES} presses; to hold: median 60 ms, 95th percentile 120 ms")
+        print(f"\nFrom key press to changed picture, {PRESSES} presses; limits: median 60 ms, 95th percentile 120 ms")
         print(f"{'figure':24}{'control':16}{'median':>10}{'95th':>10}")
         for name, notebook in figures().items():
             if notebook:
                 field, times = latencies(lab.open(notebook).figure(name))
                 p95 = quantiles(times, n=20, method="inclusive")[-1]
                 print(f"{name:24}{field:16}{median(times):7.0f} ms{p95:7.0f} ms", flush=True)
-    print("\nNotebooks under nbval, each with a pytest of its own; to hold: 15 s, 400 kB")
+    print("\nNotebooks under nbval, each with a pytest of its own; limits: 15 s, 400 kB")
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         seconds, outcome = nbval(path)
         print(f"{path.stem:40}{seconds:7.1f} s{path.stat().st_size / 1000:7.0f} kB  {outcome}", flush=True)
 
 
 def latencies(figure):
-    """A control of the figure, its first slider if it has one, and the ms of each press that changed the picture."""
+    """Return a control of the figure, a slider if it has one, and the ms of each press that changed the picture."""
     field = next((field for field in figure.fields if figure.kind(field) == "slider"), figure.fields[-1])
     there, back = KEYS[figure.kind(field)]
     times = []
