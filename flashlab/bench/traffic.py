@@ -1,4 +1,4 @@
-"""Measure, on one GPU, the bytes that one forward pass moves: standard attention and flashlab's kernel.
+"""Measure, on one GPU, the bytes that one forward pass moves: standard attention and flashlab's portable kernel.
 
     python -m flashlab.bench.traffic --json notebooks/data/h200_traffic.json
 
@@ -10,6 +10,7 @@ written.
 """
 
 import argparse
+import functools
 import json
 import sys
 
@@ -36,7 +37,7 @@ def standard(q, k, v) -> torch.Tensor:
     return torch.softmax(q @ k.mT * d**-0.5, -1) @ v  # [1, H, N, d]
 
 
-WAYS = {"standard": standard, "flashlab": flash_attention}
+WAYS = {"standard": standard, "flashlab": functools.partial(flash_attention, kernel="portable")}
 
 
 def inputs() -> list[torch.Tensor]:
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> int:
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
-    c = configuration("forward", *inputs(), False)
+    c = configuration("forward", *inputs(), False, "portable")
     shape = {"H": H, "N": N, "d": d, "dtype": "bfloat16", "causal": False, "Br": c.Br, "Bc": c.Bc}
     report = record.origin(MODULE, argv) | {"configuration": shape, "predicted": predicted(c.Br, c.Bc)}
     report |= {"measured": counted}

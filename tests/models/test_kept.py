@@ -1,4 +1,4 @@
-"""What autograd keeps is counted once each, and the closed forms say the same to the byte."""
+"""The memory that autograd keeps is counted once per piece, and the closed forms equal the count to the byte."""
 
 import pytest
 import torch
@@ -49,3 +49,8 @@ def test_the_longest_text_fits_and_a_longer_one_does_not(nbytes):
         N = saving.longest(room, nbytes, **sizes)
         assert nbytes(N, **sizes) <= room < nbytes(N + 1, **sizes)
     assert saving.longest(0, nbytes, **sizes) == 0
+
+
+def test_the_search_for_the_longest_text_ends():
+    assert saving.longest(float("inf"), saving.flash_bytes, d=64, heads=1, itemsize=2) == 2**30
+    assert saving.longest(-1, saving.flash_bytes, d=64, heads=1, itemsize=2) == 0
