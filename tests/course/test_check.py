@@ -60,7 +60,7 @@ def test_a_stub_is_not_attempted(capsys):
 
 
 def test_what_a_try_prints_is_swallowed(capsys):
-    assert said(capsys, printing) == "✓ online_softmax.merge: right in all 7 cases.\n"
+    assert said(capsys, printing) == "✓ online_softmax.merge: right in all 8 cases.\n"
 
 
 def test_a_loop_that_never_ends_is_stopped(capsys, monkeypatch):

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / ".github/tiling.png"  # the README's: this figure, as its lesson stores it
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
+KEPT = ("jupyter", "tags")  # a cell's metadata: what is collapsed, and what it is
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # online-merge-exercise
 RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # what Jupyter gives a cell that has none, or another cell's
@@ -36,8 +37,7 @@ def normalise(notebook):
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in notebook.cells:
-        tags = cell.metadata.get("tags")
-        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT if cell.metadata.get(name)})
         cell.source = "\n".join(line.rstrip() for line in cell.source.strip("\n").split("\n"))
     for count, cell in enumerate(code, start=1):
         cell.execution_count = count  # nbval refuses outputs without one

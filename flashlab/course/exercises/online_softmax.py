@@ -8,6 +8,13 @@ from flashlab.reference import online_softmax
 inf = np.inf
 
 
+def merge_sums(m_a, l_a, m_b, l_b):
+    """Return the maximum m [Br] of two parts of Br rows together, and their denominator l [Br] relative to it."""
+    m = np.maximum(m_a, m_b)  # [Br]
+    m_safe = np.where(m == -np.inf, 0, m)  # [Br]      a row that has met no key in either part
+    return m, np.exp(m_a - m_safe) * l_a + np.exp(m_b - m_safe) * l_b
+
+
 def _state(m, l, O):
     return online_softmax.State(*(np.array(part, np.float32) for part in (m, l, O)))
 
@@ -38,12 +45,17 @@ def _merge_cases():
         ("two parts of equal maximum", low, _state([0.0], [3.0], [[5.0]])),
         ("a second part with the larger maximum", low, high),
         ("a first part with the larger maximum", high, low),
+        ("two parts with maxima below 0", _state([-3.0], [2.0], [[1.0]]), _state([-2.0], [1.0], [[1.0]])),
         ("a part that has met no key", low, none),
         ("two parts that have met no key", none, none),
         ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
-        ("three rows of two values", *(_random_state(seed) for seed in (1, 2))),
+        ("three rows", *(_random_state(seed) for seed in (1, 2))),
     ]
     return [Case(name, (a, b)) for name, a, b in cases]
+
+
+def _sums_cases():
+    return [Case(case.property, tuple(part for state in case.args for part in state[:2])) for case in _merge_cases()]
 
 
 def _random_state(seed):
@@ -73,6 +85,54 @@ keep = Question(
         ("all", "That would be safe, but the first block is to be forgotten. Far less will do. Read on."),
         (12, "That is all of it, but the first block is to be forgotten. Far less will do. Read on."),
         (3, "One too many, as long as it is about the denominator. What would the third be for? Read on."),
+    ),
+)
+
+sums = Exercise(
+    reference=merge_sums,
+    cases=_sums_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "Both sums must be taken relative to the same maximum before they can be added. Which one is safe for both?",
+        "With m = max(m_a, m_b), the first sum is multiplied by exp(m_a - m) and the second by exp(m_b - m).",
+        "m_safe is m, but 0 where m is -inf, as in the safe softmax. Then return m, and "
+        "np.exp(m_a - m_safe) * l_a + np.exp(m_b - m_safe) * l_b.",
+    ),
+    mistakes=(
+        Mistake(
+            "neither side was rescaled: right only where both maxima are equal.",
+            "np.exp(m_a - m_safe) * l_a + np.exp(m_b - m_safe) * l_b",
+            "l_a + l_b",
+        ),
+        Mistake("the first side was not rescaled: b may hold the larger maximum.", "np.exp(m_a - m_safe) * l_a", "l_a"),
+        Mistake(
+            "the second side was not rescaled: a may hold the larger maximum.", "np.exp(m_b - m_safe) * l_b", "l_b"
+        ),
+        Mistake(
+            "rescaled by the inverse: the factors are e^(m_a − m) and e^(m_b − m), never above 1.",
+            "np.exp(m_a - m_safe) * l_a + np.exp(m_b - m_safe) * l_b",
+            "np.exp(m_safe - m_a) * l_a + np.exp(m_safe - m_b) * l_b",
+        ),
+        Mistake(
+            "the factors are exchanged: each side is rescaled from its own maximum.",
+            "np.exp(m_a - m_safe) * l_a + np.exp(m_b - m_safe) * l_b",
+            "np.exp(m_b - m_safe) * l_a + np.exp(m_a - m_safe) * l_b",
+        ),
+        Mistake(
+            "the smaller maximum was kept: relative to it, the exponentials of the other part may overflow.",
+            "np.maximum(m_a, m_b)",
+            "np.minimum(m_a, m_b)",
+        ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a part underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, 0)",
+        ),
+        Mistake(
+            "the guarded maximum was returned: a row without keys has m = −∞, not 0.", "return m,", "return m_safe,"
+        ),
+        Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
     ),
 )
 
@@ -141,8 +201,8 @@ update = Exercise(
 merge = Exercise(
     reference=online_softmax.merge,
     cases=_merge_cases,
-    level=2,
-    minutes=8,
+    level=1,
+    minutes=5,
     hints=(
         "Both sides must be brought to the same reference before they can be added. Which one is safe for both?",
         "With m = max(a.m, b.m), side a is multiplied by exp(a.m - m) and side b by exp(b.m - m): l and O alike.",
@@ -188,6 +248,11 @@ merge = Exercise(
             "alpha[:, None] * a.O + beta[:, None] * b.O",
             "(alpha[:, None] * a.O + beta[:, None] * b.O) / (alpha * a.l + beta * b.l)[:, None]",
         ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a part underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, 0)",
+        ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
     ),
 )
@@ -215,5 +280,86 @@ finish = Exercise(
             "e^m overflows: log(e^m · l) is m + log l.", "state.m + np.log(l_safe)", "np.log(np.exp(state.m) * l_safe)"
         ),
         Mistake("a row that met no key has lse −∞, not 0.", "state.l == 0, -np.inf,", "state.l == 0, 0,"),
+    ),
+)
+
+
+quiz_size = Question(
+    answer=64,
+    because="4,096² numbers of 4 bytes are 2²⁴ · 4 = 2²⁶ bytes, and a MiB is 2²⁰.",
+    hints=("How many scores are there?", "4,096² = 2²⁴ scores, and a float32 has 4 bytes.", "2²⁶ / 2²⁰"),
+    wrong=((32, "That is float16. A float32 has 4 bytes."), (67, "Those are MB, of 10⁶ bytes. A MiB has 2²⁰.")),
+)
+
+quiz_passes = Question(
+    answer=6,
+    because="S out and in, the masked S out and in, P out and in.",
+    hints=(
+        "Which kernels run, and which squares does each load and store?",
+        "Without a mask there are 4 passes. The mask is a kernel of its own.",
+        "The mask kernel loads S and stores the masked S.",
+    ),
+    wrong=(
+        (4, "That is without the mask, which is a kernel of its own."),
+        (2, "A mask forbids half of the scores, but they travel all the same, as −∞. It is one kernel more."),
+        (5, "The mask kernel loads S and also stores the masked S."),
+    ),
+)
+
+quiz_gate = Question(
+    answer=0.25,
+    because="The arithmetic needs 50 / 200 of the time that the bytes need, so it runs for a quarter of it.",
+    hints=(
+        "Which of the two clocks stops later?",
+        "While a byte comes, the card could do 200 FLOPs, and the kernel has 50 for it.",
+        "50 / 200",
+    ),
+    wrong=(
+        (4, "Upside down: a share is at most 1."),
+        (1, "That is to the right of the ridge. This kernel is left of it."),
+    ),
+)
+
+quiz_half = Question(
+    answer="zeros",
+    because="e^10.5 = 36,316 fits into float16, but the sum of three does not: it is ∞, and 36,316 / ∞ = 0.",
+    hints=(
+        "The largest float16 is 65,504. Which step leaves it first?",
+        "e^10.5 is 36,316. Three of them are more than 65,504.",
+        "A finite number divided by ∞ is ...",
+    ),
+    wrong=(
+        ("right", "Each exponential fits, but does their sum?"),
+        ("nan", "That takes ∞ / ∞. Here the exponentials are finite, and only the sum is ∞."),
+    ),
+)
+
+quiz_merged = Question(
+    answer=2.5,
+    because="m = ln 2. The first sum is rescaled by e^(0 − ln 2) = 1/2, the second by 1: 3/2 + 1.",
+    hints=(
+        "Which maximum do both together have?",
+        "The first sum is multiplied by e^(m_a − m) = e^(−ln 2).",
+        "3 · 1/2 + 1 · 1",
+    ),
+    wrong=(
+        (4, "The sums were added as they are. They are relative to different maxima."),
+        (7, "Rescaled by the inverse: e^(m_a − m) is 1/2, not 2."),
+        (5, "That is relative to the smaller maximum. Take the larger one."),
+    ),
+)
+
+quiz_lse = Question(
+    answer=0.6931,
+    because="The sum of exponentials is twice as large, and log(2 x) = log x + log 2.",
+    hints=(
+        "What is the sum of exponentials of both parts, if each has the sum x?",
+        "It is 2 x. What is its logarithm?",
+        "log 2",
+    ),
+    wrong=(
+        (2, "The sum of exponentials doubles. The lse is its logarithm."),
+        (1, "That would be the logarithm to base 2. The lse is a natural logarithm."),
+        (0, "The maximum does not rise, but the sum of exponentials doubles."),
     ),
 )

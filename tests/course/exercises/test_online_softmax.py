@@ -35,6 +35,29 @@ def update_in_torch(state, S_ij, V_j):
     return m, alpha * l_i + P.sum(1), alpha[:, None] * O_i + P @ V
 
 
+def sums_by_difference(m_a, l_a, m_b, l_b):
+    """One factor instead of two: the side of the larger maximum needs none."""
+    first = m_a >= m_b
+    high, low = np.where(first, m_a, m_b), np.where(first, m_b, m_a)
+    gap = np.where(low == -np.inf, -np.inf, low - np.where(high == -np.inf, 0, high))
+    return high, np.where(first, l_a, l_b) + np.exp(gap) * np.where(first, l_b, l_a)
+
+
+def sums_row_by_row(*parts):
+    rows = []
+    for m_a, l_a, m_b, l_b in zip(*parts, strict=True):
+        m = max(m_a, m_b)
+        rows.append((m, sum(l * np.exp(part - m) for part, l in ((m_a, l_a), (m_b, l_b)) if part > -np.inf)))
+    return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+def sums_in_torch(*parts):
+    m_a, l_a, m_b, l_b = map(torch.tensor, parts)
+    m = torch.maximum(m_a, m_b)
+    safe = m.nan_to_num(neginf=0)
+    return m, (m_a - safe).exp() * l_a + (m_b - safe).exp() * l_b
+
+
 def merge_row_by_row(a, b):
     rows = []
     for ma, la, Oa, mb, lb, Ob in zip(*a, *b, strict=True):
@@ -80,6 +103,7 @@ def finish_in_torch(state):
 
 RIGHT = {
     "online_softmax.update": [update_by_merging, update_in_base_2, update_in_torch],
+    "online_softmax.sums": [sums_by_difference, sums_row_by_row, sums_in_torch],
     "online_softmax.merge": [merge_row_by_row, merge_by_sigmoid, merge_in_torch],
     "online_softmax.finish": [finish_by_dividing_where_it_can, finish_row_by_row, finish_in_torch],
 }
