@@ -18,7 +18,9 @@ import torch
 
 from flashlab.bench import record, round_robin
 from flashlab.bench.competitors import NAMES, Attention, implementation
-from flashlab.kernels import configuration
+from flashlab.kernels import masks
+from flashlab.kernels.configurations import on_hopper
+from flashlab.kernels.problem import Problem
 
 PRODUCTION = ("hopper", "portable", "cudnn", "fa4")
 
@@ -35,8 +37,8 @@ def pingpong(q, k, v, causal):
     from flashlab.kernels.hopper import forward
 
     o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)  # [B, H, N, d], [B, H, N]
-    c = configuration("forward", q, k, v, causal, "hopper")
-    forward.run(o, lse, q, k, v, causal, q.shape[3] ** -0.5, c, pingpong=True)
+    problem = Problem.of(q, k, v, masks.either(causal, None), q.shape[3] ** -0.5)
+    forward.run(o, lse, q, k, v, problem, on_hopper("forward", problem), pingpong=True)
     return o
 
 

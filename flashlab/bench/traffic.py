@@ -1,4 +1,4 @@
-"""Measure, on one GPU, the bytes that one forward pass moves: standard attention and flashlab's portable kernel.
+"""Measure, on one GPU, the bytes that one forward pass moves: standard attention and flashlab's kernel.
 
     python -m flashlab.bench.traffic --json notebooks/data/h200_traffic.json
 
@@ -10,7 +10,6 @@ written.
 """
 
 import argparse
-import functools
 import json
 import sys
 
@@ -37,7 +36,7 @@ def standard(q, k, v) -> torch.Tensor:
     return torch.softmax(q @ k.mT * d**-0.5, -1) @ v  # [1, H, N, d]
 
 
-WAYS = {"standard": standard, "flashlab": functools.partial(flash_attention, kernel="portable")}
+WAYS = {"standard": standard, "flashlab": flash_attention}
 
 
 def inputs() -> list[torch.Tensor]:
@@ -87,7 +86,7 @@ def main(argv: list[str]) -> int:
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
-    c = configuration("forward", *inputs(), False, "portable")
+    c = configuration("forward", *inputs(), kernel="portable").launches["forward"]
     shape = {"H": H, "N": N, "d": d, "dtype": "bfloat16", "causal": False, "Br": c.Br, "Bc": c.Bc}
     report = record.origin(MODULE, argv) | {"configuration": shape, "predicted": predicted(c.Br, c.Bc)}
     report |= {"measured": counted}

@@ -1,48 +1,65 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
-import functools
 import itertools
 import math
+import numbers
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashlab.kernels import DEVICE, tiles
-from flashlab.kernels.configurations import configuration
-from flashlab.kernels.portable import backward, forward
+from flashlab.kernels import masks, portable, tiles
+from flashlab.kernels.configurations import choose
+from flashlab.kernels.device import DEVICE
+from flashlab.kernels.problem import Problem
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
 LONGEST = 65535  # programs of a grid along y or z
+SCALES = 2.0**-126, 2.0**126  # scale * log2(e) must be a normal number of float32
 
 
-def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, kernel=None):
-    """Attention softmax(scale * Q K^T) V, exact, without a tensor of size Nq x Nk in the forward or the backward pass.
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    mask: masks.Window | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention, softmax(scale * Q K^T) V, exactly, without a tensor of size Nq x Nk in either pass.
 
     Args:
-        q: queries [B, H, Nq, d]; k: keys [B, Hk, Nk, d]; v: values [B, Hk, Nk, dv]. One dtype out of float16, bfloat16
-            and float32, one device; d and dv from 1 to 256; H a multiple of Hk: query head h uses key/value head
-            h // (H // Hk). Any strides; inputs whose rows do not start at multiples of 16 bytes, or whose last stride
-            is not 1, are copied first.
-        causal: query i sees keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones.
-        scale: factor on the scores, 1/sqrt(d) if None.
-        return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. Differentiable too.
+        q: queries [B, H, Nq, d].
+        k: keys [B, Hk, Nk, d].
+        v: values [B, Hk, Nk, dv]. All three have one dtype out of float16, bfloat16 and float32, and one device; d and
+            dv are 1 to 256; H is a multiple of Hk, and query head h uses key/value head h // (H // Hk). Any strides
+            will do; inputs whose rows do not start at multiples of 16 bytes, or whose last stride is not 1, are copied.
+        causal: query i sees the keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones. Short
+            for mask=masks.causal().
+        mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``. None: every query sees every
+            key, or what ``causal`` says.
+        scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
+        return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; None for
-            what was measured to be faster: ``configuration("forward", q, k, v, causal)`` tells which, and why.
+            those measured to be faster: ``configuration("forward", q, k, v, causal=causal)`` tells which, and why.
 
     Returns:
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
         O = 0, lse = -inf and no gradient. The same inputs give the same bits, gradients included, with one exception:
         the Hopper kernels add up dQ in an order that varies. Under ``torch.use_deterministic_algorithms(True)`` the
-        portable ones make the gradients.
+        portable kernels compute the gradients.
 
     Sums are kept in float32. Products of float32 inputs are true float32 products if
     ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.
     Under autocast, q, k and v are first cast to autocast's dtype.
 
     Raises:
-        TypeError, ValueError: in one sentence, what was expected and what came.
+        TypeError, ValueError: an argument is not as described.
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
@@ -50,162 +67,203 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, kern
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     _check(q, k, v)
-    if kernel not in (None, "portable", "hopper"):
-        raise ValueError(f'kernel must be "portable", "hopper" or None, got {kernel!r}')
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"scale must be a finite number, got {scale}")
-    if scale <= 0:  # the kernels take the maximum before they scale
-        q, scale = q * math.copysign(bool(scale), scale), abs(scale) or 1.0
+    mask = masks.either(causal, mask)
+    scale = _scale(scale, q.shape[-1])
+    if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
+        q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
-    attend = torch.ops.flashlab.attention if torch.compiler.is_compiling() else _Attention.apply
-    o, lse = attend(_pad_rows(q), _pad_rows(k), _pad_rows(v), causal, scale, kernel)
+    q, k, v = _pad_rows(q), _pad_rows(k), _pad_rows(v)
+    if torch.compiler.is_compiling():
+        o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
+    else:
+        o, lse = _Attention.apply(q, k, v, Problem.of(q, k, v, mask, scale), kernel)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse) if return_lse else o
 
 
-def _empty_outputs(q, k, v, causal, scale, kernel):
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
-
-
-def _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale, kernel):
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def _attention(q, k, v, causal, scale, kernel):
-    o, lse = _empty_outputs(q, k, v, causal, scale, kernel)
-    if o.numel() == 0 or k.shape[2] == 0:
+def _attention(q, k, v, problem, kernel):
+    """Run the forward pass: O and lse."""
+    o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
+    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=torch.float32)
+    if o.numel() == 0 or problem.Nk == 0:
         return o.zero_(), lse.fill_(-math.inf)
-    if (dim := _too_long(q)) is not None:
-        parts = [
-            _attention(*x, causal, scale, kernel) for x in zip(*(_parts(x, q, k, dim) for x in (q, k, v)), strict=True)
-        ]
-        return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
+    if (dim := _too_long(problem)) is not None:
+        parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
+        results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel) for x in parts]
+        return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
-    c = configuration("forward", q, k, v, causal, kernel)
-    (_hopper().forward if c.implementation == "hopper" else forward).run(o, lse, q, k, v, causal, scale, c)
+    choice = choose("forward", problem, kernel)
+    _kernels(choice).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
     return o, lse
 
 
-def _attention_backward(do, dlse, q, k, v, o, lse, causal, scale, kernel):
-    dq, dk, dv = _empty_gradients(do, dlse, q, k, v, o, lse, causal, scale, kernel)
-    if o.numel() == 0 or k.numel() == 0:
-        return dq.zero_(), dk.zero_(), dv.zero_()
-    if (dim := _too_long(q)) is not None:
-        tensors = (_parts(x, q, k, dim) for x in (do, dlse, q, k, v, o, lse))
-        parts = [_attention_backward(*x, causal, scale, kernel) for x in zip(*tensors, strict=False)]
-        return tuple(torch.cat(x, dim) for x in zip(*parts, strict=True))
+def _gradients(do, dlse, q, k, v, o, lse, problem, kernel):
+    """Run the backward pass: dQ, dK and dV."""
+    gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    if o.numel() == 0 or problem.Nk == 0:
+        return tuple(x.zero_() for x in gradients)
+    if (dim := _too_long(problem)) is not None:
+        parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
+        results = [_gradients(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel) for x in parts]
+        return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
-    choose = functools.partial(configuration, q=q, k=k, v=v, causal=causal)
-    c = choose("backward", implementation=kernel)
-    if c.implementation == "hopper":
-        _hopper().backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, choose("row_constants"))
-    else:
-        backward.run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose)
-    return dq, dk, dv
+    choice = choose("backward", problem, kernel)
+    _kernels(choice).backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
+    return gradients
 
 
-def _hopper():
-    """Imported where it is used: Gluon takes its time to load, and elsewhere nobody needs it."""
-    from flashlab.kernels import hopper
+def _kernels(choice):
+    """Return the package that has the chosen kernels."""
+    if choice.implementation == "portable":
+        return portable
+    from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
 
     return hopper
 
 
-def _too_long(q):
-    """The dimension of batches or heads that has more entries than a grid has programs along y or z, if one has."""
-    return next((dim for dim in (0, 1) if q.shape[dim] > LONGEST), None)
+def _too_long(problem):
+    """Return the dimension, batches or heads, that is longer than a grid along y or z; None if neither is."""
+    if problem.B > LONGEST:
+        return 0
+    return 1 if problem.H > LONGEST else None
 
 
-def _parts(x, q, k, dim):
-    """x split along batches or heads, such that a part holds whole groups of at most LONGEST query heads."""
+def _split(x, problem, dim):
+    """Split x along batches or heads such that a part holds whole groups of at most LONGEST query heads."""
     if x is None:
         return itertools.repeat(None)
-    group = q.shape[dim] // k.shape[dim]  # 1 along batches
-    return x.split(LONGEST // group * (group if x.shape[dim] == q.shape[dim] else 1), dim)
-
-
-def _save(ctx, inputs, output):
-    *qkv, ctx.causal, ctx.scale, ctx.kernel = inputs
-    ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(gradients, ctx, do, dlse):
-    if do is None and dlse is None:
-        return (None,) * 6
-    q, k, v, o, lse = ctx.saved_tensors
-    do = torch.zeros_like(o) if do is None else do
-    return *gradients(do, dlse, q, k, v, o, lse, ctx.causal, ctx.scale, ctx.kernel), None, None, None
+    group = problem.group if dim == 1 else 1
+    per_key_head = group if x.shape[dim] == problem.H else 1
+    return x.split(LONGEST // group * per_key_head if dim == 1 else LONGEST, dim)
 
 
 class _Attention(torch.autograd.Function):
     """One step for autograd."""
 
     @staticmethod
-    def forward(ctx, *inputs):
-        output = _attention(*inputs)
-        _save(ctx, inputs, output)
-        return output
+    def forward(q, k, v, problem, kernel):
+        return _attention(q, k, v, problem, kernel)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *qkv, ctx.problem, ctx.kernel = inputs
+        ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do, dlse):
-        return _differentiate(_attention_backward, ctx, do, dlse)
+        if do is None and dlse is None:
+            return (None,) * 5
+        q, k, v, o, lse = ctx.saved_tensors
+        do = torch.zeros_like(o) if do is None else do
+        return *_gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
 # The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls do without them.
-torch.library.define(
-    "flashlab::attention", "(Tensor q, Tensor k, Tensor v, bool causal, float scale, str? kernel) -> (Tensor, Tensor)"
-)
+_OPTIONS = "int? left, int? right, float scale, str? kernel"
+torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
 torch.library.define(
     "flashlab::attention_backward",
-    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, bool causal, float scale,"
-    " str? kernel) -> (Tensor dQ, Tensor dK, Tensor dV)",
+    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+    f"{_OPTIONS}) -> (Tensor dQ, Tensor dK, Tensor dV)",
 )
-torch.library.impl("flashlab::attention", "default", _attention)
-torch.library.impl("flashlab::attention_backward", "default", _attention_backward)
-torch.library.register_fake("flashlab::attention", _empty_outputs)
-torch.library.register_fake("flashlab::attention_backward", _empty_gradients)
-torch.library.register_autograd(
-    "flashlab::attention",
-    functools.partial(_differentiate, torch.ops.flashlab.attention_backward),
-    setup_context=_save,
-)
+
+
+@torch.library.impl("flashlab::attention", "default")
+def _operator(q, k, v, left, right, scale, kernel):
+    return _attention(q, k, v, Problem.of(q, k, v, masks.Window(left, right), scale), kernel)
+
+
+@torch.library.impl("flashlab::attention_backward", "default")
+def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
+    problem = Problem.of(q, k, v, masks.Window(left, right), scale)
+    return _gradients(do, dlse, q, k, v, o, lse, problem, kernel)
+
+
+@torch.library.register_fake("flashlab::attention")
+def _shapes(q, k, v, *options):
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.register_fake("flashlab::attention_backward")
+def _shapes_backward(do, dlse, q, k, v, *others):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx, inputs, output):
+    *qkv, left, right, scale, kernel = inputs
+    ctx.options = left, right, scale, kernel
+    ctx.save_for_backward(*qkv, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, do, dlse):
+    if do is None and dlse is None:
+        return (None,) * 7
+    q, k, v, o, lse = ctx.saved_tensors
+    do = torch.zeros_like(o) if do is None else do
+    return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, *ctx.options), None, None, None, None
+
+
+torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
 
 
 def _check(q, k, v):
+    """Raise TypeError or ValueError if these cannot be queries, keys and values."""
     named = {"q": q, "k": k, "v": v}
     for name, x in named.items():
-        if not isinstance(x, torch.Tensor):
+        if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
+        if x.layout != torch.strided or x.is_nested:
+            raise TypeError(f"{name} must be a dense tensor, got {'nested' if x.is_nested else x.layout}")
         if x.ndim != 4:
             raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
-    if len({x.dtype for x in named.values()}) > 1 or q.dtype not in DTYPES:
+    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in DTYPES:
         found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
         raise TypeError(f"q, k and v must have one dtype out of float16, bfloat16 and float32, got {found}")
-    if any(x.device.type != DEVICE.type for x in named.values()) or len({x.device for x in named.values()}) > 1:
+    if q.device.type != DEVICE.type or not (q.device == k.device == v.device):
         found = ", ".join(f"{name} on {x.device}" for name, x in named.items())
         raise ValueError(f"the kernels run on {DEVICE.type} here, and q, k and v must all be there, got {found}")
     if DEVICE.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1 and start again")
-    B, H, Nq, d, Hk, Nk, dv = _sizes(q, k, v)
-    if k.shape[0] != B or v.shape[0] != B or v.shape[1:3] != k.shape[1:3] or k.shape[3] != d:
+    B, H, _, d = q.shape
+    _, Hk, Nk, dv = v.shape
+    if k.shape != (B, Hk, Nk, d) or v.shape[0] != B:
         raise ValueError(
             "expected q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv], "
             f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         )
-    if H % Hk if Hk else H:
+    whole_groups = H % Hk == 0 if Hk > 0 else H == 0
+    if not whole_groups:
         raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
         raise ValueError(f"head dimensions must lie between 1 and {WIDEST}, got d = {d} and dv = {dv}")
 
 
-def _sizes(q, k, v):
-    return *q.shape, *k.shape[1:3], v.shape[3]
+def _scale(scale, d):
+    """Return the factor on the scores as a number that float32 can hold, or raise TypeError or ValueError."""
+    if scale is None:
+        return d**-0.5
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise ValueError("scale is a number and gets no gradient: multiply q by the tensor instead")
+    if not isinstance(scale, (numbers.Real, Tensor)):
+        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
+    scale = float(scale)
+    if not (scale == 0 or SCALES[0] <= abs(scale) <= SCALES[1]):  # NaN is neither
+        raise ValueError(f"scale must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale}")
+    return scale
 
 
 def _pad_rows(x):
-    """x with zero columns appended until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
+    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
     missing = -x.shape[-1] % (16 // x.element_size())
     return F.pad(x, (0, missing)) if missing else x

@@ -1,162 +1,231 @@
-"""Which tiles, warps and pipeline stages a kernel is launched with: looked up in configs.json, and never searched for.
+"""Which kernels a call is launched with, and in which tiles: looked up in tables, never searched for at run time.
 
-For cards that were measured, the file says what was fastest, and how and when that was found. For all others it has a
-list for each kernel and width of a head, and the first entry that fits the card's shared memory is taken. What fits is
-computed before the launch (``shared_bytes``), so there is none that fails for want of it, from 64 KB on.
+For cards that were measured, ``portable.json`` and ``hopper.json`` say what was fastest, and how and when that was
+found. For all others ``portable.json`` lists launches by kernel and width of a head, and the first that fits the card's
+shared memory is taken. ``shared_bytes`` computes what fits before the launch, so no launch runs out of shared memory
+on a GPU with 64 KB or more per program.
 """
 
 import functools
 import json
+from collections.abc import Callable
 from importlib import resources
 from typing import NamedTuple
 
 import torch
 import triton
 
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.problem import Problem
 
-INTERPRETED_ROWS = 64  # of a tile in the interpreter, where any tile fits and few large ones are quickest
-CONFIGS = json.loads(resources.files("flashlab.kernels").joinpath("configs.json").read_text(encoding="utf-8"))
+PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
+HOPPER = "forward", "backward"
 
 
 class Card(NamedTuple):
-    """What of a GPU decides what runs on it."""
+    """The properties of a GPU that determine its configurations."""
 
     capability: tuple[int, int]
     shared_bytes: int  # the most that one program may have
 
 
 class Configuration(NamedTuple):
-    """One launch: rows and columns of a tile of scores, warps a program, stages of the pipeline that loads tiles."""
+    """One launch: rows and columns of a tile of scores, warps per program, stages of the pipeline that loads tiles."""
 
     Br: int
     Bc: int
     warps: int
     stages: int
-    implementation: str = "portable"  # or "hopper"
     why: str = ""
 
 
-def configuration(kernel, q, k, v, causal, implementation=None):
-    """The ``Configuration`` that a kernel runs with on these tensors, with the reason in its field ``why``.
+class Choice(NamedTuple):
+    """The kernels that compute one direction of a call: whose they are, how each is launched, and the reason."""
 
-    Args:
-        kernel: "forward"; "backward", whose Br is 0 if three portable kernels do it; or one of those three,
-            "row_constants", "key_value_gradients" and "query_gradients".
-        q, k, v: as for ``flash_attention``; only device, dtype and shapes are looked at. causal: bool.
-        implementation: "portable", "hopper", or None for what is faster here.
+    implementation: str  # "portable" or "hopper"
+    launches: dict[str, Configuration]  # by kernel
+    why: str
+
+
+class Row(NamedTuple):
+    """A launch, and the conditions under which it is taken. A condition that is None always holds."""
+
+    kernel: str
+    width: int  # columns of a tile: exactly these if measured, otherwise at most these
+    Br: int
+    Bc: int
+    warps: int
+    stages: int
+    causal: bool | None = None  # or any mask that cuts tiles
+    N_from: int = 0  # fewest keys
+    whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
+    products: str | None = None  # "tensor" by tensor cores, "plain" without
+    bytes: int | None = None  # per element
+    major: int | None = None  # compute capability
+
+    @property
+    def launch(self):
+        """The tiles, warps and stages of the row."""
+        return self.Br, self.Bc, self.warps, self.stages
+
+
+class Least(NamedTuple):
+    """The smallest problem for which a kernel is taken."""
+
+    columns: int
+    tiles: int
+    forward_rows: int
+    backward_rows: int
+
+
+class Table(NamedTuple):
+    """Rows, and how they were found. A measured table holds for one card, and names it."""
+
+    how: str
+    rows: tuple[Row, ...]
+    device: str = ""
+    capability: tuple[int, int] = (0, 0)
+    driver: str = ""
+    torch: str = ""
+    triton: str = ""
+    date: str = ""
+    dtypes: tuple[str, ...] = ()
+    compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels
+    least: Least | None = None
+
+    def found(self, row):
+        """Tell where and when a row was measured."""
+        return f"chosen by measurement for N >= {row.N_from} on {self.device}, {self.date}"
+
+
+def table_of(values: dict, kernels: tuple[str, ...]) -> Table:
+    """Make a table from a JSON object, and check it.
 
     Raises:
-        ValueError: implementation "hopper" for what it cannot take.
+        TypeError, ValueError: an unknown or missing field, or a row that cannot be a launch of one of ``kernels``.
     """
-    if kernel == "row_constants":
-        return Configuration(64, 0, 4, 1, why="it only streams: any tile will do")
-    if kernel in ("forward", "backward"):
-        against = against_hopper(q, v)
-        if implementation == "hopper" and against:
-            raise ValueError(f"the Hopper kernels cannot do this: {against}")
-        if implementation is None:
-            against = against or undetermined(kernel) or slower_on_hopper(kernel, q, k, v)
-        elif implementation != "hopper":
-            against = against or "asked for"
-        if not against:
-            return choose_hopper(kernel, q.shape[3], v.shape[3], causal, k.shape[2])
-        if kernel == "backward":
-            return Configuration(0, 0, 0, 0, why=f"portable: {against}")
-    if not q.is_cuda:
-        return Configuration(INTERPRETED_ROWS, INTERPRETED_ROWS, 4, 1, why="in the interpreter any tile fits")
-    true_float32 = tiles.precision_of(q) == "ieee"
-    return choose(kernel, card(q.device), q.dtype, true_float32, q.shape[3], v.shape[3], causal, k.shape[2])
+    rows = tuple(Row(**row) for row in values["rows"])
+    for row in rows:
+        sizes = (row.width, row.Br, row.Bc)
+        if row.kernel not in kernels or any(size < 16 or size % 16 for size in sizes):
+            raise ValueError(f"expected a kernel of {kernels} and sizes that are multiples of 16, got {row}")
+        if row.warps not in (4, 8, 12, 16) or not 1 <= row.stages <= 4 or row.products not in (None, "tensor", "plain"):
+            raise ValueError(f"expected 4 to 16 warps, 1 to 4 stages, tensor or plain products, got {row}")
+    made = Table(**{**values, "rows": rows})
+    least = Least(**made.least) if made.least else None
+    return made._replace(capability=tuple(made.capability), least=least)
 
 
-def hopper_width(d, dv):
-    """Columns of the Hopper kernels' tiles: 64 or 128."""
-    return max(64, tiles.width_of(max(d, dv)))
+def _read(name):
+    return json.loads(resources.files("flashlab.kernels").joinpath(name).read_text(encoding="utf-8"))
 
 
-def against_hopper(q, v):
-    """Why the Hopper kernels cannot take these tensors, in words; None if they can."""
-    hopper = CONFIGS["hopper"]
-    if not q.is_cuda or card(q.device).capability != tuple(hopper["capability"]):
-        return "they need a GPU of compute capability 9.0"
-    if q.dtype not in (torch.float16, torch.bfloat16):
-        return f"they multiply float16 and bfloat16, got {q.dtype}"
-    if max(q.shape[3], v.shape[3]) > 128:
-        return f"they hold heads of up to 128 columns, got d = {q.shape[3]} and dv = {v.shape[3]}"
-    if not any(triton.__version__.startswith(version + ".") for version in hopper["compilers"]):
-        return f"they were compiled with Triton {' and '.join(hopper['compilers'])}, this is {triton.__version__}"
-    return None
+MEASURED = tuple(table_of(values, PORTABLE) for values in _read("portable.json")["measured"])
+UNMEASURED = table_of(_read("portable.json")["unmeasured"], PORTABLE)
+ON_HOPPER = table_of(_read("hopper.json"), HOPPER)
+STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # the kernel ``row_constants``
+INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
 
 
-def undetermined(kernel):
-    """Why torch's switch forbids the Hopper kernel, in words; None if it does not."""
-    if kernel == "backward" and torch.are_deterministic_algorithms_enabled():
-        return "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in its last bits"
-    return None
+def first(rows: tuple[Row, ...], fits: Callable[[Row], bool]) -> Row | None:
+    """Return the first row that fits, or None."""
+    return next((row for row in rows if fits(row)), None)
 
 
-def slower_on_hopper(kernel, q, k, v):
-    """Why the Hopper kernels, which can, were measured to be slower at something as small; None where they are not."""
-    least = CONFIGS["hopper"]["least"]
-    B, H, rows, _ = (q if kernel == "forward" else k).shape  # a program owns rows of these
-    work = B * H * tiles.count(rows, 128)
-    if max(q.shape[3], v.shape[3]) < least["columns"]:
-        return f"heads of fewer than {least['columns']} columns gain nothing there"
-    if rows < least[f"{kernel}_rows"]:
-        return f"sequences shorter than {least[f'{kernel}_rows']} do not fill their tiles"
-    if work < least["tiles"]:
-        return f"{work} tiles of 128 rows are too few to keep it busy: {least['tiles']} and more were faster"
-    return None
+def configuration(direction: str, q, k, v, *, causal: bool = False, mask=None, kernel: str | None = None) -> Choice:
+    """Return the ``Choice`` of kernels that ``flash_attention`` makes for these tensors, with its reason.
+
+    Args:
+        direction: "forward" or "backward".
+        q, k, v, causal, mask, kernel: as for ``flash_attention``. Only shapes, dtype and device count.
+
+    Raises:
+        ValueError: kernel "hopper" for a problem that the Hopper kernels cannot compute, or an unknown direction.
+    """
+    if direction not in ("forward", "backward"):
+        raise ValueError(f'direction must be "forward" or "backward", got {direction!r}')
+    return choose(direction, Problem.of(q, k, v, masks.either(causal, mask), 1.0), kernel)
+
+
+def choose(direction: str, problem: Problem, kernel: str | None = None) -> Choice:
+    """Return the ``Choice`` for one direction of a problem; arguments as for ``configuration``."""
+    undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
+    return choose_for(card(problem.device), direction, problem, kernel, undetermined)
 
 
 @functools.lru_cache(maxsize=4096)
-def choose_hopper(kernel, d, dv, causal, Nk):
-    """The ``Configuration`` of a Hopper kernel; Br is 64 for each consumer in the forward pass."""
-    hopper, width = CONFIGS["hopper"], hopper_width(d, dv)
-    for row in hopper["rows"]:
-        if (row["kernel"], row["width"], row["causal"]) == (kernel, width, causal) and Nk >= row["N_from"]:
-            why = f"chosen by measurement for N >= {row['N_from']} on {hopper['device']}, {hopper['date']}"
-            consumers = row["Br"] // 64 if kernel == "forward" else row["Bc"] // 64
-            return Configuration(row["Br"], row["Bc"], 4 * (consumers + 1), row["stages"], "hopper", why)
+def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str | None, undetermined: bool) -> Choice:
+    """As ``choose``, for any card; None is the interpreter. undetermined: torch forbids results that may vary."""
+    if kernel not in (None, "portable", "hopper"):
+        raise ValueError(f'kernel must be "portable", "hopper" or None, got {kernel!r}')
+    against = against_hopper(card, problem)
+    if kernel == "hopper" and against:
+        raise ValueError(f"the Hopper kernels cannot do this: {against}")
+    if kernel == "portable":
+        against = against or "asked for"
+    if kernel is None:
+        against = against or slower_on_hopper(direction, problem)
+    if kernel is None and undetermined:
+        against = against or "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in last bits"
+    launches = {"row_constants": STREAMED} if direction == "backward" else {}
+    if against is None:
+        launches[direction] = on_hopper(direction, problem)
+        return Choice("hopper", launches, f"hopper: {launches[direction].why}")
+    for name in PORTABLE[:1] if direction == "forward" else PORTABLE[1:]:
+        launches[name] = portable(name, card, problem)
+    return Choice("portable", launches, f"portable: {against}")
 
 
 @functools.cache
-def card(device):
-    """The ``Card`` behind a torch device."""
+def card(device) -> Card | None:
+    """Return the ``Card`` behind a torch device; None for the CPU, where kernels are interpreted."""
+    if device.type != "cuda":
+        return None
     properties = torch.cuda.get_device_properties(device)
     return Card((properties.major, properties.minor), properties.shared_memory_per_block_optin)
 
 
-@functools.lru_cache(maxsize=4096)
-def choose(kernel, card, dtype, true_float32, d, dv, causal, Nk):
-    """As ``configuration``, from plain values: so that it can be asked for a card that is not here."""
-    width = max(tiles.width_of(d), tiles.width_of(dv))
-    for measured in CONFIGS["measured"]:
-        if tuple(measured["capability"]) != card.capability or str(dtype) not in measured["dtypes"]:
-            continue
-        for row in measured["rows"]:
-            fits = row["kernel"] == kernel and row["width"] == width and row["causal"] == causal and Nk >= row["N_from"]
-            if row.get("whole_tiles") and Nk % row["Bc"]:  # a tile that hangs over the end costs it more registers
-                continue
-            if fits:
-                why = f"chosen by measurement for N >= {row['N_from']} on {measured['device']}, {measured['date']}"
-                return Configuration(*_launch(row), why=why)
-    products = "plain" if true_float32 or card.capability < (8, 0) else "tensor"
-    itemsize = 4 if products == "plain" else dtype.itemsize  # without tensor cores, operands are widened
-    for row in CONFIGS["unmeasured"]["rows"]:
-        fits = (row["kernel"], row["products"], row["bytes"]) == (kernel, products, itemsize) and width <= row["width"]
-        c = Configuration(*_launch(row))
-        needed = shared_bytes(kernel, c, width, itemsize)
-        if fits and row.get("major", card.capability[0]) == card.capability[0] and needed <= card.shared_bytes:
-            return c._replace(why=f"not measured: the first listed that fits, {needed} of {card.shared_bytes} bytes")
+def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
+    """Return the ``Configuration`` of a portable kernel: measured on this card, or else the first that fits it.
+
+    Raises:
+        ValueError: none fits.
+    """
+    if card is None:
+        return INTERPRETED
+    width = max(problem.widths)
+    sought = kernel, width, problem.mask != masks.full()
+
+    def was_fastest(row):
+        fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
+        return fits and not (row.whole_tiles and problem.Nk % row.Bc)
+
+    for table in MEASURED:
+        if table.capability == card.capability and str(problem.dtype) in table.dtypes:
+            if row := first(table.rows, was_fastest):
+                return Configuration(*row.launch, table.found(row))
+    products = "plain" if problem.precision == "ieee" or card.capability < (8, 0) else "tensor"
+    itemsize = 4 if products == "plain" else problem.dtype.itemsize  # without tensor cores, operands are widened
+
+    def fits(row):
+        same = (row.kernel, row.products, row.bytes) == (kernel, products, itemsize) and width <= row.width
+        here = row.major in (None, card.capability[0])
+        return same and here and shared_bytes(kernel, row, width, itemsize) <= card.shared_bytes
+
+    if row := first(UNMEASURED.rows, fits):
+        needed = shared_bytes(kernel, row, width, itemsize)
+        return Configuration(
+            *row.launch, f"not measured: the first listed that fits, {needed} of {card.shared_bytes} bytes"
+        )
     raise ValueError(f"no configuration of {kernel} for heads of {width} columns fits {card.shared_bytes} bytes")
 
 
-def shared_bytes(kernel, c, width, itemsize):
-    """The most shared memory that a kernel takes with tiles of this width, as a bound; the tests compile and compare.
+def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int) -> int:
+    """Return a bound on the shared memory that a portable kernel takes with tiles of this width.
 
-    Two tiles stay for the whole program (Q alone in the forward pass), and two stream past, each stages times; without
-    a pipeline they come one after the other. On top come barriers, and scratch for turning tiles over.
+    Two tiles stay for the whole program (Q alone in the forward pass), and two stream past, each ``stages`` times;
+    without a pipeline they come one after the other. Barriers and room to transpose tiles are added. The tests compile
+    the kernels and compare.
     """
     streamed, kept = (c.Br, c.Bc) if kernel == "key_value_gradients" else (c.Bc, c.Br)
     tiles_kept = 1 if kernel == "forward" else 2
@@ -164,5 +233,50 @@ def shared_bytes(kernel, c, width, itemsize):
     return itemsize * width * (tiles_kept * kept + tiles_streamed * streamed) + 8 * c.stages * c.Br + 2048
 
 
-def _launch(row):
-    return row["Br"], row["Bc"], row["warps"], row["stages"]
+def hopper_width(d: int, dv: int) -> int:
+    """Return the columns of the Hopper kernels' tiles: 64 or 128."""
+    return max(64, tiles.width_of(max(d, dv)))
+
+
+def on_hopper(direction: str, problem: Problem) -> Configuration:
+    """Return the ``Configuration`` of a Hopper kernel; in the forward pass each consumer has 64 of the Br rows.
+
+    Raises:
+        ValueError: the table has none.
+    """
+    sought = direction, hopper_width(problem.d, problem.dv), problem.mask != masks.full()
+    row = first(ON_HOPPER.rows, lambda r: (r.kernel, r.width, r.causal) == sought and problem.Nk >= r.N_from)
+    if row is None:
+        raise ValueError(f"hopper.json has no row for {sought} and {problem.Nk} keys")
+    return Configuration(*row.launch, ON_HOPPER.found(row))
+
+
+def against_hopper(card: Card | None, problem: Problem) -> str | None:
+    """Return why the Hopper kernels cannot compute a problem, or None if they can."""
+    if card is None or card.capability != ON_HOPPER.capability:
+        return "they need a GPU of compute capability 9.0"
+    if str(problem.dtype) not in ON_HOPPER.dtypes:
+        return f"they multiply float16 and bfloat16, got {problem.dtype}"
+    if max(problem.d, problem.dv) > 128:
+        return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
+    if problem.mask not in (masks.full(), masks.causal()):
+        return f"they know no mask but causal, got {problem.mask}"
+    if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
+        return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
+    return None
+
+
+def slower_on_hopper(direction: str, problem: Problem) -> str | None:
+    """Return why to prefer the portable kernels: the Hopper ones were measured slower at this size. None if not."""
+    least = ON_HOPPER.least
+    # A program owns rows of Q in the forward pass, and of K in the backward pass.
+    heads, rows = (problem.H, problem.Nq) if direction == "forward" else (problem.Hk, problem.Nk)
+    least_rows = least.forward_rows if direction == "forward" else least.backward_rows
+    work = problem.B * heads * tiles.count(rows, 128)
+    if max(problem.d, problem.dv) < least.columns:
+        return f"heads of fewer than {least.columns} columns gain nothing on Hopper"
+    if rows < least_rows:
+        return f"sequences shorter than {least_rows} do not fill their tiles"
+    if work < least.tiles:
+        return f"{work} tiles of 128 rows are too few to keep the GPU busy: {least.tiles} and more were faster"
+    return None

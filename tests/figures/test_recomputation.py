@@ -80,6 +80,8 @@ def loop_and_kernels(causal):
     torch = pytest.importorskip("torch")
     from flashlab.kernels.bill import bill
     from flashlab.kernels.configurations import Configuration
+    from flashlab.kernels.masks import either
+    from flashlab.kernels.problem import Problem
 
     arrays = figure._head()
     mask = masks.causal() if causal else None
@@ -88,9 +90,10 @@ def loop_and_kernels(causal):
     recomputation.backward(*arrays[:3], O, lse, arrays[3], 128, 128, mask=mask, memory=memory)
     Q, K, V, dO, O, lse = (torch.tensor(x)[None, None] for x in (*arrays, O, lse))
     names = ("row_constants", "key_value_gradients", "query_gradients")
-    choose = dict.fromkeys(names, Configuration(128, 128, 4, 1)).get
+    launches = dict.fromkeys(names, Configuration(128, 128, 4, 1))
+    problem = Problem.of(Q, K, V, either(causal, None), 32**-0.5)
     grown = [torch.empty_like(x) for x in (Q, K, V)]
-    return memory, bill(backward.run, *grown, dO, None, Q, K, V, O, lse, causal, 32**-0.5, choose)
+    return memory, bill(backward.run, grown, (dO, None), (Q, K, V, O, lse), problem, launches)
 
 
 @pytest.mark.parametrize("causal", [False, True])

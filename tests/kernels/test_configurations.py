@@ -1,128 +1,189 @@
-"""Which configuration a launch gets, on cards that are not here too."""
+"""Which kernels and tiles a call gets, on cards that are not here too."""
 
 import itertools
-from typing import NamedTuple
+import json
+from importlib import resources
 
 import pytest
 import torch
 import triton
 
-from flashlab.kernels import DEVICE, configuration, configurations, flash_attention
-from flashlab.kernels.configurations import CONFIGS, Card, Configuration, choose, choose_hopper, shared_bytes
+from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, masks
+from flashlab.kernels.configurations import (
+    MEASURED,
+    ON_HOPPER,
+    PORTABLE,
+    Card,
+    against_hopper,
+    choose_for,
+    on_hopper,
+    portable,
+    shared_bytes,
+    slower_on_hopper,
+    table_of,
+)
+from flashlab.kernels.problem import Problem
 
-KERNELS = "forward", "key_value_gradients", "query_gradients"
 H200 = Card((9, 0), 227 * 1024)
+LARGE = Problem(1, 16, 16, 4096, 4096, 128, 128, torch.bfloat16, torch.device("cuda"), masks.causal(), 0.1, "tf32")
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """Choices are remembered; those that a test makes under changed conditions must not outlive it."""
+    choose_for.cache_clear()
+    yield
+    choose_for.cache_clear()
+
+
+def choice(direction, problem, kernel=None, *, card=H200, undetermined=False):
+    return choose_for(card, direction, problem, kernel, undetermined)
 
 
 @pytest.mark.parametrize(
     "capability, kilobytes", [((7, 5), 64), ((8, 0), 163), ((8, 9), 99), ((9, 0), 227), ((12, 0), 99)]
 )
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", PORTABLE)
 def test_every_width_has_a_configuration_that_fits_by_construction(kernel, capability, kilobytes):
     card = Card(capability, kilobytes * 1024)
-    dtypes = [(torch.float16, False), (torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
-    for d, dv, (dtype, true_float32), causal in itertools.product((1, 64, 72, 256), (8, 256), dtypes, (False, True)):
-        c = choose(kernel, card, dtype, true_float32, d, dv, causal, 100)
+    dtypes = [(torch.float16, "tf32"), (torch.bfloat16, "tf32"), (torch.float32, "tf32"), (torch.float32, "ieee")]
+    kinds = masks.full(), masks.causal(), masks.window(100, 7)
+    for d, dv, (dtype, precision), mask in itertools.product((1, 64, 72, 256), (8, 256), dtypes, kinds):
+        problem = LARGE._replace(Nk=100, d=d, dv=dv, dtype=dtype, precision=precision, mask=mask)
+        c = portable(kernel, card, problem)
         assert 16 <= c.Br <= 128 and 16 <= c.Bc <= 128 and c.why
         if c.why.startswith("not measured"):
-            itemsize = 4 if true_float32 or capability < (8, 0) else dtype.itemsize
+            itemsize = 4 if precision == "ieee" or capability < (8, 0) else dtype.itemsize
             width = max(16, triton.next_power_of_2(max(d, dv)))
             assert shared_bytes(kernel, c, width, itemsize) <= card.shared_bytes
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", PORTABLE)
 def test_a_smaller_card_gets_a_sentence_where_nothing_fits(kernel):
     with pytest.raises(ValueError, match="fits 8192 bytes"):
-        choose(kernel, Card((8, 0), 8192), torch.bfloat16, False, 256, 256, False, 100)
+        portable(kernel, Card((8, 0), 8192), LARGE._replace(d=256, dv=256))
 
 
 def test_measured_configurations_say_where_and_when():
-    measured = CONFIGS["measured"][0]
-    c = choose("query_gradients", H200, torch.bfloat16, False, 128, 128, True, 2048)
-    assert measured["device"] in c.why and measured["date"] in c.why
-    assert {"driver", "torch", "triton", "how"} <= measured.keys()
+    c = portable("query_gradients", H200, LARGE)
+    assert MEASURED[0].device in c.why and MEASURED[0].date in c.why
+    for table in (*MEASURED, ON_HOPPER):
+        assert all((table.device, table.driver, table.torch, table.triton, table.date, table.dtypes, table.how))
 
 
 def test_longer_sequences_may_be_tiled_otherwise():
-    short, long = (choose("query_gradients", H200, torch.bfloat16, False, 128, 128, True, N) for N in (64, 65536))
-    assert short != long
-    short, long = (choose_hopper("forward", 64, 64, False, N) for N in (64, 65536))
+    short, long = (portable("query_gradients", H200, LARGE._replace(Nk=N)) for N in (64, 65536))
+    assert short.Br < long.Br
+    short, long = (on_hopper("forward", LARGE._replace(d=64, dv=64, Nk=N)) for N in (64, 65536))
     assert short.Br < long.Br
 
 
-@pytest.mark.parametrize("kernel", ["forward", "backward"])
+def test_a_tile_that_would_reach_past_the_end_is_not_taken_where_that_was_slower():
+    full = LARGE._replace(mask=masks.full())
+    even, ragged = (portable("forward", H200, full._replace(Nk=N)) for N in (4096, 4097))
+    assert (even.Br, ragged.Br) == (128, 64)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("d, dv, width", [(1, 1, 64), (64, 64, 64), (64, 72, 128), (80, 8, 128), (128, 128, 128)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_hopper_kernel_has_a_configuration_with_its_reason(kernel, d, dv, width, causal):
-    c = choose_hopper(kernel, d, dv, causal, 1)
-    assert c == choose_hopper(kernel, width, width, causal, 1) and c.implementation == "hopper"
-    assert CONFIGS["hopper"]["device"] in c.why and CONFIGS["hopper"]["date"] in c.why
+@pytest.mark.parametrize("mask", [masks.full(), masks.causal()])
+def test_every_hopper_kernel_has_a_configuration_with_its_reason(direction, d, dv, width, mask):
+    c = on_hopper(direction, LARGE._replace(d=d, dv=dv, mask=mask, Nk=1))
+    assert c == on_hopper(direction, LARGE._replace(d=width, dv=width, mask=mask, Nk=1))
+    assert ON_HOPPER.device in c.why and ON_HOPPER.date in c.why
 
 
-def pretend(monkeypatch, capability=(9, 0), version="3.6.0"):
-    """As if tensors lay on such a GPU."""
-    monkeypatch.setattr(configurations, "card", lambda device: Card(capability, 227 * 1024))
-    monkeypatch.setattr(triton, "__version__", version)
+def test_a_missing_row_is_an_error_and_not_None(monkeypatch):
+    monkeypatch.setattr(configurations, "ON_HOPPER", ON_HOPPER._replace(rows=()))
+    with pytest.raises(ValueError, match="hopper.json has no row"):
+        on_hopper("forward", LARGE)
 
 
-class OnGPU(NamedTuple):
-    """What ``configuration`` looks at of a tensor."""
-
-    shape: tuple
-    dtype: torch.dtype = torch.bfloat16
-    is_cuda: bool = True
-    device: str = "cuda:0"
-
-
-def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(monkeypatch):
-    x = OnGPU((1, 16, 4096, 128))
-    pretend(monkeypatch)
-    assert configuration("forward", x, x, x, True).implementation == "hopper"
-    assert configuration("backward", x, x, x, True).implementation == "hopper"
-    assert configuration("forward", x, x, x, True, "portable").implementation == "portable"
-    assert "asked for" in configuration("backward", x, x, x, True, "portable").why
-    wide, single = OnGPU((1, 2, 64, 136)), x._replace(dtype=torch.float32)
-    for y, why in ((wide, "d = 136"), (single, "got torch.float32")):
-        assert configuration("forward", y, y, y, True).implementation == "portable"
-        assert why in configuration("backward", y, y, y, True).why
-        with pytest.raises(ValueError, match=f"cannot do this: .*{why}"):
-            configuration("forward", y, y, y, True, "hopper")
-    pretend(monkeypatch, version="3.99.0")
-    assert "this is 3.99.0" in configuration("backward", x, x, x, True).why
-    pretend(monkeypatch, capability=(10, 0))
-    assert "compute capability 9.0" in configuration("backward", x, x, x, True).why
-
-
-@pytest.mark.parametrize("kernel", ["forward", "backward"])
 @pytest.mark.parametrize(
-    "q, k, why",
+    "change, error, said",
     [
-        ((1, 16, 512, 64), (1, 16, 512, 64), "64 tiles of 128 rows are too few"),
-        ((9, 16, 100, 64), (9, 16, 100, 64), "sequences shorter than"),
-        ((8, 16, 1024, 32), (8, 16, 1024, 32), "fewer than 33 columns"),
+        ({"Br": 100}, ValueError, "multiples of 16"),
+        ({"kernel": "forwards"}, ValueError, "expected a kernel of"),
+        ({"warps": 5}, ValueError, "4 to 16 warps"),
+        ({"stages": 0}, ValueError, "1 to 4 stages"),
+        ({"products": "tensors"}, ValueError, "tensor or plain"),
+        ({"N_form": 100}, TypeError, "N_form"),
     ],
 )
-def test_what_is_small_stays_portable_unless_asked_for(kernel, q, k, why, monkeypatch):
-    pretend(monkeypatch)
-    q, k = OnGPU(q), OnGPU(k)
-    assert why in configurations.slower_on_hopper(kernel, q, k, k)
-    assert configuration(kernel, q, k, k, False).implementation == "portable"
-    assert configuration(kernel, q, k, k, False, "hopper").implementation == "hopper"
+def test_a_row_with_a_mistake_is_refused_when_the_table_is_read(change, error, said):
+    values = json.loads(resources.files("flashlab.kernels").joinpath("portable.json").read_text())["unmeasured"]
+    assert table_of(values, PORTABLE).rows
+    values["rows"][3] |= change
+    with pytest.raises(error, match=said):
+        table_of(values, PORTABLE)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, monkeypatch):
+    assert choice(direction, LARGE).implementation == "hopper"
+    assert direction in choice(direction, LARGE).launches
+    asked = choice(direction, LARGE, "portable")
+    assert asked.implementation == "portable" and "asked for" in asked.why
+    for change, why in (
+        ({"d": 136}, "d = 136"),
+        ({"dtype": torch.float32}, "got torch.float32"),
+        ({"mask": masks.window(64)}, "no mask but causal"),
+    ):
+        refused = choice(direction, LARGE._replace(**change))
+        assert refused.implementation == "portable" and why in refused.why
+        with pytest.raises(ValueError, match=f"cannot do this: .*{why}"):
+            choice(direction, LARGE._replace(**change), "hopper")
+    assert "compute capability 9.0" in choice(direction, LARGE, card=Card((10, 0), 227 * 1024)).why
+    assert "compute capability 9.0" in choice(direction, LARGE, card=None).why
+    monkeypatch.setattr(triton, "__version__", "3.99.0")
+    assert "this is 3.99.0" in against_hopper(H200, LARGE)
+
+
+def test_the_portable_backward_pass_has_a_launch_for_each_of_its_kernels():
+    c = choice("backward", LARGE, "portable")
+    assert c.launches.keys() == {"row_constants", "key_value_gradients", "query_gradients"}
+    assert all(launch.Br > 0 and launch.warps > 0 for launch in c.launches.values())
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    "sizes, why",
+    [
+        ({"Nq": 512, "Nk": 512}, "64 tiles of 128 rows are too few"),
+        ({"B": 9, "Nq": 100, "Nk": 100}, "sequences shorter than"),
+        ({"B": 8, "d": 32, "dv": 32}, "fewer than 33 columns"),
+    ],
+)
+def test_what_is_small_stays_portable_unless_asked_for(direction, sizes, why):
+    small = LARGE._replace(**sizes)
+    assert why in slower_on_hopper(direction, small)
+    assert choice(direction, small).implementation == "portable"
+    assert choice(direction, small, "hopper").implementation == "hopper"
 
 
 def test_deterministic_algorithms_keep_dQ_portable_unless_asked_for(monkeypatch):
-    x = OnGPU((1, 16, 4096, 128))
-    pretend(monkeypatch)
+    monkeypatch.setattr(configurations, "card", lambda device: H200)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert "use_deterministic_algorithms" in configuration("backward", x, x, x, True).why
-    assert configuration("backward", x, x, x, True, "hopper").implementation == "hopper"
-    assert configuration("forward", x, x, x, True).implementation == "hopper"  # which gives the same bits anyway
+    assert "use_deterministic_algorithms" in configurations.choose("backward", LARGE).why
+    assert configurations.choose("backward", LARGE, "hopper").implementation == "hopper"
+    assert configurations.choose("forward", LARGE).implementation == "hopper"  # which gives the same bits anyway
 
 
 def test_tiles_are_counted_where_the_kernel_has_them():
-    q, k = OnGPU((1, 32, 2048, 64)), OnGPU((1, 4, 1024, 64))
-    assert configurations.slower_on_hopper("forward", q, k, k) is None  # 32 heads of 16 tiles of queries
-    assert "32 tiles" in configurations.slower_on_hopper("backward", q, k, k)  # 4 heads of 8 tiles of keys
+    problem = LARGE._replace(H=32, Hk=4, Nq=2048, Nk=1024, d=64, dv=64)
+    assert slower_on_hopper("forward", problem) is None  # 32 heads of 16 tiles of queries
+    assert "32 tiles" in slower_on_hopper("backward", problem)  # 4 heads of 8 tiles of keys
+
+
+def test_configuration_describes_what_a_call_will_do():
+    q = torch.zeros(1, 1, 8, 256, device=DEVICE)
+    for direction in ("forward", "backward"):
+        c = configuration(direction, q, q, q, causal=True, kernel="portable")
+        assert c.implementation == "portable" and c.launches and c.why
+    with pytest.raises(ValueError, match='"forward" or "backward", got \'sideways\''):
+        configuration("sideways", q, q, q)
+    with pytest.raises(ValueError, match='kernel must be "portable", "hopper" or None, got \'fast\''):
+        configuration("forward", q, q, q, kernel="fast")
 
 
 def test_asking_for_hopper_without_one_is_refused_in_a_sentence():
@@ -134,8 +195,3 @@ def test_asking_for_hopper_without_one_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match='kernel must be "portable", "hopper" or None, got \'fast\''):
         flash_attention(q, q, q, kernel="fast")
     assert torch.equal(flash_attention(q, q, q, kernel="portable"), flash_attention(q, q, q))
-
-
-def test_the_interpreter_takes_any_tile():
-    q = torch.zeros(1, 1, 8, 256)
-    assert isinstance(configuration("forward", q, q, q, False), Configuration)

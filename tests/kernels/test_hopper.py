@@ -11,9 +11,10 @@ import multiprocessing
 import pytest
 import torch
 
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import forward, ladder
+from flashlab.kernels.problem import Problem
 from tests.tools.bounds import assert_as_exact_as_plain
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -69,10 +70,10 @@ def poisoned(q, dv):
 
 
 def assert_equals_dense(run, q, k, v, causal, scale=None):
-    """run(o, lse, q, k, v, causal, scale) as ``forward.run``."""
+    """run(o, lse, q, k, v, problem) as ``forward.run``."""
     scale = q.shape[3] ** -0.5 if scale is None else scale
     o_buffer, lse_buffer, o, lse = poisoned(q, v.shape[3])
-    run(o, lse, *(tiles.ready(x) for x in (q, k, v)), causal, scale)
+    run(o, lse, *(tiles.ready(x) for x in (q, k, v)), Problem.of(q, k, v, masks.either(causal, None), scale))
     exact_o, exact_lse = dense(q.double(), k.double(), v.double(), causal, scale)
     assert_as_exact_as_plain(o, dense(q, k, v, causal, scale)[0], exact_o)
     assert_as_exact_as_plain(lse, dense(q.float(), k.float(), v.float(), causal, scale)[1], exact_lse, roundings=4)
@@ -166,11 +167,12 @@ def same_bits(run, width):
     for kind in (many_tiles, scores):
         for name, (q, k, v) in kind(width):
             for causal in (False, True):
+                problem = Problem.of(q, k, v, masks.either(causal, None), 0.1)
                 *_, o, lse = poisoned(q, width)
-                run(o, lse, q, k, v, causal, 0.1)
+                run(o, lse, q, k, v, problem)
                 for _ in range(200):
                     *_, again, lse_again = poisoned(q, width)
-                    run(again, lse_again, q, k, v, causal, 0.1)
+                    run(again, lse_again, q, k, v, problem)
                     assert torch.equal(o, again) and torch.equal(lse, lse_again), f"{name}, causal {causal}"
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from flashlab import kernels
-from flashlab.kernels.configurations import Configuration
+from flashlab.kernels import interpreter
+from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
 from flashlab.kernels.hopper import schedule
 from flashlab.machine import sm
 from flashlab.machine.memory import Memory
@@ -238,9 +239,9 @@ def hopper_schedule():
             assert (hopper_scores.taken(*head, Br) == hopper_scores.wanted(*head)).all(), "not these scores, once"
 
 
-def small_tiles(kernel, *_, **__):
-    """A configuration that gives the cases several tiles."""
-    return Configuration(16, 0 if kernel == "row_constants" else 16, 4, 1)
+def small_tiles(*_):
+    """Choose tiles in which the cases have several."""
+    return Choice("portable", {"row_constants": STREAMED} | dict.fromkeys(PORTABLE, Configuration(16, 16, 4, 1)), "")
 
 
 def kernel_forward():
@@ -256,6 +257,25 @@ def kernel_backward():
 
     backward(run, 16)
     _groups(kernels.flash_attention, gradients=True)
+
+
+def kernel_masks():
+    """Windows, to the left, to the right and to both sides, narrower and wider than a tile; and no tile too many."""
+    for case in cases(16)[:5]:
+        Q, K, V, dO = inputs(case)
+        for ends in (1, 0), (2, 0), (5, 1), (17, 20), (40, 0), (np.inf, 3), (3, np.inf):
+            mask = masks.window(*ends)
+            wide, narrow = ([a.astype(t) for a in (Q, K, V, dO)] for t in (np.float64, np.float32))
+            plain, exact = ((attention(*x[:3], mask=mask), *attention_backward(*x, mask=mask)) for x in (narrow, wide))
+            q, k, v = (_head(array).requires_grad_() for array in (Q, K, V))
+            with interpreter.count() as memory:
+                o = kernels.flash_attention(q, k, v, mask=kernels.masks.window(*ends))
+            o.backward(_head(dO))
+            ours = [x.detach()[0, 0].cpu().numpy() for x in (o, q.grad, k.grad, v.grad)]
+            for mine, theirs, true in zip(ours, plain, exact, strict=True):
+                _hold(case, mine, theirs, true, roundings=16)
+            expected = tiling.fa2_traffic(case.Nq, case.Nk, case.d, 16, 16, dv=case.dv, mask=mask)
+            assert {key: n for key, n in expected.items() if n} == memory.bytes, f"{case.shows}: other tiles loaded"
 
 
 def _head(array):

@@ -1,6 +1,7 @@
 """Compile the attention kernels for a GPU that is not here: ``python -m tests.tools.compile_for 9.0``.
 
-Prints one JSON object a line: the kernel, and what the machine code takes of shared memory, registers and stack.
+Print one JSON object per kernel: its launch, and the shared memory, registers and stack that the machine code takes.
+The arguments are those of a real launch: the kernels are run on tensors of the CPU, and ``launch`` compiles instead.
 Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
@@ -9,90 +10,123 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
 
-from flashlab.kernels import configurations, tiles
+from flashlab.kernels import configurations, masks, tiles
 from flashlab.kernels.portable import backward, forward
+from flashlab.kernels.problem import Problem
 
 SHARED = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (9, 0): 227, (12, 0): 99}  # KB a program may have at most
-KERNELS = {
-    "forward": forward.attention_forward,
-    "key_value_gradients": backward.key_value_gradients,
-    "query_gradients": backward.query_gradients,
-}
-ROWS = {"Q": "Br", "K": "Bc", "V": "Bc", "O": "Br", "dO": "Br", "dQ": "Br", "dK": "Bc", "dV": "Bc"}
-NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
-def compile_for(capability, kernel, dtype, d, causal, Nk=1000, *, true_float32=False, c=None):
-    """Compile with the configuration that a launch would have, or with c; what it takes, as a dict."""
+class Elsewhere:
+    """Stand in for the driver of a GPU with this compute capability, as far as compiling asks for one."""
+
+    def __init__(self, capability):
+        self.number = 10 * capability[0] + capability[1]
+
+    def get_current_device(self):
+        return self.number
+
+    def get_current_stream(self, device):
+        return None
+
+    def get_current_target(self):
+        return GPUTarget("cuda", self.number, 32)
+
+
+def compile_for(capability, problem):
+    """Compile all portable kernels, forward and backward, that a problem is launched with there.
+
+    Yields a dict per kernel. problem.device is ignored.
+    """
     card = configurations.Card(capability, SHARED[capability] * 1024)
-    c = c or configurations.choose(kernel, card, dtype, true_float32, d, d, causal, Nk)
-    function = KERNELS[kernel]
-    constants = {"Br": c.Br, "Bc": c.Bc, "width": tiles.width_of(d), "width_v": tiles.width_of(d), "group": 1}
-    constants |= {"causal": causal, "masked": causal or Nk % c.Bc != 0, "precision": "ieee" if true_float32 else "tf32"}
-    signature, constexprs, attributes = {}, {}, {}
-    for i, name in enumerate(function.arg_names):
-        if name in constants:
-            signature[name] = "constexpr"
-            constexprs[i,] = constants[name]
-        elif name.endswith("_strides"):
-            signature[name] = ("i64", "i64", "i32", "constexpr")
-            constexprs[i, 3] = 1
-            attributes |= {(i, j): [["tt.divisibility", 16]] for j in range(3)}
-        elif name in ROWS and capability >= (9, 0):
-            signature[name] = f"tensordesc<{NAMES[dtype]}[1, 1, {getattr(c, ROWS[name])}, {tiles.width_of(d)}]>"
-        elif name in ROWS or name in ("lse", "lse_log2", "delta"):
-            signature[name] = "*" + (NAMES[dtype] if name in ROWS else "fp32")
-            attributes[i,] = [["tt.divisibility", 16]]
-        else:
-            signature[name] = "fp32" if name.startswith("scale") else "i32"
-            if name in ("d", "dv", "Nq_padded"):
-                attributes[i,] = [["tt.divisibility", 16]]
-    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
-    options = {"num_warps": c.warps, "num_stages": c.stages}
-    compiled = triton.compile(ASTSource(function, signature, constexprs, attributes), target=target, options=options)
-    used = resources(compiled.asm["cubin"])
-    itemsize = 4 if capability < (8, 0) else dtype.itemsize
+    launches = {name: configurations.portable(name, card, problem) for name in configurations.PORTABLE}
+    launches["row_constants"] = configurations.STREAMED
+    made = []
+
+    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
+        made.append(kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages))
+
+    driver.set_active(Elsewhere(capability))
+    with ExitStack() as replaced:
+        replaced.enter_context(mock.patch.object(tiles, "has_copy_engine", lambda device: capability >= (9, 0)))
+        for module in (forward, backward):
+            replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
+        q, k, v, o, lse = tensors_of(problem)
+        forward.run(o, lse, q, k, v, problem, launches["forward"])
+        backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches)
+    for compiled in made:
+        name = compiled.metadata.name.removeprefix("attention_")
+        yield describe(name, card, problem, launches[name], compiled)
+
+
+def tensors_of(problem):
+    """q, k, v, o and lse of a problem, never written."""
+    B, H, Hk, Nq, Nk, d, dv, dtype = problem[:8]
+    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
+    return *(torch.empty(shape, dtype=dtype) for shape in shapes), torch.empty(B, H, Nq)
+
+
+def describe(name, card, problem, c, compiled):
+    """What a compiled kernel is, and what it takes."""
+    itemsize = 4 if card.capability < (8, 0) else problem.dtype.itemsize
     return {
-        "kernel": function.__name__, "capability": capability, "dtype": NAMES[dtype], "d": d, "causal": causal,
-        "configuration": c, "shared": compiled.metadata.shared, "available": card.shared_bytes,
-        "bound": configurations.shared_bytes(kernel, c, tiles.width_of(d), itemsize), **used,
+        "kernel": name, "capability": card.capability, "dtype": str(problem.dtype), "d": problem.d,
+        "mask": problem.mask, "Nk": problem.Nk, "configuration": c,
+        "shared": compiled.metadata.shared, "available": card.shared_bytes,
+        "bound": configurations.shared_bytes(name, c, max(problem.widths), itemsize),
+        **resources(compiled.asm["cubin"]),
     }  # fmt: skip
 
 
 def resources(cubin):
-    """Registers a thread, and bytes of stack, of machine code: a stack is what registers could not hold."""
+    """Return registers per thread, bytes of stack, and instructions of machine code.
+
+    A stack holds what registers could not.
+    """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [str(BINARIES / "cuobjdump"), "--dump-resource-usage", file.name]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {"registers": int(re.search(r"REG:(\d+)", report)[1]), "stack": int(re.search(r"STACK:(\d+)", report)[1])}
+        usage = cuobjdump("--dump-resource-usage", file.name)
+        sass = cuobjdump("-sass", file.name)
+    instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s", sass, re.MULTILINE))
+    registers, stack = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
+    return {"registers": registers, "stack": stack, "instructions": instructions}
+
+
+def cuobjdump(*arguments):
+    return subprocess.run([BINARIES / "cuobjdump", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def problem(dtype, d, mask, N=1000):
+    """A problem of one head."""
+    return Problem(1, 1, 1, N, N, d, d, dtype, torch.device("cpu"), mask, d**-0.5, "tf32")
 
 
 def cases(capability):
-    """What is compiled for a card: dtypes, head dimensions and masks, most of what its list of configurations has."""
-    dtypes = {(7, 5): [(torch.float16, (64, 256))], (8, 6): [(torch.bfloat16, (128, 256)), (torch.float32, (128,))]}
+    """Problems to compile for a card: dtypes, head dimensions and masks, most of what its configurations list."""
+    few = {(7, 5): [(torch.float16, (64, 256))], (8, 6): [(torch.bfloat16, (128, 256)), (torch.float32, (128,))]}
     usual = [(torch.bfloat16, (64, 128, 256)), (torch.float32, (64,))]
-    for dtype, widths in dtypes.get(capability, usual):
-        for d in widths:
-            for kernel in KERNELS:
-                yield kernel, dtype, d, True
+    yield from (
+        problem(dtype, d, masks.causal()) for dtype, widths in few.get(capability, usual) for d in widths
+    )  # fmt: skip
     if capability == (9, 0):
-        for d in (64, 128):
-            for kernel in KERNELS:
-                yield kernel, torch.bfloat16, d, False
-                yield kernel, torch.bfloat16, d, False, 1024
+        yield from (problem(torch.bfloat16, d, masks.full(), N) for d in (64, 128) for N in (1000, 1024))
+    if capability in ((8, 0), (9, 0)):
+        yield from (problem(torch.bfloat16, d, masks.window(200)) for d in (64, 128))
 
 
 if __name__ == "__main__":
     capability = tuple(int(number) for number in sys.argv[1].split("."))
     for case in cases(capability):
-        print(json.dumps(compile_for(capability, *case)), flush=True)
+        for report in compile_for(capability, case):
+            print(json.dumps(report, default=str), flush=True)

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from flashlab.kernels.configurations import CONFIGS
+from flashlab.kernels.configurations import ON_HOPPER
 from flashlab.kernels.hopper import backward, forward, ladder, sums
 from flashlab.kernels.hopper.descriptors import layout
 from tests.tools.compile_for import BINARIES, NAMES, resources
@@ -33,7 +33,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 
 def compile_kernel(name, row, dtype, ragged):
-    """What a kernel takes and contains, as a dict. row: as in configs.json."""
+    """What a kernel takes and contains, as a dict. row: as in hopper.json."""
     function, gluon = (KERNELS | RUNGS)[name], name != "narrow"
     warps = 8 if name == "one_partition" else 4
     constants = {key: row[key] for key in ("Br", "Bc", "width", "causal", "stages")}
@@ -137,7 +137,7 @@ def cases(name):
             yield name, row, torch.bfloat16, False
         return
     kernel = "backward" if name == "narrow" else name
-    rows = [tuple(row[key] for key in fields) for row in CONFIGS["hopper"]["rows"] if row["kernel"] == kernel]
+    rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == kernel]
     for values in dict.fromkeys(rows):
         row = dict(zip(fields, values, strict=True))
         yield name, row, torch.bfloat16, row["causal"]

@@ -24,13 +24,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import parts
 from flashlab.kernels.hopper.descriptors import descriptor, flat_descriptor
 from flashlab.kernels.hopper.sums import add, narrow
 from flashlab.kernels.launch import launch
-from flashlab.kernels.portable.backward import LOG2_E, constants_of_rows
+from flashlab.kernels.portable.backward import constants_of_rows
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -41,17 +41,20 @@ PRODUCER_REGISTERS = gl.constexpr(24)
 NEVER = gl.constexpr(2**30)  # a query that no sequence has
 
 
-def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, rows):
+def run(gradients, incoming, saved, problem, launches):
     """Fill dq, dk, dv as ``portable.backward.run`` does, but for the last bits of dq, which may differ.
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
-    and dq, dk, dv contiguous. c: a ``Configuration`` for this kernel, of which Br, which is 64, and stages count; rows:
-    the one of ``row_constants``.
+    and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, which is 64, and stages count,
+    and one for "row_constants".
     """
-    B, H, Nq, d = q.shape
-    Hk, Nk, columns = v.shape[1:]
+    dq, dk, dv = gradients
+    do, dlse = incoming
+    q, k, v, o, lse = saved
+    B, H, Hk, Nq, Nk, d, columns = problem[:7]
+    causal, scale, c = problem.mask == masks.causal(), problem.scale, launches["backward"]
     width = hopper_width(d, columns)
-    lse_log2, delta = constants_of_rows(do, dlse, o, lse, rows)
+    lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
     Nq_padded = delta.shape[2]
     sums = lse.new_zeros(B, H, Nq_padded, width)
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
@@ -61,7 +64,7 @@ def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, c, rows):
         attention_backward,
         (tiles.count(Nk, KEYS), Hk, B),
         (*streamed, *kept, *constants, sums),
-        (Hk, H // Hk, Nq, Nq_padded, Nk, scale, scale * LOG2_E, c.Br, width, c.stages, causal, Nk % KEYS != 0),
+        (Hk, H // Hk, Nq, Nq_padded, Nk, scale, problem.scale_log2, c.Br, width, c.stages, causal, Nk % KEYS != 0),
         warps=4,
     )
     sizes = (scale, Nq, Nq_padded, d, c.Br, width)

@@ -23,25 +23,24 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import parts
 from flashlab.kernels.hopper.descriptors import descriptor, multiprocessors
 from flashlab.kernels.hopper.schedule import table
 from flashlab.kernels.launch import launch
-from flashlab.kernels.portable.forward import LOG2_E
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
 REGISTERS = {2: (240, 24), 3: (160, 32)}  # a thread, by the number of consumers: of a consumer, of the producer
 
 
-def run(o, lse, q, k, v, causal, scale, c, pingpong=False, table=table):
-    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] with the ``Configuration`` c. table: as ``schedule.table``.
+def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
+    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] of a ``Problem``, with the ``Configuration`` c. table: of ``schedule``.
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1.
     """
-    B, H, Nq, d = q.shape
-    Hk, Nk, dv = v.shape[1:]
+    B, H, Hk, Nq, Nk, d, dv = problem[:7]
+    causal = problem.mask == masks.causal()
     width, rows = hopper_width(d, dv), ROWS.value
     order, starts, programs = table(B, H, Hk, Nq, Nk, d, c.Br, c.Bc, causal, multiprocessors(q.device), q.device)
     Tr = tiles.count(Nq, c.Br)
@@ -52,7 +51,7 @@ def run(o, lse, q, k, v, causal, scale, c, pingpong=False, table=table):
         attention_forward,
         (programs, 1, 1),
         (*tensors, lse, order, starts),
-        (H, Nq, Nk, Tr, scale * LOG2_E, c.Bc, width, c.Br // rows, c.stages, *switches, *REGISTERS[c.Br // rows]),
+        (H, Nq, Nk, Tr, problem.scale_log2, c.Bc, width, c.Br // rows, c.stages, *switches, *REGISTERS[c.Br // rows]),
         warps=4,
     )
 

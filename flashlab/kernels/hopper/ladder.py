@@ -21,13 +21,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlab.kernels import tiles
-from flashlab.kernels.configurations import Configuration, against_hopper
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.configurations import Configuration, against_hopper, card
 from flashlab.kernels.hopper import forward, parts, schedule
 from flashlab.kernels.hopper.descriptors import multiprocessors
 from flashlab.kernels.hopper.forward import allocate, produce, scores, step, tile, unseen, work_of
 from flashlab.kernels.launch import launch
-from flashlab.kernels.portable.forward import LOG2_E
+from flashlab.kernels.problem import Problem
 
 RUNGS = ("one partition", "warpgroups", "persistent", "overlapped boundary", "longest first")
 Br, Bc = 128, 128
@@ -51,21 +51,22 @@ def attend(rung, q, k, v, causal=False):
         raise ValueError(f"rung must be a number from 1 to {len(RUNGS)}, got {rung!r}")
     if q.shape[3] not in STAGES:
         raise ValueError(f"the rungs are for d = 64 and d = 128, got {q.shape[3]}")
-    if against := against_hopper(q, v):
+    problem = Problem.of(q, k, v, masks.either(causal, None), q.shape[3] ** -0.5)
+    if against := against_hopper(card(q.device), problem):
         raise ValueError(f"the rungs cannot do this: {against}")
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
-    run(rung, o, lse, q, k, v, causal, q.shape[3] ** -0.5)
+    run(rung, o, lse, q, k, v, problem)
     return o
 
 
-def run(rung, o, lse, q, k, v, causal, scale):
+def run(rung, o, lse, q, k, v, problem):
     """Fill o and lse as ``forward.run`` does, for d = dv = 64 or 128."""
-    B, H, Nq, d = q.shape
-    Hk, Nk = k.shape[1:3]
+    B, H, Hk, Nq, Nk, d, _ = problem[:7]
+    causal = problem.mask == masks.causal()
     if rung > 3:
         order = schedule.plain_table if rung == 4 else schedule.table
-        forward.run(o, lse, q, k, v, causal, scale, Configuration(Br, Bc, 4, STAGES[d]), table=order)
+        forward.run(o, lse, q, k, v, problem, Configuration(Br, Bc, 4, STAGES[d]), table=order)
         return
     kernel, warps, rows = (one_partition, 8, 128) if rung == 1 else (warpgroups, 4, 64)
     Tr = tiles.count(Nq, Br)
@@ -76,7 +77,7 @@ def run(rung, o, lse, q, k, v, causal, scale):
         kernel,
         (programs, 1, 1),
         (*forward.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
-        (H, Nq, Nk, Tr, scale * LOG2_E, Bc, d, STAGES[d], causal, crossed, Nk % Bc != 0),
+        (H, Nq, Nk, Tr, problem.scale_log2, Bc, d, STAGES[d], causal, crossed, Nk % Bc != 0),
         warps=warps,
     )
 

@@ -1,0 +1,5 @@
+"""Attention kernels in Triton: for every GPU that Triton compiles for, and for its interpreter."""
+
+from flashlab.kernels.portable import backward, forward
+
+__all__ = ["backward", "forward"]

@@ -9,40 +9,43 @@ Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 import triton
 import triton.language as tl
 
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
 from flashlab.kernels.launch import launch
+from flashlab.kernels.problem import LOG2_E
 
-LOG2_E = 1.4426950408889634
 PADDING = 128  # rows; every Br of the kernels below divides it
 
 
-def run(dq, dk, dv, do, dlse, q, k, v, o, lse, causal, scale, choose):
-    """Fill dq, dk, dv. choose(kernel) gives the ``Configuration`` of each of the three kernels."""
-    B, H, Nq, d = q.shape
-    Hk, Nk, columns = v.shape[1:]
-    width, width_v = tiles.width_of(d), tiles.width_of(columns)
-    lse_log2, delta = constants_of_rows(do, dlse, o, lse, choose("row_constants"))
-    Nq_padded = delta.shape[2]
-    sizes = (H // Hk, Nq, Nq_padded, Nk, d, columns, scale, scale * LOG2_E)
-    precision = tiles.precision_of(q)
+def run(gradients, incoming, saved, problem, launches):
+    """Fill gradients (dq, dk, dv) from incoming (do, dlse) and saved (q, k, v, o, lse), for a ``Problem``.
 
-    c = choose("key_value_gradients")
+    launches: the ``Configuration`` of each of the three kernels, by name. dlse may be None.
+    """
+    dq, dk, dv = gradients
+    do, dlse = incoming
+    q, k, v, o, lse = saved
+    B, H, Hk, Nq, Nk, d, columns = problem[:7]
+    lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
+    Nq_padded = delta.shape[2]
+    sizes = (problem.group, Nq, Nq_padded, Nk, d, columns, problem.scale, problem.scale_log2, problem.mask)
+
+    c = launches["key_value_gradients"]
     tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
     launch(
         key_value_gradients,
         (tiles.count(Nk, c.Bc), Hk, B),
         (*tensors, lse_log2, delta),
-        (*strides, *sizes, c.Br, c.Bc, width, width_v, causal, precision),
+        (*strides, *sizes, c.Br, c.Bc, *problem.widths, problem.precision),
         warps=c.warps,
         stages=c.stages,
     )
-    c = choose("query_gradients")
+    c = launches["query_gradients"]
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br))
     launch(
         query_gradients,
         (tiles.count(Nq, c.Br), H, B),
         (*tensors, lse_log2, delta),
-        (*strides, *sizes, c.Br, c.Bc, width, width_v, causal, causal or Nk % c.Bc != 0, precision),
+        (*strides, *sizes, c.Br, c.Bc, *problem.widths, Nk % c.Bc != 0, problem.precision),
         warps=c.warps,
         stages=c.stages,
     )
@@ -82,7 +85,6 @@ def row_constants(
     dO_i = tiles.load(dO, b, h, i * Br, Br, width_v).to(tl.float32)  # [Br, dv]
     rows = i * Br + tl.arange(0, Br)  # [Br]
     head = (b * H + h).to(tl.int64)
-    LOG2_E: tl.constexpr = 1.4426950408889634
     lse_i = tl.load(lse + head * Nq + rows, mask=rows < Nq, other=0)  # [Br]
     tl.store(lse_log2 + head * Nq_padded + rows, lse_i * LOG2_E)
     tl.store(delta + head * Nq_padded + rows, tl.sum(dO_i * O_i, 1))
@@ -92,9 +94,8 @@ def row_constants(
 def key_value_gradients(
     Q, K, V, dO, dK, dV, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
     Q_strides, K_strides, V_strides, dO_strides, dK_strides, dV_strides,
-    group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2,  # group: query heads to a key/value head
-    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
-    causal: tl.constexpr, precision: tl.constexpr,
+    group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2, mask,  # as for ``attention_forward``
+    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Program (j, hk, b) computes rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b.
 
@@ -110,12 +111,9 @@ def key_value_gradients(
     dK = tiles.view(dK, [B, Hk, Nk, d], dK_strides, Bc, width)
     dV = tiles.view(dV, [B, Hk, Nk, dv], dV_strides, Bc, width_v)
 
-    first_row = j * Bc + tl.arange(0, Bc) + Nq - Nk  # [Bc]      causal: the first query that sees the key
-    begin = 0
-    unmasked = 0
-    if causal:
-        begin = tl.maximum(j * Bc + Nq - Nk, 0) // Br * Br  # the first tile with a query that sees one of the keys
-        unmasked = tl.cdiv(tl.maximum(tl.minimum((j + 1) * Bc - 1 + Nq - Nk, Nq), 0), Br) * Br
+    keys = j * Bc + tl.arange(0, Bc)  # [Bc]
+    mask = masks.Window(mask.right, mask.left)  # with queries and keys exchanged
+    ends = masks.ranges(mask, j * Bc, Bc, Br, Nk, Nq, False)  # queries past Nq are zeros, and add nothing
 
     K_j = tiles.load(K, b, hk, j * Bc, Bc, width)  # [Bc, d]
     V_j = tiles.load(V, b, hk, j * Bc, Bc, width_v)  # [Bc, dv]
@@ -124,16 +122,12 @@ def key_value_gradients(
     for member in range(group):  # the query heads that share this key/value head
         h = hk * group + member
         row = (b * H + h).to(tl.int64) * Nq_padded
-        for start in range(unmasked, Nq, Br):
-            dK_j, dV_j = add_rows(
-                dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
-                Br, False, precision,
-            )  # fmt: skip
-        if causal:
-            for start in tl.range(begin, unmasked, Br, num_stages=1):  # few tiles: no pipeline
+        for part in tl.static_range(2, -1, -1):  # causal: the whole tiles first, which keeps fewer registers
+            # Few tiles are cut by the mask: no pipeline for them.
+            for start in tl.range(ends[part], ends[part + 1], Br, num_stages=None if part == 1 else 1):
                 dK_j, dV_j = add_rows(
-                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, first_row, scale_log2,
-                    Br, True, precision,
+                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, keys, Nq, Nk, scale_log2,
+                    mask, Br, part != 1, precision,
                 )  # fmt: skip
     tiles.store(dK, b, hk, j * Bc, dK_j * scale, Bc, width)
     tiles.store(dV, b, hk, j * Bc, dV_j, Bc, width_v)
@@ -141,7 +135,7 @@ def key_value_gradients(
 
 @triton.jit
 def add_rows(
-    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, start, first_row, scale_log2,
+    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, start, keys, Nq, Nk, scale_log2, mask,
     Br: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """What one tile of queries adds to dK_j and dV_j. Rows past the end are zero in Q and dO and add nothing."""
@@ -151,7 +145,7 @@ def add_rows(
     St_ij = tl.dot(K_j, Q_i.T, input_precision=precision)  # [Bc, Br]
     Pt_ij = tl.exp2(St_ij * scale_log2 - lse_i[None, :])  # [Bc, Br]
     if masked:
-        Pt_ij = tl.where(rows[None, :] >= first_row[:, None], Pt_ij, 0)
+        Pt_ij = tl.where(masks.visible(mask, keys, rows, Nk, Nq, False), Pt_ij, 0)
     dO_i = tiles.load(dO, b, h, start, Br, V_j.shape[1])  # [Br, dv]
     dPt_ij = tl.dot(V_j, dO_i.T, input_precision=precision)  # [Bc, Br]
     dV_j = tl.dot(Pt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=precision)  # [Bc, dv]
@@ -165,9 +159,9 @@ def add_rows(
 def query_gradients(
     Q, K, V, dO, dQ, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
     Q_strides, K_strides, V_strides, dO_strides, dQ_strides,
-    group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2,  # group: query heads to a key/value head
+    group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2, mask,  # as for ``attention_forward``
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
-    causal: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
+    ragged: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of dQ. The loops are those of the forward pass."""
     i = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -179,14 +173,7 @@ def query_gradients(
     dQ = tiles.view(dQ, [B, H, Nq, d], dQ_strides, Br, width)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
-    if causal:
-        last_seen = rows + Nk - Nq  # [Br]
-        unmasked = tl.maximum(tl.minimum(i * Br + Nk - Nq + 1, Nk), 0) // Bc * Bc
-        seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk)
-    else:
-        last_seen = tl.full([Br], Nk - 1, tl.int32)  # [Br]
-        unmasked = Nk // Bc * Bc
-        seen = Nk
+    ends = masks.ranges(mask, i * Br, Br, Bc, Nq, Nk, ragged)
 
     hk = h // group
     row = (b * H + h).to(tl.int64) * Nq_padded + rows  # [Br]
@@ -195,29 +182,26 @@ def query_gradients(
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     dO_i = tiles.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
     dQ_i = tl.zeros([Br, width], tl.float32)  # [Br, d]
-    for start in range(0, unmasked, Bc):
-        dQ_i = add_columns(
-            dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, last_seen, scale_log2, Bc, False, precision
-        )
-    if masked:
-        for start in range(unmasked, seen, Bc):
+    for part in tl.static_range(3):
+        for start in range(ends[part], ends[part + 1], Bc):
             dQ_i = add_columns(
-                dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, last_seen, scale_log2, Bc, True, precision
-            )
+                dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, rows, Nq, Nk, scale_log2, mask,
+                Bc, part != 1, ragged, precision,
+            )  # fmt: skip
     tiles.store(dQ, b, h, i * Br, dQ_i * scale, Br, width)
 
 
 @triton.jit
 def add_columns(
-    dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, last_seen, scale_log2,
-    Bc: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
+    dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, rows, Nq, Nk, scale_log2, mask,
+    Bc: tl.constexpr, masked: tl.constexpr, ragged: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """What one tile of keys and values adds to dQ_i."""
     K_j = tiles.load(K, b, hk, start, Bc, Q_i.shape[1])  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]
     P_ij = tl.exp2(S_ij * scale_log2 - lse_i[:, None])  # [Br, Bc]
     if masked:
-        P_ij = tl.where(start + tl.arange(0, Bc)[None, :] <= last_seen[:, None], P_ij, 0)
+        P_ij = tl.where(masks.visible(mask, rows, start + tl.arange(0, Bc), Nq, Nk, ragged), P_ij, 0)
     V_j = tiles.load(V, b, hk, start, Bc, dO_i.shape[1])  # [Bc, dv]
     dP_ij = tl.dot(dO_i, V_j.T, input_precision=precision)  # [Br, Bc]
     dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
