@@ -10,8 +10,9 @@ BROWSER_STAMP := .venv/.stamp-browser
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
-# per worker: the arrays are small, and two workers share two cores.
-PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json OMP_NUM_THREADS=1
+# per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
+# two workers and a kernel per notebook import the same files.
+PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # No AMX, in lessons and tests: some virtual machines announce it and do not grant it, and torch's bfloat16 products on
 # the CPU then end the process.
 ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16

@@ -46,7 +46,18 @@ def test_what_is_right_is_accepted(check):
     getattr(acceptance, check)()
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.function}: {mutant.mistake}" for mutant in MUTANTS])
+def quick(mutants):
+    """Return test parameters: the first mutant of each function is quick, the others are exhaustive."""
+    seen, parameters = set(), []
+    for mutant in mutants:
+        place = mutant.module, mutant.function
+        marks = [pytest.mark.exhaustive] if place in seen else []
+        parameters.append(pytest.param(mutant, marks=marks, id=f"{mutant.function}: {mutant.mistake}"))
+        seen.add(place)
+    return parameters
+
+
+@pytest.mark.parametrize("mutant", quick(MUTANTS))
 def test_a_wrong_implementation_is_rejected(mutant, monkeypatch):
     assert rejected(mutant, monkeypatch) is not None
 
@@ -73,6 +84,7 @@ def _code(text):
     return f"`` {' '.join(text.split())} ``".replace("|", "\\|") if text.strip() else "(nothing)"
 
 
+@pytest.mark.exhaustive
 def test_the_table_is_true():
     written = "\n".join(table()) + "\n"
     assert "IT PASSES" not in written

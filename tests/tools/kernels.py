@@ -1,10 +1,13 @@
 """A pytest plugin for nbval: name a notebook's kernel that died at once, instead of waiting for its answer."""
 
+import sys
 import time
 from queue import Empty
 
-import nbval.plugin
-from nbval.kernel import RunningKernel
+sys.modules.setdefault("rfc3987_syntax", None)  # nbval's jsonschema would compile its 38 grammars: 2.5 s per worker
+
+import nbval.plugin  # noqa: E402
+from nbval.kernel import RunningKernel  # noqa: E402
 
 ASK = 0.5  # seconds between two looks at a kernel that is silent
 
