@@ -9,6 +9,8 @@ import pytest
 
 DOORS = (
     "course.check",
+    "kernels.attention",
+    "kernels.configurations",
     "machine.memory",
     "models.kv_cache",
     "models.modules",
