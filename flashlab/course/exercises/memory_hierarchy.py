@@ -5,7 +5,7 @@ from flashlab.reference import roofline
 
 
 def product_intensity(N, d):
-    """FLOPs a byte of Q K^T in float16: Q and K [N, d] are read, S [N, N] is written."""
+    """FLOPs per byte of Q K^T in float16: Q and K [N, d] are read, S [N, N] is written."""
     flops = 2 * N * N * d
     nbytes = 2 * (2 * N * d + N * N)
     return flops / nbytes
@@ -13,14 +13,14 @@ def product_intensity(N, d):
 
 while_waiting = Question(
     answer=400,
-    because="312 TFLOP/s divided by 1,555 GB/s are 201 FLOPs a byte, and a float16 has two bytes.",
+    because="312 TFLOP/s divided by 1,555 GB/s are 201 FLOPs per byte, and a float16 has two bytes.",
     hints=(
         "How long does the number take, if 1,555 GB come in a second? How much can the card compute until then?",
         "2 bytes / 1,555e9 bytes a second is 1.3 picoseconds. Multiply by 312e12 FLOPs a second.",
         "312e12 * 2 / 1555e9 is a little above 400.",
     ),
     wrong=(
-        (4, "That was so on computers of the 1990s. Divide 312 TFLOP/s by the numbers that come in a second."),
+        (4, "A factor of a hundred too little. Divide 312 TFLOP/s by the numbers that come in a second."),
         (40, "Divide 312 TFLOP/s by the float16 numbers that come in a second: 1,555 GB/s are 777 billion of them."),
         (4000, "A factor of ten too much: 777 billion numbers come in a second, for 312,000 billion FLOPs."),
         (200, "That is for one byte; a float16 has two."),
