@@ -3,9 +3,11 @@
 Nothing here draws or knows of widgets, so the states can be enumerated anywhere: by a test, by a page builder.
 """
 
+import inspect
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -16,6 +18,7 @@ class Scrub:
 
     steps: Callable[[Any], int]
     label: str = "step"
+    kind = "clock"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Slide:
 
     values: Sequence
     label: str = ""
+    kind = "slide"
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Choose:
 
     values: Sequence
     label: str = ""
+    kind = "choose"
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Toggle:
 
     label: str = ""
     values: Sequence = (False, True)
+    kind = "toggle"
 
 
 Control = Scrub | Slide | Choose | Toggle
@@ -65,11 +71,47 @@ def steps(figure, state) -> Iterator:
             yield replace(state, **{clock: step})
 
 
+def declared(figure) -> list[dict]:
+    """Return the controls of a figure as plain data, for the page."""
+    return [
+        {"field": field, "kind": control.kind, "label": control.label or field}
+        | ({} if isinstance(control, Scrub) else {"values": list(control.values)})
+        for field, control in figure.CONTROLS.items()
+    ]
+
+
+def key(figure, state) -> str:
+    """Return the name under which the page keeps the numbers of a state: all its fields but the clock."""
+    fields = asdict(state)
+    values = [fields[field] for field, control in figure.CONTROLS.items() if not isinstance(control, Scrub)]
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+
+
+def numbers(figure, state) -> dict:
+    """Return what the page needs to draw a state at every step: its trace, and its words step by step."""
+    return {
+        "trace": figure.trace(state),
+        "words": [figure.describe(now) for now in steps(figure, state)],
+    }
+
+
+def line(function, fragment: str) -> str:
+    """Return the line of a function that holds the fragment, for a tip. Raises LookupError if there is none."""
+    for text in inspect.getsource(function).splitlines():
+        if fragment in text:
+            return text.split("  #")[0].strip()
+    raise LookupError(f"{function.__name__} has no line with {fragment!r}")
+
+
 def explorer(name: str) -> Callable:
     """Return the ``explore`` of the figure in the module of this name."""
 
     def explore(state=None):
         """Show the figure with its controls, in its first state unless another one is given."""
+        from figures import page, widget
+
+        if page.drawn(name.rpartition(".")[2]):
+            return widget.Explorer(sys.modules[name], state)
         from figures import controls
 
         return controls.explore(sys.modules[name], state)

@@ -1,17 +1,15 @@
 """Scores arrive block by block; (m, l, O) is all that is kept.
 
-Kills the belief that a softmax needs the whole row before it can begin: after each block the kept numbers are the
-softmax of what has come so far, and a larger maximum costs one factor, not a second look at the past.
+Kills the belief that a softmax needs the whole row before it can begin: a larger maximum costs one factor on what is
+kept, not a second look at the past, and the division waits for the end.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from figures import style
-from figures.figure import Choose, Scrub, Slide, explorer
+from figures.figure import Choose, Scrub, Slide, explorer, line
 from flashlab.course import data
 from flashlab.reference import online_softmax, safe_softmax
 from flashlab.reference.tiling import tiles
@@ -22,32 +20,29 @@ TITLES = {
     "falling": "falling scores: the first block holds the maximum",
     "masked start": "rising scores, the first quarter masked",
 }
-
-SIZE = (9.0, 4.2)  # inches
+CODE = {
+    "m": line(online_softmax.update, "m_new = "),
+    "alpha": line(online_softmax.update, "alpha = "),
+    "P": line(online_softmax.update, "P_ij = "),
+    "l": line(online_softmax.update, "l_i = "),
+    "O": line(online_softmax.update, "O_i = "),
+    "divide": line(online_softmax.finish, "return "),
+}
 
 
 @dataclass(frozen=True)
 class State:
-    """``step`` of at most ``blocks`` blocks have come, of ``block`` scores each, from ``source``."""
+    """``step`` blocks of ``block`` scores have come, of at most ``tokens`` from ``source``; the last step divides."""
 
     step: int = 4
-    blocks: int = 6
+    tokens: int = 23
     block: int = 4
     source: str = "real"
 
 
-class Step(NamedTuple):
-    """What is known when ``seen`` scores have come."""
-
-    seen: int
-    state: online_softmax.State
-    alpha: float  # the factor that the old sums took
-    weights: np.ndarray  # [seen]  softmax of the scores that have come, from m and l
-
-
 @lru_cache(maxsize=64)
 def row(source, n):
-    """At most n tokens, with a score [n] and a value [n, 1] for each."""
+    """Return the tokens, a score [n] and a value [n, 1] for each, n at most."""
     if source == "real":
         real = data.captured("two_banks")
         Q, K, V = real.head()
@@ -60,125 +55,81 @@ def row(source, n):
 
 
 @lru_cache(maxsize=64)
-def _steps(source, blocks, block):
-    _, scores, values = row(source, blocks * block)
-    state = online_softmax.identity(1, 1)
-    steps = [Step(0, state, 1.0, scores[:0])]
+def _trace(source, n, block):
+    tokens, scores, values = row(source, n)
+    unit = np.eye(len(scores), dtype=np.float32)  # [n, n]   as values: the output is then the row of weights itself
+    told = np.concatenate([values, unit], 1)  # [n, 1 + n]
+    state = online_softmax.identity(1, told.shape[1])
+    steps = [_step(0, 0, state, 1.0)]
     for part in tiles(len(scores), block):
-        before, state = state, online_softmax.update(state, scores[None, part], values[part])
+        before, state = state, online_softmax.update(state, scores[None, part], told[part])
         alpha = np.exp(before.m - np.where(state.m == -np.inf, 0, state.m))  # [1]
-        _, lse = online_softmax.finish(state)
-        seen = scores[: part.stop]
-        steps.append(Step(part.stop, state, float(alpha[0]), np.exp(seen - np.where(lse == -np.inf, 0, lse))))
-    return steps
-
-
-def trace(state):
-    """All steps of the row, from no score to all: ``online_softmax.update`` run block by block."""
-    return _steps(state.source, state.blocks, state.block)
-
-
-def count(state):
-    """The number of blocks that there are: a sentence may end before ``blocks`` are full."""
-    return len(trace(state)) - 1
-
-
-def build(fig):
-    scores, weights = fig.subplots(
-        2, 1, gridspec_kw={"left": 0.07, "right": 0.66, "top": 0.9, "bottom": 0.19, "hspace": 0.25}
-    )
-    style.quiet(scores, y=True)
-    style.quiet(weights, x=True, y=True)
-    scores.set_ylabel("score", color=style.INK)
-    weights.set_ylabel("weight", color=style.INK)
-    weights.set_ylim(0, 1)
-    word = {"ha": "left", "va": "top", "transform": fig.transFigure, **style.FONT}
+        added = state.l - alpha * before.l, state.O[:, 0] - alpha * before.O[:, 0]  # [1], [1]
+        steps.append({**_step(part.start, part.stop, state, alpha[0]), "added": _plain([part[0] for part in added])})
+    output, _ = online_softmax.finish(state)  # [1, 1 + n]
     return {
-        "now": scores.axvspan(0, 1, color=style.PALE, zorder=0),
-        "scores": scores.vlines([], 0, 1, linewidth=9),
-        "max": scores.axhline(0, color=style.INK, lw=1.2, ls="--"),
-        "max_label": scores.text(0, 0, "", va="bottom", ha="right", fontsize=10, color=style.INK),
-        "now_below": weights.axvspan(0, 1, color=style.PALE, zorder=0),
-        "weights": weights.vlines([], 0, 1, linewidth=9, color=style.P),
-        "whole": weights.hlines([], 0, 1, color=style.INK, linewidth=1.4),
-        "l": fig.text(0.69, 0.88, "", fontsize=11, linespacing=1.7, **word),
-        "rescale": fig.text(0.69, 0.55, "", fontsize=11, linespacing=1.5, weight="bold", **word),
-        "o": fig.text(0.69, 0.36, "", fontsize=11, linespacing=1.7, **word),
+        "title": TITLES[source],
+        "tokens": list(tokens),
+        "scores": _plain(scores),
+        "values": _plain(values[:, 0]),
+        "steps": steps,
+        "weights": _plain(output[0, 1:]),
+        "output": _plain(output[0, :1])[0],
+        "softmax": _plain(safe_softmax.safe(scores)),
+        "code": CODE,
     }
 
 
-def update(artists, state):
-    tokens, scores, _ = row(state.source, state.blocks * state.block)
-    steps, n = trace(state), len(scores)
-    now, before = steps[state.step], steps[max(state.step - 1, 0)]
-    top, below = artists["scores"].axes, artists["weights"].axes
-    _frame(top, below, state, tokens, scores)
-    floor = top.get_ylim()[0]
-
-    at = np.arange(n)
-    shown = np.where(scores == -np.inf, floor, scores)
-    artists["scores"].set_segments([[(x, floor), (x, y)] for x, y in zip(at, shown, strict=True)])
-    artists["scores"].set_color([style.S if x < now.seen else style.PALE for x in at])
-    for span in ("now", "now_below"):
-        artists[span].set(x=before.seen - 0.5, width=now.seen - before.seen)
-    m = now.state.m[0]
-    artists["max"].set(ydata=[m, m], visible=bool(np.isfinite(m)))
-    artists["max_label"].set(x=n - 0.5, y=max(m, floor), text=f"m = {style.number(m)}")
-    artists["weights"].set_segments([[(x, 0), (x, p)] for x, p in enumerate(now.weights)])
-    whole = safe_softmax.safe(scores)
-    artists["whole"].set_segments([[(x - 0.4, p), (x + 0.4, p)] for x, p in enumerate(whole)])
-    for name, words in zip(("l", "rescale", "o"), _words(state), strict=True):
-        artists[name].set_text(words)
+def _step(start, stop, state, alpha):
+    """Return what is known when ``stop`` scores have come, as plain data; P: e^(s - m) of those, not yet divided."""
+    m, l, O, alpha = (_plain(part) for part in (state.m, state.l, state.O[0], [alpha]))
+    return {"new": [start, stop], "m": m[0], "l": l[0], "O": O[0], "P": O[1 : 1 + stop], "alpha": alpha[0]}
 
 
-def _frame(top, below, state, tokens, scores):
-    """Axes, which stay while a row is scrubbed."""
-    n, seen = len(scores), scores[np.isfinite(scores)]
-    top.set(xlim=(-0.6, n - 0.4), ylim=(seen.min() - 0.8, seen.max() + 0.9))
-    below.set(xlim=(-0.6, n - 0.4))
-    title = TITLES[state.source]
-    if top.get_title(loc="left") != title or len(below.get_xticklabels()) != n:
-        top.set_title(title, loc="left", fontsize=11, color=style.INK)
-        below.set_xticks(range(n), tokens, rotation=60 if state.source == "real" else 0, fontsize=8)
+def _plain(values):
+    """Return floats in seven digits, None for minus infinity."""
+    return [None if value == -np.inf else float(f"{value:.7g}") for value in values]
 
 
-def _words(state):
-    """The three notes beside the picture: the denominator, the rescaling, the output."""
-    steps = trace(state)
-    now, before = steps[state.step], steps[max(state.step - 1, 0)]
-    n, old, new = style.number, before.state, now.state
-    if state.step == 0:
-        return "nothing has come:\nm = −∞,  l = 0,  O = 0", "", ""
-    part_l, part_o = new.l[0] - now.alpha * old.l[0], new.O[0, 0] - now.alpha * old.O[0, 0]
-    l = f"block {state.step} of {count(state)}\nm  {n(old.m[0])} → {n(new.m[0])}\n"
-    l += f"l  {n(now.alpha)}·{n(old.l[0])} + {n(part_l)}\n   = {n(new.l[0])}"
-    rescaled = now.alpha < 1 and np.isfinite(old.m[0])
-    rescale = (
-        f"the maximum rose:\nthe past × alpha = {n(now.alpha)}" if rescaled else "the past stays as it is:\nalpha = 1"
-    )
-    if not np.isfinite(old.m[0]):
-        rescale = "there is no past yet"
-    output, _ = online_softmax.finish(new)
-    o = f"O  {n(now.alpha)}·{n(old.O[0, 0])} + {n(part_o)}\n   = {n(new.O[0, 0])}\nO / l = {n(output[0, 0])}"
-    return l, rescale, o
+def trace(state):
+    """Return the row and every step of it: ``online_softmax.update`` run block by block, then ``finish``."""
+    return _trace(state.source, state.tokens, state.block)
+
+
+def count(state):
+    """Return the number of blocks, and one: the division."""
+    return len(trace(state)["steps"])
 
 
 def describe(state):
-    step, n = trace(state)[state.step], style.number
-    m, l, _ = (part[0] for part in step.state)
-    output, _ = online_softmax.finish(step.state)
-    words = f"{state.source} scores, {step.seen} of {trace(state)[-1].seen} have come in {state.step} of "
-    words += f"{count(state)} blocks: m = {n(m)}, l = {n(l)}, alpha = {n(step.alpha)}, output = {n(output[0, 0])}."
-    if state.step == count(state):
-        words += " The weights (bars) are those of the whole softmax (ticks)."
-    return words
+    """Say what came, what happened to the past, and what is kept."""
+    told, n = trace(state), _number
+    steps = told["steps"]
+    if state.step == len(steps):
+        words = f"All {steps[-1]['new'][1]} scores have come. Divide once, by ℓ = {n(steps[-1]['l'])}: "
+        return f"{words}the bars are the softmax, the output is {n(told['output'])}."
+    now, before = steps[state.step], steps[max(state.step - 1, 0)]
+    if state.step == 0:
+        return "No score has come: m = −∞, ℓ = 0, O = 0."
+    words = f"Block {state.step} of {len(steps) - 1}: "
+    if before["m"] is None:
+        words += "there is no past yet. "
+    elif now["alpha"] < 1:
+        words += f"the maximum rises from {n(before['m'])} to {n(now['m'])}, "
+        words += f"so the past shrinks by alpha = {n(now['alpha'])}. "
+    else:
+        words += "the maximum stays, so the past keeps its height: alpha = 1. "
+    return f"{words}Kept: m = {n(now['m'])}, ℓ = {n(now['l'])}, O = {n(now['O'])}."
+
+
+def _number(value):
+    return "−∞" if value is None else f"{value:.4g}".replace("-", "−")
 
 
 CONTROLS = {
-    "step": Scrub(count, "blocks seen"),
-    "blocks": Slide(range(1, 9)),
-    "block": Slide((1, 2, 3, 4, 6, 8), "block size"),
+    "step": Scrub(count),
     "source": Choose(tuple(TITLES), "scores"),
+    "tokens": Slide((8, 12, 16, 23)),
+    "block": Slide((1, 2, 3, 4, 6, 8), "block size"),
 }
-
 explore = explorer(__name__)

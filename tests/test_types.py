@@ -9,8 +9,6 @@ import pytest
 
 DOORS = (
     "course.check",
-    "kernels.attention",
-    "kernels.configurations",
     "machine.memory",
     "models.kv_cache",
     "models.modules",

@@ -93,7 +93,7 @@ class Table(NamedTuple):
     compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels
     least: Least | None = None
 
-    def found(self, row: Row) -> str:
+    def found(self, row):
         """Tell where and when a row was measured."""
         return f"chosen by measurement for N >= {row.N_from} on {self.device}, {self.date}"
 
@@ -132,16 +132,7 @@ def first(rows: tuple[Row, ...], fits: Callable[[Row], bool]) -> Row | None:
     return next((row for row in rows if fits(row)), None)
 
 
-def configuration(
-    direction: str,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool = False,
-    mask: masks.Window | None = None,
-    kernel: str | None = None,
-) -> Choice:
+def configuration(direction: str, q, k, v, *, causal: bool = False, mask=None, kernel: str | None = None) -> Choice:
     """Return the ``Choice`` of kernels that ``flash_attention`` makes for these tensors, with its reason.
 
     Args:
@@ -186,7 +177,7 @@ def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str 
 
 
 @functools.cache
-def card(device: torch.device) -> Card | None:
+def card(device) -> Card | None:
     """Return the ``Card`` behind a torch device; None for the CPU, where kernels are interpreted."""
     if device.type != "cuda":
         return None

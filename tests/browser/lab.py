@@ -78,7 +78,7 @@ class Lab:
         try:
             self._await_server()
             self.playwright = sync_playwright().start()
-            self.browser = self.playwright.chromium.launch(executable_path=_chromium(), args=FLAGS)
+            self.browser = self.playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
             self.page = self.browser.new_page(viewport={"width": 1280, "height": 900})
             self.page.set_default_timeout(1000 * SECONDS)
             self.outside = []  # requests that left this machine
@@ -134,7 +134,8 @@ class Lab:
             self.outside.append(url)
 
 
-def _chromium():
+def chromium():
+    """Return the path of the browser, None for Playwright's own."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 

@@ -2,28 +2,34 @@
 
 import html
 import importlib
-from dataclasses import fields, replace
+import json
+import re
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import figures
-from figures import controls, style
+from figures import controls, page, style, widget
 from figures.canvas import Canvas
-from figures.figure import Scrub
+from figures.figure import Scrub, declared, key, numbers
+from tests.tools import drawn
 
 FOLDER = Path(figures.__file__).parent
 NAMES = [path.stem for path in sorted(FOLDER.glob("*.py")) if "\nCONTROLS = " in path.read_text()]
+DRAWN = [name for name in NAMES if page.drawn(name)]
+needs_node = pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def figure(request):
+def any_figure(request):
     return importlib.import_module(f"figures.{request.param}")
 
 
-@pytest.fixture(scope="module")
-def explorer(figure):
-    return controls.explore(figure)
+@pytest.fixture(scope="module", params=DRAWN)
+def figure(request):
+    return importlib.import_module(f"figures.{request.param}")
 
 
 def corners(figure):
@@ -38,53 +44,146 @@ def _begin(figure):
     return {field: 0 for field, control in figure.CONTROLS.items() if isinstance(control, Scrub)}
 
 
+def some_steps(figure, state):
+    """The first, a middle and the last step of a state."""
+    steps = list(figures.steps(figure, state))
+    return {steps[0], steps[len(steps) // 2], steps[-1]}
+
+
 def test_there_are_eleven():
     assert len(NAMES) == 11
 
 
-def test_every_field_has_a_control_and_every_default_can_be_chosen(figure):
-    assert {field.name for field in fields(figure.State)} == set(figure.CONTROLS)
-    first = replace(figure.State(), **_begin(figure))
-    assert first in figures.states(figure)
-    assert figure.State() in figures.steps(figure, first)
+def test_every_field_has_a_control_and_every_default_can_be_chosen(any_figure):
+    assert {field.name for field in fields(any_figure.State)} == set(any_figure.CONTROLS)
+    first = replace(any_figure.State(), **_begin(any_figure))
+    assert first in figures.states(any_figure)
+    assert any_figure.State() in figures.steps(any_figure, first)
 
 
-def test_states_are_all_choices_once(figure):
+def test_states_are_all_choices_once(any_figure):
     number = 1
-    for control in figure.CONTROLS.values():
+    for control in any_figure.CONTROLS.values():
         number *= 1 if isinstance(control, Scrub) else len(control.values)
-    assert len(set(figures.states(figure))) == number
+    assert len(set(figures.states(any_figure))) == number
 
 
-def test_every_choice_is_drawn_and_said(figure, explorer):
-    """The same state gives the same picture and words, whatever was shown before."""
-    fresh = Canvas(style.figure(*figure.SIZE), figure.build, figure.update)
-    for state in corners(figure):
-        *_, last = figures.steps(figure, state)
-        explorer.set(**{field.name: getattr(last, field.name) for field in fields(last)})
-        assert explorer.state == last
-        assert figure.describe(last) in html.unescape(explorer._caption.value)
-    assert explorer._canvas.png(last) == fresh.png(last)
-
-
-def test_every_control_changes_the_words(figure):
-    first = replace(figure.State(), **_begin(figure))
-    for field, control in figure.CONTROLS.items():
+def test_every_control_changes_the_words(any_figure):
+    first = replace(any_figure.State(), **_begin(any_figure))
+    for field, control in any_figure.CONTROLS.items():
         if isinstance(control, Scrub):
-            said = {figure.describe(state) for state in figures.steps(figure, first)}
+            said = {any_figure.describe(state) for state in figures.steps(any_figure, first)}
         else:
-            said = {figure.describe(replace(first, **{field: value})) for value in control.values}
+            ends = [replace(first, **{field: value}) for value in control.values]
+            said = {any_figure.describe(state) for first in ends for state in some_steps(any_figure, first)}
         assert len(said) > 1, field
 
 
-def test_a_step_past_the_end_is_drawn_back(figure, explorer):
-    for field, control in figure.CONTROLS.items():
+def test_numbers_are_plain_and_words_are_few(figure):
+    for state in corners(figure):
+        told = numbers(figure, state)
+        assert json.loads(json.dumps(told, allow_nan=False))["words"] == told["words"]
+        assert len(told["words"]) == len(list(figures.steps(figure, state)))
+        for words in told["words"]:
+            assert 3 <= len(words.split()) <= 40 and words.endswith("."), words
+
+
+@needs_node
+@pytest.mark.parametrize("width", [340, 960])
+def test_every_choice_is_drawn(figure, width):
+    states = [step for state in corners(figure) for step in sorted(some_steps(figure, state), key=str)]
+    drawings = drawn.draw(figure, states, width)
+    for state, drawing in zip(states, drawings, strict=True):
+        assert not re.search(r"NaN|undefined|Infinity|null", drawing["markup"]), state
+        assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"
+        assert "#" not in re.sub(r"url\(#\w+\)", "", drawing["markup"]), f"{state}: colours come from theme.css"
+        assert drawing["key"] == key(figure, state)
+    assert len({drawing["markup"] for drawing in drawings}) > len(states) / 4
+
+
+@needs_node
+def test_the_same_state_is_drawn_the_same_whatever_came_before(figure):
+    first, *_, last = figures.steps(figure, replace(figure.State(), **_begin(figure)))
+    there, _, again = drawn.draw(figure, [first, last, first])
+    assert there == again
+
+
+@needs_node
+def test_every_drawing_can_be_pointed_at(figure):
+    tips = re.findall(r'aria-label="([^"]+)"', drawn.draw(figure, [figure.State()])[0]["markup"])
+    assert len(tips) >= 5 and all(len(tip) > 5 for tip in tips)
+
+
+@needs_node
+def test_the_still_picture_shows_the_first_state(figure):
+    path = FOLDER / "stills" / f"{page.name_of(figure)}.png"
+    assert Image.open(path).text["drawn"] == drawn.digest(figure), "python -m tests.tools.stills takes it again"
+
+
+def test_an_output_has_words_picture_and_life(figure, monkeypatch):
+    monkeypatch.setenv("FLASHLAB_FIGURES", "live")
+    bundle, about = figure.explore()._repr_mimebundle_()
+    words = figure.describe(figure.State())
+    assert set(bundle) == {"text/plain", "image/png", "text/html"}
+    assert bundle["text/plain"] == about["image/png"]["alt"] == words
+    assert html.escape(words) in bundle["text/html"] and "http://" not in page.script(page.name_of(figure)).replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+    monkeypatch.setenv("FLASHLAB_FIGURES", "still")
+    assert set(figure.explore()._repr_mimebundle_()[0]) == {"text/plain", "image/png"}
+
+
+def test_the_kernel_answers_with_the_numbers_of_the_state(figure):
+    state = [*corners(figure)][-1]
+    answer = widget.Explorer(figure).answer(asdict(state))
+    assert answer == {"key": key(figure, state), **numbers(figure, state)}
+
+
+def test_a_state_that_is_refused_is_answered_in_words(figure):
+    answer = widget.Explorer(figure).answer({"no such field": 1})
+    assert set(answer) == {"error"} and "no such field" in answer["error"]
+
+
+def test_controls_are_plain_data(figure):
+    told = json.loads(json.dumps(declared(figure)))
+    assert [control["field"] for control in told] == list(figure.CONTROLS)
+    assert all(
+        control["kind"] == "clock" or getattr(figure.State(), control["field"]) in control["values"] for control in told
+    )
+
+
+# What matplotlib still draws.
+
+
+@pytest.fixture(scope="module", params=[name for name in NAMES if name not in DRAWN])
+def painted(request):
+    return importlib.import_module(f"figures.{request.param}")
+
+
+@pytest.fixture(scope="module")
+def explorer(painted):
+    return controls.explore(painted)
+
+
+def test_every_choice_is_painted_and_said(painted, explorer):
+    """The same state gives the same picture and words, whatever was shown before."""
+    fresh = Canvas(style.figure(*painted.SIZE), painted.build, painted.update)
+    for state in corners(painted):
+        *_, last = figures.steps(painted, state)
+        explorer.set(**asdict(last))
+        assert explorer.state == last
+        assert painted.describe(last) in html.unescape(explorer._caption.value)
+    assert explorer._canvas.png(last) == fresh.png(last)
+
+
+def test_a_step_past_the_end_is_drawn_back(painted, explorer):
+    for field, control in painted.CONTROLS.items():
         if isinstance(control, Scrub):
             explorer.set(**{field: 10**6})
             assert getattr(explorer.state, field) == explorer.widgets[field].max == control.steps(explorer.state)
 
 
-def test_words_and_picture_are_in_one_output(figure):
-    bundle = figure.explore()._repr_mimebundle_()
+def test_words_and_picture_are_in_one_output(painted):
+    bundle = painted.explore()._repr_mimebundle_()
     assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
-    assert bundle["text/plain"] == figure.describe(figure.State())
+    assert bundle["text/plain"] == painted.describe(painted.State())

@@ -4,42 +4,62 @@ import numpy as np
 import pytest
 
 from figures import online_softmax as figure
-from figures import style
-from figures.canvas import Canvas
 from flashlab.reference import online_softmax, safe_softmax
 
 STATES = [
-    figure.State(0, blocks, block, source) for blocks, block, source in product((1, 3, 8), (1, 4, 8), figure.TITLES)
+    figure.State(0, tokens, block, source) for tokens, block, source in product((8, 23), (1, 4, 8), figure.TITLES)
 ]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(9.0, 4.2), figure.build, figure.update)
+def heights(step):
+    """P of a step in float64."""
+    return np.array(step["P"], float)
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
+@states
 def test_the_last_step_is_the_whole_softmax(state):
-    _, scores, values = figure.row(state.source, state.blocks * state.block)
-    last = figure.trace(state)[-1]
-    np.testing.assert_allclose(last.weights, safe_softmax.safe(scores.astype(float)), 1e-5, 1e-7)
-    np.testing.assert_allclose(online_softmax.finish(last.state)[0][0], safe_softmax.safe(scores) @ values, 1e-4, 1e-6)
+    _, scores, values = figure.row(state.source, state.tokens)
+    trace = figure.trace(state)
+    whole = safe_softmax.safe(scores.astype(float))
+    np.testing.assert_allclose(trace["weights"], whole, 1e-5, 1e-7)
+    np.testing.assert_allclose(trace["softmax"], whole, 1e-5, 1e-7)
+    np.testing.assert_allclose(trace["output"], whole @ values[:, 0], 1e-4, 1e-6)
+    np.testing.assert_allclose(heights(trace["steps"][-1]) / trace["steps"][-1]["l"], trace["weights"], 1e-5, 1e-7)
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_alpha_is_the_factor_that_the_past_took(state):
-    for before, now in zip(figure.trace(state), figure.trace(state)[1:], strict=False):
-        new = figure.row(state.source, state.blocks * state.block)[1][before.seen : now.seen]
-        part = np.exp(new - np.where(now.state.m == -np.inf, 0, now.state.m)).sum()
-        np.testing.assert_allclose(now.alpha * before.state.l + part, now.state.l, 1e-5)
+@states
+def test_the_past_shrinks_by_alpha_and_the_new_is_added(state):
+    steps = figure.trace(state)["steps"]
+    for before, now in zip(steps, steps[1:], strict=False):
+        past = heights(now)[: before["new"][1]]
+        np.testing.assert_allclose(past, now["alpha"] * heights(before), 1e-5, 1e-7)
+        np.testing.assert_allclose(now["alpha"] * before["l"] + now["added"][0], now["l"], 1e-5)
+        np.testing.assert_allclose(now["alpha"] * before["O"] + now["added"][1], now["O"], 1e-4, 1e-6)
+        np.testing.assert_allclose(heights(now).sum(), now["l"], 1e-5)
 
 
-def test_the_picture_shows_the_numbers_of_the_trace(canvas):
+@states
+def test_bars_are_the_exponentials(state):
+    _, scores, _ = figure.row(state.source, state.tokens)
+    for step in figure.trace(state)["steps"][1:]:
+        m = 0 if step["m"] is None else step["m"]
+        np.testing.assert_allclose(heights(step), np.exp(scores[: step["new"][1]].astype(float) - m), 1e-5, 1e-7)
+
+
+def test_the_kept_numbers_are_updates():
     state = figure.State()
-    canvas.png(state)
-    step = figure.trace(state)[state.step]
-    drawn = [segment[1, 1] for segment in canvas.artists["weights"].get_segments()]
-    np.testing.assert_allclose(drawn, step.weights)
-    assert style.number(step.state.m[0]) in canvas.artists["max_label"].get_text()
-    assert style.number(step.state.l[0]) in canvas.artists["l"].get_text()
-    assert "the maximum rose" in canvas.artists["rescale"].get_text()
+    _, scores, values = figure.row(state.source, state.tokens)
+    kept = online_softmax.update(online_softmax.identity(1, 1), scores[None, :4], values[:4])
+    step = figure.trace(state)["steps"][1]
+    assert (step["m"], step["l"], step["O"]) == pytest.approx((kept.m[0], kept.l[0], kept.O[0, 0]), rel=1e-6)
+
+
+def test_words_and_numbers_agree():
+    """A maximum that stays is said to stay, and one that rises to rise, with its alpha."""
+    state = figure.State()
+    said = [figure.describe(figure.State(step)) for step in range(figure.count(state) + 1)]
+    for step, words in zip(figure.trace(state)["steps"][2:], said[2:], strict=False):
+        assert ("shrinks by alpha" in words) == (step["alpha"] < 1)
+    assert "alpha = 0.2056" in said[4] and "there is no past yet" in said[1]
+    assert said[-1].startswith("All 23 scores have come. Divide once, by ℓ = 1.923")

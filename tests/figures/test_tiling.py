@@ -1,9 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from figures import style
 from figures import tiling as figure
-from figures.canvas import Canvas
 from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
 from flashlab.reference import masks, standard_attention, tiling
@@ -14,77 +14,82 @@ STATES = [
     figure.State(N=100, Br=64, Bc=16),
     figure.State(N=100, Br=32, Bc=64, causal=True),
     figure.State(N=256, Br=16, Bc=64, causal=True),
-    figure.State(N=512, Br=64, Bc=64),
 ]
 states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(9.9, 5.6), figure.build, figure.update)
+def mask(state):
+    return masks.causal() if state.causal else None
 
 
 @states
 def test_the_last_bill_is_flashlabs(state):
-    runs = [figure.moments(figure.trace(state), figure.STEPS)[name].bill for name in figure.NAMES]
-    for bill, traffic in zip(runs[1:], (tiling.fa1_traffic, tiling.fa2_traffic), strict=True):
-        assert bill == traffic(state.N, state.N, 32, state.Br, state.Bc, mask=masks.causal() if state.causal else None)
-    standard = standard_attention.moved(state.N, 32, 4, mask=state.causal)
-    assert sum(runs[0].values()) == standard
+    standard, fa1, fa2 = figure.trace(state)["runs"]
+    for run, traffic in ((fa1, tiling.fa1_traffic), (fa2, tiling.fa2_traffic)):
+        bill = {(line["kind"], line["name"]): line["bill"] for line in run["lines"]}
+        assert bill == traffic(state.N, state.N, 32, state.Br, state.Bc, mask=mask(state))
+        assert run["moved"] == sum(bill.values())
+    assert standard["moved"] == standard_attention.moved(state.N, 32, 4, mask=state.causal)
+
+
+@states
+def test_each_line_adds_its_bytes_and_counts_its_tile(state):
+    for run in figure.trace(state)["runs"]:
+        moved, times = 0, {}
+        for line in run["lines"]:
+            moved += line["nbytes"]
+            tile = line["kind"], line["name"], line["rows"]
+            times[tile] = times.get(tile, 0) + 1
+            assert line["moved"] == moved and line["times"] == times[tile]
 
 
 @states
 def test_every_score_is_computed_unless_the_mask_skips_its_tile(state):
-    standard, fa1, fa2 = figure.trace(state).values()
+    standard, *fused = figure.trace(state)["runs"]
     seen = np.tri(state.N, dtype=bool) if state.causal else np.ones((state.N, state.N), bool)
-    for run in (fa1, fa2):
-        times = figure._times(run, np.inf).repeat(run.unit, 0).repeat(run.unit, 1)  # [N, N]
-        assert times.max() == 1 and times[seen].min() == 1 and not run.stored
-    assert standard.stored and (figure._times(standard, np.inf) == (6 if state.causal else 4)).all()
+    for run in fused:
+        visited = np.zeros((state.N, state.N), bool)
+        for line in run["lines"]:
+            if line["tile"]:
+                rows, cols = line["tile"]
+                visited[slice(*rows), slice(*cols)] = True
+        assert visited[seen].all()
+        assert not any(line["name"][0] in "SP" for line in run["lines"])
+        if state.causal:
+            assert not visited.all()
+    crossings = [line for line in standard["lines"] if line["name"][0] in "SP"]
+    assert sum(line["nbytes"] for line in crossings) == (6 if state.causal else 4) * state.N**2 * 4
 
 
-def test_all_three_stand_at_the_same_clock():
-    for step in range(0, figure.STEPS + 1, 7):
-        runs, now = figure.trace(STATES[0]), figure.moments(figure.trace(STATES[0]), step)
-        longest = max(run.moments[-1].moved for run in runs.values())
-        for name, run in runs.items():
-            clock = min(longest * step / figure.STEPS, run.moments[-1].moved)
-            assert clock - 16_384 - 1 < now[name].moved <= clock  # one transfer is 16,384 bytes at most
+@states
+def test_the_clock_has_every_moment_of_every_run(state):
+    trace = figure.trace(state)
+    assert trace["clock"][0] == 0 and trace["clock"] == sorted(set(trace["clock"]))
+    assert set(trace["clock"][1:]) == {line["moved"] for run in trace["runs"] for line in run["lines"]}
 
 
 @states
 def test_what_is_resident_is_what_the_memory_held(state):
     Q, K, V = (tensor[: state.N] for tensor in data.captured("alice").head())
     memory = Memory()
-    tiling.fa2_forward(Q, K, V, state.Br, state.Bc, mask=masks.causal() if state.causal else None, memory=memory)
-    run = figure.trace(state)[figure.NAMES[2]]
-    assert max(sum(moment.resident.values()) for moment in run.moments) == memory.peak_bytes
+    tiling.fa2_forward(Q, K, V, state.Br, state.Bc, mask=mask(state), memory=memory)
+    lines = figure.trace(state)["runs"][2]["lines"]
+    assert max(sum(nbytes for _, nbytes in line["resident"]) for line in lines) == memory.peak_bytes
 
 
-def test_the_picture_shows_the_numbers_of_the_trace(canvas):
-    state = figure.State()
-    canvas.png(state)
-    for at, now in enumerate(figure.moments(figure.trace(state), state.step).values()):
-        amounts = [text.get_text() for text in canvas.artists[f"{at} amounts"]]
-        expected = [sum(figure._of(now, tensor)) / 1000 for tensor in figure.TENSORS]
-        assert amounts == [f"{kB:,.1f}" if kB else "" for kB in expected]
-        assert canvas.artists[f"{at} used"].get_text() == f"{sum(now.resident.values()) / 1024:.3g} KiB"
-        rows, cols = now.tile
-        x0, y0, width, height = canvas.artists[f"{at} tile"].get_bbox().bounds
-        assert (x0, y0, width, height) == (cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
-
-
-def test_what_does_not_fit_says_so(canvas):
-    canvas.png(figure.State(N=512, Br=64, Bc=64, step=25))
-    assert "does not fit" in canvas.artists["0 used"].get_text()
-    assert "does not fit" not in canvas.artists["1 used"].get_text()
+def test_a_tip_shows_the_line_that_loads():
+    lines = figure.trace(figure.State())["runs"][2]["lines"]
+    assert lines[0]["code"].startswith('Q_i = memory.load("Q", rows)')
+    assert 'memory.load("K", cols)' in lines[1]["code"]
 
 
 def test_describe_has_the_numbers():
-    assert figure.describe(figure.State(step=100)) == (
-        "128 tokens, tiles of 32 × 32. What each has moved. standard attention: done, 328 kB; "
-        "FlashAttention: K, V outside: done, 217 kB; FlashAttention-2: Q outside: done, 164 kB."
+    last = figure.count(figure.State())
+    assert figure.describe(figure.State(step=last)) == (
+        "Each has moved 328 kB. Standard attention is done after 328 kB; FlashAttention: keys outside is done after "
+        "217 kB; FlashAttention-2: queries outside is done after 164 kB."
     )
+    assert "Standard attention has not begun" in figure.describe(figure.State(step=0))
 
 
 def test_a_kernels_events_are_replayed():
@@ -99,13 +104,18 @@ def test_a_kernels_events_are_replayed():
         for cols in [(0, 3), (3, 5)]:
             events += [move("load", "K", cols), move("load", "V", cols)]
         events.append(move("store", "O", rows))
-    run = figure.record(events, 6, 5)
-    tiles = [(rows, cols) for _, rows, cols in run.touched]
-    assert tiles == [(slice(*r), slice(*c)) for r in [(4, 6), (0, 4)] for c in [(0, 3), (3, 5)]]
-    explorer = figure.replay({"a kernel": events, "the same again": events}, 6, 5)
-    for step in (0, 50, 100):
-        explorer.widgets["step"].value = step
-    assert repr(explorer) == "a kernel: program 1 of 2, 96 B of 256 B; the same again: program 1 of 2, 96 B of 256 B."
+    shown = figure.replay({"a kernel": events, "the same again": events}, 6, 5)
+    lines = shown.figure.trace(shown.state)["runs"][0]["lines"]
+    tiles = [line["tile"] for line in lines if line["name"] == "V"]
+    assert tiles == [(rows, cols) for rows in [(4, 6), (0, 4)] for cols in [(0, 3), (3, 5)]]
+    assert repr(replace_step(shown, 6)) == (
+        "Each has moved 112 B. a kernel: program 1 of 2; the same again: program 1 of 2."
+    )
+
+
+def replace_step(shown, step):
+    shown.state = replace(shown.state, step=step)
+    return shown
 
 
 def test_an_empty_recording_says_so():

@@ -1,0 +1,89 @@
+// The marks that all figures share. Each returns a node; lengths are pixels of the drawing.
+
+import { h } from "./svg.js";
+import { fits } from "./words.js";
+
+export const SIZE = 13; // of letters
+
+// Where a mark is. As a style, so that it travels when it changes.
+export const at = (x, y) => `transform: translate(${round(x)}px, ${round(y)}px)`;
+const round = (value) => Math.round(value * 100) / 100;
+
+// A line of text. anchor: start, middle or end.
+export function label(x, y, words, { size = SIZE, weight, anchor, fill = "var(--ink)", key, rotate } = {}) {
+  const transform = rotate ? `rotate(${rotate} ${round(x)} ${round(y)})` : undefined;
+  return h("text", { key, x: round(x), y: round(y), "font-size": size, "font-weight": weight, "text-anchor": anchor, fill, transform }, words);
+}
+
+// Lines of text, one below the other.
+export function lines(x, y, rows, { gap = 1.4, size = SIZE, ...look } = {}) {
+  return rows.map((words, row) => label(x, y + row * gap * size, words, { size, ...look }));
+}
+
+// A tile of a tensor: its colour, its letter, and hatching where it is in slow memory.
+export function tile({ key, x, y, width, height, name, letter, stored, faint, current, tip, drag, from }) {
+  const color = `var(--${name})`;
+  const words = letter !== undefined && fits(String(letter), width, SIZE) && height >= SIZE ? letter : null;
+  return h(
+    "g",
+    { key, tip, drag, style: at(x, y), from: from && { style: at(from.x, from.y) }, class: "mark" },
+    h("rect", { width: round(width), height: round(height), fill: color, "fill-opacity": faint, stroke: current ? "var(--ink)" : "var(--paper)", "stroke-width": current ? 2.5 : 1, class: "grow" }),
+    stored && h("rect", { width: round(width), height: round(height), fill: "url(#stored)", class: "grow" }),
+    words !== null && label(width / 2, height / 2, words, { anchor: "middle", fill: faint ? "var(--ink)" : `var(--on-${name})` }),
+  );
+}
+
+// An empty place: an outline that waits for a tile.
+export function slot({ key, x, y, width, height, color = "var(--grey)", dash, tip }) {
+  return h("rect", { key, x: round(x), y: round(y), width: round(width), height: round(height), fill: "var(--paper)", stroke: color, "stroke-dasharray": dash ? "3 3" : undefined, tip });
+}
+
+// A memory: a named box to scale. used and size: bytes, said above it.
+export function memoryBox({ x, y, width, height, name, color, key }) {
+  return [
+    h("rect", { key, x, y, width: round(width), height, rx: 3, fill: color, "fill-opacity": 0.1, stroke: color, "stroke-width": 2 }),
+    name && label(x, y - 7, name, { weight: 600 }),
+  ];
+}
+
+// Bars of one scale, a row each: {name, parts: [{value, color, stored}], words}. scale: pixels per unit of value.
+export function bars({ x, y, rows, scale, row = 20, key, space = 30 }) {
+  return rows.map(({ name, parts, words, tip }, line) => {
+    let left = x + space;
+    const top = y + line * row;
+    const drawn = parts.map(({ value, color, stored }, part) => {
+      const width = value * scale;
+      const start = left;
+      left += width;
+      return [
+        h("rect", { key: `bar ${part}`, x: round(start), y: top, width: round(width), height: row * 0.7, fill: color, class: "grow" }),
+        stored && h("rect", { key: `hatch ${part}`, x: round(start), y: top, width: round(width), height: row * 0.7, fill: "url(#stored)", class: "grow" }),
+      ];
+    });
+    return h("g", { key: `${key} ${name}`, tip }, label(x + space - 6, top + row * 0.35, name, { anchor: "end" }), drawn, label(left + 6, top + row * 0.35, words));
+  });
+}
+
+// A horizontal rule with a name at its end.
+export function rule(x0, x1, y, { color = "var(--ink)", dash, width = 1.2, key } = {}) {
+  return h("line", { key, x1: round(x0), x2: round(x1), y1: round(y), y2: round(y), stroke: color, "stroke-width": width, "stroke-dasharray": dash ? "5 4" : undefined, class: "grow" });
+}
+
+// What the colours and the hatching of a drawing mean.
+export function legend(x, y, entries) {
+  let left = x;
+  return entries.map(({ name, stored, faint, words }) => {
+    const start = left;
+    left += 22 + words.length * SIZE * 0.56 + 14;
+    return [tile({ key: `legend ${words}`, x: start, y: y - 7, width: 14, height: 14, name, stored, faint }), label(start + 20, y, words)];
+  });
+}
+
+// Shared definitions: the hatching of what is in slow memory.
+export function definitions() {
+  return h(
+    "defs",
+    {},
+    h("pattern", { id: "stored", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, h("rect", { width: 2, height: 6, fill: "var(--hatch)" })),
+  );
+}

@@ -1,0 +1,282 @@
+// A figure on a page: its controls, its clock, its picture, its words, and where its numbers come from.
+
+import { about, patch } from "./svg.js";
+import { definitions } from "./marks.js";
+import { clamped, clockOf, fromHash, keyOf, python, toHash } from "./state.js";
+import { pointing } from "./tip.js";
+
+const WIDEST = 1160; // pixels of a drawing
+const NARROWEST = 340;
+const PACES = { slow: 1200, normal: 600, fast: 200, fastest: 50 }; // ms a step
+const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
+
+// Put a figure into an element.
+// data: {name, controls, state, traces: {key: {trace, words}}, page: is this a page without a kernel?}
+// draw: from {trace, step, state, width, forward} to {height, nodes}. style: the text of theme.css.
+export function mount(host, data, draw, style) {
+  const { name, controls } = data;
+  const clock = clockOf(controls);
+  const traces = { ...data.traces };
+  let channel = null;
+  let state = { ...data.state, ...(data.page ? fromHash(name, controls, location.hash) : {}) };
+  let shown = null; // the state on the picture
+  let zoom = 1;
+  let playing = 0;
+  let waiting = 0;
+
+  const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
+  const parts = frame(data, clock);
+  root.replaceChildren(Object.assign(document.createElement("style"), { textContent: style }), parts.whole);
+  host.setAttribute("data-lm-suppress-shortcuts", ""); // in JupyterLab m, b and dd belong to the notebook
+  const tips = pointing(parts.stage, parts.svg, parts.tip);
+
+  function set(fields, forward = false) {
+    const wanted = { ...state, ...fields };
+    const found = traces[keyOf(controls, wanted)];
+    if (!found) return ask(wanted);
+    settle();
+    state = clamped(controls, wanted, found.words.length - 1);
+    show(forward);
+  }
+
+  function show(forward) {
+    const { trace, words } = traces[keyOf(controls, state)];
+    const step = clock === undefined ? 0 : state[clock];
+    const width = Math.round(Math.min(Math.max(parts.stage.clientWidth || 960, NARROWEST), WIDEST) / zoom);
+    const { height, nodes } = draw({ trace, step, state, width, forward });
+    parts.stage.classList.toggle("still", !forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
+    parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
+    parts.stage.style.setProperty("--shape", width / height);
+    patch(parts.svg, [definitions(), ...nodes.flat(Infinity)]);
+    const say = words[step];
+    parts.svg.setAttribute("aria-label", say);
+    if (parts.words.textContent !== say) parts.words.textContent = say;
+    for (const control of controls) parts.controls[control.field].show(state[control.field], words.length - 1);
+    shown = state;
+    tips.refresh();
+    host.dispatchEvent(new CustomEvent("flashlab-shown", { detail: { state } }));
+  }
+
+  function ask(wanted) {
+    stop();
+    const missing = controls.filter((control) => wanted[control.field] !== shown[control.field] && control.field !== clock);
+    const words = missing.map((control) => `${control.label} = ${wanted[control.field]}`).join(", ");
+    if (channel === null) return refuse(words);
+    state = wanted;
+    parts.stage.classList.add("busy");
+    parts.message.textContent = "";
+    channel.send({ state: wanted });
+    clearTimeout(waiting);
+    waiting = setTimeout(() => refuse(words), PATIENCE);
+  }
+
+  function refuse(words) {
+    settle();
+    state = shown;
+    show(false);
+    parts.message.textContent = data.page
+      ? `This page has no numbers for ${words}: the notebook computes them.`
+      : `No kernel answers, so there are no numbers for ${words}: run this cell again.`;
+  }
+
+  function settle() {
+    clearTimeout(waiting);
+    parts.stage.classList.remove("busy");
+    parts.message.textContent = "";
+  }
+
+  function receive({ key, trace, words, error }) {
+    if (error) return refuse(error);
+    traces[key] = { trace, words };
+    if (key === keyOf(controls, state)) set({});
+  }
+
+  function step(by) {
+    const last = traces[keyOf(controls, state)].words.length - 1;
+    const next = state[clock] + by;
+    if (next < 0 || next > last) return false;
+    set({ [clock]: next }, by > 0);
+    return true;
+  }
+
+  function stop() {
+    clearTimeout(playing);
+    playing = 0;
+    parts.play?.show(false);
+  }
+
+  function play() {
+    if (playing) return stop();
+    const pace = () => PACES[parts.pace.value];
+    const tick = () => {
+      parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * pace())}ms`);
+      if (!step(+1)) return stop();
+      playing = setTimeout(tick, pace());
+    };
+    const last = traces[keyOf(controls, state)].words.length - 1;
+    if (state[clock] === last) set({ [clock]: 0 });
+    parts.play.show(true);
+    playing = setTimeout(tick, 0);
+  }
+
+  const actions = {
+    set: (fields) => { stop(); set(fields, false); },
+    step: (by) => { stop(); step(by); },
+    play,
+    begin: () => { stop(); set({ [clock]: 0 }); },
+    reset: () => { stop(); set(data.state); },
+    larger: (by) => { zoom = Math.min(Math.max(zoom + by, 1), 2); show(false); },
+    full: () => (document.fullscreenElement ? document.exitFullscreen() : parts.whole.requestFullscreen()),
+    link: async () => {
+      const words = data.page ? location.href.split("#")[0] + toHash(name, state) : python(name, state);
+      if (data.page) history.replaceState(null, "", toHash(name, state));
+      const copied = await navigator.clipboard?.writeText(words).then(() => true, () => false);
+      parts.message.textContent = copied ? "Copied." : words;
+    },
+  };
+  parts.connect(actions);
+  dragging(parts.svg, actions.set);
+  new ResizeObserver(() => show(false)).observe(parts.stage);
+  wearing(parts.whole);
+  if (!traces[keyOf(controls, state)]) state = data.state;
+  set({});
+
+  return {
+    get state() { return state; },
+    connect(to) { channel = to; },
+    receive,
+    set,
+  };
+}
+
+// Fields that a mark sets while it is dragged.
+function dragging(svg, set) {
+  let mark = null;
+  const point = (event) => {
+    const { a, d, e, f } = svg.getScreenCTM();
+    return { x: (event.clientX - e) / a, y: (event.clientY - f) / d };
+  };
+  svg.addEventListener("pointerdown", (event) => {
+    mark = event.target.closest?.("[data-drag]");
+    if (!mark) return;
+    svg.setPointerCapture(event.pointerId);
+    set(about(mark).drag(point(event)));
+  });
+  svg.addEventListener("pointermove", (event) => mark?.isConnected && set(about(mark).drag(point(event))));
+  for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => { mark = null; });
+}
+
+// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes.
+function wearing(whole) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const dress = () => {
+    const { jpThemeLight } = document.body.dataset;
+    const { theme } = document.documentElement.dataset;
+    whole.dataset.theme = jpThemeLight ? (jpThemeLight === "false" ? "dark" : "light") : (theme ?? (system.matches ? "dark" : "light"));
+  };
+  dress();
+  system.addEventListener("change", dress);
+  const watch = new MutationObserver(dress);
+  watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  watch.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+}
+
+// The elements around a picture, and how each control shows its value.
+function frame({ name, controls }, clock) {
+  const element = (tag, attributes = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [field, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(field, value);
+    made.append(...children);
+    return made;
+  };
+  const button = (words, title, action) => {
+    const made = element("button", { type: "button", title, "aria-label": title }, words);
+    made.addEventListener("click", () => action(parts.actions));
+    return made;
+  };
+  const parts = { controls: {}, connect(actions) { parts.actions = actions; } };
+
+  function controlOf(control) {
+    const made = MAKERS[control.kind](control);
+    made.input.dataset.field = control.field;
+    parts.controls[control.field] = made;
+    return made.label;
+  }
+
+  const MAKERS = {
+    slide({ field, label, values }) {
+      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1 });
+      const output = element("output");
+      input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
+      const show = (value) => {
+        input.value = values.indexOf(value);
+        input.setAttribute("aria-valuetext", String(value));
+        output.textContent = value.toLocaleString("en");
+      };
+      return { input, show, label: element("label", {}, label, input, output) };
+    },
+    choose({ field, label, values }) {
+      const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
+      input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
+      return { input, show: (value) => { input.selectedIndex = values.indexOf(value); }, label: element("label", {}, label, input) };
+    },
+    toggle({ field, label }) {
+      const input = element("input", { type: "checkbox" });
+      input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
+      return { input, show: (value) => { input.checked = value; }, label: element("label", {}, input, label) };
+    },
+    clock({ field, label }) {
+      const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
+      const count = element("span", { class: "count" });
+      input.addEventListener("input", () => parts.actions.set({ [field]: input.valueAsNumber }));
+      const show = (value, last) => {
+        input.max = last;
+        input.value = value;
+        input.setAttribute("aria-valuetext", `${label} ${value} of ${last}`);
+        count.textContent = `${label} ${value} of ${last}`;
+      };
+      const turn = button("play", "play", ({ play }) => play());
+      parts.play = { show: (on) => {
+        turn.textContent = on ? "pause" : "play";
+        turn.title = on ? "pause" : "play";
+        turn.setAttribute("aria-label", turn.title);
+      } };
+      parts.pace = element("select", { "aria-label": "speed" }, ...Object.keys(PACES).map((pace) => element("option", {}, pace)));
+      parts.pace.value = "normal";
+      const row = element("div", { class: "clock", role: "group", "aria-label": "clock" },
+        button("|◀", "back to the beginning", ({ begin }) => begin()),
+        button("◀", "one step back", ({ step }) => step(-1)), turn,
+        button("▶", "one step on", ({ step }) => step(+1)), input, count, parts.pace);
+      return { input, show, label: row };
+    },
+  };
+
+  parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [field, value] of [["role", "group"], ["tabindex", "0"]]) parts.svg.setAttribute(field, value);
+  parts.tip = element("div", { class: "tip", "aria-hidden": "true", hidden: "" });
+  parts.stage = element("div", { class: "stage" }, parts.svg, parts.tip);
+  parts.words = element("p", { class: "words", "aria-live": "polite" });
+  parts.message = element("p", { class: "message", role: "status" });
+  const rows = controls.filter((control) => control.field !== clock).map(controlOf);
+  const time = controls.filter((control) => control.field === clock).map(controlOf);
+  parts.whole = element("div", { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
+    element("div", { class: "controls" }, ...rows), ...time, parts.stage, parts.words,
+    element("div", { class: "tools" },
+      button("reset", "reset", ({ reset }) => reset()),
+      button("A−", "smaller type", ({ larger }) => larger(-0.25)),
+      button("A+", "larger type", ({ larger }) => larger(+0.25)),
+      button("link", "copy a link to this state", ({ link }) => link()),
+      button("full screen", "full screen", ({ full }) => full()), parts.message));
+  return parts;
+}
+
+// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel if one is there.
+export function start(id, data, draw, style) {
+  const hub = (globalThis.flashlab ??= { figures: {}, channels: {} });
+  for (const host of document.querySelectorAll(`[id="${id}"]`)) {
+    if (host.shadowRoot) continue;
+    const figure = mount(host, data, draw, style);
+    (hub.figures[id] ??= []).push(figure);
+    if (hub.channels[id]) figure.connect(hub.channels[id]);
+  }
+}

@@ -1,0 +1,91 @@
+// A drawing is a tree of plain nodes: a pure function makes it, `patch` puts it on the page, `markup` writes it down.
+// A node with a key stays the same element from one drawing to the next, so that it can travel.
+
+// Return a node. Attributes with a meaning of their own: key; tip (what pointing at it shows: {title, lines, code});
+// drag (a function from a point of the drawing to the fields that it sets); from (attributes with which it enters).
+export function h(tag, attributes = {}, ...children) {
+  const kept = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  return { tag, attributes, children: kept };
+}
+
+const SPECIAL = new Set(["key", "tip", "drag", "from"]);
+const memory = new WeakMap(); // element -> {key, shown, tip, drag}
+
+// The tip and the drag of an element that `patch` made.
+export const about = (element) => memory.get(element) ?? {};
+
+// Make the children of an element those of a drawing.
+export function patch(parent, nodes, namespace = "http://www.w3.org/2000/svg") {
+  const entering = [];
+  update(parent, nodes, namespace, entering);
+  if (entering.length === 0) return;
+  parent.getBoundingClientRect(); // where they start is on the page now; from here they travel
+  for (const [element, node] of entering) assign(element, node.attributes, {});
+}
+
+function update(parent, nodes, namespace, entering) {
+  const old = new Map();
+  for (const child of parent.childNodes) old.set(memory.get(child)?.key, child);
+  let place = parent.firstChild;
+  nodes.forEach((node, at) => {
+    const key = typeof node === "object" ? (node.attributes.key ?? `${node.tag} ${at}`) : `text ${at}`;
+    let child = old.get(key);
+    if (child === undefined) child = create(parent.ownerDocument, node, key, namespace, entering);
+    old.delete(key);
+    if (typeof node === "object") {
+      assign(child, node.attributes, memory.get(child).fresh ? (node.attributes.from ?? {}) : {});
+      memory.get(child).fresh = false;
+      update(child, node.children, namespace, entering);
+    } else if (child.data !== String(node)) {
+      child.data = String(node);
+    }
+    if (child === place) place = place.nextSibling;
+    else parent.insertBefore(child, place);
+  });
+  for (const child of old.values()) child.remove();
+}
+
+function create(document, node, key, namespace, entering) {
+  const child = typeof node === "object" ? document.createElementNS(namespace, node.tag) : document.createTextNode("");
+  memory.set(child, { key, shown: {}, fresh: true });
+  if (node.attributes?.from) entering.push([child, node]);
+  return child;
+}
+
+function assign(element, attributes, first) {
+  const now = memory.get(element);
+  const wanted = { ...plain(attributes), ...first };
+  for (const name of Object.keys(now.shown)) if (!(name in wanted)) element.removeAttribute(name);
+  for (const [name, value] of Object.entries(wanted)) {
+    if (now.shown[name] !== value) element.setAttribute(name, value);
+  }
+  now.shown = wanted;
+  now.tip = attributes.tip;
+  now.drag = attributes.drag;
+}
+
+function plain(attributes) {
+  const kept = {};
+  for (const [name, value] of Object.entries(attributes)) {
+    if (!SPECIAL.has(name) && value !== undefined && value !== null && value !== false) kept[name] = String(value);
+  }
+  if (attributes.tip) Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
+  if (attributes.drag) kept["data-drag"] = "";
+  return kept;
+}
+
+// A tip as one sentence after the other.
+export function said(tip) {
+  return [tip.title, ...(tip.lines ?? []), tip.code].filter(Boolean).join(". ");
+}
+
+// The drawing as text, for a page without scripts and for tests.
+export function markup(node) {
+  if (typeof node !== "object") return escape(String(node));
+  const words = Object.entries(plain(node.attributes)).map(([name, value]) => ` ${name}="${escape(value)}"`);
+  return `<${node.tag}${words.join("")}>${node.children.map(markup).join("")}</${node.tag}>`;
+}
+
+function escape(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
+}

@@ -1,0 +1,186 @@
+// Three runs side by side under one clock: the map of their scores with Q, K, V and O around it, fast memory, the bill.
+
+import { h } from "./svg.js";
+import { amount, fits, room, times } from "./words.js";
+import { bars, label, legend, memoryBox, rule, slot, tile } from "./marks.js";
+
+const STRIP = 24; // thickness of Q, K, V and O beside the scores
+const GAP = 5;
+const FAST = 30; // height of the fast memory
+const HEAD = 62; // height of a panel's title, progress and status
+const ABOVE = HEAD + 2 * (STRIP + 3) + GAP; // where the scores begin
+const BILL = 8 + 7 * 18; // height of the bill
+const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
+
+export function draw({ trace, step, width, forward }) {
+  const clock = trace.clock[step];
+  const count = trace.runs.length;
+  const wide = width >= 290 * count;
+  const space = 28;
+  const panelWidth = wide ? Math.min((width - space * (count - 1)) / count, 420) : width;
+  const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 250) : Math.min(width * 0.42, 220);
+  const high = wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, HEAD + 22 + FAST + 30 + BILL) + 22;
+  const panels = trace.runs.map((run, at) => {
+    const [x, y] = wide ? [at * (panelWidth + space), 0] : [0, at * high];
+    return panel({ trace, run, at, x, y, width: panelWidth, side, wide, clock, forward });
+  });
+  const bottom = (wide ? high : count * high) + 14;
+  const key = [
+    { name: "slow", stored: true, words: "scores in slow memory" },
+    { name: "S", words: "scores that never leave the chip" },
+    { name: "P", words: "in work now" },
+  ];
+  const number = "3×: loaded (O: stored) three times";
+  const notes = wide
+    ? [legend(0, bottom, key), label(width, bottom, number, { anchor: "end", fill: "var(--grey)" })]
+    : [key.map((entry, row) => legend(0, bottom + 20 * row, [entry])), label(0, bottom + 60, number, { fill: "var(--grey)" })];
+  return { height: bottom + (wide ? 14 : 74), nodes: [panels, notes] };
+}
+
+// What a run has done when so many bytes have moved: its lines so far, and the last one.
+function until(run, clock) {
+  let low = 0;
+  let high = run.lines.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (run.lines[middle].moved <= clock) low = middle + 1;
+    else high = middle;
+  }
+  return { done: run.lines.slice(0, low), now: run.lines[low - 1], ended: low === run.lines.length };
+}
+
+function panel({ trace, run, at, x, y, width, side, wide, clock, forward }) {
+  const { done, now, ended } = until(run, clock);
+  const place = (name) => `${at} ${name}`; // keys differ from run to run
+  const longest = Math.max(...trace.runs.map((one) => one.moved));
+  const moved = now?.moved ?? 0;
+  const reach = (bytes) => (bytes / longest) * width;
+  const head = [
+    label(x, y + 8, run.name, { weight: 650, size: 15 }),
+    h("rect", { key: place("whole"), x, y: y + 22, width: reach(run.moved), height: 10, fill: "var(--paper)", stroke: "var(--grey)" }),
+    h("rect", { key: place("moved"), x, y: y + 22, width: reach(moved), height: 10, fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${amount(moved)} of ${amount(run.moved)} moved`] } }),
+    label(x, y + 44, status(run, now, ended), { fill: "var(--grey)" }),
+    label(x + width, y + 44, `${amount(moved)} of ${amount(run.moved)}`, { anchor: "end", fill: "var(--grey)" }),
+  ];
+
+  const left = x + STRIP + GAP;
+  const top = y + ABOVE;
+  const strips = { Q: [x, top], K: [left, y + HEAD], V: [left, y + HEAD + STRIP + 3], O: [left + side + GAP, top] };
+  const box = (name, [start, stop]) => {
+    const across = name === "K" || name === "V";
+    const unit = side / (across ? trace.Nk : trace.Nq);
+    const [x0, y0] = strips[name];
+    return across
+      ? { x: x0 + start * unit, y: y0, width: (stop - start) * unit, height: STRIP }
+      : { x: x0, y: y0 + start * unit, width: STRIP, height: (stop - start) * unit };
+  };
+
+  const beside = left + side + STRIP + 2 * GAP + 14;
+  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: beside, y: y + HEAD + 22, width: x + width - beside - 2 };
+  const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
+  const travels = forward && now?.moved === clock && now.name in strips;
+  return h(
+    "g",
+    { key: place("panel") },
+    head,
+    Object.entries(strips).map(([name, [x0, y0]]) => (name === "K" || name === "V" ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 }) : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }))),
+    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
+    map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
+    fastMemory({ trace, inside, fast, place, from: travels && now.kind === "load" ? box(now.name, now.rows) : null, now, number: done.length }),
+    travels && now.kind === "store" && tile({ key: place(`out ${done.length}`), ...box(now.name, now.rows), name: now.name, from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y } }),
+    bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
+  );
+}
+
+function status(run, now, ended) {
+  if (ended) return "done";
+  if (!now) return "not begun";
+  const same = run.kernels.every((kernel) => kernel === run.kernels[0]);
+  return same ? `program ${now.number} of ${run.kernels.length}` : `kernel ${now.number} of ${run.kernels.length}: ${run.kernels[now.number - 1]}`;
+}
+
+// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored).
+function strip({ run, name, done, now, ended, box, place }) {
+  const kind = name === "O" ? "store" : "load";
+  const spans = [...new Map(run.lines.filter((one) => one.name === name).map((one) => [String(one.rows), one.rows])).values()];
+  return spans.map((rows) => {
+    const lines = done.filter((one) => one.name === name && String(one.rows) === String(rows));
+    const last = lines.findLast((one) => one.kind === kind);
+    const held = !ended && now && now.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows) === String(rows);
+    const count = (what) => lines.findLast((one) => one.kind === what)?.times ?? 0;
+    const said = ["load", "store"].filter((what) => count(what)).map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(lines[0].nbytes)} each`);
+    const tip = { title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`, lines: [...(said.length ? said : ["not moved yet"]), held ? "in fast memory now" : "in slow memory"], code: last?.code };
+    return tile({ key: place(`${name} ${rows}`), ...box(name, rows), name, letter: last && `${last.times}×`, faint: last ? undefined : name === "O" ? 0.12 : 0.3, current: held, tip });
+  });
+}
+
+// The scores: in bands that travel, or in tiles that are computed where they are used.
+function map({ trace, run, done, now, left, top, side, place }) {
+  const unit = { x: side / trace.Nk, y: side / trace.Nq };
+  const visits = new Map();
+  for (const one of done) if (one.tile) visits.set(String(one.tile), [...(visits.get(String(one.tile)) ?? []), one]);
+  const cells = [...visits].map(([key, lines]) => {
+    const last = lines.at(-1);
+    const [[r0, r1], [c0, c1]] = last.tile;
+    const travelled = ["S", "P"].includes(last.name[0]);
+    const current = now !== undefined && String(now.tile) === key;
+    const trips = lines.filter((one) => ["S", "P"].includes(one.name[0]));
+    const title = `scores of queries ${r0} to ${r1 - 1}, keys ${c0} to ${c1 - 1}`;
+    const tip = travelled
+      ? { title, lines: [`crossed to or from slow memory ${times(trips.length)}: ${trips.map((one) => `${one.name} ${one.kind === "load" ? "loaded" : "stored"}`).join(", ")}`] }
+      : { title, lines: ["computed in fast memory, used and forgotten", "never stored"], code: last.code };
+    const letter = travelled ? (current ? `${last.name.replace("_", " ")} ${last.kind === "load" ? "comes" : "goes"}` : `crossed ${trips.length}×`) : current ? "P" : undefined;
+    return tile({ key: place(`cell ${key}`), x: left + c0 * unit.x, y: top + r0 * unit.y, width: (c1 - c0) * unit.x, height: (r1 - r0) * unit.y, name: travelled ? "slow" : current ? "P" : "S", letter, stored: travelled && !current, current, tip });
+  });
+  const empty = { title: "scores", lines: ["nothing computed here yet"] };
+  return [
+    slot({ key: place("map"), x: left, y: top, width: side, height: side, tip: empty }),
+    h("g", { key: place("cells") }, cells),
+    label(left + side, top + side + 11, "keys →", { anchor: "end", fill: "var(--grey)", size: 12 }),
+    label(left, top + side + 11, "↓ queries", { fill: "var(--grey)", size: 12 }),
+  ];
+}
+
+// The tiles in fast memory side by side, as wide as their bytes.
+function packed(trace, resident, fast) {
+  const order = (name) => TENSORS.indexOf(name.split("_")[0]) + (TENSORS.indexOf(name.split("_")[0]) < 0 ? 99 : 0);
+  let left = fast.x;
+  const tiles = [...resident].sort(([a], [b]) => order(a) - order(b)).map(([name, bytes]) => {
+    const x = left;
+    const width = (bytes / trace.sram) * fast.width;
+    left += width;
+    return { name, letter: name[0], x, y: fast.y, width, bytes };
+  });
+  return { tiles, used: resident.reduce((sum, [, bytes]) => sum + bytes, 0) };
+}
+
+function fastMemory({ trace, inside, fast, place, from, now, number }) {
+  const over = inside.used > trace.sram;
+  const whole = `fast memory: ${room(inside.used)} of ${room(trace.sram)}`;
+  const words = over ? `does not fit: ${room(inside.used)} of ${room(trace.sram)}` : fits(whole, fast.width, 13) ? whole : `${room(inside.used)} of ${room(trace.sram)}`;
+  return h(
+    "g",
+    { key: place("fast") },
+    label(fast.x, fast.y - 10, words, { weight: over ? 700 : undefined, fill: over ? "var(--wrong)" : "var(--ink)" }),
+    memoryBox({ ...fast, height: FAST, color: over ? "var(--wrong)" : "var(--fast)", key: "box" }),
+    inside.tiles
+      .filter((one) => one.x < fast.x + fast.width)
+      .map((one) => {
+        const fresh = from && one.name === now.name;
+        const name = ["Q", "K", "V", "S", "P", "O"].includes(one.letter) ? one.letter : "standard";
+        return tile({ key: fresh ? `${one.name} ${number}` : `${one.name} ${one.x}`, ...one, y: fast.y + 2, height: FAST - 4, width: Math.min(one.width, fast.x + fast.width - one.x), name, letter: one.letter, from: fresh ? from : undefined, tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] } });
+      }),
+  );
+}
+
+function bill({ trace, done, x, y, width, place }) {
+  const total = (lines, kind, name) => lines.findLast((one) => one.kind === kind && one.name.split("_")[0] === name)?.bill ?? 0;
+  const used = TENSORS.filter((name) => trace.runs.some((run) => run.lines.some((one) => one.name.split("_")[0] === name)));
+  const longest = Math.max(...trace.runs.flatMap((run) => used.map((name) => total(run.lines, "load", name) + total(run.lines, "store", name))));
+  const rows = used.map((name) => {
+    const [loaded, stored] = [total(done, "load", name), total(done, "store", name)];
+    const color = `var(--${name === "lse" ? "standard" : name})`;
+    return { name, parts: [{ value: loaded, color }, { value: stored, color, stored: true }], words: loaded + stored ? amount(loaded + stored) : "", tip: { title: name, lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] } };
+  });
+  return [label(x, y - 8, fits("moved, by tensor (hatched: stored)", width, 12) ? "moved, by tensor (hatched: stored)" : "moved", { size: 12, fill: "var(--grey)" }), rule(x, x + width, y + 2, { color: "var(--pale)", key: place("rule") }), bars({ x, y: y + 8, rows, scale: (width - 98) / longest, row: 18, key: place("bill") })];
+}

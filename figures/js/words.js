@@ -1,0 +1,28 @@
+// Numbers as words, the same as in the kernel's sentences.
+
+const UNITS = [["PB", 1e15], ["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];
+
+// Bytes in decimal units: 1 MB is 10^6 bytes.
+export function amount(bytes) {
+  const found = UNITS.find(([, size]) => Math.abs(bytes) >= size);
+  return found ? `${digits(bytes / found[1], 3)} ${found[0]}` : `${Math.round(bytes)} B`;
+}
+
+// Memory on a chip in binary units.
+export function room(bytes) {
+  return bytes >= 2 ** 20 ? `${digits(bytes / 2 ** 20, 3)} MiB` : `${digits(bytes / 1024, 3)} KiB`;
+}
+
+// A number in at most so many digits, no zeros at its end; null is minus infinity.
+export function digits(value, count = 4) {
+  if (value === null) return "−∞";
+  const rounded = Number(value.toPrecision(count));
+  const words = Math.abs(rounded) >= 1e6 || (rounded !== 0 && Math.abs(rounded) < 1e-4) ? rounded.toExponential() : String(rounded);
+  return words.replaceAll("-", "−");
+}
+
+// 1 time, 2 times.
+export const times = (count, thing = "time") => `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
+
+// Whether the longest text fits into a width, at a size in pixels.
+export const fits = (text, width, size) => text.length * size * 0.58 <= width;

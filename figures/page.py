@@ -1,0 +1,100 @@
+"""Figures as HTML that needs no server: one script of our own, the numbers beside it, and a still picture without both.
+
+``fragment`` is one figure, as a notebook's output or a page carries it. ``page`` is a whole file with all numbers that
+its controls can ask for. The script is the modules of ``figures/js`` joined into one text; nothing is fetched.
+"""
+
+import base64
+import html
+import json
+import re
+import uuid
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+
+from figures.figure import Scrub, declared, key, numbers, states
+
+HERE = Path(__file__).parent
+SHARED = ("svg", "words", "marks", "state", "tip", "mount")  # each imports from those before it
+MOST = 64  # sets of numbers that a page carries; beyond that, those that differ from the first in one control
+
+PAGE = """:root { color-scheme: light dark } h1 { margin: 8px }
+body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }"""
+
+
+def name_of(figure) -> str:
+    """Return the name that a figure's module, drawing and still picture share."""
+    return figure.__name__.rpartition(".")[2]
+
+
+def drawn(name: str) -> bool:
+    """Is there a drawing for the page?"""
+    return (HERE / "js" / f"{name}.js").exists()
+
+
+@cache
+def script(name: str) -> str:
+    """Return the modules that draw a figure as one text: each module becomes a function that is called once."""
+    return "\n".join(_wrapped(module) for module in (*SHARED, name))
+
+
+def _wrapped(module):
+    text = (HERE / "js" / f"{module}.js").read_text(encoding="utf-8")
+    names = re.findall(r"^export (?:const|function) (\w+)", text, re.M)
+    text = re.sub(r'^import (\{.*\}) from "\./(\w+)\.js";$', r"const \1 = \2;", text, flags=re.M)
+    text = re.sub(r"^export ", "", text, flags=re.M)
+    return f"const {module} = (() => {{\n{text}return {{ {', '.join(names)} }};\n}})();"
+
+
+def still(figure, state) -> bytes | None:
+    """Return the stored picture of a figure's first state as PNG; None for other states and before it was taken."""
+    path = HERE / "stills" / f"{name_of(figure)}.png"
+    return path.read_bytes() if state == figure.State() and hasattr(figure, "__file__") and path.exists() else None
+
+
+def fragment(figure, state, traces: dict, *, id: str | None = None, page: bool = False) -> str:
+    """Return the HTML of one figure with these numbers by key: alive where scripts run, a picture and words elsewhere.
+
+    id: of the element, by which a kernel finds it; page: no kernel will ever answer.
+    """
+    name, id = name_of(figure), id or f"flashlab-{uuid.uuid4().hex[:12]}"
+    words = html.escape(figure.describe(state))
+    picture = still(figure, state)
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}" if picture else ""
+    image = f'<img alt="{words}" src="{source}" style="max-width: 100%; width: 960px">' if picture else ""
+    data = {"name": name, "controls": declared(figure), "state": asdict(state), "traces": traces, "page": page}
+    style = (HERE / "js" / "theme.css").read_text(encoding="utf-8")
+    return (
+        f'<div id="{id}" data-figure="{name}">'
+        f'<figure style="margin: 0">{image}<figcaption>{words}</figcaption></figure></div>\n'
+        f'<script type="module">\n{script(name)}\n'
+        f'mount.start("{id}", {_json(data)}, {name}.draw, {_json(style)});\n</script>\n'
+    )
+
+
+def shipped(figure) -> dict:
+    """Return the numbers that a page carries, by key: of all states, or of those one control away from the first."""
+    first = figure.State()
+    chosen = list(states(figure))
+    if len(chosen) > MOST:
+        chosen = [first]
+        for field, control in figure.CONTROLS.items():
+            if not isinstance(control, Scrub):
+                chosen += [replace(first, **{field: value}) for value in control.values]
+    return {key(figure, state): numbers(figure, state) for state in chosen}
+
+
+def page(figure) -> str:
+    """Return a whole HTML file with one figure that moves without a kernel."""
+    title = name_of(figure).replace("_", " ").capitalize()
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{PAGE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+        f"{fragment(figure, figure.State(), shipped(figure), page=True)}</main>\n</body>\n</html>\n"
+    )
+
+
+def _json(data) -> str:
+    return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,68 @@
+"""A figure in a notebook: the output is HTML that is alive by itself; a widget that is never displayed asks the kernel.
+
+The only file that knows of anywidget. The saved output needs no kernel and no widget state: reopened, the figure moves
+through all the numbers that it came with. The environment variable FLASHLAB_FIGURES=still leaves only what a notebook
+stores in any case, the picture and its words.
+"""
+
+import base64
+import os
+import uuid
+
+import anywidget
+import traitlets
+
+from figures import page
+from figures.figure import key, numbers
+
+
+class Channel(anywidget.AnyWidget):
+    """The line between one figure on the page and this kernel."""
+
+    _esm = """
+    export default {
+      initialize({ model }) {
+        const hub = (globalThis.flashlab ??= { figures: {}, channels: {} });
+        const id = model.get("figure");
+        const channel = { send: (content) => model.send(content) };
+        model.on("msg:custom", (content) => (hub.figures[id] ?? []).forEach((figure) => figure.receive(content)));
+        hub.channels[id] = channel;
+        (hub.figures[id] ?? []).forEach((figure) => figure.connect(channel));
+      },
+    };
+    """
+    figure = traitlets.Unicode().tag(sync=True)
+
+
+class Explorer:
+    """A figure with its controls.
+
+    figure: whatever has the names that a module of ``figures`` has; state: the first one, None for its defaults.
+    """
+
+    def __init__(self, figure, state=None):
+        self.figure = figure
+        self.state = figure.State() if state is None else state
+
+    def answer(self, fields: dict) -> dict:
+        """Return the numbers of the state with these fields, as they are sent to the page; an error in words."""
+        try:
+            state = self.figure.State(**fields)
+            return {"key": key(self.figure, state), **numbers(self.figure, state)}
+        except Exception as error:  # whatever it is: the page waits for an answer
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def __repr__(self):
+        return self.figure.describe(self.state)
+
+    def _repr_mimebundle_(self, **_):
+        bundle = {"text/plain": repr(self)}
+        if picture := page.still(self.figure, self.state):
+            bundle["image/png"] = base64.b64encode(picture).decode()
+        if os.environ.get("FLASHLAB_FIGURES") != "still":
+            id = f"flashlab-{uuid.uuid4().hex[:12]}"
+            traces = {key(self.figure, self.state): numbers(self.figure, self.state)}
+            self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
+            self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))
+            bundle["text/html"] = page.fragment(self.figure, self.state, traces, id=id)
+        return bundle, {"image/png": {"alt": repr(self)}}

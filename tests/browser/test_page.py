@@ -1,0 +1,217 @@
+"""Every drawn figure on a bare page from a file: each control by key, mouse and touch, with no request and no kernel.
+
+Leaves a picture of each in tests/browser/screenshots, light and dark, wide and narrow: look at them.
+"""
+
+import importlib
+import re
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from figures import page
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.lab import FLAGS, chromium
+
+NAMES = [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
+WIDTHS = {"wide": 1280, "narrow": 390}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def file(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
+    path.write_text(page.page(importlib.import_module(f"figures.{request.param}")), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def sheet(browser):
+    """A function that opens the page; what it asks for and what goes wrong is noted on it."""
+    opened = []
+
+    def open(path, width=1280, hash="", **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        opened.append(context)
+        sheet = context.new_page()
+        sheet.faults = []
+        sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
+        sheet.on("console", lambda said: sheet.faults.append(said.text) if said.type == "error" else None)
+        sheet.on("request", lambda asked: sheet.faults.append(asked.url) if not ours(asked.url) else None)
+        sheet.goto(path.as_uri() + hash)
+        return sheet
+
+    def ours(url):
+        return url.startswith(("file:", "data:", "blob:"))
+
+    yield open
+    for context in opened:
+        context.close()
+
+
+def shown(sheet):
+    """The drawing and its words."""
+    return sheet.locator("svg").first.inner_html(), sheet.locator(".words").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
+    figure = sheet(file, WIDTHS[width], color_scheme=scheme)
+    SCREENSHOTS.mkdir(exist_ok=True)
+    figure.screenshot(path=SCREENSHOTS / f"{file.stem}_{WIDTHS[width]}_{scheme}.png", full_page=True)
+    assert figure.faults == []
+    assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    cut, small, covered = figure.locator("svg").first.evaluate(TEXTS)
+    assert not cut, f"letters outside the drawing: {cut}"
+    assert not small, f"letters below 12 pixels: {small}"
+    assert not covered, f"letters over letters: {covered}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_control_moves_the_picture_by_key(sheet, file, width):
+    figure = sheet(file, WIDTHS[width])
+    for field in figure.locator("[data-field]").evaluate_all("all => all.map(one => one.dataset.field)"):
+        figure.reload()
+        control = figure.locator(f"[data-field={field}]")
+        control.focus()
+        before = shown(figure)
+        kind = control.evaluate("one => one.type")
+        if kind == "checkbox":
+            figure.keyboard.press("Space")
+        elif kind == "range":
+            figure.keyboard.press("End" if control.evaluate("one => one.value !== one.max") else "Home")
+        else:
+            figure.keyboard.press("ArrowDown")
+        now = shown(figure)
+        assert now[0] != before[0] and now[1] != before[1], field
+        assert figure.locator(".message").inner_text() == ""
+    assert figure.faults == []
+
+
+def test_the_clock_steps_plays_and_goes_back(sheet, file):
+    figure = sheet(file)
+    if not figure.locator(".clock").count():
+        pytest.skip("no clock")
+    at = figure.locator(".clock input")
+    figure.get_by_role("button", name="back to the beginning").click()
+    assert at.input_value() == "0"
+    seen = [shown(figure)]
+    for _ in range(3):
+        figure.get_by_role("button", name="one step on").click()
+        seen.append(shown(figure))
+    assert len({words for _, words in seen}) == 4
+    figure.get_by_role("button", name="one step back").click()
+    assert shown(figure)[1] == seen[2][1]
+    figure.get_by_label("speed").select_option("fastest")
+    figure.get_by_role("button", name="play").click()
+    figure.wait_for_function(
+        "() => document.querySelector('[data-figure]').shadowRoot.querySelector('.clock input').value > 4"
+    )
+    figure.get_by_role("button", name="pause").click()
+    stopped = at.input_value()
+    figure.wait_for_timeout(300)
+    assert at.input_value() == stopped
+    figure.get_by_role("button", name="reset").click()
+    assert figure.faults == []
+
+
+def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
+    figure = sheet(file, has_touch=True)
+    tip = figure.locator(".tip")
+    mark = figure.locator("svg [data-tip]").nth(3)
+    name = mark.get_attribute("aria-label")
+    mark.hover(force=True)
+    assert tip.is_visible() and tip.inner_text()
+    figure.mouse.move(1, 1)
+    assert not tip.is_visible()
+    mark.tap(force=True)
+    assert tip.is_visible() and name.startswith(tip.locator("b").inner_text()[:5])
+    figure.locator("svg").first.focus()
+    found = set()
+    for key in ["Enter", *["ArrowRight", "ArrowDown"] * 3]:
+        figure.keyboard.press(key)
+        found.add(
+            figure.evaluate(
+                "document.querySelector('[data-figure]').shadowRoot.activeElement.getAttribute('aria-label')"
+            )
+        )
+    assert len(found) > 2
+    figure.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
+    figure = sheet(file)
+    field = figure.locator("[data-field]").first
+    field.focus()
+    field.press("Home" if field.evaluate("one => one.type") == "range" else "Space")
+    figure.get_by_role("button", name="copy a link to this state").click()
+    figure.wait_for_function("() => location.hash.length > 1")
+    link = figure.evaluate("location.hash")
+    assert shown(sheet(file, hash=link))[1] == shown(figure)[1]
+
+
+def test_larger_type_is_larger_and_nothing_is_lost(sheet, file):
+    figure = sheet(file)
+    text = figure.locator("svg text").first
+    before = text.bounding_box()["height"]
+    for _ in range(2):
+        figure.get_by_role("button", name="larger type").click()
+    assert text.bounding_box()["height"] > 1.4 * before
+    assert figure.locator("svg").first.evaluate(TEXTS)[0] == []
+
+
+def test_everything_has_a_name(sheet, file):
+    figure = sheet(file)
+    names = figure.locator("button, input, select, svg[role]").evaluate_all(
+        "all => all.map(one => one.ariaLabel || one.labels?.[0]?.textContent || one.textContent)"
+    )
+    assert all(names)
+    assert figure.locator("svg").first.get_attribute("aria-label") == figure.locator(".words").inner_text()
+    assert figure.locator(".words").get_attribute("aria-live") == "polite"
+
+
+def test_without_scripts_picture_and_words_are_there(sheet, file):
+    figure = sheet(file, java_script_enabled=False)
+    assert figure.locator("figure img").get_attribute("alt") == figure.locator("figcaption").inner_text()
+    assert figure.locator("figure img").bounding_box()["height"] > 100
+
+
+def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
+    figure = sheet(file)
+    fields = figure.locator("input[type=range][data-field]:not(.clock input), input[type=checkbox]")
+    for at in range(fields.count()):
+        fields.nth(at).focus()
+        fields.nth(at).press("Home" if fields.nth(at).get_attribute("type") == "range" else "Space")
+        if said := figure.locator(".message").inner_text():
+            assert re.fullmatch(r"This page has no numbers for .+ = .+: the notebook computes them\.", said)
+            return
+    assert figure.faults == []
+
+
+# Texts outside the drawing, smaller than 12 pixels, or over another text.
+TEXTS = """svg => {
+    const whole = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll('text')].filter(one => one.textContent.trim());
+    const boxes = texts.map(one => [one, one.getBoundingClientRect()]);
+    const out = ([, box]) => box.left < whole.left - 1 || box.right > whole.right + 1
+        || box.top < whole.top - 1 || box.bottom > whole.bottom + 1;
+    const size = one => parseFloat(getComputedStyle(one).fontSize) * whole.width / svg.viewBox.baseVal.width;
+    const upright = boxes.filter(([one]) => !one.hasAttribute('transform'));
+    const covered = [];
+    upright.forEach(([one, a], at) => upright.slice(at + 1).forEach(([other, b]) => {
+        const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (wide > 2 && high > 5) covered.push(`${one.textContent} | ${other.textContent}`);
+    }));
+    const said = list => list.map(([one]) => one.textContent);
+    return [said(boxes.filter(out)), said(boxes.filter(([one]) => size(one) < 11.9)), covered];
+}"""

@@ -1,0 +1,55 @@
+// The pure parts of the page, under node: node --test tests/figures/js
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { h, markup, said } from "../../../figures/js/svg.js";
+import { clamped, fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
+import { amount, digits, fits, room, times } from "../../../figures/js/words.js";
+
+const controls = [
+  { field: "step", kind: "clock", label: "step" },
+  { field: "N", kind: "slide", label: "tokens", values: [64, 128] },
+  { field: "source", kind: "choose", label: "scores", values: ["real", "masked start"] },
+  { field: "causal", kind: "toggle", label: "causal", values: [false, true] },
+];
+const state = { step: 3, N: 128, source: "masked start", causal: true };
+
+test("the key of a state is all its fields but the clock", () => {
+  assert.equal(keyOf(controls, state), '[128,"masked start",true]');
+  assert.equal(keyOf(controls, { ...state, step: 9 }), keyOf(controls, state));
+});
+
+test("a clock stays inside its steps", () => {
+  assert.equal(clamped(controls, { ...state, step: 99 }, 7).step, 7);
+  assert.equal(clamped(controls, { ...state, step: -1 }, 7).step, 0);
+  assert.deepEqual(clamped(controls.slice(1), { N: 64 }, 0), { N: 64 });
+});
+
+test("a link gives the state back, and nothing that the controls do not offer", () => {
+  assert.deepEqual(fromHash("tiling", controls, toHash("tiling", state)), state);
+  assert.deepEqual(fromHash("tiling", controls, "#tiling?N=77&step=x&colour=red&causal=false"), { causal: false });
+  assert.deepEqual(fromHash("tiling", controls, toHash("roofline", state)), {});
+  assert.deepEqual(fromHash("tiling", controls, ""), {});
+});
+
+test("the line of Python shows the state", () => {
+  assert.equal(python("tiling", state), 'figures.tiling.explore(figures.tiling.State(step=3, N=128, source="masked start", causal=True))');
+});
+
+test("a dragged mark snaps to the nearest value", () => {
+  assert.equal(nearest([16, 32, 64], 47), 32);
+  assert.equal(nearest([16, 32, 64], 1000), 64);
+});
+
+test("numbers are said as the kernel says them", () => {
+  assert.deepEqual([999, 1000, 328_000, 1.18e6, 40.3e9].map(amount), ["999 B", "1 kB", "328 kB", "1.18 MB", "40.3 GB"]);
+  assert.deepEqual([20_582, 163 * 1024, 40 * 2 ** 20].map(room), ["20.1 KiB", "163 KiB", "40 MiB"]);
+  assert.deepEqual([0.2056214, -0.5, null, 0, 2].map((value) => digits(value)), ["0.2056", "−0.5", "−∞", "0", "2"]);
+  assert.deepEqual([1, 2000].map((count) => times(count)), ["1 time", "2,000 times"]);
+  assert.ok(fits("Q", 12, 13) && !fits("queries", 12, 13));
+});
+
+test("markup escapes, and leaves out what is no attribute", () => {
+  const node = h("g", { key: "a", drag: () => ({}), x: 1, fill: undefined, tip: { title: 'a "<b>"', lines: ["c"] } }, null, false, ["1 < 2"]);
+  assert.equal(markup(node), '<g x="1" data-tip="" role="img" tabindex="-1" aria-label="a &quot;&lt;b>&quot;. c" data-drag="">1 &lt; 2</g>');
+  assert.equal(said({ title: "K", code: "K_j = load()" }), "K. K_j = load()");
+});

@@ -1,0 +1,17 @@
+"""The scripts of the page: node's own tests of their pure parts."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.tools.drawn import NODE
+
+TESTS = Path(__file__).parent / "js" / "page.test.mjs"
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node")
+def test_the_pure_parts_of_the_page():
+    run = subprocess.run([NODE, "--test", str(TESTS)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-3000:]
+    assert "# pass 7" in run.stdout

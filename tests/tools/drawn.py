@@ -1,0 +1,50 @@
+"""A figure drawn by its own script, without a browser: node runs the pure part and writes the drawing down."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from dataclasses import asdict
+
+from figures import page
+from figures.figure import Scrub, declared
+
+NODE = shutil.which("node")
+WIDTH = 960  # pixels of a still picture's drawing
+
+PROGRAM = """
+import { readFileSync } from "node:fs";
+const { jobs, controls } = JSON.parse(readFileSync(0, "utf8"));
+const said = jobs.map(({ trace, state, step, width }) => {
+  const { height, nodes } = NAME.draw({ trace, state, step, width, forward: true });
+  if (!(height > 0)) throw new Error(`height ${height} at width ${width}`);
+  return { key: state_.keyOf(controls, state), height, markup: nodes.flat(Infinity).map(svg.markup).join("\\n") };
+});
+console.log(JSON.stringify(said));
+"""
+
+
+def draw(figure, states, width=WIDTH) -> list[dict]:
+    """Return for each state its key, the height of its drawing, and the drawing as SVG text."""
+    clock = next((field for field, control in figure.CONTROLS.items() if isinstance(control, Scrub)), None)
+    jobs = [
+        {"trace": figure.trace(state), "state": asdict(state), "step": getattr(state, clock or "", 0), "width": width}
+        for state in states
+    ]
+    name = page.name_of(figure)
+    program = page.script(name) + "\nconst state_ = state;" + PROGRAM.replace("NAME", name)
+    run = subprocess.run(
+        [NODE, "--input-type=module", "--eval", program],
+        input=json.dumps({"jobs": jobs, "controls": declared(figure)}, allow_nan=False),
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode:
+        raise RuntimeError(run.stderr[-2000:])
+    return json.loads(run.stdout)
+
+
+def digest(figure) -> str:
+    """Return the digest of the drawing of a figure's first state, as node makes it, and of its colours."""
+    style = (page.HERE / "js" / "theme.css").read_text(encoding="utf-8")
+    return hashlib.sha256((draw(figure, [figure.State()])[0]["markup"] + style).encode()).hexdigest()
