@@ -135,6 +135,7 @@ class Memory(Account):
         events: list of ``Event``, everything that happened, in order.
         resident: dict of the bytes of each tile that is in fast memory now.
         peak_bytes: the most that was resident at once; ``peak`` holds its tiles.
+        notes: dict of what a forward pass leaves for its backward pass besides tensors; nothing of it is booked.
     """
 
     def __init__(self, sram_bytes: int | None = None, *, record: bool = True):
@@ -144,6 +145,7 @@ class Memory(Account):
         self.peak: dict[str, int] = {}
         self.peak_bytes = 0
         self.tensors: dict[str, np.ndarray] = {}
+        self.notes: dict = {}
 
     def place(self, **tensors: np.ndarray) -> None:
         """Put inputs into slow memory. They were there before the algorithm began: nothing is booked."""

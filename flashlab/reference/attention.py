@@ -1,5 +1,7 @@
 """Dense attention, straight from its definition: the oracle against which everything else is held."""
 
+from numbers import Real
+
 import numpy as np
 
 from flashlab.reference.masks import as_mask
@@ -37,7 +39,7 @@ def weights(Q, K, *, mask=None, scale=None):
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
     Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
-    S = Q @ K.swapaxes(-1, -2) * Q.dtype.type(d**-0.5 if scale is None else scale)  # [..., Nq, Nk]
+    S = Q @ K.swapaxes(-1, -2) * scale_of(scale, d, Q.dtype)  # [..., Nq, Nk]
     if mask is not None:
         S = np.where(_seen(mask, (Nq, Nk)), S, -np.inf)
     m = S.max(-1, initial=-np.inf)  # [..., Nq]
@@ -57,7 +59,7 @@ def attention_backward(Q, K, V, dO, *, mask=None, scale=None):
     Source: FlashAttention, appendix B.2, equations 3 to 6.
     """
     _same_dtype(Q=Q, K=K, V=V, dO=dO)
-    scale = Q.dtype.type(Q.shape[-1] ** -0.5 if scale is None else scale)
+    scale = scale_of(scale, Q.shape[-1], Q.dtype)
     P, _ = weights(Q, K, mask=mask, scale=scale)  # [..., Nq, Nk]
     dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]
     dP = dO @ V.swapaxes(-1, -2)  # [..., Nq, Nk]
@@ -65,6 +67,22 @@ def attention_backward(Q, K, V, dO, *, mask=None, scale=None):
     dQ = scale * (dS @ K)  # [..., Nq, d]
     dK = scale * (dS.swapaxes(-1, -2) @ Q)  # [..., Nk, d]
     return dQ, dK, dV
+
+
+def scale_of(scale, d, dtype):
+    """Return the factor on the scores as a number of ``dtype``: ``scale``, or 1/sqrt(d) if that is None.
+
+    Raises: TypeError or ValueError for a scale that is no finite number of this dtype, or a head without dimensions.
+    """
+    if d == 0:
+        raise ValueError("a head needs at least one dimension, got d = 0")
+    if scale is None:
+        return np.dtype(dtype).type(d**-0.5)
+    if isinstance(scale, bool) or not isinstance(scale, Real):
+        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
+    if not abs(scale) <= float(np.finfo(dtype).max):
+        raise ValueError(f"scale must be a finite number that {dtype} can hold, got {scale}")
+    return np.dtype(dtype).type(scale)
 
 
 def _seen(mask, shape):

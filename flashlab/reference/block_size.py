@@ -58,8 +58,12 @@ def peak(Br, Bc, d, dtype=np.float16, sram_bytes=None):
 def largest(sram_bytes, d, dtype=np.float16, step=16):
     """The largest square tile, B x B with B a multiple of ``step``, that runs in a fast memory of ``sram_bytes``.
 
-    Found by trying. Raises: ValueError where not even one step fits.
+    It is found by trying. Raises: ValueError where not even one step fits, or for a memory above 2^27 bytes.
     """
+    if not 0 < sram_bytes <= 2**27 or step < 1:
+        raise ValueError(
+            f"expected at most 2^27 bytes of fast memory and a step of at least 1, got {sram_bytes}, {step}"
+        )
     B = 0
     while _runs(B + step, d, dtype, sram_bytes):
         B += step

@@ -29,6 +29,8 @@ def identity(Br, dv, dtype=np.float32) -> State:
 def update(state, S_ij, V_j) -> State:
     """Take in one block of scores S_ij [Br, Bc] and its values V_j [Bc, dv]. Masked scores are -inf."""
     m_i, l_i, O_i = state
+    if S_ij.shape != (len(m_i), len(V_j)) or V_j.shape[1:] != O_i.shape[1:]:
+        raise ValueError(f"expected S_ij [Br, Bc], V_j [Bc, dv] for O {O_i.shape}, got {S_ij.shape}, {V_j.shape}")
     m_new = np.maximum(m_i, S_ij.max(-1, initial=-np.inf))  # [Br]
     m_safe = np.where(m_new == -np.inf, 0, m_new)  # [Br]      a row that has met no key yet
     alpha = np.exp(m_i - m_safe)  # [Br]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.reference.tiling import fa1_traffic, prepare, scores, tiles
+from flashlab.reference import online_softmax
+from flashlab.reference.tiling import dropped, fa1_traffic, prepare, scores, tiles
 
 
 class Gradients(NamedTuple):
@@ -43,7 +44,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
 
     Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
     """
-    memory, scale, mask = _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, memory)
+    memory, scale, mask = _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, dropout, memory)
     shape = len(Q), len(K)
     queries = tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
@@ -124,15 +125,31 @@ def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
     )
 
 
-def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, memory):
+def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, dropout, memory):
     memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
     shape = len(Q), V.shape[1]
     if O.shape != shape or dO.shape != shape or lse.shape != shape[:1]:
         raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
     if not Q.dtype == O.dtype == dO.dtype:
         raise TypeError(f"O and dO must have the dtype of Q, {Q.dtype}, got {O.dtype} and {dO.dtype}")
+    _check_forward(Q, K, V, O, lse, mask, scale, dropout)
     memory.place(O=O, lse=lse, dO=dO)
     memory.reserve("delta", lse.shape, lse.dtype)
     for name, like in {"dQ": Q, "dK": K, "dV": V}.items():
         memory.reserve(name, like.shape, like.dtype)
     return memory, scale, mask
+
+
+def _check_forward(Q, K, V, O, lse, mask, scale, dropout):
+    """Compute the first, the middle and the last row again: O and lse must be those of this mask, scale and dropout."""
+    wide, shape, keys = lse.dtype, (len(Q), len(K)), slice(0, len(K))
+    for i in {0, len(Q) // 2, len(Q) - 1} if len(Q) else ():
+        row = slice(i, i + 1)
+        S_i = scores(np.asarray(Q[row], wide), np.asarray(K, wide), row, keys, scale, mask, shape)  # [1, Nk]
+        Z_i = 1 if dropout is None else dropout.tile(row, keys, wide.type)  # [1, Nk]
+        O_i, lse_i = online_softmax.finish(dropped(S_i, np.asarray(V, wide), Z_i))  # [1, dv], [1]
+        largest = np.abs(S_i[np.isfinite(S_i)]).max(initial=1)
+        with np.errstate(invalid="ignore"):  # -inf - -inf: NaN, which is no difference
+            other_lse = abs(lse[i] - lse_i[0]) > 512 * np.finfo(wide).eps * largest
+        if other_lse or np.linalg.norm(O[i] - O_i) > 0.02 * np.linalg.norm(O_i):
+            raise ValueError(f"O and lse of row {i} are not those of this mask, scale and dropout: pass the forward's")

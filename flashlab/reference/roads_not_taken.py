@@ -54,7 +54,8 @@ def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
             with memory.kernel("exponentials"):
                 S_ij = memory.load("S", i, j)  # [Br, Bc]
                 m = S_ij.max(-1)  # [Br]
-                P_ij = np.exp(S_ij - m[:, None])  # [Br, Bc]
+                m_safe = np.where(m == -np.inf, 0, m)  # [Br]
+                P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
                 memory.store("P", P_ij, i, j)
                 memory.store("m", m, part, i)
                 memory.store("l", P_ij.sum(-1), part, i)
@@ -81,7 +82,7 @@ def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
     if checkpoint:
         del memory.tensors["S"], memory.tensors["P"]  # other layers may have the room until this one's turn comes
         standard_attention.forward(Q, K, V, scale=scale, Br=Br, memory=memory)
-    return standard_attention.backward(dO, memory, scale=scale, Br=Br)
+    return standard_attention.backward(dO, memory, Br=Br)
 
 
 def gathered(Q, K, V, pattern, *, scale=None, memory=None):
@@ -134,6 +135,8 @@ def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
     memory, scale = _prepare(Q, K, V, Br, Bc, scale, memory)
     if omega.ndim != 2 or omega.shape[1] != Q.shape[1]:
         raise ValueError(f"expected directions omega [r, d] with d = {Q.shape[1]}, got {omega.shape}")
+    if not scale > 0:
+        raise ValueError(f"random features need a positive scale, got {scale}")
     r, root, kept = len(omega), scale**0.5, ("m", "l", "O_parts")
     memory.tensors["omega"] = omega.astype(scale.dtype)
     for name, shape in zip(kept, ((r,), (r,), (r, V.shape[1])), strict=True):

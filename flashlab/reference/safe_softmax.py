@@ -1,5 +1,6 @@
 """Softmax, naive and safe, and what each reads and writes when a row does not fit into fast memory."""
 
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,9 @@ def safe_streamed(x, block, memory):
 
 
 def place_row(x, block, memory):
-    """Put a row x [N] into slow memory, with room for its softmax y; returns the slices of its blocks."""
+    """Put a row x [N] into slow memory, with room for its softmax y, and return the slices of its blocks."""
+    if x.ndim != 1 or not (isinstance(block, Integral) and block >= 1):
+        raise ValueError(f"expected one row [N] and a block of at least one element, got {x.shape} and {block}")
     memory.place(x=x)
     memory.reserve("y", x.shape, x.dtype)
     return [slice(start, start + block) for start in range(0, len(x), block)]

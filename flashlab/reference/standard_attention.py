@@ -14,6 +14,7 @@ import numpy as np
 
 from flashlab.machine.memory import Memory
 from flashlab.reference import safe_softmax
+from flashlab.reference.attention import scale_of
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import as_mask
 from flashlab.reference.tiling import tiles
@@ -40,6 +41,7 @@ def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, mem
         TypeError, ValueError: dtypes or shapes that do not match, or a dropout outside [0, 1).
     """
     memory, scale, bands = _prepare(Q, K, V, mask, scale, Br, memory)
+    memory.notes = {"scale": scale, "dropout": dropout}
     _product(memory, "scores", "S", "Q", "K", bands, scale, transpose=True)
     S, P = "S", "P"
     if mask is not None:
@@ -53,23 +55,22 @@ def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, mem
     return memory.tensors["O"]
 
 
-def backward(dO, memory, *, scale=None, dropout=0.0, Br=None):
+def backward(dO, memory, *, Br=None):
     """Gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
 
-    dO: [Nq, dv]; scale, dropout, Br: as ``forward`` had them. Returns (dQ, dK, dV), shaped and typed as Q, K, V.
+    dO: [Nq, dv]; Br: as in ``forward``; scale and dropout are those of the forward pass, which left them in ``memory``.
+    Returns (dQ, dK, dV), shaped and typed as Q, K, V.
 
     The mask has no kernel: where a score was masked P is 0, and so is dS.
 
-    Raises: ValueError where ``memory`` comes from no forward pass, or from one with and this one without dropout.
+    Raises: ValueError where ``memory`` comes from no forward pass.
     """
     if "O" not in memory.tensors or dO.shape != memory.tensors["O"].shape:
         raise ValueError(f"expected the memory of a forward pass and dO of the shape of its O, got dO {dO.shape}")
-    if bool(dropout) != ("Z" in memory.tensors):
-        had = "with" if "Z" in memory.tensors else "without"
-        raise ValueError(f"forward ran {had} dropout, got dropout = {dropout}")
+    scale, dropout = memory.notes["scale"], memory.notes["dropout"]
     Q, K, V, P = (memory.tensors[name] for name in "QKVP")
     P_used, dP_used = ("P_dropped", "dP_dropped") if dropout else ("P", "dP")  # what V was multiplied with
-    scale, bands = _scale(Q, scale), _bands(Q, Br)
+    bands = _bands(Q, Br)
     memory.place(dO=dO)
     for name, like in {"dQ": Q, "dK": K, "dV": V, "dP": P, dP_used: P, "dS": P}.items():
         memory.reserve(name, like.shape, like.dtype)
@@ -209,7 +210,7 @@ def _prepare(Q, K, V, mask, scale, Br, memory):
 
 
 def _scale(Q, scale):
-    return np.result_type(Q.dtype, np.float32).type(Q.shape[1] ** -0.5 if scale is None else scale)
+    return scale_of(scale, Q.shape[1], np.result_type(Q.dtype, np.float32))
 
 
 def _bands(Q, Br):

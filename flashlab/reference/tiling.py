@@ -11,6 +11,7 @@ import numpy as np
 
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
+from flashlab.reference.attention import scale_of
 from flashlab.reference.masks import as_mask, count
 
 
@@ -108,7 +109,7 @@ def scores(Q_i, K_j, rows, cols, scale, mask, shape):
 
 def dropped(S_ij, V_j, Z_ij):
     """Return the state of one tile of scores whose weights take the factors Z_ij on their way to the output."""
-    m_i = S_ij.max(-1)  # [Br]
+    m_i = S_ij.max(-1, initial=-np.inf)  # [Br]
     m_safe = np.where(m_i == -np.inf, 0, m_i)  # [Br]
     P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
     return online_softmax.State(m_i, P_ij.sum(-1), (Z_ij * P_ij) @ V_j)
@@ -157,8 +158,6 @@ def prepare(Q, K, V, Br, Bc, mask, scale, memory):
             raise TypeError(f"{name} must be a numpy array, got {type(tensor).__name__}")
     if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
-    if Q.shape[1] == 0:
-        raise ValueError("a head needs at least one dimension, got d = 0")
     if len({Q.dtype, K.dtype, V.dtype}) > 1:
         raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
     if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
@@ -168,5 +167,4 @@ def prepare(Q, K, V, Br, Bc, mask, scale, memory):
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
     dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
     memory.reserve("lse", (len(Q),), dtype)
-    scale = dtype.type(Q.shape[1] ** -0.5 if scale is None else scale)
-    return memory, scale, as_mask(mask)
+    return memory, scale_of(scale, Q.shape[1], dtype), as_mask(mask)

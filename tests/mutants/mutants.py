@@ -66,7 +66,7 @@ MUTANTS = [
         ("scale forgotten", "scores", "scale * (Q_i @ K_j.T)", "Q_i @ K_j.T"),
         ("scale applied twice", "scores", "scale * (Q_i @ K_j.T)", "scale * scale * (Q_i @ K_j.T)"),
         ("scale 1 % off", "scores", "scale * (Q_i @ K_j.T)", "1.01 * scale * (Q_i @ K_j.T)"),
-        ("√d of the value dimension", "prepare", "Q.shape[1] ** -0.5", "V.shape[1] ** -0.5"),
+        ("√d of the value dimension", "prepare", "scale_of(scale, Q.shape[1], dtype)", "scale_of(scale, V.shape[1], dtype)"),
         ("fully masked rows never written", "fa1_forward", "met if j > 0 else range(len(queries))", "met"),
         ("state reloaded with l = 0", "fa1_forward", "np.ones_like(lse_i)", "np.zeros_like(lse_i)"),
         ("values of the first tile for every tile", "fa2_forward", 'memory.load("V", cols)', 'memory.load("V", keys[0])[: len(memory.tensors["K"][cols])]'),

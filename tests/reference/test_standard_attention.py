@@ -48,7 +48,7 @@ def test_dropped_weights_are_P_times_Z_forward_and_backward(shape, dtype):
     Q, K, V, dO = inputs(*shape, dtype)
     memory = Memory()
     ours = [standard_attention.forward(Q, K, V, mask=causal(), dropout=0.3, seed=5, memory=memory)]
-    ours += standard_attention.backward(dO, memory, dropout=0.3)
+    ours += standard_attention.backward(dO, memory)
     Z = (memory.tensors["Z"] / 0.7).astype(dtype)
     plain = with_dropout(Q, K, V, dO, Z, mask=causal())
     exact = with_dropout(*(x.astype(np.float64) for x in (Q, K, V, dO)), memory.tensors["Z"] / 0.7, mask=causal())
@@ -61,7 +61,7 @@ def test_gradients_are_the_slopes_of_the_forward_pass():
     *QKV, dO = tensors
     memory = Memory()
     standard_attention.forward(*QKV, mask=causal(), dropout=0.4, seed=1, memory=memory)
-    for which, gradient in enumerate(standard_attention.backward(dO, memory, dropout=0.4)):
+    for which, gradient in enumerate(standard_attention.backward(dO, memory)):
         slopes = np.empty_like(gradient)
         for at in np.ndindex(gradient.shape):
             ends = []
@@ -102,7 +102,7 @@ def test_bands_change_no_byte_and_no_dropped_weight(Br):
     for rows in (None, Br):
         memory = Memory()
         standard_attention.forward(Q, K, V, mask=causal(), dropout=0.2, Br=rows, memory=memory)
-        standard_attention.backward(dO, memory, dropout=0.2, Br=rows)
+        standard_attention.backward(dO, memory, Br=rows)
         bills.append((memory.bytes, memory.tensors["Z"].tobytes()))
     assert bills[0] == bills[1]
 
@@ -134,7 +134,7 @@ def test_scores_of_any_size_stay_finite(scale):
     Q, K, V, dO = inputs(9, 11, 4, 4)
     memory = Memory()
     O = standard_attention.forward(Q, K, V, scale=scale, memory=memory)
-    dQ, _, _ = standard_attention.backward(dO, memory, scale=scale)
+    dQ, _, _ = standard_attention.backward(dO, memory)
     np.testing.assert_allclose(O, attention(Q, K, V, scale=scale), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(dQ, attention_backward(Q, K, V, dO, scale=scale)[0], rtol=1e-9, atol=1e-9)
 
@@ -149,7 +149,7 @@ def test_counted_bytes_equal_the_closed_form(N, d, dtype, mask, dropout):
     what = {"itemsize": np.dtype(dtype).itemsize, "mask": mask, "dropout": dropout}
     standard_attention.forward(Q, K, V, mask=causal() if mask else None, dropout=p, Br=8, memory=memory)
     assert memory.moved == standard_attention.moved(N, d, **what)
-    standard_attention.backward(dO, memory, dropout=p, Br=8)
+    standard_attention.backward(dO, memory, Br=8)
     assert memory.moved == standard_attention.moved(N, d, **what, backward=True)
 
 
@@ -157,7 +157,7 @@ def test_each_kernel_moves_what_its_line_of_the_table_says():
     Q, K, V, dO = inputs(24, 24, 4, 4, np.float16)
     memory = Memory()
     standard_attention.forward(Q, K, V, mask=causal(), dropout=0.1, Br=8, memory=memory)
-    standard_attention.backward(dO, memory, dropout=0.1, Br=8)
+    standard_attention.backward(dO, memory, Br=8)
     counted, kernel = {}, None
     for event in memory.events:
         kernel = event.name if event.kind == "kernel" else kernel
@@ -192,7 +192,7 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
     thin, band = 4 * 64 * 4, 4 * 8 * 64
     memory = Memory(sram_bytes=3 * thin + 2 * band)
     standard_attention.forward(Q, K, V, mask=causal(), dropout=0.1, Br=8, memory=memory)
-    standard_attention.backward(dO, memory, dropout=0.1, Br=8)
+    standard_attention.backward(dO, memory, Br=8)
     assert memory.peak_bytes < 4 * 64 * 64
 
 
@@ -219,7 +219,5 @@ def test_backward_refuses_a_memory_that_does_not_fit():
     with pytest.raises(ValueError, match="expected the memory of a forward pass"):
         standard_attention.backward(dO, memory)
     standard_attention.forward(Q, K, V, memory=memory)
-    with pytest.raises(ValueError, match="forward ran without dropout, got dropout = 0.1"):
-        standard_attention.backward(dO, memory, dropout=0.1)
     with pytest.raises(ValueError, match="shape of its O"):
         standard_attention.backward(dO[:4], memory)

@@ -1,0 +1,136 @@
+"""Input that makes no sense is refused in one clear sentence, and never answered with NaN or with a number."""
+
+import numpy as np
+import pytest
+
+from flashlab.machine import costs, hardware
+from flashlab.machine.memory import Memory
+from flashlab.reference import (
+    block_size,
+    io_complexity,
+    online_softmax,
+    recomputation,
+    roads_not_taken,
+    safe_softmax,
+    standard_attention,
+    tiling,
+)
+from flashlab.reference.attention import attention, attention_backward, weights
+from flashlab.reference.dropout import Dropout
+from flashlab.reference.masks import causal, window
+
+Q, K, V, dO = np.random.default_rng(3).normal(size=(4, 24, 8)).astype(np.float32)
+ROW = np.arange(8, dtype=np.float32)
+INF = float("inf")
+
+ATTENTIONS = {
+    "oracle": lambda *tensors, **options: attention(*tensors, **options),
+    "oracle's weights": lambda Q, K, V, **options: weights(Q, K, **options),
+    "oracle backward": lambda *tensors, **options: attention_backward(*tensors, dO, **options),
+    "standard": standard_attention.forward,
+    "queries outside": lambda *tensors, **options: tiling.fa2_forward(*tensors, 8, 8, **options),
+    "keys outside": lambda *tensors, **options: tiling.fa1_forward(*tensors, 8, 8, **options),
+}
+every_attention = pytest.mark.parametrize("run", ATTENTIONS.values(), ids=ATTENTIONS)
+
+
+@every_attention
+@pytest.mark.parametrize("scale, error", [
+    (1e300, ValueError), (-1e39, ValueError), (INF, ValueError), (float("nan"), ValueError),
+    ("0.1", TypeError), (True, TypeError), (np.ones(2), TypeError),
+])  # fmt: skip
+def test_a_scale_is_a_finite_number(run, scale, error):
+    with pytest.raises(error, match="scale must be a (finite )?number"):
+        run(Q, K, V, scale=scale)
+
+
+@every_attention
+def test_a_head_has_a_dimension(run):
+    with pytest.raises(ValueError, match="a head needs at least one dimension, got d = 0"):
+        run(Q[:, :0], K[:, :0], V)
+
+
+@every_attention
+@pytest.mark.parametrize("mask", [True, "causal", causal])
+def test_a_mask_is_made_by_masks(run, mask):
+    with pytest.raises(TypeError, match="mask must be None or made by flashlab.reference.masks"):
+        run(Q, K, V, mask=mask)
+
+
+BAD = {
+    "S_ij of one row for many": (lambda: update(S_ij=ROW[:5]), "expected S_ij .* got .5,., .5, 2"),
+    "values of width 1": (lambda: update(V_j=np.ones((5, 1))), "V_j .Bc, dv. for O .3, 2., got .3, 5., .5, 1."),
+    "a value too few": (lambda: update(V_j=np.ones((4, 2))), "got .3, 5., .4, 2."),
+    "naive, block of -1": (lambda: safe_softmax.naive_streamed(ROW, -1, Memory()), "at least one element, got .* -1"),
+    "safe, block of 0": (lambda: safe_softmax.safe_streamed(ROW, 0, Memory()), "at least one element, got .* 0"),
+    "online, block of 2.5": (lambda: online_softmax.softmax_streamed(ROW, 2.5, Memory()), "at least one element"),
+    "two rows": (lambda: safe_softmax.safe_streamed(Q, 4, Memory()), "expected one row .N. .* got .24, 8."),
+    "low rank, scale of -1": (
+        lambda: roads_not_taken.low_rank(Q, K, V, roads_not_taken.directions(8, 8), 8, 8, scale=-1),
+        "need a positive scale, got -1",
+    ),
+    "longest in no end of room": (lambda: longest(INF), "a finite number of bytes, got inf"),
+    "longest in nan": (lambda: longest(float("nan")), "got nan"),
+    "longest of d = -64": (lambda: longest(d=-64), "d >= 1 and heads >= 1, got .*, d = -64"),
+    "longest of no heads": (lambda: longest(heads=0), "heads = 0"),
+    "largest tile in no end of room": (lambda: block_size.largest(INF, 64), "at most 2.27 bytes .* got inf"),
+    "largest tile in nan": (lambda: block_size.largest(float("nan"), 64), "got nan"),
+    "largest tile in a terabyte": (lambda: block_size.largest(1e12, 64), "got 1000000000000.0"),
+    "largest tile in steps of 0": (lambda: block_size.largest(2**16, 64, step=0), "a step of at least 1, got 65536, 0"),
+    "a rate in int4": (lambda: hardware.flop_rate(hardware.CARDS["T4"], "int4"), "expected one of .* got int4"),
+}
+
+
+def update(**wrong):
+    right = {"S_ij": np.ones((3, 5)), "V_j": np.ones((5, 2))}
+    return online_softmax.update(online_softmax.identity(3, 2), **(right | wrong))
+
+
+def longest(nbytes=10**9, d=64, heads=16):
+    return io_complexity.longest(nbytes, d, heads=heads, fused=True)
+
+
+@pytest.mark.parametrize("call, sentence", BAD.values(), ids=BAD)
+def test_nonsense_is_refused_in_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def test_longest_is_the_last_that_fits():
+    assert costs.longest(99, lambda N: N * N) == 9 and costs.longest(100, lambda N: N * N) == 10
+    assert costs.longest(0.5, lambda N: N) == 0 and costs.longest(10**30, lambda N: N, most=7) == 7
+
+
+OTHERS = {"scale": {"scale": 0.36}, "mask": {"mask": causal()}, "window": {"mask": window(3)},
+          "dropout": {"dropout": Dropout(0.1, 1)}}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("forward_had_it", [True, False])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_backward_notices_that_forward_was_another(other, forward_had_it, dtype):
+    tensors = [x.astype(dtype) for x in (Q, K, V)]
+    ours, theirs = (other, {}) if forward_had_it else ({}, other)
+    O, lse = tiling.fa2_forward(*tensors, 8, 8, **ours)
+    recomputation.backward(*tensors, O, lse, dO.astype(dtype), 8, 8, **ours)
+    with pytest.raises(ValueError, match="O and lse of row .* are not those of this mask, scale and dropout"):
+        recomputation.backward(*tensors, O, lse, dO.astype(dtype), 8, 8, **theirs)
+
+
+def test_standard_backward_needs_not_be_told_what_forward_was():
+    memory = Memory()
+    standard_attention.forward(Q, K, V, mask=causal(), scale=0.7, dropout=0.3, seed=2, memory=memory)
+    O, lse = tiling.fa2_forward(Q, K, V, 8, 8, mask=causal(), scale=0.7, dropout=Dropout(0.3, 2))
+    tiled = recomputation.backward(Q, K, V, O, lse, dO, 8, 8, mask=causal(), scale=0.7, dropout=Dropout(0.3, 2))
+    for stored, rebuilt in zip(standard_attention.backward(dO, memory), tiled, strict=True):
+        np.testing.assert_allclose(stored, rebuilt, 1e-3, 1e-4)
+
+
+def test_lazy_chunks_may_contain_keys_that_nobody_sees():
+    hidden = K.copy()
+    hidden[8:16] = -np.inf  # one chunk whole
+    with np.errstate(all="raise"):
+        O = roads_not_taken.lazy(np.abs(Q), hidden, V, 8, 8)
+    seen = np.r_[0:8, 16:24]
+    np.testing.assert_allclose(O, attention(np.abs(Q), K[seen], V[seen]), 1e-5, 1e-6)
