@@ -1,4 +1,4 @@
-"""Dense attention, straight from its definition: the oracle against which everything else is held."""
+"""Dense attention, straight from its definition: the oracle with which everything else is compared."""
 
 from numbers import Real
 
@@ -8,7 +8,7 @@ from flashlab.reference.masks import as_mask
 
 
 def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
-    """O = softmax(scale * Q K^T) V, every intermediate of size N x N stored.
+    """Compute O = softmax(scale * Q K^T) V with every intermediate of size N x N stored.
 
     Args:
         Q: queries [..., Nq, d]; K: keys [..., Nk, d]; V: values [..., Nk, dv]. numpy arrays of one floating dtype;
@@ -21,7 +21,7 @@ def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
         O [..., Nq, dv], or (O, lse). A row that sees no key has O = 0 and lse = -inf.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes that do not match, in one sentence.
+        TypeError, ValueError: dtypes or shapes that do not match.
 
     Source: Vaswani et al. 2017, equation 1; FlashAttention, section 2.2.
     """
@@ -34,7 +34,7 @@ def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
 
 
 def weights(Q, K, *, mask=None, scale=None):
-    """The attention weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
+    """Return the weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
     _same_dtype(Q=Q, K=K)
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
@@ -52,7 +52,7 @@ def weights(Q, K, *, mask=None, scale=None):
 
 
 def attention_backward(Q, K, V, dO, *, mask=None, scale=None):
-    """Gradients of sum(dO * attention(Q, K, V)) with every N x N intermediate stored.
+    """Compute the gradients of sum(dO * attention(Q, K, V)) with every N x N intermediate stored.
 
     Arguments as ``attention``, and dO [..., Nq, dv]. Returns (dQ, dK, dV), shaped like Q, K, V.
 

@@ -1,4 +1,4 @@
-"""How large a tile may be, and what it buys: the paper's formula, the room that tiles really take, the time they save.
+"""The size of a tile, and what it buys: the paper's formula, the room that tiles really take, the time they save.
 
 Fast memory is counted in elements (``M``) where the paper does so, and in bytes (``sram_bytes``) everywhere else.
 """
@@ -13,7 +13,7 @@ from flashlab.reference import tiling
 
 
 def formula(M, d):
-    """The paper's tile sizes (Br, Bc) for a fast memory of M elements and head dimension d.
+    """Return the paper's tile sizes (Br, Bc) for a fast memory of M elements and head dimension d.
 
     Bc = ceil(M / 4d) makes each of the four tiles Q_i, K_j, V_j, O_i about a quarter of M; Br is at most d, so that the
     tile of scores stays below M / 4 as well. Nothing holds the five together below M.
@@ -27,7 +27,7 @@ def formula(M, d):
 
 
 def working_set(Br, Bc, d, dtype=np.float16):
-    """Bytes of each tile that ``tiling.fa2_forward`` holds at once, by name.
+    """Return the bytes of each tile that ``tiling.fa2_forward`` holds at once, by name.
 
     What is loaded has ``dtype``, what is computed float32 or better. P_ij takes the place of S_ij.
     """
@@ -37,16 +37,16 @@ def working_set(Br, Bc, d, dtype=np.float16):
 
 
 def shared_memory(Br, Bc, d, dtype=np.float16, stages=1):
-    """Bytes of shared memory where S_ij, O_i, m_i and l_i live in registers, as in the kernels that are shipped.
+    """Return the bytes of shared memory where S_ij, O_i, m_i and l_i live in registers, as in shipped kernels.
 
-    Left are one tile of queries and ``stages`` of keys and of values: with two, the next one arrives while this one is
-    worked on.
+    What is left is one tile of queries and ``stages`` of keys and of values: with two, the next one arrives while the
+    kernel works on this one.
     """
     return (Br + 2 * stages * Bc) * d * np.dtype(dtype).itemsize
 
 
 def peak(Br, Bc, d, dtype=np.float16, sram_bytes=None):
-    """The high-water mark in bytes of one visit, run on the counting memory.
+    """Run one visit on the counting memory, and return its high-water mark in bytes.
 
     Raises: FastMemoryFull where the tiles need more than ``sram_bytes``.
     """
@@ -56,7 +56,7 @@ def peak(Br, Bc, d, dtype=np.float16, sram_bytes=None):
 
 
 def largest(sram_bytes, d, dtype=np.float16, step=16):
-    """The largest square tile, B x B with B a multiple of ``step``, that runs in a fast memory of ``sram_bytes``.
+    """Return the largest B, a multiple of ``step``, whose tiles of B x B run in a fast memory of ``sram_bytes``.
 
     It is found by trying. Raises: ValueError where not even one step fits, or for a memory above 2^27 bytes.
     """
@@ -89,7 +89,7 @@ class Clocks(NamedTuple):
 
 
 def clocks(card, N, d, B, dtype="float16"):
-    """What one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
+    """Return what one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
 
     Bytes are those that the program asks for, before any cache; rates are the card's peaks; enough heads are in flight
     to keep all of it busy. Raises: ValueError where the card's rate of arithmetic in ``dtype`` is not known.
@@ -100,7 +100,7 @@ def clocks(card, N, d, B, dtype="float16"):
 
 
 def refusal(required, limit):
-    """What Triton says when a kernel needs more shared memory than a block of threads may have (triton 3.7)."""
+    """Return what Triton says when a kernel needs more shared memory than a block of threads may have (triton 3.7)."""
     return (
         f"out of resource: shared memory, Required: {required}, Hardware limit: {limit}. "
         "Reducing block sizes or `num_stages` may help."

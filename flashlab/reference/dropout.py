@@ -26,14 +26,14 @@ class Dropout:
             raise ValueError(f"a seed is a number from 0 to 2^64 - 1, got {self.seed}")
 
     def tile(self, rows, cols, dtype=np.float32):
-        """The factors Z_ij [Br, Bc] of the weights in these slices of the whole matrix: 0 or 1 / (1 - p)."""
+        """Return the factors Z_ij [Br, Bc] of the weights in these slices of the whole matrix: 0 or 1 / (1 - p)."""
         i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
         random = philox((j, i, 0, 0), (self.seed & 0xFFFFFFFF, self.seed >> 32))[0]  # [Br, Bc]
         return np.where(random >= round(self.p * 2**32), dtype(1 / (1 - self.p)), dtype(0))
 
 
 def philox(counter, key):
-    """Philox4x32-10: four random words of 32 bits, in arrays of uint64, for four words of counter and two of key.
+    """Return four random words of 32 bits (Philox4x32-10), as uint64, from a counter of four words and a key of two.
 
     The words of the counter may be arrays that broadcast against each other.
     """

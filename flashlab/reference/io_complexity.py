@@ -1,7 +1,7 @@
-"""How the traffic grows with N, d and M, counted and fitted; and how the memory grows, which is another matter.
+"""The growth of traffic with N, d and M, counted and fitted, and the growth of memory, which is another matter.
 
 ``M`` is the size of the fast memory in elements, as in the paper. Elements are counted, not bytes: all tensors are in
-float32 here, and what is counted is the same in any dtype.
+float32 here, and the counts are the same in any dtype.
 """
 
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from flashlab.reference import block_size, standard_attention, tiling
 
 
 def standard(N, d) -> int:
-    """Elements that standard attention moves forward, counted in a run without mask and dropout: Theta(N d + N^2)."""
+    """Count the elements that standard attention moves forward, without mask and dropout: Theta(N d + N^2)."""
     memory = Memory()
     standard_attention.forward(*np.zeros((3, N, d), np.float32), memory=memory)
     return memory.moved // 4
 
 
 def fused(N, d, M) -> int:
-    """Elements that FlashAttention moves forward with the paper's tiles for M, counted in a run: Theta(N^2 d^2 / M).
+    """Count the elements that FlashAttention moves forward with the paper's tiles for M: Theta(N^2 d^2 / M).
 
     Source: FlashAttention, Algorithm 1 and theorem 2, which wants d <= M <= N d.
     """
@@ -31,8 +31,8 @@ def fused(N, d, M) -> int:
     return memory.moved // 4
 
 
-def foretold(N, d, M) -> int:
-    """What ``fused`` counts for Q, K, V and O, without running it: N d (3 Tc + 1) elements.
+def predicted(N, d, M) -> int:
+    """Predict what ``fused`` counts for Q, K, V and O, without running it: N d (3 Tc + 1) elements.
 
     K and V are read once, Q is read and O written for each of the Tc tiles of keys, and O is read for all but the
     first. What is left out is lse, 1 / d of that or less.
@@ -53,7 +53,7 @@ class Fit(NamedTuple):
 
 
 def fit(x, y) -> Fit:
-    """The slope of log y over log x by least squares. x, y: at least three positive numbers each."""
+    """Return the slope of log y over log x by least squares. x, y: at least three positive numbers each."""
     x, y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     if x.shape != y.shape or x.size < 3:
         raise ValueError(f"a slope and its error need at least three pairs, got {x.size} and {y.size} numbers")
@@ -62,7 +62,7 @@ def fit(x, y) -> Fit:
 
 
 def crossover(N, M, step=4) -> int:
-    """The smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
+    """Return the smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
 
     Between 4 N^2 and 12 N^2 d^2 / M, which lead both counts, it is where d^2 = M / 3.
     """
@@ -79,7 +79,7 @@ class Need(NamedTuple):
     """Bytes of slow memory that one layer's attention needs at the moment when it needs most."""
 
     thin: int  # tensors of N x d: Q, K, V, O; in training also their gradients
-    rows: int  # one float32 number a row: lse; in training also delta
+    rows: int  # one float32 number per row: lse; in training also delta
     square: int  # N x N: S and P; in training P, dP and dS
 
     @property
@@ -88,9 +88,9 @@ class Need(NamedTuple):
 
 
 def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
-    """What attention over N tokens holds, ``fused`` or as separate kernels, without mask and dropout.
+    """Return what attention over N tokens holds, ``fused`` or as separate kernels, without mask and dropout.
 
-    heads: of the whole batch; itemsize: bytes a number. The least that works: a framework may hold more.
+    heads: of the whole batch; itemsize: bytes per number. The least that works: a framework may hold more.
     """
     if N < 0 or d < 1 or heads < 1:
         raise ValueError(f"expected N >= 0, d >= 1 and heads >= 1, got N = {N}, d = {d}, heads = {heads}")

@@ -70,7 +70,7 @@ class Mask:
         return 0, shape[1]
 
     def whole(self, rows, cols, shape):
-        """Does every query in ``rows`` see every key in ``cols``?"""
+        """Return whether every query in ``rows`` sees every key in ``cols``."""
         return bool(self.visible(*np.ogrid[rows, cols], shape).all())
 
     def visible(self, i, j, shape):

@@ -1,6 +1,6 @@
 """The online softmax: what must be kept of a block of scores so that blocks may come one by one, in any order.
 
-Kept is a state (m, l, O) per row: the maximum, the sum of exponentials relative to it, and the sum of values weighted
+The state kept per row is (m, l, O): the maximum, the sum of exponentials relative to it, and the sum of values weighted
 with them. States form a commutative monoid under ``merge``, with ``identity`` as its neutral element.
 
 Source: Milakov and Gimelshein 2018 for (m, l); FlashAttention-2, section 3.1.1 for the unnormalised output beside them.
@@ -14,7 +14,7 @@ from flashlab.reference.safe_softmax import place_row
 
 
 class State(NamedTuple):
-    """What is known of Br rows after some of their keys."""
+    """The state of Br rows after some of their keys."""
 
     m: np.ndarray  # [Br]      running maximum
     l: np.ndarray  # [Br]      running denominator, relative to m
@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 
 def identity(Br, dv, dtype=np.float32) -> State:
-    """The state of Br rows that have met no key."""
+    """Return the state of Br rows that have met no key."""
     return State(np.full(Br, -np.inf, dtype), np.zeros(Br, dtype), np.zeros((Br, dv), dtype))
 
 
@@ -41,7 +41,7 @@ def update(state, S_ij, V_j) -> State:
 
 
 def merge(a, b) -> State:
-    """The state of the keys of a and b together."""
+    """Return the state of the keys of a and b together."""
     m = np.maximum(a.m, b.m)  # [Br]
     m_safe = np.where(m == -np.inf, 0, m)  # [Br]
     alpha, beta = np.exp(a.m - m_safe), np.exp(b.m - m_safe)  # [Br], [Br]
@@ -49,7 +49,7 @@ def merge(a, b) -> State:
 
 
 def finish(state):
-    """The output O [Br, dv] and lse [Br] of rows that have met all their keys; 0 and -inf where there was none."""
+    """Return O [Br, dv] and lse [Br] of rows that have met all their keys; 0 and -inf where there was none."""
     l_safe = np.where(state.l == 0, 1, state.l)  # [Br]
     lse = np.where(state.l == 0, -np.inf, state.m + np.log(l_safe))  # [Br]
     return state.O / l_safe[:, None], lse
@@ -61,7 +61,7 @@ def same(a, b, tolerance=1e-9) -> bool:
 
 
 def softmax_streamed(x, block, memory):
-    """Softmax of one row [N] that passes through fast memory block by block: 2 loads and 1 store an element.
+    """Compute the softmax of one row [N] that passes through fast memory by blocks: 2 loads and 1 store per element.
 
     Maximum and denominator come from one pass instead of two. A softmax needs no values, so they have width 0 here.
     memory: a ``machine.memory.Memory``, which books the accesses. Source: Milakov and Gimelshein 2018, algorithm 3.

@@ -66,7 +66,7 @@ class Budget:
         return self.rows * self.d // self.lanes
 
     def copy(self, rows):
-        """Rows of Q, K, V or O, 2 bytes an element."""
+        """Rows of Q, K, V or O, 2 bytes per element."""
         return round(2 * rows * self.d / self.bytes)
 
 
@@ -121,7 +121,7 @@ class Problem:
             self.steps += [Step(t, j, rows, keys[j], j == met[-1], j == met[0]) for j in reversed(met)]
 
     def pairs(self):
-        """For each step g the blocks of K_g and of V_(g-1), None where there is none."""
+        """Yield for each step g the blocks of K_g and of V_(g-1), None where there is none."""
         return zip([*self.steps, None], [None, *self.steps], strict=True)
 
 
@@ -142,12 +142,12 @@ class Pipeline:
         self.empty = [Barrier(f"empty[{stage}]", design.empty_count or design.consumers) for stage in stages]
 
     def share(self, rows, w):
-        """Consumer w's rows of a tile of queries."""
+        """Return consumer w's rows of a tile of queries."""
         start, stop = (min(rows.start + self.rows * n, rows.stop) for n in (w, w + 1))
         return slice(start, stop)
 
     def scores(self, w, step, g):
-        """The product S_ij = Q_i K_j^T [Br, Bc], with scale and mask."""
+        """Return the product S_ij = Q_i K_j^T [Br, Bc], with scale and mask."""
         p, rows = self.problem, self.share(step.rows, w)
         reads = {self.Q[w]: Tile("Q", step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
 
@@ -158,7 +158,7 @@ class Pipeline:
         return Product("S", step.j, reads, product, *self.cost.scores)
 
     def weighted(self, step, g, state, S_ij):
-        """The product P_ij V_j, added to the state. The arithmetic of the softmax of S_ij is done here, too."""
+        """Return the product P_ij V_j, added to the state. The arithmetic of the softmax of S_ij is done here, too."""
         V = self.V[g % self.design.stages]
         if step.first:
             state = online_softmax.identity(len(S_ij), V.array.shape[1], S_ij.dtype)
@@ -180,7 +180,7 @@ def _rows(side):
 
 
 def produce(pipe):
-    """The producer: ask for every tile in the order in which it is used, as soon as there is room for it."""
+    """Be the producer: ask for every tile in the order in which it is used, as soon as there is room for it."""
     design, cost, problem = pipe.design, pipe.cost, pipe.problem
     for g, (this, before) in enumerate(problem.pairs()):
         stage, n = g % design.stages, g // design.stages
@@ -200,7 +200,7 @@ def produce(pipe):
 
 
 def consume(pipe, w):
-    """Consumer w: compute its rows of every tile of queries."""
+    """Be consumer w: compute its rows of every tile of queries."""
     design, cost = pipe.design, pipe.cost
     S_ij = S_next = state = None
     for g, (this, before) in enumerate(pipe.problem.pairs()):
@@ -256,7 +256,7 @@ class Run:
 
 
 def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, strict=True) -> Run:
-    """Attention by the programs of a pipeline on one simulated SM, which computes all tiles of queries in a row.
+    """Compute attention by the programs of a pipeline on one simulated SM, all tiles of queries in a row.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
@@ -275,5 +275,5 @@ def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, stri
 
 
 def teraflops(cycles, d=128, clock=H100.clock, sms=H100.sms) -> float:
-    """TFLOP/s of a GPU whose SMs take so many cycles for a block of 128 x 128 scores: 4 * 128 * 128 * d operations."""
+    """Return the TFLOP/s of a GPU whose SMs take so many cycles per 128 x 128 scores, 4 * 128 * 128 * d FLOPs."""
     return 4 * TILE * COLS * d * sms * clock / cycles / 1e12

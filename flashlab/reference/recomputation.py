@@ -1,6 +1,6 @@
 """The backward pass by tiles: the weights are not kept from the forward pass, they are built again from lse.
 
-Kept of the forward pass are O and one number a row, lse. A tile of scores is one product away, exp(S_ij - lse_i) is the
+The forward pass leaves O and one number per row, lse. A tile of scores is one product away, exp(S_ij - lse_i) is the
 finished tile of weights, and rowsum(dO * O) stands for the one sum over a whole row that softmax's gradient needs.
 """
 
@@ -39,7 +39,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
         sees no key has dQ = 0 and adds nothing to dK and dV.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or tile sizes that do not match, in one sentence.
+        TypeError, ValueError: dtypes, shapes or tile sizes that do not match.
         FastMemoryFull: the tiles do not fit into ``memory``.
 
     Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
@@ -78,7 +78,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
 
 
 def rebuild(S_ij, lse_i):
-    """The weights P_ij [Br, Bc] of a tile of scores [Br, Bc], from the log-sum-exp lse_i [Br] of their whole rows."""
+    """Rebuild the weights P_ij [Br, Bc] from a tile of scores [Br, Bc] and the log-sum-exp lse_i [Br] of whole rows."""
     lse_safe = np.where(lse_i == -np.inf, 0, lse_i)  # [Br]      a row that sees no key
     return np.exp(S_ij - lse_safe[:, None])
 
@@ -89,7 +89,7 @@ def delta(dO_i, O_i):
 
 
 def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1):
-    """What one tile of weights P_ij [Br, Bc] adds to dQ_i [Br, d], dK_j [Bc, d] and dV_j [Bc, dv].
+    """Return what one tile of weights P_ij [Br, Bc] adds to dQ_i [Br, d], dK_j [Bc, d] and dV_j [Bc, dv].
 
     Z_ij: factors of dropout [Br, Bc]. Source: FlashAttention, appendix B.4.
     """
@@ -102,7 +102,7 @@ def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1):
 
 
 def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
-    """The bill of ``backward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
+    """Return the bill of ``backward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
 
     The visits are those of ``tiling.fa1_forward``: what it does with O and lse, ``backward`` does with dQ and delta.
     Arguments as ``tiling.fa1_traffic``.

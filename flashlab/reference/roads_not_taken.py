@@ -1,13 +1,13 @@
-"""Roads not taken: other ways to be rid of the N x N matrix, each run on the memory that counts.
+"""Roads not taken: other ways to avoid the N x N matrix, each run on the counting memory.
 
-Exact are ``row_by_row``, ``lazy`` (the chunks of Rabe and Staats) and ``trained`` (gradient checkpointing). The others
+``row_by_row``, ``lazy`` (the chunks of Rabe and Staats) and ``trained`` (gradient checkpointing) are exact. The others
 look at fewer keys, ``gathered``, ``windowed`` and ``sampled``, or at a summary of them, ``low_rank``. None has a causal
 mask: the real inputs come from an encoder.
 
 All take Q [Nq, d], K [Nk, d], V [Nk, dv] of one floating dtype, ``scale`` (factor on the scores, 1/sqrt(d) if None) and
 ``memory`` (a ``Memory`` that books the traffic, a fresh one if None), and return O [Nq, dv] unless they say otherwise.
 Br and Bc are rows of a tile of queries, and of a tile of keys and values. Shapes, dtypes or sizes that do not match
-raise TypeError or ValueError in one sentence; tiles that do not fit raise ``FastMemoryFull``.
+raise TypeError or ValueError; tiles that do not fit raise ``FastMemoryFull``.
 """
 
 import numpy as np
@@ -73,7 +73,7 @@ def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
 def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
     """Standard attention forward and backward: the gradients (dQ, dK, dV) of sum(dO * O), for dO [Nq, dv].
 
-    With ``checkpoint`` nothing but the inputs is kept from the forward pass, and the backward pass first runs it again.
+    With ``checkpoint`` only the inputs are kept from the forward pass, and the backward pass first runs it again.
 
     Source: Chen et al. 2016, arXiv 1604.06174.
     """
@@ -99,27 +99,30 @@ def gathered(Q, K, V, pattern, *, scale=None, memory=None):
 
 
 def window(w):
-    """The pattern of a sliding window: keys at most w places away. Source: Beltagy et al. 2020, arXiv 2004.05150."""
+    """Return a sliding window as a pattern: keys at most w places away. Source: Beltagy et al., arXiv 2004.05150."""
     _at_least(0, "w", w)
     return lambda i, N: np.arange(*reach(i, i + 1, w, N))
 
 
 def strided(w, stride):
-    """A window, and beyond it each stride-th key. Source: Child et al. 2019, arXiv 1904.10509; here to both sides."""
+    """Return the pattern of a window and, beyond it, each stride-th key to both sides.
+
+    Source: Child et al. 2019, arXiv 1904.10509, who look back only.
+    """
     _at_least(0, "w", w)
     _at_least(1, "stride", stride)
     return lambda i, N: np.flatnonzero((abs(np.arange(N) - i) <= w) | ((np.arange(N) - i) % stride == 0))
 
 
 def windowed(Q, K, V, w, Br, Bc, *, scale=None, memory=None):
-    """A sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
+    """Compute a sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
     if len(Q) != len(K):
         raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
     return tiling.fa2_forward(Q, K, V, Br, Bc, mask=masks.window(w, w), scale=scale, memory=memory)[0]
 
 
 def reach(start, stop, w, N):
-    """What queries start, ..., stop - 1 see of N keys through a window of w: the (start, stop) of all their keys."""
+    """Return (start, stop) of the N keys that queries start, ..., stop - 1 see through a window of w to either side."""
     return max(start - w, 0), min(stop + w, N)
 
 
@@ -201,7 +204,7 @@ def sampled(Q, K, V, n, Br, *, seed=0, scale=None, memory=None):
 
 
 def _prepare(Q, K, V, Br, Bc, scale, memory):
-    """What tiling prepares, without the room for lse: no road here writes it."""
+    """Prepare as tiling does, without the room for lse, which these roads do not write."""
     memory, scale, _ = tiling.prepare(Q, K, V, Br, Bc, None, scale, memory)
     del memory.tensors["lse"]
     return memory, scale

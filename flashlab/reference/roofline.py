@@ -1,4 +1,4 @@
-"""How long work takes when bytes and arithmetic flow side by side: the slower of the two clocks decides.
+"""The time that work takes when bytes and arithmetic flow side by side: the slower of the two clocks decides.
 
 Source: Williams, Waterman and Patterson 2009, "Roofline".
 """
@@ -19,25 +19,25 @@ class Work(NamedTuple):
 
 
 def seconds(flops, nbytes, flop_rate, byte_rate):
-    """The least time for ``flops`` operations and ``nbytes`` bytes, at so many of each a second."""
+    """Return the least time for ``flops`` operations and ``nbytes`` bytes, at so many of each per second."""
     return max(flops / flop_rate, nbytes / byte_rate)
 
 
 def intensity(work) -> float:
-    """FLOPs for each byte that is moved."""
+    """Return the FLOPs per byte that is moved."""
     return work.flops / work.nbytes
 
 
 def reachable(work, flop_rate, byte_rate) -> float:
-    """FLOPs a second of this work where ``seconds`` is the whole truth: the height of the roof above its intensity."""
+    """Return the FLOPs per second of this work by ``seconds``: the height of the roof above its intensity."""
     return work.flops / seconds(work.flops, work.nbytes, flop_rate, byte_rate)
 
 
 def attention(N, d, dtype="float16", Br=128) -> dict[str, Work]:
-    """What attention forward asks for, one head without mask: three kernels, their sum, and one fused kernel.
+    """Return what attention forward asks for, one head without mask: three kernels, their sum, and one fused kernel.
 
     FLOPs are those of the matrix products, as the papers count them; only the softmax by itself, which has none, is
-    booked with 5 operations an entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile
+    booked with 5 operations per entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile
     of Br queries and reads all keys and values for it: that is what the program asks for, before any cache. "fused,
     read once" is the least that any kernel can move.
 

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def naive(x):
-    """exp(x) / sum(exp(x)) along the last axis, as the formula stands: overflows where the safe one does not.
+    """Compute exp(x) / sum(exp(x)) along the last axis, as the formula stands: overflows where the safe one does not.
 
     x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
     """
@@ -16,10 +16,10 @@ def naive(x):
 
 
 def safe(x):
-    """Softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
+    """Compute softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
 
     x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
-    A row of nothing but -inf (every key masked) gives zeros.
+    A row that is all -inf (every key masked) gives zeros.
     """
     m = x.max(-1, keepdims=True, initial=-np.inf)  # [..., 1]
     e = np.exp(x - np.where(m == -np.inf, 0, m))  # [..., N]
@@ -28,9 +28,9 @@ def safe(x):
 
 
 def lse(x):
-    """log(sum(exp(x))) along the last axis, in natural logarithms, with the maximum subtracted and added back.
+    """Compute log(sum(exp(x))) along the last axis, in natural logarithms, with the maximum subtracted and added back.
 
-    x: [..., N] of any floating dtype; the result [...] has it too. A row of nothing but -inf gives -inf.
+    x: [..., N] of any floating dtype; the result [...] has it too. A row that is all -inf gives -inf.
     """
     m = x.max(-1, initial=-np.inf)  # [...]
     m_safe = np.where(m == -np.inf, 0, m)  # [...]
@@ -59,15 +59,15 @@ class Window(NamedTuple):
 
 
 def window(info):
-    """The ``Window`` of a dtype, rounding to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
+    """Return the ``Window`` of a dtype, rounding to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
     normal = float(info.tiny)
     return Window(*(float(np.log(edge)) for edge in (normal * float(info.eps) / 2, normal, float(info.max))))
 
 
 def naive_streamed(x, block, memory):
-    """``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store an element.
+    """Compute ``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store per element.
 
-    x: one row [N]; block: elements a block; memory: a ``flashlab.machine.memory.Memory``, which books the accesses.
+    x: one row [N]; block: elements per block; memory: a ``flashlab.machine.memory.Memory``, which books the accesses.
     Source: Milakov and Gimelshein 2018, algorithm 1.
     """
     blocks = place_row(x, block, memory)
@@ -78,7 +78,7 @@ def naive_streamed(x, block, memory):
 
 
 def safe_streamed(x, block, memory):
-    """``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store an element.
+    """Compute ``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store per element.
 
     Arguments as ``naive_streamed``. Source: Milakov and Gimelshein 2018, algorithm 2.
     """

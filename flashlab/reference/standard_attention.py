@@ -1,11 +1,11 @@
-"""Attention as it was before FlashAttention: one kernel a step, and every step's N x N result in slow memory.
+"""Attention as it was before FlashAttention: one kernel per step, and every step's N x N result in slow memory.
 
 Each kernel loads its operands, computes, and stores its result; the next kernel cannot see what was in fast memory and
 loads it again. Rows pass in bands of Br, so fast memory holds one band and at most one thin matrix, and every operand
 crosses once: no kernel without a cache moves less. ``passes`` is the same bill as a closed form.
 
 Source: FlashAttention, Algorithms 0 and 3; mask and dropout as in its Algorithms 2 and 4. As in the frameworks of its
-time, the scale is folded into the product, the mask makes a new matrix, and dropout leaves one byte an element.
+time, the scale is folded into the product, the mask makes a new matrix, and dropout leaves one byte per element.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from flashlab.reference.tiling import tiles
 
 
 def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, memory=None):
-    """O = dropout(softmax(scale * Q K^T)) V of one head, in three to five kernels.
+    """Compute O = dropout(softmax(scale * Q K^T)) V of one head, in three to five kernels.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype. Everything stored has it;
@@ -56,7 +56,7 @@ def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, mem
 
 
 def backward(dO, memory, *, Br=None):
-    """Gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
+    """Compute the gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
 
     dO: [Nq, dv]; Br: as in ``forward``; scale and dropout are those of the forward pass, which left them in ``memory``.
     Returns (dQ, dK, dV), shaped and typed as Q, K, V.
@@ -89,10 +89,10 @@ class Passes(NamedTuple):
 
     square: int  # N x N, of the inputs' dtype
     thin: int  # N x d, of the inputs' dtype
-    byte: int = 0  # N x N, one byte an element: the dropout mask
+    byte: int = 0  # N x N, one byte per element: the dropout mask
 
     def bytes(self, N, d, itemsize=2):
-        """What that comes to for one head, at ``itemsize`` bytes a number (2 for float16)."""
+        """Return the bytes of that for one head, at ``itemsize`` bytes per number (2 for float16)."""
         return itemsize * (self.square * N * N + self.thin * N * d) + self.byte * N * N
 
 
@@ -114,7 +114,7 @@ BACKWARD = {
 
 
 def passes(*, mask=False, dropout=False, backward=False) -> dict[str, Passes]:
-    """The passes of each kernel for N queries, N keys, and a mask that is computed and not loaded."""
+    """Return the passes of each kernel for N queries, N keys, and a mask that is computed and not loaded."""
     runs = {"mask": mask, "dropout": dropout, "dropout backward": dropout}
     kernels = FORWARD | (BACKWARD if backward else {})
     return {name: kernel for name, kernel in kernels.items() if runs.get(name, True)}

@@ -16,12 +16,12 @@ from flashlab.reference.masks import as_mask, count
 
 
 def tiles(N, B):
-    """The slices of at most B that cover range(N)."""
+    """Return the slices of at most B that cover range(N)."""
     return [slice(start, min(start + B, N)) for start in range(0, N, B)]
 
 
 def fa2_forward(Q, K, V, Br, Bc, *, mask=None, dropout=None, scale=None, memory=None):
-    """Attention with the queries outside: each tile of queries meets all keys before the next one starts.
+    """Compute attention with the queries outside: each tile of queries meets all keys before the next one starts.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
@@ -35,7 +35,7 @@ def fa2_forward(Q, K, V, Br, Bc, *, mask=None, dropout=None, scale=None, memory=
         O [Nq, dv] in the dtype of Q, and lse [Nq] in float32 or better. A row that sees no key has 0 and -inf.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or tile sizes that do not match, in one sentence.
+        TypeError, ValueError: dtypes, shapes or tile sizes that do not match.
         FastMemoryFull: the tiles do not fit into ``memory``.
 
     Source: FlashAttention-2, Algorithm 1.
@@ -65,7 +65,7 @@ def fa2_forward(Q, K, V, Br, Bc, *, mask=None, dropout=None, scale=None, memory=
 
 
 def fa1_forward(Q, K, V, Br, Bc, *, mask=None, scale=None, memory=None):
-    """Attention with the keys and values outside: each of their tiles meets all queries before the next one comes.
+    """Compute attention with the keys and values outside: each of their tiles meets all queries before the next one.
 
     The output goes back to slow memory after every meeting, normalised, and returns for the next one: (lse, 1, O) is
     the state of a finished tile. Algorithm 1 of the paper keeps m and l instead of lse; the released kernel, as here,

@@ -162,11 +162,11 @@ def tiled_traffic():
         for order in ("fa1", "fa2"):
             memory = Memory()
             getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask_if(case.causal), memory=memory)
-            foretold = getattr(tiling, f"{order}_traffic")(
+            predicted = getattr(tiling, f"{order}_traffic")(
                 case.Nq, case.Nk, case.d, 4, 4, dv=case.dv, mask=mask_if(case.causal)
             )
-            foretold, counted = ({key: n for key, n in bill.items() if n} for bill in (foretold, memory.bytes))
-            assert foretold == counted, f"{case.shows}: foretold {foretold}, counted {counted}"
+            predicted, counted = ({key: n for key, n in bill.items() if n} for bill in (predicted, memory.bytes))
+            assert predicted == counted, f"{case.shows}: predicted {predicted}, counted {counted}"
 
 
 def simulated_pipeline():

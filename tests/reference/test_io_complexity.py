@@ -11,16 +11,16 @@ rng = np.random.default_rng(9)
 
 
 @pytest.mark.parametrize("N, d, M", [(64, 8, 256), (100, 8, 300), (257, 16, 1000), (64, 16, 64 * 16 * 4)])
-def test_counted_elements_are_the_foretold_and_lse(N, d, M):
+def test_counted_elements_are_the_predicted_and_lse(N, d, M):
     Br, Bc = block_size.formula(M, d)
     Tc = -(-N // Bc)
-    assert io_complexity.fused(N, d, M) == io_complexity.foretold(N, d, M) + N * (2 * Tc - 1)
+    assert io_complexity.fused(N, d, M) == io_complexity.predicted(N, d, M) + N * (2 * Tc - 1)
     assert io_complexity.standard(N, d) == 4 * N * N + 4 * N * d
 
 
 def test_when_all_fits_each_tensor_moves_once():
     N, d = 128, 16
-    assert io_complexity.foretold(N, d, 4 * N * d) == 4 * N * d
+    assert io_complexity.predicted(N, d, 4 * N * d) == 4 * N * d
 
 
 def test_fit_finds_a_power_and_its_error():

@@ -110,7 +110,7 @@ rows, sizes = st.integers(1, 30), st.integers(1, 12)
 
 @settings(max_examples=40, deadline=None)
 @given(rows, st.integers(0, 30), sizes, sizes, st.sampled_from([None, causal(), window(4, 2)]), st.integers(0, 9))
-def test_tiles_of_any_size_give_the_same_gradients_and_the_foretold_bill(Nq, Nk, Br, Bc, mask, seed):
+def test_tiles_of_any_size_give_the_same_gradients_and_the_predicted_bill(Nq, Nk, Br, Bc, mask, seed):
     random, memory = np.random.default_rng(seed), Memory()
     Q, K, V, dO = (random.normal(size=shape) for shape in ((Nq, 4), (Nk, 4), (Nk, 3), (Nq, 3)))
     ours = tiled(Q, K, V, dO, Br, Bc, mask, memory)

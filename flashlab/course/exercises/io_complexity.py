@@ -20,7 +20,7 @@ doubling = Question(
 )
 
 elements = Exercise(
-    reference=io_complexity.foretold,
+    reference=io_complexity.predicted,
     cases=lambda: [
         Case("all keys in one tile", (64, 16, 4096)),
         Case("two tiles of keys", (64, 16, 2048)),

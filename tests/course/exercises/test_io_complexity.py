@@ -36,9 +36,9 @@ def test_a_right_solution_passes_however_it_is_written(solution):
 
 
 def test_answers_are_what_is_counted():
-    grown = [io_complexity.foretold(N, 64, 16384) for N in (8192, 16384)]
+    grown = [io_complexity.predicted(N, 64, 16384) for N in (8192, 16384)]
     assert find("io_complexity.doubling").answer == pytest.approx(grown[1] / grown[0], rel=0.01)
-    near = [io_complexity.foretold(2**16, d, 49152) / (4 * 2**32 + 4 * 2**16 * d) for d in (112, 128, 144)]
+    near = [io_complexity.predicted(2**16, d, 49152) / (4 * 2**32 + 4 * 2**16 * d) for d in (112, 128, 144)]
     assert near[0] < 0.9 < near[1] < 1.1 < near[2]
     layer = {"heads": 16, "fused": True}
     reach = [io_complexity.longest(nbytes, 64, **layer) for nbytes in (10**9, 2 * 10**9)]
