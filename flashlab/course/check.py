@@ -1,37 +1,57 @@
 """What a learner calls: ``check`` an attempt, ask for a ``hint``, see the ``solution``, ``show`` a function's source.
 
 A check never raises, whatever it is given: it prints what it found. An attempt is run on each case of its exercise,
-small ones first; the case's name is the property that a wrong answer breaks, and if the attempt answers as one of the
-known mistakes would, the check says which. ``python -m flashlab.course.check`` prints how far you are.
+small ones first, in a process of its own; the case's name is the property that a wrong answer breaks, and if the
+attempt answers as one of the known mistakes would, the check says which. What could not be judged (it did not come to
+an end, it was interrupted) is neither right nor wrong, and is not remembered.
+
+``python -m flashlab.course.check`` prints how far you are.
 """
 
 import argparse
-from textwrap import shorten
+import time
+from functools import partial
+from typing import NamedTuple
 
-from flashlab.course import judge, progress
-from flashlab.course.exercise import Question, edited
-from flashlab.course.registry import every, find
+from flashlab.course import judge, progress, worker
+from flashlab.course.exercise import Exercise, Question, edited
+from flashlab.course.judge import shortened
+from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.course.source import show
 
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
+PATIENCE = 8.0  # seconds of computing that an attempt may take for all cases, or more where the reference is slow
+LONGEST = 2000  # characters of a message
+SLOW = 2.0  # seconds after which a check says that it is at work
+
+
+class Verdict(NamedTuple):
+    """The mark of an attempt, ✓ ✗ or ○ (not judged), and what is said about it."""
+
+    mark: str
+    said: str
+
 
 def check(name: str, attempt: object) -> None:
     """Print whether ``attempt`` (a function, or the answer to a question) solves the exercise ``name``."""
-    exercise = find(name)
-    if attempt is ...:
-        print(f'○ {name}: not answered yet.   (hint("{name}") helps)')
-        return
     try:
-        if isinstance(exercise, Question):
-            solved, said = _answered(exercise, attempt)
+        exercise = find(name)
+        if attempt is ...:
+            verdict = Verdict("○", f': not answered yet.   (hint("{name}") helps)')
+        elif isinstance(exercise, Question):
+            verdict = _answered(exercise, attempt)
         else:
-            solved, said = _attempted(exercise, attempt)
-    except NotImplementedError:
-        print(f'○ {name}: not attempted yet.   (hint("{name}") helps)')
-        return
-    print(f"{'✓' if solved else '✗'} {name}{said}")
-    progress.note(name, solved, said.strip(": \n"))
+            verdict = _attempted(name, exercise, attempt)
+        print(shortened(f"{verdict.mark} {name}{verdict.said}", LONGEST))
+        if verdict.mark != "○":
+            progress.note(name, verdict.mark == "✓", shortened(verdict.said.strip(": \n"), LONGEST))
+    except KeyboardInterrupt:
+        print(f"○ {name}: interrupted, so not judged.")
+    except UnknownExercise as error:
+        print(f"○ {error}")
+    except Exception as error:
+        print(shortened(f"○ {name}: this could not be judged: {judge.says(error)}", LONGEST))
 
 
 def hint(name: str, layer: int = 1) -> None:
@@ -60,49 +80,143 @@ def overview() -> None:
     for name, exercise in exercises.items():
         entry = tried.get(name)
         mark, said = ("○", "") if entry is None else ("✓", "") if entry["solved"] else ("✗", entry["said"])
-        last = shorten(said.split("\n")[-1].removeprefix("It looks like this: "), 70, placeholder=" …")
+        last = shortened(said.split("\n")[-1].removeprefix("It looks like this: ").strip(), 70)
         print(f"{mark} {name:36} {'*' * exercise.level:4} {exercise.minutes:3} min   {last}".rstrip())
     solved = sum(tried.get(name, {}).get("solved", False) for name in exercises)
     print(f"{solved} of {len(exercises)} solved")
 
 
-def _attempted(exercise, attempt):
+# Attempts
+
+
+def _attempted(name, exercise, attempt):
     if not callable(attempt):
-        return False, f": expected a function, got a {type(attempt).__name__}."
-    try:
-        failure, looks_like = judge.verdict(exercise, attempt)
-    except TimeoutError:
-        return False, f": still running after {judge.PATIENCE:g} s, stopped. Does a loop never end?"
-    if failure is None:
-        return True, f": right in all {len(exercise.cases())} cases."
-    return False, f" fails for {failure}\n{f'It looks like this: {looks_like}' if looks_like else 'A hint may help.'}"
+        return Verdict("✗", f": expected a function, got {judge.described(attempt)}.")
+    with _Waiting(name, len(judge.cases(exercise))) as waiting:
+        due, patience = _expected(exercise)
+        tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
+        first = _first_failure(exercise, tried.values, due)
+        if first is None and tried.end and tried.end not in ("patience", "killed"):  # once more: was it the machine?
+            tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
+            first = _first_failure(exercise, tried.values, due)
+        if first is not None:
+            at, problem = first
+            mistake = worker.run(partial(judge.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
+            known = next(iter(mistake.values), None)
+            says = f"It looks like this: {known}" if known else "A hint may help."
+            says = f"{_printed(tried, at)}{says}"
+            return Verdict("✗", f" fails for {shortened(problem, LONGEST - len(says) - 100)}\n{says}")
+    if any(outcome.missing for outcome in tried.values):
+        return Verdict("○", f': not attempted yet.   (hint("{name}") helps)')
+    if tried.end == "patience":
+        return Verdict("○", f": still running after {tried.waited:.1f} s, so it was stopped and is not judged. "
+                            "Does a loop never end?")  # fmt: skip
+    if tried.end == "killed":
+        return Verdict("○", ": the machine stopped it, so it is not judged. Does it need too much memory?")
+    if tried.end:
+        case = judge.cases(exercise)[len(tried.values)]
+        return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end}.")
+    return Verdict("✓", f": right in all {len(tried.values)} cases.")
+
+
+def _first_failure(exercise, outcomes, due):
+    """(case, problem) of the first outcome that is wrong; None if there is none, or none was attempted."""
+    for at, outcome in enumerate(outcomes):
+        if not outcome.missing and (problem := judge.failure(exercise, at, outcome, due[at])):
+            return at, problem
+    return None
+
+
+_KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patience that an attempt deserves
+
+
+def _expected(exercise):
+    """What the reference answers to each case, and how long an attempt may compute. Found once."""
+    if exercise not in _KNOWN:
+        found = worker.run(partial(judge.expected, exercise), 60 * max(1, PATIENCE))
+        if found.end:
+            raise RuntimeError(f"the reference did not come to its end here ({found.end} {found.printed[-1]})".strip())
+        _KNOWN[exercise] = tuple(found.values), 10 * found.seconds
+    due, seconds = _KNOWN[exercise]
+    return due, max(PATIENCE, seconds)
+
+
+def _printed(tried, at):
+    """What an attempt printed in a case, shortened and indented."""
+    lines = tried.printed[at].strip().splitlines()
+    if not lines:
+        return ""
+    shown = [f"    {shortened(line, 100)}" for line in lines[:8]] + ["    …"] * (len(lines) > 8)
+    return "\n".join(["  it printed:", *shown]) + "\n"
+
+
+class _Waiting:
+    """Says that a check is at work, once it takes long, and takes that back when it is done."""
+
+    def __init__(self, name, cases):
+        self.name, self.cases, self.next, self.said = name, cases, time.monotonic() + SLOW, ""
+
+    def __enter__(self):
+        return self
+
+    def __call__(self, done=0):
+        if time.monotonic() > self.next:
+            line = f"… {self.name}: at work, {done} of {self.cases} cases"
+            print(f"\r{line:{len(self.said)}}", end="", flush=True)
+            self.said, self.next = line, time.monotonic() + 1
+
+    def __exit__(self, *_):
+        if self.said:
+            print("\r" + " " * len(self.said) + "\r", end="", flush=True)
+
+
+# Answers
 
 
 def _answered(question, answer):
     if _same(answer, question.answer, question.rel):
-        return True, f": {question.answer}. {question.because}"
+        return Verdict("✓", f": {question.answer}. {question.because}")
     for wrong, why in question.wrong:
         if _same(answer, wrong, question.rel):
-            return False, f": not {answer}. {why}"
-    return False, f": not {answer!r}. {_wanted(question, answer)}A hint may help."
+            return Verdict("✗", f": not {shortened(answer, 60)}. {why}")
+    return Verdict("✗", f": not {shortened(_repr(answer), 60)}. {_wanted(question, answer)}A hint may help.")
 
 
 def _wanted(question, answer):
     """The kind of answer that a question wants, where it got one of another kind."""
     if isinstance(question.answer, str):
         return f"Choose one of {', '.join(sorted({question.answer, *(wrong for wrong, _ in question.wrong)}))}. "
-    return "A number is wanted. " if isinstance(answer, str) else ""
+    return "" if _number(answer) is not None else "A number is wanted. "
 
 
 def _same(answer, expected, rel):
-    if isinstance(expected, (bool, str)) or isinstance(answer, (bool, str)):
-        return type(answer) is type(expected) and answer == expected
+    if isinstance(expected, str):
+        return isinstance(answer, str) and answer.strip().casefold() == expected.strip().casefold()
+    if isinstance(expected, bool):
+        return answer is expected
+    number = _number(answer)
+    return number is not None and bool(abs(number - expected) <= rel * abs(expected))
+
+
+def _number(answer):
+    """An answer as a number; None if it is none. An array of one number is one; True and "2" are not."""
+    if isinstance(answer, bool | str | bytes):
+        return None
     try:
-        return bool(abs(float(answer) - expected) <= rel * abs(expected))
-    except (TypeError, ValueError):
-        return False
+        return float(answer.item() if hasattr(answer, "item") else answer)
+    except OverflowError:
+        return float("inf")
+    except (Exception, SystemExit):  # whatever it raises, it is no number
+        return None
+
+
+def _repr(answer):
+    try:
+        return repr(answer)
+    except (Exception, SystemExit):
+        return judge.described(answer)
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser("python -m flashlab.course.check", description=overview.__doc__).parse_args()
+    argparse.ArgumentParser(prog="python -m flashlab.course.check", description=overview.__doc__).parse_args()
     overview()

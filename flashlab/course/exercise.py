@@ -1,6 +1,19 @@
-"""What an exercise is: a reference, cases small ones first, hints, and the mistakes that people make.
+"""What an exercise is: a reference, cases, laws, hints, and the mistakes that people make.
 
-An exercise lives in ``flashlab/course/exercises/LESSON.py`` under its own name and is asked for as "LESSON.NAME".
+An exercise is a name of ``flashlab/course/exercises/LESSON.py`` and is asked for as "LESSON.NAME". It is right if
+
+- its results are the reference's on every ``Case``, to the precision of the reference itself, and its inputs unchanged;
+- it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
+  a sentence if something is wrong that its results do not show, otherwise None: it held more than a tile at once, read
+  a row twice, visited a tile that no query sees. ``watch.Reads`` counts what an attempt in numpy takes of an array, and
+  ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
+
+``cases`` returns small cases first, as the first that fails is shown. A handful that can be followed by hand comes
+first; ``regimes.sweep`` generates the rest from the signature of a function that builds the arguments: scores far from
+zero, all negative, masked, with a maximum that rises late; one row, one key, lengths that no tile divides.
+
+Each case of an attempt runs on private copies, in a process of its own that may be ended (``worker``). There, memory
+that was never written and what a masked load without ``other`` leaves out read NaN.
 """
 
 import inspect
@@ -14,7 +27,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs on which a try is run, and the property that it breaks if its answer differs."""
+    """Inputs on which an attempt is run, and the property that it breaks if its answer differs."""
 
     property: str
     args: tuple
@@ -30,7 +43,7 @@ class Mistake:
     of: Callable | None = None  # the function to edit where it is not the reference itself
 
     def function(self, reference: Callable) -> Callable:
-        """The wrong function."""
+        """Return the wrong function."""
         return edited(self.of or reference, self.old, self.new)
 
 
@@ -46,13 +59,14 @@ class Exercise:
     minutes: int = 5
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
     exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
+    laws: tuple[Callable[..., str | None], ...] = ()  # law(attempt, *args): a sentence if the attempt breaks it
 
     def run(self, function: Callable) -> Callable:
-        """The function, or what launches it, as a function of a case's arguments."""
+        """Return the function, or what launches it, as a function of a case's arguments."""
         return function if self.launch is None else partial(self.launch, function)
 
     def truth(self) -> Callable:
-        """What gives the exact result for arguments in float64."""
+        """Return the function that gives the exact result for arguments in float64."""
         return self.exact or self.reference
 
 
@@ -70,7 +84,7 @@ class Question:
 
 
 def edited(function: Callable, old: str, new: str) -> Callable:
-    """A copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
+    """Return a copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
     plain = getattr(function, "fn", function)  # of a Triton kernel
     source = textwrap.dedent(inspect.getsource(plain))  # of a method
     if source.count(old) != 1:

@@ -1,175 +1,261 @@
-"""Holds a learner's try against the reference, whatever the try does: loop, raise, print, or return a list.
+"""Decide whether an attempt is right, from what it answers and what the reference answers, and name its mistake.
 
-A try is as right as the reference is exact: its error against the reference in float64 may be twice the reference's own
-in the dtype of the inputs, and a few roundings. NaN is never right where a number is due.
+What runs code that is not trusted (``outcomes``) yields plain data, so that it can run in a process of its own; what
+judges (``failure``) runs no such code. ``check`` puts the two together; ``first_failure`` does so in this process.
+
+An attempt is as right as the reference is exact: its error against the reference in float64 may be twice the
+reference's own in the dtype of the inputs, and a few roundings. NaN is never right where a number is due.
 """
 
-import contextlib
 import copy
-import ctypes
 import inspect
-import io
-import threading
-from collections.abc import Callable
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from flashlab.course.exercise import Exercise
 
-PATIENCE = 8.0  # seconds for all cases of one try
+OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
 
 
-class Problem(Exception):
-    """What is wrong with a try, in words."""
+class Leaf(NamedTuple):
+    """One result. ``kind``: "array" (of numpy or torch) or "number", or in words what else it is."""
+
+    kind: str
+    value: np.ndarray | None
 
 
-def verdict(exercise: Exercise, attempt: Callable) -> tuple[str | None, str | None]:
-    """The first failure of a try with the smallest input that shows it, and what the known mistake says it looks like.
+class Outcome(NamedTuple):
+    """What a function did with the arguments of a case: plain data."""
 
-    Both are None for a right try. Raises NotImplementedError for one that was not attempted, TimeoutError for one that
-    is not done in time; nothing else, whatever the try does.
-    """
-    failure = _in_time(first_failure, exercise, attempt)
-    if failure is None:
-        return None, None
-    try:
-        return failure, _in_time(_recognise, exercise, attempt)
-    except (NotImplementedError, TimeoutError):
-        return failure, None
+    leaves: tuple[Leaf, ...] = ()
+    fields: tuple[str, ...] = ()  # names of the results, if they have names
+    whole: str = ""  # what was returned, in words
+    error: str = ""  # what it raised
+    where: str = ""  # the learner's line that raised it
+    changed: bool = False  # its inputs
+    broke: str = ""  # a law, in a sentence
+    missing: bool = False  # not attempted
+
+
+class Expected(NamedTuple):
+    """What the reference answers to a case: in the dtype of the inputs, and in float64."""
+
+    rounded: Outcome
+    exact: tuple[np.ndarray, ...]
 
 
 def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
-    """What is wrong with a try on the first case that it gets wrong; None if it is right on all of them."""
-    for at, case in enumerate(_cases(exercise)):
-        try:
-            _hold(exercise, attempt, at)
-        except Problem as problem:
-            return f"{case.property}\n{problem}"
+    """Return what is wrong with an attempt on the first case that it gets wrong, None if it is right on all of them.
+
+    Runs the attempt in this process. Raises NotImplementedError for one that was not attempted.
+    """
+    with np.errstate(all="ignore"):
+        for at, outcome in enumerate(outcomes(exercise, attempt)):
+            if outcome.missing:
+                raise NotImplementedError
+            if problem := failure(exercise, at, outcome, known(exercise)[at]):
+                return problem
     return None
 
 
-def _hold(exercise, attempt, at):
-    """Run a try on private copies of a case's arguments and hold it against the reference."""
-    args = _cases(exercise)[at].args
-    inputs, given = _inputs(exercise.truth(), args), copy.deepcopy(args)
-    try:
-        result = exercise.run(attempt)(*given)
-    except NotImplementedError:
-        raise
-    except BaseException as error:
-        raise Problem(f"{inputs}\n  it raised {type(error).__name__}: {error}") from error
-    for before, after in zip(_leaves(args), _leaves(given), strict=True):
-        if isinstance(before, np.ndarray) and not np.array_equal(before, after, equal_nan=True):
-            raise Problem(f"{inputs}\n  it changed its inputs; make new arrays instead.")
-    plain, exact = _right(exercise, at)
-    number = len(_leaves(plain))
-    names = getattr(plain, "_fields", None) or ([""] if number == 1 else [f"result[{at}]" for at in range(number)])
-    yours = _leaves(result)
-    if len(yours) != number or result is None:
-        raise Problem(f"  expected {number} result{'s' if number > 1 else ''}, got {_describe(result)}")
-    for field, mine, rounded, true in zip(names, yours, _leaves(plain), _leaves(exact), strict=True):
-        _compare(inputs, field, _array(mine), np.asarray(rounded), np.asarray(true))
-
-
-def _compare(inputs, field, yours, rounded, true):
-    what = f"your {field}" if field else "your result"
-    if yours.shape != true.shape:
-        raise Problem(f"{inputs}\n  expected shape {true.shape}, {what} has {yours.shape}.")
-    if not np.issubdtype(yours.dtype, np.number) and yours.dtype != bool:
-        raise Problem(f"{inputs}\n  expected numbers, {what} is {yours.tolist()!r}.")
-    finite = np.isfinite(true)
-    eps = np.finfo(rounded.dtype).eps if np.issubdtype(rounded.dtype, np.floating) else 0
-    limit = 2 * _largest(rounded[finite] - true[finite]) + 8 * eps * _largest(true[finite])
-    right = np.abs(yours[finite] - true[finite]) <= limit  # NaN compares as wrong
-    if not (right.all() and np.array_equal(yours[~finite], true[~finite])):
-        raise Problem(f"{inputs}\n  expected {field or 'result'} = {_short(true)}\n  {what} = {_short(yours)}")
-
-
-# What does not depend on the try is run once.
+@cache
+def known(exercise: Exercise) -> tuple[Expected, ...]:
+    """Return what the reference answers to each case, computed once in this process."""
+    with np.errstate(all="ignore"):
+        return tuple(expected(exercise))
 
 
 @cache
-def _cases(exercise):
+def cases(exercise: Exercise) -> tuple:
+    """Return the cases of an exercise, built once."""
     return tuple(exercise.cases())
 
 
-@cache
-def _right(exercise, at):
-    """The reference's answers to a case, in the dtype of the inputs and in float64."""
-    args = _cases(exercise)[at].args
-    return exercise.run(exercise.reference)(*copy.deepcopy(args)), exercise.truth()(*_map(_widen, args))
+def expected(exercise: Exercise) -> Iterator[Expected]:
+    """Run the reference on each case."""
+    for case in cases(exercise):
+        rounded = _outcome(exercise, exercise.reference, case.args)
+        exact = exercise.truth()(*_map(_widen, case.args))
+        yield Expected(rounded, tuple(np.asarray(leaf) for leaf in _leaves(exact)))
 
 
-@cache
-def _mistaken(exercise, mistake, at):
-    """What a known mistake answers to a case, and whether that is right."""
-    wrong = mistake.function(exercise.reference)
-    return _outcome(exercise, wrong, at), _agrees(exercise, wrong, at)
+def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
+    """Run a function on private copies of each case's arguments."""
+    for case in cases(exercise):
+        outcome = _outcome(exercise, function, case.args)
+        yield outcome
+        if outcome.missing:
+            return
 
 
-def _recognise(exercise, attempt):
-    """What the known mistake says that goes wrong first where the try does, alike, and most often alike elsewhere."""
-    places = range(len(_cases(exercise)))
-    first = next(at for at in places if not _agrees(exercise, attempt, at))
-    tried = [_outcome(exercise, attempt, at) for at in places]
+def failure(exercise: Exercise, at: int, outcome: Outcome, due: Expected) -> str | None:
+    """Return what is wrong with an outcome of case ``at``: its property, its inputs, and a sentence. None if right."""
+    case = cases(exercise)[at]
+    problem = _problem(outcome, due)
+    if problem is None:
+        return None
+    return f"{case.property}\n{_inputs(exercise.truth(), case.args)}\n{problem}"
+
+
+def recognise(
+    exercise: Exercise, tried: Sequence[Outcome], first: int, due: Sequence[Expected]
+) -> Iterator[str | None]:
+    """Yield, once, what the known mistake says that goes wrong first where the attempt does, and answers alike.
+
+    tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
+    answer alike up to there, the one that answers most often alike afterwards is named.
+    """
     alike = {}
     for mistake in exercise.mistakes:
-        same = (_equal(_mistaken(exercise, mistake, at)[0], tried[at]) for at in places)
-        if all(islice(same, first + 1)) and not _mistaken(exercise, mistake, first)[1]:
-            alike.setdefault(sum(same), mistake.says)
-    return alike[max(alike)] if alike else None
+        wrong = mistake.function(exercise.reference)
+        theirs = _outcome(exercise, wrong, cases(exercise)[first].args)  # where most mistakes already differ
+        if not _alike(theirs, tried[first]) or _problem(theirs, due[first]) is None:
+            continue
+        same = 0
+        for at, mine in enumerate(tried):
+            if at == first or _alike(_outcome(exercise, wrong, cases(exercise)[at].args), mine):
+                same += 1
+            elif at < first:
+                break
+        else:
+            alike.setdefault(same, mistake.says)
+    yield alike[max(alike)] if alike else None
 
 
-def _agrees(exercise, attempt, at):
+# Running
+
+
+def _outcome(exercise, function, args):
+    given = copy.deepcopy(args)
     try:
-        _hold(exercise, attempt, at)
-    except Problem:
-        return False
-    return True
+        result = exercise.run(function)(*given)
+        leaves, fields, whole = tuple(map(_leaf, _leaves(result))), getattr(result, "_fields", ()), described(result)
+        broke = _broken(exercise, function, args)
+        return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke)
+    except NotImplementedError as error:
+        if not str(error):
+            return Outcome(missing=True)
+        return Outcome(error=says(error), where=_where(error))
+    except BaseException as error:  # SystemExit too: whatever an attempt raises is an answer
+        return Outcome(error=says(error), where=_where(error))
 
 
-def _equal(a, b):
+def _changed(args, given):
+    pairs = zip(_leaves(args), _leaves(given), strict=True)
+    return any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+def _broken(exercise, function, args):
+    for law in exercise.laws:
+        if sentence := law(function, *copy.deepcopy(args)):
+            return sentence
+    return ""
+
+
+def says(error: BaseException) -> str:
+    """Return an error in words, cut to a length. Some errors cannot say anything."""
+    while error.__cause__ is not None and type(error).__name__ in ("InterpreterError", "CompilationError"):
+        error = error.__cause__
+    try:
+        text = str(error)
+    except BaseException:
+        text = "(its message cannot be printed)"
+    return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__, 600)
+
+
+def _where(error):
+    """The last line of the learner's in a traceback, with its number; "" if there is none."""
+    found = ""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            file = frame.f_code.co_filename
+            if not file.startswith(OURS) or "<" in file[:1] and not file.startswith("<frozen"):
+                if line := linecache.getline(file, number).strip():
+                    found = f"line {number}: {shortened(line, 200)}"
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _leaf(value):
+    if isinstance(value, bool | int | float | complex | np.generic):
+        return Leaf("number", np.asarray(value))
+    if isinstance(value, np.ndarray):
+        return (
+            Leaf("array", np.array(value)) if value.dtype.kind in "biufc" else Leaf(f"an array of {value.dtype}", None)
+        )
+    if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
+        return Leaf("array", value.detach().cpu().double().numpy())
+    if isinstance(value, list):
+        return Leaf("a list", None)
+    return Leaf(f"a {type(value).__name__}" + (f", {shortened(value, 100)!r}" if isinstance(value, str) else ""), None)
+
+
+# Judging
+
+
+def _problem(outcome, due):
+    """What is wrong with an outcome, in a sentence or two lines; None if nothing is."""
+    if outcome.missing:
+        return "  it was not attempted."
+    if outcome.error:
+        return f"  it raised {outcome.error}" + (f"\n  in {outcome.where}" if outcome.where else "")
+    if outcome.changed:
+        return "  it changed its inputs; make new arrays instead."
+    names = due.rounded.fields or ([""] if len(due.exact) == 1 else [f"result[{at}]" for at in range(len(due.exact))])
+    if len(outcome.leaves) != len(due.exact) or outcome.whole == "None":
+        many = f"{len(due.exact)} result{'s' if len(due.exact) > 1 else ''}"
+        none = "None: does it return its result?" if outcome.whole == "None" else f"{outcome.whole}."
+        return f"  expected {many}, got {none}"
+    for name, yours, rounded, exact in zip(names, outcome.leaves, due.rounded.leaves, due.exact, strict=True):
+        if problem := _compared(name, yours, rounded, exact):
+            return problem
+    return f"  {outcome.broke}" if outcome.broke else None
+
+
+def _compared(name, yours, rounded, exact):
+    what = f"your {name}" if name else "your result"
+    if yours.value is None:
+        return f"  expected {'an array' if exact.ndim else 'a number'}, {what} is {yours.kind}."
+    if yours.value.shape != exact.shape:
+        return f"  expected shape {exact.shape}, {what} has {yours.value.shape}."
+    finite = np.isfinite(exact)
+    own = rounded.value[finite] - exact[finite]
+    floating = np.issubdtype(rounded.value.dtype, np.floating)
+    eps = np.finfo(rounded.value.dtype).eps if floating else 0
+    limit = 2 * _largest(own) + 8 * eps * _largest(exact[finite])
+    with np.errstate(all="ignore"):
+        right = np.abs(yours.value[finite] - exact[finite]) <= limit  # NaN compares as wrong
+    if right.all() and np.array_equal(yours.value[~finite], exact[~finite]):
+        return None
+    said = f"  expected {name or 'result'} = {_short(exact)}\n  {what} = {_short(yours.value)}"
+    if floating and yours.value.dtype.kind == "f" and yours.value.dtype.itemsize < rounded.value.dtype.itemsize:
+        said += f"\n  {what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}."
+    return said
+
+
+def _alike(a, b):
     """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
-    if isinstance(a, str) or isinstance(b, str):
-        return isinstance(a, str) and a == b
-    return len(a) == len(b) and all(
-        x.shape == y.shape and np.allclose(x, y, 1e-4, 1e-6 * min(1, _largest(y[np.isfinite(y)])), equal_nan=True)
-        for x, y in zip(a, b, strict=True)
-    )
+    if a.error or b.error or (a.changed, a.broke) != (b.changed, b.broke):
+        return bool(a.error) and a.error.split(": ", 1)[-1] == b.error.split(": ", 1)[-1]
+    if len(a.leaves) != len(b.leaves) or any(leaf.value is None for leaf in (*a.leaves, *b.leaves)):
+        return False
+    return all(_equal(x.value, y.value) for x, y in zip(a.leaves, b.leaves, strict=True))
 
 
-def _outcome(exercise, function, at):
-    """The arrays that a function answers to a case, or what it raises, in words without its own name."""
-    try:
-        result = exercise.run(function)(*copy.deepcopy(_cases(exercise)[at].args))
-        return [np.asarray(leaf, dtype=float) for leaf in _leaves(result)]
-    except BaseException as error:
-        return f"{type(error).__name__}: {str(error).split(': ', 1)[-1]}"
-
-
-def _in_time(function, *args):
-    """``function(*args)``, silently, in a thread that is stopped when patience ends."""
-    outcome: dict = {}
-
-    def run():
-        try:
-            with np.errstate(all="ignore"):
-                outcome["value"] = function(*args)
-        except BaseException as error:
-            outcome["error"] = error
-
-    thread = threading.Thread(target=run, daemon=True)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        thread.start()
-        thread.join(PATIENCE)
-    if thread.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-        raise TimeoutError
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["value"]
+def _equal(x, y):
+    if x.shape != y.shape:
+        return False
+    with np.errstate(all="ignore"):
+        return bool(np.allclose(x, y, 1e-4, 1e-6 * min(1, _largest(y[np.isfinite(y)])), equal_nan=True))
 
 
 def _map(function, tree):
@@ -179,31 +265,37 @@ def _map(function, tree):
     return function(tree)
 
 
-def _leaves(tree):
-    return [leaf for branch in tree for leaf in _leaves(branch)] if isinstance(tree, tuple) else [tree]
+def _leaves(tree, depth=8):
+    """The leaves of nested tuples; what is nested too deep for a result is a leaf."""
+    if not isinstance(tree, tuple) or depth == 0:
+        return [tree]
+    return [leaf for branch in tree for leaf in _leaves(branch, depth - 1)]
 
 
 def _widen(leaf):
     return leaf.astype(np.float64) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" else copy.deepcopy(leaf)
 
 
-def _array(value):
-    try:
-        return np.asarray(value)
-    except Exception:
-        raise Problem(f"  expected an array, got {_describe(value)}") from None
-
-
 def _largest(difference):
     return np.abs(difference).max(initial=0)
 
 
-def _describe(value):
-    if value is None:
-        return "None: does it return its result?"
+# Words
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text that can be printed, cut to a length."""
+    text = str(text).encode("utf-8", "replace").decode()  # a lone surrogate cannot be printed
+    return text if len(text) <= length else f"{text[: length - 2]} …"
+
+
+def described(value) -> str:
+    """Return what kind of thing a value is, with its article."""
     name = type(value).__name__
-    many = f" of {len(_leaves(value))}" if isinstance(value, tuple) else ""
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{many}."
+    if value is None:
+        return "None"
+    many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}{many}"
 
 
 def _inputs(reference, args):
@@ -215,5 +307,6 @@ def _short(value):
     if hasattr(value, "_fields"):
         return ", ".join(f"{name} = {_short(leaf)}" for name, leaf in zip(value._fields, value, strict=True))
     if isinstance(value, np.ndarray) or np.isscalar(value):
-        return np.array2string(np.asarray(value), precision=4, threshold=32, separator=", ").replace("\n", " ")
-    return f"{value}"
+        text = np.array2string(np.asarray(value), precision=4, threshold=32, edgeitems=2, separator=", ")
+        return shortened(text.replace("\n", ""), 200)
+    return shortened(value, 200)

@@ -1,5 +1,6 @@
 """The exercises of the course by name. "online_softmax.merge" is ``merge`` of ``exercises/online_softmax.py``."""
 
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -9,12 +10,21 @@ from flashlab.course.lessons import LESSONS
 HOME = "flashlab.course.exercises"
 
 
+class UnknownExercise(ValueError):
+    """Says that there is no exercise of that name, and which were perhaps meant."""
+
+
 def find(name: str) -> Exercise | Question:
-    """Return the exercise called "LESSON.NAME". Raises ValueError if there is none."""
+    """Return the exercise called "LESSON.NAME". Raises UnknownExercise, a ValueError, if there is none."""
+    if not isinstance(name, str):
+        raise UnknownExercise(
+            'the name of an exercise comes first: check("online_softmax.merge", merge); '
+            f"got an object of type {type(name).__name__}"
+        )
     lesson, _, exercise = name.partition(".")
     found = _of(lesson).get(exercise) if lesson in {it.name for it in LESSONS} else None
     if found is None:
-        raise ValueError(f'there is no exercise "{name}"; names look like "online_softmax.merge"')
+        raise UnknownExercise(f'there is no exercise "{name[:60]}"; {_near(lesson, exercise)}')
     return found
 
 
@@ -30,6 +40,12 @@ def every() -> dict[str, Exercise | Question]:
         else:
             found |= {f"{lesson.name}.{name}": exercise for name, exercise in exercises.items()}
     return found
+
+
+def _near(lesson, exercise):
+    lessons = get_close_matches(lesson, [it.name for it in LESSONS], 1)
+    exercises = get_close_matches(exercise, _of(lessons[0]), 1) if lessons else []
+    return f'did you mean "{lessons[0]}.{exercises[0]}"?' if exercises else 'names look like "online_softmax.merge"'
 
 
 def _of(lesson):

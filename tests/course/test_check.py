@@ -1,12 +1,23 @@
 """A check survives whatever it is given, and says what is wrong in words."""
 
+import ctypes
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from flashlab.course import judge, progress
+import flashlab.course.check
+from flashlab.course import progress, worker
 from flashlab.course.check import check, edited, hint, overview, solution
 from flashlab.course.registry import every, find
 from flashlab.reference import online_softmax
+from flashlab.reference.online_softmax import State, merge
 
 
 def said(capsys, attempt, name="online_softmax.merge"):
@@ -20,61 +31,222 @@ def stub(a, b):
 
 def mutating(a, b):
     a.l[:] = 0
-    return online_softmax.merge(a, b)
+    return merge(a, b)
 
 
 def printing(a, b):
     print("noise")
-    return online_softmax.merge(a, b)
+    return merge(a, b)
 
 
 def nan(a, b):
-    return online_softmax.State(*(np.full_like(part, np.nan) for part in a))
+    return State(*(np.full_like(part, np.nan) for part in a))
 
 
 def leaving(a, b):
     raise SystemExit("goodbye")
 
 
+def recursing(a, b):
+    return recursing(a, b)
+
+
+def patching(a, b):
+    np.abs = np.allclose = np.asarray = np.array = lambda *args, **kwargs: 0 * a.m
+    return a
+
+
+def speechless(a, b):
+    class Speechless(Exception):
+        def __str__(self):
+            raise ValueError
+
+    raise Speechless
+
+
+def nested(a, b):
+    tree = ()
+    for _ in range(100_000):
+        tree = (tree,)
+    return tree
+
+
+def leaking(a, b):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    if os.fork() == 0:
+        time.sleep(600)
+    raise ValueError("with a thread and a process left behind")
+
+
+def asking(a, b):
+    return input("which? ")
+
+
 BROKEN = {
-    "not a function": (3, "expected a function, got a int"),
+    "not a function": (3, "expected a function, got an int"),
     "returns nothing": (lambda a, b: None, "got None: does it return its result?"),
-    "returns a list": (lambda a, b: [a.m, a.l, a.O], "got a list"),
+    "returns a list": (lambda a, b: [a.m, a.l, a.O], "expected 3 results, got a list of 3."),
+    "returns lists": (lambda a, b: (a.m.tolist(), a.l, a.O), "your m is a list."),
+    "returns half precision": (lambda a, b: tuple(np.float16(x) for x in merge(a, b)), "is float16, which rounds more"),
+    "returns objects": (lambda a, b: tuple(x.astype(object) for x in merge(a, b)), "your m is an array of object"),
+    "returns words": (lambda a, b: ("m", "l", "O"), "your m is a str, 'm'."),
+    "returns a nest": (nested, "expected 3 results, got a tuple of 1."),
     "raises": (lambda a, b: a.m / {}, "it raised TypeError"),
+    "raises a book": (lambda a, b: exec("raise ValueError('x' * 10**7)"), "it raised ValueError: xxxx"),
+    "raises a lone surrogate": (lambda a, b: exec("raise ValueError('\\udc80')"), "it raised ValueError: ?"),
+    "raises without words": (speechless, "it raised Speechless: (its message cannot be printed)"),
     "leaves Python": (leaving, "it raised SystemExit: goodbye"),
+    "ends Python": (lambda a, b: os._exit(3), "it ended Python: exit status 3."),
+    "crashes Python": (lambda a, b: ctypes.string_at(0), "it ended Python: signal SIGSEGV."),
+    "interrupts itself": (lambda a, b: os.kill(os.getpid(), signal.SIGINT), "it ended Python: signal SIGINT."),
+    "recurses": (recursing, "it raised RecursionError"),
+    "allocates 20 GB": (lambda a, b: np.ones(20 * 2**27), "it raised MemoryError"),
+    "patches numpy": (patching, "fails for"),
+    "leaves threads and processes": (leaking, "with a thread and a process left behind"),
+    "asks": (asking, "it raised EOFError: nobody can answer input() during a check"),
     "changes its inputs": (mutating, "it changed its inputs"),
     "returns NaN": (nan, "your m = [nan]"),
-    "returns words": (lambda a, b: ("m", "l", "O"), "expected shape"),
-    "wrong shape": (lambda a, b: online_softmax.merge(a, b)._replace(O=a.O[:, :0]), "your O has (1, 0)"),
+    "reads what it never wrote": (lambda a, b: merge(a, b)._replace(m=np.empty_like(a.m)), "your m = [nan]"),
+    "wrong shape": (lambda a, b: merge(a, b)._replace(O=a.O[:, :0]), "your O has (1, 0)"),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_try_gets_a_sentence(what, capsys):
+def test_a_broken_attempt_gets_a_sentence_and_the_next_check_is_right(what, capsys):
     attempt, sentence = BROKEN[what]
-    assert sentence in said(capsys, attempt)
+    text = said(capsys, attempt)
+    assert text.startswith("✗ online_softmax.merge") and sentence in text and len(text) < 2100
+    assert said(capsys, merge).startswith("✓ online_softmax.merge")
+    assert threading.active_count() == 1 and children() == []
+
+
+def children():
+    """Processes that this one has started and that still are."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_a_view_of_an_input_is_as_good_as_a_copy(capsys):
+    both = "start_here.first"
+    assert said(capsys, lambda *args: find(both).reference(*args), both).startswith("✓")
 
 
 def test_a_stub_is_not_attempted(capsys):
     assert said(capsys, stub).startswith("○ online_softmax.merge: not attempted yet")
 
 
-def test_what_a_try_prints_is_swallowed(capsys):
+def test_what_a_right_attempt_prints_is_swallowed_and_what_a_wrong_one_prints_is_shown(capsys):
     assert said(capsys, printing) == "✓ online_softmax.merge: right in all 8 cases.\n"
 
+    def wrong(a, b):
+        print("m is", a.m)
+        os.write(1, b"written past Python\n" * 100_000)
+        return a
 
-def test_a_loop_that_never_ends_is_stopped(capsys, monkeypatch):
-    monkeypatch.setattr(judge, "PATIENCE", 0.3)
+    text = said(capsys, wrong)
+    assert "  it printed:\n    m is [0.]\n    written past Python\n" in text
+    assert "    …\n" in text and len(text) < 2100
+
+
+def test_an_error_shows_the_learners_own_line(capsys):
+    def wrong(a, b):
+        m = np.maximum(a.m, b.m)
+        return helper(m)
+
+    def helper(m):
+        return np.linalg.inv(m)  # raises inside numpy
+
+    number = inspect.getsourcelines(helper)[1] + 1
+    assert f"in line {number}: return np.linalg.inv(m)  # raises inside numpy" in said(capsys, wrong)
+
+
+@pytest.mark.parametrize(
+    "endless", ["while True: pass", "time.sleep(600)", "sum(range(10**12))", "list(map(id, iter(int, 1)))"]
+)
+def test_what_never_ends_is_stopped_and_not_judged(endless, capsys, monkeypatch):
+    monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
+    monkeypatch.setattr(worker, "ASLEEP", 0.5)
 
     def forever(a, b):
         while True:
-            pass
+            try:
+                exec(endless, {"time": time})
+            except BaseException:  # which no exception from outside ends
+                pass
 
-    assert "still running after" in said(capsys, forever)
+    text = said(capsys, forever)
+    assert text.strip().split("\r")[-1].startswith("○ online_softmax.merge: still running after")
+    assert children() == [] and "online_softmax.merge" not in progress.read()
+    assert said(capsys, merge).startswith("✓")
+
+
+def test_a_loop_without_an_end_after_a_wrong_answer_is_still_wrong(capsys, monkeypatch):
+    monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
+
+    def wrong(a, b, calls=[]):  # noqa: B006
+        calls.append(1)
+        while len(calls) > 3:
+            pass
+        return nan(a, b)
+
+    assert "✗ online_softmax.merge fails for two parts of equal maximum" in said(capsys, wrong)
+
+
+def test_an_interrupted_check_leaves_nothing_behind(capsys):
+    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    assert said(capsys, lambda a, b: time.sleep(600)) == "○ online_softmax.merge: interrupted, so not judged.\n"
+    assert children() == [] and threading.active_count() == 1
+    assert said(capsys, merge).startswith("✓")
+
+
+def test_checks_in_three_threads_leave_standard_output_as_it_was(capsys):
+    before = sys.stdout
+    threads = [threading.Thread(target=check, args=("online_softmax.merge", it)) for it in (merge, nan, printing)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    out = capsys.readouterr().out
+    assert sys.stdout is before and out.count("✓") == 2 and out.count("✗") == 1
+
+
+@pytest.mark.parametrize("name", [3, None, [1], merge, "", "online_softmax", "nonsense.merge", "x" * 10**6])
+def test_a_name_that_is_none_gets_a_sentence(name, capsys):
+    check(name, "online_softmax.merge")
+    out = capsys.readouterr().out
+    assert out.startswith("○ ") and len(out) < 200 and ("there is no exercise" in out or "comes first" in out)
+
+
+def test_a_name_with_a_slip_is_recognised(capsys):
+    check("online_softmx.merg", merge)
+    assert 'did you mean "online_softmax.merge"?' in capsys.readouterr().out
+
+
+class Hostile:
+    def __float__(self):
+        raise SystemExit
+
+    def __repr__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "answer", [10**400, "x" * 10**7, Hostile(), float("nan"), True, None, len, [2], np.ones(3), 2j]
+)
+def test_an_answer_of_any_kind_is_judged(answer, capsys):
+    text = said(capsys, answer, "online_softmax.keep")
+    assert text.startswith("✗ online_softmax.keep: not ") and len(text) < 2100
+    assert ("A number is wanted." in text) == (type(answer) not in (int, float))
+
+
+def test_answers_are_compared_without_regard_to_case_and_space(capsys):
+    assert said(capsys, " Stays\n", "memory_hierarchy.longer").startswith("✓")
+    assert said(capsys, np.float32(2), "online_softmax.keep").startswith("✓")
+    assert said(capsys, np.array([2]), "online_softmax.keep").startswith("✓")
 
 
 def test_the_smallest_failing_input_is_printed(capsys):
-    text = said(capsys, lambda a, b: online_softmax.State(np.maximum(a.m, b.m), a.l + b.l, a.O + b.O))
+    text = said(capsys, lambda a, b: State(np.maximum(a.m, b.m), a.l + b.l, a.O + b.O))
     assert "fails for a second part with the larger maximum" in text
     assert "a = m = [0.], l = [1.], O = [[2.]]" in text and "expected l = [2.3679]" in text and "your l = [3.]" in text
 
@@ -89,12 +261,12 @@ def test_a_question_says_why(capsys):
 
 def test_an_answer_of_another_kind_is_told_what_is_wanted(capsys):
     assert "A number is wanted." in said(capsys, "4", "start_here.twice")
-    assert "Choose one of falls, rises, stays." in said(capsys, "Stays", "memory_hierarchy.longer")
+    assert "Choose one of falls, rises, stays." in said(capsys, "grows", "memory_hierarchy.longer")
 
 
-def test_a_try_that_returns_no_number_is_told_so(capsys):
+def test_a_attempt_that_returns_no_number_is_told_so(capsys):
     assert "expected 1 result, got None: does it return its result?" in said(capsys, print, "start_here.first")
-    assert "your result is '2 bytes'" in said(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
+    assert "your result is a str, '2 bytes'" in said(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
 
 
 def test_tiny_numbers_are_told_apart(capsys):
@@ -129,7 +301,7 @@ def test_an_edit_must_hit_exactly_once():
     assert edited(online_softmax.merge, "alpha * a.l", "a.l") is not online_softmax.merge
 
 
-def test_progress_remembers_what_was_solved_and_how_the_last_try_failed(capsys):
+def test_progress_remembers_what_was_solved_and_how_the_last_attempt_failed(capsys):
     check("online_softmax.merge", stub)
     assert progress.read() == {}
     check("online_softmax.merge", nan)

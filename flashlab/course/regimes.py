@@ -1,0 +1,131 @@
+"""Cases that sweep the regimes in which attention goes wrong, generated from a signature.
+
+    def build(draw, Br, Bc, dv):
+        state = online_softmax.update(online_softmax.identity(Br, dv), draw.scores(Br, 3), draw.normal(3, dv))
+        return state, draw.scores(Br, Bc), draw.normal(Bc, dv)
+
+    cases=lambda: [*by_hand, *sweep(build)]
+
+``sweep`` reads the sizes that ``build`` takes from its signature and calls it once for each regime of scores and for
+each unusual combination of sizes. All draws are seeded: the same call builds the same cases.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.course.exercise import Case
+
+inf = np.inf
+
+# How long the dimensions are that ``build`` may ask for. No two are equal, and no tile divides a length.
+USUAL = {"B": 2, "H": 4, "Hk": 2, "N": 7, "Nq": 5, "Nk": 7, "Br": 2, "Bc": 3, "d": 4, "dv": 6}
+SIZES = {
+    "one row": {"Nq": 1, "Br": 1},
+    "one key": {"Nk": 1, "Bc": 1, "N": 1},
+    "lengths that the tiles divide, more keys than queries": {"N": 6, "Nq": 4, "Nk": 6},
+    "more queries than keys": {"Nq": 7, "Nk": 3},
+    "tiles taller than wide": {"Br": 4, "Bc": 2, "Nq": 6},
+    "a width that is no power of two": {"d": 5, "dv": 3},
+    "one head for all keys": {"Hk": 1},
+}
+
+
+class Regime(NamedTuple):
+    """How the scores of a case are distributed."""
+
+    property: str
+    keys: Callable[[int], np.ndarray] = np.zeros  # what is added to the scores of each of n keys [n]
+    noise: float = 1.0  # standard deviation around it
+    hidden: Callable[[int, int], np.ndarray] | None = None  # which of rows x keys scores are -inf, for a mask
+
+
+def _at(place, height):
+    def keys(n):
+        added = np.zeros(n)
+        if n:
+            added[place] = height
+        return added
+
+    return keys
+
+
+def _first_keys(rows, n):
+    return np.broadcast_to(np.arange(n) < n // 2, (rows, n))
+
+
+def _first_row(rows, n):
+    return np.broadcast_to(np.arange(rows)[:, None] == 0, (rows, n))
+
+
+REGIMES = (
+    Regime("ordinary scores"),
+    Regime("scores that are all negative", lambda n: np.full(n, -8.0)),
+    Regime("scores that are all positive", lambda n: np.full(n, 8.0)),
+    Regime("scores that are all equal", lambda n: np.full(n, 0.5), noise=0),
+    Regime("scores far above zero", lambda n: np.full(n, 1e4)),
+    Regime("scores far below zero", lambda n: np.full(n, -1e4)),
+    Regime("a last key with a much larger score", _at(-1, 100.0)),
+    Regime("a first key with a much larger score", _at(0, 100.0)),
+    Regime("a maximum that rises with every key", lambda n: np.linspace(-3, 30, n), noise=0.1),
+    Regime("first keys that are masked", hidden=_first_keys),
+    Regime("a row that sees no key", hidden=_first_row),
+    Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
+)
+FINITE = tuple(regime for regime in REGIMES if regime.hidden is None)  # for arguments Q and K, which hold no mask
+
+
+class Draw:
+    """Seeded random inputs in one regime."""
+
+    def __init__(self, regime: Regime, seed: int, dtype=np.float32):
+        self.regime, self.dtype = regime, dtype
+        self.rng = np.random.default_rng(seed)
+
+    def normal(self, *shape: int) -> np.ndarray:
+        """Draw an array that the regime does not concern, such as V or dO."""
+        return self.rng.normal(size=shape).astype(self.dtype)
+
+    def scores(self, rows: int, keys: int) -> np.ndarray:
+        """Draw scores [rows, keys] in the regime, -inf where it masks."""
+        S = self.regime.noise * self.rng.normal(size=(rows, keys)) + self.regime.keys(keys)  # [rows, keys]
+        if self.regime.hidden is not None:
+            S = np.where(self.regime.hidden(rows, keys), -inf, S)
+        return S.astype(self.dtype)
+
+    def queries_and_keys(self, Nq: int, Nk: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw Q [Nq, d] and K [Nk, d] whose scores Q Kᵀ / √d are in the regime."""
+        Q = self.rng.normal(size=(Nq, d))  # [Nq, d]
+        K = self.regime.noise * self.rng.normal(size=(Nk, d))  # [Nk, d]
+        Q[:, 0] = np.sqrt(d)
+        K[:, 0] = self.regime.keys(Nk)
+        return Q.astype(self.dtype), K.astype(self.dtype)
+
+
+def sweep(
+    build: Callable[..., tuple],
+    *,
+    regimes: Sequence[Regime] = REGIMES,
+    sizes: dict[str, dict[str, int]] = SIZES,
+    usual: dict[str, int] | None = None,
+    dtype=np.float32,
+) -> list[Case]:
+    """Build cases with ``build(draw, **sizes)``: one for each regime, then one for each unusual combination of sizes.
+
+    The parameters of ``build`` after ``draw`` are the sizes that it takes, by their names in ``USUAL``. ``usual``
+    replaces some of those, ``regimes`` and ``sizes`` choose what is swept. Combinations that would change nothing for
+    this signature are left out. Raises ValueError for a size that is not known.
+    """
+    known = USUAL | (usual or {})
+    wanted = list(inspect.signature(build).parameters)[1:]
+    if unknown := set(wanted) - known.keys():
+        raise ValueError(f"expected sizes of {', '.join(known)}, got {', '.join(sorted(unknown))}")
+    plain = {name: known[name] for name in wanted}
+    cases = [Case(regime.property, build(Draw(regime, seed, dtype), **plain)) for seed, regime in enumerate(regimes)]
+    for seed, (property, changes) in enumerate(sizes.items(), len(regimes)):
+        shape = plain | {name: size for name, size in changes.items() if name in plain}
+        if shape != plain:
+            cases.append(Case(property, build(Draw(REGIMES[0], seed, dtype), **shape)))
+    return cases

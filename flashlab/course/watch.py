@@ -1,0 +1,64 @@
+"""Count what a function in numpy takes of its arguments: for laws on tiles, passes and bytes.
+
+    reads = Reads()
+    inside(Q_i, reads.watch("K", K), V, Bc)
+    if reads.largest("K") > Bc * d: ...
+
+A watched array behaves like the array. Slices and transposes of it are watched too; what is computed from it is plain.
+"""
+
+import numpy as np
+
+
+class Reads:
+    """What was computed with watched arrays: ``log`` has (name, elements) for each operand of each operation."""
+
+    def __init__(self):
+        self.log: list[tuple[str, int]] = []
+
+    def watch(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return a copy of the array whose use is booked under a name."""
+        watched = array.copy().view(_Watched)
+        watched.name, watched.reads = name, self
+        return watched
+
+    def largest(self, name: str) -> int:
+        """Return how many elements of an array were used at once, at most."""
+        return max((size for used, size in self.log if used == name), default=0)
+
+    def total(self, name: str) -> int:
+        """Return how many elements of an array were used, counting each use."""
+        return sum(size for used, size in self.log if used == name)
+
+
+class _Watched(np.ndarray):
+    """An array that books its use."""
+
+    def __array_finalize__(self, base):
+        self.name, self.reads = getattr(base, "name", ""), getattr(base, "reads", None)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **kwargs):
+        if out:
+            kwargs["out"] = tuple(map(_plain, out))
+        return getattr(ufunc, method)(*map(_booked, inputs), **kwargs)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return function(*_booked_within(args), **{name: _booked(value) for name, value in kwargs.items()})
+
+    def item(self, *args):
+        return _booked(self).item(*args)
+
+
+def _plain(array):
+    return array.view(np.ndarray) if isinstance(array, _Watched) else array
+
+
+def _booked(operand):
+    if isinstance(operand, _Watched) and operand.reads is not None:
+        operand.reads.log.append((operand.name, operand.size))
+    return _plain(operand)
+
+
+def _booked_within(args):
+    """Also operands in a list, as np.concatenate takes them."""
+    return [type(it)(map(_booked, it)) if type(it) in (list, tuple) else _booked(it) for it in args]
