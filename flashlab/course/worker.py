@@ -10,6 +10,7 @@ Patience counts seconds of computing, not of waiting: on a busy machine the work
 
 import builtins
 import ctypes
+import faulthandler
 import gc
 import io
 import os
@@ -100,6 +101,7 @@ def _child(work, answers, prints):
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with the notebook
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        faulthandler.disable()  # whose report would go past the pipe
         gc.freeze()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, place in ((nothing, 0), (prints, 1), (prints, 2)):
