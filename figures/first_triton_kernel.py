@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from figures import style
 from figures.figure import Choose, Scrub, Slide, explorer
 from flashlab.kernels import first_triton_kernel
-from flashlab.kernels.bill import bill
+from flashlab.kernels.count import count as count_bytes
 
 ROWS = 4  # of the softmax's matrix
 WIDEST = 20  # columns on the picture, some of them behind the end
@@ -47,11 +47,11 @@ class Access(NamedTuple):
 @lru_cache(maxsize=128)
 def _accesses(kernel, N, block):
     if kernel == "add":
-        memory = bill(first_triton_kernel.add, torch.zeros(N), torch.zeros(N), block=block)
+        memory = count_bytes(first_triton_kernel.add, torch.zeros(N), torch.zeros(N), block=block)
     elif kernel == "softmax":
-        memory = bill(first_triton_kernel.softmax, torch.zeros(ROWS, N))
+        memory = count_bytes(first_triton_kernel.softmax, torch.zeros(ROWS, N))
     else:
-        memory = bill(first_triton_kernel.softmax_online, torch.zeros(ROWS, N), rows=2, block=block)
+        memory = count_bytes(first_triton_kernel.softmax_online, torch.zeros(ROWS, N), rows=2, block=block)
     accesses, program, loaded, stored = [], 0, 0, 0
     for event in memory.events:
         if event.kind == "kernel":

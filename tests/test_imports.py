@@ -24,7 +24,7 @@ BELOW = {  # the wings of flashlab that a wing, or the figures, may import
     "figures": {"course", "kernels", "reference", "machine"},
 }
 IMPORT_BY_NAME = {"import_module", "__import__", "spec_from_file_location", "SourceFileLoader", "exec_module"}
-MAY_IMPORT_BY_NAME = {"flashlab/course/registry.py", "flashlab/kernels/bill.py"}  # exercises; a function to bill
+MAY_IMPORT_BY_NAME = {"flashlab/course/registry.py", "flashlab/kernels/count.py"}  # exercises; a function to count
 COLOUR = {"color", "c", "facecolor", "edgecolor", "fc", "ec", "cmap"}
 
 

@@ -157,7 +157,11 @@ class _Attention(torch.autograd.Function):
             return (None,) * 5
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do
-        return *_gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel), None, None
+        tensors = do, dlse, q, k, v, o, lse
+        if torch._C._are_functorch_transforms_active():  # then tensors are wrapped, and an operator unwraps them
+            options = *ctx.problem.mask, ctx.problem.scale, ctx.kernel
+            return *torch.ops.flashlab.attention_backward(*tensors, *options), None, None
+        return *_gradients(*tensors, ctx.problem, ctx.kernel), None, None
 
     @staticmethod
     def vmap(info, in_dims, *inputs):

@@ -13,6 +13,7 @@ What the interpreter still cannot tell: speed, the lower precision of TF32 produ
 between programs.
 """
 
+import threading
 from contextlib import contextmanager
 from functools import wraps
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ class _Named(NamedTuple):
 
 # What is running, its tensors as ``_Named``, and for which language modules Triton has put its patches in place.
 _launched = SimpleNamespace(kernel="", tensors=[], patched=set())
+_one_at_a_time = threading.RLock()  # the interpreter patches modules during a launch, and threads share them
 _bills = []  # what ``count`` has open: (Memory, tensors named by the caller)
 
 
@@ -246,6 +248,10 @@ def _launch(call):
     """The launch, with its name and tensors known to the watchers, and an access gone astray as a plain IndexError."""
 
     def run(self, *args, **kwargs):
+        with _one_at_a_time:
+            return interpreted(self, *args, **kwargs)
+
+    def interpreted(self, *args, **kwargs):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         bases = {name: getattr(arg, "base", arg) for name, arg in named.items()}  # of descriptors and wrappers
         _launched.kernel, _launched.patched = self.fn.__name__, set()

@@ -9,7 +9,7 @@ from figures import first_triton_kernel as figure
 from figures import style
 from figures.canvas import Canvas
 from flashlab.kernels import first_triton_kernel
-from flashlab.kernels.bill import bill
+from flashlab.kernels.count import count
 
 KERNELS = ("add", "softmax", "online softmax")
 STATES = [figure.State(0, kernel, N, block) for kernel, N, block in product(KERNELS, (1, 5, 16), (1, 8))]
@@ -21,7 +21,7 @@ def canvas():
 
 
 def test_the_last_step_has_the_bill_of_the_kernel():
-    memory, state = bill(first_triton_kernel.add, torch.zeros(13), torch.zeros(13), block=4), figure.State()
+    memory, state = count(first_triton_kernel.add, torch.zeros(13), torch.zeros(13), block=4), figure.State()
     last = figure.trace(state)[-1]
     assert (last.loaded, last.stored) == (memory.loaded, memory.stored) == (104, 52)
     assert f"loaded {last.loaded} B" in figure.describe(replace(state, step=figure.count(state)))

@@ -78,8 +78,8 @@ def loop_and_kernels(causal):
     """Events of the recomputation lesson's loop and of the kernels on the figure's head, in tiles of 128."""
     backward = pytest.importorskip("flashlab.kernels.portable.backward")
     torch = pytest.importorskip("torch")
-    from flashlab.kernels.bill import bill
     from flashlab.kernels.configurations import Configuration
+    from flashlab.kernels.count import count
     from flashlab.kernels.masks import either
     from flashlab.kernels.problem import Problem
 
@@ -93,7 +93,7 @@ def loop_and_kernels(causal):
     launches = dict.fromkeys(names, Configuration(128, 128, 4, 1))
     problem = Problem.of(Q, K, V, either(causal, None), 32**-0.5)
     grown = [torch.empty_like(x) for x in (Q, K, V)]
-    return memory, bill(backward.run, grown, (dO, None), (Q, K, V, O, lse), problem, launches)
+    return memory, count(backward.run, grown, (dO, None), (Q, K, V, O, lse), problem, launches)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 
-def compiled(capability):
-    """What every kernel takes there, by compiling it in a process that does not interpret."""
-    command = [sys.executable, "-m", "tests.tools.compile_for", capability]
+def compiled(capability, *limit):
+    """Compile every kernel for a card, in a process that does not interpret, and return what each takes."""
+    command = [sys.executable, "-m", "tests.tools.compile_for", capability, *limit]
     run = subprocess.run(
         command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
     )
@@ -18,11 +18,20 @@ def compiled(capability):
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "9.0"])
 def test_every_launch_fits_and_no_register_spills(capability):
-    kernels = compiled(capability)
+    hold(capability, compiled(capability))
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_the_most_frequent_launch_fits_and_no_register_spills(capability):
+    hold(capability, compiled(capability, "1"))
+
+
+def hold(capability, kernels):
     names = {"forward", "row_constants", "key_value_gradients", "query_gradients"}
-    assert len(kernels) >= 8 and {k["kernel"] for k in kernels} == names
+    assert {k["kernel"] for k in kernels} == names
     for k in kernels:
         assert k["shared"] <= k["available"], f"does not fit: {k}"
         assert k["shared"] <= k["bound"], f"the bound is too low: {k}"

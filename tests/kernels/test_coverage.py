@@ -1,18 +1,26 @@
 """Every kind of input that ``flash_attention`` promises to take: values, gradients, and the sentences for the rest."""
 
 import math
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention
+from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks
 from tests.tools.bounds import assert_as_exact_as_plain
 
 compiled_only = pytest.mark.skipif(
     INTERPRETED, reason="the interpreter would take minutes, or more memory than is here"
 )
+
+
+def some(*values):
+    """Parameters that only ``make test-all`` runs."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 
@@ -38,10 +46,14 @@ def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float16):
     return [randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
 
 
-def dense(q, k, v, *, causal=False, scale=None):
-    """torch's attention, with the causal mask aligned at the lower right."""
+def dense(q, k, v, *, causal=False, scale=None, mask=None):
+    """torch's attention, with masks aligned at the lower right."""
     Nq, Nk = q.shape[2], k.shape[2]
     seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device).tril(Nk - Nq) if causal else None
+    if mask is not None:
+        left, right = (2**30 if end is None else end for end in mask)
+        distance = torch.arange(Nk, device=q.device) - torch.arange(Nk - Nq, Nk, device=q.device)[:, None]  # [Nq, Nk]
+        seen = (-left <= distance) & (distance <= right)
     others = SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION  # NaN for a scale of 0, on a GPU
     with sdpa_kernel([SDPBackend.MATH, *(others if scale != 0 else ())]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
@@ -64,28 +76,29 @@ def assert_same_bits(ours, others, kernel, dQ=1):
             assert torch.equal(x, y)
 
 
-def assert_equals_dense(tensors, **options):
+def assert_equals_dense(tensors, roundings=1, **options):
+    """Compare O and the gradients with torch's. A mask of ``flashlab.kernels.masks`` is written out for torch."""
     ours, plain = results(flash_attention, tensors, **options), results(dense, tensors, **options)
     exact = results(dense, [tensor.double() for tensor in tensors], **options)
     for three in zip(ours, plain, exact, strict=True):
-        assert_as_exact_as_plain(*three)
+        assert_as_exact_as_plain(*three, roundings)
 
 
 # shapes
 
 
-@pytest.mark.parametrize("d", [1, 3, 40, 96, 256])
+@pytest.mark.parametrize("d", [1, some(3), 40, some(96), some(256)])
 def test_any_head_dimension(d):
     assert_equals_dense(inputs(1, 1, 1, 70, 70, d), causal=True)
 
 
-@pytest.mark.parametrize("d, dv", [(16, 40), (40, 16), (1, 256), (256, 1)])
+@pytest.mark.parametrize("d, dv", [(16, 40), some(40, 16), some(1, 256), some(256, 1)])
 def test_values_of_their_own_width(d, dv):
     assert_equals_dense(inputs(1, 1, 1, 40, 70, d, dv))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("Nq, Nk", [(70, 133), (133, 70), (20, 133), (65, 64), (64, 65)])
+@pytest.mark.parametrize("dtype", [torch.float16, some(torch.bfloat16), torch.float32])
+@pytest.mark.parametrize("Nq, Nk", [(70, 133), (133, 70), some(20, 133), some(65, 64), some(64, 65)])
 def test_lengths_that_differ_align_at_the_lower_right(Nq, Nk, dtype):
     q, k, v = inputs(1, 1, 1, Nq, Nk, 32, dtype=dtype)
     blind = max(Nq - Nk, 0)  # queries that see no key: torch's gradient for them is not asked
@@ -94,6 +107,49 @@ def test_lengths_that_differ_align_at_the_lower_right(Nq, Nk, dtype):
     plain, exact = (dense(q[:, :, blind:].to(t), k.to(t), v.to(t), causal=True) for t in (dtype, torch.float64))
     assert_as_exact_as_plain(O[:, :, blind:], plain, exact)
     assert (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all()
+
+
+WINDOWS = [(1, 0), (0, 2), (30, 0), (7, 9), (64, 64), (200, 3), (math.inf, 5), (5, math.inf), (10**9, 10**9)]
+
+
+@pytest.mark.parametrize("Nq, Nk", [(70, 133), some(133, 133), some(20, 133), some(65, 64)])
+@pytest.mark.parametrize("left, right", WINDOWS)
+def test_windows_see_left_and_right_of_the_own_key(left, right, Nq, Nk):
+    q, k, v = inputs(1, 2, 1, Nq, Nk, 32)
+    blind = max(Nq - Nk - right, 0) if right != math.inf else 0  # torch's gradient for such rows is not asked
+    mask = masks.window(left, right)
+    assert_equals_dense([q[:, :, blind:], k, v], mask=mask)
+    O, lse = flash_attention(q, k, v, mask=mask, return_lse=True)
+    assert (
+        (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all() and lse[:, :, blind:].isfinite().all()
+    )
+
+
+def test_a_window_of_the_own_key_alone_copies_its_value():
+    q, k, v = inputs(1, 1, 1, 70, 133, 16)
+    assert torch.equal(flash_attention(q, k, v, mask=masks.window(0)), v[:, :, 63:])
+
+
+def test_masks_that_mean_the_same_give_the_same_bits():
+    tensors = inputs(1, 2, 2, 70, 70, 16)
+    for one, other in (
+        ({"causal": True}, masks.causal()),
+        ({"causal": True}, masks.window(math.inf)),
+        ({}, masks.full()),
+    ):
+        same = zip(results(flash_attention, tensors, **one), results(flash_attention, tensors, mask=other), strict=True)
+        assert all(torch.equal(x, y) for x, y in same)
+
+
+@pytest.mark.parametrize("unseen", ["K", "V"])
+def test_keys_that_no_query_sees_are_never_read(unseen):
+    """NaN where no tile of the window reaches, far from the few queries at the end."""
+    q, k, v = inputs(1, 1, 1, 10, 300, 16)
+    expected = results(flash_attention, [q, k, v], mask=masks.window(5))
+    k, v = k.clone(), v.clone()
+    {"K": k, "V": v}[unseen][:, :, :200] = math.nan
+    O, dQ, dK, dV = results(flash_attention, [q, k, v], mask=masks.window(5))
+    assert torch.equal(O, expected[0]) and torch.equal(dQ, expected[1])
 
 
 @pytest.mark.parametrize("Hk", [1, 2, 6])
@@ -138,7 +194,7 @@ def test_one_query_against_many_keys_sees_them_all():
     assert_equals_dense([q, k, v], causal=True)
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [0, 1, *map(some, range(2, 8))])
 def test_shapes_drawn_at_random(number):
     generator = torch.Generator().manual_seed(number)
 
@@ -231,7 +287,7 @@ def test_offsets_past_two_to_the_31(kernel):
 # rows that see nothing
 
 
-@pytest.mark.parametrize("Nq, Nk", [(100, 30), (40, 1), (130, 64)])
+@pytest.mark.parametrize("Nq, Nk", [(100, 30), some(40, 1), some(130, 64)])
 def test_rows_that_see_no_key_have_no_output_and_no_gradient(Nq, Nk, kernel):
     blind = Nq - Nk
     q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, Nq, Nk, 16))
@@ -247,9 +303,11 @@ def test_rows_that_see_no_key_have_no_output_and_no_gradient(Nq, Nk, kernel):
 
 @pytest.mark.parametrize("size", [1e4, 6e4])
 def test_scores_too_large_for_an_exponential(size):
-    """Scores this far apart leave one weight per row, so O is one row of V, and no gradient reaches Q and K."""
+    """A score S that is rounded moves its weight by |S| roundings, so that many are allowed, of O and gradients."""
     q, k, v = inputs(1, 1, 1, 70, 70, 16, dtype=torch.float32)
-    assert_equals_dense([q * size, k, v], causal=True)
+    largest = (q.double() * size @ k.double().mT / 4).abs().max().item()
+    assert largest > 100
+    assert_equals_dense([q * size, k, v], roundings=largest, causal=True)
 
 
 def test_maximum_that_grows_with_every_key():
@@ -366,6 +424,41 @@ def test_torch_compile_takes_it_whole_and_changes_no_bit(kernel):
     assert_same_bits(results(compiled, tensors), results(model, tensors), kernel)
 
 
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_torch_compile_takes_shapes_scales_and_masks_that_change(scale, kernel):
+    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+    def compiled(q, k, v, scale, mask):
+        return flash_attention(q, k, v, mask=mask, scale=scale)
+
+    for N, d, factor, mask in (
+        (40, 16, 1.0, masks.causal()),
+        (33, 24, 0.5, masks.causal()),
+        (33, 24, 2.0, masks.window(9)),
+    ):
+        q, k, v = inputs(1, 2, 1, N, N, d)
+        asked = None if scale is None else scale * factor
+        assert torch.equal(compiled(q, k, v, asked, mask), flash_attention(q, k, v, mask=mask, scale=asked))
+
+
+def test_torch_func_differentiates_and_says_what_it_cannot():
+    q, k, v = inputs(1, 1, 1, 9, 12, 16, dtype=torch.float32)
+    dQ = torch.func.grad(lambda q: (flash_attention(q, k, v, causal=True) ** 2).sum())(q)
+    q.requires_grad_()
+    assert torch.equal(dQ, torch.autograd.grad((flash_attention(q, k, v, causal=True) ** 2).sum(), q)[0])
+    with pytest.raises(NotImplementedError, match="no rule for torch.func.vmap"):
+        torch.func.vmap(lambda q: flash_attention(q, k, v))(q.detach()[None])
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda q: flash_attention(q, k, v), (q.detach(),), (q.detach(),))
+
+
+def test_threads_wait_for_each_other():
+    q, k, v = inputs(1, 1, 1, 40, 40, 16)
+    expected = flash_attention(q, k, v, causal=True)
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda _: flash_attention(q, k, v, causal=True), range(12)))
+    assert all(torch.equal(O, expected) for O in outputs)
+
+
 def test_the_operator_keeps_torchs_contract():
     q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, 9, 12, 16, dtype=torch.float32))
     torch.library.opcheck(torch.ops.flashlab.attention, (q, k, v, None, 0, 0.25, None))
@@ -386,6 +479,13 @@ def bad(change):
         (TypeError, "float64", lambda q, k, v: (q.double(), k.double(), v.double())),
         (TypeError, "int32", lambda q, k, v: (q.int(), k.int(), v.int())),
         (TypeError, "k must be a torch tensor, got list", lambda q, k, v: (q, k.tolist(), v)),
+        (TypeError, "q must be a torch tensor, got NoneType", lambda q, k, v: (None, k, v)),
+        (TypeError, "k must be a dense tensor, got torch.sparse_coo", lambda q, k, v: (q, k.to_sparse(), v)),
+        (
+            TypeError,
+            "v must be a dense tensor, got nested",
+            lambda q, k, v: (q, k, torch.nested.nested_tensor([v[0], v[1]])),
+        ),
         (ValueError, "k on meta", lambda q, k, v: (q, k.to("meta"), v)),
         (ValueError, "must have dimensions", lambda q, k, v: (q[0], k, v)),
         (ValueError, "4 query heads .* 3", lambda q, k, v: (q, randn(2, 3, 12, 16), randn(2, 3, 12, 16))),
@@ -402,8 +502,42 @@ def test_bad_input_gets_a_sentence(error, said, change):
         flash_attention(*bad(change))
 
 
-@pytest.mark.parametrize("scale", [math.nan, math.inf])
-def test_scale_that_is_no_number_gets_a_sentence(scale):
+@pytest.mark.parametrize(
+    "error, said, options",
+    [
+        (ValueError, "scale must be a finite number", {"scale": math.nan}),
+        (ValueError, "scale must be a finite number", {"scale": math.inf}),
+        (ValueError, "2^-126 to 2^126", {"scale": 1e-46}),
+        (ValueError, "2^-126 to 2^126", {"scale": -3e38}),
+        (TypeError, "scale must be a number", {"scale": "0.5"}),
+        (ValueError, "gets no gradient", {"scale": torch.tensor(0.5, requires_grad=True)}),
+        (TypeError, "causal must be True or False, got 'False'", {"causal": "False"}),
+        (TypeError, "causal must be True or False, got 1", {"causal": 1}),
+        (TypeError, "made by flashlab.kernels.masks", {"mask": torch.ones(3, 3, dtype=torch.bool)}),
+        (ValueError, "give one of the two", {"causal": True, "mask": masks.window(3)}),
+        (ValueError, 'kernel must be "portable"', {"kernel": "fast"}),
+    ],
+)
+def test_bad_options_get_a_sentence(error, said, options):
     q, k, v = inputs(1, 1, 1, 3, 3, 16)
-    with pytest.raises(ValueError, match="scale must be a finite number"):
-        flash_attention(q, k, v, scale=scale)
+    with pytest.raises(error, match=re.escape(said)):
+        flash_attention(q, k, v, **options)
+
+
+@pytest.mark.parametrize("ends", [(-1,), (3, -2), (1.5,), (True,), ("3",), (None,), (math.nan,)])
+def test_a_window_that_is_none_gets_a_sentence(ends):
+    with pytest.raises(ValueError, match="a window's ends are whole numbers from 0 on"):
+        masks.window(*ends)
+
+
+@pytest.mark.parametrize("scale", [2.0**-126, 1e-30, 2.0**126])
+def test_scales_at_the_ends_of_what_float32_holds(scale):
+    q, k, v = inputs(1, 1, 1, 70, 133, 16, dtype=torch.float32)
+    small = min(1, 1 / scale)  # products of order 1
+    O, lse = flash_attention(q * small, k, v, causal=True, scale=scale, return_lse=True)
+    assert O.isfinite().all() and lse.isfinite().all()
+    assert_as_exact_as_plain(
+        O,
+        *(dense((q * small).to(t), k.to(t), v.to(t), causal=True, scale=scale) for t in (torch.float32, torch.float64)),
+        4,
+    )

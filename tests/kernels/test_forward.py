@@ -12,7 +12,10 @@ def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float32):
     return [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("dim, Hk", [(0, 3), (1, 6), (1, 3)])
+@pytest.mark.parametrize(
+    "dim, Hk",
+    [pytest.param(0, 3, marks=pytest.mark.exhaustive), pytest.param(1, 6, marks=pytest.mark.exhaustive), (1, 3)],
+)
 def test_parts_equal_the_whole(dim, Hk, monkeypatch):
     tensors = [x.requires_grad_() for x in inputs(7, 6, Hk, 9, 12, 16)]
 

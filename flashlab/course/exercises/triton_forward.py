@@ -12,7 +12,7 @@ from flashlab.course import data
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
-from flashlab.kernels.bill import bill
+from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer
 from flashlab.reference import masks, tiling
 from flashlab.reference.attention import attention
@@ -413,7 +413,7 @@ def measure(kernel, tile=64):
     head = [x.astype(np.float16) for x in data.captured("alice").head()]
     N, d = head[0].shape
     for causal in (False, True):
-        memory = bill(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)
+        memory = count(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)
         due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16).total()
         due += N * d * 2  # O is stored in float32
         print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {due:,} B")

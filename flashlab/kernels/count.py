@@ -1,4 +1,4 @@
-"""The bill of a kernel on any machine: what a call loads and stores, counted in the interpreter."""
+"""Count what a call of kernels loads and stores, on any machine: in the interpreter."""
 
 import os
 import pickle
@@ -12,20 +12,21 @@ from flashlab.kernels import interpreter
 from flashlab.machine.memory import Memory
 
 
-def bill(function, *args, **kwargs) -> Memory:
-    """The bytes and events of ``function(*args, **kwargs)``, a function of flashlab that launches kernels.
+def count(function, *args, **kwargs) -> Memory:
+    """Return the bytes and events of ``function(*args, **kwargs)``, a function of flashlab that launches kernels.
 
     Tensors are booked under the names of the kernels' parameters; see ``interpreter.count``. Where kernels are
     compiled for a GPU, which counts nothing, the call is repeated by an interpreter in a process of its own: the same
-    kernel, the same tiles, the same bill.
+    kernel, the same tiles, the same bytes.
 
-    Raises: RuntimeError if that process fails, with what it said.
+    Raises:
+        RuntimeError: that process failed; the message has the end of its output.
     """
     call = function.__module__, function.__qualname__, _on_cpu(args), _on_cpu(kwargs)
     if kernels.INTERPRETED:
         return _run(call)
     done = subprocess.run(
-        [sys.executable, "-m", "flashlab.kernels.bill"],
+        [sys.executable, "-m", "flashlab.kernels.count"],
         input=pickle.dumps(call),
         capture_output=True,
         env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -44,12 +45,15 @@ def _run(call):
 
 
 def _on_cpu(tree):
+    """Return nested containers with every tensor, and every name of a device, moved to the CPU."""
     if isinstance(tree, dict):
         return {name: _on_cpu(leaf) for name, leaf in tree.items()}
     if hasattr(tree, "_fields"):
         return type(tree)(*map(_on_cpu, tree))
     if isinstance(tree, (list, tuple)):
         return type(tree)(_on_cpu(leaf) for leaf in tree)
+    if isinstance(tree, torch.device):
+        return torch.device("cpu")
     return tree.cpu() if isinstance(tree, torch.Tensor) else tree
 
 

@@ -3,31 +3,31 @@ import torch
 
 from flashlab import kernels
 from flashlab.kernels import first_triton_kernel, interpreter
-from flashlab.kernels.bill import bill
+from flashlab.kernels.count import count
 
 
 def test_a_bill_is_what_the_interpreter_counts():
-    memory = bill(first_triton_kernel.add, torch.arange(13.0), torch.ones(13), block=4)
+    memory = count(first_triton_kernel.add, torch.arange(13.0), torch.ones(13), block=4)
     assert memory.bytes == {("load", "x"): 52, ("load", "y"): 52, ("store", "z"): 52}
     assert sum(event.kind == "kernel" for event in memory.events) == 4
 
 
 def test_another_process_draws_up_the_same_bill(monkeypatch):
     call = first_triton_kernel.softmax_online, torch.randn(3, 10)
-    here = bill(*call, rows=2, block=4)
+    here = count(*call, rows=2, block=4)
     monkeypatch.setattr(kernels, "INTERPRETED", False)
-    there = bill(*call, rows=2, block=4)
+    there = count(*call, rows=2, block=4)
     assert there.bytes == here.bytes and there.events == here.events
 
 
 def test_what_goes_wrong_there_is_said_here(monkeypatch):
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     with pytest.raises(RuntimeError, match="x and y must be vectors of one length"):
-        bill(first_triton_kernel.add, torch.ones(3), torch.ones(4))
+        count(first_triton_kernel.add, torch.ones(3), torch.ones(4))
 
 
 def test_nothing_is_counted_after_a_bill():
-    memory = bill(first_triton_kernel.add, torch.ones(3), torch.ones(3))
+    memory = count(first_triton_kernel.add, torch.ones(3), torch.ones(3))
     before = memory.moved
     first_triton_kernel.add(*torch.ones(2, 3, device=kernels.DEVICE))
     assert memory.moved == before and not interpreter._bills
