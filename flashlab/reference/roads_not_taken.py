@@ -35,7 +35,7 @@ def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
 def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
     """Chunks of scores, a state (m, l, O) kept of each, all merged at the end: the division comes last.
 
-    Every step is a kernel of its own, as in the framework it was written for: a chunk's scores
+    Every step is a kernel of its own, as an eager framework would run it: a chunk's scores
     and exponentials pass through slow memory, as the whole matrix did.
 
     Source: Rabe and Staats 2021, arXiv 2112.05682, who name Jang et al. 2019 for the lazy softmax.
