@@ -60,6 +60,7 @@ class Exercise:
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
     exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
     laws: tuple[Callable[..., str | None], ...] = ()  # law(attempt, *args): a sentence if the attempt breaks it
+    sways: bool = False  # roundings of the inputs may show: scores are computed from Q and K, or in base 2
 
     def run(self, function: Callable) -> Callable:
         """Return the function, or what launches it, as a function of a case's arguments."""

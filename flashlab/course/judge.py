@@ -4,7 +4,9 @@ What runs code that is not trusted (``outcomes``) yields plain data, so that it 
 judges (``failure``) runs no such code. ``check`` puts the two together; ``first_failure`` does so in this process.
 
 An attempt is as right as the reference is exact: its error against the reference in float64 may be twice the
-reference's own in the dtype of the inputs, and a few roundings. NaN is never right where a number is due.
+reference's own in the dtype of the inputs, and a few roundings. Where an exercise says so (``sways``), also what a few
+roundings of the inputs change: products that are added in another order give other scores, and far from zero much
+changes with them. NaN is never right where a number is due.
 """
 
 import copy
@@ -22,6 +24,7 @@ import numpy as np
 from flashlab.course.exercise import Exercise
 
 OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
+NUDGES = 3  # times that the inputs are rounded at random
 
 
 class Leaf(NamedTuple):
@@ -45,10 +48,12 @@ class Outcome(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the reference answers to a case: in the dtype of the inputs, and in float64."""
+    """What the reference answers to a case: in the dtype of the inputs, in float64, and by how much roundings of the
+    inputs change that."""
 
     rounded: Outcome
     exact: tuple[np.ndarray, ...]
+    sways: tuple[float, ...]
 
 
 def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
@@ -82,8 +87,34 @@ def expected(exercise: Exercise) -> Iterator[Expected]:
     """Run the reference on each case."""
     for case in cases(exercise):
         rounded = _outcome(exercise, exercise.reference, case.args)
-        exact = exercise.truth()(*_map(_widen, case.args))
-        yield Expected(rounded, tuple(np.asarray(leaf) for leaf in _leaves(exact)))
+        wide = _map(_widen, case.args)
+        exact = _arrays(exercise.truth()(*wide))
+        seeds = range(NUDGES if exercise.sways else 0)
+        nudged = [_arrays(exercise.truth()(*_nudged(case.args, wide, seed))) for seed in seeds]
+        yield Expected(rounded, exact, tuple(map(_swayed, exact, *nudged)))
+
+
+def _nudged(args, wide, seed):
+    """Arguments in float64, each number of an array a rounding away from what it is, in float32 or better."""
+    rng, given = np.random.default_rng(seed), iter(_leaves(args))
+
+    def nudge(leaf):
+        dtype = getattr(next(given), "dtype", np.dtype(int))
+        if not isinstance(leaf, np.ndarray) or dtype.kind != "f":
+            return leaf
+        eps = min(np.finfo(dtype).eps, np.finfo(np.float32).eps)
+        return leaf * (1 + rng.choice((-eps, eps), leaf.shape))
+
+    return _map(nudge, wide)
+
+
+def _swayed(exact, *others):
+    """The largest difference of results from the exact one, where both are finite."""
+    return max((_largest((other - exact)[np.isfinite(exact) & np.isfinite(other)]) for other in others), default=0.0)
+
+
+def _arrays(result):
+    return tuple(np.asarray(leaf) for leaf in _leaves(result))
 
 
 def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
@@ -215,13 +246,13 @@ def _problem(outcome, due):
         many = f"{len(due.exact)} result{'s' if len(due.exact) > 1 else ''}"
         none = "None: does it return its result?" if outcome.whole == "None" else f"{outcome.whole}."
         return f"  expected {many}, got {none}"
-    for name, yours, rounded, exact in zip(names, outcome.leaves, due.rounded.leaves, due.exact, strict=True):
-        if problem := _compared(name, yours, rounded, exact):
+    for name, yours, rounded, exact, sways in zip(names, outcome.leaves, due.rounded.leaves, *due[1:], strict=True):
+        if problem := _compared(name, yours, rounded, exact, sways):
             return problem
     return f"  {outcome.broke}" if outcome.broke else None
 
 
-def _compared(name, yours, rounded, exact):
+def _compared(name, yours, rounded, exact, sways):
     what = f"your {name}" if name else "your result"
     if yours.value is None:
         return f"  expected {'an array' if exact.ndim else 'a number'}, {what} is {yours.kind}."
@@ -231,7 +262,7 @@ def _compared(name, yours, rounded, exact):
     own = rounded.value[finite] - exact[finite]
     floating = np.issubdtype(rounded.value.dtype, np.floating)
     eps = np.finfo(rounded.value.dtype).eps if floating else 0
-    limit = 2 * _largest(own) + 8 * eps * _largest(exact[finite])
+    limit = 2 * _largest(own) + 8 * eps * _largest(exact[finite]) + 4 * sways
     with np.errstate(all="ignore"):
         right = np.abs(yours.value[finite] - exact[finite]) <= limit  # NaN compares as wrong
     if right.all() and np.array_equal(yours.value[~finite], exact[~finite]):

@@ -135,7 +135,10 @@ def test_a_stub_is_not_attempted(capsys):
 
 
 def test_what_a_right_attempt_prints_is_swallowed_and_what_a_wrong_one_prints_is_shown(capsys):
-    assert said(capsys, printing) == "✓ online_softmax.merge: right in all 8 cases.\n"
+    assert (
+        said(capsys, printing)
+        == f"✓ online_softmax.merge: right in all {len(find('online_softmax.merge').cases())} cases.\n"
+    )
 
     def wrong(a, b):
         print("m is", a.m)

@@ -3,6 +3,8 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.course.laws import no_nan_replaced, nothing_added
+from flashlab.course.regimes import sweep
 from flashlab.reference import online_softmax
 
 inf = np.inf
@@ -20,7 +22,6 @@ def _state(m, l, O):
 
 
 def _update_cases():
-    rng = np.random.default_rng(4)
     seen = _state([0.0], [1.0], [[2.0]])
     column = np.array([[3.0]], np.float32)
     cases = [
@@ -34,9 +35,17 @@ def _update_cases():
         ("a first key after a masked block", _state([-inf], [0.0], [[0.0]]), [[-5.0]], column),
     ]
     small = [Case(name, (state, np.array(S, np.float32), np.array(V, np.float32))) for name, state, S, V in cases]
-    m, l, O = rng.normal(size=3), rng.uniform(1, 4, size=3), rng.normal(size=(3, 2))
-    S, V = 3 * rng.normal(size=(3, 4)), rng.normal(size=(4, 2))
-    return [*small, Case("three rows, four keys, two values", (_state(m, l, O), np.float32(S), np.float32(V)))]
+    return [*small, *sweep(_update_args)]
+
+
+def _taken_in(draw, S, V):
+    """The state of rows with the scores S [Br, Bc] and the values V [Bc, dv]."""
+    return online_softmax.update(online_softmax.identity(len(S), V.shape[1], draw.dtype), S, V)
+
+
+def _update_args(draw, Br, Bc, dv):
+    S, V = draw.scores(Br, 3 + Bc), draw.normal(3 + Bc, dv)  # three keys have come before
+    return _taken_in(draw, S[:, :3], V[:3]), S[:, 3:], V[3:]
 
 
 def _merge_cases():
@@ -49,18 +58,18 @@ def _merge_cases():
         ("a part that has met no key", low, none),
         ("two parts that have met no key", none, none),
         ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
-        ("three rows", *(_random_state(seed) for seed in (1, 2))),
     ]
-    return [Case(name, (a, b)) for name, a, b in cases]
+    small = [Case(name, (a, b)) for name, a, b in cases]
+    return [*small, *sweep(_merge_args)]
 
 
 def _sums_cases():
     return [Case(case.property, tuple(part for state in case.args for part in state[:2])) for case in _merge_cases()]
 
 
-def _random_state(seed):
-    rng = np.random.default_rng(seed)
-    return _state(rng.normal(size=3), rng.uniform(1, 4, size=3), rng.normal(size=(3, 2)))
+def _merge_args(draw, Br, Bc, dv):
+    S, V = draw.scores(Br, 4 + Bc), draw.normal(4 + Bc, dv)
+    return _taken_in(draw, S[:, :4], V[:4]), _taken_in(draw, S[:, 4:], V[4:])
 
 
 def _finish_cases():
@@ -68,8 +77,19 @@ def _finish_cases():
         Case("one row", (_state([1.0], [2.0], [[4.0]]),)),
         Case("a large maximum", (_state([1000.0], [2.0], [[4.0]]),)),
         Case("a row that has met no key", (online_softmax.identity(1, 1),)),
-        Case("three rows of two values", (_random_state(3),)),
+        *sweep(_finish_args),
     ]
+
+
+def _finish_args(draw, Br, Bc, dv):
+    return (_taken_in(draw, draw.scores(Br, Bc), draw.normal(Bc, dv)),)
+
+
+def _mean_of_ones(finish, state):
+    """The mean of values that are all 1, less 1; 0 where no key was met."""
+    wide = [np.float64(part) for part in state]
+    O, _ = finish(online_softmax.State(*wide[:2], wide[1][:, None]))
+    return np.where(state.l == 0, 0, np.asarray(O)[:, 0] - 1)
 
 
 keep = Question(
@@ -91,6 +111,7 @@ keep = Question(
 sums = Exercise(
     reference=merge_sums,
     cases=_sums_cases,
+    laws=(no_nan_replaced,),
     level=2,
     minutes=10,
     hints=(
@@ -139,6 +160,7 @@ sums = Exercise(
 update = Exercise(
     reference=online_softmax.update,
     cases=_update_cases,
+    laws=(no_nan_replaced,),
     level=2,
     minutes=10,
     hints=(
@@ -201,6 +223,7 @@ update = Exercise(
 merge = Exercise(
     reference=online_softmax.merge,
     cases=_merge_cases,
+    laws=(no_nan_replaced,),
     level=1,
     minutes=5,
     hints=(
@@ -260,6 +283,7 @@ merge = Exercise(
 finish = Exercise(
     reference=online_softmax.finish,
     cases=_finish_cases,
+    laws=(no_nan_replaced, nothing_added(_mean_of_ones)),
     level=1,
     minutes=5,
     hints=(

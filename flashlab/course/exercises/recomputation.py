@@ -3,7 +3,9 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.reference import recomputation
+from flashlab.course.laws import no_nan_replaced
+from flashlab.course.regimes import FINITE, REGIMES, sweep
+from flashlab.reference import recomputation, safe_softmax
 
 inf = np.inf
 
@@ -12,27 +14,32 @@ def _array(values):
     return np.array(values, np.float32)
 
 
+def _delta_args(draw, Br, dv):
+    return draw.normal(Br, dv), draw.normal(Br, dv)
+
+
+def _rebuild_args(draw, Br, Bc):
+    S = draw.scores(Br, 4 + Bc)  # the row has four more keys, before this tile
+    return S[:, 4:], safe_softmax.lse(S)
+
+
 def _delta_cases():
-    rng = np.random.default_rng(8)
-    dO, O = rng.normal(size=(2, 4, 3)).astype(np.float32)
     return [
         Case("one row of two", (_array([[1, 2]]), _array([[3, 4]]))),
         Case("two rows, kept apart", (_array([[1, 0], [0, 2]]), _array([[5, 6], [7, 8]]))),
         Case("a row that sees no key", (_array([[1, 2]]), _array([[0, 0]]))),
-        Case("four rows of three", (dO, O)),
+        *sweep(_delta_args, regimes=REGIMES[:1]),
     ]
 
 
 def _rebuild_cases():
-    rng = np.random.default_rng(9)
-    S = 2 * rng.normal(size=(3, 5)).astype(np.float32)
     return [
         Case("a row of one key", (_array([[2]]), _array([2]))),
         Case("two of a row's four equal keys", (_array([[0, 0]]), np.log(_array([4])))),
         Case("scores too large to be exponentiated", (_array([[1000, 999]]), _array([1001]))),
         Case("a masked key", (_array([[0, -inf]]), _array([1]))),
         Case("a row that sees no key", (_array([[-inf, -inf]]), _array([-inf]))),
-        Case("three rows, five keys", (S, np.log(np.exp(S).sum(-1)) + 1)),
+        *sweep(_rebuild_args),
     ]
 
 
@@ -53,8 +60,16 @@ def _gradients_cases():
         Case("the scale", (*one, 0.25)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
-        Case("four queries, three keys, d = 5, dv = 2", tile(4, 3, 5, 2)),
+        *sweep(_gradients_args, regimes=FINITE),
     ]
+
+
+def _gradients_args(draw, Br, Bc, d, dv):
+    """A tile of attention over four more keys."""
+    (Q, K), V, dO = draw.queries_and_keys(Br, 4 + Bc, d), draw.normal(4 + Bc, dv), draw.normal(Br, dv)
+    scale = np.float32(d**-0.5)
+    P = safe_softmax.safe(scale * (Q @ K.T))  # [Br, 4 + Bc]
+    return Q, K[4:], V[4:], dO, P[:, 4:], recomputation.delta(dO, P @ V), scale
 
 
 kept = Question(
@@ -102,6 +117,7 @@ delta = Exercise(
 rebuild = Exercise(
     reference=recomputation.rebuild,
     cases=_rebuild_cases,
+    laws=(no_nan_replaced,),
     level=1,
     minutes=5,
     hints=(

@@ -3,6 +3,8 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.course.laws import no_nan_replaced, nothing_added
+from flashlab.course.regimes import FINITE, sweep
 from flashlab.reference import safe_softmax
 
 inf = np.inf
@@ -18,8 +20,27 @@ def one_row(x):
     return e / e.sum()
 
 
+def _row_args(draw, N):
+    return (draw.scores(1, N)[0],)
+
+
+def _rows_args(draw, Br, N):
+    return (draw.scores(Br, N),)
+
+
+def _beyond_one(softmax, x):
+    """The sum of each row's weights, less 1; 0 for a row that is all -inf."""
+    weights = np.asarray(softmax(np.float64(x)))
+    return np.where(np.max(x, -1) == -inf, 0, weights.sum(-1) - 1)
+
+
+def _of_one_score(lse, x):
+    """The log-sum-exp of rows of one score, 0."""
+    return lse(np.zeros((len(x), 1)))
+
+
 def _row_cases():
-    return _cases(
+    small = _cases(
         ("one score", [3.0]),
         ("two scores", [0.0, 1.0]),
         ("scores too large to be exponentiated", [100.0, 99.0]),
@@ -28,12 +49,12 @@ def _row_cases():
         ("scores that lie far apart", [300.0, 0.0, 200.0]),
         ("scores of both signs that lie far apart", [0.0, 1000.0, -1000.0]),
         ("equal scores", [7.0, 7.0, 7.0, 7.0]),
-        ("five scores", np.random.default_rng(3).normal(size=5) * 4),
     )
+    return [*small, *sweep(_row_args, regimes=FINITE)]
 
 
 def _lse_cases():
-    return _cases(
+    small = _cases(
         ("one row of one score", [[3.0]]),
         ("one row of two scores", [[0.0, 1.0]]),
         ("scores too large to be exponentiated", [[1000.0, 1000.0]]),
@@ -41,12 +62,12 @@ def _lse_cases():
         ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
         ("a masked score", [[0.0, -inf]]),
         ("a row of nothing but masked scores", [[-inf, -inf]]),
-        ("three rows of four scores", np.random.default_rng(4).normal(size=(3, 4)) * 3),
     )
+    return [*small, *sweep(_rows_args)]
 
 
 def _rows_cases():
-    return _cases(
+    small = _cases(
         ("one row", [[0.0, 1.0]]),
         ("two rows, each its own softmax", [[0.0, 1.0], [1.0, 1.0]]),
         ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
@@ -54,13 +75,14 @@ def _rows_cases():
         ("a masked score", [[0.0, -inf, 1.0]]),
         ("a row of nothing but masked scores", [[-inf, -inf]]),
         ("a masked row beside others", [[1.0, 2.0], [-inf, -inf], [-300.0, -inf]]),
-        ("three rows of four scores", np.random.default_rng(5).normal(size=(3, 4)) * 3),
     )
+    return [*small, *sweep(_rows_args)]
 
 
 row = Exercise(
     reference=one_row,
     cases=_row_cases,
+    laws=(no_nan_replaced, nothing_added(_beyond_one)),
     level=1,
     minutes=4,
     hints=(
@@ -106,6 +128,7 @@ row = Exercise(
 lse = Exercise(
     reference=safe_softmax.lse,
     cases=_lse_cases,
+    laws=(no_nan_replaced, nothing_added(_of_one_score)),
     level=2,
     minutes=6,
     hints=(
@@ -150,6 +173,7 @@ lse = Exercise(
 rows = Exercise(
     reference=safe_softmax.safe,
     cases=_rows_cases,
+    laws=(no_nan_replaced, nothing_added(_beyond_one)),
     level=2,
     minutes=8,
     hints=(

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
+from flashlab.course.laws import at_most_at_once, no_nan_replaced
+from flashlab.course.regimes import FINITE, sweep
 from flashlab.reference import online_softmax, tiling
 
 inf = np.inf
@@ -42,6 +44,7 @@ def _masked_cases():
         ("more keys than queries: a tile further right", (0, 2), (2, 5), 2, 5),
         ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
         ("a narrow last tile", (3, 7), (6, 7), 7, 7),
+        *_every_tile(),
     ]
     return [
         Case(name, (*_draw(at, (r[1] - r[0], c[1] - c[0])), slice(*r), slice(*c), Nq, Nk))
@@ -49,9 +52,19 @@ def _masked_cases():
     ]
 
 
+def _every_tile():
+    """All tiles of some lengths and tile sizes, none of them square."""
+    for Nq, Nk, Br, Bc in ((5, 5, 2, 3), (4, 6, 2, 3), (6, 4, 3, 2), (7, 3, 2, 2), (1, 7, 1, 3), (3, 8, 4, 2)):
+        for row in range(0, Nq, Br):
+            for col in range(0, Nk, Bc):
+                name = f"Nq = {Nq}, Nk = {Nk}: the tile at row {row} and column {col}"
+                yield name, (row, min(row + Br, Nq)), (col, min(col + Bc, Nk)), Nq, Nk
+
+
 mask = Exercise(
     reference=masked,
     cases=_masked_cases,
+    laws=(no_nan_replaced,),
     level=2,
     minutes=8,
     hints=(
@@ -107,8 +120,6 @@ def keys_inside(Q_i, K, V, Bc):
 
 
 def _inside_cases():
-    hot = _draw(7, (2, 4), (6, 4), (6, 2), factor=8)
-    rising = np.ones((1, 1), np.float32), np.linspace(-3, 30, 6, dtype=np.float32)[:, None], *_draw(8, (6, 2))
     return [
         Case("one query, one key", (*_draw(1, (1, 2), (1, 2), (1, 3)), 1)),
         Case("all keys in one tile", (*_draw(2, (2, 4), (3, 4), (3, 2)), 3)),
@@ -116,14 +127,28 @@ def _inside_cases():
         Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
         Case("a tile larger than all keys", (*_draw(5, (2, 4), (3, 4), (3, 2)), 8)),
         Case("no key at all", (*_draw(6, (2, 4), (0, 4), (0, 2)), 2)),
-        Case("scores of some hundreds", (*hot, 4)),
-        Case("a maximum that rises with every tile", (*rising, 2)),
+        *sweep(_inside_args, regimes=FINITE),
     ]
+
+
+def _inside_args(draw, Br, Nk, d, dv, Bc):
+    Q_i, K = draw.queries_and_keys(Br, Nk, d)
+    return Q_i, K, draw.normal(Nk, dv), Bc
+
+
+_bc_at_a_time = at_most_at_once(
+    "K",
+    1,
+    lambda Q_i, K, V, Bc: Bc * K.shape[1],
+    "the numbers are right, but it took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time.",
+)
 
 
 inside = Exercise(
     reference=keys_inside,
     cases=_inside_cases,
+    laws=(no_nan_replaced, _bc_at_a_time),
+    sways=True,
     level=2,
     minutes=10,
     hints=(
@@ -203,15 +228,23 @@ def _meeting_cases():
         Case("the first meeting", first),
         Case("a second meeting", after(12, 2, 3)),
         Case("a second meeting in which some maxima rise", after(13, 5, 4, factor=2)),
-        Case("scores of some hundreds", after(14, 4, 4, factor=8)),
         Case("no key in this tile", after(15, 2, 0)),
         Case("no key in this tile, and none before", (*_draw(16, (2, 4), (0, 4), (0, 2)), *nothing)),
+        *sweep(_meeting_args, regimes=FINITE),
     ]
+
+
+def _meeting_args(draw, Br, Bc, d, dv):
+    Q_i, K = draw.queries_and_keys(Br, 3 + Bc, d)  # three keys have come before
+    V = draw.normal(3 + Bc, dv)
+    return Q_i, K[3:], V[3:], *keys_inside(Q_i, K[:3], V[:3], 3)
 
 
 meet = Exercise(
     reference=meeting,
     cases=_meeting_cases,
+    laws=(no_nan_replaced,),
+    sways=True,
     level=2,
     minutes=10,
     hints=(

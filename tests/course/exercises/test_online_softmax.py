@@ -98,7 +98,7 @@ def finish_row_by_row(state):
 
 def finish_in_torch(state):
     m, l, O = (torch.tensor(part) for part in state)
-    return (O / l[:, None]).nan_to_num(), m + l.log()
+    return torch.where(l[:, None] > 0, O / l[:, None], 0), m + l.log()
 
 
 RIGHT = {

@@ -1,0 +1,77 @@
+"""Laws that several exercises share: what an attempt must keep although its results do not show it."""
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from flashlab.course.watch import Reads
+
+HIDDEN = (
+    "the numbers are right, but a NaN came up on the way and was replaced: that hides true mistakes as well. "
+    "See to it that none comes up: guard −∞, and the division by 0."
+)
+
+ADDED = (
+    "a small number was added, to the denominator or under the logarithm: the result is no longer exact, and float32 "
+    "only hides it. Guard the one case in which the sum is 0."
+)
+
+
+def no_nan_replaced(attempt: Callable, *args) -> str | None:
+    """Law: no NaN arises that ``nan_to_num`` or ``isnan`` then takes away."""
+    seen = []
+
+    def watched(original):
+        def function(x, *rest, **kwargs):
+            torch = sys.modules.get("torch")
+            seen.append(bool(torch.isnan(x).any()) if torch and isinstance(x, torch.Tensor) else has_nan(x))
+            return original(x, *rest, **kwargs)
+
+        return function
+
+    isnan = np.isnan
+
+    def has_nan(x):
+        return bool(isnan(np.asarray(x, float)).any())
+
+    owners = [(np, "nan_to_num"), (np, "isnan")]
+    if torch := sys.modules.get("torch"):
+        owners += [(torch, "nan_to_num"), (torch.Tensor, "nan_to_num"), (torch.Tensor, "nan_to_num_")]
+    originals = [getattr(owner, name) for owner, name in owners]
+    try:
+        for (owner, name), original in zip(owners, originals, strict=True):
+            setattr(owner, name, watched(original))
+        attempt(*args)
+    finally:
+        for (owner, name), original in zip(owners, originals, strict=True):
+            setattr(owner, name, original)
+    return HIDDEN if any(seen) else None
+
+
+def nothing_added(excess: Callable) -> Callable[..., str | None]:
+    """Build a law: no small number is added where it makes a division or a logarithm safe.
+
+    ``excess(attempt, *args)`` runs the attempt in float64 and returns by how much results differ from a value that is
+    known exactly. In float32 a denominator of at least 1 hides a number such as 1e-9.
+    """
+
+    def law(attempt, *args):
+        found = np.asarray(excess(attempt, *args))
+        if found.dtype != np.float64:  # it narrows
+            return None
+        return ADDED if 1e-12 < np.abs(found).max(initial=0) < 1e-3 else None
+
+    return law
+
+
+def at_most_at_once(name: str, at: int, limit: Callable[..., int], says: str) -> Callable[..., str | None]:
+    """Build a law: no operation takes more than ``limit(*args)`` elements of the array that is argument ``at``."""
+
+    def law(attempt, *args):
+        reads = Reads()
+        watched = [reads.watch(name, arg) if place == at else arg for place, arg in enumerate(args)]
+        attempt(*watched)
+        return says if reads.largest(name) > limit(*args) else None
+
+    return law
