@@ -1,31 +1,99 @@
-"""What a learner has solved so far, in a small file that git ignores: ``progress.json`` beside the notebooks."""
+"""What a learner has solved so far, in a small file that git ignores: ``progress.json`` beside the notebooks.
+
+The file is the learner's alone, and a lesson goes on without it: what cannot be read is kept beside it as ``.bak``,
+what cannot be written is forgotten. Several notebooks may write at once.
+"""
 
 import json
 import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flashlab.course.data import NOTEBOOKS
 
 FILE = Path(os.environ.get("FLASHLAB_PROGRESS", NOTEBOOKS / "progress.json"))
+LOCK_WAIT = 5.0  # seconds that a writer waits for another one, before it goes on without a lock
 
 
 def read() -> dict[str, dict]:
-    """{"online_softmax.merge": {"solved": True, "said": "..."}}; empty without a readable file."""
-    try:
-        stored = json.loads(FILE.read_text(encoding="utf-8"))
-        return {name: {"solved": bool(entry["solved"]), "said": str(entry["said"])} for name, entry in stored.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+    """Return {"online_softmax.merge": {"solved": True, "said": "..."}}; empty without a readable file."""
+    return _parsed(_bytes(FILE))[0]
 
 
 def note(name: str, solved: bool, said: str) -> None:
-    """Remember how the last try at an exercise went. What was solved once stays solved."""
-    entries = read()
-    solved = solved or entries.get(name, {}).get("solved", False)
-    entries[name] = {"solved": solved, "said": said}
-    half = FILE.with_suffix(f".{os.getpid()}.tmp")
+    """Remember how the last attempt at an exercise went. What was solved once stays solved."""
+    file = Path(os.path.realpath(FILE))  # a link stays a link
+    with suppress(OSError), _locked(file):
+        stored = _bytes(file)
+        if stored is None:
+            return
+        entries, whole = _parsed(stored)
+        if not whole:
+            _write(file.with_suffix(".json.bak"), stored)
+        solved = solved or entries.get(name, {}).get("solved", False)
+        entries[name] = {"solved": solved, "said": said}
+        _write(file, json.dumps(entries, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _bytes(file):
+    """What is in a file; b"" if there is none, None if it is no file (a folder, a pipe) or may not be read."""
     try:
-        half.write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
-        half.replace(FILE)  # all or nothing: a write that breaks off leaves the old file
+        return file.read_bytes() if stat.S_ISREG(file.stat().st_mode) else None
+    except FileNotFoundError:
+        return b""
     except OSError:
-        half.unlink(missing_ok=True)  # a folder that cannot be written must not break a lesson
+        return None
+
+
+def _parsed(stored):
+    """The good entries of what is stored, and whether that is all there is."""
+    if not stored:
+        return {}, True
+    try:
+        found = json.loads(stored.decode("utf-8-sig"))  # Windows' Notepad puts a mark first
+        good = {name: _entry(it) for name, it in found.items() if _entry(it) is not None}
+        return good, len(good) == len(found)
+    except (ValueError, AttributeError, RecursionError):
+        return {}, False
+
+
+def _entry(found):
+    try:
+        return {"solved": bool(found["solved"]), "said": str(found["said"])}
+    except (TypeError, KeyError):
+        return None
+
+
+def _write(file, data):
+    """Replace a file by one that only its owner may read; all or nothing: what breaks off leaves the old one."""
+    half = file.with_name(f"{file.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
+    try:
+        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+            target.write(data)
+        half.replace(file)
+    except BaseException:
+        with suppress(OSError):
+            half.unlink()
+        raise
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep other writers out. Who cannot get the lock in time goes on without: a lesson must not wait."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with open(os.open(file.with_name(f"{file.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
+        until = time.monotonic() + LOCK_WAIT
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.002)
+        yield

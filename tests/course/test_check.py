@@ -319,21 +319,6 @@ def test_progress_remembers_what_was_solved_and_how_the_last_attempt_failed(caps
     assert "✓ online_softmax.merge" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[1]", '{"online_softmax.merge": 3}', '{"online_softmax.merge": {}}'])
-def test_a_broken_progress_file_is_as_good_as_none(broken):
-    progress.FILE.write_text(broken)
-    assert progress.read() == {}
-    progress.note("online_softmax.merge", True, "")
-    assert progress.read()["online_softmax.merge"]["solved"]
-
-
-def test_a_write_that_breaks_off_leaves_the_old_progress(monkeypatch):
-    progress.note("online_softmax.merge", True, "")
-    monkeypatch.setattr(type(progress.FILE), "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    progress.note("online_softmax.update", True, "")
-    assert list(progress.read()) == ["online_softmax.merge"] and not list(progress.FILE.parent.glob("*.tmp"))
-
-
 @pytest.mark.parametrize("name", every())
 def test_every_exercise_has_three_hints_a_level_and_a_time(name):
     exercise = find(name)

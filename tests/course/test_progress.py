@@ -1,0 +1,101 @@
+"""The file of what was solved survives two writers, garbage, a full disk, and is its owner's alone."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from flashlab.course import progress
+
+SOLVED = {"solved": True, "said": ""}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"", b"{", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"online_softmax.merge": 3}', b'{"x": {"solved": 1}}'],
+)
+def test_what_cannot_be_read_is_kept_beside_the_new_file(broken):
+    progress.FILE.write_bytes(broken)
+    assert progress.read() == {}
+    progress.note("online_softmax.merge", True, "")
+    assert progress.read() == {"online_softmax.merge": SOLVED}
+    kept = progress.FILE.with_suffix(".json.bak")
+    assert kept.read_bytes() == broken if broken else not kept.exists()
+
+
+def test_good_entries_outlive_a_bad_one():
+    progress.FILE.write_text(json.dumps({"start_here.first": SOLVED, "tiling.meet": 3}))
+    progress.note("online_softmax.merge", False, "said")
+    assert progress.read() == {"start_here.first": SOLVED, "online_softmax.merge": {"solved": False, "said": "said"}}
+    assert "tiling.meet" in progress.FILE.with_suffix(".json.bak").read_text()
+
+
+def test_a_file_saved_by_notepad_is_read():
+    progress.FILE.write_text(json.dumps({"start_here.first": SOLVED}), encoding="utf-8-sig")
+    assert progress.read() == {"start_here.first": SOLVED}
+
+
+def test_what_was_solved_once_stays_solved():
+    progress.note("tiling.meet", True, "")
+    progress.note("tiling.meet", False, "wrong again")
+    assert progress.read()["tiling.meet"] == {"solved": True, "said": "wrong again"}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from flashlab.course import progress
+progress.FILE = Path(sys.argv[1])
+for at in range(int(sys.argv[3])):
+    progress.note(f"{sys.argv[2]}.{at}", True, "\\udc80")
+"""
+
+
+def test_four_processes_lose_nothing():
+    command = [sys.executable, "-c", WRITER, str(progress.FILE)]
+    writers = [subprocess.Popen([*command, str(who), "50"]) for who in range(4)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
+    assert progress.read().keys() == {f"{who}.{at}" for who in range(4) for at in range(50)}
+    assert {path.name for path in progress.FILE.parent.iterdir()} == {"progress.json", "progress.json.lock"}
+
+
+def test_the_file_is_its_owners_alone_and_a_link_stays_a_link(tmp_path, monkeypatch):
+    there, link = tmp_path / "there.json", tmp_path / "link.json"
+    there.write_text("{}")
+    there.chmod(0o644)
+    link.symlink_to(there)
+    monkeypatch.setattr(progress, "FILE", link)
+    progress.note("tiling.meet", True, "")
+    assert link.is_symlink() and stat.S_IMODE(there.stat().st_mode) == 0o600
+    assert progress.read() == {"tiling.meet": SOLVED}
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "in no folder"])
+def test_what_is_no_file_is_left_alone(kind, monkeypatch):
+    if kind == "a pipe":
+        os.mkfifo(progress.FILE)
+    elif kind == "a folder":
+        progress.FILE.mkdir()
+    else:
+        monkeypatch.setattr(progress, "FILE", progress.FILE / "absent" / "progress.json")
+    progress.note("tiling.meet", True, "")
+    assert progress.read() == {}
+
+
+def test_a_write_that_breaks_off_leaves_the_old_file(monkeypatch):
+    progress.note("online_softmax.merge", True, "")
+    monkeypatch.setattr(type(progress.FILE), "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    progress.note("online_softmax.update", True, "")
+    assert list(progress.read()) == ["online_softmax.merge"] and not list(progress.FILE.parent.glob("*.tmp"))
+
+
+def test_a_lock_that_is_never_released_is_not_waited_for(monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(progress, "LOCK_WAIT", 0.1)
+    with open(progress.FILE.with_name("progress.json.lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        progress.note("tiling.meet", True, "")
+    assert progress.read() == {"tiling.meet": SOLVED}
