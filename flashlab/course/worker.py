@@ -252,9 +252,9 @@ def _threaded(work, patience, on_wait):
         finally:
             stop.set()
             if thread.is_alive():
-                result.end = "patience"
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
                 thread.join(1)  # most stop at once
+                result.end = "patience"
     result.seconds = result.waited = time.monotonic() - begun
     return result
 

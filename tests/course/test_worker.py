@@ -1,0 +1,211 @@
+"""A check is true whatever the machine is doing, and leaves nothing behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flashlab.course import regimes, watch, worker
+
+torch = pytest.importorskip("torch")
+kernels = pytest.importorskip("flashlab.kernels")
+tl, triton = kernels.tl, kernels.triton
+
+# Checks, right after wrong, with little patience; prints what a check said that it may not say, and what was left.
+LEARNER = """
+import contextlib, io, os, sys, threading
+from pathlib import Path
+import numpy as np
+from flashlab.course import check as desk, progress
+from flashlab.course.registry import find
+
+name, patience, times = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+desk.PATIENCE = patience
+progress.FILE = Path(sys.argv[4])
+exercise = find(name)
+wrong = [mistake.function(exercise.reference) for mistake in exercise.mistakes]
+marks = ""
+for at in range(times):
+    for attempt, right in ((wrong[at % len(wrong)], False), (exercise.reference, True)):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            desk.check(name, attempt)
+        text = said.getvalue().split(chr(13))[-1]
+        mark = text[0]
+        marks += mark
+        if mark == ("✗" if right else "✓") or "could not be judged" in text:
+            print("FALSE:", text)
+left = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+if left or threading.active_count() > 1:
+    print("LEFT:", left, threading.enumerate())
+print("marks", marks)
+"""
+
+
+def learners(folder, count, times):
+    """Run several learners at once, and yield what each printed."""
+    names = ["first_triton_kernel.add", "triton_forward.update", "online_softmax.merge", "triton_backward.delta"]
+    patience = [0.1, 1, 8, 60]
+    command = [sys.executable, "-c", LEARNER]
+    started = [
+        subprocess.Popen(
+            [*command, names[at % 4], str(patience[at % 4]), str(times), str(folder / "progress.json")],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for at in range(count)
+    ]  # fmt: skip
+    for process in started:
+        out, _ = process.communicate()
+        yield process.returncode, out
+
+
+def assert_true(outcomes):
+    judged = 0
+    for code, out in outcomes:
+        assert code == 0 and "FALSE" not in out and "LEFT" not in out, out
+        marks = out.split("marks ")[1].strip()
+        judged += marks.count("✓") + marks.count("✗")
+        assert set(marks) <= set("✓✗○")
+    return judged
+
+
+@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+def test_right_after_wrong_is_right_on_a_busy_machine(tmp_path):
+    assert assert_true(learners(tmp_path, 2, 2)) == 2 * 2 * 2
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+def test_twelve_learners_on_one_machine(tmp_path):
+    """300 checks of right after wrong, with 0.1 to 60 s of patience: the load on which the first judge broke."""
+    assert assert_true(learners(tmp_path, 12, 13)) >= 0.9 * 12 * 13 * 2
+
+
+def test_work_sends_what_it_yields_and_what_it_printed():
+    def work():
+        print("before")
+        yield 1
+        yield np.arange(3)
+        print("after")
+
+    run = worker.run(work, 60)
+    assert run.end == "" and run.values[0] == 1 and np.array_equal(run.values[1], [0, 1, 2])
+    assert [text.strip() for text in run.printed] == ["before", "", "after"]
+
+
+def test_nothing_that_work_does_comes_back():
+    kept = []
+
+    def work():
+        kept.append(1)
+        os.environ["FLASHLAB_TEST"] = np.add = "changed"
+        yield len(kept)
+
+    assert worker.run(work, 60).values == [1] and kept == [] and np.add(1, 1) == 2
+    assert "FLASHLAB_TEST" not in os.environ
+
+
+def test_an_error_ends_work_and_is_told():
+    def work():
+        yield 1
+        raise ValueError("so")
+
+    run = worker.run(work, 60)
+    assert run.values == [1] and run.end == "exit status 1" and "ValueError: so" in run.printed[-1]
+
+
+def test_no_descriptor_is_left_open():
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        worker.run(lambda: iter([1]), 60)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_thread_takes_the_place_of_a_process(monkeypatch):
+    monkeypatch.setattr(worker, "forks", lambda: False)
+
+    def work():
+        print("words")
+        yield np.empty(2)
+
+    out = sys.stdout
+    run = worker.run(work, 60)
+    assert run.end == "" and np.isnan(run.values[0]).all() and run.printed[0] == "words\n" and sys.stdout is out
+
+    def endless():
+        yield 1
+        while True:
+            pass
+
+    run = worker.run(endless, 0.2)
+    assert run.values == [1] and run.end == "patience"
+
+
+@triton.jit
+def copy(x, y, N, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at, mask=at < N))
+
+
+def test_memory_never_written_reads_nan():
+    if not kernels.INTERPRETED:
+        pytest.skip("a compiled kernel cannot be watched")
+    before = torch.empty, np.empty, triton.runtime.interpreter.InterpreterBuilder.create_masked_load
+
+    with worker.poisoned():
+        y = torch.empty(4)
+        assert y.isnan().all() and np.isnan(np.empty(3)).all()
+        assert torch.empty(2, dtype=torch.int32).dtype == torch.int32
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            y = torch.zeros(4, dtype=dtype)
+            copy[(1,)](torch.ones(4, dtype=dtype), y, 3, 4)
+            assert y[:3].tolist() == [1, 1, 1] and y[3].isnan()
+    assert before == (torch.empty, np.empty, triton.runtime.interpreter.InterpreterBuilder.create_masked_load)
+
+
+# What exercises are made of
+
+
+def test_a_sweep_is_generated_from_the_signature():
+    def build(draw, Br, Bc):
+        return (draw.scores(Br, Bc),)
+
+    cases = regimes.sweep(build)
+    found = {case.property: case.args[0] for case in cases}
+    assert len(found) == len(cases) >= 15 and all(S.dtype == np.float32 for S in found.values())
+    assert (found["scores that are all negative"] < 0).all() and (found["scores that are all positive"] > 0).all()
+    assert np.ptp(found["scores that are all equal"]) == 0 and found["scores far below zero"].max() < -9990
+    assert (found["rows that all see no key"] == -np.inf).all()
+    assert np.isinf(found["a row that sees no key"][0]).all() and np.isfinite(found["a row that sees no key"][1:]).all()
+    assert found["a last key with a much larger score"].argmax(1).tolist() == [2, 2]
+    assert found["one row"].shape[0] == 1 and found["one key"].shape[1] == 1
+    assert "a width that is no power of two" not in found  # this signature has no width
+    for one, two in zip(cases, regimes.sweep(build), strict=True):
+        assert np.array_equal(one.args[0], two.args[0])
+
+
+@pytest.mark.parametrize("regime", regimes.FINITE, ids=lambda it: it.property)
+def test_queries_and_keys_have_the_scores_of_their_regime(regime):
+    Q, K = regimes.Draw(regime, 0, np.float64).queries_and_keys(5, 7, 4)
+    S = Q @ K.T / 2  # [5, 7]
+    assert np.abs(S - regime.keys(7)).max() <= 8 * regime.noise
+
+
+def test_an_unknown_size_is_refused():
+    with pytest.raises(ValueError, match="expected sizes of B, .* got rows"):
+        regimes.sweep(lambda draw, rows: ())
+
+
+def test_reads_are_counted_by_name_and_by_operation():
+    reads = watch.Reads()
+    K, V = reads.watch("K", np.ones((6, 4))), reads.watch("V", np.ones((6, 2)))
+    for j in range(0, 6, 3):
+        K[j : j + 3].T.sum()
+        np.concatenate([V[j : j + 3], V[j : j + 3]])
+    assert (reads.largest("K"), reads.total("K")) == (12, 24)
+    assert (reads.largest("V"), reads.total("V")) == (6, 24)
+    assert type(K @ np.ones((4, 1))) is np.ndarray and reads.largest("K") == 24
+    assert reads.largest("Q") == reads.total("Q") == 0
