@@ -23,11 +23,12 @@ HEARTS = {  # file and function that hold the six lines
     "numpy": ("reference/online_softmax.py", "update"),
     "torch": ("models/plain.py", "update"),
     "Triton": ("kernels/portable/forward.py", "update"),
+    "Gluon": ("kernels/hopper/ladder.py", "update"),
 }
 
 LIBRARIES = {"np", "numpy", "torch", "tl", "gl", "math"}
 ROWS = {"max": "rowmax", "amax": "rowmax", "sum": "rowsum"}
-SAME = {"convert_layout", "along_rows", "to", "astype"}  # the first argument, in another form
+SAME = {"convert_layout", "along_rows", "operand", "to", "astype"}  # the first argument, in another form
 PRODUCTS = {"dot", "warpgroup_mma", "mma_v2"}  # of a, b and an accumulator
 ASIDE = {"scale", "scale_log2"}
 

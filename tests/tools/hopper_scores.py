@@ -1,58 +1,165 @@
-"""Which scores the Hopper forward pass takes in: its own lines about tiles, blocks and masks, run in Python.
+"""Which scores the Hopper forward kernels take in: their own functions, producer and consumers, run in Python.
 
-Without a GPU nothing in Gluon runs. But these lines only reckon with numbers, so they can be called with Python's; the
-loops around them, those of ``consume``, are written out again here.
+Without a GPU nothing in Gluon runs. But what decides on tiles, blocks and masks computes with plain numbers. So the
+kernels' functions are called as Python's, the producer first and then each consumer. What moves or multiplies tiles is
+replaced by a record of which tiles met. Rings have room for all steps, and nobody waits.
 """
 
+from dataclasses import dataclass, replace
 from types import FunctionType, SimpleNamespace
 
 import numpy as np
+import torch
+from triton.runtime.jit import JITCallable
 
-from flashlab.kernels.hopper import forward, parts, schedule
+from flashlab.kernels import masks
+from flashlab.kernels.hopper import forward, ladder, schedule
+from flashlab.kernels.problem import Problem
+
+KERNELS = {  # name: (a consumer's function, rows of a consumer)
+    "forward": (forward.consume, 64),
+    "warpgroups": (ladder.consume, 64),
+    "one partition": (ladder.consume_in_turn, 128),
+}
+
+WITHOUT_EFFECT = (
+    "wait_full", "wait_empty", "release", "fence_async_shared", "accumulator", "partial_sums", "update_sums", "total",
+    "finish",
+)  # fmt: skip
 
 
-def in_python(function, table):
-    """A Gluon function of numbers as one of Python; ``gl.load`` reads from a flat list."""
+@dataclass(frozen=True)
+class Scores:
+    """A tile of scores: its first row, its first key, and which of its scores are not hidden, [Br, Bc]."""
+
+    row: int
+    key: int
+    seen: np.ndarray
+
+    @property
+    def shape(self):
+        return self.seen.shape
+
+    type = SimpleNamespace(layout=None)
+
+
+class Output(tuple):
+    """The weights that were multiplied with values, in the place of O_i."""
+
+    def __mul__(self, _):
+        return self
+
+    def to(self, _):
+        return self
+
+
+class Buffer:
+    """What a consumer hands to the copy engine."""
+
+    def store(self, O_i):
+        self.O_i = O_i
+
+
+def nothing(*_, **__):
+    """Stand for what moves or computes numbers."""
+
+
+def in_python(function, instead):
+    """Return a Gluon function, and all that it calls, as functions of Python, with some names replaced."""
+    made = {}
+
+    def plain(jitted):
+        function = jitted.fn
+        if function not in made:
+            names = function.__globals__ | instead
+            made[function] = FunctionType(function.__code__, names, None, function.__defaults__)
+            names |= {name: plain(value) for name, value in names.items() if isinstance(value, JITCallable)}
+        return made[function]
+
+    return plain(function)
+
+
+def substitutes(table, problem, rows, Bc, arrived, counts):
+    """Return what stands for the GPU: ``arrived`` holds the start of each tile that was copied."""
+
+    def copy(_, at, __, stage, pred=True):
+        if pred:
+            arrived[stage] = at[2]
+
+    def product(Q_i, K_j):
+        keys = np.zeros(Bc, bool) if K_j is None else np.ones(Bc, bool)  # after the last tile, what comes is stale
+        return Scores(Q_i, K_j, np.broadcast_to(keys, (rows, Bc)))
+
+    def multiply(P_ij, V_j, O_i, is_async=False):
+        assert P_ij.key == V_j, "values of another block"
+        return Output([*O_i, P_ij])
+
+    def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
+        return m_i, l_i, multiply(S_ij, V_j, O_i)
+
+    def write(descriptor, at, buffer):
+        for P_ij in buffer.O_i:
+            assert P_ij.row == at[2], "rows of another tile"
+            mine = counts[P_ij.row : min(P_ij.row + rows, descriptor.N), P_ij.key : P_ij.key + Bc]
+            mine += P_ij.seen[: len(mine)]
+
     gl = SimpleNamespace(
         load=table.__getitem__,
         maximum=max,
         minimum=min,
         cdiv=lambda x, y: int((x + y - 1) / y),  # towards zero, as integers divide on a GPU
-        static_assert=lambda holds, says: None,
+        static_assert=nothing,
+        static_range=range,
         arange=lambda start, stop, layout: np.arange(start, stop),
-        SliceLayout=lambda dim, layout: None,
-        where=lambda seen, S, masked: seen,  # which scores ``mask`` leaves
+        where=lambda seen, S_ij, hidden: replace(S_ij, seen=S_ij.seen & seen),
+        zeros=lambda *_: Output(),
+        full=nothing,
+        SliceLayout=nothing,
+        float32=None,
     )
-    return FunctionType(function.fn.__code__, function.fn.__globals__ | {"gl": gl})
+    bounds = SimpleNamespace(Window=masks.Window, bounds=schedule.bounds)
+    return {
+        "gl": gl,
+        "masks": bounds,
+        "mbarrier": SimpleNamespace(expect=nothing),
+        "tma": SimpleNamespace(async_copy_global_to_shared=copy, async_copy_shared_to_global=write, store_wait=nothing),
+        "stage_of": lambda ring, g: (ring.name, g),
+        "matrix": lambda buffer: buffer if isinstance(buffer, Buffer) else arrived.get(buffer),
+        "product": product,
+        "warpgroup_mma": multiply,
+        "warpgroup_mma_wait": lambda _, deps: deps[0],
+        "operand": lambda P_ij, *_: P_ij,
+        "rescale": lambda O_i, alpha: O_i,
+        "update_weights": lambda m_i, S_ij, scale_log2: (None, S_ij, None),
+        "update": update,
+        "along_rows": lambda *_, **__: np.ones(rows),
+    } | dict.fromkeys(WITHOUT_EFFECT, nothing)
 
 
-def taken(Nq, Nk, causal, Br, rows=64, Bc=128):
-    """How often each score of a head is taken in, [Nq, Nk rounded up to blocks]; behind Nk, memory holds zeros.
-
-    Br: of a tile; rows: of it in each consumer.
-    """
-    tiles = schedule.ordered_tiles(1, 1, 1, Nq, Nk, Br, 64, causal)  # [tiles, 4]
-    tile, unseen, mask = (in_python(f, tiles.ravel().tolist()) for f in (forward.tile, forward.unseen, parts.mask))
-    work = forward.Work(0, 0, len(tiles), Nq, Nk, -(-Nq // Br), 1.0)
-    K, O, Q = (SimpleNamespace(shape=(n, 1, 1, N, 64)) for n, N in ((2, Bc), (Br // rows, rows), (2, rows)))
-    S = SimpleNamespace(shape=(rows, Bc), type=SimpleNamespace(layout=None))
-    crossed = causal and (Nq % rows != 0 or Nk % rows != 0)
+def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
+    """Return how often each score of a head is taken in, [Nq, Nk rounded up to blocks]."""
+    consume, rows = KERNELS[kernel]
+    problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+    table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
+    work = forward.Work(0, 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0)
+    heights, buffers = {"Q": rows, "K": Bc, "V": Bc}, [Buffer() for _ in range(Br // rows)]
+    rings = {name: SimpleNamespace(name=name, shape=(2, 1, 1, N, 64), dtype=None) for name, N in heights.items()}
+    rings["O"] = SimpleNamespace(shape=(Br // rows, 1, 1, rows, 64), dtype=None, index=lambda w: buffers[w])
+    others = (name for name in forward.Shared._fields if name not in rings)
+    shared = forward.Shared(**rings, **{name: SimpleNamespace(name=name) for name in others})
     counts = np.zeros((Nq, -(-Nk // Bc) * Bc), int)
-    for t, w in np.ndindex(len(tiles), Br // rows):
-        first_row, end, *_, n = tile(work, t, Br, Bc, causal)
-        n -= unseen(n, first_row, end, Nk - Nq, SimpleNamespace(K=K, O=O, Q=Q), w, causal)
-        first_row += w * rows
-        mine = slice(first_row, max(min(first_row + rows, end), first_row))  # rows that are stored
-        for j in (0, *range(1, n)):  # a first block there always is
-            start = (n - 1 - j) * Bc
-            first_seen = (first_row + Nk - Nq if causal else Nk - 1) - start
-            masked = (causal or Nk % Bc != 0) if j == 0 else crossed and first_seen < Bc - 1
-            seen = mask(S, first_seen, causal) if masked else np.ones(1, bool)  # [rows, Bc]
-            counts[mine, start : start + Bc] += np.broadcast_to(seen, S.shape)[: mine.stop - mine.start]
+    instead = substitutes(table.ravel().tolist(), problem, rows, Bc, {}, counts)
+    variant = forward.variant(problem, rows, Bc)
+    out = forward.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
+    tensors = [SimpleNamespace(block_type=SimpleNamespace(nbytes=0))] * 3
+    in_python(forward.produce, instead)(shared, *tensors, work, variant)
+    for w in range(Br // rows):
+        which = () if consume is ladder.consume_in_turn else (w,)
+        in_python(consume, instead)(shared, out, work, *which, variant)
     return counts
 
 
-def wanted(Nq, Nk, causal, Bc=128):
-    """What ``taken`` should be: each score that the mask leaves, once."""
+def wanted(Nq, Nk, mask, Bc=128):
+    """Return what ``taken`` should be: each score that the mask leaves, once."""
     i, j = np.ogrid[:Nq, : -(-Nk // Bc) * Bc]
-    return ((j < Nk) & ((j <= i + Nk - Nq) | (not causal))).astype(int)
+    return ((j < Nk) & ((j <= i + Nk - Nq) | (mask != masks.causal()))).astype(int)

@@ -1,4 +1,4 @@
-"""Descriptors of tensors for kernels in Gluon: what the copy engine is told, with the layout it writes."""
+"""Make the descriptors that tell the copy engine a tensor's shape, and the layout it writes in shared memory."""
 
 import functools
 
@@ -12,16 +12,16 @@ DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32:
 
 
 def descriptor(x, rows, width, N=None):
-    """x [B, H, N, d], ready (``tiles.ready``), in tiles of rows x width; or only its first N rows.
+    """Describe x [B, H, N, d], ready (``tiles.ready``), in tiles of rows x width; or only its first N rows.
 
-    What lies beyond the end reads as zero and is never written.
+    What is past the end reads as zero and is never written.
     """
     shape = x.shape if N is None else (*x.shape[:2], N, x.shape[3])
     return _described(x, shape, tiles.strides_of(x), (1, 1, rows, width))
 
 
 def flat_descriptor(x, size):
-    """All numbers of x, contiguous, in one row, size of them at a time."""
+    """Describe all numbers of x, contiguous, as one row in tiles of ``size``."""
     return _described(x, (x.numel(),), (1,), (size,))
 
 
@@ -35,11 +35,11 @@ def _described(x, shape, strides, block):
 
 @functools.cache
 def layout(block, dtype):
-    """How a tile of the shape ``block`` lies in shared memory, swizzled such that eight rows meet no bank twice."""
+    """Return the layout of a tile of the shape ``block`` in shared memory, swizzled so that 8 rows share no bank."""
     return gl.NVMMASharedLayout.get_default_for(list(block), DTYPES[dtype])
 
 
 @functools.cache
 def multiprocessors(device):
-    """How many programs of these kernels run side by side: each takes most of a multiprocessor's shared memory."""
+    """Return how many programs of these kernels run side by side: each takes most of a multiprocessor's memory."""
     return torch.cuda.get_device_properties(device).multi_processor_count

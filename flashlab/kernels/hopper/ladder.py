@@ -1,31 +1,42 @@
-"""The rungs: what ``forward`` is made of, one idea at a time. All compute the same, on compute capability 9.0.
+"""Lesson 14's rungs: what ``forward`` is made of, one idea at a time. All compute the same, on compute capability 9.0.
 
-1. one partition: eight warps, 128 rows of Q, everything in turn: a product, wait, softmax, the other product, wait.
+1. one partition: eight warps, 128 rows of Q, everything in turn: a product, wait, softmax, the other product, wait. Its
+   ``update`` is the loop body of lesson 06, line by line.
 2. warpgroups: two partitions of four warps and 64 rows, which need not wait for each other, and in each the softmax
    beside the second product. A program still computes one tile of Q and ends.
 3. persistent: as many programs as multiprocessors, and tiles go round; the producer runs ahead into the next tile.
 4. overlapped boundary: ``forward``, in which the next tile's first product goes out with this tile's last one.
 5. longest first: the same, with the order of ``schedule.table``.
 
-Rungs 2 and 3 are one kernel, and so are 4 and 5: what differs is the table of tiles.
+Rungs 2 and 3 are one kernel, and so are 4 and 5: they differ in the table of tiles.
 """
 
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma, warpgroup_mma_wait
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import Configuration, against_hopper, card
-from flashlab.kernels.hopper import forward, parts, schedule
+from flashlab.kernels.hopper import forward, schedule
 from flashlab.kernels.hopper.descriptors import multiprocessors
-from flashlab.kernels.hopper.forward import allocate, produce, scores, step, tile, unseen, work_of
+from flashlab.kernels.hopper.forward import (
+    Output,
+    allocate,
+    begin,
+    finish,
+    limit_of,
+    part_of,
+    produce,
+    step,
+    store,
+    tile_of,
+    work_of,
+)
+from flashlab.kernels.hopper.masks import hide
+from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
+from flashlab.kernels.hopper.softmax import total
+from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
 
@@ -35,7 +46,7 @@ STAGES = {64: 3, 128: 2}  # of shared memory, by d
 
 
 def attend(rung, q, k, v, causal=False):
-    """softmax(Q K^T / sqrt(d)) V by one of the rungs, 1 to 5.
+    """Compute softmax(Q K^T / sqrt(d)) V by one of the rungs, 1 to 5.
 
     Args:
         q: [B, H, Nq, d], k, v: [B, Hk, Nk, d], float16 or bfloat16, d 64 or 128. causal: query i sees keys
@@ -62,22 +73,19 @@ def attend(rung, q, k, v, causal=False):
 
 def run(rung, o, lse, q, k, v, problem):
     """Fill o and lse as ``forward.run`` does, for d = dv = 64 or 128."""
-    B, H, Hk, Nq, Nk, d, _ = problem[:7]
-    causal = problem.mask == masks.causal()
+    d, SMs = problem.d, multiprocessors(problem.device)
     if rung > 3:
         order = schedule.plain_table if rung == 4 else schedule.table
-        forward.run(o, lse, q, k, v, problem, Configuration(Br, Bc, 4, STAGES[d]), table=order)
+        forward.run(o, lse, q, k, v, problem, Configuration(Br, Bc, 12, STAGES[d]), table=order)
         return
     kernel, warps, rows = (one_partition, 8, 128) if rung == 1 else (warpgroups, 4, 64)
-    Tr = tiles.count(Nq, Br)
-    programs = multiprocessors(q.device) if rung == 3 else B * H * Tr
-    table, starts, programs = schedule.plain_table(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, q.device)
-    crossed = causal and (Nq % rows != 0 or Nk % rows != 0)
+    programs = SMs if rung == 3 else problem.B * problem.H * tiles.count(problem.Nq, Br)
+    table, starts, programs = schedule.plain_table(problem, Br, Bc, programs)
     launch(
         kernel,
         (programs, 1, 1),
         (*forward.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
-        (H, Nq, Nk, Tr, problem.scale_log2, Bc, d, STAGES[d], causal, crossed, Nk % Bc != 0),
+        (*forward.sizes(problem, Br), Bc, d, STAGES[d], forward.variant(problem, rows, Bc)),
         warps=warps,
     )
 
@@ -85,16 +93,15 @@ def run(rung, o, lse, q, k, v, problem):
 @gluon.jit
 def one_partition(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
-    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr,
-    causal: gl.constexpr, crossed: gl.constexpr, ragged: gl.constexpr,
+    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
 ):  # fmt: skip
     """Rung 1: 8 warps, which share 128 rows and go in step, beside the warp that copies."""
     shared = allocate(Q, K, V, O, 128, Bc, width, 1, stages)
-    work = work_of(table, starts, Nq, Nk, Tr, scale_log2)
+    work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
     gl.warp_specialize(
         [
-            (consume, (shared, O, O_first, lse, H, work, 0, causal, crossed, ragged)),
-            (produce, (shared, Q, K, V, work, causal)),
+            (consume_in_turn, (shared, Output(O, O_first, lse), work, variant)),
+            (produce, (shared, Q, K, V, work, variant)),
         ],
         [1],
         [24],
@@ -102,19 +109,70 @@ def one_partition(
 
 
 @gluon.jit
+def consume_in_turn(shared, out, work, variant: gl.constexpr):
+    """Compute tile after tile, block after block, each product awaited where it is issued.
+
+    V_j arrives with the keys of step g + 1, which are loaded while this step computes.
+    """
+    Bc: gl.constexpr = shared.K.shape[3]
+    rows: gl.constexpr = shared.Q.shape[3]
+    width: gl.constexpr = shared.Q.shape[4]
+    row: gl.constexpr = gl.SliceLayout(1, accumulator(Bc, rows))
+    g = 0
+    for t in range(work.count):
+        tile = tile_of(work, t, rows, Bc, variant)
+        wait_full(shared.q_full, t)
+        Q_i = matrix(stage_of(shared.Q, t))  # [Br, d]
+        m_i = gl.full([rows], -float("inf"), gl.float32, row)  # [Br]
+        l_i = gl.zeros([rows], gl.float32, row)  # [Br]
+        O_i = gl.zeros([rows, width], gl.float32, accumulator(width, rows))  # [Br, d]
+        for j in range(tile.blocks):
+            wait_full(shared.full, g)
+            S_ij = product(Q_i, matrix(stage_of(shared.K, g)))  # [Br, Bc]
+            S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
+            release(shared.empty, g)
+            limit = limit_of(tile, j, work, Bc, variant)
+            if variant.mask.right is not None or variant.ragged:
+                if limit < Bc - 1:
+                    S_ij = hide(S_ij, limit, variant.mask.right is not None)
+            g += 1
+            wait_full(shared.full, g)
+            V_j = matrix(stage_of(shared.V, g))  # [Bc, d]
+            m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, work.scale_log2)
+        release(shared.q_empty, t)
+        inverse = finish(m_i, l_i, out, tile, work)
+        store(shared, out, tile, O_i, inverse, 0, variant)
+        tma.store_wait(0)
+
+
+@gluon.jit
+def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
+    """Take in one block of scores and values. m_i is in units of log2, and so are the scores once they are scaled."""
+    m_new = gl.maximum(m_i, gl.max(S_ij, 1) * scale_log2)  # [Br]
+    m_safe = gl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
+    alpha = gl.exp2(m_i - m_safe)  # [Br]
+    P_ij = gl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    l_i = alpha * l_i + gl.sum(P_ij, 1)  # [Br]
+    P_ij = operand(P_ij, V_j.dtype, V_j.shape[1])  # the one narrowing
+    alpha = along_rows(alpha, O_i)
+    O_i = warpgroup_mma(P_ij, V_j, alpha[:, None] * O_i)  # [Br, d]
+    return m_new, l_i, O_i
+
+
+@gluon.jit
 def warpgroups(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
-    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr,
-    causal: gl.constexpr, crossed: gl.constexpr, ragged: gl.constexpr,
+    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
 ):  # fmt: skip
     """Rungs 2 and 3: two times 4 warps with 64 rows each, which meet only at the barriers of K and V."""
     shared = allocate(Q, K, V, O, 64, Bc, width, 2, stages)
-    work = work_of(table, starts, Nq, Nk, Tr, scale_log2)
+    work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
+    out = Output(O, O_first, lse)
     gl.warp_specialize(
         [
-            (consume, (shared, O, O_first, lse, H, work, 0, causal, crossed, ragged)),
-            (consume, (shared, O, O_first, lse, H, work, 1, causal, crossed, ragged)),
-            (produce, (shared, Q, K, V, work, causal)),
+            (consume, (shared, out, work, 0, variant)),
+            (consume, (shared, out, work, 1, variant)),
+            (produce, (shared, Q, K, V, work, variant)),
         ],
         [4, 1],
         [240, 24],
@@ -122,93 +180,28 @@ def warpgroups(
 
 
 @gluon.jit
-def consume(
-    shared, O, O_first, lse, H, work,
-    w: gl.constexpr, causal: gl.constexpr, crossed: gl.constexpr, ragged: gl.constexpr,
-):  # fmt: skip
-    """A tile from its first scores to its O, then the next: what stands outside the loop over j overlaps with nothing.
+def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
+    """Compute tile after tile: the softmax of a step overlaps with a product, beginning and end of a tile do not.
 
-    Stage g holds K_g and V_(g-1), also where g - 1 is the last step of the tile before: it is free when K_g was used.
+    Stage g holds K_g and V_(g-1), also where g - 1 is the last step of the tile before: it is free once K_g was used.
     """
     Bc: gl.constexpr = shared.K.shape[3]
-    consumers: gl.constexpr = shared.O.shape[0]
     rows: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
-    O_layout: gl.constexpr = parts.accumulator(width, rows)
-    within = gl.arange(0, rows, layout=gl.SliceLayout(1, parts.accumulator(Bc, rows)))  # [Br]
-    offset = work.Nk - work.Nq  # causal: the last query sees the last key
+    consumers: gl.constexpr = shared.O.shape[0]
     g = 0
     for t in range(work.count):
-        first_row, end, b, h, _, n = tile(work, t, consumers * rows, Bc, causal)
-        skipped = unseen(n, first_row, end, offset, shared, w, causal)
-        wait_full(shared, g)
-        mbarrier.arrive(stage_of(shared.empty, g), count=1, pred=skipped > 0)
-        g += skipped
-        n -= skipped
-        first_row += w * rows
-        buffer = (t & 1) * consumers + w
-        mbarrier.wait(shared.q_full.index(buffer), (t >> 1) & 1)
-        Q_i = shared.Q.index(buffer).reshape([rows, width])
-        wait_full(shared, g)
-        S = scores(Q_i, shared, g % shared.K.shape[0])
-        S = warpgroup_mma_wait(0, deps=(S,))
-        mbarrier.arrive(stage_of(shared.empty, g), count=1)
-        last_seen = first_row + offset if causal else work.Nk - 1  # by the first row
-        P, m_i, l_i = parts.first_weights(S, last_seen - (n - 1) * Bc, work.scale_log2, causal, ragged)
-        P = parts.operand(P, shared.V.dtype, width)
-        O_i = gl.zeros([rows, width], gl.float32, O_layout)  # [Br, d]
-        wait_full(shared, g + 1)
-        for j in range(1, n):
+        tile = tile_of(work, t, consumers * rows, Bc, variant)
+        tile, skipped = part_of(tile, work, shared, w, variant)
+        Q_i, P_before, m_i, l_i, g = begin(shared, work, tile, skipped, g, t, w, variant)
+        O_i = gl.zeros([rows, width], gl.float32, accumulator(width))  # [Br, d]
+        for j in range(1, tile.blocks):
             g += 1
-            seen = first_row + offset - (n - 1 - j) * Bc
-            if consumers == 1:
-                P, m_i, l_i, O_i = step_in_turn(shared, Q_i, P, m_i, l_i, O_i, g, seen, work.scale_log2, crossed)
-            else:
-                P, m_i, l_i, O_i = step(shared, Q_i, P, m_i, l_i, O_i, g, seen, work.scale_log2, w, crossed, False)
-        mbarrier.arrive(shared.q_empty.index(buffer), count=1)
+            limit = limit_of(tile, j, work, Bc, variant)
+            P_before, m_i, l_i, O_i = step(shared, Q_i, P_before, m_i, l_i, O_i, g, limit, work.scale_log2, w, variant)
+        release(shared.q_empty, t * consumers + w)
         g += 1
-        O_i = weighted(P, shared, g, O_i)
-        inverse = parts.finish(m_i, l_i, lse + (b * H + h).to(gl.int64) * work.Nq, first_row + within, end)
-        O_i = O_i * gl.convert_layout(inverse, gl.SliceLayout(1, O_layout))[:, None]  # [Br, d]
-        shared.O.index(w).reshape([rows, width]).store(O_i.to(shared.O.dtype))
-        fence_async_shared()
-        if causal and end <= consumers * rows:
-            tma.async_copy_shared_to_global(O_first, [b, h, first_row, 0], shared.O.index(w))
-        else:
-            tma.async_copy_shared_to_global(O, [b, h, first_row, 0], shared.O.index(w))
+        O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i)  # [Br, d]
+        inverse = finish(m_i, total(l_i, m_i), out, tile, work)
+        store(shared, out, tile, O_i, inverse, w, variant)
         tma.store_wait(0)
-
-
-@gluon.jit
-def step_in_turn(shared, Q_i, P_before, m_i, l_i, O_i, g, first_seen, scale_log2, crossed: gl.constexpr):
-    """Rung 1's ``forward.step``: each product is waited for where it is issued, and nothing runs beside it."""
-    O_i = weighted(P_before, shared, g, O_i)
-    S = scores(Q_i, shared, g % shared.K.shape[0])
-    S = warpgroup_mma_wait(0, deps=(S,))
-    mbarrier.arrive(stage_of(shared.empty, g), count=1)
-    if crossed:
-        if first_seen < S.shape[1] - 1:
-            S = parts.mask(S, first_seen, True)
-    P, m_i, alpha = parts.weights(S, m_i, scale_log2)
-    l_i = parts.add_sums(l_i, alpha, P)
-    wait_full(shared, g + 1)
-    return parts.operand(P, shared.V.dtype, O_i.shape[1]), m_i, l_i, parts.rescale(O_i, alpha)
-
-
-@gluon.jit
-def weighted(P, shared, g, O_i):
-    """O_i + P V_(g-1), once it is there."""
-    V_j = stage_of(shared.V, g).reshape([shared.K.shape[3], O_i.shape[1]])
-    O_i = warpgroup_mma(P, V_j, O_i, is_async=True)
-    return warpgroup_mma_wait(0, deps=(O_i,))
-
-
-@gluon.jit
-def wait_full(shared, g):
-    mbarrier.wait(stage_of(shared.full, g), (g // shared.K.shape[0]) & 1)
-
-
-@gluon.jit
-def stage_of(buffers, g):
-    """Of the buffers, or barriers, of all stages those of step g."""
-    return buffers.index(g % buffers.shape[0])

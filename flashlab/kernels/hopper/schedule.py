@@ -2,7 +2,7 @@
 
 A persistent grid has as many programs as the GPU has multiprocessors, and each computes tiles until its list is empty.
 The lists come from list scheduling, longest tile first: in that order each tile goes to the program that is free
-first. Under a causal mask tiles differ in length, and this leaves nobody waiting for a long one at the end. Heads
+first. Under a causal mask tiles differ in length, and in this order no program waits for a long tile at the end. Heads
 are taken a few at a time, so that the keys and values in use fit the L2 cache.
 
 Source: R. L. Graham, Bounds on multiprocessing timing anomalies, 1969 (longest processing time first).
@@ -10,27 +10,36 @@ Source: R. L. Graham, Bounds on multiprocessing timing anomalies, 1969 (longest 
 
 import functools
 import heapq
+from types import FunctionType
 
 import numpy as np
 import torch
 
-L2_SHARE = 16 * 2**20  # bytes of keys and values in use at a time: about a quarter of an H200's L2 cache
-BOUNDARY = 1.4  # what the change from one tile to the next costs, in blocks of keys
+from flashlab.kernels import masks, tiles
+
+# Bytes of keys and values in use at a time. On an H200 (22 November 2026; causal, 16,384 tokens, d = 64 and 128) shares
+# from 4 to 32 MiB of its cache differed by noise; without a limit, N = 1,024 and 4,096 took 9 to 14 % longer.
+L2_SHARE = 16 * 2**20
+# Cost of the change to the next tile, in blocks of keys: t_o / t_b of lesson 14's fit to h200_hopper.json, d = 128. In
+# the same measurement, costs from 0 to 4 blocks differed by noise.
+BOUNDARY = 1.7
+bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
 
 
-def blocks(i, Br, Bc, Nq, Nk, causal):
-    """How many blocks of Bc keys tile i meets; at least 1: a tile that sees no key meets one, masked out as a whole.
+def blocks(i, Br, Bc, problem):
+    """Return how many blocks of Bc keys tile i of Br queries meets, as ``hopper.masks.blocks`` does.
 
-    i may be an array. Tiles of Br queries are aligned at the last query, so it is tile 0 that hangs over, if one does.
+    i may be an array. Causal tiles are aligned at the last query, so it is tile 0 that is cut short, if one is. A tile
+    that sees no key meets one block, hidden as a whole.
     """
-    i = np.asarray(i)
-    behind = (-(-Nq // Br) - 1 - i) * Br if causal else np.zeros_like(i)  # keys that its last query does not see
-    seen = Nk - behind
-    return np.maximum(-(-seen // Bc), 1)
+    Nq, Nk = problem.Nq, problem.Nk
+    end = Nq - (tiles.count(Nq, Br) - 1 - np.asarray(i)) * Br
+    _, seen = bounds(problem.mask, end - Br, Br, Nq, Nk)
+    return np.maximum(tiles.count(seen, Bc), 1) + 0 * end
 
 
 def assign(costs, programs):
-    """The program [tiles] that computes each tile: tile by tile, in the order given, whichever is free first.
+    """Return the program [tiles] that computes each tile: in the order given, whichever program is free first.
 
     Args:
         costs: time that each tile takes, in any unit, [tiles]. programs: how many work side by side.
@@ -46,22 +55,25 @@ def assign(costs, programs):
     return owners
 
 
-def ordered_tiles(B, H, Hk, Nq, Nk, Br, d, causal):
-    """All tiles of O, [tiles, 4]: columns i, b, h, hk. Longest first among the heads that share the L2 cache."""
-    Tr = -(-Nq // Br)
-    together = max(1, L2_SHARE // (4 * Nk * d)) * (H // Hk)  # query heads: K and V, 2 bytes an element
+def ordered_tiles(problem, Br):
+    """Return all tiles of O, [tiles, 4]: columns i, b, h, hk.
+
+    Causal: longest first among the heads that share the L2 cache. Otherwise head by head.
+    """
+    B, H, Hk, Nq, Nk, d, _ = problem[:7]
+    Tr = tiles.count(Nq, Br)
+    together = max(1, L2_SHARE // (4 * Nk * d)) * (H // Hk)  # query heads: K and V, 2 bytes per element
     heads = np.arange(B * H)
     group, i = np.meshgrid(heads // together, np.arange(Tr), indexing="ij")  # [B * H, Tr] each
     head = np.broadcast_to(heads[:, None], i.shape)  # [B * H, Tr]
-    length = -i if causal else np.zeros_like(i)  # [B * H, Tr]      sorts the longest to the front
-    keys = (i, head, length, group) if causal else (i, head)
+    keys = (i, head, -i, group) if problem.mask.right is not None else (i, head)  # the last one sorts first
     order = np.lexsort([key.ravel() for key in keys])  # [tiles]
     i, head = i.ravel()[order], head.ravel()[order]  # [tiles]
     return np.stack([i, head // H, head % H, head % H // (H // Hk)], axis=1)
 
 
 def schedule(tiles, costs, programs):
-    """The table that the kernel reads: (tiles [tiles, 4] in the order of their programs, starts [programs + 1]).
+    """Return the table that the kernel reads: tiles [tiles, 4], program after program, and starts [programs + 1].
 
     Program p computes the tiles starts[p] .. starts[p + 1] of the table, in that order.
     """
@@ -70,29 +82,33 @@ def schedule(tiles, costs, programs):
     return tiles[np.argsort(owners, kind="stable")].astype(np.int32), starts.astype(np.int32)
 
 
-def table(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device):
-    """``schedule`` of a whole problem, on the device, with how many programs it is for."""
-    if causal and Nq > Br:
-        return _longest_first(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device)
-    # Tiles are equal, whatever Nk is: one table serves every step of decoding.
-    return plain_table(B, H, Hk, Nq, 1, 1, Br, 1, False, programs, device)
+def table(problem, Br, Bc, programs):
+    """Return the ``schedule`` of a ``Problem``, on its device, and the number of programs that it is for."""
+    if problem.mask.right is not None and problem.Nq > Br:
+        return _longest_first(problem, Br, Bc, programs)
+    return plain_table(problem, Br, Bc, programs)
 
 
 @functools.lru_cache(maxsize=256)
-def _longest_first(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device):
-    tiles = ordered_tiles(B, H, Hk, Nq, Nk, Br, d, causal)
-    costs = blocks(tiles[:, 0], Br, Bc, Nq, Nk, causal) + BOUNDARY
-    return _on_device(tiles, costs.tolist(), programs, device)
+def _longest_first(problem, Br, Bc, programs):
+    order = ordered_tiles(problem, Br)
+    costs = blocks(order[:, 0], Br, Bc, problem) + BOUNDARY
+    return _on_device(order, costs.tolist(), programs, problem.device)
+
+
+def plain_table(problem, Br, Bc, programs):
+    """Return the same for tiles in plain order, dealt out in turn: with as many programs as tiles, each has one."""
+    # Whatever the keys are: one table serves every step of decoding.
+    return _in_turn(problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0), Br, programs)
 
 
 @functools.lru_cache(maxsize=256)
-def plain_table(B, H, Hk, Nq, Nk, d, Br, Bc, causal, programs, device):
-    """The same for tiles in plain order, dealt out in turn: with as many programs as tiles, each has one."""
-    tiles = ordered_tiles(B, H, Hk, Nq, Nk, Br, d, False)
-    return _on_device(tiles, [1] * len(tiles), programs, device)
+def _in_turn(problem, Br, programs):
+    order = ordered_tiles(problem, Br)
+    return _on_device(order, [1] * len(order), programs, problem.device)
 
 
-def _on_device(tiles, costs, programs, device):
-    programs = min(programs, len(tiles))
-    table, starts = schedule(tiles, costs, programs)
+def _on_device(order, costs, programs, device):
+    programs = min(programs, len(order))
+    table, starts = schedule(order, costs, programs)
     return torch.from_numpy(table).to(device), torch.from_numpy(starts).to(device), programs

@@ -1,8 +1,8 @@
-"""Sums of dQ in global memory, float32, that many programs add to: how one adds, and what is made of them at the end.
+"""Add to the sums of dQ in global memory, float32, and narrow them at the end.
 
-A tile [64, width] is added in two halves of its columns. Within a half, the sums lie in the order in which four warps
-hold a product in their registers. So each thread adds four neighbours with one instruction, and a warp 512 bytes side
-by side.
+Many programs add to the same sums. A tile [64, width] is added in two halves of its columns. Within a half, the sums
+are in the order in which four warps hold a product in their registers. So each thread adds four neighbours with one
+instruction, and a warp adds 512 adjacent bytes.
 """
 
 import triton
@@ -32,7 +32,7 @@ def narrow(
     scale, Nq, Nq_padded, d,
     Br: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, half, head) writes scale * sums, put in order, as one half of a tile of dQ."""
+    """Program (i, half, head) writes scale * sums, in the order of dQ, as one half of a tile."""
     i, half, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     columns: tl.constexpr = width // HALVES
     size: tl.constexpr = Br * columns

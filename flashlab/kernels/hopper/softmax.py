@@ -1,0 +1,64 @@
+"""The softmax of one block of scores, as the fast forward kernels take it.
+
+The six lines are those of ``ladder.update``, with three liberties. The maximum is raised lazily, which is one line
+more. The denominator stays in partial sums until a tile ends. And the last line, O_i = alpha * O_i + P_ij V_j, is left
+to the caller, who issues the product a step later and rescales in between (``rescale``).
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from flashlab.kernels.hopper.masks import hide
+from flashlab.kernels.hopper.products import along_rows
+
+LAZY = gl.constexpr(8.0)  # in units of log2: see ``update_weights``
+
+
+@gluon.jit
+def update_weights(m_i, S_ij, scale_log2):
+    """Return m_i after the block S_ij [Br, Bc], its weights P_ij, and alpha, the factor for all sums before it.
+
+    m_i [Br] is in units of log2. The maximum is raised only where it would rise by more than 8. Until then P_ij may
+    reach 2^8, which float32 sums and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be
+    left out (``rescale``). Source: FlashAttention-4, section 3.1.4.
+    """
+    m_new = gl.maximum(m_i, gl.max(S_ij, 1) * scale_log2)  # [Br]
+    m_new = gl.where(m_new > m_i + LAZY, m_new, m_i)  # [Br]      the lazy maximum
+    m_safe = gl.where(m_new == -float("inf"), 0.0, m_new)  # [Br]      a row that has met no key yet
+    alpha = gl.exp2(m_i - m_safe)  # [Br]
+    P_ij = gl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    return m_new, P_ij, alpha
+
+
+@gluon.jit
+def update_sums(l_i, P_ij, alpha):
+    """Return alpha * l_i + rowsum(P_ij), both as partial sums [Br, 4]."""
+    sums = partial_sums(P_ij)  # [Br, 4]
+    return along_rows(alpha, sums, free=False)[:, None] * l_i + sums
+
+
+@gluon.jit
+def first_weights(S_ij, limit, scale_log2, variant: gl.constexpr):
+    """Return m_i, l_i and the weights after the first block of a tile, the one that a causal or ragged mask cuts."""
+    if variant.mask.right is not None or variant.ragged:
+        S_ij = hide(S_ij, limit, variant.mask.right is not None)
+    m_i = gl.full([S_ij.shape[0]], -float("inf"), gl.float32, gl.SliceLayout(1, S_ij.type.layout))  # [Br]
+    m_i, P_ij, _ = update_weights(m_i, S_ij, scale_log2)
+    return m_i, partial_sums(P_ij), P_ij
+
+
+@gluon.jit
+def partial_sums(P_ij):
+    """Return the row sums of P_ij [Br, Bc] as far as each thread can add alone, [Br, 4]: four threads share a row.
+
+    The four are added once per tile of queries, not once per block of keys.
+    """
+    Br: gl.constexpr = P_ij.shape[0]
+    Bc: gl.constexpr = P_ij.shape[1]
+    return gl.sum(gl.sum(gl.reshape(P_ij, [Br, Bc // 8, 4, 2]), 3), 1)
+
+
+@gluon.jit
+def total(l_i, m_i):
+    """Return the row sums [Br] of the partial sums l_i [Br, 4], in the layout of m_i."""
+    return gl.convert_layout(gl.sum(l_i, 1), m_i.type.layout)
