@@ -65,9 +65,13 @@ export function mount(host, data, draw, style) {
     state = wanted;
     parts.stage.classList.add("busy");
     parts.message.textContent = "";
-    channel.send({ state: wanted });
     clearTimeout(waiting);
     waiting = setTimeout(() => refuse(words), PATIENCE);
+    try {
+      channel.send({ state: wanted });
+    } catch {
+      refuse(words); // the kernel is gone, and the channel with it
+    }
   }
 
   function refuse(words) {

@@ -118,7 +118,8 @@ class Lab:
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "FLASHLAB_PROGRESS": "progress.json",
         }
-        return {**os.environ, **{name: str(self.folder / place) for name, place in ours.items()}}
+        places = {name: str(self.folder / place) for name, place in ours.items()}
+        return {**os.environ, **places, "FLASHLAB_FIGURES": "live"}
 
     def _await_server(self):
         deadline = time.monotonic() + SECONDS

@@ -2,10 +2,11 @@
 
 import pytest
 
+from figures import page
 from tests.browser.lab import ROOT, figures
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-SHOWN = [(notebook, name) for name, notebook in figures().items() if notebook]
+SHOWN = [(notebook, name) for name, notebook in figures().items() if notebook and not page.drawn(name)]
 
 
 @pytest.fixture(scope="module")

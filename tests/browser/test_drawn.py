@@ -1,0 +1,95 @@
+"""Drawn figures in a real JupyterLab: alive, in touch with the kernel, and still alive when the kernel is gone."""
+
+import pytest
+
+from tests.browser.lab import READY, figures
+from tests.browser.test_page import NAMES, shown
+
+HOST = "[data-figure={}]"
+CELL = """name => {
+    const notebook = jupyterapp.shell.currentWidget.content;
+    return notebook.widgets.findIndex(cell => cell.model.type === 'code'
+        && cell.model.sharedModel.getSource().includes(`${name}.explore(`));
+}"""
+RUN = """async at => {
+    const notebook = jupyterapp.shell.currentWidget.content;
+    for (const here of [notebook.widgets.findIndex(cell => cell.model.type === 'code'), at]) {
+        notebook.activeCellIndex = here;
+        await jupyterapp.commands.execute('notebook:run-cell');
+    }
+    await notebook.scrollToItem(at, 'start');
+}"""
+SHOW = """async at => {
+    const notebook = jupyterapp.shell.currentWidget.content;
+    notebook.activeCellIndex = at;
+    await notebook.scrollToItem(at, 'start');
+}"""
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def figure(lab, name):
+    """The figure's cell, run after the imports, in a notebook that is otherwise as stored."""
+    lab.open(figures()[name], run=False)
+    lab.page.evaluate(RUN, lab.page.evaluate(CELL, name))
+    host = lab.page.locator(HOST.format(name))
+    host.locator("svg").first.wait_for()
+    return host
+
+
+def other(figure):
+    """A key that moves the first control, which the kernel has to answer."""
+    control = figure.locator("[data-field]:not(.clock input)").first
+    control.focus()
+    kind = control.evaluate("one => one.type")
+    end = control.evaluate("one => one.value === one.max")
+    return {"checkbox": "Space", "range": "Home" if end else "End"}.get(kind, "ArrowDown")
+
+
+def test_the_kernel_answers(lab, name, figure):
+    before = shown(figure)
+    lab.page.keyboard.press(other(figure))
+    figure.locator(".stage:not(.busy)").wait_for()
+    figure.page.wait_for_timeout(1000)
+    assert shown(figure)[0] != before[0]
+    assert figure.locator(".message").inner_text() == "" and lab.outside == []
+
+
+def test_the_notebooks_keys_leave_the_cell_alone(lab, name, figure):
+    other(figure)
+    cells = lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.length")
+    for key in ("m", "b", "d", "d", "x", "Enter"):
+        lab.page.keyboard.press(key)
+    lab.page.wait_for_timeout(300)
+    assert lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.length") == cells
+    assert figure.is_visible()
+
+
+def test_saved_and_opened_again_without_a_kernel_it_is_there(lab, name, figure):
+    """Alive where the notebook is trusted; otherwise its picture and words. Never an error."""
+    words = shown(figure)[1]
+    lab.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    lab.page.wait_for_timeout(1500)
+    lab.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    lab.page.reload()
+    lab.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context")
+    lab.page.evaluate(READY)
+    lab.page.evaluate(SHOW, lab.page.evaluate(CELL, name))
+    cell = lab.page.locator(".jp-Cell", has_text=f"{name}.explore(")
+    cell.get_by_text(words).first.wait_for()
+    assert "model not found" not in cell.inner_text()
+
+
+def test_after_the_kernels_death_it_moves_and_says_what_to_do(lab, name, figure):
+    lab.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    if figure.locator(".clock").count():
+        before = shown(figure)
+        figure.get_by_role("button", name="one step on").click()
+        assert shown(figure)[1] != before[1]
+    lab.page.keyboard.press(other(figure))
+    figure.locator(".message", has_text="No kernel answers").wait_for(timeout=15_000)
+    assert "run this cell again" in figure.locator(".message").inner_text()
