@@ -42,7 +42,7 @@ def _reach_cases():
     cases = [
         ("one query in the middle", 5, 6, 2, 20),
         ("a tile of queries in the middle", 8, 12, 3, 20),
-        ("a window of nothing but the query's own place", 8, 12, 0, 20),
+        ("a window of the query's own place alone", 8, 12, 0, 20),
         ("a tile at the beginning, before which there are no keys", 0, 4, 3, 20),
         ("a tile at the end, after which there are no keys", 16, 20, 3, 20),
         ("a window wider than the text", 4, 8, 50, 20),

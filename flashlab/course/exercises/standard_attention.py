@@ -53,7 +53,7 @@ heads = Question(
     wrong=(
         (40, "That is float32. Float16 has 2 bytes."),
         (20000, "That would be 20 TB: a thousand times too much. 1 GB is 10⁹ bytes."),
-        (10, "That is one byte a number. Float16 has 2."),
+        (10, "That is one byte per number. Float16 has 2."),
         (2e10, "Those are bytes. A GB is 10⁹ of them."),
         (18.63, "Those are GiB, of 2³⁰ bytes. A GB is 10⁹ bytes."),
     ),
