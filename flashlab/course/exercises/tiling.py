@@ -68,7 +68,7 @@ mask = Exercise(
     level=2,
     minutes=8,
     hints=(
-        "A tile does not know where it lies: its first row is query rows.start, its first column key cols.start.",
+        "A tile does not know where it is: its first row is query rows.start, its first column key cols.start.",
         "Lower right: the last query, Nq - 1, sees the last key, Nk - 1. So query i sees the keys j <= i + Nk - Nq.",
         "i = np.arange(rows.start, rows.stop)[:, None]; j = np.arange(cols.start, cols.stop); "
         "then np.where(j <= i + Nk - Nq, S_ij, -np.inf).",
@@ -81,7 +81,7 @@ mask = Exercise(
             "i + Nk - Nq",
             "i",
         ),
-        Mistake("the difference is turned round: query i sees the keys j ≤ i + Nk − Nq.", "+ Nk - Nq", "- Nk + Nq"),
+        Mistake("the difference is inverted: query i sees the keys j ≤ i + Nk − Nq.", "+ Nk - Nq", "- Nk + Nq"),
         Mistake(
             "places within the tile were compared: add rows.start and cols.start.",
             "np.where(j <= i + Nk - Nq",
@@ -263,7 +263,7 @@ meet = Exercise(
         Mistake("l = 0 forgets the past: relative to lse its weight is 1.", "np.ones_like", "np.zeros_like"),
         Mistake("l = e^lse counts lse twice: relative to lse the past's weight is 1.", "np.ones_like", "np.exp"),
         Mistake(
-            "O was multiplied by e^lse: relative to lse it stands as it is.",
+            "O was multiplied by e^lse: relative to lse it stays as it is.",
             "np.ones_like(lse_i), O_i)",
             "np.ones_like(lse_i), np.exp(lse_i)[:, None] * O_i)",
         ),
@@ -285,7 +285,7 @@ meet = Exercise(
 
 _N, _D, _B = 512, 32, 64  # of the lesson's text
 
-kv_bytes = Question(
+k_bytes = Question(
     answer=tiling.fa2_traffic(_N, _N, _D, _B, _B)["load", "K"],
     because="Each of the 512 / 64 = 8 tiles of queries reads all 512 × 32 numbers of K, at 4 bytes each.",
     hints=(
