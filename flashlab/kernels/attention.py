@@ -73,8 +73,11 @@ def flash_attention(
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = _pad_rows(q), _pad_rows(k), _pad_rows(v)
+    options = mask.left, mask.right, scale, kernel
     if torch.compiler.is_compiling():
-        o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
+        o, lse = torch.ops.flashlab.attention(q, k, v, *options)
+    elif torch._C._are_functorch_transforms_active():
+        o, lse = _Transformed.apply(q, k, v, *options)
     else:
         o, lse = _Attention.apply(q, k, v, Problem.of(q, k, v, mask, scale), kernel)
     o = o if o.shape[-1] == dv else o[..., :dv]
@@ -141,14 +144,12 @@ class _Attention(torch.autograd.Function):
     """One step for autograd."""
 
     @staticmethod
-    def forward(q, k, v, problem, kernel):
-        return _attention(q, k, v, problem, kernel)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
+    def forward(ctx, *inputs):  # without setup_context, which would cost 20 µs per call
         *qkv, ctx.problem, ctx.kernel = inputs
+        output = _attention(*inputs)
         ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
         ctx.set_materialize_grads(False)
+        return output
 
     @staticmethod
     @once_differentiable
@@ -157,22 +158,10 @@ class _Attention(torch.autograd.Function):
             return (None,) * 5
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do
-        tensors = do, dlse, q, k, v, o, lse
-        if torch._C._are_functorch_transforms_active():  # then tensors are wrapped, and an operator unwraps them
-            options = *ctx.problem.mask, ctx.problem.scale, ctx.kernel
-            return *torch.ops.flashlab.attention_backward(*tensors, *options), None, None
-        return *_gradients(*tensors, ctx.problem, ctx.kernel), None, None
-
-    @staticmethod
-    def vmap(info, in_dims, *inputs):
-        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
+        return *_gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel), None, None
 
 
-# The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls do without them.
+# The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls are faster without.
 _OPTIONS = "int? left, int? right, float scale, str? kernel"
 torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
 torch.library.define(
@@ -182,23 +171,19 @@ torch.library.define(
 )
 
 
-@torch.library.impl("flashlab::attention", "default")
 def _operator(q, k, v, left, right, scale, kernel):
     return _attention(q, k, v, Problem.of(q, k, v, masks.Window(left, right), scale), kernel)
 
 
-@torch.library.impl("flashlab::attention_backward", "default")
 def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
     problem = Problem.of(q, k, v, masks.Window(left, right), scale)
     return _gradients(do, dlse, q, k, v, o, lse, problem, kernel)
 
 
-@torch.library.register_fake("flashlab::attention")
 def _shapes(q, k, v, *options):
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.register_fake("flashlab::attention_backward")
 def _shapes_backward(do, dlse, q, k, v, *others):
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
@@ -218,7 +203,27 @@ def _differentiate(ctx, do, dlse):
     return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, *ctx.options), None, None, None, None
 
 
+torch.library.impl("flashlab::attention", "default", _operator)
+torch.library.impl("flashlab::attention_backward", "default", _operator_backward)
+torch.library.register_fake("flashlab::attention", _shapes)
+torch.library.register_fake("flashlab::attention_backward", _shapes_backward)
 torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
+
+
+class _Transformed(torch.autograd.Function):
+    """One step for torch.func. Its tensors are wrapped; the operators unwrap them."""
+
+    forward = staticmethod(_operator)
+    setup_context = staticmethod(_save)
+    backward = staticmethod(once_differentiable(_differentiate))
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
 def _check(q, k, v):

@@ -1,7 +1,7 @@
 """First kernels: adding two vectors, a softmax that reads each row once, and one for rows longer than a block.
 
-A kernel is a program that runs many times, and each run knows only its number. From the number it works out which
-block of the data is its own; a mask keeps it from what lies behind the end.
+A kernel is a program that runs many times, and each run knows only its number. From the number it computes which
+block of the data is its own; a mask keeps it from reading past the end.
 
 Source: Milakov and Gimelshein 2018, algorithm 3, for ``softmax_online``.
 """
@@ -17,10 +17,10 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def add(x, y, *, block=1024):
-    """z = x + y, one program a block.
+    """Return z = x + y, with one program per block.
 
-    x, y: contiguous tensors [N] of float16, bfloat16 or float32; block: elements a program adds, a power of
-    two. Raises TypeError or ValueError, in one sentence.
+    x, y: contiguous tensors [N] of float16, bfloat16 or float32; block: elements per program, a power of
+    two. Raises TypeError or ValueError.
     """
     _check_tensors(x=x, y=y)
     _check_block(block)
@@ -32,7 +32,7 @@ def add(x, y, *, block=1024):
     z = torch.empty_like(x)  # [N]
     N = x.numel()
     if N:
-        add_kernel[triton.cdiv(N, block),](x, y, z, N, block)
+        add_kernel[(triton.cdiv(N, block),)](x, y, z, N, block)
     return z
 
 
@@ -47,17 +47,17 @@ def add_kernel(x, y, z, N, Bc: tl.constexpr):
 
 
 def softmax(x):
-    """Softmax of each row, one program a row, the row in one block: 1 load and 1 store an element.
+    """Return the softmax of each row, one program per row, the row in one block: 1 load and 1 store per element.
 
     x: [rows, N] of float16, bfloat16 or float32, unit stride in the last dimension, N at most ``LONGEST_BLOCK``.
-    The arithmetic is float32's. A row of nothing but -inf gives zeros. Raises TypeError or ValueError, in one sentence.
+    The arithmetic is float32's. A row that is all -inf gives zeros. Raises TypeError or ValueError.
     """
     y = _prepare(x)  # [rows, N]
     Bc = triton.next_power_of_2(max(x.shape[1], 1))
     if Bc > LONGEST_BLOCK:
         raise ValueError(f"a row must fit into a block of {LONGEST_BLOCK}, got {x.shape[1]}: take softmax_online")
     if x.numel():
-        softmax_kernel[x.shape[0],](x, y, x.stride(0), y.stride(0), x.shape[1], Bc, num_warps=_warps(Bc))
+        softmax_kernel[(x.shape[0],)](x, y, x.stride(0), y.stride(0), x.shape[1], Bc, num_warps=_warps(Bc))
     return y
 
 
@@ -75,10 +75,10 @@ def softmax_kernel(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 
 
 def softmax_online(x, *, rows=4, block=1024):
-    """Softmax of rows of any length, one program a few rows, block by block: 2 loads and 1 store an element.
+    """Return the softmax of rows of any length, a few per program, block by block: 2 loads and 1 store per element.
 
     x: [rows, N] as for ``softmax``, but any N; rows, block: height and width of the tile that a program works on,
-    powers of two. Raises TypeError or ValueError, in one sentence.
+    powers of two. Raises TypeError or ValueError.
     """
     y = _prepare(x)  # [rows, N]
     _check_block(rows)
@@ -88,7 +88,7 @@ def softmax_online(x, *, rows=4, block=1024):
     R, N = x.shape
     if x.numel():
         programs = triton.cdiv(R, rows)
-        softmax_online_kernel[programs,](
+        softmax_online_kernel[(programs,)](
             x, y, x.stride(0), y.stride(0), R, N, rows, block, num_warps=_warps(rows * block)
         )
     return y
@@ -131,6 +131,8 @@ def _prepare(x):
 
 def _check_tensors(**tensors):
     for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
         if tensor.device.type != DEVICE.type:
             raise ValueError(f"{name} must be on the {DEVICE}, where kernels run here, got {tensor.device}")
         if tensor.dtype not in DTYPES:
@@ -143,5 +145,5 @@ def _check_block(block):
 
 
 def _warps(elements):
-    """Groups of 32 threads for a tile of so many elements: 16 elements a thread, between 1 and 16 groups."""
+    """Return the warps for a tile of so many elements: 16 elements per thread, between 1 and 16 warps."""
     return min(max(elements // 512, 1), 16)

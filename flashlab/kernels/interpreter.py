@@ -1,11 +1,11 @@
-"""What makes Triton's interpreter a microscope: real bfloat16, no access outside a tensor, a bill for every byte.
+"""Make Triton's interpreter a microscope: real bfloat16, no access outside a tensor, every byte counted.
 
-With ``TRITON_INTERPRET=1`` Triton runs kernels in numpy, one program after the other. As it comes, it multiplies the
+With ``TRITON_INTERPRET=1`` Triton runs kernels in numpy, one program after the other. Unchanged, it multiplies the
 bit patterns of bfloat16 numbers, truncates where a GPU rounds, reads any address it is given, and leaves some sixty
-names in the module of every kernel. ``install`` puts that right, for all kernels of the process:
+names in the module of every kernel. ``install`` repairs that, for all kernels of the process:
 
 - bfloat16 is widened to float32 for arithmetic and rounded to nearest even afterwards, as on a GPU; atomics on it,
-  which the interpreter has not, are refused.
+  which the interpreter lacks, are refused.
 - A load or store outside every tensor of its launch raises ``IndexError``, naming how many elements and which program.
 - Inside ``count()`` every access is booked.
 
@@ -33,7 +33,7 @@ class _Named(NamedTuple):
     name: str
     tensor: torch.Tensor
     first: int  # address of the first element
-    last: int  # address behind the last one
+    last: int  # address past the last one
 
 
 # What is running, its tensors as ``_Named``, and for which language modules Triton has put its patches in place.
@@ -105,7 +105,7 @@ def _is_bfloat16(arg):
 
 
 def _widen(arg):
-    """A bfloat16 handle as float32, exactly; anything else as it is."""
+    """Return a bfloat16 handle as float32, exactly; anything else unchanged."""
     if not _is_bfloat16(arg):
         return arg
     bits = np.ascontiguousarray(arg.data).astype(np.uint32) << np.uint32(16)
@@ -113,7 +113,7 @@ def _widen(arg):
 
 
 def _narrow(handle):
-    """A handle of numbers rounded to bfloat16, to nearest and ties to even; NaN stays NaN."""
+    """Return a handle of numbers rounded to bfloat16, to nearest and ties to even; NaN stays NaN."""
     values = np.ascontiguousarray(handle.data, dtype=np.float32)
     bits = values.view(np.uint32)
     half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # just below one half, or one half if odd
@@ -122,7 +122,7 @@ def _narrow(handle):
 
 
 def _in_float32(operation):
-    """The operation on widened operands; its result is rounded where no operand was wider than bfloat16."""
+    """Run the operation on widened operands; its result is rounded where no operand was wider than bfloat16."""
 
     def run(self, *args):
         if not any(_is_bfloat16(arg) for arg in args):
@@ -135,7 +135,7 @@ def _in_float32(operation):
 
 
 def _reduced_in_float32(apply):
-    """The reduction or scan of widened inputs. A sum rounds once, at the end; a GPU rounds after each addition."""
+    """Run the reduction or scan on widened inputs. A sum rounds once, at the end; a GPU rounds after each addition."""
 
     def retyped(tensor, handle):
         dtype = tl.block_type(handle.dtype, tensor.type.shape) if tensor.type.is_block() else handle.dtype
@@ -180,7 +180,7 @@ class _OutsideEveryTensor(IndexError):
 
 
 def _named(tensors):
-    """Tensors with their names and the addresses between which their elements lie."""
+    """Return tensors with their names and the first and last addresses of their elements."""
     named = []
     for name, tensor in tensors.items():
         extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -190,7 +190,10 @@ def _named(tensors):
 
 
 def _watched(kind, pointers, mask=None):
-    """A wrapper of a load, store or atomic that checks and books its addresses; given are the arguments' positions."""
+    """Wrap a load, store or atomic such that its addresses are checked and booked.
+
+    pointers, mask: positions of these arguments.
+    """
 
     def wrapper(access):
         def run(self, *args, **kwargs):
@@ -232,7 +235,7 @@ def _book(memory, kind, addresses, itemsize, tensors):
 
 
 def _region(tensor, offsets):
-    """The smallest box of slices that holds the elements at these offsets [elements] from the tensor's first."""
+    """Return the smallest box of slices that holds the elements at these offsets [elements] from the tensor's first."""
     region = [slice(0, size) for size in tensor.shape]
     for dim in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
         if tensor.shape[dim] > 1 and tensor.stride(dim):
@@ -245,7 +248,7 @@ def _region(tensor, offsets):
 
 
 def _launch(call):
-    """The launch, with its name and tensors known to the watchers, and an access gone astray as a plain IndexError."""
+    """Tell the watchers the launch's name and tensors, and raise a stray access as a plain IndexError."""
 
     def run(self, *args, **kwargs):
         with _one_at_a_time:
@@ -270,7 +273,7 @@ def _launch(call):
 
 
 def _once(patch):
-    """The patching of ``triton.language``, done once a launch instead of at each call of one kernel by another."""
+    """Patch ``triton.language`` once per launch instead of at each call of one kernel by another."""
 
     def run(fn):
         languages = {id(value) for value in fn.__globals__.values() if value is tl or value is tl.core}
@@ -282,7 +285,7 @@ def _once(patch):
 
 
 def _announced(set_grid_idx):
-    """The beginning of a program, booked as an event."""
+    """Book the beginning of a program as an event."""
 
     def run(self, *program):
         set_grid_idx(self, *program)
@@ -293,7 +296,7 @@ def _announced(set_grid_idx):
 
 
 def _tidy(compile_and_exec):
-    """The rewriting of a kernel for the interpreter, without the names it leaves in the kernel's module."""
+    """Rewrite a kernel for the interpreter without leaving names in the kernel's module."""
 
     def run(self, tree):
         names = self.fn.__globals__

@@ -1,7 +1,7 @@
-"""Starting a kernel with little to do on the host.
+"""Launch a kernel with little work on the host.
 
-Triton looks at every argument of every launch to find the compiled kernel that fits, which takes longer than a small
-kernel runs. What fits depends on everything but the tensors' contents, so it is remembered here.
+Triton inspects every argument of every launch to find the compiled kernel that fits, which takes longer than a small
+kernel runs. The fit depends on everything but the contents of the tensors, so this module remembers it.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ FORGET_AFTER = 4096  # launches of different shapes
 
 
 def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
-    """Run a grid of programs (x, y, z). The kernel's arguments are tensors, or descriptors of them, and then numbers.
+    """Run a grid (x, y, z) of programs. The kernel's arguments are tensors, or descriptors of them, and then numbers.
 
-    numbers: sizes, strides and constexprs. Tensors must start at multiples of 16 bytes, as torch's own do.
+    numbers: sizes, strides, masks and constexprs. Tensors must start at multiples of 16 bytes, as torch's own do.
     """
     bases = [getattr(x, "base", x) for x in tensors]  # the tensors that descriptors describe
     device = bases[0].device

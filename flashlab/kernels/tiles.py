@@ -1,9 +1,9 @@
 """Tiles of a tensor [B, H, N, d] in global memory, by descriptor: (batch, head, first row) names a tile.
 
-A descriptor knows where the tensor ends. What a tile holds beyond the end (rows past N, columns past d) is read as
-zero and never written, so kernels need no masks for memory's sake. From compute capability 9.0 on, the descriptor is
-made on the host and the hardware's copy engine (TMA) serves it. Elsewhere, and in the interpreter, the kernel makes it
-from a pointer, and the compiler turns it into addresses and masks.
+A descriptor knows where the tensor ends. A tile's elements past the end (rows past N, columns past d) are read as
+zeros and never written, so kernels need no masks to stay inside memory. From compute capability 9.0 on, the
+descriptor is made on the host and the hardware's copy engine (TMA) serves it. Elsewhere, and in the interpreter, the
+kernel makes it from a pointer, and the compiler turns it into addresses and masks.
 """
 
 import functools
@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def view(X, shape, strides, rows: tl.constexpr, width: tl.constexpr):
-    """The descriptor of X [B, H, N, d] with tiles of rows x width; X itself if it is one already."""
+    """Return the descriptor of X [B, H, N, d] with tiles of rows x width; X itself if it is one already."""
     if isinstance(X, tl.tensor_descriptor):
         return X
     else:
@@ -25,7 +25,7 @@ def view(X, shape, strides, rows: tl.constexpr, width: tl.constexpr):
 
 @triton.jit
 def load(X, b, h, start, rows: tl.constexpr, width: tl.constexpr):
-    """Rows start .. start + rows of head h of batch b: [rows, width]."""
+    """Return rows start .. start + rows of head h of batch b: [rows, width]."""
     return tl.reshape(X.load([b, h, start, 0]), [rows, width])
 
 
@@ -37,21 +37,21 @@ def store(X, b, h, start, tile, rows: tl.constexpr, width: tl.constexpr):
 
 @functools.cache
 def width_of(d):
-    """The width of a tile that holds d columns: a power of two, and at least 16, as ``tl.dot`` wants it."""
+    """Return the width of a tile that holds d columns: a power of two, and at least 16, as ``tl.dot`` requires."""
     return max(16, triton.next_power_of_2(d))
 
 
 def count(N, B):
-    """How many tiles of B cover N."""
+    """Return the number of tiles of B that cover N."""
     return -(-N // B)
 
 
 def ready(x):
-    """x itself if a kernel can take it as it lies, otherwise a contiguous copy.
+    """Return x unchanged if its layout suits the kernels, otherwise a contiguous copy.
 
-    A descriptor asks for 16-byte steps between rows, heads and batches, a start at a multiple of 16 bytes, and
-    elements of a row side by side. Rows whose width is no multiple of 16 bytes were padded before (``attention``).
-    What has no rows of its own (lse [B, H, Nq]) must be contiguous.
+    A descriptor requires 16-byte steps between rows, heads and batches, a start at a multiple of 16 bytes, and the
+    elements of a row side by side. ``attention`` has padded rows whose width is no multiple of 16 bytes. Tensors of
+    other ranks (lse [B, H, Nq]) must be contiguous.
     """
     if x.ndim == 4:
         B, H, N, _ = x.shape
@@ -64,9 +64,10 @@ def ready(x):
 
 
 def arguments(tensors, rows):
-    """What a launch passes for tensors, tiled by so many rows each: first the tensors, then their strides.
+    """Build the launch arguments for tensors: first the tensors or their descriptors, then their strides.
 
-    Where the hardware has the copy engine, descriptors take the place of the tensors, and strides are not looked at.
+    rows: the height of each tensor's tiles. Where the hardware has the copy engine, descriptors take the place of the
+    tensors, and strides are not used.
     """
     if has_copy_engine(tensors[0].device):
         return [_descriptor(x, r) for x, r in zip(tensors, rows, strict=True)], [(0, 0, 0, 1)] * len(tensors)
@@ -74,7 +75,7 @@ def arguments(tensors, rows):
 
 
 def strides_of(x):
-    """Strides of x in elements. Those of dimensions of size one, never used, are replaced by a harmless one."""
+    """Return the strides of x in elements. Dimensions of size one, whose stride is never used, get a harmless one."""
     B, H, N, d = x.shape
     b, h, n, _ = x.stride()
     return b if B > 1 else d, h if H > 1 else d, n if N > 1 else d, 1
@@ -82,12 +83,12 @@ def strides_of(x):
 
 @functools.cache
 def has_copy_engine(device):
-    """Compute capability 9.0 or later."""
+    """Return whether a device has the copy engine (TMA): compute capability 9.0 or later."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def _descriptor(x, rows):
-    """A ``TensorDescriptor``, without its constructor's checks: ``ready`` has seen to them, and they take as long."""
+    """Make a ``TensorDescriptor`` without its constructor's checks: ``ready`` has made them, and they take time."""
     descriptor = object.__new__(TensorDescriptor)
     descriptor.base, descriptor.shape, descriptor.strides = x, x.shape, strides_of(x)
     descriptor.block_shape = [1, 1, rows, width_of(x.shape[3])]
@@ -95,5 +96,5 @@ def _descriptor(x, rows):
 
 
 def precision_of(x):
-    """How ``tl.dot`` multiplies float32: "ieee" for true products where torch is set to them, else "tf32"."""
+    """Return how ``tl.dot`` multiplies float32: "ieee" for true products if torch is set to them, else "tf32"."""
     return "ieee" if x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"

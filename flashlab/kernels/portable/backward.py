@@ -52,7 +52,7 @@ def run(gradients, incoming, saved, problem, launches):
 
 
 def constants_of_rows(do, dlse, o, lse, c):
-    """lse in units of log2, and delta, [B, H, Nq_padded] each: by ``row_constants``, with its ``Configuration`` c."""
+    """Return lse in units of log2 and delta, [B, H, Nq_padded] each, computed by ``row_constants`` with tiles c."""
     B, H, Nq, columns = o.shape
     Nq_padded = tiles.count(Nq, PADDING) * PADDING
     lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
@@ -76,8 +76,9 @@ def row_constants(
     Nq, Nq_padded, dv,
     Br: tl.constexpr, width_v: tl.constexpr,
 ):  # fmt: skip
-    """What the other two kernels need of each row: delta = rowsum(dO * O), and lse in units of log2."""
-    i, h, b, H, B = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
+    """Compute what the other two kernels need of each row: delta = rowsum(dO * O), and lse in units of log2."""
+    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    H, B = tl.num_programs(1), tl.num_programs(2)
     O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
 
@@ -97,12 +98,13 @@ def key_value_gradients(
     group, Nq, Nq_padded, Nk, d, dv, scale, scale_log2, mask,  # as for ``attention_forward``
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, hk, b) computes rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b.
+    """Compute rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b: program (j, hk, b).
 
     All tiles are transposed, [Bc, Br]: then P^T and dS^T multiply from the left as they come out of the registers.
     Causal: the first programs have the keys that most queries see.
     """
-    j, hk, b, Hk, B = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
+    j, hk, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    Hk, B = tl.num_programs(1), tl.num_programs(2)
     H = Hk * group
     Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
     K = tiles.view(K, [B, Hk, Nk, d], K_strides, Bc, width)
@@ -138,7 +140,7 @@ def add_rows(
     dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, start, keys, Nq, Nk, scale_log2, mask,
     Br: tl.constexpr, masked: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """What one tile of queries adds to dK_j and dV_j. Rows past the end are zero in Q and dO and add nothing."""
+    """Add what one tile of queries gives to dK_j and dV_j. Rows past the end are zero in Q and dO and add nothing."""
     rows = start + tl.arange(0, Br)  # [Br]
     Q_i = tiles.load(Q, b, h, start, Br, K_j.shape[1])  # [Br, d]
     lse_i = tl.load(lse_log2 + rows)  # [Br]
@@ -163,7 +165,7 @@ def query_gradients(
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     ragged: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of dQ. The loops are those of the forward pass."""
+    """Compute rows i * Br .. (i + 1) * Br of dQ. The loops are those of the forward pass."""
     i = tl.num_programs(0) - 1 - tl.program_id(0)
     h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
     Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
@@ -196,7 +198,7 @@ def add_columns(
     dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, hk, start, rows, Nq, Nk, scale_log2, mask,
     Bc: tl.constexpr, masked: tl.constexpr, ragged: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """What one tile of keys and values adds to dQ_i."""
+    """Add what one tile of keys and values gives to dQ_i."""
     K_j = tiles.load(K, b, hk, start, Bc, Q_i.shape[1])  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]
     P_ij = tl.exp2(S_ij * scale_log2 - lse_i[:, None])  # [Br, Bc]

@@ -36,13 +36,13 @@ def run(o, lse, q, k, v, problem, c):
 def attention_forward(
     Q, K, V, O, lse,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: descriptors or pointers; lse [B, H, Nq] a pointer
     Q_strides, K_strides, V_strides, O_strides,
-    group, Nq, Nk, d, dv,  # group: query heads to a key/value head
+    group, Nq, Nk, d, dv,  # group: query heads per key/value head
     scale_log2,  # e^(scale * x) = 2^(scale_log2 * x)
     mask,  # (left, right), as ``masks.Window``
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     ragged: tl.constexpr, precision: tl.constexpr,  # ragged: Bc does not divide Nk
 ):  # fmt: skip
-    """Program (p, h, b) computes rows i * Br .. (i + 1) * Br of O in head h of batch b."""
+    """Compute rows i * Br .. (i + 1) * Br of O in head h of batch b: program (p, h, b), where i counts down with p."""
     i = tl.num_programs(0) - 1 - tl.program_id(0)  # causal: the tiles that see most keys start first
     h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
     Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
