@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from flashlab.course import judge, progress, worker
+from flashlab.course import compiles, judge, progress, worker
 from flashlab.course.exercise import Exercise, Question, edited
 from flashlab.course.judge import shortened
 from flashlab.course.registry import UnknownExercise, every, find
@@ -116,7 +116,16 @@ def _attempted(name, exercise, attempt):
     if tried.end:
         case = judge.cases(exercise)[len(tried.values)]
         return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end}.")
-    return Verdict("✓", f": right in all {len(tried.values)} cases.")
+    return Verdict("✓", f": right in all {len(tried.values)} cases.{_refused(exercise, attempt, patience)}")
+
+
+def _refused(exercise, attempt, patience):
+    """What a GPU's compiler says against a kernel that is right in the interpreter; "" if nothing."""
+    if type(attempt).__name__ != "InterpretedFunction":
+        return ""
+    noted = worker.run(partial(compiles.launches, exercise, attempt), patience)
+    reason = compiles.refusal(noted.values[0]) if noted.values else None
+    return f"\nBut for a GPU it does not compile: {reason}" if reason else ""
 
 
 def _first_failure(exercise, outcomes, due):

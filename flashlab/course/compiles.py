@@ -1,0 +1,161 @@
+"""Say what Triton's compiler refuses of a kernel that is right in its interpreter: no GPU is needed to ask.
+
+The interpreter takes what a GPU does not: a scalar that becomes a block as a loop goes on, a global that is no
+``tl.constexpr``, ``break``. ``launches`` runs where an attempt may run (``worker``) and notes how its kernels were
+launched, as text; ``refusal`` compiles that text for compute capability 8.0 and 9.0, in a process with a compiler.
+"""
+
+import inspect
+import json
+import linecache
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from flashlab.course import judge
+from flashlab.course.exercise import Exercise
+
+CAPABILITIES = (80, 90)
+PATIENCE = 20.0  # seconds after which nothing is said
+REFUSED = "refused:"  # begins the line that tells why
+TYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "int32": "i32", "int64": "i64", "int8": "i8", "uint8": "u8", "bool": "i1",
+}  # fmt: skip
+
+
+def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
+    """Run an attempt on its first and its last case and yield, once, its launches as JSON."""
+    from triton.runtime import interpreter
+
+    found, original = {}, interpreter.GridExecutor.__call__
+
+    def noted(self, *args, **kwargs):
+        launch = _launch(self.fn, self.arg_names, args, kwargs)
+        found[json.dumps(launch)] = launch
+        return original(self, *args, **kwargs)
+
+    interpreter.GridExecutor.__call__ = noted
+    for case in {0: judge.cases(exercise)[0], 1: judge.cases(exercise)[-1]}.values():
+        exercise.run(attempt)(*case.args)
+    yield json.dumps(list(found.values()))
+
+
+@cache
+def refusal(noted: str) -> str | None:
+    """Return in a sentence what the compiler refuses of these launches; None if nothing, or if it cannot be asked."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run(
+                [sys.executable, "-m", "flashlab.course.compiles"],
+                input=noted,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": folder},
+            )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = [line.removeprefix(REFUSED) for line in run.stdout.splitlines() if line.startswith(REFUSED)]
+    return found[-1].strip() if found else None  # the compiler prints too
+
+
+def _launch(function, names, args, kwargs):
+    """A launch as plain data: the text of its kernel, and for each argument its type, or its value if constant."""
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    sources, signature, constants = {}, {}, {}
+    _add_source(function, sources)
+    for name in names:
+        value = given.get(name, inspect.signature(function).parameters[name].default)
+        annotation = str(function.__annotations__.get(name, ""))
+        if hasattr(value, "dtype") and hasattr(value, "data_ptr"):
+            signature[name] = "*" + TYPES[str(value.dtype).removeprefix("torch.")]
+        elif "constexpr" in annotation or hasattr(value, "fn") or value is None:
+            signature[name] = "constexpr"
+            if hasattr(value, "fn"):
+                _add_source(value.fn, sources)
+                constants[name] = {"kernel": value.fn.__name__}
+            else:
+                constants[name] = {"value": getattr(value, "value", value)}
+        else:
+            signature[name] = "i1" if isinstance(value, bool) else "i32" if isinstance(value, int) else "fp32"
+    text = "import triton\nimport triton.language as tl\n\n" + "\n\n".join(sources.values()) + "\n"
+    return {"name": function.__name__, "text": text, "signature": signature, "constants": constants}
+
+
+def _add_source(function, sources):
+    """Add the text of a kernel and of what it uses of its module: other kernels, constants, names of modules."""
+    if function.__name__ in sources:
+        return
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType):
+            if value.__name__.split(".")[0] != "triton":
+                raise LookupError(f"the text of {value.__name__} does not travel")
+            sources.setdefault(name, f"import {value.__name__} as {name}")
+        elif hasattr(value, "fn") and isinstance(value.fn, types.FunctionType) and value.fn is not function:
+            if not value.fn.__module__.startswith("triton."):
+                _add_source(value.fn, sources)
+        elif type(value).__name__ == "constexpr":
+            sources.setdefault(name, f"{name} = tl.constexpr({value.value!r})")
+        elif isinstance(value, bool | int | float):
+            sources.setdefault(name, f"{name} = float('{value}')" if isinstance(value, float) else f"{name} = {value}")
+    text = textwrap.dedent(inspect.getsource(function))
+    sources[function.__name__] = "@triton.jit\n" + text[text.index("def ") :]  # the interpreter's copy has no decorator
+
+
+def _refused(launch):
+    """What the compiler says against a launch, in a sentence; None if nothing."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    text, filename, names = launch["text"], "<attempt>", {"__name__": "attempt"}
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), names)
+    kernel = names[launch["name"]]
+    constants = {
+        (kernel.arg_names.index(name),): names[it["kernel"]] if "kernel" in it else it["value"]
+        for name, it in launch["constants"].items()
+    }
+    for capability in CAPABILITIES:
+        try:
+            source = ASTSource(kernel, launch["signature"], constants)
+            triton.compile(source, target=GPUTarget("cuda", capability, 32))
+        except (OSError, ImportError):  # the compiler's own affair
+            return None
+        except Exception as error:
+            return _sentence(error)
+    return None
+
+
+def _sentence(error):
+    """The innermost reason that a compiler gives, with the line that it is about."""
+    line, reason = "", ""
+    while error is not None:
+        words = [part.strip() for part in str(error).splitlines() if part.strip(" ^")]
+        reason = words[-1] if words else reason
+        node, source = getattr(error, "node", None), getattr(error, "src", None)
+        if node is not None and source:
+            line = source.split("\n")[node.lineno - 1].strip()
+        error = error.__cause__
+    reason = re.sub(r"""^\w+\(["'](.*)["']\)$""", r"\1", reason) or "it gives no reason"
+    return judge.shortened(reason, 300) + (f" In: {line}" if line else "")
+
+
+def main() -> None:
+    """Read launches from standard input and print the first refusal, in one line."""
+    for launch in json.load(sys.stdin):
+        if reason := _refused(launch):
+            print(REFUSED, " ".join(reason.split()))
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What the interpreter takes and a GPU's compiler does not is told, and what compiles is not."""
+
+from functools import partial
+
+import pytest
+
+pytest.importorskip("flashlab.kernels")  # which needs Triton
+from flashlab.course import compiles, worker  # noqa: E402
+from flashlab.course.check import check  # noqa: E402
+from flashlab.course.exercise import edited  # noqa: E402
+from flashlab.course.registry import every, find  # noqa: E402
+from flashlab.kernels import INTERPRETED, tl, triton  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="what runs on a GPU has been compiled")
+KERNELS = [
+    name for name, it in every().items() if type(getattr(it, "reference", None)).__name__ == "InterpretedFunction"
+]
+FULL = 'tl.full([Br], -float("inf"), tl.float32)'
+REFUSED = {
+    "a maximum that becomes a block": (FULL, '-float("inf")', "Loop-carried variable m_i has initial type fp32"),
+    "a sum that becomes a block": ("tl.zeros([Br], tl.float32)", "0.0", "Loop-carried variable l_i"),
+    "a way out of the loop": ("        m_i = m_new\n",
+                              "        m_i = m_new\n        if start > 999:\n            break\n", "Break"),
+    "a choice by a block": ("if causal else Nk\n", "if causal else Nk\n    if m_i == 3:\n        seen = Nk\n",
+                            "Boolean value of Tensor with more than one value is ambiguous In: if m_i == 3:"),
+}  # fmt: skip
+
+
+def refusal(name, attempt):
+    noted = worker.run(partial(compiles.launches, find(name), attempt), 60)
+    assert noted.end == "", noted.printed[-1]
+    return compiles.refusal(noted.values[0])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_the_course_shows_compiles(name):
+    assert refusal(name, find(name).reference) is None
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_gpu_refuses_is_told(what):
+    old, new, says = REFUSED[what]
+    assert says in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))
+
+
+LARGE = 1.0
+
+
+@triton.jit
+def add_with_a_global(x, y, z, N, Bc: tl.constexpr):
+    columns = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    inside = columns < N
+    tl.store(z + columns, LARGE * tl.load(x + columns, inside) + tl.load(y + columns, inside), inside)
+
+
+def test_a_right_kernel_that_does_not_compile_is_right_and_told(capsys):
+    check("first_triton_kernel.add", add_with_a_global)
+    said = capsys.readouterr().out
+    assert (
+        said.startswith("✓ first_triton_kernel.add: right in all ") and "\nBut for a GPU it does not compile: " in said
+    )
+    assert "LARGE" in said
