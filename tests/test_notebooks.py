@@ -226,7 +226,7 @@ def uses(term, introduced):
                 yield lesson, cell.id, bool(re.search(rf"\*[^*\n]*{word}[^*\n]*\*", source, re.IGNORECASE))
 
 
-@pytest.mark.parametrize("term, lesson", glossary())
+@pytest.mark.parametrize("term, lesson", list(glossary()))
 def test_no_term_before_its_introduction(term, lesson):
     where, cell, emphasised = next(uses(term, lesson), ("no lesson", None, False))
     assert where == lesson, f"{where} uses it first, in cell {cell!r}"
