@@ -24,7 +24,35 @@ def _launch_forward(forward, x, num_heads, num_kv_heads, causal):
     weights = _weights(x.shape[-1], num_heads, num_kv_heads)
     module.load_state_dict({f"{name}.weight": torch.tensor(W) for name, W in weights.items()})
     with torch.no_grad():
-        return forward(module.to(DEVICE), torch.tensor(x, device=DEVICE)).cpu().numpy()
+        return forward(module.to(DEVICE), _shared(x)).cpu().numpy()
+
+
+def _shared(x):
+    """x as a tensor that shares its memory on a CPU, so that a change of it is seen."""
+    return torch.from_numpy(x).to(DEVICE)
+
+
+def _gradient_of_x(forward, x, num_heads, num_kv_heads, causal):
+    module = FlashAttention(x.shape[-1], num_heads, num_kv_heads, causal=causal)
+    weights = _weights(x.shape[-1], num_heads, num_kv_heads)
+    module.load_state_dict({f"{name}.weight": torch.tensor(W) for name, W in weights.items()})
+    x = torch.tensor(x, device=DEVICE, requires_grad=True)
+    O = forward(module.to(DEVICE), x)
+    if O.requires_grad:
+        O.sin().sum().backward()
+    return x.grad
+
+
+def _gradients_flow(forward, x, *settings):
+    """Law: the gradient that reaches x is the module's own."""
+    if x.shape[1] != 2:  # two cases are enough
+        return None
+    yours, right = (_gradient_of_x(it, x, *settings) for it in (forward, FlashAttention.forward))
+    if yours is None or not torch.allclose(yours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item()):
+        return (
+            "the numbers are right, but not all of the gradient comes back through them: something was detached, and "
+            "a model with this forward cannot learn."
+        )
 
 
 def _forward(x, num_heads, num_kv_heads, causal):
@@ -64,6 +92,7 @@ forward = Exercise(
     launch=_launch_forward,
     exact=_forward,
     cases=_forward_cases,
+    laws=(_gradients_flow,),
     level=2,
     minutes=12,
     hints=(
@@ -128,7 +157,7 @@ cache = Question(
 
 
 def _launch_step(step, *tensors):
-    result = step(*(torch.tensor(tensor, device=DEVICE) for tensor in tensors))
+    result = step(*map(_shared, tensors))
     return kv_cache.Step(*(part.cpu().numpy() for part in result))
 
 

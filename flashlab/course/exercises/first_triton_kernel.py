@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.kernels import DEVICE, first_triton_kernel, triton
+from flashlab.course.regimes import sweep
+from flashlab.kernels import DEVICE, INTERPRETED, first_triton_kernel, triton
+from flashlab.kernels.interpreter import count
 from flashlab.reference import safe_softmax as in_numpy
 
 BLOCK = 4  # elements a program of the cases handles at once: small enough to follow by hand
@@ -65,6 +67,45 @@ def _launch_online(kernel, x):
     return result()
 
 
+# Laws. They count in the interpreter; on a GPU nothing is counted and nothing asked.
+
+
+def loaded_by_program(launch, kernel, *args):
+    """The bytes that each program of a launch loads, in the order in which they run; none on a GPU."""
+    if not INTERPRETED:
+        return []
+    with count() as memory:
+        launch(kernel, *args)
+    programs = []
+    for event in memory.events:
+        if event.kind == "kernel":
+            programs.append(0)
+        elif event.kind == "load":
+            programs[-1] += event.nbytes
+    return programs
+
+
+def _own_block(kernel, x, y):
+    if any(loaded > 2 * BLOCK * x.itemsize for loaded in loaded_by_program(_launch_add, kernel, x, y)):
+        return (
+            "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block is "
+            "its own, so that the programs share the work."
+        )
+
+
+def _one_reading(kernel, x):
+    if sum(loaded_by_program(_launch_softmax, kernel, x)) > x.nbytes:
+        return "the numbers are right, but a row was read more than once: it fits into its block, so keep it there."
+
+
+def _two_readings(kernel, x):
+    if sum(loaded_by_program(_launch_online, kernel, x)) > 2 * x.nbytes:
+        return (
+            "the numbers are right, but rows were read more than twice: the online softmax finds m and l in one "
+            "reading, and the weights are written in the second."
+        )
+
+
 def _sum(x, y):
     return x + y
 
@@ -82,6 +123,7 @@ def _add_cases():
     return [
         Case("a single element: the rest of the block is masked", (one[0], one[1])),
         Case("exactly one block", _vectors(4)),
+        Case("exactly two blocks", _vectors(8)),
         Case("two blocks, the second one not full", _vectors(6)),
         Case("many blocks", _vectors(29)),
     ]
@@ -96,9 +138,14 @@ def _softmax_cases():
         ("negative scores: a masked element must not win the maximum", [[-5.0, -6.0, -7.0]]),
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
         ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
-        ("a row of nothing but −∞", [[-np.inf, -np.inf, -np.inf]]),
+        ("a row that is all −∞", [[-np.inf, -np.inf, -np.inf]]),
     ]
-    return [Case(name, (np.array(x, np.float32),)) for name, x in cases]
+    small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
+    return [*small, *sweep(_rows)]
+
+
+def _rows(draw, Br, N):
+    return (draw.scores(Br, N),)
 
 
 def _online_cases():
@@ -110,11 +157,13 @@ def _online_cases():
         ("negative scores: a masked element must not win the maximum", [[-5.0, -6.0, -7.0]]),
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0, 1003.0, 1004.0]]),
         ("a last block far below the first: its maximum is not the row's", [[200.0, 0.0, 0.0, 0.0, 0.0]]),
-        ("a first block of nothing but −∞", [[-np.inf] * 4 + [2.0]]),
-        ("a row of nothing but −∞", [[-np.inf] * 5]),
+        ("a first block that is all −∞", [[-np.inf] * 4 + [2.0]]),
+        ("a row that is all −∞", [[-np.inf] * 5]),
+        ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
-    return [Case(name, (np.array(x, np.float32),)) for name, x in cases]
+    small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
+    return [*small, *sweep(_rows, usual={"N": 11, "Br": 3})]
 
 
 programs = Question(
@@ -140,6 +189,7 @@ add = Exercise(
     launch=_launch_add,
     exact=_sum,
     cases=_add_cases,
+    laws=(_own_block,),
     level=2,
     minutes=10,
     hints=(
@@ -175,6 +225,8 @@ softmax_row = Exercise(
     launch=_launch_softmax,
     exact=_softmax,
     cases=_softmax_cases,
+    laws=(_one_reading,),
+    sways=True,
     level=2,
     minutes=15,
     hints=(
@@ -203,6 +255,8 @@ online = Exercise(
     launch=_launch_online,
     exact=_softmax,
     cases=_online_cases,
+    laws=(_two_readings,),
+    sways=True,
     level=3,
     minutes=25,
     hints=(

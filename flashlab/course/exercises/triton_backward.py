@@ -7,6 +7,7 @@ import torch
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
+from flashlab.course.regimes import FINITE, REGIMES, sweep
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation
 
@@ -24,8 +25,8 @@ def delta_of_rows(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
     columns = tl.arange(0, width)  # [width]
     inside = (rows < N)[:, None] & (columns < dv)[None, :]  # [Br, width]
     at = rows[:, None] * dv + columns[None, :]  # [Br, width]
-    O_i = tl.load(O + at, mask=inside, other=0)  # [Br, width]
-    dO_i = tl.load(dO + at, mask=inside, other=0)  # [Br, width]
+    O_i = tl.load(O + at, mask=inside, other=0).to(tl.float32)  # [Br, width]
+    dO_i = tl.load(dO + at, mask=inside, other=0).to(tl.float32)  # [Br, width]
     tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)
 
 
@@ -102,7 +103,18 @@ def _delta_cases():
         Case("four rows of four: one program", tuple(square)),
         Case("six rows of three: the last tile hangs over two edges", tuple(ragged)),
         Case("nine rows of five, in three programs", tuple(long)),
+        Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
+        *sweep(_delta_args, regimes=REGIMES[:1], usual={"Nq": 5, "dv": 6}),
     ]
+
+
+def _delta_args(draw, Nq, dv):
+    return draw.normal(Nq, dv), draw.normal(Nq, dv)
+
+
+def _add_args(draw, Nq, Nk, d):
+    Q, K = draw.queries_and_keys(Nq, Nk, d)
+    return Q, K, draw.normal(Nk, d), draw.normal(Nq, d), False
 
 
 def _add_cases():
@@ -121,6 +133,7 @@ def _add_cases():
         Case("20 keys: a tile that does not hold the whole row", head(3, 20)),
         Case("causal: keys that some queries do not see", head(6, 6, causal=True)),
         Case("causal, with queries that see no key: lse = −∞", head(20, 4, causal=True)),
+        *sweep(_add_args, regimes=FINITE[:4], sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
     ]
 
 
@@ -186,8 +199,8 @@ delta = Exercise(
         "The first kernel's pattern in two dimensions: which rows are yours, which of them and of the columns exist?",
         "The element in row r and column c lies r * dv + c elements behind the first: rows[:, None] * dv + "
         "columns[None, :].",
-        "Load O and dO there with other=0 and mask (rows < N)[:, None] & (columns < dv)[None, :]; store "
-        "tl.sum(dO_i * O_i, 1) to delta + rows where rows < N.",
+        "Load O and dO there with other=0 and mask (rows < N)[:, None] & (columns < dv)[None, :], take them "
+        ".to(tl.float32); store tl.sum(dO_i * O_i, 1) to delta + rows where rows < N.",
     ),
     mistakes=(
         Mistake("summed over the queries: sum over the head dimension, axis 1.",
@@ -208,6 +221,7 @@ add_rows = Exercise(
     launch=key_value_gradients,
     exact=_exact_gradients,
     cases=_add_cases,
+    sways=True,
     level=3,
     minutes=25,
     hints=(

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from flashlab.course import data
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
+from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loaded_by_program
+from flashlab.course.regimes import FINITE, sweep
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer
@@ -80,8 +81,15 @@ def _bounds_cases():
         ("lengths that no tile divides", (5, 5, 4, 2)),
         ("fewer keys than queries: whole tiles of queries see nothing", (9, 3, 4, 2)),
         ("one query: the newest word", (1, 9, 2, 4)),
+        *_lengths_and_tiles(),
     ]
     return [Case(name, sizes) for name, sizes in cases]
+
+
+def _lengths_and_tiles():
+    for Nq, Nk in ((1, 1), (8, 8), (7, 9), (9, 7), (8, 9), (6, 8), (3, 13), (13, 3)):
+        for Br, Bc in ((2, 4), (4, 2), (1, 2), (8, 2), (2, 8)):
+            yield f"Nq = {Nq}, Nk = {Nk}, tiles of {Br} × {Bc}", (Nq, Nk, Br, Bc)
 
 
 bounds = Exercise(
@@ -171,8 +179,6 @@ def _update_cases():
         state = State(*(np.array(x, np.float32) for x in (m, l, O)))
         return Case(name, (state, np.array(S, np.float32), np.array(V, np.float16), scale))
 
-    rng = np.random.default_rng(11)
-    many = rng.normal(size=(9, 5)), rng.normal(size=(16, 5))
     return [
         case("the first key of one row", [-inf], [0], [[0]], [[2]], [[3]], 1.0),
         case("a scale", [-inf], [0], [[0]], [[4, 2]], [[1], [3]], 0.5),
@@ -181,8 +187,16 @@ def _update_cases():
         case("a tile that does not raise the maximum", [4], [2], [[5]], [[2]], [[3]], 1.0),
         case("a row that has met no key, and meets none", [-inf], [0], [[0]], [[-inf, -inf]], [[1], [3]], 1.0),
         case("scores of some hundreds", [30], [2], [[5]], [[700, 600]], [[3], [2]], 1.0),
-        case("many rows", rng.normal(size=9), rng.uniform(1, 9, 9), many[0], rng.normal(0, 3, (9, 16)), many[1], 0.3),
+        *sweep(_update_args, usual={"Br": 9, "Bc": 13, "dv": 5}),
     ]
+
+
+def _update_args(draw, Br, Bc, dv):
+    scale = 0.25
+    S, V = draw.scores(Br, 3 + Bc) / np.float32(scale), draw.normal(3 + Bc, dv).astype(np.float16)
+    nothing = State(np.full(Br, -inf), np.zeros(Br), np.zeros((Br, dv)))
+    state = _in_base_2(nothing, *(np.float64(x) for x in (S[:, :3], V[:3])), scale)  # three keys have come before
+    return State(*(np.float32(part) for part in state)), S[:, 3:], V[3:], scale
 
 
 update = Exercise(
@@ -190,6 +204,7 @@ update = Exercise(
     launch=_launch_update,
     exact=_in_base_2,
     cases=_update_cases,
+    sways=True,
     level=2,
     minutes=15,
     hints=(
@@ -260,7 +275,7 @@ def attention_one_head(
     tl.store(lse + rows, lse_i, mask=rows < Nq)
 
 
-def attend(kernel, Q, K, V, causal=False, tile=TILE):
+def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
     """Launch a kernel of one head, of the capstone's parameters, on numpy arrays Q [Nq, d], K and V [Nk, d] of float16.
 
     O and lse come back in float32. Columns are filled up with zeros to a tile's width, which changes no score; behind
@@ -270,8 +285,8 @@ def attend(kernel, Q, K, V, causal=False, tile=TILE):
     q, k, v = (_followed_by_nan(x, width) for x in (Q, K, V))
     O, output = inside_margins(1, Nq * width)  # rows side by side
     lse, lse_output = inside_margins(1, Nq)
-    grid = (triton.cdiv(Nq, tile),)
-    launched(kernel, grid, q, k, v, O, lse, Nq, len(K), d**-0.5, width, tile, tile, causal)
+    grid = (triton.cdiv(Nq, Br),)
+    launched(kernel, grid, q, k, v, O, lse, Nq, len(K), d**-0.5, width, Br, Bc, causal)
     return Output(output().reshape(Nq, width)[:, :d], lse_output()[0])
 
 
@@ -282,13 +297,27 @@ def _followed_by_nan(x, width):
     return torch.from_numpy(whole).to(DEVICE)[: len(x)]
 
 
-def _dense(Q, K, V, causal):
+def _loads_once(kernel, Q, K, V, causal, Br=TILE, Bc=TILE):
+    """Law: Q is loaded once, and K and V once by each program that sees them."""
+    width, mask = max(16, triton.next_power_of_2(Q.shape[1])), masks.causal() if causal else None
+    bill = tiling.fa2_traffic(len(Q), len(K), width, Br, Bc, mask=mask, dtype=np.float16)
+    due = sum(size for (kind, _), size in bill.items() if kind == "load")
+    loaded = sum(loaded_by_program(attend, kernel, Q, K, V, causal, Br, Bc))
+    if loaded > due:
+        return (
+            f"the numbers are right, but it loaded {loaded:,} bytes where {due:,} will do. Q_i is loaded once, before "
+            "the loop; a tile of K and V once"
+            + (", and not at all where no row of the program sees it." * causal or ".")
+        )
+
+
+def _dense(Q, K, V, causal, Br=TILE, Bc=TILE):
     return Output(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
 
 
 def _forward_cases():
-    def case(name, Q, K, V, causal=False):
-        return Case(name, (*(np.array(x, np.float16) for x in (Q, K, V)), causal))
+    def case(name, Q, K, V, causal=False, *tile):
+        return Case(name, (*(np.array(x, np.float16) for x in (Q, K, V)), causal, *tile))
 
     def draw(Nq, Nk, d, factor=1.0):
         rng = np.random.default_rng(Nq + Nk)
@@ -314,7 +343,22 @@ def _forward_cases():
         case("lengths that no tile divides", *draw(21, 37, 4)),
         case("causal over several tiles, more keys than queries", *draw(21, 40, 4), True),
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
+        *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
+        *sweep(_forward_args, regimes=FINITE, sizes={}, usual={"Nq": 3, "Nk": 35, "d": 3}),
     ]
+
+
+def _sizes():
+    """Lengths and tiles in which no two of Br, Bc and the width are equal: (name, Nq, Nk, d, causal, Br, Bc)."""
+    lengths = [(64, 64, False), (64, 64, True), (33, 65, True), (65, 33, True), (40, 41, True), (64, 48, False)]
+    for Nq, Nk, causal in lengths:
+        for Br, Bc, d in ((64, 16, 32), (16, 32, 64), (32, 64, 12)):
+            yield f"Nq = {Nq}, Nk = {Nk}, tiles of {Br} × {Bc}{', causal' * causal}", Nq, Nk, d, causal, Br, Bc
+
+
+def _forward_args(draw, Nq, Nk, d):
+    Q, K = draw.queries_and_keys(Nq, Nk, d)
+    return (*(x.astype(np.float16) for x in (Q, K, draw.normal(Nk, d))), False)
 
 
 forward = Exercise(
@@ -322,6 +366,8 @@ forward = Exercise(
     launch=attend,
     exact=_dense,
     cases=_forward_cases,
+    laws=(_loads_once,),
+    sways=True,
     level=3,
     minutes=60,
     hints=(
@@ -413,7 +459,7 @@ def measure(kernel, tile=64):
     head = [x.astype(np.float16) for x in data.captured("alice").head()]
     N, d = head[0].shape
     for causal in (False, True):
-        memory = count(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile)
+        memory = count(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile, tile)
         due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16).total()
         due += N * d * 2  # O is stored in float32
         print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {due:,} B")

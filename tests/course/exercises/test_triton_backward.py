@@ -20,7 +20,7 @@ def delta_row_by_row(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr)
     start, columns = tl.program_id(0) * Br, tl.arange(0, width)
     for row in range(start, tl.minimum(start + Br, N)):
         at = row * dv + columns
-        x = tl.load(O + at, columns < dv, 0) * tl.load(dO + at, columns < dv, 0)
+        x = tl.load(O + at, columns < dv, 0).to(tl.float32) * tl.load(dO + at, columns < dv, 0)
         tl.store(delta + row, tl.sum(x, 0))
 
 
@@ -30,7 +30,7 @@ def delta_column_by_column(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.cons
     total = tl.zeros([Br], tl.float32)
     for column in range(dv):
         at = rows * dv + column
-        total += tl.load(O + at, rows < N, 0) * tl.load(dO + at, rows < N, 0)
+        total += tl.load(O + at, rows < N, 0) * tl.load(dO + at, rows < N, 0).to(tl.float32)
     tl.store(delta + rows, total, rows < N)
 
 
@@ -40,7 +40,7 @@ def delta_masked_afterwards(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.con
     columns = tl.arange(0, width)[None, :]
     last = N * dv - 1
     at = tl.minimum(rows * dv + columns, last)
-    x = tl.where((rows < N) & (columns < dv), tl.load(O + at) * tl.load(dO + at), 0)
+    x = tl.where((rows < N) & (columns < dv), tl.load(O + at).cast(tl.float32) * tl.load(dO + at), 0)
     tl.store(delta + rows, tl.sum(x, 1, keep_dims=True), rows < N)
 
 
