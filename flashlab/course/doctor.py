@@ -62,7 +62,9 @@ def findings(machine: Machine) -> list[str]:
         found.append("The kernels are checked for compute capability 8.0 and later; this GPU has "
                      f"{machine.capability[0]}.{machine.capability[1]} and no bfloat16.")  # fmt: skip
     if "torch" not in have:
-        found.append("PyTorch is missing: the kernels and two lessons before them need it; run `make lab`, which installs it.")
+        found.append(
+            "PyTorch is missing: the kernels and two lessons before them need it; run `make lab`, which installs it."
+        )
     return found
 
 
