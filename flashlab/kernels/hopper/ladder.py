@@ -1,7 +1,7 @@
-"""Lesson 14's rungs: what ``forward`` is made of, one idea at a time. All compute the same, on compute capability 9.0.
+"""The rungs: what ``forward`` is made of, one idea at a time. All compute the same, on compute capability 9.0.
 
 1. one partition: eight warps, 128 rows of Q, everything in turn: a product, wait, softmax, the other product, wait. Its
-   ``update`` is the loop body of lesson 06, line by line.
+   ``update`` is the loop body of ``tiling``, line by line.
 2. warpgroups: two partitions of four warps and 64 rows, which need not wait for each other, and in each the softmax
    beside the second product. A program still computes one tile of Q and ends.
 3. persistent: as many programs as multiprocessors, and tiles go round; the producer runs ahead into the next tile.
