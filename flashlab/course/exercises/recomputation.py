@@ -73,21 +73,18 @@ def _gradients_args(draw, Br, Bc, d, dv):
 
 
 kept = Question(
-    answer=1,
-    because="One number a row, lse = m + log l: a tile of scores minus lse, exponentiated, is the finished tile of P.",
+    answer=512,
+    because="A row of P has 1,024 numbers of 2 bytes, and one lse of 4 bytes stands for it: 2,048 / 4.",
     hints=(
-        "The scores S_ij come back from Q_i and K_j. What else does exp(S - m) / l need?",
-        "It needs m and l. Can the division by l be taken into the exponent?",
-        "exp(S - m) / l = exp(S - (m + log l)).",
+        "How many bytes has one row of P? And the one number that is kept instead?",
+        "1,024 numbers of 2 bytes, and one number of 4 bytes.",
+        "2,048 / 4",
     ),
     wrong=(
-        (0, "Without the row's maximum and sum a tile knows its scores, but not what to divide by. Read on."),
-        (
-            2,
-            "m and l are enough: the paper's Algorithm 4 keeps both. But two become one if the division moves into the "
-            "exponent: try again, or read on.",
-        ),
-        (512, "That is a whole row of P, the N × N matrix again. Far less will do. Read on."),
+        (1024, "So many numbers fewer. But lse has 4 bytes, a weight 2."),
+        (2048, "Those are the bytes of a row of P. One lse has 4 bytes."),
+        (256, "A weight in float16 has 2 bytes: a row of P has 2,048."),
+        (1, "P has 1,024 numbers per row, lse has one."),
     ),
 )
 
@@ -102,7 +99,7 @@ delta = Exercise(
         "(dO_i * O_i).sum(-1)",
     ),
     mistakes=(
-        Mistake("all rows were added together: delta has one number a row.", ".sum(-1)", ".sum()"),
+        Mistake("all rows were added together: delta has one number per row.", ".sum(-1)", ".sum()"),
         Mistake("summed over the queries: sum over the head dimension, the last axis.", ".sum(-1)", ".sum(0)"),
         Mistake("a column came back: delta has one axis, [Br].", ".sum(-1)", ".sum(-1, keepdims=True)"),
         Mistake("that is the mean: delta is the sum.", ".sum(-1)", ".mean(-1)"),
@@ -156,10 +153,10 @@ gradients = Exercise(
     reference=recomputation.gradients,
     cases=_gradients_cases,
     level=3,
-    minutes=15,
+    minutes=20,
     hints=(
-        "Two products lie behind us, S = scale · Q Kᵀ and O = P V. Each gives a gradient for both of its factors; "
-        "softmax's gradient stands between them.",
+        "Two products led here, S = scale · Q Kᵀ and O = P V. Each gives a gradient for both of its factors; "
+        "softmax's gradient connects them.",
         "First dV_j = P_ijᵀ dO_i and dP_ij = dO_i V_jᵀ. Then dS_ij = P_ij ∘ (dP_ij − delta_i), one delta for each row.",
         "dQ_i = scale · dS_ij K_j and dK_j = scale · dS_ijᵀ Q_i. Return recomputation.Gradients(dQ_i, dK_j, dV_j).",
     ),
@@ -168,13 +165,13 @@ gradients = Exercise(
             "delta is missing: raising one weight of a row lowers the others.", "(dP_ij - delta_i[:, None])", "dP_ij"
         ),
         Mistake(
-            "the row sum was taken over this tile only: delta stands for the whole row.",
+            "the row sum was taken over this tile only: delta belongs to the whole row.",
             "delta_i[:, None]",
             "(P_ij * dP_ij).sum(-1, keepdims=True)",
         ),
         Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
         Mistake(
-            "the sign is turned round: dS = P ∘ (dP − delta).", "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"
+            "the sign is inverted: dS = P ∘ (dP − delta).", "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"
         ),
         Mistake(
             "delta_i belongs to the rows of the tile: make it a column, delta_i[:, None].",
@@ -224,7 +221,7 @@ passes = Question(
 
 products = Question(
     answer=7,
-    because="Forward S and O; backward S once more, dV, dP, dQ, dK. Seven in the place of six.",
+    because="Forward S and O; backward S once more, dV, dP, dQ, dK. Seven instead of six.",
     hints=(
         "Each N × N matrix is a product of two thin ones, or is multiplied with a thin one. Count those.",
         "Where everything is kept: forward S and O, backward dV, dP, dQ, dK. Which of them is done again?",
