@@ -22,6 +22,7 @@ O_i = alpha[:, None] * O_i + P_ij @ V_j"""
 HEARTS = {  # file and function that hold the six lines
     "numpy": ("reference/online_softmax.py", "update"),
     "torch": ("models/plain.py", "update"),
+    "Triton, small": ("kernels/portable/one_head.py", "update"),
     "Triton": ("kernels/portable/forward.py", "update"),
     "Gluon": ("kernels/hopper/ladder.py", "update"),
 }

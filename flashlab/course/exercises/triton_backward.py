@@ -267,3 +267,124 @@ add_rows = Exercise(
         Mistake("dK keeps only the last tile of queries: add to what came in.", "dK_j += ", "dK_j = "),
     ),
 )  # fmt: skip
+
+
+# The kernel that owns dQ
+
+
+@triton.jit
+def query_gradients_one_head(
+    Q, K, V, dO, lse, delta, dQ, Nq, Nk, scale,
+    d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr, causal: tl.constexpr,
+):  # fmt: skip
+    i, columns = tl.program_id(0), tl.arange(0, d)
+    rows = i * Br + tl.arange(0, Br)  # [Br]
+    at, exist = rows[:, None] * d + columns, (rows < Nq)[:, None]  # [Br, d], [Br, 1]
+    Q_i = tl.load(Q + at, mask=exist, other=0)  # [Br, d]
+    dO_i = tl.load(dO + at, mask=exist, other=0)  # [Br, d]
+    lse_i = tl.load(lse + rows, mask=rows < Nq, other=0)  # [Br]
+    delta_i = tl.load(delta + rows, mask=rows < Nq, other=0)  # [Br]
+    dQ_i = tl.zeros([Br, d], tl.float32)  # [Br, d]
+    end = tl.minimum((i + 1) * Br + Nk - Nq, Nk) if causal else Nk
+    for start in range(0, end, Bc):
+        keys = start + tl.arange(0, Bc)  # [Bc]
+        K_j = tl.load(K + keys[:, None] * d + columns, mask=(keys < Nk)[:, None], other=0)  # [Bc, d]
+        V_j = tl.load(V + keys[:, None] * d + columns, mask=(keys < Nk)[:, None], other=0)  # [Bc, d]
+        seen = (keys < Nk)[None, :]  # [1, Bc]
+        if causal:
+            seen = seen & (keys[None, :] <= rows[:, None] + Nk - Nq)  # [Br, Bc]
+        S_ij = scale * tl.dot(Q_i, K_j.T)  # [Br, Bc]
+        P_ij = tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)  # [Br, Bc]
+        dP_ij = tl.dot(dO_i, V_j.T)  # [Br, Bc]
+        dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+        dQ_i += tl.dot(dS_ij, K_j)  # [Br, d]
+    tl.store(dQ + at, scale * dQ_i, mask=exist)
+
+
+def query_gradients(kernel, Q, K, V, dO, causal=False, Br=BLOCK, Bc=BLOCK):
+    """dQ [Nq, d] of one head, from a kernel of the capstone's parameters.
+
+    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
+    """
+    O, lse = attention.attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True)  # [Nq, d], [Nq]
+    on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
+    Nq, d = Q.shape
+    dQ, result = inside_margins(1, Nq * d)  # rows side by side
+    launched(kernel, (triton.cdiv(Nq, Br),), *on_device, dQ, Nq, len(K), d**-0.5, d, Br, Bc, causal)
+    return result().reshape(Nq, d)
+
+
+def _exact_dQ(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK):
+    return attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None)[0]
+
+
+def _query_cases():
+    rng = np.random.default_rng(14)
+
+    def head(Nq, Nk, causal=False, *tile, d=BLOCK):
+        lengths = Nq, Nk, Nk, Nq
+        return *(rng.normal(size=(N, d)).astype(np.float32) for N in lengths), causal, *tile
+
+    return [
+        Case("one query, two keys", head(1, 2)),
+        Case("a full tile, 16 × 16", head(16, 16)),
+        Case("20 keys: a second tile must be added to the first", head(3, 20)),
+        Case("20 queries: two programs", head(20, 3)),
+        Case("causal: keys that some queries do not see", head(6, 6, True)),
+        Case("causal, more keys than queries: the last query sees the last key", head(5, 20, True)),
+        Case("causal, with queries that see no key: lse = −∞", head(20, 12, True)),
+        Case("tiles taller than wide, d = 64", head(40, 50, True, 32, 16, d=64)),
+        Case("tiles wider than tall, d = 64", head(50, 40, False, 16, 32, d=64)),
+        Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),
+    ]
+
+
+dQ = Exercise(
+    reference=query_gradients_one_head,
+    launch=query_gradients,
+    exact=_exact_dQ,
+    cases=_query_cases,
+    level=3,
+    minutes=45,
+    hints=(
+        "It is the forward capstone's loop: one program per tile of queries, a loop over the tiles of keys. What is "
+        "loaded before the loop, what in it, and which sum stays in registers?",
+        "Before the loop: Q_i, dO_i [Br, d], lse_i, delta_i [Br]. In it: K_j, V_j, then S_ij, P_ij from lse_i, dP_ij "
+        "from dO_i and V_j, and dS_ij from both.",
+        "P_ij = tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0); dP_ij = tl.dot(dO_i, V_j.T); "
+        "dS_ij = P_ij * (dP_ij - delta_i[:, None]); dQ_i += tl.dot(dS_ij, K_j). Store scale * dQ_i after the loop.",
+    ),
+    mistakes=(
+        Mistake("delta is missing: raising one weight of a row lowers the others.",
+                "(dP_ij - delta_i[:, None])", "dP_ij"),
+        Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
+        Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
+                "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
+        Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
+                "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        Mistake("dQ is not scaled: S = scale · Q Kᵀ, so dQ = scale · dS K.", "scale * dQ_i", "dQ_i"),
+        Mistake("the scores were not scaled: lse belongs to scale · Q Kᵀ.",
+                "scale * tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T)"),
+        Mistake("2^x instead of e^x: lse_i is in natural logarithms here.", "tl.exp(", "tl.exp2("),
+        Mistake("dQ is dS times K, not V.", "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij, V_j)"),
+        Mistake("only the last tile of keys was kept: add to dQ_i.", "dQ_i += ", "dQ_i = "),
+        Mistake("every turn of the loop took the first tile of keys.",
+                "start + tl.arange(0, Bc)", "tl.arange(0, Bc)"),
+        Mistake("every program took the first tile of queries.", "i * Br + tl.arange", "tl.arange"),
+        Mistake("the last tile of keys, which is not full, was dropped.",
+                "range(0, end, Bc)", "range(0, end // Bc * Bc, Bc)"),
+        Mistake("the loop's step is Br: the tiles of keys have Bc rows.", "range(0, end, Bc)", "range(0, end, Br)"),
+        Mistake("the mask was forgotten: what was not seen on the way forward has no weight on the way back.",
+                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "tl.exp(S_ij - lse_i[:, None])"),
+        Mistake("a row that sees no key has lse = −∞, and ∞ · 0 is NaN: mask last, P itself, by tl.where.",
+                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
+        Mistake("aligned at the upper left: query i sees the keys j ≤ i + Nk − Nq.",
+                "rows[:, None] + Nk - Nq", "rows[:, None]"),
+        Mistake("the mask is off by one: a query sees its own key too.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + Nk - Nq - 1"),
+        Mistake("the loop ended too early: tile i sees up to (i + 1) * Br + Nk − Nq keys.",
+                "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
+        Mistake("the store is not masked: the last program writes past the end.",
+                "scale * dQ_i, mask=exist)", "scale * dQ_i)"),
+    ),
+)  # fmt: skip

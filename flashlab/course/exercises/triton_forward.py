@@ -510,3 +510,85 @@ grouped_keys = Question(
     ),
     rel=0,
 )  # fmt: skip
+
+
+# Grouped heads
+
+
+@triton.jit
+def first_elements(h, b, H, Hk, Nq, Nk, d):
+    hk = h // (H // Hk)
+    first_query = (b * H + h).to(tl.int64) * Nq * d
+    first_key = (b * Hk + hk).to(tl.int64) * Nk * d
+    return first_query, first_key
+
+
+@triton.jit
+def _every_head(
+    Q, K, V, O, lse, H, Hk, Nq, Nk, scale, find: tl.constexpr, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr
+):
+    """The kernel of one head for all heads: program (i, h, b). ``find`` says where the head's queries and keys are."""
+    h, b = tl.program_id(1), tl.program_id(2)
+    q, k = find(h, b, H, Hk, Nq, Nk, d)
+    attention_one_head(Q + q, K + k, V + k, O + q, lse + (b * H + h) * Nq, Nq, Nk, scale, d, Br, Bc, False)
+
+
+def _launch_heads(function, Q, K, V):
+    (B, H, Nq, d), (Hk, Nk) = Q.shape, K.shape[1:3]
+    q, k, v = (torch.from_numpy(np.pad(x, [(0, 0)] * 3 + [(0, TILE - d)])).to(DEVICE) for x in (Q, K, V))
+    O, lse = torch.full(q.shape, np.nan, device=DEVICE), torch.full((B, H, Nq), np.nan, device=DEVICE)
+    grid, sizes = (triton.cdiv(Nq, TILE), H, B), (H, Hk, Nq, Nk, d**-0.5)
+    _every_head[grid](q, k, v, O, lse, *sizes, attempted(function), TILE, TILE, TILE)
+    return O.cpu().numpy()[..., :d]
+
+
+def _grouped(Q, K, V):
+    K, V = (x.repeat(Q.shape[1] // K.shape[1], 1) for x in (K, V))  # [B, H, Nk, d]
+    heads = [[attention(*head) for head in zip(*text, strict=True)] for text in zip(Q, K, V, strict=True)]
+    return np.array(heads)
+
+
+def _heads_cases():
+    def case(name, B, H, Hk, Nq, Nk):
+        rng = np.random.default_rng(Nq + Nk)
+        shapes = (B, H, Nq, 1), (B, Hk, Nk, 1), (B, Hk, Nk, 1)
+        return Case(name, tuple(rng.normal(size=shape).astype(np.float16) for shape in shapes))
+
+    return [
+        case("two heads, each with keys of its own", 1, 2, 2, 1, 2),
+        case("two query heads share one head of keys", 1, 2, 1, 1, 2),
+        case("four query heads, two heads of keys: neighbours share", 1, 4, 2, 1, 2),
+        case("six query heads, two heads of keys", 1, 6, 2, 1, 2),
+        case("two texts", 2, 2, 2, 1, 2),
+        case("two texts of four query heads and two heads of keys", 2, 4, 2, 3, 5),
+        case("more queries than keys", 2, 4, 2, 20, 3),
+    ]
+
+
+heads = Exercise(
+    reference=first_elements,
+    launch=_launch_heads,
+    exact=_grouped,
+    cases=_heads_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "How many numbers does one head of queries hold, and how many such heads come before head h of text b? Then "
+        "the same for keys, of which a text has Hk heads.",
+        "Query heads 0 to H // Hk − 1 share key head 0, the next ones key head 1: h // (H // Hk).",
+        "first_query = (b * H + h) * Nq * d; first_key = (b * Hk + h // (H // Hk)) * Nk * d.",
+    ),
+    mistakes=(
+        Mistake("neighbours share keys: query head h uses key head h // (H // Hk), not h % Hk.",
+                "h // (H // Hk)", "h % Hk"),
+        Mistake("H // Hk query heads share a head of keys: divide h by that number, not by Hk.",
+                "h // (H // Hk)", "h // Hk"),
+        Mistake("there are only Hk heads of keys, and h counts the heads of queries.", "h // (H // Hk)", "h"),
+        Mistake("a text has Hk heads of keys, not H.", "b * Hk + hk", "b * H + hk"),
+        Mistake("the batch was forgotten for the keys: b * Hk heads of keys come before this text.",
+                "(b * Hk + hk)", "hk"),
+        Mistake("the batch was forgotten for the queries: b * H heads come before this text.", "(b * H + h)", "h"),
+        Mistake("a head of keys has Nk rows, not Nq.", "Nk * d", "Nq * d"),
+        Mistake("a head of queries has Nq rows, not Nk.", ".to(tl.int64) * Nq", ".to(tl.int64) * Nk"),
+    ),
+)  # fmt: skip
