@@ -42,7 +42,7 @@ export function slot({ key, x, y, width, height, color = "var(--grey)", dash, ti
 export function memoryBox({ x, y, width, height, name, color, key }) {
   return [
     h("rect", { key, x, y, width: round(width), height, rx: 3, fill: color, "fill-opacity": 0.1, stroke: color, "stroke-width": 2 }),
-    name && label(x, y - 7, name, { weight: 600 }),
+    name && label(x, y - 12, name, { weight: 600 }),
   ];
 }
 

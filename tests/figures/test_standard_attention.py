@@ -1,88 +1,87 @@
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
 from figures import standard_attention as figure
-from figures import style
-from figures.canvas import Canvas
-from flashlab.reference import standard_attention, tiling
+from flashlab.machine.memory import Memory
+from flashlab.reference import masks, standard_attention, tiling
 
-STATES = [figure.State(0, *rest) for rest in product(figure.WAYS, (False, True), (False, True))]
-
-
-def fresh():
-    return Canvas(style.figure(9.2, 4.7), figure.build, figure.update)
+STATES = [figure.State(0, *rest) for rest in product((False, True), (False, True))]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.fixture(scope="module")
-def canvas():
-    return fresh()
-
-
-@pytest.mark.parametrize("state", STATES, ids=str)
+@states
 def test_the_last_step_has_moved_what_the_closed_form_says(state):
-    moved = sum(figure.trace(state)[-1].bill.values())
-    if state.way == "standard":
-        assert moved == standard_attention.moved(1024, 64, mask=state.mask, dropout=state.dropout)
-    else:
-        assert moved == tiling.fa2_traffic(1024, 1024, 64, 256, 256, dtype=np.float16).total()
+    standard, fused = figure.trace(state)["runs"]
+    assert standard["moved"] == standard_attention.moved(1024, 64, mask=state.mask, dropout=state.dropout)
+    assert fused["moved"] == tiling.fa2_traffic(1024, 1024, 64, 256, 256, dtype=np.float16).total()
+    assert figure.STEP * (figure.count(state) - 1) < standard["moved"] <= figure.STEP * figure.count(state)
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_each_step_adds_its_transfer_and_nothing_else(state):
-    steps = figure.trace(state)
-    for before, now in zip(steps, steps[1:], strict=False):
-        assert sum(now.bill.values()) == sum(before.bill.values()) + now.nbytes
-        assert now.bill[now.kind, now.name] == before.bill.get((now.kind, now.name), 0) + now.nbytes
-        if now.kind == "load":
-            bands = range(figure.BANDS) if now.band is None else [now.band]
-            assert all((now.name, band) in before.written for band in bands)
+@states
+def test_the_lines_are_the_bill(state):
+    """Name by name, and each line adds its bytes."""
+    Q, K, V = np.random.default_rng(0).normal(size=(3, 1024, 64)).astype(np.float16)
+    memory = Memory()
+    mask = masks.causal() if state.mask else None
+    standard_attention.forward(Q, K, V, mask=mask, dropout=0.1 * state.dropout, memory=memory)
+    bill, moved = {}, 0
+    for line in figure.trace(state)["runs"][0]["lines"]:
+        booked = line["kind"], line["name"]
+        bill[booked] = bill.get(booked, 0) + line["nbytes"]
+        moved += line["nbytes"]
+        assert line["moved"] == moved
+    assert bill == memory.bytes
+
+
+@states
+def test_rows_have_the_bytes_of_their_line(state):
+    """The picture's areas are bytes: rows times columns times bytes per number."""
+    for run in figure.trace(state)["runs"]:
+        for line in run["lines"]:
+            columns, size = {"lse": (1, 4), "Z": (1024, 1)}.get(line["name"], (1024, 2))
+            columns = 64 if line["name"] in "QKVO" else columns
+            assert (line["rows"][1] - line["rows"][0]) * columns * size == line["nbytes"], line
+
+
+@states
+def test_what_is_loaded_was_stored_before(state):
+    for run in figure.trace(state)["runs"]:
+        there = {(name, row) for name in "QKV" for row in range(1024)}
+        for line in run["lines"]:
+            rows = {(line["name"], row) for row in range(*line["rows"])}
+            if line["kind"] == "store":
+                there |= rows
+            else:
+                assert rows <= there
 
 
 def test_no_square_matrix_is_in_slow_memory_when_attention_is_fused():
-    steps = figure.trace(figure.State(way="fused"))
-    assert {name for name, _ in steps[-1].written} == {"Q", "K", "V", "O", "lse"}
+    _, fused = figure.trace(figure.State())["runs"]
+    assert {line["name"] for line in fused["lines"]} == {"Q", "K", "V", "O", "lse"}
+    assert any("S_ij" in dict(line["resident"]) for line in fused["lines"])
 
 
 def test_counted_beside_the_paper():
     total = figure.counted(figure.State())
     assert {way: round(nbytes / 1e9, 2) for way, nbytes in total.items()} == {"standard": 40.27, "fused": 4.43}
     assert total["fused"] == 33 * 1024 * (1024 * 64 * 2)  # 33 passes over N x d
-    for way, (reported, _) in figure.PAPER.items():
-        assert total[way] / 1e9 == pytest.approx(reported, rel=0.01)
+    for run, way in zip(figure.trace(figure.State())["runs"], figure.WAYS, strict=True):
+        assert run["whole"] == total[way] == pytest.approx(1e9 * run["paper"][0], rel=0.01)
     assert figure.counted(figure.State(mask=False, dropout=False))["standard"] < total["standard"]
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_the_picture_shows_the_numbers_of_the_trace(canvas, state):
-    for step in (0, 7, figure.count(state)):
-        canvas.png(replace(state, step=step))
-        now = figure.trace(state)[step]
-        for row, name in enumerate(figure.PLACES):
-            assert canvas.artists["loads"][row].get_width() * 1e6 == pytest.approx(now.bill.get(("load", name), 0))
-            assert canvas.artists["stores"][row].get_width() * 1e6 == pytest.approx(now.bill.get(("store", name), 0))
-        moved = sum(now.bill.values()) / 1e6
-        assert canvas.artists["total"][0].get_width() == pytest.approx(moved)
-        assert canvas.artists["sum"].get_text().strip() == f"{moved:.2f}"
-        filled = (canvas.artists["bands"].get_facecolor()[:, 3] > 0).sum()
-        assert filled == len([name for name, _ in now.written if name in figure.PLACES])
-
-
-def test_the_arrow_points_to_where_the_bytes_go(canvas):
-    for step, now in enumerate(figure.trace(figure.State())[1:], start=1):
-        canvas.png(figure.State(step))
-        xy = canvas.artists["arrow"].get_xy()
-        tip = xy[np.abs(xy[:, 1] - 1.55).argmin(), 0]
-        assert tip == (xy[:, 0].max() if now.kind == "load" else xy[:, 0].min())
-        assert now.kind in canvas.artists["transfer"].get_text()
+def test_a_tip_shows_the_line_that_moves():
+    for line in figure.trace(figure.State())["runs"][0]["lines"]:
+        assert f"memory.{line['kind']}(" in line["code"]
+        if line["number"] in (2, 4):  # mask and dropout name their matrices
+            assert f'{line["kind"]}("{line["name"]}"' in line["code"]
 
 
 def test_words_have_the_numbers():
-    words = figure.describe(figure.State(figure.count(figure.State())))
-    for said in ("18.4 MB", "counted standard 40.27 GB, fused 4.43 GB", "40.3 GB in 41.7 ms", "4.4 GB in 7.3 ms"):
-        assert said in words
-    assert "N x N matrices 0 B" in figure.describe(figure.State(44, "fused"))
-    bundle = figure.explore()._repr_mimebundle_()
-    assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
+    assert figure.describe(figure.State(66)) == (
+        "Each has moved 8.65 MB. Standard attention: kernel softmax, 3 of 5. "
+        "Fused attention is done after 1.31 MB, none of them an N x N matrix."
+    )
+    assert figure.describe(figure.State(140)).startswith("Standard attention is done after 18.4 MB, 97% of them N x N")
