@@ -55,6 +55,13 @@ def detached(q, k, v, causal):
     return right(q, k, v.detach(), causal) + 0 * v
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="errors of tensors that are on a GPU")
+def test_results_on_a_gpu_are_compared():
+    x = torch.ones(3, device="cuda")
+    assert round_robin._doubt([x], ("right", [x])) is None
+    assert "differ by 1 from right" in round_robin._doubt([2 * x], ("right", [x]))
+
+
 class Clock:
     """A timer that runs what it is given, and says 1, 2, 3, ... milliseconds."""
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from importlib.metadata import version
 
 import pytest
 
@@ -9,6 +10,14 @@ if importlib.util.find_spec("triton"):
     import flashlab.kernels  # noqa: F401
 else:  # macOS, Windows
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def interpreter_that_loops():
+    """Skip where Triton's interpreter cannot run a loop: Triton 3.6 with NumPy 2.4 or newer."""
+    triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
+    if triton <= (3, 6) and numpy >= (2, 4):
+        pytest.skip(f"Triton {triton[0]}.{triton[1]} cannot interpret loops with NumPy {numpy[0]}.{numpy[1]}")
 
 
 @pytest.fixture(autouse=True)

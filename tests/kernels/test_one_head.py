@@ -11,7 +11,7 @@ from flashlab.reference.attention import attention
 
 
 @pytest.mark.parametrize("Br, Bc", [(16, 32), (32, 16), (64, 64)])
-def test_one_head_equals_dense_and_costs_what_tiling_says(Br, Bc):
+def test_one_head_equals_dense_and_costs_what_tiling_says(Br, Bc, interpreter_that_loops):
     Q, K, V = (torch.randn(64, 16, generator=torch.Generator().manual_seed(n)).half().to(DEVICE) for n in range(3))
     exact = torch.from_numpy(attention(*(x.cpu().double().numpy() for x in (Q, K, V))))  # [N, d]
     dense = torch.softmax((Q.cpu() @ K.cpu().T * 16**-0.5).float(), -1).half() @ V.cpu()  # [N, d]

@@ -170,9 +170,7 @@ gradients = Exercise(
             "(P_ij * dP_ij).sum(-1, keepdims=True)",
         ),
         Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
-        Mistake(
-            "the sign is inverted: dS = P ∘ (dP − delta).", "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"
-        ),
+        Mistake("the sign is inverted: dS = P ∘ (dP − delta).", "dP_ij - delta_i[:, None]", "delta_i[:, None] - dP_ij"),
         Mistake(
             "delta_i belongs to the rows of the tile: make it a column, delta_i[:, None].",
             "delta_i[:, None])",
