@@ -20,7 +20,6 @@ lessons = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
 WAITING = {  # lessons whose form is still the old one
     "09_io_complexity",
     "10_first_triton_kernel",
-    "12_triton_backward",
     "13_attention_in_a_model",
     "14_hopper",
 }
