@@ -35,7 +35,7 @@ def predicted(N, d, M) -> int:
     """Predict what ``fused`` counts for Q, K, V and O, without running it: N d (3 Tc + 1) elements.
 
     K and V are read once, Q is read and O written for each of the Tc tiles of keys, and O is read for all but the
-    first. What is left out is lse, 1 / d of that or less.
+    first. It leaves out lse, 1 / d of that or less.
     """
     _, Bc = block_size.formula(M, d)
     Tc = -(-N // Bc)
@@ -80,7 +80,7 @@ class Need(NamedTuple):
 
     thin: int  # tensors of N x d: Q, K, V, O; in training also their gradients
     rows: int  # one float32 number per row: lse; in training also delta
-    square: int  # N x N: S and P; in training P, dP and dS
+    square: int  # N x N: S, in which P takes its place; in training P and dP, in which dS takes its place
 
     @property
     def total(self) -> int:
@@ -90,14 +90,15 @@ class Need(NamedTuple):
 def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
     """Return what attention over N tokens holds, ``fused`` or as separate kernels, without mask and dropout.
 
-    heads: of the whole batch; itemsize: bytes per number. The least that works: a framework may hold more.
+    heads: of the whole batch; itemsize: bytes per number. It is the least possible: P overwrites S, and dS overwrites
+    dP. A framework may hold more.
     """
     if N < 0 or d < 1 or heads < 1:
         raise ValueError(f"expected N >= 0, d >= 1 and heads >= 1, got N = {N}, d = {d}, heads = {heads}")
     thin = (8 if training else 4) * heads * N * d * itemsize
     if fused:
         return Need(thin, (2 if training else 1) * heads * N * 4, 0)
-    return Need(thin, 0, (3 if training else 2) * heads * N * N * itemsize)
+    return Need(thin, 0, (2 if training else 1) * heads * N * N * itemsize)
 
 
 def longest(nbytes, d, **layer) -> int:

@@ -15,7 +15,8 @@ class Published(NamedTuple):
 # (N = 1024, d = 64, 16 heads, batch 64).
 RUNS = {"standard": Published(66.6e9, 40.3e9, 41.7), "fused": Published(75.2e9, 4.4e9, 7.3)}
 
-# FlashAttention, table 21: MB in use, batch 16, 8 heads, A100. PyTorch ran out of memory from N = 8192 on.
+# FlashAttention, table 21: MB in use, forward and backward, batch 16, 8 heads, A100. From N = 8192 on PyTorch ran out
+# of memory; its forward pass alone still ran at 8192 (table 18).
 MEMORY_N = tuple(2**n for n in range(7, 17))
 MEMORY_MB = {
     "PyTorch": (36, 104, 336, 1184, 4416, 17024),

@@ -65,7 +65,7 @@ def test_an_unknown_rate_is_said_and_not_guessed(canvas):
 
 def test_describe_has_the_numbers():
     words = figure.describe(figure.State())
-    for part in ("A100 80 GB", "1.65 TB, too much", "29,827 tokens", "2.16 GB", "5.2 million", "20.7 min"):
+    for part in ("A100 80 GB", "1.1 TB, too much", "36,507 tokens", "2.16 GB", "5.2 million", "20.7 min"):
         assert part in words
 
 

@@ -1,11 +1,13 @@
 """How bytes and memory grow: counts against closed forms, fits against known powers."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from flashlab.machine.memory import Memory
 from flashlab.reference import block_size, io_complexity, masks, published, recomputation, tiling
-from flashlab.reference.attention import attention
+from flashlab.reference.attention import attention, attention_backward
 
 rng = np.random.default_rng(9)
 
@@ -105,6 +107,30 @@ def test_need_is_what_the_runs_hold():
     recomputation.backward(Q, K, V, O, lse, Q, 16, 16, memory=memory)
     held = sum(tensor.nbytes for tensor in memory.tensors.values())
     assert held == io_complexity.need(N, d, heads=1, itemsize=4, training=True, fused=True).total
+
+
+def test_one_square_forward_and_two_backward_suffice_for_the_standard_way():
+    N, d, size = 512, 16, 8
+    Q, K, V, dO = rng.normal(size=(4, N, d))
+    dense = attention(Q, K, V), *attention_backward(Q, K, V, dO)
+    tracemalloc.start()
+    P = Q @ K.T  # [N, N]      S, in whose place P will be
+    P *= d**-0.5
+    P -= P.max(-1, keepdims=True)
+    np.exp(P, out=P)
+    P /= P.sum(-1, keepdims=True)
+    O = P @ V  # [N, d]
+    forward = tracemalloc.get_traced_memory()[1]
+    dP = dO @ V.T  # [N, N]      in whose place dS will be
+    dP -= np.einsum("ij,ij->i", P, dP)[:, None]
+    dP *= P
+    ours = O, d**-0.5 * (dP @ K), d**-0.5 * (dP.T @ Q), P.T @ dO
+    backward = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all(np.abs(a - b).max() < 1e-12 for a, b in zip(ours, dense, strict=True))
+    for held, training in ((forward, False), (backward, True)):
+        square = io_complexity.need(N, d, heads=1, itemsize=size, training=training, fused=False).square
+        assert square <= held < 1.4 * square
 
 
 @pytest.mark.parametrize("training", [False, True])

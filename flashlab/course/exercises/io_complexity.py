@@ -5,16 +5,16 @@ from flashlab.reference import io_complexity
 
 doubling = Question(
     answer=4,
-    because="Twice the tiles of keys, and each of them meets twice the queries.",
+    because="Rows are twice as long, and half as many fit: twice the tiles of keys read twice as long a Q and O.",
     hints=(
-        "Q is read once for each tile of keys. How many of those are there, and how long is Q?",
-        "Twice as many tiles of keys, each of which reads a Q of twice the length.",
-        "2 × 2.",
+        "A tile of keys is M / 4d rows. How many tiles of keys are there with twice the d?",
+        "Twice as many, and each of them has all of Q and O pass by, whose rows are twice as long.",
+        "2 × 2",
     ),
     wrong=(
-        (2, "That would be linear. Memory grows so; the traffic does not: each tile of keys reads all of Q again."),
-        (1, "The tile's size does not depend on N, but the number of tiles does."),
-        (8, "Arithmetic does not grow so fast either: twice the queries meet twice the keys."),
+        (2, "Each row is twice as long, true. But how many rows fit into the same memory?"),
+        (1, "That is nearly standard attention: its squares have no d. Here rows of d numbers travel."),
+        (8, "Twice the tiles of keys, times twice the length of a row. There is no third factor."),
     ),
     rel=0.05,
 )
@@ -32,7 +32,7 @@ elements = Exercise(
     level=2,
     minutes=8,
     hints=(
-        "Bc = ceil(M / 4d) keys a tile, so Tc = ceil(N / Bc) tiles. Which tensors move once, and which Tc times?",
+        "Bc = ceil(M / 4d) keys per tile, so Tc = ceil(N / Bc) tiles. Which tensors move once, and which Tc times?",
         "K and V move once. Q is read Tc times, O is written Tc times, and read once less.",
         "N d (1 + 1 + Tc + Tc + Tc - 1).",
     ),
@@ -78,8 +78,8 @@ crossing = Question(
         "d² = M / 3 with M = 49,152.",
     ),
     wrong=(
-        (221.7, "That is d² = M, which the orders alone would say. The constants are 12 and 4."),
-        (222, "That is d² = M, which the orders alone would say. The constants are 12 and 4."),
+        (221.7, "That is d² = M, which the exponents alone would say. The constants are 12 and 4."),
+        (222, "That is d² = M, which the exponents alone would say. The constants are 12 and 4."),
         (64, "There the fused way still moves four times fewer."),
         (256, "There standard attention has long been moving less."),
         (16384, "That is d²."),
@@ -92,11 +92,104 @@ longest = Question(
     because="Memory is linear in N; twice the memory holds twice the tokens.",
     hints=(
         "What does the fused way keep for each token?",
-        "Rows of Q, K, V, O and their gradients: a fixed number of bytes a token.",
-        "A fixed number of bytes a token: twice the bytes, twice the tokens.",
+        "Rows of Q, K, V, O and their gradients: a fixed number of bytes per token.",
+        "A fixed number of bytes per token: twice the bytes, twice the tokens.",
     ),
     wrong=(
         (1.414, "That is the square root of 2, as for the standard way, whose memory grows with N²."),
         (4, "Time grows so. Memory is linear, so tokens are in proportion to bytes."),
+    ),
+)
+
+quiz_tiles = Question(
+    answer=36,
+    because="Eight tiles on the diagonal, and the 28 below it.",
+    hints=(
+        "1,024 / 128 = 8 tiles each way. Which of the 64 are above the diagonal?",
+        "Row i of tiles meets i + 1 of them.",
+        "1 + 2 + ... + 8",
+    ),
+    wrong=(
+        (64, "Those are all tiles. The ones above the diagonal are skipped."),
+        (28, "Those are below the diagonal. The eight that it crosses are visited too, and masked."),
+        (32, "Almost half are skipped, but the eight on the diagonal are visited whole."),
+    ),
+)
+
+quiz_passes = Question(
+    answer=31,
+    because="K and V once: 2. Q ten times: 10. O written ten times and read nine times: 19.",
+    hints=(
+        "Which tensors stay, and which come round for every tile of keys?",
+        "K and V cross once. Q is read 10 times. And O?",
+        "2 + 10 + 10 + 9",
+    ),
+    wrong=(
+        (22, "That is queries outside: Q and O once, K and V ten times."),
+        (32, "In the first pass there is no O to read yet."),
+        (13, "O travels as well: written for every tile of keys, read back for all but the first."),
+    ),
+)
+
+quiz_stages = Question(
+    answer=112,
+    because="A tile of 128 × 64 numbers in float16 is 16 KiB: one of Q, three of K, three of V.",
+    hints=(
+        "How many KiB has one tile of 128 rows, d = 64, in float16?",
+        "16 KiB. Q has one place; K and V have one per stage.",
+        "16 + 3 · (16 + 16)",
+    ),
+    wrong=(
+        (96, "Those are K and V. Q is there as well."),
+        (48, "That is one stage."),
+        (80, "That is two stages."),
+        (144, "Q has one place only: it stays."),
+    ),
+)
+
+quiz_rebuilt = Question(
+    answer=0.25,
+    because="e^(2 − 2 − ln 4) = 1/4.",
+    hints=("The second time around, softmax is one exponential.", "e^(S − lse)", "e^(−ln 4)"),
+    wrong=((4, "The sign: it is e^(S − lse), and a weight is at most 1."),),
+)
+
+quiz_gradient = Question(
+    answer=-0.5,
+    because="delta = 0.5 · 1 + 0.5 · 3 = 2, and 0.5 · (1 − 2) = −0.5.",
+    hints=(
+        "dS = P ∘ (dP − delta), with delta the sum of P ∘ dP over the row.",
+        "delta = 0.5 · 1 + 0.5 · 3 = 2",
+        "0.5 · (1 − 2)",
+    ),
+    wrong=(
+        (0.5, "The sign: dP − delta, not delta − dP. That is also the second number."),
+        (-1, "That is dP − delta. It is multiplied by P."),
+    ),
+)
+
+quiz_law = Question(
+    answer=1,
+    because="d² / M: 4 / 4.",
+    hints=("The traffic grows as N² d² / M.", "Twice the d makes it four times as much.", "4 / 4"),
+    wrong=(
+        (0.5, "d counts twice: rows are longer, and fewer of them fit."),
+        (4, "That is the head dimension alone. Four times the memory holds four times the keys."),
+        (0.25, "That is the memory alone."),
+        (2, "d counts squared, and M divides once: 4 / 4."),
+    ),
+)
+
+quiz_linear = Question(
+    answer="memory",
+    because="It holds rows only, and no squares. All pairs of tokens are still computed, and their tiles still travel.",
+    hints=(
+        "Which of them was linear in the last cell before this quiz?",
+        "At twice the length there are four times as many tiles to compute.",
+        "It is what is held.",
+    ),
+    wrong=(
+        ("traffic", "N² d² / M is smaller than 4 N², but quadratic as well."),
+        ("time", "Every query still meets every key: 4 N² d FLOPs."),
     ),
 )
