@@ -10,7 +10,8 @@ page. The same script serves JupyterLab, a saved notebook without a kernel, and 
 - ``CONTROLS``: for each field, in the order of the page, a ``Scrub`` (the clock), ``Slide``, ``Choose`` or ``Toggle``;
 - ``trace(state)``: the numbers for *all* steps of the clock, as plain JSON (dicts, lists, ints, finite floats, strings,
   None), by running flashlab (``machine.memory.replay`` tells a recorded run moment by moment). It depends on every
-  field but the clock, so scrubbing never asks the kernel. Never compute in the drawing what flashlab can say;
+  field but the clock, so scrubbing never asks the kernel: a size that readers drag may be a clock too, whose ``says``
+  names its steps. Never compute in the drawing what flashlab can say;
 - ``describe(state)``: the words below the picture and its alt text, 3 to 40 of them, one per step, ending in a full
   stop. They say what the picture cannot, in sentences with numbers;
 - ``explore = explorer(__name__)``.

@@ -14,10 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scrub:
-    """A clock: the steps 0 ... steps(state), forwards and backwards, and play."""
+    """A clock: the steps 0 ... steps(state), forwards and backwards, and play. says: what to call each of them."""
 
     steps: Callable[[Any], int]
     label: str = "step"
+    says: Sequence[str] = ()
     kind = "clock"
 
 
@@ -75,7 +76,7 @@ def declared(figure) -> list[dict]:
     """Return the controls of a figure as plain data, for the page."""
     return [
         {"field": field, "kind": control.kind, "label": control.label or field}
-        | ({} if isinstance(control, Scrub) else {"values": list(control.values)})
+        | ({"says": list(control.says)} if isinstance(control, Scrub) else {"values": list(control.values)})
         for field, control in figure.CONTROLS.items()
     ]
 

@@ -229,15 +229,16 @@ function frame({ name, controls }, clock) {
       input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
       return { input, show: (value) => { input.checked = value; }, label: element("label", {}, input, label) };
     },
-    clock({ field, label }) {
+    clock({ field, label, says }) {
       const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
       const count = element("span", { class: "count" });
       input.addEventListener("input", () => parts.actions.set({ [field]: input.valueAsNumber }));
       const show = (value, last) => {
         input.max = last;
         input.value = value;
-        input.setAttribute("aria-valuetext", `${label} ${value} of ${last}`);
-        count.textContent = `${label} ${value} of ${last}`;
+        const now = says?.[value] ?? `${label} ${value} of ${last}`;
+        input.setAttribute("aria-valuetext", now);
+        count.textContent = now;
       };
       const turn = button("play", "play", ({ play }) => play());
       parts.play = { show: (on) => {

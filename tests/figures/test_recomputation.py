@@ -2,76 +2,110 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from figures import recomputation as figure
 from figures import style
-from figures.canvas import Canvas
+from flashlab.machine import costs
 from flashlab.machine.memory import Memory
-from flashlab.reference import masks, recomputation, tiling
+from flashlab.reference import masks, recomputation, standard_attention, tiling
 
-CHOICES = {"Br": (64, 128, 256), "Bc": (64, 128, 256), "causal": (False, True)}
-
-
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(9.9, 6.6), figure.build, figure.update)
+STATES = [figure.State(), figure.State(causal=True), figure.State(Br=64, Bc=256)]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.mark.parametrize("state", [figure.State(), figure.State(causal=True), figure.State(Br=64, Bc=256)])
-def test_the_last_step_has_the_whole_bill(state, canvas):
-    last = replace(state, step=figure.count(state))
-    canvas.png(last)
-    bill = recomputation.traffic(512, 512, 32, state.Br, state.Bc, mask=masks.causal() if state.causal else None)
-    assert figure.trace(last)[-1].moved == sum(bill.values())
-    assert canvas.artists["amounts"][1].get_text() == style.amount(sum(bill.values()))
-    assert canvas.artists["bytes"].get_width() == sum(bill.values()) / figure.kept(state.causal)
+def whole(told, at):
+    """Bytes and FLOPs of one of the two passes."""
+    parts = told["passes"][at]["parts"]
+    return parts[-1]["stop"], sum(part["flops"] for part in parts)
+
+
+@states
+def test_the_last_step_has_the_whole_bill(state):
+    told = figure.trace(state)
+    bill = recomputation.traffic(
+        512, 512, 32, state.Br, state.Bc, mask=masks.causal() if state.causal else None, dtype=np.float16
+    )
+    last = told["steps"][-1]
+    assert last["moved"] == sum(bill.values()) == whole(told, 1)[0]
+    assert last["flops"] == whole(told, 1)[1] == 5 * last["again"]
+    if not state.causal:
+        assert last["flops"] == costs.flops(512, 512, 32, training=True, rebuilt=True) - costs.flops(512, 512, 32)
+
+
+@states
+def test_the_pass_that_keeps_P_is_flashlabs(state):
+    bills = [standard_attention.moved(512, 32, mask=state.causal, backward=backward) for backward in (True, False)]
+    flops = [costs.flops(512, 512, 32, training=training) for training in (True, False)]
+    assert whole(figure.trace(state), 0) == (bills[0] - bills[1], flops[0] - flops[1])
+
+
+@states
+def test_the_clock_goes_on_until_both_passes_are_done(state):
+    told = figure.trace(state)
+    clock = [step["clock"] for step in told["steps"]]
+    assert clock == sorted(clock) and clock[-1] == max(whole(told, 0)[0], whole(told, 1)[0])
+    assert figure.describe(replace(state, step=figure.count(state))).endswith("3.93 MB of 3.93 MB, dK is done.")
+
+
+def test_squares_are_stored_by_their_kernels():
+    P, dP, dS = figure.trace(figure.State())["passes"][0]["squares"]
+    assert [square["bytes"] for square in (P, dP, dS)] == [2 * 512**2] * 3
+    assert 0 == P["stop"] < dP["start"] < dP["stop"] < dS["start"] < dS["stop"] < 3_932_160
 
 
 def test_every_tile_is_rebuilt_once_and_none_is_left():
-    state = figure.State()
-    steps = figure.trace(state)
-    rebuilt = [step.tile for step in steps if step.kind == "rebuild"]
-    assert sorted(rebuilt) == [(i, j) for i in range(0, 512, 128) for j in range(0, 512, 128)]
-    assert not steps[-1].place
-    assert all(step.name not in ("S", "P") for step in steps if step.kind in ("load", "store"))
+    steps = figure.trace(figure.State())["steps"]
+    rebuilt = [step["span"] for step in steps if step["kind"] == "rebuild"]
+    expected = [[[i, i + 128], [j, j + 128]] for i in range(0, 512, 128) for j in range(0, 512, 128)]
+    assert sorted(rebuilt) == expected
+    assert all(
+        ("P_ij" in dict((name, 0) for name, *_ in step["held"])) == (step["kind"] == "rebuild") for step in steps
+    )
+    assert all(step["name"][0] not in "SP" for step in steps if step["kind"] in ("load", "store"))
+    assert steps[-1]["held"] == []
 
 
 def test_causal_leaves_tiles_out():
-    state = figure.State(causal=True)
-    assert all(j <= i + 127 for i, j in figure.trace(state)[-1].rebuilt)
-    assert len(figure.trace(state)[-1].rebuilt) == 10
+    rebuilt = [step["span"] for step in figure.trace(figure.State(causal=True))["steps"] if step["kind"] == "rebuild"]
+    assert len(rebuilt) == 10 and all(cols[0] <= rows[0] for rows, cols in rebuilt)
 
 
-def test_bright_tiles_are_those_in_fast_memory(canvas):
-    state = figure.State()
-    step = figure.trace(state)[state.step]
-    canvas.png(state)
-    faces = canvas.artists["cells"].get_facecolor()
-    assert step.kind == "rebuild" and (faces == figure.to_rgba(style.P)).all(1).sum() == 1
-    bright = (canvas.artists["strips"].get_facecolor()[:, 3] == 1) & (
-        canvas.artists["strips"].get_facecolor()[:, :3] != (1, 1, 1)
-    ).any(1)
-    assert bright.sum() == len(step.place) - 1  # all but P_ij
+def test_what_is_held_is_what_the_memory_held():
+    Q, K, V, dO = figure.head()
+    O, lse = tiling.fa1_forward(Q, K, V, 128, 128)
+    memory = Memory()
+    recomputation.backward(Q, K, V, O, lse, dO, 128, 128, memory=memory)
+    told = figure.trace(figure.State())
+    assert told["peak"] == memory.peak_bytes
+    fullest = max(told["steps"], key=lambda step: sum(size for *_, size in step["held"]))
+    assert {name: size for name, _, size in fullest["held"]} == {
+        name.removesuffix("_j"): size for name, size in memory.peak.items()
+    }
 
 
-def test_table_says_what_is_printed_and_what_is_counted():
-    words = figure.describe(figure.State())
+def test_a_tip_shows_the_line_that_does_it():
+    steps = figure.trace(figure.State())["steps"]
+    assert all(step["code"] for step in steps if step["kind"])
+    assert "rebuild(S_ij, lse_i)" in next(step["code"] for step in steps if step["kind"] == "rebuild")
+    assert "memory.store" in next(step["code"] for step in steps if step["kind"] == "store")
+
+
+def test_the_bill_says_what_is_printed_counted_and_measured():
+    words = str(figure.bills())
     for number in ("66.6", "75.2", "40.3 GB", "4.4 GB", "41.7 ms", "7.3 ms", "824.6", "962.1", "40.27 GB", "4.43 GB"):
         assert number in words
-    thin = figure.counted()["bytes"][1] / (1024 * 64 * 2 * 64 * 16)
-    assert thin == 33
+    assert figure.counted()["bytes"][1] / (1024 * 64 * 2 * 64 * 16) == 33
 
 
 @pytest.mark.parametrize("counters", [True, False])
-def test_a_measurement_is_drawn_with_and_without_its_counters(monkeypatch, counters):
+def test_a_measurement_is_told_with_and_without_its_counters(monkeypatch, counters):
     ways = {name: {"ms": ms, "bytes": nbytes if counters else None}
             for name, ms, nbytes in (("standard", 12.34, 41e9), ("flash", 4.321, 5e9))}  # fmt: skip
     monkeypatch.setattr(figure.data, "measured", lambda _: {"about": {"device": "NVIDIA H200"}, **ways})
-    told = dict(figure.bills())["measured, one H200"]
-    assert told["time"] == (12.34, 4.321) and ("bytes" in told) == counters
-    assert "12.3 ms and 4.3 ms" in figure.describe(figure.State())
-    Canvas(style.figure(9.9, 6.6), figure.build, figure.update).png(figure.State())
+    expected = {"time": "12.3 ms, 4.3 ms"} | ({"bytes": "41 GB, 5 GB"} if counters else {})
+    assert figure.bills()["measured, one H200"] == expected
 
 
 def loop_and_kernels(causal):
@@ -83,7 +117,7 @@ def loop_and_kernels(causal):
     from flashlab.kernels.masks import either
     from flashlab.kernels.problem import Problem
 
-    arrays = figure._head()
+    arrays = figure.head(np.float32)
     mask = masks.causal() if causal else None
     O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, mask=mask)
     memory = Memory(record=True)
@@ -99,23 +133,22 @@ def loop_and_kernels(causal):
 @pytest.mark.parametrize("causal", [False, True])
 def test_replay_rebuilds_each_tile_in_both_kernels_and_moves_what_is_billed(causal):
     loop, kernels = loop_and_kernels(causal)
-    steps = figure.record(figure.retold(kernels.events))
-    visited = figure.record(loop.events)[-1].rebuilt
-    for kernel in ("key_value_gradients", "query_gradients"):
-        rebuilt = [step.tile for step in steps if step.kind == "rebuild" and step.kernel == kernel]
-        assert sorted(rebuilt) == sorted(visited)
-    assert steps[-1].moved == kernels.moved
-    assert steps[-1].products == 7 * len(visited)
-    assert steps[-1].written == {(name, at) for name in ("lse", *figure.RESULTS) for at in range(0, 512, 128)}
-
-
-def test_replay_can_be_scrubbed_and_says_the_bill_in_the_end():
-    loop, kernels = loop_and_kernels(False)
     shown = figure.replay(kernels.events, loop.events, 512, 128, 128)
-    for step in range(0, shown.widgets["step"].max + 1, 9):
-        shown.set(step=step)
-    shown.set(step=shown.widgets["step"].max)
-    said = shown._describe(shown.state)
-    for words in ("32 of 32", style.amount(kernels.moved), style.amount(loop.moved), "112 products", "80 products"):
-        assert words in said
-    assert shown._canvas.artists["products"].get_width() == 1
+    told = shown.figure.trace(shown.state)
+    tiles = 10 if causal else 16
+    for kernel in ("key_value_gradients", "query_gradients"):
+        rebuilt = [str(step["span"]) for step in told["steps"] if (step["kind"], step["kernel"]) == ("rebuild", kernel)]
+        assert len(rebuilt) == len(set(rebuilt)) == tiles
+    product = 2 * 128 * 128 * 32
+    assert whole(told, 0) == (loop.moved, 5 * tiles * product)
+    assert whole(told, 1) == (kernels.moved, 7 * tiles * product)
+    stored = {(step["name"], *step["span"]) for step in told["steps"] if step["kind"] == "store"}
+    assert stored == {(name, at, at + 128) for name in ("lse", *figure.RESULTS) for at in range(0, 512, 128)}
+
+
+def test_replay_says_the_bill():
+    loop, kernels = loop_and_kernels(False)
+    shown = figure.replay(kernels.events, loop.events, 512, 128, 128, figure.Replayed(90))
+    assert repr(shown).startswith("Rebuild P(3, 2) from Q(3), K(2) and lse(3), for dV, dP and dK. 12 of 32 tiles")
+    shown.state = figure.Replayed(shown.figure.CONTROLS["step"].steps(None))
+    assert style.amount(kernels.moved) in repr(shown) and style.amount(loop.moved) in repr(shown)
