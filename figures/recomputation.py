@@ -120,6 +120,7 @@ def _told(events, name, other, shape, Br, Bc, dtype, code):
         "dtype": dtype,
         "card": CARD.name,
         "rates": {"bytes": CARD.dram_rate, "flops": getattr(CARD, dtype)},
+        "registers": any(event.name == "P_ij" for event in events),  # are tiles counted that were never loaded?
         "peak": max(sum(nbytes for _, _, nbytes in step["held"]) for step in steps),
         "steps": steps,
         "passes": [other, {"name": name, "parts": parts, "squares": []}],

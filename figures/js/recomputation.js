@@ -128,8 +128,8 @@ function status({ trace, now, done, last, x, y }) {
   const used = now.held.reduce((sum, [, , bytes]) => sum + bytes, 0);
   return [
     label(x, y + 8, tileName(), { weight: 650, size: 15 }),
-    label(x, y + 46, `fast memory: ${room(used)}, at most ${room(trace.peak)}`, { weight: 600 }),
-    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${rebuilt}`, "tiles of P in slow memory: 0"], { gap: 1.5 }),
+    label(x, y + 46, `${trace.registers ? "fast memory" : "loaded tiles"}: ${room(used)}, at most ${room(trace.peak)}`, { weight: 600 }),
+    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${rebuilt}`, trace.registers ? "tiles of P in slow memory: 0" : "P and what grows are in registers, not counted"], { gap: 1.5 }),
   ];
 }
 
@@ -195,24 +195,24 @@ function lanes({ trace, pass, now, clock, x, y, scale, space }) {
   const whole = parts.at(-1).stop;
   const moved = Math.min(clock, whole);
   const done = (part) => Math.min(Math.max((clock - part.start) / (part.stop - part.start), 0), 1);
-  const computed = now ? now.flops : parts.reduce((total, part) => total + done(part) * part.flops, 0);
+  const far = (field) => now?.[field] ?? parts.reduce((total, part) => total + done(part) * part[field], 0);
+  const [computed, rebuilt] = [far("flops"), far("again")];
   const [all, again] = [sum(parts, "flops"), sum(parts, "again")];
   const end = { bytes: (whole / bytes) * scale, flops: (all / flops) * scale, once: ((all - again) / flops) * scale };
   const part = (one) => ({ title: `${name}: ${one.name}`, lines: [`${amount(one.stop - one.start)} moved: ${micro((one.stop - one.start) / bytes)}`, `${work(one.flops)}: ${micro(one.flops / flops)}`] });
   const second = y + LANE + 22;
-  const reach = (computed / flops) * scale;
   const wide = space > 100;
   return h("g", { key: `pass ${name}` },
-    label(0, y, `${name}${moved >= whole && computed >= all ? ": done" : ""}`, { weight: 600 }),
+    label(0, y, `${name}${moved >= whole && computed >= all ? ": done" : ""}${again ? ` (purple: S again, ${micro(again / flops)})` : ""}`, { weight: 600 }),
     label(x - 6, y + 21, "bytes", { anchor: "end", size: 12, fill: "var(--grey)" }),
     parts.map((one, at) => slot({ key: `whole ${at}`, x: x + (one.start / bytes) * scale, y: y + 12, width: ((one.stop - one.start) / bytes) * scale, height: LANE, tip: part(one) })),
     h("rect", { key: "moved", x, y: y + 12, width: (moved / bytes) * scale, height: LANE, fill: "var(--standard)", class: "grow", tip: { title: `${name}: bytes`, lines: [`${amount(moved)} of ${amount(whole)} moved`, `${micro(moved / bytes)} of ${micro(whole / bytes)} at ${amount(bytes)}/s`] } }),
     label(x + end.bytes + 7, y + 21, wide ? `${amount(whole)}: ${micro(whole / bytes)}` : amount(whole)),
     label(x - 6, second + LANE / 2 - 7, "FLOPs", { anchor: "end", size: 12, fill: "var(--grey)" }),
     h("rect", { key: "work", x, y: second - 7, width: end.flops, height: LANE, fill: "var(--paper)", stroke: "var(--grey)" }),
-    h("rect", { key: "computed", x, y: second - 7, width: Math.min(reach, (now ? (computed - now.again) / flops : computed / flops) * scale), height: LANE, fill: "var(--flash)", class: "grow", tip: { title: `${name}: products`, lines: [`${work(computed)} of ${work(all)}`, `${micro(computed / flops)} of ${micro(all / flops)} at ${digits(flops / 1e12, 3)} TFLOP/s`] } }),
-    now && h("rect", { key: "again", x: x + ((computed - now.again) / flops) * scale, y: second - 7, width: (now.again / flops) * scale, height: LANE, fill: "var(--P)", class: "grow", tip: { title: "S again, to rebuild P", lines: [`${work(now.again)}: ${micro(now.again / flops)}`, `one product of ${digits(all / again, 3)}`] } }),
-    label(x + end.flops + 7, second + 2, wide ? `${work(all)}: ${micro(all / flops)}${again ? `; violet: S again, ${micro(again / flops)}` : ""}` : work(all)),
+    h("rect", { key: "computed", x, y: second - 7, width: ((computed - rebuilt) / flops) * scale, height: LANE, fill: "var(--flash)", class: "grow", tip: { title: `${name}: products`, lines: [`${work(computed)} of ${work(all)}`, `${micro(computed / flops)} of ${micro(all / flops)} at ${digits(flops / 1e12, 3)} TFLOP/s`] } }),
+    again > 0 && h("rect", { key: "again", x: x + ((computed - rebuilt) / flops) * scale, y: second - 7, width: (rebuilt / flops) * scale, height: LANE, fill: "var(--P)", class: "grow", tip: { title: "S again, to rebuild P", lines: [`${work(rebuilt)}: ${micro(rebuilt / flops)}`, `one product of ${digits(all / again, 3)}`] } }),
+    label(x + end.flops + 7, second + 2, wide ? `${work(all)}: ${micro(all / flops)}` : work(all)),
   );
 }
 
