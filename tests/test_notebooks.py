@@ -18,7 +18,6 @@ PATHS = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {NOTATION})
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
 lessons = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
 WAITING = {  # lessons whose form is still the old one
-    "10_first_triton_kernel",
     "13_attention_in_a_model",
     "14_hopper",
 }
