@@ -87,3 +87,41 @@ export function definitions() {
     h("pattern", { id: "stored", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, h("rect", { width: 2, height: 6, fill: "var(--hatch)" })),
   );
 }
+
+// Lines of source as they are written, folded where they do not fit; one of them may be lit. tips: by line number.
+export function source(x, y, rows, { width, lit, tips = {}, key }) {
+  const letter = 7.25;
+  const gap = 17;
+  let top = y;
+  const drawn = rows.map((row, number) => {
+    const [code, comment] = row.split(/\s+(?=#)/);
+    const indent = code.length - code.trimStart().length;
+    const most = Math.floor((width - 8) / letter);
+    const step = most < 60 ? indent / 2 : indent; // narrow: half the indentation
+    const parts = folded(code.trim(), most - step, most - step - 2);
+    const start = top;
+    top += gap * parts.length;
+    const words = (text, left, line, fill) => h("text", { x: round(x + 6 + left * letter), y: start + gap * (line + 0.5), "font-size": 12, "font-family": "ui-monospace, 'DejaVu Sans Mono', monospace", "textLength": text.length * letter, fill }, text);
+    const room = parts.length === 1 && comment && step + code.trim().length + 2 + comment.length <= most;
+    return h("g", { key: `${key} ${number}`, tip: tips[number] },
+      h("rect", { x, y: start, width, height: gap * parts.length, fill: number === lit ? "var(--pale)" : "transparent" }),
+      number === lit && h("rect", { x, y: start, width: 4, height: gap * parts.length, fill: "var(--fast)" }),
+      parts.map((part, line) => words(part, step + (line ? 2 : 0), line, "var(--ink)")),
+      room && words(comment, step + code.trim().length + 2, 0, "var(--grey)"));
+  });
+  return { nodes: drawn, height: top - y };
+}
+
+// A text in parts of at most so many letters, broken at spaces; the first may be longer than the others.
+function folded(text, first, most) {
+  const parts = [];
+  let rest = text;
+  while (rest.length > (parts.length ? most : first)) {
+    const reach = parts.length ? most : first;
+    const space = rest.lastIndexOf(" ", reach);
+    const cut = space > 0 ? space : reach;
+    parts.push(rest.slice(0, cut));
+    rest = rest.slice(cut).trimStart();
+  }
+  return [...parts, rest];
+}

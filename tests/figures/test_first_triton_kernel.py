@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -6,39 +5,63 @@ import pytest
 import torch
 
 from figures import first_triton_kernel as figure
-from figures import style
-from figures.canvas import Canvas
 from flashlab.kernels import first_triton_kernel
 from flashlab.kernels.count import count
 
-KERNELS = ("add", "softmax", "online softmax")
-STATES = [figure.State(0, kernel, N, block) for kernel, N, block in product(KERNELS, (1, 5, 16), (1, 8))]
-
-
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(9.0, 3.8), figure.build, figure.update)
+STATES = [figure.State(0, kernel, N, block) for kernel, N, block in product(figure.KERNELS, (1, 5, 13, 16), (1, 8))]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 def test_the_last_step_has_the_bill_of_the_kernel():
-    memory, state = count(first_triton_kernel.add, torch.zeros(13), torch.zeros(13), block=4), figure.State()
-    last = figure.trace(state)[-1]
-    assert (last.loaded, last.stored) == (memory.loaded, memory.stored) == (104, 52)
-    assert f"loaded {last.loaded} B" in figure.describe(replace(state, step=figure.count(state)))
+    memory = count(first_triton_kernel.add, torch.zeros(13), torch.zeros(13), block=4)
+    last = figure.trace(figure.State())["accesses"][-1]
+    assert (last["loaded"], last["stored"]) == (memory.loaded, memory.stored) == (104, 52)
+    assert "Loaded so far: 104 B; stored: 52 B." in figure.describe(figure.State(12))
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_every_element_is_stored_exactly_once(state):
-    stored = np.zeros((figure.ROWS, state.N), int)
-    for access in figure.trace(state):
-        if access.kind == "store":
-            stored[access.rows, access.columns] += 1
-    assert (stored[: 1 if state.kernel == "add" else figure.ROWS] == 1).all()
+@states
+def test_every_element_is_stored_exactly_once_and_loaded_as_often_as_the_kernel_promises(state):
+    told = figure.trace(state)
+    touched = {
+        (kind, name): np.zeros((told["height"], state.N), int) for kind, name in product(("load", "store"), "xyz")
+    }
+    for access in told["accesses"]:
+        rows, columns = (slice(*access[axis]) for axis in ("rows", "columns"))
+        touched[access["kind"], access["tensor"]][rows, columns] += 1
+    loads = {"add": 1, "softmax": 1, "online softmax": 2}[state.kernel]
+    for name in told["tensors"][:-1]:
+        assert (touched["load", name] == loads).all()
+    assert (touched["store", told["tensors"][-1]] == 1).all()
 
 
-def test_the_block_of_the_last_program_hangs_over_the_end(canvas):
-    state = replace(figure.State(), step=figure.count(figure.State()))
-    canvas.png(state)
-    block = canvas.artists["blocks"][2]
-    assert block.get_x() == 11.5 and block.get_width() == 4 and state.N == 13
-    assert "3 of 4 masked" in canvas.artists["program"].get_text()
+@states
+def test_the_lit_line_is_the_one_that_moves(state):
+    told = figure.trace(state)
+    lit = {}
+    for access in told["accesses"]:
+        line = told["source"][access["line"]]
+        assert f"tl.{access['kind']}(" in line
+        assert access["value"] in line
+        lit.setdefault(access["program"], []).append(access["line"])
+    if state.kernel == "add":
+        assert [told["source"][at].split("tl.")[1][:7] for at in lit[0]] == ["load(x ", "load(y ", "store(z"]
+    if state.kernel == "online softmax":  # all blocks once, then load and store in turn, by the second loop
+        for lines in lit.values():
+            blocks = len(lines) // 3
+            first, again, store = lines[0], lines[blocks], lines[-1]
+            assert lines == blocks * [first] + blocks * [again, store] and first < again < store
+
+
+def test_the_block_of_the_last_program_is_masked_past_the_end():
+    last = figure.trace(figure.State())["accesses"][-1]
+    assert last["columns"] == (12, 13) and figure.trace(figure.State())["width"] == 4
+    assert "columns 12 to 15, 3 of 4 masked" in figure.describe(figure.State(12))
+
+
+@states
+def test_no_block_is_wider_or_higher_than_the_picture_says(state):
+    told = figure.trace(state)
+    for access in told["accesses"]:
+        (first, last), (top, bottom) = access["columns"], access["rows"]
+        assert last - first <= told["width"] and bottom - top <= told["band"]
+        assert first % told["width"] == 0 and access["program"] < told["programs"]

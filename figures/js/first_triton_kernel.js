@@ -1,0 +1,128 @@
+// A kernel's source with the line that runs, the programs, the tensors that they touch, and what one program holds.
+
+import { h } from "./svg.js";
+import { label, slot, source, tile } from "./marks.js";
+
+const LEFT = 20; // of the names of tensors
+const CELL = 26; // at most
+const LOAD = "Q";
+const STORE = "O";
+
+export function draw({ trace, step, width, forward }) {
+  const wide = width >= 780;
+  const across = wide ? width * 0.44 : width;
+  const columns = Math.ceil(trace.N / trace.width) * trace.width;
+  const cell = Math.min(CELL, (across - LEFT) / columns);
+  const done = trace.accesses.slice(0, step);
+  const now = done.at(-1);
+  const high = trace.height * cell;
+  const programs = programsOf({ trace, step, now, width: across });
+  const tops = Object.fromEntries(trace.tensors.map((name, at) => [name, 84 + at * (high + 18)]));
+  const bottom = 84 + trace.tensors.length * (high + 18) + 26;
+  const held = registers({ trace, done, now, cell, x: LEFT, y: bottom, width: across });
+  const place = (one) => ({ x: LEFT + one.columns[0] * cell, y: tops[one.tensor] + one.rows[0] * cell });
+  const code = source(wide ? width * 0.48 : 0, wide ? 30 : held.bottom + 86, trace.source, { width: wide ? width * 0.52 : width, lit: now?.line, tips: tipsOf(trace, done), key: "line" });
+  return {
+    height: Math.max(held.bottom + 46, (wide ? 30 : held.bottom + 86) + code.height + 4),
+    nodes: [
+      h("g", { key: "programs" }, programs),
+      trace.tensors.map((name) => tensor({ trace, done, name, columns, cell, y: tops[name] })),
+      h("g", { key: "registers" }, held.nodes),
+      now === undefined ? [] : moving({ now, step, cell, from: now.kind === "load" ? place(now) : held.spot, to: now.kind === "load" ? held.spot : place(now), forward }),
+      label(LEFT, held.bottom + 10, `loaded ${now?.loaded ?? 0} B, stored ${now?.stored ?? 0} B`, { key: "bytes", weight: 600 }),
+      label(LEFT, held.bottom + 32, "blue: loaded, red: stored, by the program of that number", { key: "meaning", fill: "var(--grey)", size: 12 }),
+      label(wide ? width * 0.48 : 0, wide ? 10 : held.bottom + 66, "the kernel; the line that moves something is lit", { fill: "var(--grey)" }),
+      h("g", { key: "source" }, code.nodes),
+    ],
+  };
+}
+
+// The programs, one of which is at work: a press goes to where it begins.
+function programsOf({ trace, step, now, width }) {
+  const side = Math.min(28, (width - LEFT) / trace.programs - 3);
+  const boxes = Array.from({ length: trace.programs }, (_, program) => {
+    const mine = trace.accesses.map((one, at) => ({ ...one, at })).filter((one) => one.program === program);
+    const state = now?.program === program ? "at work" : mine.at(-1).at < step ? "has ended" : "has not begun";
+    const rows = trace.height > 1 ? `rows ${span(mine[0].rows)}` : `columns ${span(mine[0].columns)}`;
+    return h("g", { key: `program ${program}`, tip: { title: `program ${program} ${state}`, lines: [rows, `${mine.length} loads and stores`] }, drag: () => ({ step: mine[0].at + 1 }) },
+      h("rect", { x: LEFT + program * (side + 3), y: 22, width: side, height: 26, rx: 4, fill: state === "at work" ? "var(--fast)" : state === "has ended" ? "var(--pale)" : "var(--paper)", stroke: "var(--grey)" }),
+      label(LEFT + program * (side + 3) + side / 2, 35, String(program), { anchor: "middle", size: side < 18 ? 12 : 13, weight: state === "at work" ? 700 : undefined, fill: state === "at work" ? "var(--on-fast)" : "var(--ink)" }));
+  });
+  return [label(LEFT, 10, "one kernel, many programs", { fill: "var(--grey)" }), boxes];
+}
+
+const span = ([start, stop]) => (stop - start === 1 ? `${start}` : `${start} to ${stop - 1}`);
+
+// The elements of a tensor, each with the number of the program that touched it; past the end they are nobody's.
+function tensor({ trace, done, name, columns, cell, y }) {
+  const cells = [];
+  for (let row = 0; row < trace.height; row++) {
+    for (let column = 0; column < columns; column++) {
+      const [x, top] = [LEFT + column * cell, y + row * cell];
+      const size = { x, y: top, width: cell - 1, height: cell - 1 };
+      if (column >= trace.N) {
+        cells.push(slot({ key: `${name} ${row} ${column}`, ...size, dash: true, tip: { title: `past the end of ${name}`, lines: [`column ${column} of ${trace.N}: the mask keeps every program out`] } }));
+        continue;
+      }
+      const touched = done.filter((one) => one.tensor === name && inside(row, one.rows) && inside(column, one.columns));
+      const last = touched.at(-1);
+      const fresh = last !== undefined && last === done.at(-1);
+      const where = trace.height > 1 ? `${name}[${row}, ${column}]` : `${name}[${column}]`;
+      const said = last ? [`${last.kind === "load" ? "loaded" : "stored"} ${touched.length === 1 ? "once" : "twice"}, by program ${last.program}`] : ["nobody came yet"];
+      const look = last ? { name: last.kind === "load" ? LOAD : STORE, faint: fresh ? undefined : 0.3 } : { name: "pale" };
+      cells.push(tile({ key: `${name} ${row} ${column}`, ...size, ...look, letter: last?.program, tip: { title: where, lines: said, code: last && trace.source[last.line].trim() } }));
+    }
+  }
+  const end = LEFT + trace.N * cell - 0.5;
+  return h("g", { key: `tensor ${name}` },
+    label(0, y + (trace.height * cell) / 2, name, { weight: 650, size: 15 }),
+    cells,
+    h("path", { d: `M${end} ${y - 5}V${y + trace.height * cell + 4}`, stroke: "var(--ink)", "stroke-width": 2 }),
+    name === trace.tensors[0] && label(Math.max(end, LEFT + 44), y - 12, `N = ${trace.N}`, { anchor: "end", size: 12, fill: "var(--grey)" }));
+}
+
+const inside = (at, [start, stop]) => start <= at && at < stop;
+
+// What the program at work has in its registers: its blocks, as wide as they are, masked lanes included.
+function registers({ trace, done, now, cell, x, y, width }) {
+  const mine = now ? done.filter((one) => one.program === now.program) : [];
+  const loads = trace.tensors.filter((name) => trace.accesses.some((one) => one.tensor === name && one.kind === "load"));
+  const high = trace.band * cell;
+  const blocks = loads.map((name, at) => ({ one: mine.findLast((one) => one.tensor === name), top: y + 34 + at * (high + 24) }));
+  blocks.push({ one: now?.kind === "store" ? now : undefined, top: y + 34 + loads.length * (high + 24) });
+  const drawn = blocks.map(({ one, top }) => one && [
+    label(x, top - 9, one.kind === "load" ? one.value : `stored: ${one.value}`, { size: 12 }),
+    Array.from({ length: trace.band * trace.width }, (_, lane) => {
+      const [row, column] = [Math.floor(lane / trace.width), one.columns[0] + (lane % trace.width)];
+      const masked = column >= one.columns[1] || one.rows[0] + row >= one.rows[1];
+      const size = { x: x + (lane % trace.width) * cell, y: top + row * cell, width: cell - 1, height: cell - 1 };
+      const key = `${one.kind} ${one.tensor} ${lane}`;
+      if (!masked) return tile({ key, ...size, name: one.kind === "load" ? LOAD : STORE, tip: { title: `lane ${lane % trace.width}: column ${column}`, lines: [one.value], code: trace.source[one.line].trim() } });
+      const other = one.kind === "load" && trace.source[one.line].includes("inf");
+      const lines = one.kind === "store" ? ["masked: not stored"] : [other ? "masked: not read, holds −∞" : "masked: not read, holds nothing that counts"];
+      return h("g", { key, tip: { title: `lane ${lane % trace.width}: column ${column}`, lines, code: trace.source[one.line].trim() } }, slot({ ...size, dash: true }), cell >= 20 && label(size.x + cell / 2, size.y + cell / 2, other ? "−∞" : "×", { anchor: "middle", size: 12, fill: "var(--grey)" }));
+    }),
+  ]);
+  const spot = now && { x, y: blocks[now.kind === "store" ? loads.length : loads.indexOf(now.tensor)].top };
+  const bottom = y + 34 + (loads.length + 1) * (high + 24);
+  const box = h("rect", { x: 0, y, width, height: bottom - y - 10, rx: 3, fill: "var(--fast)", "fill-opacity": 0.1, stroke: "var(--fast)", "stroke-width": 2 });
+  const title = now ? `in the registers of program ${now.program}` : "registers: no program runs";
+  return { nodes: [box, label(0, y - 12, title, { weight: 600 }), drawn], spot, bottom };
+}
+
+// The block on its way between its tensor and the registers.
+function moving({ now, step, cell, from, to, forward }) {
+  if (!forward) return [];
+  const size = { width: (now.columns[1] - now.columns[0]) * cell - 1, height: (now.rows[1] - now.rows[0]) * cell - 1 };
+  return tile({ key: `moving ${step}`, ...to, ...size, name: now.kind === "load" ? LOAD : STORE, faint: 0.6, current: true, from });
+}
+
+function tipsOf(trace, done) {
+  const tips = {};
+  for (const number of new Set(trace.accesses.map((one) => one.line))) {
+    const mine = trace.accesses.filter((one) => one.line === number);
+    const ran = done.filter((one) => one.line === number).length;
+    tips[number] = { title: `${mine[0].kind}s ${mine[0].kind === "load" ? "from" : "to"} ${mine[0].tensor}`, lines: [`has run ${ran} of ${mine.length} times, all programs together`] };
+  }
+  return tips;
+}
