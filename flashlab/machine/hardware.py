@@ -28,12 +28,12 @@ class PerSM(NamedTuple):
     smem_bytes: int  # the most of it that may be shared memory
     block_bytes: int  # the most shared memory that one block of threads may have
     register_bytes: int = 256 * KiB
-    exps: int = 16  # exponentials (special function unit) a clock
-    smem_bytes_a_clock: int = 128  # source: ``BANKS``
+    exps: int = 16  # exponentials (special function unit) per clock
+    smem_bytes_per_clock: int = 128  # source: ``BANKS``
 
 
 PER_SM = {
-    "7.5": PerSM(96 * KiB, 64 * KiB, 64 * KiB, smem_bytes_a_clock=64),  # source of the last: ``TURING``
+    "7.5": PerSM(96 * KiB, 64 * KiB, 64 * KiB, smem_bytes_per_clock=64),  # source of the last: ``TURING``
     "8.0": PerSM(192 * KiB, 164 * KiB, 163 * KiB),
     "8.6": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
     "8.9": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
@@ -76,7 +76,7 @@ class Card:
 
     @property
     def per_sm(self) -> PerSM:
-        """What each of its SMs has."""
+        """Return what each of its SMs has."""
         return PER_SM[self.capability]
 
 
@@ -135,14 +135,14 @@ NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "fl
 
 
 def sources(card) -> dict[str, str]:
-    """The document behind each number of a card, by the number's name; those that are None are left out."""
+    """Return the document behind each number of a card, by the number's name. Numbers that are None are left out."""
     known = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
     banks = TURING if card.capability == "7.5" else BANKS
-    return known | {name: GUIDE for name in PerSM._fields} | {"smem_bytes_a_clock": banks}
+    return known | {name: GUIDE for name in PerSM._fields} | {"smem_bytes_per_clock": banks}
 
 
 def missing(card, name) -> str:
-    """Why a number of a card, by the number's name, is None."""
+    """Return why a number of a card, by the number's name, is None."""
     if name == "float8" and card.capability in ("7.5", "8.0", "8.6"):
         return "its tensor cores have no float8"
     if name == "float32" and card.name == "B200":
@@ -151,17 +151,17 @@ def missing(card, name) -> str:
 
 
 def smem_rate(card) -> float:
-    """Bytes a second between the shared memories of all SMs and their arithmetic."""
-    return card.sms * card.per_sm.smem_bytes_a_clock * card.clock
+    """Return the bytes per second between the shared memories of all SMs and their arithmetic."""
+    return card.sms * card.per_sm.smem_bytes_per_clock * card.clock
 
 
 def sram_bytes(card) -> int:
-    """L1 and shared memory of all SMs together. No block of threads can use more than one SM's share of it."""
+    """Return the bytes of L1 and shared memory of all SMs together. No block can use more than one SM's share."""
     return card.sms * card.per_sm.sram_bytes
 
 
 def exp_rate(card) -> float:
-    """Exponentials a second."""
+    """Return the exponentials per second of all SMs."""
     return card.sms * card.per_sm.exps * card.clock
 
 
@@ -190,12 +190,12 @@ def flop_rate(card, dtype="float16") -> float:
 
 
 def ridge(card, dtype="float16") -> float:
-    """FLOPs that the card can do while one byte comes from its DRAM."""
+    """Return the FLOPs that the card can do while one byte comes from its DRAM."""
     return flop_rate(card, dtype) / card.dram_rate
 
 
 def nanoseconds(card, cycles) -> float:
-    """Clock cycles of this card as time."""
+    """Return how many nanoseconds so many clock cycles of this card take."""
     return cycles / card.clock * 1e9
 
 
@@ -209,7 +209,7 @@ class Level(NamedTuple):
 
 
 def levels(card, *, one_sm=False) -> list[Level]:
-    """The memories of a card, fastest first: all of each, or what one SM has and an even share of the rates."""
+    """Return the memories of a card, fastest first: all of each, or one SM's part and an even share of the rates."""
     sms = 1 if one_sm else card.sms  # that the on-chip memories belong to
     sharing = card.sms if one_sm else 1  # that the other memories' rates are divided by
     smem, _, l2, dram = card.latency or (None,) * 4

@@ -1,8 +1,8 @@
 """One streaming multiprocessor (SM) of Hopper as its programs see it: barriers, and units that work by themselves.
 
 A program is a generator that yields operations. The copy engine, the tensor core and the vector units carry them out on
-real arrays, each taking its cycles of a simulated clock; what a program wants to know it learns at a barrier. Programs
-that agree on a wrong phase meet what they would meet on the chip: a ``Deadlock``, or a ``Race``.
+real arrays, and each takes its cycles of a simulated clock; a program learns at a barrier what is done. Programs that
+agree on a wrong phase meet what they would meet on the chip: a ``Deadlock``, or a ``Race``.
 
 Source: NVIDIA, PTX ISA, section "mbarrier" (count, pending bytes, phase), "wgmma" and "cp.async.bulk.tensor".
 """
@@ -20,11 +20,11 @@ class Deadlock(RuntimeError):
 
 
 class Race(RuntimeError):
-    """A tile is read before it is there or overwritten while it is read, or a phase gets more arrivals than it has."""
+    """A tile is read too early or overwritten while it is read, or a phase gets more arrivals than it expects."""
 
 
 class Tile(NamedTuple):
-    """What a buffer holds, or should hold: block j of a tensor, for step g or, of Q, for several steps."""
+    """The content of a buffer: block j of a tensor, for step g or, of Q, for several steps."""
 
     name: str  # Q, K, V
     j: int
@@ -59,16 +59,16 @@ class Barrier:
         self.pending, self.pending_bytes = count, 0
 
     def completed(self, phase) -> bool:
-        """Is a phase of this parity the last one that was completed? (Before the first: one of parity 1.)"""
+        """Return whether the last completed phase has this parity. Before any is complete, that parity is 1."""
         return self.phase != phase
 
     def arrive(self, nbytes=0) -> bool:
-        """One arrival, which announces so many bytes. Returns whether this completes the phase."""
+        """Arrive, and announce so many bytes. Return whether this completes the phase."""
         self.pending, self.pending_bytes = self.pending - 1, self.pending_bytes + nbytes
         return self._advance()
 
     def deliver(self, nbytes) -> bool:
-        """So many bytes have come. Returns whether this completes the phase."""
+        """Take in so many bytes. Return whether this completes the phase."""
         self.pending_bytes -= nbytes
         return self._advance()
 
@@ -94,7 +94,7 @@ class Arrive(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Have the copy engine bring a tile into a buffer, and deliver its bytes at a barrier. Does not wait."""
+    """Have the copy engine bring a tile into a buffer and deliver its bytes at a barrier, without waiting."""
 
     tile: Tile
     array: np.ndarray
@@ -104,14 +104,14 @@ class Copy(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Have the tensor core compute function(*arrays of the buffers), in so many instructions. Does not wait.
+    """Have the tensor core compute function(*arrays of the buffers), in so many instructions, without waiting.
 
     The yield returns a ``Job``, which has a ``result`` once it is done.
     """
 
     kind: str
     j: int
-    reads: dict[Buffer, Tile]  # and what each should hold
+    reads: dict[Buffer, Tile]  # the tile that each buffer should hold
     function: Callable
     instructions: int
     cycles: int  # of one instruction
@@ -132,7 +132,7 @@ class Work(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Have the copy engine carry a tile of results away. Does not wait."""
+    """Have the copy engine carry a tile of results away, without waiting."""
 
     kind: str
     j: int
@@ -153,7 +153,7 @@ class Event(NamedTuple):
 
 
 class Job:
-    """Work that a unit does: so many cycles of it are left, ``done`` is called in the end."""
+    """Work that a unit does: so many cycles of it are left, and ``done`` is called at the end."""
 
     def __init__(self, cycles, done, *about):
         self.left, self.done, self.about = cycles, done, about  # about: what its event will say
@@ -161,7 +161,7 @@ class Job:
 
 
 class Unit:
-    """Does parts of jobs, one after the other, in the order in which they are asked for.
+    """A part of the SM that works on jobs, one after the other, in the order in which they are asked for.
 
     Vector units give each program a ``slice`` of so many cycles at a time: two programs that compute share them.
     """
@@ -195,12 +195,12 @@ class Unit:
 
 
 class SM:
-    """Runs programs until all have ended.
+    """Run programs until all have ended.
 
     Args:
         latency: cycles from the copy engine's last byte until a barrier knows of it.
         issue: cycles between two instructions that a program sends to the tensor core.
-        strict: raise ``Race``; else go on with what the buffer holds, and note the sentence in ``races``.
+        strict: raise ``Race``; if False, go on with what the buffer holds, and note the sentence in ``races``.
 
     Attributes:
         now: the clock, in cycles; events: list of ``Event`` in the order in which they ended.
@@ -281,8 +281,11 @@ class SM:
 
     def _deliver(self, copy):
         buffer, rows = copy.buffer, len(copy.array)
-        buffer.array[:rows], buffer.array[rows:], buffer.holds = copy.array, 0, copy.tile
-        buffer.coming = None if buffer.coming == copy.tile else buffer.coming
+        buffer.array[:rows] = copy.array
+        buffer.array[rows:] = 0
+        buffer.holds = copy.tile
+        if buffer.coming == copy.tile:
+            buffer.coming = None
         self._complete(copy.barrier, copy.barrier.deliver(buffer.nbytes))
 
     def _product(self, name, product):

@@ -1,12 +1,12 @@
 """The schedule of a FlashAttention-3 forward pass, run with real numbers on a simulated multiprocessor.
 
 One program, the producer, asks the copy engine for tiles. One or two others, the consumers, ask the tensor core for
-products and take softmaxes on the vector units. Nobody calls anybody: they meet at barriers. Step g of a consumer is
-S = Q K_g^T and O += P_(g-1) V_(g-1); what it needs lies in one stage of shared memory, K_g and V_(g-1). Stages are used
-in turn, so step g uses stage g % stages in round g // stages.
+products and take softmaxes on the vector units. No program calls another: they meet at barriers. Step g of a consumer
+is S = Q K_g^T and O += P_(g-1) V_(g-1); it needs K_g and V_(g-1), which are in one stage of shared memory. Stages are
+used in turn, so step g uses stage g % stages in round g // stages.
 
-It is a model: what it leaves out (the time that barriers and instructions take, power, caches that miss) a real kernel
-pays for. Source: FlashAttention-3 (arXiv 2407.08608), section 3.1 and 3.2, Algorithms 1 and 2.
+It is a model. It leaves out the time that barriers and instructions take, power, and caches that miss; a real kernel
+pays for them. Source: FlashAttention-3 (arXiv 2407.08608), section 3.1 and 3.2, Algorithms 1 and 2.
 """
 
 from collections.abc import Callable
@@ -25,20 +25,20 @@ TILE, COLS = 128, 128  # queries and keys of the block whose cycles are counted
 
 @dataclass(frozen=True)
 class Budget:
-    """What a consumer's share of one block, ``rows`` queries by 128 keys, takes on one SM of Hopper, in cycles.
+    """The cycles that a consumer's share of one block, ``rows`` queries by 128 keys, takes on one SM of Hopper.
 
     Vector work is what a thread of such a kernel executes for its 64 scores, at the rates of NVIDIA's CUDA C++
-    Programming Guide: 66 exponentials (one a score, 2 alphas) at 16 a cycle, 67.5 maxima at 64, 201 multiplications,
-    additions and conversions at 128; and for alpha * O as many multiplications as O has elements.
+    Programming Guide: 66 exponentials (one per score, 2 alphas) at 16 per cycle, 67.5 maxima at 64, 201
+    multiplications, additions and conversions at 128; and for alpha * O as many multiplications as O has elements.
     """
 
     d: int = 128
     rows: int = 64
-    flops: int = 4096  # of the tensor core, a cycle: half of a B200's, FlashAttention-4 (arXiv 2603.05451), section 2.2
+    flops: int = 4096  # of the tensor core per cycle: half of a B200's, FlashAttention-4 (arXiv 2603.05451), 2.2
     depth: int = 16  # of d, or of keys, that one instruction takes (wgmma m64nNk16)
     softmax_of_64: int = 528 + 135 + 201  # rows
-    lanes: int = 128  # multiplications a cycle
-    bytes: float = H100.l2_rate / H100.sms / H100.clock  # from L2 to one SM, a cycle
+    lanes: int = 128  # multiplications per cycle
+    bytes: float = H100.l2_rate / H100.sms / H100.clock  # from L2 to one SM, per cycle
     latency: int = 263  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
     issue: int = 8  # between two instructions of a warpgroup: an assumption, without effect where consumers take turns
 
@@ -48,31 +48,32 @@ class Budget:
 
     @property
     def scores(self):
-        """Instructions of Q K^T, and cycles of each."""
+        """Return the instructions of Q K^T, and the cycles of each."""
         return self.d // self.depth, 2 * self.rows * COLS * self.depth // self.flops
 
     @property
     def weighted(self):
-        """Instructions of P V, and cycles of each."""
+        """Return the instructions of P V, and the cycles of each."""
         return COLS // self.depth, 2 * self.rows * self.d * self.depth // self.flops
 
     @property
     def softmax(self):
+        """Return the cycles of one block's softmax."""
         return self.softmax_of_64 * self.rows // 64
 
     @property
     def rescale(self):
-        """alpha * O."""
+        """Return the cycles of alpha * O."""
         return self.rows * self.d // self.lanes
 
     def copy(self, rows):
-        """Rows of Q, K, V or O, 2 bytes per element."""
+        """Return the cycles in which rows of Q, K, V or O are copied, 2 bytes per element."""
         return round(2 * rows * self.d / self.bytes)
 
 
 @dataclass(frozen=True)
 class Design:
-    """How a pipeline is built, and what its programs agree on. The last four have one right value each."""
+    """The choices of a pipeline, and the agreements of its programs. The last four have one right value each."""
 
     stages: int = 2
     ping_pong: bool = True  # two consumers take turns at the tensor core
@@ -80,18 +81,18 @@ class Design:
     consumers: int = 2  # of 64 rows each; 1 of 128: both warpgroups locked together
     whole_q: bool = True  # consumers wait for all rows of Q, as in FlashAttention-3, and start together; or for theirs
     budget: Budget = Budget()
-    full_phase: Callable[[int], int] = lambda n: n & 1  # what consumers wait for in round n of a stage
-    empty_phase: Callable[[int], int] = lambda n: n & 1 ^ 1  # what the producer waits for: in round 0 it need not wait
+    full_phase: Callable[[int], int] = lambda n: n & 1  # the phase that consumers wait for, in round n of a stage
+    empty_phase: Callable[[int], int] = lambda n: (n & 1) ^ 1  # the producer: in round 0 it need not wait
     empty_count: int | None = None  # arrivals that free a stage; None for one of each consumer
     early: bool = False  # consumers free a stage when its products are asked for, not when they are done
 
     def __post_init__(self):
         if self.stages < 1 or self.consumers not in (1, 2):
-            raise ValueError(f"expected 1 or 2 consumers and a stage at least, got {self.consumers} and {self.stages}")
+            raise ValueError(f"expected 1 or 2 consumers and at least 1 stage, got {self.consumers} and {self.stages}")
 
     @property
     def cost(self):
-        """The budget for one consumer's rows."""
+        """Return the budget for one consumer's rows."""
         return replace(self.budget, rows=TILE // self.consumers)
 
 
@@ -107,7 +108,7 @@ class Step(NamedTuple):
 
 
 class Problem:
-    """What is to be computed: inputs, results, and the steps in their order, blocks of keys from right to left."""
+    """Inputs, results, and the steps in their order: blocks of keys from right to left."""
 
     def __init__(self, Q, K, V, Br, Bc, mask, scale):
         memory, self.scale, self.mask = tiling.prepare(Q, K, V, Br, Bc, mask, scale, None)
@@ -126,18 +127,19 @@ class Problem:
 
 
 class Pipeline:
-    """What its programs share: a problem, a design, buffers for tiles, and the barriers that guard them."""
+    """Everything that programs share: a problem, a design, buffers for tiles, and the barriers that guard them."""
 
     def __init__(self, problem, design):
         self.problem, self.design, self.cost = problem, design, design.cost
         d, dv, dtype = problem.K.shape[1], problem.V.shape[1], problem.K.dtype
-        stages, consumers, self.rows = range(design.stages), range(design.consumers), -(-problem.Br // design.consumers)
+        stages, consumers = range(design.stages), range(design.consumers)
+        self.rows = -(-problem.Br // design.consumers)
         self.Q = [Buffer(f"Q[{w}]", (self.rows, d), dtype) for w in consumers]
         self.K = [Buffer(f"K[{stage}]", (problem.Bc, d), dtype) for stage in stages]
         self.V = [Buffer(f"V[{stage}]", (problem.Bc, dv), dtype) for stage in stages]
-        self.q_full, self.q_empty, self.turn = (
-            [Barrier(f"{name}[{w}]", 1) for w in consumers] for name in ("q_full", "q_empty", "turn")
-        )
+        self.q_full = [Barrier(f"q_full[{w}]", 1) for w in consumers]
+        self.q_empty = [Barrier(f"q_empty[{w}]", 1) for w in consumers]
+        self.turn = [Barrier(f"turn[{w}]", 1) for w in consumers]
         self.full = [Barrier(f"full[{stage}]", 1) for stage in stages]
         self.empty = [Barrier(f"empty[{stage}]", design.empty_count or design.consumers) for stage in stages]
 
@@ -158,7 +160,7 @@ class Pipeline:
         return Product("S", step.j, reads, product, *self.cost.scores)
 
     def weighted(self, step, g, state, S_ij):
-        """Return the product P_ij V_j, added to the state. The arithmetic of the softmax of S_ij is done here, too."""
+        """Return the product P_ij V_j, added to the state. The arithmetic of S_ij's softmax is done here, too."""
         V = self.V[g % self.design.stages]
         if step.first:
             state = online_softmax.identity(len(S_ij), V.array.shape[1], S_ij.dtype)
@@ -180,7 +182,7 @@ def _rows(side):
 
 
 def produce(pipe):
-    """Be the producer: ask for every tile in the order in which it is used, as soon as there is room for it."""
+    """Run the producer: ask for every tile in the order in which it is used, as soon as there is room for it."""
     design, cost, problem = pipe.design, pipe.cost, pipe.problem
     for g, (this, before) in enumerate(problem.pairs()):
         stage, n = g % design.stages, g // design.stages
@@ -193,14 +195,14 @@ def produce(pipe):
             yield Copy(Tile("V", before.j, g), problem.V[before.cols], V, full, cost.copy(COLS))
         if this and this.first:
             for w, Q_i in enumerate(pipe.Q):
-                yield Wait(pipe.q_empty[w], this.t & 1 ^ 1)
+                yield Wait(pipe.q_empty[w], (this.t & 1) ^ 1)
                 yield Arrive(pipe.q_full[w], Q_i.nbytes)
                 rows = pipe.share(this.rows, w)
                 yield Copy(Tile("Q", this.t), problem.Q[rows], Q_i, pipe.q_full[w], cost.copy(cost.rows))
 
 
 def consume(pipe, w):
-    """Be consumer w: compute its rows of every tile of queries."""
+    """Run consumer w: compute its rows of every tile of queries."""
     design, cost = pipe.design, pipe.cost
     S_ij = S_next = state = None
     for g, (this, before) in enumerate(pipe.problem.pairs()):
@@ -210,7 +212,7 @@ def consume(pipe, w):
             for half in pipe.q_full if design.whole_q else pipe.q_full[w : w + 1]:
                 yield Wait(half, this.t & 1)
         if design.ping_pong:
-            yield Wait(pipe.turn[w], g & 1 ^ (w == 0))
+            yield Wait(pipe.turn[w], (g & 1) ^ 1 if w == 0 else g & 1)
         if this:
             S_next = yield pipe.scores(w, this, g)
         if before:
@@ -237,30 +239,30 @@ def consume(pipe, w):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a pipeline computed, and when."""
+    """The results of a pipeline, and when each step of them took place."""
 
     O: np.ndarray  # [Nq, dv]
     lse: np.ndarray  # [Nq]
     events: list[Event]  # in the order in which they ended
-    races: list[str]  # that were let pass
+    races: list[str]  # sentences, where the run was not strict
     cycles: int  # from the first copy to the last store
     busy: int  # cycles in which the tensor core worked
     blocks: int  # of 128 x 128 scores
 
     @property
     def steady(self) -> float:
-        """Cycles a block in the second half of the blocks, when the pipeline is filled."""
+        """Return the cycles per block in the second half of the blocks, when the pipeline is filled."""
         ends = [event.end for event in self.events if event.kind == "S" and event.by == "consumer 0"]
         half = ends[(len(ends) - 1) // 2 :]
         return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(self.cycles)
 
 
 def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, strict=True) -> Run:
-    """Compute attention by the programs of a pipeline on one simulated SM, all tiles of queries in a row.
+    """Compute attention by the programs of a pipeline on one simulated SM, all tiles of queries one after the other.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
-        design: a ``Design``. The clock runs as for its head dimension and blocks of 128 x 128, whatever d, Br and Bc.
+        design: a ``Design``. The clock counts its head dimension and blocks of 128 x 128, whatever d, Br and Bc are.
         Br, Bc, mask, scale: as ``tiling.fa2_forward``.
         strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else go on with whatever is there.
 

@@ -190,7 +190,7 @@ DEADLOCKS = {
         "consumer 1 for phase 0 of full[0], producer for phase 0 of empty[0]",
     ),
     "the consumers wait for the phase before": (
-        {"full_phase": lambda n: n & 1 ^ 1},
+        {"full_phase": lambda n: (n & 1) ^ 1},
         "producer for phase 0 of empty[1]",
     ),
     "more arrivals wanted than there are": ({"empty_count": 3}, "producer for phase 0 of empty[0]"),
@@ -254,11 +254,11 @@ IN, FREE = "yield Wait(pipe.full[stage], design.full_phase(n))", "yield Wait(pip
 EDITS = {
     "the bytes of V are not expected": ("produce", "(V.nbytes if before else 0)", "0", sm.Race),
     "K is copied before the stage is free": ("produce", FREE, "pass", sm.Race),
-    "Q is replaced before it is read": ("produce", "yield Wait(pipe.q_empty[w], this.t & 1 ^ 1)", "pass", sm.Race),
+    "Q is replaced before it is read": ("produce", "yield Wait(pipe.q_empty[w], (this.t & 1) ^ 1)", "pass", sm.Race),
     "Q's phase never changes": ("consume", "yield Wait(half, this.t & 1)", "yield Wait(half, 0)", sm.Race),
     "full is not waited for": ("consume", IN, "pass", sm.Race),
     "a turn is kept": ("consume", "yield Arrive(pipe.turn[(w + 1) % design.consumers])", "pass", sm.Deadlock),
-    "both wait for the other's turn": ("consume", "g & 1 ^ (w == 0)", "g & 1", sm.Deadlock),
+    "both wait for the other's turn": ("consume", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1", sm.Deadlock),
     "Q is not given back": ("consume", "yield Arrive(pipe.q_empty[w])", "pass", sm.Deadlock),
     "a stage is not given back": ("consume", "if not design.early", "if design.early", sm.Deadlock),
 }  # fmt: skip
@@ -273,8 +273,8 @@ def test_a_wrong_program_is_caught(head, function, old, new, error, monkeypatch)
 
 
 @pytest.mark.parametrize("arguments, error, sentence", [
-    (lambda: Design(stages=0), ValueError, "expected 1 or 2 consumers and a stage at least, got 2 and 0"),
-    (lambda: Design(consumers=3), ValueError, "expected 1 or 2 consumers and a stage at least, got 3 and 2"),
+    (lambda: Design(stages=0), ValueError, "expected 1 or 2 consumers and at least 1 stage, got 2 and 0"),
+    (lambda: Design(consumers=3), ValueError, "expected 1 or 2 consumers and at least 1 stage, got 3 and 2"),
     (lambda: Budget(d=100), ValueError, "one instruction takes 16 of d: expected a multiple, got 100"),
     (lambda: pipeline.forward(*draw(4, 4), Br=0), ValueError, "one at least, got Br = 0, Bc = 128"),
     (lambda: pipeline.forward(*(np.ones((4, 4), int) for _ in "QKV")), TypeError, "floating-point numbers, got int64"),
