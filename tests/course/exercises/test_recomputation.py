@@ -78,3 +78,5 @@ def test_answers_are_what_is_counted():
     thin = sum(nbytes for (_, name), nbytes in bill.items() if name not in ("lse", "delta"))
     assert find("recomputation.passes").answer == thin / (N * d * 2)
     assert find("recomputation.products").answer == costs.flops(N, N, d, training=True, rebuilt=True) / (2 * N * N * d)
+    row, lse = np.zeros((1, N), np.float16), np.zeros(1, np.float32)
+    assert find("recomputation.kept").answer == row.nbytes / lse.nbytes
