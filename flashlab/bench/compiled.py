@@ -47,19 +47,19 @@ def compiled(*launches: tuple[int, int, int, int, int], capability: str = "9.0")
 
 
 def _compile(capability, launch):
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+    from flashlab.kernels import triton  # here, since whoever calls ``compiled`` may need no kernels
     from flashlab.kernels.portable.one_head import attention_small
 
     names = attention_small.arg_names
     signature = {name: "*fp16" for name in names[:4]} | {"N": "i32", "scale": "fp32"}
     signature |= {name: "constexpr" for name in names[6:]}
     aligned = {(at,): [["tt.divisibility", 16]] for at in range(5)}  # four pointers and N: multiples of 16
-    source = ASTSource(attention_small, signature, {"d": launch.d, "Br": launch.Br, "Bc": launch.Bc}, aligned)
+    source = triton.compiler.ASTSource(
+        attention_small, signature, {"d": launch.d, "Br": launch.Br, "Bc": launch.Bc}, aligned
+    )
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
-    kernel = triton.compile(source, target=GPUTarget("cuda", int(capability.replace(".", "")), 32), options=options)
+    target = triton.backends.compiler.GPUTarget("cuda", int(capability.replace(".", "")), 32)
+    kernel = triton.compile(source, target=target, options=options)
     binaries = Path(triton.__file__).parent / "backends/nvidia/bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
