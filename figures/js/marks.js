@@ -69,6 +69,29 @@ export function rule(x0, x1, y, { color = "var(--ink)", dash, width = 1.2, key }
   return h("line", { key, x1: round(x0), x2: round(x1), y1: round(y), y2: round(y), stroke: color, "stroke-width": width, "stroke-dasharray": dash ? "5 4" : undefined, class: "grow" });
 }
 
+// An axis with spans above it and a handle to pull. Everything is at a fraction of the width.
+// spans: {words, color, start, stop, tip}, a row each; ticks: {at, words}; handle: {at, tip, drag}.
+export function ruler({ key, x, y, width, spans, ticks, handle }) {
+  const row = 36;
+  const high = spans.length * row;
+  const place = (fraction) => round(x + fraction * width);
+  return h("g", { key },
+    spans.map(({ words, color, start, stop, tip }, at) => [
+      label(x, y + at * row + 6, words, { size: 12 }),
+      h("rect", { key: `whole ${at}`, x, y: y + at * row + 16, width, height: 8, fill: "var(--pale)", "fill-opacity": 0.5 }),
+      stop > start && h("rect", { key: `span ${at}`, x: place(start), y: y + at * row + 16, width: round((stop - start) * width), height: 8, fill: color, class: "grow", tip }),
+      h("line", { key: `here ${at}`, x1: place(handle.at), x2: place(handle.at), y1: y + at * row + 15, y2: y + at * row + 27, stroke: "var(--ink)", "stroke-width": 2 }),
+    ]),
+    rule(x, x + width, y + high, { color: "var(--grey)", key: "axis" }),
+    ticks.map(({ at: fraction, words }) => [
+      h("line", { key: `tick ${words}`, x1: place(fraction), x2: place(fraction), y1: y + high, y2: y + high + 5, stroke: "var(--grey)" }),
+      label(place(fraction), y + high + 17, words, { size: 12, anchor: fraction < 0.03 ? "start" : fraction > 0.97 ? "end" : "middle", fill: "var(--grey)" }),
+    ]),
+    h("g", { key: "handle", tip: handle.tip, drag: handle.drag, class: "mark", style: at(place(handle.at), y + high) },
+      h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
+      h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" })));
+}
+
 // What the colours and the hatching of a drawing mean.
 export function legend(x, y, entries) {
   let left = x;

@@ -26,3 +26,14 @@ export const times = (count, thing = "time") => `${count.toLocaleString("en")} $
 
 // Whether the longest text fits into a width, at a size in pixels.
 export const fits = (text, width, size) => text.length * size * 0.58 <= width;
+
+// A text in lines that fit into a width.
+export function wrapped(text, width, size) {
+  const rows = [""];
+  for (const word of text.split(" ")) {
+    const longer = rows.at(-1) ? `${rows.at(-1)} ${word}` : word;
+    if (fits(longer, width, size) || rows.at(-1) === "") rows[rows.length - 1] = longer;
+    else rows.push(word);
+  }
+  return rows;
+}

@@ -1,71 +1,76 @@
-"""The context length figure shows what io_complexity says, for every card and size."""
+"""The figure of memory and length shows what io_complexity says, for every card and size."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from figures import io_complexity as figure
-from figures import style
-from figures.canvas import Canvas
 from flashlab.machine import costs
-from flashlab.machine.hardware import CARDS, GiB
+from flashlab.machine.hardware import GiB
 from flashlab.reference import io_complexity
 
-CHOICES = {
-    "N": figure.LENGTHS,
-    "card": tuple(CARDS),
-    "batch": (1, 4, 16, 64),
-    "heads": (1, 8, 16, 32, 64),
-    "d": (64, 128, 256),
-    "dtype": tuple(figure.DTYPES),
-    "training": (False, True),
-}
+STATES = [
+    figure.State(),
+    figure.State(card="H100 SXM", batch=4, d=128),
+    figure.State(card="T4", heads=1, dtype="float32", training=False),
+]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(9.9, 5.0), figure.build, figure.update)
-
-
+@states
 @pytest.mark.parametrize("name, fused", figure.WAYS.items())
-def test_crosses_stand_where_memory_runs_out(name, fused, canvas):
-    state = figure.State(card="H100 SXM", batch=4, d=128)
-    canvas.png(state)
-    N, nbytes = (values[0] for values in canvas.artists[f"{name} ends"][0].get_data())
-    layer = {"heads": 64, "training": True, "fused": fused}
-    assert nbytes == 80 * GiB and N == io_complexity.longest(80 * GiB, 128, **layer)
-    N, seconds = (values[0] for values in canvas.artists[f"{name} ends"][1].get_data())
-    flops = layer["heads"] * costs.flops(N, N, 128, training=layer["training"], rebuilt=layer["fused"])
-    assert seconds == pytest.approx(flops / 989.4e12)
+def test_needs_are_flashlabs(state, name, fused):
+    told = figure.trace(state)
+    layer = {"heads": state.batch * state.heads, "training": state.training, "fused": fused}
+    layer["itemsize"] = figure.DTYPES[state.dtype]
+    for N, need in zip(told["lengths"], told["ways"][name]["needs"], strict=True):
+        expected = io_complexity.need(N, state.d, **layer)
+        assert need == {**expected._asdict(), "total": expected.total}
+    assert told["ways"][name]["longest"] == io_complexity.longest(told["room"], state.d, **layer)
 
 
-def test_memory_of_the_fused_way_is_linear_and_time_is_quadratic_on_axes_that_compare(canvas):
-    curves = figure.trace(figure.State())
-    assert np.allclose(np.diff(np.log2(curves["fused"].nbytes)), 1)
-    assert np.allclose(np.diff(np.log2(curves["standard"].nbytes))[-5:], 2, atol=0.01)
-    for curve in curves.values():
-        assert np.allclose(np.diff(np.log2(curve.seconds)), 2)
-    decades = [np.ptp(np.log10(ax.get_ylim())) for ax in canvas.figure.axes]
-    assert decades[0] == pytest.approx(decades[1])
+def test_time_is_that_of_the_products_at_the_peak():
+    told = figure.trace(figure.State(card="H100 SXM", batch=4, d=128))
+    assert told["room"] == 80 * GiB
+    for name, fused in figure.WAYS.items():
+        way = told["ways"][name]
+        flops = 64 * costs.flops(way["longest"], way["longest"], 128, training=True, rebuilt=fused)
+        assert way["takes"] == pytest.approx(flops / 989.4e12)
+        assert way["ends"] == figure.duration(way["takes"])
 
 
-def test_solid_lines_hold_only_what_fits(canvas):
-    canvas.png(figure.State())
-    for name, curve in figure.trace(figure.State()).items():
-        x, y = canvas.artists[f"{name} memory"].get_data()
-        assert x.max() == curve.longest and y.max() <= 80 * GiB
+@states
+def test_twice_the_tokens_are_twice_the_fused_memory_and_four_times_the_standard(state):
+    told = figure.trace(state)
+    doubled = np.arange(len(figure.LENGTHS) - 4)
+    assert [figure.LENGTHS[at + 4] for at in doubled] == [2 * figure.LENGTHS[at] for at in doubled]
+    totals = {name: np.array([need["total"] for need in way["needs"]], float) for name, way in told["ways"].items()}
+    assert np.array_equal(totals["fused"][4:], 2 * totals["fused"][:-4])
+    assert np.allclose((totals["standard"][4:] / totals["standard"][:-4])[-8:], 4, rtol=0.01)
+    for way in told["ways"].values():
+        seconds = np.array(way["seconds"])
+        assert np.allclose(seconds[4:], 4 * seconds[:-4])
 
 
-def test_an_unknown_rate_is_said_and_not_guessed(canvas):
+def test_an_unknown_rate_is_said_and_not_guessed():
     state = figure.State(card="B200", dtype="float32")
-    canvas.png(state)
-    assert "no float32 rate is known" in canvas.artists["unknown"].get_text()
-    assert np.isnan(canvas.artists["fused time"].get_ydata()).all()
+    way = figure.trace(state)["ways"]["fused"]
+    assert set(way["seconds"]) == {None} and way["ends"] is None
     assert "no float32 rate is known" in figure.describe(state)
+
+
+def test_too_much_is_said_from_where_it_does_not_fit():
+    for step, N in enumerate(figure.LENGTHS):
+        said = figure.describe(replace(figure.State(), step=step))
+        ways = figure.trace(figure.State())["ways"]
+        assert said.count("too much") == sum(N > way["longest"] for way in ways.values())
 
 
 def test_describe_has_the_numbers():
     words = figure.describe(figure.State())
-    for part in ("A100 80 GB", "1.1 TB, too much", "36,507 tokens", "2.16 GB", "5.2 million", "20.7 min"):
+    need = io_complexity.need(49152, 64, heads=16, training=True, fused=False).total
+    for part in ("49,152 tokens", figure.style.amount(need), "too much", "5.2 million", "111 ms"):
         assert part in words
 
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { h, markup, said } from "../../../figures/js/svg.js";
 import { clamped, fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
-import { amount, digits, fits, room, times } from "../../../figures/js/words.js";
+import { amount, digits, fits, room, times, wrapped } from "../../../figures/js/words.js";
 
 const controls = [
   { field: "step", kind: "clock", label: "step" },
@@ -46,6 +46,11 @@ test("numbers are said as the kernel says them", () => {
   assert.deepEqual([0.2056214, -0.5, null, 0, 2].map((value) => digits(value)), ["0.2056", "−0.5", "−∞", "0", "2"]);
   assert.deepEqual([1, 2000].map((count) => times(count)), ["1 time", "2,000 times"]);
   assert.ok(fits("Q", 12, 13) && !fits("queries", 12, 13));
+});
+
+test("a text is wrapped between words, and loses none", () => {
+  assert.deepEqual(wrapped("one two three", 60, 13), ["one two", "three"]);
+  assert.deepEqual(wrapped("incomprehensible", 20, 13), ["incomprehensible"]);
 });
 
 test("markup escapes, and leaves out what is no attribute", () => {

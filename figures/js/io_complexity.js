@@ -1,0 +1,113 @@
+// What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all lengths.
+
+import { h } from "./svg.js";
+import { amount, digits, fits } from "./words.js";
+import { nearest } from "./state.js";
+import { label, lines, ruler } from "./marks.js";
+
+const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
+const LOOKS = { standard: { color: "var(--standard)", name: "standard attention" }, fused: { color: "var(--flash)", name: "FlashAttention" } };
+
+export function draw({ trace, step, width }) {
+  const wide = width >= 860;
+  const side = wide ? Math.min(width * 0.25, 280) : Math.min(width / SPILL - 2, 230);
+  const top = 46;
+  const spilled = SPILL * side;
+  const second = wide ? { x: spilled + 34, y: 0 } : { x: 0, y: top + spilled + 24 };
+  const words = wide ? { x: second.x + spilled + 30, y: 8 } : { x: 0, y: second.y + top + side + 30 };
+  const axis = wide ? top + spilled + 40 : words.y + 214;
+  const shared = { trace, step, side, top };
+  return {
+    height: axis + 104,
+    nodes: [
+      h("g", { key: "standard" }, card({ ...shared, name: "standard", x: 0, y: 0, room: wide ? spilled : width })),
+      h("g", { key: "fused" }, card({ ...shared, name: "fused", ...second, room: wide ? spilled : width })),
+      h("g", { key: "words" }, said({ trace, step, ...words })),
+      h("g", { key: "ruler" }, lengths({ trace, step, y: axis, width })),
+    ],
+  };
+}
+
+// The card's memory as a square, and in it, to scale, what one way holds: as many rows as tokens.
+function card({ trace, step, side, top, name, x, y, room }) {
+  const { needs, longest } = trace.ways[name];
+  const need = needs[step];
+  const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side; // of N rows, the same for both ways
+  const over = need.total > trace.room;
+  const folded = name === "fused" && height > side; // rows go on in the next column
+  const limit = SPILL * side;
+  const full = folded ? side : height;
+  const tall = Math.min(full, limit);
+  const across = ((need.total / trace.room) * side * side) / full;
+  const square = (need.square / need.total) * across;
+  const shown = (wanted) => Math.max(Math.min(wanted, limit), 0);
+  const left = x;
+  const below = y + top;
+  const title = `${LOOKS[name].name}: ${amount(need.total)}`;
+  const worth = need.total / trace.room;
+  const cards = worth >= 1 ? `${worth < 1000 ? digits(worth, 3) : Math.round(worth).toLocaleString("en")} cards` : `${digits(100 * worth, 3)} % of the card`;
+  const drag = ({ x: across }) => {
+    const wanted = Math.max((across - left) / side, 0.001);
+    const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
+    return { step: sides.indexOf(nearest(sides, wanted)) };
+  };
+  const tip = {
+    square: { title: `N × N: ${amount(need.square)}`, lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`] },
+    thin: { title: `N × d: ${amount(need.thin + need.rows)}`, lines: [`Q, K, V, O and their gradients: ${amount(need.thin)}`, need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N"].concat(folded ? ["folded: as many tokens are higher than the card"] : []) },
+    card: { title: `${trace.card}: ${amount(trace.room)}`, lines: [`${LOOKS[name].name} fills it with ${longest.toLocaleString("en")} tokens`] },
+  };
+  const box = (key, color, start, stop, what) => {
+    const place = { x: left + start, y: below, width: Math.max(shown(stop) - start, 0.5), height: tall, class: "grow" };
+    return start < limit && [h("rect", { key, ...place, fill: color, tip: what }), h("rect", { key: `${key} hatch`, ...place, fill: "url(#stored)", "pointer-events": "none" })];
+  };
+  const strip = { x: left + shown(across) + 8, y: below + Math.max(Math.min(tall, side) / 2, 16) };
+  const corner = { x: left + Math.min(across, limit), y: below + tall };
+  return [
+    label(left, y + 8, fits(title, room, 15) ? title : title.replace("attention", "").replace("  ", " "), { weight: 650, size: 15 }),
+    label(left, y + 30, cards + (over ? ": does not fit" : ""), { fill: over ? "var(--wrong)" : "var(--grey)", weight: over ? 700 : undefined }),
+    h("rect", { key: "card", x: left, y: below, width: side, height: side, fill: "var(--fast)", "fill-opacity": 0.1, tip: tip.card }),
+    need.square > 0 && box("square", "var(--S)", 0, square, tip.square),
+    box("thin", "var(--Q)", square, across, tip.thin),
+    over && h("path", { key: "outside", d: `M ${left + side} ${below} H ${corner.x} V ${corner.y} H ${left} V ${below + side} H ${left + side} Z`, fill: "var(--wrong)", "fill-opacity": 0.35, "pointer-events": "none" }),
+    h("rect", { key: "frame", x: left, y: below, width: side, height: side, fill: "none", stroke: over ? "var(--wrong)" : "var(--fast)", "stroke-width": 3, "pointer-events": "none" }),
+    name === "fused" && !over && label(left + side - 8, below + side - 14, trace.card, { anchor: "end", weight: 600 }),
+    name === "fused" && across < 0.75 * side && label(strip.x, strip.y, folded ? "N × d, folded" : "N × d"),
+    name === "standard" && square > 60 && tall > 40 && [h("rect", { x: left + 8, y: below + 8, width: 52, height: 22, rx: 3, fill: "var(--paper)", "pointer-events": "none" }), label(left + 34, below + 19, "N × N", { anchor: "middle" })],
+    Math.max(full, across) > limit && [h("rect", { x: corner.x - 84, y: corner.y - 32, width: 66, height: 22, rx: 3, fill: "var(--paper)" }), label(corner.x - 51, corner.y - 21, "and on →", { anchor: "middle", size: 12 })],
+    name === "standard" && h("g", { key: "corner", drag, class: "mark", style: `transform: translate(${corner.x}px, ${corner.y}px)`, tip: { title: `N = ${trace.lengths[step].toLocaleString("en")}`, lines: ["pull the corner"] } },
+      h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
+      h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" })),
+  ];
+}
+
+function said({ trace, step, x, y }) {
+  const { standard, fused } = trace.ways;
+  const twice = trace.lengths.indexOf(2 * trace.lengths[step]);
+  const grows = (way) => `× ${digits(way.needs[twice].total / way.needs[step].total, 3)}`;
+  const rows = fused.lasts ? [`standard: at least ${standard.lasts[step]}`, `fused: at least ${fused.lasts[step]}`] : [`no ${trace.dtype} rate is known`];
+  const more = twice < 0 ? [] : [`standard memory ${grows(standard)}`, `fused memory ${grows(fused)}`, "time × 4, both"];
+  return [
+    label(x, y, `N = ${trace.lengths[step].toLocaleString("en")}`, { weight: 650, size: 15 }),
+    label(x, y + 34, "time at the card's peak", { weight: 600 }),
+    lines(x, y + 54, rows),
+    more.length > 0 && label(x, y + 106, "twice the tokens", { weight: 600 }),
+    lines(x, y + 126, more),
+  ];
+}
+
+function lengths({ trace, step, y, width }) {
+  const { lengths: all, ways } = trace;
+  const [first, last] = [Math.log(all[0]), Math.log(all.at(-1))];
+  const at = (N) => Math.min(Math.max((Math.log(Math.max(N, 1)) - first) / (last - first), 0), 1);
+  const spans = Object.entries(ways).map(([name, way]) => ({
+    words: `${name}: fits until ${way.longest.toLocaleString("en")} tokens${way.ends && width >= 600 ? `, which take at least ${way.ends}` : ""}`,
+    color: LOOKS[name].color,
+    start: 0,
+    stop: at(way.longest),
+    tip: { title: `${LOOKS[name].name} fits until ${way.longest.toLocaleString("en")} tokens`, lines: way.ends ? [`which take at least ${way.ends}`] : [] },
+  }));
+  const ticks = [[1024, "1 K"], [16384, "16 K"], [131072, "128 K"], [2 ** 20, "1 M"], [2 ** 23, "8 M"]].map(([N, words]) => ({ at: at(N), words }));
+  const drag = ({ x }) => ({ step: nearest(all.map((_, index) => index), (x / width) * (all.length - 1)) });
+  const handle = { at: at(all[step]), drag, tip: { title: `N = ${all[step].toLocaleString("en")}`, lines: ["pull, or use the clock's keys"] } };
+  return [label(0, y - 14, "tokens N, on a logarithmic scale: pull the dot", { size: 12, fill: "var(--grey)" }), ruler({ key: "lengths", x: 0, y, width, spans, ticks, handle })];
+}
