@@ -9,8 +9,9 @@ export function amount(bytes) {
 }
 
 // Memory on a chip in binary units.
-export function room(bytes) {
-  return bytes >= 2 ** 20 ? `${digits(bytes / 2 ** 20, 3)} MiB` : `${digits(bytes / 1024, 3)} KiB`;
+export function room(bytes, count = 3) {
+  const [unit, size] = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, size]) => bytes >= size) ?? ["KiB", 2 ** 10];
+  return `${digits(bytes / size, count)} ${unit}`;
 }
 
 // A number in at most so many digits, no zeros at its end; null is minus infinity.

@@ -1,53 +1,63 @@
+import re
 from itertools import product
 
 import pytest
 
+import figures
 from figures import memory_hierarchy as figure
-from figures import style
-from figures.canvas import Canvas
 from flashlab.machine import hardware
+from tests.tools import drawn
 
-STATES = [figure.State(card, one_sm) for card, one_sm in product(hardware.CARDS, (False, True))]
-
-
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(8.6, 3.7), figure.build, figure.update)
+STATES = [figure.State(0, card, one_sm) for card, one_sm in product(hardware.CARDS, (False, True))]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_bars_reach_to_the_numbers_of_the_card_and_stay_in_the_picture(canvas, state):
-    canvas.png(state)
-    levels = hardware.levels(hardware.CARDS[state.card], one_sm=state.one_sm)
-    for bars, limits, values in (
-        (canvas.artists["capacity"], figure.CAPACITY, [level.nbytes for level in levels]),
-        (canvas.artists["rate"], figure.RATE, [level.rate for level in levels]),
-    ):
-        for bar, value in zip(bars, values, strict=True):
-            assert bar.get_x() + bar.get_width() == pytest.approx(limits[0] if value is None else value)
-            assert value is None or limits[0] < value < limits[1]
+@states
+def test_the_numbers_are_the_cards(state):
+    card, told = hardware.CARDS[state.card], figure.trace(state)
+    for level, one in zip(hardware.levels(card, one_sm=state.one_sm), told["levels"], strict=True):
+        assert (one["name"], one["nbytes"], one["rate"], one["cycles"]) == tuple(level)
+        assert one["nbytes"] is None or one["part"] * one["nbytes"] == pytest.approx(card.dram_bytes)
+        assert one["rate"] is None or one["times"] * told["levels"][figure.DRAM]["rate"] == pytest.approx(one["rate"])
+    assert told["block"]["nbytes"] == card.per_sm.block_bytes < told["levels"][1]["nbytes"]
+    assert told["levels"][figure.DRAM]["name"] == card.dram_kind
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_no_word_leaves_the_picture_or_enters_the_middle(canvas, state):
-    canvas.png(state)
-    width = canvas.figure.bbox.width
-    for name, low, high in (("holds", 0, 0.4), ("latency", 0.4, 0.6), ("hands", 0.6, 1)):
-        for text in canvas.artists[name]:
-            box = text.get_window_extent(canvas.canvas.get_renderer())
-            assert not text.get_text() or low * width <= box.x0 and box.x1 <= high * width, text.get_text()
+def test_each_step_of_the_zoom_halves_the_edge_from_all_to_one_block():
+    windows = figure.trace(figure.State())["windows"]
+    assert all(wide == 4 * narrow for wide, narrow in zip(windows, windows[1:], strict=False))
+    for card in hardware.CARDS.values():
+        assert windows[0] > max(card.dram_bytes, card.host_bytes or 0)
+        assert card.per_sm.block_bytes < windows[-1] <= card.per_sm.register_bytes
 
 
-def test_the_words_on_the_picture_are_the_ratios(canvas):
-    canvas.png(figure.State())
-    text = [artist.get_text() for name in ("holds", "hands", "latency") for artist in canvas.artists[name]]
-    for words in ("20.2 MiB", "1/2,023 of HBM2", "19.49 TB/s", "12.5 × HBM2", "29 cycles, 21 ns", "over 1 TB"):
-        assert any(words in one for one in text), words
+@pytest.mark.skipif(drawn.NODE is None, reason="needs node")
+@pytest.mark.parametrize("width", [340, 960])
+def test_areas_are_to_scale(width):
+    """All squares that are whole have one measure, without a logarithm."""
+    for state in (figure.State(7), figure.State(2), figure.State(11, "H100 SXM", True)):
+        told = figure.trace(state)
+        squares = areas(drawn.draw(figure, [state], width)[0]["markup"].split("how fast")[0])
+        high = 264 if width == 960 else 200
+        sizes = [told["block"]["nbytes"], *(told["levels"][at]["nbytes"] for at in (1, 0, 2, 3, 4))]
+        whole = [(size, *box) for size, box in zip(sizes, squares, strict=False) if box[1] < high]
+        assert whole
+        for nbytes, _, height in whole:
+            assert height**2 / high**2 == pytest.approx(nbytes / told["windows"][state.zoom], rel=1e-6)
 
 
-def test_the_names_are_the_levels(canvas):
-    canvas.png(figure.State("RTX 4090"))
-    names = [level.name for level in figure.trace(figure.State("RTX 4090"))]
-    assert canvas.artists["dram"].get_text() == names[figure.DRAM] == "GDDR6X"
-    framed = {text.get_text() for text in canvas.figure.axes[0].texts}
-    assert set(names) <= framed
+def areas(markup):
+    """Return width and height of each square on the ground, in their order."""
+    sides = r'width="([\d.e-]+)" height="([\d.e-]+)" fill="var\(--\w+\)" fill-opacity="[\d.]+" class="grow"'
+    return [tuple(map(float, found)) for found in re.findall(sides, markup)]
+
+
+def test_words_have_the_numbers():
+    assert figure.describe(figure.State()) == (
+        "A100 40 GB, 64 GiB in view: HBM2 is 62 % of it, the shared memory and L1 of all 108 SMs 0.031 % of it. "
+        "A block of threads gets 163 KiB. Shared memory hands over 12.5 times the bytes."
+    )
+    assert "HBM2 is 163,840 windows" in figure.describe(figure.State(11))
+    assert "GDDR6X" in figure.describe(figure.State(card="RTX 4090"))
+    for state in figures.states(figure):
+        assert "nan" not in figure.describe(state)

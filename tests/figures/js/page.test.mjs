@@ -42,7 +42,9 @@ test("a dragged mark snaps to the nearest value", () => {
 
 test("numbers are said as the kernel says them", () => {
   assert.deepEqual([999, 1000, 328_000, 1.18e6, 40.3e9].map(amount), ["999 B", "1 kB", "328 kB", "1.18 MB", "40.3 GB"]);
-  assert.deepEqual([20_582, 163 * 1024, 40 * 2 ** 20].map(room), ["20.1 KiB", "163 KiB", "40 MiB"]);
+  assert.deepEqual([20_582, 163 * 1024, 40 * 2 ** 20].map((bytes) => room(bytes)), ["20.1 KiB", "163 KiB", "40 MiB"]);
+  assert.deepEqual([40 * 2 ** 30, 2 ** 40].map((bytes) => room(bytes)), ["40 GiB", "1 TiB"]);
+  assert.equal(room(20.25 * 2 ** 20, 4), "20.25 MiB");
   assert.deepEqual([0.2056214, -0.5, null, 0, 2].map((value) => digits(value)), ["0.2056", "−0.5", "−∞", "0", "2"]);
   assert.deepEqual([1, 2000].map((count) => times(count)), ["1 time", "2,000 times"]);
   assert.ok(fits("Q", 12, 13) && !fits("queries", 12, 13));
