@@ -67,7 +67,7 @@ def describe(state):
 
 def _share(part):
     """Say how much of the window that is."""
-    return f"{part:,.0f} windows" if part >= 10 else f"{part:.2g} windows" if part > 1 else f"{100 * part:.2g} % of it"
+    return f"{part:,.0f} windows" if part >= 10 else f"{part:.2g} windows" if part > 1 else f"{100 * part:.2g}% of it"
 
 
 def _size(nbytes):

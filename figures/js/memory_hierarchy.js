@@ -55,11 +55,11 @@ function windowOf({ trace, things, step, view }) {
     if (x > end - 12) return null;
     const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
     const [fill, opacity] = look(one.short);
-    const lines = [one.part > 1 ? `1/${Math.round(one.part).toLocaleString("en")} of ${dram.name}` : `${digits(1 / one.part, 3)} × ${dram.name}`, edge > view.height ? `its edge is ${digits(edge / view.height, 3)} times the window's` : edge < 1 ? `${digits(edge, 2)} pixels wide here` : "", "press: let it fill the window"].filter(Boolean);
+    const lines = [one.part > 1 ? `1/${Math.round(one.part).toLocaleString("en")} of ${dram.name}` : `${digits(1 / one.part, 3)} × ${dram.name}`, edge > view.height ? `its edge is ${digits(edge / view.height, 3)} times the window's` : edge < 1 ? `${digits(edge, 2)} pixels wide here` : ""].filter(Boolean);
     const inside = [[one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20), holds(one), edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : ""].filter(Boolean);
     const named = width > 8 * 12 && height > 70;
-    return h("g", { key: one.short, tip: { title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`, lines }, drag: () => ({ zoom: zoomOf(trace, one.nbytes) }) },
-      h("rect", { key: "hit", x, y: ground - Math.max(height, 22), width: Math.max(width, 14), height: Math.max(height, 22), fill: "transparent" }),
+    return h("g", { key: one.short, tip: { title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`, lines } },
+      h("rect", { key: "hit", x, y: ground - Math.max(height, 22), width: Math.max(width, 8.4 * one.short.length), height: Math.max(height, 22) + 22, fill: "transparent" }),
       h("rect", { key: "area", x, y: ground - height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
       named && inside.filter((words) => 8.2 * words.length < width - 20).map((words, row) => h("g", { key: `words ${row}` }, h("rect", { x: x + 6, y: ground - height + 8 + 20 * row, width: words.length * (row === 0 ? 9.4 : 8) + 8, height: 20, fill: "var(--paper)", "fill-opacity": 0.85 }), label(x + 10, ground - height + 18 + 20 * row, words, { weight: row === 0 ? 600 : undefined }))),
       x + 8 * one.short.length <= end && label(x, ground + 14, one.short, { size: 12, weight: 600 }));
@@ -70,8 +70,8 @@ function windowOf({ trace, things, step, view }) {
     h("rect", { x: view.x + view.width - measure, y: 27, width: measure, height: measure, fill: "none", stroke: "var(--ink)", tip: { title: "the measure", lines: ["a square of this size, anywhere in the window"] } }),
     label(view.x + view.width - measure - 6, 34, `this square: ${room(bytes / 256)}`, { anchor: "end", size: 12 }),
     h("rect", { key: "view", ...view, fill: "none", stroke: "var(--grey)" }),
-    squares,
     rule(view.x, view.x + view.width, ground, { key: "ground" }),
+    squares,
   ];
 }
 
@@ -79,7 +79,9 @@ function tapsOf({ trace, dram, x, y, width, height }) {
   const taps = trace.levels.slice(1);
   const most = Math.max(...taps.map((one) => one.rate ?? 0));
   const least = 82;
-  const unit = (width - (taps.length - 1) * least) / most;
+  const taken = (unit) => taps.reduce((sum, one) => sum + Math.max((one.rate ?? 0) * unit + 8, least), 0);
+  let unit = width / most; // pixels per rate, as many as fit
+  while (taken(unit) > width) unit *= 0.98;
   let left = x;
   const top = y + 52;
   const drawn = taps.map((one) => {
@@ -112,7 +114,8 @@ function tableOf({ trace, things, dram, x, y, width }) {
     const [fill, opacity] = look(one.short);
     const part = !one.nbytes ? "" : one.part > 1 ? `1/${Math.round(one.part).toLocaleString("en")}` : one.short === "CPU" ? `${digits(1 / one.part, 3)} ×` : "";
     const short = width > 480 ? (one.whose ? `${one.name}, ${one.whose}` : one.name) : one.name.replace(" memory +", " +");
-    return h("g", { key: `row ${one.short}` }, h("rect", { x, y: top - 7, width: 14, height: 14, fill, "fill-opacity": opacity }), label(x + 20, top, one.short, { weight: 600 }), label(x + 86, top, one.short === one.name ? "the card's DRAM" : short), label(right - 82, top, one.nbytes ? holds(one) : "differs", { anchor: "end" }), label(right, top, part, { anchor: "end" }));
+    const press = one.nbytes && { tip: { title: one.name, lines: ["press to let it fill the window"] }, drag: () => ({ zoom: zoomOf(trace, one.nbytes) }) };
+    return h("g", { key: `row ${one.short}`, ...press }, h("rect", { x, y: top - 12, width: right - x, height: 24, fill: "transparent" }), h("rect", { x, y: top - 7, width: 14, height: 14, fill, "fill-opacity": opacity }), label(x + 20, top, one.short, { weight: 600 }), label(x + 86, top, one.short === one.name ? "the card's DRAM" : short), label(right - 82, top, one.nbytes ? holds(one) : "differs", { anchor: "end" }), label(right, top, part, { anchor: "end" }));
   });
   return [head, rows];
 }
