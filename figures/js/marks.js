@@ -102,12 +102,13 @@ export function legend(x, y, entries) {
   });
 }
 
-// Shared definitions: the hatching of what is in slow memory.
+// Shared definitions: the hatching of what is in slow memory, the dots of what has lost digits.
 export function definitions() {
   return h(
     "defs",
     {},
     h("pattern", { id: "stored", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, h("rect", { width: 2, height: 6, fill: "var(--hatch)" })),
+    h("pattern", { id: "few", width: 5, height: 5, patternUnits: "userSpaceOnUse" }, h("circle", { cx: 2, cy: 2, r: 1, fill: "var(--hatch)" })),
   );
 }
 

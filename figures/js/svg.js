@@ -28,7 +28,7 @@ function update(parent, nodes, namespace, entering) {
   for (const child of parent.childNodes) old.set(memory.get(child)?.key, child);
   let place = parent.firstChild;
   nodes.forEach((node, at) => {
-    const key = typeof node === "object" ? (node.attributes.key ?? `${node.tag} ${at}`) : `text ${at}`;
+    const key = typeof node === "object" ? (node.attributes.key ?? `${node.tag} ${at}`) : `letters ${at}`; // never the key of an element
     let child = old.get(key);
     if (child === undefined) child = create(parent.ownerDocument, node, key, namespace, entering);
     old.delete(key);

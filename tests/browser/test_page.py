@@ -89,7 +89,8 @@ def test_every_control_moves_the_picture_by_key(sheet, file, width):
         elif kind == "range":
             figure.keyboard.press("End" if control.evaluate("one => one.value !== one.max") else "Home")
         else:
-            figure.keyboard.press("ArrowDown")
+            last = control.evaluate("one => one.selectedIndex === one.options.length - 1")
+            figure.keyboard.press("ArrowUp" if last else "ArrowDown")
         now = shown(figure)
         assert now[0] != before[0] and now[1] != before[1], field
         assert figure.locator(".message").inner_text() == ""
@@ -146,6 +147,37 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
     assert len(found) > 2
     figure.keyboard.press("Escape")
     assert not tip.is_visible()
+
+
+# What can be dragged: a mark, by how many pixels, and the fields that change.
+DRAGS = {
+    "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"})],
+    "standard_attention": [("[data-drag] >> nth=0", (200, 0), {"step"})],
+    "safe_softmax": [
+        ("[data-drag][aria-label^='score 100 in float32']", (-300, 0), {"shift"}),
+        ("[data-drag][aria-label^='score 100 in float16']", (-300, 0), {"shift", "dtype"}),
+        ("[data-drag][aria-label^='shift 0']", (200, 0), {"shift"}),
+    ],
+}
+
+
+def test_a_mark_that_is_dragged_sets_its_fields(sheet, file):
+    figure = sheet(file)
+    drags = DRAGS.get(file.stem, [])
+    assert bool(drags) == bool(figure.locator("svg [data-drag]").count()), "each drag has a test"
+    fields = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
+    for mark, (across, down), expected in drags:
+        figure.get_by_role("button", name="reset").click()
+        before = figure.locator("[data-field]").evaluate_all(fields)
+        box = figure.locator(f"svg {mark}").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        figure.mouse.move(x, y)
+        figure.mouse.down()
+        figure.mouse.move(x + across, y + down, steps=8)
+        figure.mouse.up()
+        now = figure.locator("[data-field]").evaluate_all(fields)
+        assert {field for field in now if now[field] != before[field]} == expected, mark
+    assert figure.faults == []
 
 
 def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):

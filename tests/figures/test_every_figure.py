@@ -94,7 +94,10 @@ def test_every_choice_is_drawn(figure, width):
     states = [step for state in corners(figure) for step in sorted(some_steps(figure, state), key=str)]
     drawings = drawn.draw(figure, states, width)
     for state, drawing in zip(states, drawings, strict=True):
-        assert not re.search(r"NaN|undefined|Infinity|null", drawing["markup"]), state
+        markup = drawing["markup"]
+        if "NaN" in json.dumps(figure.trace(state)):  # then the letters may say it, too
+            markup = re.sub(r'(aria-label="|>)[^"<]*', lambda said: said[0].replace("NaN", ""), markup)
+        assert not re.search(r"NaN|undefined|Infinity|null", markup), state
         assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"
         assert not re.search(r'="#|: #', drawing["markup"]), f"{state}: colours come from theme.css"
         assert drawing["key"] == key(figure, state)
