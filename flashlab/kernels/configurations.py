@@ -1,4 +1,4 @@
-"""Which kernels a call is launched with, and in which tiles: looked up in tables, never searched for at run time.
+"""Choose the kernels and tiles of a call: looked up in tables, never searched for at run time.
 
 For cards that were measured, ``portable.json`` and ``hopper.json`` say what was fastest, and how and when that was
 found. For all others ``portable.json`` lists launches by kernel and width of a head, and the first that fits the card's
@@ -57,6 +57,7 @@ class Row(NamedTuple):
     warps: int
     stages: int
     causal: bool | None = None  # or any mask that cuts tiles
+    window: bool | None = None  # a mask that is neither full nor causal takes more registers
     N_from: int = 0  # fewest keys
     whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
     products: str | None = None  # "tensor" by tensor cores, "plain" without
@@ -155,7 +156,7 @@ def choose(direction: str, problem: Problem, kernel: str | None = None) -> Choic
 
 @functools.lru_cache(maxsize=4096)
 def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str | None, undetermined: bool) -> Choice:
-    """As ``choose``, for any card; None is the interpreter. undetermined: torch forbids results that may vary."""
+    """Choose for any card, as ``choose``; None is the interpreter. undetermined: torch forbids varying results."""
     if kernel not in (None, "portable", "hopper"):
         raise ValueError(f'kernel must be "portable", "hopper" or None, got {kernel!r}')
     against = against_hopper(card, problem)
@@ -195,10 +196,11 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
         return INTERPRETED
     width = max(problem.widths)
     sought = kernel, width, problem.mask != masks.full()
+    window = problem.mask not in (masks.full(), masks.causal())
 
     def was_fastest(row):
         fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
-        return fits and not (row.whole_tiles and problem.Nk % row.Bc)
+        return fits and row.window in (None, window) and not (row.whole_tiles and problem.Nk % row.Bc)
 
     for table in MEASURED:
         if table.capability == card.capability and str(problem.dtype) in table.dtypes:
@@ -209,7 +211,7 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
 
     def fits(row):
         same = (row.kernel, row.products, row.bytes) == (kernel, products, itemsize) and width <= row.width
-        here = row.major in (None, card.capability[0])
+        here = row.major in (None, card.capability[0]) and row.window in (None, window)
         return same and here and shared_bytes(kernel, row, width, itemsize) <= card.shared_bytes
 
     if row := first(UNMEASURED.rows, fits):

@@ -36,5 +36,4 @@ def hold(capability, kernels):
         assert k["shared"] <= k["available"], f"does not fit: {k}"
         assert k["shared"] <= k["bound"], f"the bound is too low: {k}"
         if capability >= "8.0":  # 7.5 has no matrix unit that Triton uses, and spills
-            window = k["mask"][0] is not None  # two windows spill a little, in tiles that were chosen without them
-            assert k["stack"] <= (144 if window else 0), f"registers spill: {k}"
+            assert k["stack"] == 0, f"registers spill: {k}"
