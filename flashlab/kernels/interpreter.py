@@ -39,12 +39,21 @@ class _Named(NamedTuple):
 # What is running, its tensors as ``_Named``, and for which language modules Triton has put its patches in place.
 _launched = SimpleNamespace(kernel="", tensors=[], patched=set())
 _one_at_a_time = threading.RLock()  # the interpreter patches modules during a launch, and threads share them
-_bills = []  # what ``count`` has open: (Memory, tensors named by the caller)
+
+
+class _Open(threading.local):
+    """The bills that ``count`` has open in this thread: a launch is booked by the thread that makes it."""
+
+    def __init__(self):
+        self.bills = []  # (Memory, tensors named by the caller)
+
+
+_open = _Open()
 
 
 @contextmanager
 def count(**tensors):
-    """Book what the kernels launched inside load and store. Works in the interpreter only.
+    """Book what the kernels load and store that this thread launches inside. Works in the interpreter only.
 
     Args:
         tensors: tensors to book under a name of the caller's; all others go under the name of the kernel's parameter.
@@ -62,11 +71,11 @@ def count(**tensors):
     if not getattr(Builder, "flashlab", False):
         raise RuntimeError("bytes are counted in the interpreter: set TRITON_INTERPRET=1, here kernels are compiled")
     memory = Memory()
-    _bills.append((memory, _named(tensors)))
+    _open.bills.append((memory, _named(tensors)))
     try:
         yield memory
     finally:
-        _bills.pop()
+        _open.bills.pop()
 
 
 def install():
@@ -203,7 +212,7 @@ def _watched(kind, pointers, mask=None):
             if addresses.size:
                 itemsize = max(1, handle.get_element_ty().primitive_bitwidth // 8)
                 _check(kind, addresses, itemsize, self.grid_idx)
-                for memory, tensors in _bills:
+                for memory, tensors in _open.bills:
                     _book(memory, kind, addresses, itemsize, tensors + _launched.tensors)
             return access(self, *args, **kwargs)
 
@@ -229,8 +238,7 @@ def _book(memory, kind, addresses, itemsize, tensors):
         if inside.any():
             nbytes = int(inside.sum()) * itemsize
             region = _region(t.tensor, (addresses[inside] - t.first) // itemsize)
-            memory.bytes[kind, t.name] += nbytes
-            memory.events.append(Event(kind, t.name, region, nbytes))
+            memory.book(Event(kind, t.name, region, nbytes))
             addresses = addresses[~inside]
 
 
@@ -289,8 +297,8 @@ def _announced(set_grid_idx):
 
     def run(self, *program):
         set_grid_idx(self, *program)
-        for memory, _ in _bills:
-            memory.events.append(Event("kernel", _launched.kernel, program, 0))
+        for memory, _ in _open.bills:
+            memory.book(Event("kernel", _launched.kernel, program, 0))
 
     return run
 

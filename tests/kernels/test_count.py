@@ -1,3 +1,6 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -30,4 +33,21 @@ def test_nothing_is_counted_after_a_bill():
     memory = count(first_triton_kernel.add, torch.ones(3), torch.ones(3))
     before = memory.moved
     first_triton_kernel.add(*torch.ones(2, 3, device=kernels.DEVICE))
-    assert memory.moved == before and not interpreter._bills
+    assert memory.moved == before
+
+
+def test_threads_count_apart():
+    """Each opens its bill before any closes one, and launches another number of times."""
+    x = torch.ones(8)
+    all_open = threading.Barrier(3)
+
+    def counted(launches):
+        with interpreter.count() as memory:
+            all_open.wait(60)
+            for _ in range(launches):
+                first_triton_kernel.add(x, x)
+            all_open.wait(60)
+        return memory.stored
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(counted, (1, 2, 3))) == [32, 64, 96]
