@@ -1,9 +1,9 @@
-"""How fast attention is on this GPU: ``python -m flashlab.bench`` compares ours with torch's.
+"""Measure attention on this GPU: ``python -m flashlab.bench`` compares ours with torch's.
 
-A card under load lowers its clock, and whoever is timed first after a pause gains by it. So everything is timed in one
-process and in several rounds: in each round every implementation has its turn after an idle gap, and the next round
-begins with another one. The time reported is the median over the rounds of the median over single calls, each with a
-cold L2 cache. An implementation whose results differ from those of the first is not timed.
+A card under load lowers its clock, and whichever is timed first after a pause gains. So all is timed in one process and
+in several rounds: in each round every implementation has its turn after an idle gap, and the next round begins with
+another one. The time reported is the median over the rounds of the median over single calls, each with a cold L2
+cache. An implementation whose results differ from those of the first is not timed.
 """
 
 import argparse
@@ -21,10 +21,8 @@ import torch
 
 from flashlab.bench import record
 from flashlab.bench.competitors import NAMES, USUAL, Attention, implementation
-from flashlab.machine import timing
-from flashlab.machine.costs import error
+from flashlab.machine import costs, timing
 
-BACKWARD_FLOPS = 2.5  # five matrix products instead of two
 TOLERANCE = 0.02  # relative difference between the results of two implementations: a few roundings of bfloat16
 INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
 
@@ -45,10 +43,12 @@ class Cell(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of the matrix products that are needed, however often a kernel repeats them."""
+        """FLOPs of the matrix products that are needed, however often a kernel repeats them."""
         B, H, N, d = self.shape
-        forward = 4 * B * H * N**2 * d * (0.5 if self.causal else 1)
-        return forward * (BACKWARD_FLOPS if self.direction == "backward" else 1)
+        products = costs.flops(N, N, d)
+        if self.direction == "backward":
+            products = costs.flops(N, N, d, training=True, rebuilt=True) - products  # without those of the forward pass
+        return B * H * products * (0.5 if self.causal else 1)
 
     def __str__(self):
         return f"{self.direction} d={self.d} {'causal' if self.causal else 'full'} N={self.N}"
@@ -127,7 +127,7 @@ def measure(
 
 
 def _inputs(cell, device, dtype):
-    """Q, K, V and dO, the same for every competitor: each [B, H, N, d]."""
+    """Make Q, K, V and dO, the same for every competitor: each [B, H, N, d]."""
     generator = torch.Generator(device).manual_seed(cell.N + cell.d)
     return [torch.randn(cell.shape, generator=generator, device=device, dtype=dtype) for _ in range(4)]
 
@@ -146,7 +146,7 @@ def _doubt(results, standard):
     if not all(x.isfinite().all() for x in results):
         return "results are not finite"
     name, expected = standard
-    difference = max(error(x.float().cpu(), y.float().cpu()) for x, y in zip(results, expected, strict=True))
+    difference = max(costs.error(x.float().cpu(), y.float().cpu()) for x, y in zip(results, expected, strict=True))
     return None if difference <= TOLERANCE else f"results differ by {difference:.2g} from {name}'s"
 
 
@@ -157,7 +157,7 @@ def _row(cell, name, rounds_ms, first_s):
 
 
 def _reason(failure):
-    """The first line of an exception's message, or its kind if it has none."""
+    """Return the first line of an exception's message, or its kind if it has none."""
     return (str(failure).strip() or type(failure).__name__).split("\n")[0]
 
 

@@ -1,10 +1,11 @@
 """The memory that autograd keeps between the forward and the backward pass, counted; and the longest text that fits."""
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 
 import torch
+
+from flashlab.machine import costs
 
 
 def saved(function: Callable, *inputs, **options) -> Counter:
@@ -41,5 +42,8 @@ def flash_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
 
 
 def longest(room: int, nbytes: Callable[..., int], **sizes) -> int:
-    """Return the largest N, at most 2^30, with ``nbytes(N, **sizes) <= room``, for one of the two functions above."""
-    return bisect_right(range(1, 2**30 + 1), room, key=lambda N: nbytes(N, **sizes))
+    """Return the largest N with ``nbytes(N, **sizes) <= room``, for one of the two functions above.
+
+    Raises: ValueError for a room that is not a finite number.
+    """
+    return costs.longest(room, lambda N: nbytes(N, **sizes))

@@ -51,6 +51,7 @@ def test_the_longest_text_fits_and_a_longer_one_does_not(nbytes):
     assert saving.longest(0, nbytes, **sizes) == 0
 
 
-def test_the_search_for_the_longest_text_ends():
-    assert saving.longest(float("inf"), saving.flash_bytes, d=64, heads=1, itemsize=2) == 2**30
-    assert saving.longest(-1, saving.flash_bytes, d=64, heads=1, itemsize=2) == 0
+@pytest.mark.parametrize("room", [float("inf"), float("nan"), -1])
+def test_a_room_without_an_end_is_refused(room):
+    with pytest.raises(ValueError, match=f"room is a finite number of bytes, got {room}"):
+        saving.longest(room, saving.flash_bytes, d=64, heads=1, itemsize=2)
