@@ -1,5 +1,5 @@
-"""Who may import whom. Inside flashlab imports go down only: bench and course, models, kernels, machine; reference
-stands beside kernels on machine, and neither knows the other. Figures stand above them, notebooks above all."""
+"""The walls: who may import whom. Inside flashlab imports go down only: bench and course, models, kernels, machine;
+reference is beside kernels, above machine, and neither knows the other. Figures are above them, notebooks above all."""
 
 import ast
 import re

@@ -67,7 +67,7 @@ class Checkout:
         )
 
     def calls(self):
-        """What pip was asked for since the last look, a list of words each."""
+        """Return the calls of pip since the last look, each as a list of words."""
         file = self.folder / "calls"
         lines = file.read_text().splitlines() if file.exists() else []
         file.unlink(missing_ok=True)

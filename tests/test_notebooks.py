@@ -1,4 +1,4 @@
-"""What a notebook is like as it is committed. That it runs, and prints what it stores, nbval checks (`make test`)."""
+"""The form of a notebook as it is committed. That it runs, and prints what it stores, nbval checks (`make test`)."""
 
 import ast
 import re
@@ -206,7 +206,7 @@ def glossary():
 
 
 def uses(term, introduced):
-    """Where the lessons use a term, in order: (lesson, cell, is it set in italics or bold?).
+    """Return the places where the lessons use a term, in order: (lesson, cell, is it set in italics or bold?).
 
     Links do not count, nor does the opening of the lesson that introduces it: it says what is to come.
     """

@@ -45,7 +45,7 @@ def _sdpa(backend, q, k, v, causal):
 
 
 def _fa4(q, k, v, causal):
-    """FlashAttention-4, which expects [B, N, H, d]: inputs and outputs are transposed views, no copies."""
+    """Call FlashAttention-4, which expects [B, N, H, d]: inputs and outputs are transposed views, no copies."""
     O = _flash_attn_func()(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
     return (O[0] if isinstance(O, tuple) else O).transpose(1, 2)
 
@@ -60,7 +60,7 @@ def _flash_attn_func():
 
 
 def _flex() -> Attention:
-    """FlexAttention, compiled anew for each case: otherwise torch soon gives up and runs it uncompiled."""
+    """Call FlexAttention, compiled anew for each case: otherwise torch soon gives up and runs it uncompiled."""
     attend, masks = torch.compile(flex_attention, dynamic=False), {}
 
     def flex(q, k, v, causal):

@@ -3,8 +3,8 @@
     python -m flashlab.bench.hopper --json notebooks/data/h200_hopper.json
 
 Forward and backward, as ``flashlab.bench`` does it: 16,384 tokens in sequences of N, 2,048 columns in heads of d,
-bfloat16; all implementations take turns in one process. Compared are the Hopper kernels ("hopper"), the portable ones,
-cuDNN and FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0); at d = 128, forward, also
+bfloat16; all implementations take turns in one process: the Hopper kernels ("hopper"), the portable ones, cuDNN and
+FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0); at d = 128, forward, also
 the rungs 1 to 4 of the ladder that leads to the kernel, and the kernel with ping-pong.
 """
 

@@ -1,4 +1,4 @@
-"""What a learner calls: ``check`` an attempt, ask for a ``hint``, see the ``solution``, ``show`` a function's source.
+"""The learner's four calls: ``check`` an attempt, ask for a ``hint``, see the ``solution``, ``show`` source.
 
 A check never raises, whatever it is given: it prints what it found. An attempt is run on each case of its exercise,
 small ones first, in a process of its own; the case's name is the property that a wrong answer breaks, and if the
@@ -120,7 +120,7 @@ def _attempted(name, exercise, attempt):
 
 
 def _refused(exercise, attempt, patience):
-    """What a GPU's compiler says against a kernel that is right in the interpreter; "" if nothing."""
+    """Return the objection of a GPU's compiler to a kernel that is right in the interpreter; "" if nothing."""
     if type(attempt).__name__ != "InterpretedFunction":
         return ""
     noted = worker.run(partial(compiles.launches, exercise, attempt), patience)
@@ -129,7 +129,7 @@ def _refused(exercise, attempt, patience):
 
 
 def _first_failure(exercise, outcomes, due):
-    """(case, problem) of the first outcome that is wrong; None if there is none, or none was attempted."""
+    """Return (case, problem) of the first outcome that is wrong; None if there is none, or none was attempted."""
     for at, outcome in enumerate(outcomes):
         if not outcome.missing and (problem := judge.failure(exercise, at, outcome, due[at])):
             return at, problem
@@ -140,7 +140,7 @@ _KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patien
 
 
 def _expected(exercise):
-    """What the reference answers to each case, and how long an attempt may compute. Found once."""
+    """Return the reference's answer to each case, and how long an attempt may compute. Found once."""
     if exercise not in _KNOWN:
         found = worker.run(partial(judge.expected, exercise), 60 * max(1, PATIENCE))
         if found.end:
@@ -151,7 +151,7 @@ def _expected(exercise):
 
 
 def _printed(tried, at):
-    """What an attempt printed in a case, shortened and indented."""
+    """Return the output that an attempt printed in a case, shortened and indented."""
     lines = tried.printed[at].strip().splitlines()
     if not lines:
         return ""
@@ -192,7 +192,7 @@ def _answered(question, answer):
 
 
 def _wanted(question, answer):
-    """The kind of answer that a question wants, where it got one of another kind."""
+    """Return the kind of answer that a question wants, where it got one of another kind."""
     if isinstance(question.answer, str):
         return f"Choose one of {', '.join(sorted({question.answer, *(wrong for wrong, _ in question.wrong)}))}. "
     return "" if _number(answer) is not None else "A number is wanted. "
@@ -208,7 +208,7 @@ def _same(answer, expected, rel):
 
 
 def _number(answer):
-    """An answer as a number; None if it is none. An array of one number is one; True and "2" are not."""
+    """Return an answer as a number; None if it is none. An array of one number is one; True and "2" are not."""
     if isinstance(answer, bool | str | bytes):
         return None
     try:

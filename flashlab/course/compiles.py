@@ -67,7 +67,7 @@ def refusal(noted: str) -> str | None:
 
 
 def _launch(function, names, args, kwargs):
-    """A launch as plain data: the text of its kernel, and for each argument its type, or its value if constant."""
+    """Return a launch as plain data: the text of its kernel, and each argument's type, or its value if constant."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     sources, signature, constants = {}, {}, {}
     _add_source(function, sources)
@@ -111,7 +111,7 @@ def _add_source(function, sources):
 
 
 def _refused(launch):
-    """What the compiler says against a launch, in a sentence; None if nothing."""
+    """Return the compiler's objection to a launch, a sentence; None if nothing."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -136,7 +136,7 @@ def _refused(launch):
 
 
 def _sentence(error):
-    """The innermost reason that a compiler gives, with the line that it is about."""
+    """Return the innermost reason that a compiler gives, with the line that it is about."""
     line, reason = "", ""
     while error is not None:
         words = [part.strip() for part in str(error).splitlines() if part.strip(" ^")]

@@ -1,4 +1,4 @@
-"""What an exercise is: a reference, cases, laws, hints, and the mistakes that people make.
+"""The parts of an exercise: a reference, cases, laws, hints, and the mistakes that people make.
 
 An exercise is a name of ``flashlab/course/exercises/LESSON.py`` and is asked for as "LESSON.NAME". It is right if
 

@@ -35,7 +35,7 @@ class Leaf(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a function did with the arguments of a case: plain data."""
+    """The record of a function's run with the arguments of a case: plain data."""
 
     leaves: tuple[Leaf, ...] = ()
     fields: tuple[str, ...] = ()  # names of the results, if they have names
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the reference answers to a case: in the dtype of the inputs, in float64, and by how much roundings of the
+    """The reference's answer to a case: in the dtype of the inputs, in float64, and by how much roundings of the
     inputs change that."""
 
     rounded: Outcome
@@ -95,7 +95,7 @@ def expected(exercise: Exercise) -> Iterator[Expected]:
 
 
 def _nudged(args, wide, seed):
-    """Arguments in float64, each number of an array a rounding away from what it is, in float32 or better."""
+    """Return arguments in float64, each number of an array a rounding away from what it is, in float32 or better."""
     rng, given = np.random.default_rng(seed), iter(_leaves(args))
 
     def nudge(leaf):
@@ -109,7 +109,7 @@ def _nudged(args, wide, seed):
 
 
 def _swayed(exact, *others):
-    """The largest difference of results from the exact one, where both are finite."""
+    """Return the largest difference of results from the exact one, where both are finite."""
     return max((_largest((other - exact)[np.isfinite(exact) & np.isfinite(other)]) for other in others), default=0.0)
 
 
@@ -202,7 +202,7 @@ def says(error: BaseException) -> str:
 
 
 def _where(error):
-    """The last line of the learner's in a traceback, with its number; "" if there is none."""
+    """Return the last line of the learner's in a traceback, with its number; "" if there is none."""
     found = ""
     seen = set()
     while error is not None and id(error) not in seen:
@@ -234,7 +234,7 @@ def _leaf(value):
 
 
 def _problem(outcome, due):
-    """What is wrong with an outcome, in a sentence or two lines; None if nothing is."""
+    """Describe the fault of an outcome in a sentence or two lines; None if it has none."""
     if outcome.missing:
         return "  it was not attempted."
     if outcome.error:
@@ -297,7 +297,7 @@ def _map(function, tree):
 
 
 def _leaves(tree, depth=8):
-    """The leaves of nested tuples; what is nested too deep for a result is a leaf."""
+    """Return the leaves of nested tuples; what is nested too deep for a result is a leaf."""
     if not isinstance(tree, tuple) or depth == 0:
         return [tree]
     return [leaf for branch in tree for leaf in _leaves(branch, depth - 1)]

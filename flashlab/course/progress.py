@@ -1,4 +1,4 @@
-"""What a learner has solved so far, in a small file that git ignores: ``progress.json`` beside the notebooks.
+"""Keep a record of solved exercises in a small file that git ignores: ``progress.json`` beside the notebooks.
 
 The file is the learner's alone, and a lesson goes on without it: what cannot be read is kept beside it as ``.bak``,
 what cannot be written is forgotten. Several notebooks may write at once.
@@ -39,7 +39,7 @@ def note(name: str, solved: bool, said: str) -> None:
 
 
 def _bytes(file):
-    """What is in a file; b"" if there is none, None if it is no file (a folder, a pipe) or may not be read."""
+    """Return the bytes of a file; b"" if there is none, None if it is no file (a folder, a pipe) or may not be read."""
     try:
         return file.read_bytes() if stat.S_ISREG(file.stat().st_mode) else None
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def _bytes(file):
 
 
 def _parsed(stored):
-    """The good entries of what is stored, and whether that is all there is."""
+    """Return the good entries of what is stored, and whether that is all there is."""
     if not stored:
         return {}, True
     try:

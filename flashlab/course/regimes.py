@@ -34,7 +34,7 @@ SIZES = {
 
 
 class Regime(NamedTuple):
-    """How the scores of a case are distributed."""
+    """A distribution of the scores of a case."""
 
     property: str
     keys: Callable[[int], np.ndarray] = np.zeros  # what is added to the scores of each of n keys [n]

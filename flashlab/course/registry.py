@@ -49,7 +49,7 @@ def _near(lesson, exercise):
 
 
 def _of(lesson):
-    """The exercises of a lesson by name; imported when they are asked for, as some need Triton."""
+    """Return the exercises of a lesson by name; imported when they are asked for, as some need Triton."""
     if find_spec(f"{HOME}.{lesson}") is None:
         return {}
     module = import_module(f"{HOME}.{lesson}")

@@ -63,7 +63,7 @@ def _name(function):
 
 
 def _statements(function):
-    """The statements of a function's body as text, without the docstring and without the comments after them."""
+    """Return the statements of a function's body as text, without the docstring and without the comments after them."""
     text = _text(function)
     body = ast.parse(text).body[0].body
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
@@ -76,7 +76,7 @@ def _statements(function):
 
 
 def _aligned(bodies):
-    """Rows of one statement or "" per body; those that begin like one of the first body's are in its row."""
+    """Return rows of one statement or "" per body; those that begin like one of the first body's are in its row."""
     spine, *others = bodies
     rows = [spine]  # per body and statement of the spine: what is in its row
     before = [[[] for _ in range(len(spine) + 1)]]  # per body and statement of the spine: what comes before it
@@ -96,7 +96,7 @@ def _aligned(bodies):
 
 
 def _target(statement):
-    """What a statement gives a value to, or its first word."""
+    """Return the target of an assignment, or the first word of another statement."""
     return statement.split(" = ")[0] if " = " in statement else statement.split()[0]
 
 
@@ -105,7 +105,7 @@ def _longest(text):
 
 
 def _fit(wanted, width):
-    """The widths of columns that together have ``width`` characters: narrow ones get what they want."""
+    """Return the widths of columns that together have ``width`` characters: narrow ones get what they want."""
     left = width - len(GAP) * (len(wanted) - 1)
     widths = dict.fromkeys(range(len(wanted)), 0)
     for done, at in enumerate(sorted(widths, key=wanted.__getitem__)):

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Reads:
-    """What was computed with watched arrays: ``log`` has (name, elements) for each operand of each operation."""
+    """A record of what was computed with watched arrays: ``log`` has (name, elements) for each operand."""
 
     def __init__(self):
         self.log: list[tuple[str, int]] = []
@@ -60,5 +60,5 @@ def _booked(operand):
 
 
 def _booked_within(args):
-    """Also operands in a list, as np.concatenate takes them."""
+    """Book operands in a list too, as np.concatenate takes them."""
     return [type(it)(map(_booked, it)) if type(it) in (list, tuple) else _booked(it) for it in args]

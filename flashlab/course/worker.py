@@ -38,7 +38,7 @@ ONE_AT_A_TIME = threading.Lock()  # for threads, which share standard output
 
 @dataclass
 class Run:
-    """What work yielded, and how it ended."""
+    """The values that work yielded, and how it ended."""
 
     values: list = field(default_factory=list)
     printed: list[str] = field(default_factory=lambda: [""])  # before each value, and after the last
@@ -95,7 +95,7 @@ def _forked(work, patience, on_wait):
 
 
 def _child(work, answers, prints):
-    """The forked process. It has one thread and does nothing that waits for the notebook's others."""
+    """Be the forked process. It has one thread and does nothing that waits for the notebook's others."""
     status = 1
     try:
         os.setpgid(0, 0)
@@ -183,7 +183,7 @@ def _listen(pid, answers, prints, patience, result, on_wait):
 
 
 def _clock_of(pid):
-    """A function that tells how many seconds a process has computed."""
+    """Return a function that tells how many seconds a process has computed."""
     clock, last = ~pid << 3 | 2, 0.0  # as clock_getcpuclockid makes it
 
     def seconds():
@@ -298,7 +298,7 @@ def _fill(array):
 
 
 def _load_or_nan(load):
-    """A masked load that reads NaN where it is masked and has no ``other``: a GPU reads anything there."""
+    """Make a masked load read NaN where it is masked and has no ``other``: a GPU reads anything there."""
     triton = sys.modules["triton.runtime.interpreter"]
 
     def run(self, pointers, mask, other, *args, **kwargs):

@@ -255,7 +255,7 @@ def _check(q, k, v):
     if not whole_groups:
         raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
-        raise ValueError(f"head dimensions must lie between 1 and {WIDEST}, got d = {d} and dv = {dv}")
+        raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
 
 
 def _scale(scale, d):

@@ -1,4 +1,4 @@
-"""Where kernels run: compiled for a GPU, or in Triton's interpreter on the CPU.
+"""Decide where kernels run: compiled for a GPU, or in Triton's interpreter on the CPU.
 
 Triton decides between compiler and interpreter when it is imported, so this module decides before: without a GPU it
 sets ``TRITON_INTERPRET=1``, unless the variable is set already. This is the one import of flashlab with a side effect.

@@ -145,5 +145,5 @@ def _check_block(block):
 
 
 def _warps(elements):
-    """Return the warps for a tile of so many elements: 16 elements per thread, between 1 and 16 warps."""
+    """Return the warps for a tile of that many elements: 16 elements per thread, between 1 and 16 warps."""
     return min(max(elements // 512, 1), 16)

@@ -1,4 +1,4 @@
-"""Which queries see which keys. A mask answers three questions, and a loop over tiles asks nothing else of it.
+"""Masks: which queries see which keys. A mask answers three questions, and a loop over tiles asks nothing else of it.
 
 bounds   Which keys can a tile of queries see at all? Tiles outside are never loaded.
 whole    Which keys does every query of the tile see? Tiles of these need no mask.

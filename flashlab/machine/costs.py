@@ -1,4 +1,4 @@
-"""What a way of computing attention costs: error, extra memory, bytes moved and FLOPs, counted in a run or by formula.
+"""The costs of computing attention: error, extra memory, bytes moved and FLOPs, counted in a run or by formula.
 
 FLOPs are those of matrix products, as the papers count them: 2 m n k for [m, k] times [k, n]. Exponentials, sums and
 comparisons are left out.
@@ -17,7 +17,7 @@ GIVEN = {"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"}  # inputs and outputs, whic
 
 
 class Costs(NamedTuple):
-    """What a run cost."""
+    """The costs of one run."""
 
     error: float  # of the output, as ``error`` measures it
     extra: int  # bytes of slow memory beside inputs and outputs

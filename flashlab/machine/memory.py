@@ -4,7 +4,7 @@ The slow memory (a GPU's HBM) holds named tensors. The fast memory (the SRAM of 
 named tiles. An algorithm loads tiles, computes on them, and stores tiles; each transfer is booked under the tensor's
 name, what is resident is known at any moment, and a tile that does not fit raises ``FastMemoryFull``.
 
-What is counted is the traffic that the program asks for, before any cache. ``replay`` tells a recorded run again, one
+The count is of the traffic that the program requests, before any cache. ``replay`` tells a recorded run again, one
 moment at a time.
 """
 
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 class Account:
-    """What events add up to.
+    """The sums of events.
 
     Attributes:
         bytes: Counter of the bytes moved, by ("load" or "store", name of the tensor).
@@ -75,7 +75,7 @@ class Account:
 
 
 class Moment(NamedTuple):
-    """How things stand after one event of a run. Places are spans (start, stop), one per axis; () is the whole."""
+    """The state after one event of a run. Places are spans (start, stop), one per axis; () is the whole."""
 
     kind: str  # of the event: "kernel", "load", "hold", "drop" or "store"
     name: str  # of the kernel, the tensor or the tile

@@ -29,7 +29,7 @@ def gpu_timer(run: Callable[[], object]) -> float:
 def round_robin(names: Sequence[str], rounds: int) -> Iterator[str]:
     """Yield whose turn it is: each name once per round, and each round starts one name later than the round before.
 
-    A card under load lowers its clock, so whoever is timed first after a pause gains by it. Here everyone is.
+    A card under load lowers its clock, so whichever function is timed first after a pause gains by it. Here all are.
     """
     for r in range(rounds):
         for place in range(len(names)):

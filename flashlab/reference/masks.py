@@ -6,8 +6,8 @@ A tile loop asks them of every tile, and knows nothing else about a mask:
 - ``whole``: does every query of a tile see every key of it? Such a tile needs no mask;
 - ``visible``: which scores of any other tile count? This is the definition; the other two follow from it.
 
-One convention holds in the whole tree. Masks are aligned at the lower right: query i stands at the position i + Nk - Nq
-among the keys, so the last query stands at the last key, as in decoding. Both ends of a window are inclusive, and a
+One convention holds in the whole tree. Masks are aligned at the lower right: query i is at the position i + Nk - Nq
+among the keys, so the last query is at the last key, as in decoding. Both ends of a window are inclusive, and a
 query's own key counts: Hugging Face's "window of W" is ``window(W - 1)``, FlashAttention's ``window_size`` is
 ``window(left, right)``, and ``causal()`` is a window without a left end.
 
@@ -126,7 +126,7 @@ class Window(Mask):
 
     def visible(self, i, j, shape):
         Nq, Nk = shape
-        own = i + Nk - Nq  # the key at which query i stands
+        own = i + Nk - Nq  # the key at query i's position
         return (own - self.left <= j) & (j <= own + self.right)
 
     @property

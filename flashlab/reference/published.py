@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """What a paper reports for one run."""
+    """The numbers that a paper reports for one run."""
 
     flops: float
     nbytes: float  # read from and written to HBM

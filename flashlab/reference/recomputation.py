@@ -1,7 +1,7 @@
 """The backward pass by tiles: the weights are not kept from the forward pass, they are built again from lse.
 
 The forward pass leaves O and one number per row, lse. A tile of scores is one product away, exp(S_ij - lse_i) is the
-finished tile of weights, and rowsum(dO * O) stands for the one sum over a whole row that softmax's gradient needs.
+finished tile of weights, and rowsum(dO * O) replaces the one sum over a whole row that softmax's gradient needs.
 """
 
 from collections import Counter
@@ -84,7 +84,7 @@ def rebuild(S_ij, lse_i):
 
 
 def delta(dO_i, O_i):
-    """delta_i [Br] = rowsum(dO_i * O_i), which is rowsum(P * dP) over all keys, for dO_i and O_i [Br, dv]."""
+    """Compute delta_i [Br] = rowsum(dO_i * O_i), which is rowsum(P * dP) over all keys, for dO_i and O_i [Br, dv]."""
     return (dO_i * O_i).sum(-1)
 
 

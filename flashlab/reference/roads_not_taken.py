@@ -18,7 +18,7 @@ from flashlab.reference.tiling import tiles
 
 
 def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
-    """One query at a time: its row of scores fits into fast memory whole, and no other row is ever there."""
+    """Compute one query at a time: its row of scores fits into fast memory whole, and no other row is ever there."""
     memory, scale = _prepare(Q, K, V, 1, Bc, scale, memory)
     keys = tiles(len(K), Bc) or [slice(0, 0)]
     for row in tiles(len(Q), 1):
@@ -71,7 +71,7 @@ def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
 
 
 def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
-    """Standard attention forward and backward: the gradients (dQ, dK, dV) of sum(dO * O), for dO [Nq, dv].
+    """Run standard attention forward and backward: return the gradients (dQ, dK, dV) of sum(dO * O), for dO [Nq, dv].
 
     With ``checkpoint`` only the inputs are kept from the forward pass, and the backward pass first runs it again.
 
@@ -86,7 +86,7 @@ def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
 
 
 def gathered(Q, K, V, pattern, *, scale=None, memory=None):
-    """One query at a time, for which only the keys ``pattern(i, Nk)`` are fetched, an array of indices."""
+    """Compute one query at a time, for which only the keys ``pattern(i, Nk)`` are fetched, an array of indices."""
     memory, scale = _prepare(Q, K, V, 1, 1, scale, memory)
     for i in range(len(Q)):
         with memory.kernel("row"):
@@ -127,7 +127,7 @@ def reach(start, stop, w, N):
 
 
 def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
-    """exp(q k) taken for a sum over r features: keys and values shrink to one state a feature, whatever N is.
+    """exp(q k) taken for a sum over r features: keys and values shrink to one state per feature, whatever N is.
 
     A feature meets the keys as a query would, with ``log_features`` in place of scores, and keeps the same state
     (m, l, O). Then each query mixes the r states.
@@ -165,7 +165,7 @@ def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
 
 
 def directions(r, d, seed=0):
-    """r random directions [r, d] float64: each a standard normal vector, at right angles to the others of its d."""
+    """Draw r random directions [r, d] float64: standard normal vectors, each at right angles to the others of its d."""
     rng = np.random.default_rng(seed)
     blocks = []
     for _ in range(-(-r // d)):
@@ -176,7 +176,7 @@ def directions(r, d, seed=0):
 
 
 def features(X, omega):
-    """Positive random features phi(X) [N, r] of vectors X [N, d]: phi(x) phi(y) is exp(x y), on average over omega.
+    """Compute positive random features phi(X) [N, r] of X [N, d]: on average over omega, phi(x) phi(y) is exp(x y).
 
     Source: Choromanski et al. 2020, lemma 1.
     """
@@ -184,12 +184,12 @@ def features(X, omega):
 
 
 def log_features(X, omega):
-    """log(phi(X)) [N, r], but for the constant 1/sqrt(r): the exponential of a large one would overflow."""
+    """Compute log(phi(X)) [N, r], but for the constant 1/sqrt(r): the exponential of a large one would overflow."""
     return X @ omega.T - (X * X).sum(-1, keepdims=True) / 2
 
 
 def sampled(Q, K, V, n, Br, *, seed=0, scale=None, memory=None):
-    """n keys drawn once, without a look at the queries; every query attends to these and to no others."""
+    """Draw n keys once, without a look at the queries; every query attends to these and to no others."""
     memory, scale = _prepare(Q, K, V, Br, n, scale, memory)
     if n > len(K):
         raise ValueError(f"cannot draw {n} different keys from {len(K)}")

@@ -11,7 +11,7 @@ from flashlab.reference.tiling import fa2_traffic
 
 
 class Work(NamedTuple):
-    """What an operation asks for: FLOPs, bytes to and from DRAM, exponentials."""
+    """The demands of an operation: FLOPs, bytes to and from DRAM, exponentials."""
 
     flops: float
     nbytes: float

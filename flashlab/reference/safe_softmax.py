@@ -51,7 +51,7 @@ def shifted(x, c):
 
 
 class Window(NamedTuple):
-    """Where exp leaves a dtype: it is 0 below ``zero``, subnormal (few digits) below ``normal``, inf above ``inf``."""
+    """The edges of exp in a dtype: 0 below ``zero``, subnormal (few digits) below ``normal``, inf above ``inf``."""
 
     zero: float
     normal: float

@@ -85,7 +85,7 @@ def backward(dO, memory, *, Br=None):
 
 
 class Passes(NamedTuple):
-    """How often a kernel loads or stores a matrix of each kind."""
+    """The number of times that a kernel loads or stores a matrix of each kind."""
 
     square: int  # N x N, of the inputs' dtype
     thin: int  # N x d, of the inputs' dtype

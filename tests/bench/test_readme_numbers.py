@@ -13,7 +13,7 @@ SPEED = r"\b\d\.\d\d\b"
 
 
 def ratio(direction, other):
-    """How many times as fast as the other our Hopper kernels are: the geometric mean over the cells, and their number.
+    """Return how many times as fast as the other our Hopper kernels are (the geometric mean over cells), and the cells.
 
     Cells with a missing or impossible time would be left out of the mean in silence, so they fail.
     """
@@ -27,7 +27,7 @@ def ratio(direction, other):
 
 
 def paragraphs():
-    """The paragraphs of README.md that link to the measurement; the items of a list are paragraphs too."""
+    """Return the paragraphs of README.md that link to the measurement; the items of a list are paragraphs too."""
     found = re.split(r"\n\s*\n|\n- ", README.read_text(encoding="utf-8"))
     return [" ".join(paragraph.split()) for paragraph in found if "h200_hopper.json" in paragraph]
 

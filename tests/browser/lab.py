@@ -148,7 +148,7 @@ class Notebook:
         self.page = page
 
     def errors(self) -> list[str]:
-        """What went wrong in its cells."""
+        """Return the errors in its cells."""
         return self.page.evaluate(ERRORS)
 
     def figure(self, name) -> "Figure":
@@ -173,7 +173,7 @@ class Figure:
         return self.root.evaluate(FIELDS)
 
     def control(self, field):
-        """What takes the keys of this control: a slider's handle, a menu, a box."""
+        """Return the element that takes the keys of this control: a slider's handle, a menu, a box."""
         return self.root.locator(f".flashlab-control-{field}").locator(".noUi-handle, select, input[type=checkbox]")
 
     def kind(self, field) -> str:
@@ -183,15 +183,15 @@ class Figure:
         return {"SELECT": "menu", "INPUT": "box"}.get(name, "slider")
 
     def position(self, field) -> str | None:
-        """Where a slider's handle stands."""
+        """Return the position of a slider's handle."""
         return self.control(field).get_attribute("aria-valuenow")
 
     def shown(self) -> tuple[str, str]:
-        """The picture's pixels (a digest of its file) and the words below it, once both stand still."""
+        """The picture's pixels (a digest of its file) and the words below it, once both are still."""
         return self.picture.evaluate(SETTLED), self.root.locator(".flashlab-caption").inner_text()
 
     def until(self, right) -> tuple[str, str]:
-        """What is shown once it is right, or after some seconds what is shown all the same."""
+        """Return what is shown once it is right, or what is shown after some seconds all the same."""
         deadline = time.monotonic() + 10
         while not right(shown := self.shown()) and time.monotonic() < deadline:
             pass

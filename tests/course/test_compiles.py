@@ -1,4 +1,4 @@
-"""What the interpreter takes and a GPU's compiler does not is told, and what compiles is not."""
+"""A check reports what the interpreter takes and a GPU's compiler refuses, and is silent where both agree."""
 
 from functools import partial
 

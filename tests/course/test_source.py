@@ -1,4 +1,4 @@
-"""Source is shown as it is written; several functions stand in columns, statement beside statement."""
+"""Source is shown as it is written; several functions are shown in columns, statement beside statement."""
 
 import pytest
 

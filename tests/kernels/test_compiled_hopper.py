@@ -130,7 +130,7 @@ def test_the_copy_engine_moves_every_tile(large):
 def test_dQ_is_added_four_numbers_at_a_time(kernels):
     for k in kernels:
         if k["kernel"] == "backward":
-            instructions = k["width"] * k["Br"] // 2 // 128 // 4  # half a tile a warpgroup
+            instructions = k["width"] * k["Br"] // 2 // 128 // 4  # half a tile per warpgroup
             assert k["counts"]["REDG x4"] == k["counts"]["REDG"] == 2 * consumers(k) * instructions, k
             assert all(loop["REDG"] == instructions for loop in k["loops"]), k
 

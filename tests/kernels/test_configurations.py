@@ -1,4 +1,4 @@
-"""Which kernels and tiles a call gets, on cards that are not here too."""
+"""A call gets the right kernels and tiles, also for cards that are not here."""
 
 import itertools
 import json

@@ -18,7 +18,7 @@ compiled_only = pytest.mark.skipif(
 
 
 def some(*values):
-    """Parameters that only ``make test-all`` runs."""
+    """Mark parameters that only ``make test-all`` runs."""
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
@@ -47,7 +47,7 @@ def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float16):
 
 
 def dense(q, k, v, *, causal=False, scale=None, mask=None):
-    """torch's attention, with masks aligned at the lower right."""
+    """Run torch's attention, with masks aligned at the lower right."""
     Nq, Nk = q.shape[2], k.shape[2]
     seen = torch.ones(Nq, Nk, dtype=torch.bool, device=q.device).tril(Nk - Nq) if causal else None
     if mask is not None:
@@ -60,14 +60,14 @@ def dense(q, k, v, *, causal=False, scale=None, mask=None):
 
 
 def results(function, tensors, **options):
-    """O, dQ, dK, dV for an incoming gradient that depends on nothing but the shape."""
+    """Return O, dQ, dK, dV for an incoming gradient that depends on the shape alone."""
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
     O = function(*tensors, **options)
     return [O, *torch.autograd.grad(O, tensors, randn(*O.shape, dtype=O.dtype, seed=9))]
 
 
 def assert_same_bits(ours, others, kernel, dQ=1):
-    """Equal results, but for place dQ, which the Hopper kernel adds up in any order: it may differ by two roundings."""
+    """Assert equal results. At place dQ the Hopper kernel's may differ by two roundings: it adds in any order."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel == "hopper" and place == dQ:
             eps = torch.finfo(x.dtype).eps
@@ -211,7 +211,7 @@ def test_shapes_drawn_at_random(number):
 
 
 def laid_out(x, layout):
-    """The numbers of x [B, H, N, d], lying otherwise in memory."""
+    """Return the numbers of x [B, H, N, d] in another layout in memory."""
     B, H, N, d = x.shape
     if layout == "heads after length":
         y = x.transpose(1, 2).contiguous().transpose(1, 2)
@@ -272,7 +272,7 @@ def test_more_than_65535_heads_in_all(kernel):
 
 @compiled_only
 def test_offsets_past_two_to_the_31(kernel):
-    """Two heads, the second of which begins 2^31 elements behind the first, in each of the inputs."""
+    """Two heads, the second of which begins 2^31 elements past the first, in each of the inputs."""
     if torch.cuda.get_device_properties(0).total_memory < 40 * 2**30:
         pytest.skip("needs 40 GiB of GPU memory")
     q, k, v = inputs(1, 2, 2, 70, 70, 64)

@@ -1,4 +1,4 @@
-"""What is too long for a grid comes in parts, and gradients come once."""
+"""A tensor too long for a grid is computed in parts, and its gradients are computed once."""
 
 import pytest
 import torch

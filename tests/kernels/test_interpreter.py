@@ -134,7 +134,7 @@ def passed_on(x, i, N):
 
 
 def two_vectors():
-    """Vectors of 40 within one larger buffer: what lies around them can be read without a crash, but is not theirs."""
+    """Return vectors of 40 within one buffer: memory around them can be read without a crash, but is not theirs."""
     buffer = torch.zeros(1000)
     return buffer[100:140].copy_(torch.arange(40.0)), buffer[500:540], buffer
 

@@ -75,7 +75,7 @@ def test_no_program_is_later_than_the_mean_and_one_tile(problem):
 
 
 def test_plain_order_leaves_causal_programs_with_unequal_work():
-    problem = 1, 16, 16, 4096, 4096, True, 32  # 32 tiles a head: a program always gets the same one
+    problem = 1, 16, 16, 4096, 4096, True, 32  # 32 tiles per head: a program always gets the same one
     for make, late in ((schedule.plain_table, 1.9), (schedule.table, 1.05)):
         tiles, starts = table(*problem, make=make)
         times = np.add.reduceat(lengths(tiles, 4096, 4096, True), starts[:-1])

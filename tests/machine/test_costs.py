@@ -1,4 +1,4 @@
-"""What a run costs: FLOPs counted from the matrix products themselves, errors, and who pays for what memory."""
+"""The costs of a run: FLOPs counted from the matrix products themselves, errors, and who pays for what memory."""
 
 import numpy as np
 import pytest

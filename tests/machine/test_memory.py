@@ -107,9 +107,9 @@ def two_kernels():
 
 def test_a_replay_shows_what_is_resident_moved_and_written_after_each_event():
     moments = list(replay(two_kernels().events))
-    stands = [(m.kernel, m.kernels, m.resident, m.places, m.moved) for m in moments]
+    states = [(m.kernel, m.kernels, m.resident, m.places, m.moved) for m in moments]
     x0, x4, y0, y4 = ("x", ((0, 4),)), ("x", ((4, 8),)), ("y", ((0, 4),)), ("y", ((4, 8),))
-    assert stands == [
+    assert states == [
         ("first", 1, {}, {}, 0),
         ("first", 1, {"x": 16}, dict([x0]), 16),
         ("first", 1, {"x": 16, "sum": 16}, dict([x0]), 16),

@@ -1,4 +1,4 @@
-"""How bytes and memory grow: counts against closed forms, fits against known powers."""
+"""The growth of bytes and memory: counts against closed forms, fits against known powers."""
 
 import tracemalloc
 

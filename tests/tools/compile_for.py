@@ -79,7 +79,7 @@ def tensors_of(problem):
 
 
 def describe(name, card, problem, c, compiled):
-    """What a compiled kernel is, and what it takes."""
+    """Describe a compiled kernel and what it takes."""
     itemsize = 4 if card.capability < (8, 0) else problem.dtype.itemsize
     return {
         "kernel": name, "capability": card.capability, "dtype": str(problem.dtype), "d": problem.d,

@@ -1,4 +1,4 @@
-"""Which scores the Hopper forward kernels take in: their own functions, producer and consumers, run in Python.
+"""Find the scores that the Hopper forward kernels take in: their own functions, producer and consumers, run in Python.
 
 Without a GPU nothing in Gluon runs. But what decides on tiles, blocks and masks computes with plain numbers. So the
 kernels' functions are called as Python's, the producer first and then each consumer. What moves or multiplies tiles is
@@ -54,7 +54,7 @@ class Output(tuple):
 
 
 class Buffer:
-    """What a consumer hands to the copy engine."""
+    """The tile that a consumer hands to the copy engine."""
 
     def store(self, O_i):
         self.O_i = O_i
@@ -80,7 +80,7 @@ def in_python(function, instead):
 
 
 def substitutes(table, problem, rows, Bc, arrived, counts):
-    """Return what stands for the GPU: ``arrived`` holds the start of each tile that was copied."""
+    """Return a stand-in for the GPU: ``arrived`` holds the start of each tile that was copied."""
 
     def copy(_, at, __, stage, pred=True):
         if pred:

@@ -32,7 +32,7 @@ def handshakes():
 
 
 def judge(output):
-    """How many races racecheck's output tells of the handshake, and the others, as text."""
+    """Count the races in racecheck's output that are the handshake's, and return the others as text."""
     known, places = 0, handshakes()
     others = []
     for race in REPORT.finditer(output):

@@ -92,7 +92,7 @@ class Shared(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a program has to do: its tile of keys, the tiles of queries that it meets, and the problem's sizes."""
+    """The work of a program: its tile of keys, the tiles of queries that it meets, and the problem's sizes."""
 
     j: gl.tensor
     b: gl.tensor
@@ -109,7 +109,7 @@ class Work(NamedTuple):
 
 
 class Visible(NamedTuple):
-    """Which queries see the keys of a warpgroup."""
+    """The queries that see the keys of a warpgroup."""
 
     since: gl.tensor  # [Bc]      the first query that sees each key
     by_all: gl.tensor  # the first query that sees all of them
@@ -122,7 +122,7 @@ def attention_backward(
     Hk, group, Nq, Nq_padded, Nk, scale, scale_log2,
     Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, mask: gl.constexpr, ragged: gl.constexpr,
 ):  # fmt: skip
-    """Program (j, hk, b) computes rows j * Bc .. (j + 1) * Bc of dK and dV, and adds its share to dQ.
+    """Compute, in program (j, hk, b), rows j * Bc .. (j + 1) * Bc of dK and dV, and add its share to dQ.
 
     Causal: the first programs have the keys that most queries see. ragged: Bc does not divide Nk.
     """
@@ -212,7 +212,7 @@ def ask_for_keys(X, buffers, full, work):
 
 @gluon.jit
 def consume(shared, dK, dV, sums, work, w: gl.constexpr, mask: gl.constexpr, ragged: gl.constexpr):
-    """Warpgroup w has the keys w * ROWS .. (w + 1) * ROWS of the tile."""
+    """Be warpgroup w, which has the keys w * ROWS .. (w + 1) * ROWS of the tile."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     masked: gl.constexpr = mask.right is not None or ragged

@@ -70,14 +70,14 @@ def sizes(problem, Br):
 
 
 def variant(problem, rows, Bc, pingpong=False):
-    """Return the ``Variant`` for warpgroups, or partitions, of so many rows."""
+    """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
     mask, Nq, Nk = problem.mask, problem.Nq, problem.Nk
     crossed = mask.right is not None and (Nq % rows != 0 or Nk % rows != 0)  # else the diagonal ends where a block does
     return Variant(mask, crossed, Nk % Bc != 0, pingpong)
 
 
 class Variant(NamedTuple):
-    """What the compiler knows of a problem: each variant is a kernel of its own."""
+    """The part of a problem that the compiler knows: each variant is a kernel of its own."""
 
     mask: Window
     crossed: bool  # the diagonal may run through a second block of a warpgroup
@@ -100,7 +100,7 @@ class Shared(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Where results go."""
+    """The destinations of the results."""
 
     O: tma.tensor_descriptor  # [B, H, Nq, dv]
     O_first: tma.tensor_descriptor  # the same, ending where the first tile of a head does
@@ -108,7 +108,7 @@ class Output(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a program has to do: its lines of the table of ``schedule``, and the sizes of the problem."""
+    """The work of a program: its lines of the table of ``schedule``, and the sizes of the problem."""
 
     table: gl.tensor
     first: gl.tensor
@@ -139,7 +139,7 @@ def attention_forward(
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
-    """Program p computes the tiles of O that the table lists for it, each of consumers * ROWS rows."""
+    """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
     shared = allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages)
     work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
     out = Output(O, O_first, lse)
@@ -300,7 +300,7 @@ def ask_for_queries(shared, Q, tile, t):
 
 @gluon.jit
 def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
-    """Warpgroup w computes rows w * ROWS .. (w + 1) * ROWS of each tile.
+    """Compute, in warpgroup w, rows w * ROWS .. (w + 1) * ROWS of each tile.
 
     P_before are the weights of the block before: their product goes out beside the next block's softmax.
     """

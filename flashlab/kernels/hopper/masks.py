@@ -1,6 +1,6 @@
-"""What the forward kernels ask of a mask: how many blocks of keys some rows meet, and which scores of one are hidden.
+"""Answer the forward kernels: how many blocks of keys do some rows meet, and which scores of one are hidden?
 
-Which keys a row sees is decided in ``flashlab.kernels.masks``; the schedule on the host reads the same lines.
+``flashlab.kernels.masks`` decides which keys a row sees; the schedule on the host reads the same lines.
 """
 
 from triton.experimental import gluon

@@ -1,4 +1,4 @@
-"""Which program computes which tiles of O, and in which order: decided on the host, read by the kernel from a table.
+"""Assign the tiles of O to programs, and order them: decided on the host, read by the kernel from a table.
 
 A persistent grid has as many programs as the GPU has multiprocessors, and each computes tiles until its list is empty.
 The lists come from list scheduling, longest tile first: in that order each tile goes to the program that is free
