@@ -5,7 +5,7 @@ from flashlab.reference import block_size
 
 
 def block(M, d):
-    """The paper's (Br, Bc) for M elements of fast memory."""
+    """Return the paper's (Br, Bc) for M elements of fast memory."""
     Bc = -(-M // (4 * d))
     return min(Bc, d), Bc
 
@@ -30,7 +30,7 @@ formula = Exercise(
         Mistake("rounded down: the formula has ⌈ ⌉, up.", "-(-M // (4 * d))", "M // (4 * d)"),
         Mistake("divided by 4, then multiplied with d: write M / (4 * d).", "-(-M // (4 * d))", "-(-M // 4 * d)"),
         Mistake("three tiles instead of four: O_i is there too.", "4 * d", "3 * d"),
-        Mistake("two bytes a number were divided by, but M already counts elements.", "4 * d", "8 * d"),
+        Mistake("two bytes per number were divided by, but M already counts elements.", "4 * d", "8 * d"),
         Mistake("Br must not exceed d: otherwise the tile of scores grows beyond a quarter.", "min(Bc, d)", "Bc"),
         Mistake("Br and Bc are in the wrong order: Br first.", "min(Bc, d), Bc", "Bc, min(Bc, d)"),
     ),
@@ -38,7 +38,7 @@ formula = Exercise(
 
 
 def room(Br, Bc, d, itemsize):
-    """Bytes of fast memory for one visit; what is computed there has 4 bytes a number."""
+    """Return the bytes of fast memory for one visit; what is computed there has 4 bytes per number."""
     loaded = itemsize * (Br * d + 2 * Bc * d)
     computed = 4 * (Br * Bc + Br * d + 2 * Br)
     return loaded + computed
@@ -62,16 +62,18 @@ working_set = Exercise(
     ),
     mistakes=(
         Mistake("the tile of scores is missing: Br × Bc numbers of 4 bytes.", "(Br * Bc + Br", "(Br"),
-        Mistake("the output is missing: it grows in fast memory, 4 bytes a number.", " + Br * d + 2 * Br", " + 2 * Br"),
-        Mistake("m_i and l_i are missing: two numbers a row.", " + 2 * Br)", ")"),
-        Mistake("m_i and l_i are two numbers a row; one was counted.", " + 2 * Br)", " + Br)"),
+        Mistake(
+            "the output is missing: it grows in fast memory, 4 bytes per number.", " + Br * d + 2 * Br", " + 2 * Br"
+        ),
+        Mistake("m_i and l_i are missing: two numbers per row.", " + 2 * Br)", ")"),
+        Mistake("m_i and l_i are two numbers per row; one was counted.", " + 2 * Br)", " + Br)"),
         Mistake(
             "numbers were counted: multiply by the bytes that each has.",
             "loaded + computed",
             "2 * Br * d + 2 * Bc * d + Br * Bc + 2 * Br",
         ),
         Mistake(
-            "what is computed was counted in the dtype of the inputs: it has 4 bytes a number.",
+            "what is computed was counted in the dtype of the inputs: it has 4 bytes per number.",
             "4 * (Br",
             "itemsize * (Br",
         ),
@@ -93,7 +95,7 @@ working_set = Exercise(
 
 
 def widest(sram_bytes, d, step):
-    """The largest B, a multiple of step, whose square tile in float16 fits; 0 if there is none."""
+    """Return the largest B, a multiple of step, whose square tile in float16 fits; 0 if there is none."""
     B = 0
     while sum(block_size.working_set(B + step, B + step, d).values()) <= sram_bytes:
         B += step
@@ -149,4 +151,5 @@ overflow = Question(
         (0.91, "That is d = 64, where Br = d is much smaller than Bc."),
         (1.25, "Five quarters would be the worst case; here the tile of scores is smaller than a quarter."),
     ),
+    minutes=4,
 )

@@ -85,6 +85,7 @@ crossing = Question(
         (16384, "That is d²."),
     ),
     rel=0.04,
+    minutes=4,
 )
 
 longest = Question(

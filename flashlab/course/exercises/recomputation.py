@@ -86,6 +86,7 @@ kept = Question(
         (256, "A weight in float16 has 2 bytes: a row of P has 2,048."),
         (1, "P has 1,024 numbers per row, lse has one."),
     ),
+    minutes=3,
 )
 
 delta = Exercise(
@@ -214,7 +215,7 @@ passes = Question(
         (13, "That is the forward pass's bill. The backward pass has more to carry."),
         (33, "That is the forward pass and the backward pass together."),
     ),
-    minutes=4,
+    minutes=8,
 )
 
 products = Question(
@@ -232,4 +233,5 @@ products = Question(
         (4, "That is the backward pass alone, with P kept."),
         (12, "That is the forward pass and all of the backward pass twice. Only one product is done again."),
     ),
+    minutes=4,
 )

@@ -28,7 +28,7 @@ def _draw(seed, *shapes, factor=1.0):
 
 
 def masked(S_ij, rows, cols, Nq, Nk):
-    """S_ij [Br, Bc] with -inf where query i must not see key j. rows, cols: the tile's slices of the Nq x Nk scores."""
+    """Return S_ij [Br, Bc] with -inf where query i must not see key j. rows, cols: slices of the Nq x Nk scores."""
     i = np.arange(rows.start, rows.stop)[:, None]  # [Br, 1]
     j = np.arange(cols.start, cols.stop)  # [Bc]
     return np.where(j <= i + Nk - Nq, S_ij, -np.inf)
@@ -109,7 +109,7 @@ mask = Exercise(
 
 
 def keys_inside(Q_i, K, V, Bc):
-    """Queries outside: one tile of queries Q_i [Br, d] meets K [Nk, d] and V [Nk, dv], Bc at a time."""
+    """Let one tile of queries Q_i [Br, d] meet K [Nk, d] and V [Nk, dv], Bc at a time."""
     scale = Q_i.dtype.type(Q_i.shape[1] ** -0.5)
     state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
     for start in range(0, len(K), Bc):
@@ -204,7 +204,7 @@ inside = Exercise(
 
 
 def meeting(Q_i, K_j, V_j, O_i, lse_i):
-    """Keys and values outside: what slow memory holds of a tile of queries, after one more tile of keys.
+    """Return what slow memory holds of a tile of queries after one more tile of keys, keys outside.
 
     Q_i [Br, d]; K_j [Bc, d]; V_j [Bc, dv]; O_i [Br, dv] and lse_i [Br]: the result so far, 0 and -inf before the first.
     """
@@ -317,4 +317,5 @@ o_bytes = Question(
         (16 * _N * _D * 4, "Almost: in the first pass there is nothing to read back yet."),
         (15 * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
     ),
+    minutes=3,
 )
