@@ -19,7 +19,6 @@ NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
 lessons = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
 WAITING = {  # lessons whose form is still the old one
     "13_attention_in_a_model",
-    "14_hopper",
 }
 formed = pytest.mark.parametrize("name", [name for name in NOTEBOOKS if name not in WAITING])
 

@@ -39,11 +39,11 @@ def kernels(machine: Machine) -> tuple[str, str]:
 
 
 def hopper(machine: Machine) -> tuple[str, str]:
-    """Return how the Hopper lesson runs here ("compiled", "as measured" or "not here"), and why."""
+    """Return how the lessons on Hopper's kernels run here ("compiled", "as measured" or "not here"), and why."""
     mode, why = kernels(machine)
     if mode == "not here" or machine.capability == (9, 0):
         return mode, why
-    return "as measured", "Its kernels need a Hopper GPU (H100, H200); elsewhere it shows what was measured on one."
+    return "as measured", "Their kernels need a Hopper GPU (H100, H200); elsewhere they show what was measured on one."
 
 
 def findings(machine: Machine) -> list[str]:

@@ -43,8 +43,12 @@ LESSONS = (
            "every gradient has one owner: the backward pass, in Triton", "triton"),
     Lesson("attention_in_a_model", "Attention in a model", "Kernels",
            "exact, not approximate: the same loss curve, step for step", "triton"),
-    Lesson("hopper", "Hopper", "Hopper",
-           "who copies, who multiplies, who waits: the same lines, side by side in time", "hopper"),
+    Lesson("barriers", "Barriers and phases", "Hopper",
+           "copies, products and exponentials at once, and barriers that keep them in order"),
+    Lesson("gluon", "Gluon", "Hopper",
+           "who holds which number, and who waits for whom: the same lines, on the chip", "hopper"),
+    Lesson("schedules", "Schedules", "Hopper",
+           "the same kernel, longest tile first: who computes what, and when", "hopper"),
 )  # fmt: skip
 
 
@@ -64,11 +68,9 @@ def rows(folder: str = "") -> list[str]:
 
 
 def runs(needs: Needs) -> str:
-    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09" or "lesson 14".
-
-    Their numbers follow each other: what a reader's machine cannot run comes last.
-    """
+    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09 and 14" or "lesson 14"."""
     numbers = [number(it) for it in LESSONS if it.needs == needs]
-    if len(numbers) == 1:
-        return f"lesson {numbers[0]:02}"
-    return f"lessons {numbers[0]:02} to {numbers[-1]:02}"
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    runs = [f"{a:02}" if a == b else f"{a:02} to {b:02}" for a, b in zip(starts, ends, strict=True)]
+    return f"lesson{'s' * (len(numbers) > 1)} {' and '.join(runs)}"

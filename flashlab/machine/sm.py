@@ -157,7 +157,16 @@ class Job:
 
     def __init__(self, cycles, done, *about):
         self.left, self.done, self.about = cycles, done, about  # about: what its event will say
-        self.start = self.result = None
+        self.start = self._result = None
+
+    @property
+    def result(self):
+        """What the job computed. Raises Race while it is under way."""
+        if self.left:
+            raise Race(
+                f"the result of {self.about[2]} of block {self.about[3]} is read before a Finish has waited for it"
+            )
+        return self._result
 
 
 class Unit:
@@ -216,6 +225,9 @@ class SM:
 
     def run(self, programs):
         """Run generators, in a dict by name, to their ends."""
+        for name, program in programs.items():
+            if not hasattr(program, "send"):
+                raise TypeError(f"{name} is no generator: its function must yield its operations")
         self._programs = programs
         self._products = {name: [] for name in programs}
         for name in programs:
@@ -239,6 +251,8 @@ class SM:
         except StopIteration:
             del self._programs[name]
             return
+        if not isinstance(operation, Wait | Arrive | Copy | Product | Finish | Work | Store):
+            raise TypeError(f"{name} yields {operation!r:.60}, which is no operation such as Wait or Arrive")
         getattr(self, f"_{type(operation).__name__.lower()}")(name, operation)
 
     def _wait(self, name, wait):
@@ -302,7 +316,7 @@ class SM:
         self.after(product.instructions * self.issue, self._go, name, job)
 
     def _produced(self, name, job, product):
-        job.result = product.function(*(buffer.array for buffer in product.reads))
+        job._result = product.function(*(buffer.array for buffer in product.reads))
         for buffer in product.reads:
             buffer.readers.remove(name)
         self._products[name].remove(job)

@@ -257,7 +257,7 @@ class Run:
         return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(self.cycles)
 
 
-def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, strict=True) -> Run:
+def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, strict=True, consumer=None) -> Run:
     """Compute attention by the programs of a pipeline on one simulated SM, all tiles of queries one after the other.
 
     Args:
@@ -265,6 +265,7 @@ def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, stri
         design: a ``Design``. The clock counts its head dimension and blocks of 128 x 128, whatever d, Br and Bc are.
         Br, Bc, mask, scale: as ``tiling.fa2_forward``.
         strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else go on with whatever is there.
+        consumer: another program for the consumers, a generator function of (pipe, w) as ``consume``.
 
     Raises:
         TypeError, ValueError: as ``tiling.fa2_forward``; Deadlock, Race: the programs do not agree.
@@ -272,7 +273,8 @@ def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, stri
     design = design or Design()
     problem = Problem(Q, K, V, Br, Bc, mask, scale)
     pipe, sm = Pipeline(problem, design), SM(design.budget.latency, design.budget.issue, strict)
-    sm.run({"producer": produce(pipe)} | {f"consumer {w}": consume(pipe, w) for w in range(design.consumers)})
+    program = consumer or consume
+    sm.run({"producer": produce(pipe)} | {f"consumer {w}": program(pipe, w) for w in range(design.consumers)})
     return Run(problem.O, problem.lse, sm.events, sm.races, sm.now, sm.tensor_core.busy, len(problem.steps))
 
 

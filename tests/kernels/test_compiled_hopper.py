@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from flashlab.course import data
+from flashlab.reference.pipeline import Budget
+
 SHARED = 232448  # bytes a program may have at most
 REGISTERS = {3: 168, 4: 128}  # per thread, by the number of warpgroups: 65,536 in all, in steps of 8
 
@@ -108,6 +111,18 @@ def test_two_consumers_take_exponentials_beside_their_own_product(large):
     for k in large:  # the alphas of two rows may come after it; with three consumers, see ``forward.step``
         if k["kernel"] == "forward" and consumers(k) == 2:
             assert all(loop["MUFU"] - 2 <= loop["MUFU beside"] <= loop["MUFU"] for loop in k["loops"]), k
+
+
+def test_the_stored_count_of_instructions_is_that_of_the_kernel(large):
+    """Lessons on Hopper draw up a budget from it, and so does the simulator."""
+    stored = data.measured("hopper_instructions")["instructions"]
+    same = [k for k in large if (k["kernel"], k["width"], k["causal"], k["Br"]) == ("forward", 128, False, 128)]
+    for k in same:
+        assert {name: k["loops"][0][name] for name in stored} == stored, k
+    # Cycles of a warpgroup, at 16, 64 and 128 per cycle; conversions at 64; the 64 products alpha * O_i are apart.
+    plain = stored["FADD"] + stored["FFMA"] + stored["FMUL"] - 64
+    cycles = 8 * stored["MUFU"] + 2 * (stored["FMNMX"] + stored["F2FP"]) + plain
+    assert cycles == pytest.approx(Budget().softmax_of_64, rel=0.01)
 
 
 def test_a_loop_has_few_barriers_of_its_own(large):

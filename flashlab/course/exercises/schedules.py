@@ -1,0 +1,125 @@
+"""The exercises on schedules: who computes which tile, in which order, and what shares the cache."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.course.exercise import Case, Exercise, Mistake, Question
+
+rounds = Question(
+    answer=16,
+    because="15.5 cannot be: after 15 full rounds, 68 tiles are left, and half of the multiprocessors wait.",
+    hints=(
+        "Each multiprocessor computes one tile at a time. How many are computed at once?",
+        "132 at once. Divide, and ask what happens with the rest.",
+        "2048 / 132, rounded up.",
+    ),
+    wrong=(
+        (15.5, "There is no half tile: some multiprocessors compute a last one while the others wait."),
+        (15, "That leaves 68 tiles."),
+    ),
+    minutes=2,
+)
+
+last_tile = Question(
+    answer=32,
+    because="Its last query sees all 4,096 keys, in blocks of 128. The first tile of the head meets a single block.",
+    hints=(
+        "Which keys does the last query of a head see?",
+        "All 4,096. A block has 128.",
+        "4096 / 128",
+    ),
+    wrong=((16, "That is the average. The last tile meets all keys."), (1, "That is the first tile."),
+           (31, "Count the block on the diagonal, too."), (4096, "Those are keys; a block has 128 of them.")),
+    minutes=1,
+)  # fmt: skip
+
+megabytes = Question(
+    answer=69.2,
+    because="More than the 63 MB of the cache, before anything else needs room: keys and values come from DRAM again.",
+    hints=(
+        "How many bytes are the keys of one head? Then the values, and all heads.",
+        "1,024 keys of 128 numbers of 2 bytes, for K and for V: 0.52 MB per head.",
+        "132 * 2 * 2 * 1024 * 128 / 1e6",
+    ),
+    wrong=(
+        (34.6, "K or V alone. Both are needed, or a number takes 2 bytes, not 1."),
+        (0.524, "That is one head. There are 132."),
+        (138.4, "bfloat16 has 2 bytes."),
+        (66, "MB are decimal here: 10^6 bytes."),
+    ),
+    minutes=3,
+)
+
+
+class Blocks(NamedTuple):
+    """What the programs have to do, sorted: who does it does not matter."""
+
+    blocks: np.ndarray  # [programs]
+
+
+def assign_longest_first(work, programs):
+    """Return the tiles of each program: the longest comes first, and goes to the program that has the fewest blocks."""
+    tiles = [[] for _ in range(programs)]
+    blocks = [0] * programs
+    for tile in sorted(range(len(work)), key=lambda tile: -work[tile]):
+        least = blocks.index(min(blocks))
+        tiles[least].append(tile)
+        blocks[least] += work[tile]
+    return tiles
+
+
+def _blocks(assign, work, programs):
+    """Run a learner's assignment and count. Raises ValueError where tiles or programs are missing."""
+    tiles = assign(list(work), programs)
+    if not isinstance(tiles, list | tuple) or len(tiles) != programs:
+        raise ValueError(f"expected a list of {programs} lists, one per program, got {tiles!r:.60}")
+    given = sorted(int(tile) for own in tiles for tile in own)
+    if given != list(range(len(work))):
+        raise ValueError(f"each of the tiles 0 to {len(work) - 1} is due once, got {given!r:.60}")
+    return Blocks(np.sort([sum(work[tile] for tile in own) for own in tiles]))
+
+
+def _schedule_cases():
+    cases = [
+        ("two tiles of equal length", [3, 3], 2),
+        ("the longest tile lies last", [1, 1, 2], 2),
+        ("one head under a causal mask", [1, 2, 3, 4], 2),
+        ("more programs than tiles", [2], 3),
+        ("two heads", [1, 2, 3, 4, 5, 1, 2, 3, 4, 5], 3),
+        ("a few long tiles and many short ones", [9, 1, 1, 1, 1, 1, 7, 1, 1, 1], 3),
+        ("eight heads of 32 tiles on 132 programs", [*range(1, 33)] * 8, 132),
+    ]
+    return [Case(name, (work, programs)) for name, work, programs in cases]
+
+
+longest_first = Exercise(
+    reference=assign_longest_first,
+    launch=_blocks,
+    exact=lambda work, programs: _blocks(assign_longest_first, work, programs),
+    cases=_schedule_cases,
+    level=2,
+    minutes=10,
+    hints=(
+        "Two questions, one after the other: which tile comes next, and who has least to do?",
+        "sorted(range(len(work)), key=lambda tile: -work[tile]) are the tiles, longest first. Keep a list of what each "
+        "program has to do so far: blocks.index(min(blocks)) is the one with least.",
+        "for each tile, longest first: least = blocks.index(min(blocks)); tiles[least].append(tile); "
+        "blocks[least] += work[tile].",
+    ),
+    mistakes=(
+        Mistake("the shortest came first, or tiles were counted instead of blocks, which comes to the same: look "
+                "for the fewest blocks, and give the longest tile first.", "-work[tile]", "work[tile]"),
+        Mistake("the tiles were taken in their order: sort them, longest first.",
+                "sorted(range(len(work)), key=lambda tile: -work[tile])", "range(len(work))"),
+        Mistake("the programs took turns, in the order of the tiles: look at what each has to do.",
+                "for tile in sorted(range(len(work)), key=lambda tile: -work[tile]):\n"
+                "        least = blocks.index(min(blocks))",
+                "for tile in range(len(work)):\n        least = tile % programs"),
+        Mistake("one program got everything: the next tile goes to the program that has least, not most.",
+                "min(blocks)", "max(blocks)"),
+        Mistake("the lists hold numbers of blocks: put the tiles there, their places in work.",
+                "append(tile)", "append(work[tile])"),
+        Mistake("tiles were left out.", "return tiles", "return [own[:1] for own in tiles]"),
+    ),
+)  # fmt: skip

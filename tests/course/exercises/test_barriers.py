@@ -1,0 +1,99 @@
+"""barriers: right solutions pass however they are written; a consumer is judged by the simulator."""
+
+import pytest
+
+from flashlab.course.check import check
+from flashlab.course.exercise import edited
+from flashlab.course.judge import first_failure
+from flashlab.course.registry import find
+from flashlab.machine.sm import Arrive, Finish, Wait, Work
+from flashlab.reference import barriers, pipeline
+
+
+def phase_with_divmod(it, stages):
+    uses, stage = divmod(it, stages)
+    return stage, uses % 2
+
+
+def phase_by_walking(it, stages):
+    stage, bit = 0, False
+    for _ in range(it):
+        stage += 1
+        if stage == stages:
+            stage, bit = 0, not bit
+    return stage, bit
+
+
+def phase_in_two_rounds(it, stages):
+    return it % stages, int(it % (2 * stages) >= stages)
+
+
+def consume_with_flags(pipe, w):
+    """The steps in the middle apart from the first and the last."""
+    yield Wait(pipe.q_full[w], 0)
+    steps = list(pipe.problem.pairs())
+    stages, state, finished = pipe.design.stages, None, []
+    for g, (this, before) in enumerate(steps):
+        yield Wait(pipe.full[g % stages], int(g % (2 * stages) >= stages))
+        jobs = []
+        if g < len(steps) - 1:
+            jobs.append((yield pipe.scores(w, this, g)))
+        if g > 0:
+            product = yield pipe.weighted(before, g, state, finished[-1])
+        if jobs:
+            yield Finish(min(g, 1))
+            yield Work("softmax", this.j, pipe.cost.softmax)
+            finished.append(jobs[0].result)
+        yield Finish(0)
+        state = product.result if g > 0 else None
+        yield Arrive(pipe.empty[g % stages])
+    yield pipe.finish(w, steps[-1][1], state)
+
+
+def the_whole_pipelines_own(pipe, w):
+    """The consumer of ``pipeline``, which does more: several tiles, and rescaling on the clock."""
+    return pipeline.consume(pipe, w)
+
+
+RIGHT = {
+    "barriers.phase": [phase_with_divmod, phase_by_walking, phase_in_two_rounds],
+    "barriers.consume": [consume_with_flags, the_whole_pipelines_own],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    assert first_failure(find(name), solution) is None
+
+
+CONSUME = find("barriers.consume").reference
+
+
+def test_a_consumer_that_takes_turns_is_told_so(capsys):
+    check("barriers.consume", edited(CONSUME, "Finish(1 if this and before else 0)", "Finish(0)"))
+    assert "so the units take turns" in capsys.readouterr().out
+
+
+def test_a_consumer_without_softmax_is_told_so(capsys):
+    check("barriers.consume", edited(CONSUME, 'yield Work("softmax", this.j, pipe.cost.softmax)', "pass"))
+    assert "the clock did not see every softmax" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "consume, says",
+    [
+        (lambda pipe, w: None, "consumer 0 is no generator: its function must yield its operations"),
+        (lambda pipe, w: iter([3]), "consumer 0 is no generator"),
+        (edited(CONSUME, "yield Finish(0)", "yield 0"), "consumer 0 yields 0, which is no operation such as Wait"),
+        (edited(CONSUME, "        yield Finish(0)\n", ""), "only because a softmax takes longer than a product"),
+        (edited(CONSUME, "Finish(1 if this and before else 0)", "Finish(2)"), "begins before its scores are there"),
+    ],
+)
+def test_what_is_no_consumer_is_told_so(consume, says, capsys):
+    check("barriers.consume", consume)
+    assert says in capsys.readouterr().out
+
+
+def test_two_stages_hide_all_products_but_one():
+    answer = find("barriers.two_stages").answer
+    assert answer == 4 * barriers.COPY + barriers.MULTIPLY

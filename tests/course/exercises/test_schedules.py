@@ -1,0 +1,77 @@
+"""schedules: right solutions pass however they are written; answers agree with the hardware table and the schedule."""
+
+import heapq
+
+import numpy as np
+import pytest
+
+from flashlab.course.check import check
+from flashlab.course.judge import first_failure
+from flashlab.course.registry import find
+from flashlab.kernels.hopper import schedule
+from flashlab.machine.hardware import CARDS
+
+
+def schedule_with_a_heap(work, programs):
+    heap, tiles = [(0, program) for program in range(programs)], [[] for _ in range(programs)]
+    for blocks, tile in sorted(((blocks, tile) for tile, blocks in enumerate(work)), reverse=True):
+        busy, program = heapq.heappop(heap)
+        tiles[program].append(tile)
+        heapq.heappush(heap, (busy + blocks, program))
+    return tiles
+
+
+def schedule_as_tuples(work, programs):
+    tiles = [()] * programs
+    for tile in sorted(range(len(work)), key=work.__getitem__)[::-1]:
+        least = min(range(programs), key=lambda program: sum(work[t] for t in tiles[program]))
+        tiles[least] = (tile, *tiles[least])
+    return tuple(tiles)
+
+
+def schedule_that_empties_its_argument(work, programs):
+    tiles, blocks = [[] for _ in range(programs)], [0] * programs
+    for _ in range(len(work)):
+        tile = work.index(max(work))
+        least = blocks.index(min(blocks))
+        tiles[least].append(tile)
+        blocks[least] += work[tile]
+        work[tile] = -1
+    return tiles
+
+
+RIGHT = {
+    "schedules.longest_first": [schedule_with_a_heap, schedule_as_tuples, schedule_that_empties_its_argument],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    assert first_failure(find(name), solution) is None
+
+
+def test_the_kernels_schedule_is_as_even_as_the_exercise():
+    work = sorted([*range(1, 33)] * 8, reverse=True)
+    mine = [sum(work[tile] for tile in own) for own in find("schedules.longest_first").reference(work, 132)]
+    assert sorted(np.bincount(schedule.assign(work, 132), work)) == sorted(mine)
+
+
+def test_the_answers_are_those_of_the_card():
+    card = CARDS["H200 SXM"]
+    assert find("schedules.rounds").answer == -(-16384 // 128 * 16 // card.sms)
+    megabytes = card.sms * 2 * 2 * 1024 * 128 / 1e6
+    assert find("schedules.megabytes").answer == round(megabytes, 1) and megabytes > card.l2_bytes / 1e6
+
+
+@pytest.mark.parametrize(
+    "tiles, says",
+    [
+        (None, "expected a list of 2 lists, one per program, got None"),
+        ([[0, 1]], "expected a list of 2 lists, one per program, got [[0, 1]]"),
+        ([[0], [0]], "each of the tiles 0 to 1 is due once, got [0, 0]"),
+        ([[0], []], "each of the tiles 0 to 1 is due once, got [0]"),
+    ],
+)
+def test_an_assignment_of_the_wrong_form_is_told_so(tiles, says, capsys):
+    check("schedules.longest_first", lambda work, programs: tiles)
+    assert says in capsys.readouterr().out
