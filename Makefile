@@ -6,6 +6,7 @@ NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
 BIN := .venv/bin
 STAMP := .venv/.stamp
 BROWSER_STAMP := .venv/.stamp-browser
+TRANSFORMERS_STAMP := .venv/.stamp-transformers
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
@@ -28,13 +29,13 @@ NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/saniti
 WORKERS := -n 2 --dist loadfile
 
 # A checkout that was moved, or whose .venv is damaged, is set up again.
-$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP))
+$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP))
 
 .PHONY: help lab lint format test test-all test-browser test-gpu notebooks bench clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
 	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
-	@echo 'make test-all      the same, then the tests that take long: every wrong implementation, every shape'
+	@echo 'make test-all      the same, then what takes long: every wrong implementation and shape, models of transformers'
 	@echo 'make test-browser  every figure driven in a real JupyterLab; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU'
 	@echo 'make lint          ruff alone; make format mends what ruff can mend'
@@ -57,7 +58,7 @@ format: $(STAMP)
 test: lint
 	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(WORKERS) $(NBVAL) tests notebooks
 
-test-all: test
+test-all: test $(TRANSFORMERS_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) tests
 
 test-browser: $(BROWSER_STAMP)
@@ -109,6 +110,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(BROWSER_STAMP): $(STAMP)
 	$(INSTALL) --editable '.[browser]' || { \
 		echo "Playwright could not be installed, for the reason above: check the network, then run the same" \
+			"command again."; exit 1; }
+	@touch $@
+
+$(TRANSFORMERS_STAMP): $(STAMP)
+	$(INSTALL) --editable '.[transformers]' || { \
+		echo "transformers could not be installed, for the reason above: check the network, then run the same" \
 			"command again."; exit 1; }
 	@touch $@
 

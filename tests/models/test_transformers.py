@@ -44,7 +44,7 @@ def test_options_that_would_change_the_result_are_refused(options, said):
 
 @pytest.fixture
 def llama():
-    transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")
+    transformers = pytest.importorskip("transformers", reason="make test-all installs transformers")
     ours.register()
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 64}
@@ -58,6 +58,7 @@ def tokens(*shape):
     return torch.randint(97, shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_transformers_writes_the_same_tokens(llama):
     written = {}
     for implementation in ("eager", "lab_attention"):
@@ -67,6 +68,7 @@ def test_a_model_of_transformers_writes_the_same_tokens(llama):
     assert len(written["eager"][0].unique()) > 10  # and they are not all one token
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_transformers_reads_its_prompt_in_parts(llama):
     from transformers import DynamicCache
 
@@ -78,6 +80,7 @@ def test_a_model_of_transformers_reads_its_prompt_in_parts(llama):
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -92,6 +95,7 @@ def test_a_model_of_transformers_is_refused_what_needs_a_mask_or_the_weights(lla
         llama(tokens(1, 6), **{name: o.to(DEVICE) if torch.is_tensor(o) else o for name, o in options.items()})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["GPTNeoX", "Bert"])
 def test_other_models_of_transformers_compute_the_same(kind, llama):
     transformers = pytest.importorskip("transformers")
@@ -106,6 +110,7 @@ def test_other_models_of_transformers_compute_the_same(kind, llama):
     torch.testing.assert_close(states["lab_attention"], states["eager"], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_a_model_with_a_sliding_window_is_refused(llama):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 64}
@@ -116,6 +121,7 @@ def test_a_model_with_a_sliding_window_is_refused(llama):
         model(tokens(1, 11))
 
 
+@pytest.mark.exhaustive
 def test_a_static_cache_is_refused(llama):
     llama.set_attn_implementation("lab_attention")
     with pytest.raises(NotImplementedError, match="is the cache a static one"):
