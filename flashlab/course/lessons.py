@@ -43,6 +43,8 @@ LESSONS = (
            "every gradient has one owner: the backward pass, in Triton", "triton"),
     Lesson("attention_in_a_model", "Attention in a model", "Kernels",
            "exact, not approximate: the same loss curve, step for step", "triton"),
+    Lesson("measure_and_debug", "Measure and debug", "Kernels",
+           "a time needs a clock, a launch is measured, a bug has a pattern", "triton"),
     Lesson("barriers", "Barriers and phases", "Hopper",
            "copies, products and exponentials at once, and barriers that keep them in order"),
     Lesson("gluon", "Gluon", "Hopper",
@@ -68,7 +70,7 @@ def rows(folder: str = "") -> list[str]:
 
 
 def runs(needs: Needs) -> str:
-    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09 and 14" or "lesson 14"."""
+    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09 and 15" or "lesson 15"."""
     numbers = [number(it) for it in LESSONS if it.needs == needs]
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
