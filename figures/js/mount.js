@@ -23,6 +23,7 @@ export function mount(host, data, draw, style) {
   let zoom = 1;
   let playing = 0;
   let waiting = 0;
+  let pulled = false; // what is dragged follows the hand at once
 
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
   const parts = frame(data, clock);
@@ -44,7 +45,7 @@ export function mount(host, data, draw, style) {
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.min(Math.max(parts.stage.clientWidth || 960, NARROWEST), WIDEST) / zoom);
     const { height, nodes } = draw({ trace, step, state, width, forward });
-    parts.stage.classList.toggle("still", !forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
+    parts.stage.classList.toggle("still", pulled || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state)));
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
     patch(parts.svg, [definitions(), ...nodes.flat(Infinity)]);
@@ -139,7 +140,11 @@ export function mount(host, data, draw, style) {
     },
   };
   parts.connect(actions);
-  dragging(parts.svg, actions.set);
+  dragging(parts.svg, (fields) => {
+    pulled = true;
+    actions.set(fields);
+    pulled = false;
+  });
   new ResizeObserver(() => show(false)).observe(parts.stage);
   wearing(parts.whole);
   if (!traces[keyOf(controls, state)]) state = data.state;
