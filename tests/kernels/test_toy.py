@@ -41,4 +41,5 @@ def test_other_kernels_are_refused():
 def test_gram_is_right(N, stages):
     x = torch.randn(N, toy.WIDTH, device=DEVICE, dtype=torch.bfloat16)
     exact = x.double().T @ x.double()
-    assert (toy.gram(x, stages=stages) - exact).abs().max() <= 1e-5 * exact.abs().max()
+    plain = (x.T @ x - exact).abs().max()  # torch's own error, for the same dtype
+    assert (toy.gram(x, stages=stages) - exact).abs().max() <= 2 * plain
