@@ -87,14 +87,15 @@ def test_code_is_plain_python(notebook):
             pytest.fail(f"cell {cell.id!r} is not plain Python (a % magic or a ! command?): {error}")
 
 
+def cells_with(notebook, statement):
+    """Return the ids of the cells that hold such a statement, wherever in them."""
+    parsed = {cell.id: ast.walk(ast.parse(cell.source)) for cell in code(notebook)}
+    return [name for name, nodes in parsed.items() if any(isinstance(node, statement) for node in nodes)]
+
+
 @lessons
 def test_one_imports_cell(notebook):
-    importing = [
-        cell.id
-        for cell in code(notebook)
-        if any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(ast.parse(cell.source)))
-    ]
-    assert len(importing) <= 1, "one cell holds the imports"
+    assert len(cells_with(notebook, ast.Import | ast.ImportFrom)) <= 1, "one cell holds the imports"
 
 
 @lessons
@@ -107,13 +108,9 @@ def test_hint_is_at_hand_where_check_says_that_it_helps(notebook):
 
 @lessons
 def test_definitions_only_in_exercises(notebook):
-    defining = [
-        cell.id
-        for cell in code(notebook)
-        if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in ast.walk(ast.parse(cell.source)))
-    ]
-    exercises = [cell.id for cell in code(notebook) if is_exercise(cell)]
-    assert sorted(set(defining) - set(exercises)) == [], "modules hold definitions, notebooks hold expressions"
+    exercises = {cell.id for cell in code(notebook) if is_exercise(cell)}
+    defining = set(cells_with(notebook, ast.FunctionDef | ast.ClassDef))
+    assert defining - exercises == set(), "modules hold definitions, notebooks hold expressions"
 
 
 @lessons

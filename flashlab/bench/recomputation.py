@@ -138,8 +138,7 @@ def measure(report: dict) -> dict:
 
 def main(argv: list[str]) -> int:
     """Run the command line. Returns 0; 1 if bytes or the file are missing; 2 without a GPU."""
-    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser = record.parser(MODULE, __doc__)
     parser.add_argument("--once", choices=WAYS, help=argparse.SUPPRESS)  # for ncu to watch
     options = parser.parse_args(argv)
     if not record.has_gpu():

@@ -48,6 +48,13 @@ def origin(module: str, argv: Sequence[str]) -> dict:
     }
 
 
+def parser(module: str, doc: str) -> argparse.ArgumentParser:
+    """Return the parser of ``python -m module``: described by the first paragraph of doc, with --json."""
+    made = argparse.ArgumentParser(f"python -m {module}", description=doc.split("\n\n")[0])
+    made.add_argument("--json", type=destination, help="file for the results and their origin")
+    return made
+
+
 def destination(name: str) -> Path:
     """Return the path of a file that can be written, for argparse: a mistake is found before anything is measured."""
     path = Path(name)

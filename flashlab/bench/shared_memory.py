@@ -5,7 +5,6 @@
 The kernel is the forward pass for one head that learners write, in float16, not causal, with N = 2048.
 """
 
-import argparse
 import json
 import sys
 
@@ -43,8 +42,7 @@ def ask(Br: int, Bc: int, d: int, stages: int, warps: int, N: int = 2048) -> dic
 
 def main(argv: list[str]) -> int:
     """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
-    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser = record.parser(MODULE, __doc__)
     options = parser.parse_args(argv)
     if not record.has_gpu():
         return 2

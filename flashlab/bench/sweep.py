@@ -6,7 +6,6 @@ The sweep: bfloat16, 4 texts of N = 4096, 32 heads of d = 64, no mask. The clock
 a call so short that the clock matters.
 """
 
-import argparse
 import itertools
 import json
 import statistics
@@ -87,8 +86,7 @@ def _events(run):
 
 def main(argv: list[str]) -> int:
     """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
-    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser = record.parser(MODULE, __doc__)
     options = parser.parse_args(argv)
     if not record.has_gpu():
         return 2

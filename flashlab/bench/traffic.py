@@ -72,8 +72,7 @@ def predicted(Br: int, Bc: int, H: int = H, N: int = N, d: int = d) -> dict:
 
 def main(argv: list[str]) -> int:
     """Run the command line. Returns 0; 1 if ncu counts nothing or the file is missing; 2 without a GPU."""
-    parser = argparse.ArgumentParser(f"python -m {MODULE}", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser = record.parser(MODULE, __doc__)
     parser.add_argument("--once", choices=WAYS, help=argparse.SUPPRESS)  # for ncu to watch
     options = parser.parse_args(argv)
     if not record.has_gpu():
