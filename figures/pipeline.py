@@ -10,34 +10,32 @@ Every box is an event of ``flashlab.reference.pipeline``, which computes attenti
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_rgba
-from matplotlib.ticker import MultipleLocator
-
-from figures import style
-from figures.figure import Scrub, Slide, Toggle, explorer
+from figures.figure import Choose, Scrub, Slide, Toggle, explorer, line
 from flashlab.course import data
 from flashlab.reference import pipeline
 
 QUERIES = 128  # one tile; its keys are the 512 tokens of the text, in four blocks
 STAGES = (1, 2, 3, 4)
+CONSUMERS = ("both warpgroups in one partition", "two", "two, ping-pong")
 SCALES = (13_000, 24_000)  # cycles across the picture: the first that suffices
-ROWS = {"copy engine": (8.55, 9.2), "stages": (5.5, 8.25), "tensor core": (3.4, 5.1),
-        "consumer 0": (1.75, 2.85), "consumer 1": (0.15, 1.25)}  # bottom and top  # fmt: skip
-TITLES = {"copy engine": "copy engine", "tensor core": "tensor core:\nconsumer 0\nabove, 1 below",
-          "consumer 0": "consumer 0\n(a line: waits)", "consumer 1": "consumer 1\n(a line: waits)"}  # fmt: skip
-COLORS = {"Q": style.Q, "K": style.K, "V": style.V, "S": style.S, "PV": style.O, "O": style.O, "softmax": style.P,
-          "rescale": style.STANDARD}  # fmt: skip
-DARK = {style.Q, style.V, style.O, style.P}  # take pale letters
+SHARED = ("tensor core", "vector units")  # units that work for both consumers
 NAMES = {"softmax": "P", "rescale": ""}
 WAITS = {"full": "tiles", "q_full": "Q", "turn": "turn", "products": "products", "empty": "room", "q_empty": "room"}
-COMING = 0.32  # opacity of what has not happened yet
-LABELS = 120
-LETTER = 0.0088  # of the picture's width
-
-SIZE = (9.9, 5.6)  # inches
+CODE = {
+    "S": line(pipeline.consume, "pipe.scores"),
+    "PV": line(pipeline.consume, "pipe.weighted"),
+    "softmax": line(pipeline.consume, 'Work("softmax"'),
+    "rescale": line(pipeline.consume, 'Work("rescale"'),
+    "K": line(pipeline.produce, 'Copy(Tile("K"'),
+    "V": line(pipeline.produce, 'Copy(Tile("V"'),
+    "Q": line(pipeline.produce, 'Copy(Tile("Q"'),
+    "O": line(pipeline.consume, "pipe.finish"),
+    "full": line(pipeline.consume, "Wait(pipe.full"),
+    "q_full": line(pipeline.consume, "Wait(half"),
+    "turn": line(pipeline.consume, "Wait(pipe.turn"),
+    "products": line(pipeline.consume, "Finish(1"),
+}
 
 
 @dataclass(frozen=True)
@@ -46,77 +44,97 @@ class State:
 
     step: int = 34
     stages: int = 2
-    ping_pong: bool = True
+    consumers: str = "two, ping-pong"
     overlap: bool = True
-    locked: bool = False  # both warpgroups in one partition
-
-
-class Box(NamedTuple):
-    """A stretch of time in a row of the picture."""
-
-    start: float
-    end: float
-    bottom: float
-    top: float
-    color: tuple
-
-
-class Label(NamedTuple):
-    """What stands in the middle of a box, where it fits."""
-
-    start: float
-    end: float
-    y: float
-    text: str
-    color: str | None  # of the box
-
-
-class Trace(NamedTuple):
-    """A run and its picture."""
-
-    run: pipeline.Run
-    times: list[int]  # [steps + 1]  cycles at which something begins or ends
-    boxes: list[Box]
-    waits: list[tuple]  # (start, end, y)
-    labels: list[Label]
 
 
 @lru_cache(maxsize=64)
-def _traced(stages, ping_pong, overlap, consumers):
+def _run(stages, consumers, overlap):
     Q, K, V = data.captured("alice").head()
-    run = pipeline.forward(Q[:QUERIES], K, V, pipeline.Design(stages, ping_pong, overlap, consumers))
-    times = sorted({0, *(time for event in run.events for time in event[:2])})
-    picture = Trace(run, times, [], [], [])
-    for event in run.events:
+    design = pipeline.Design(stages, consumers == "two, ping-pong", overlap, 1 if consumers == CONSUMERS[0] else 2)
+    return pipeline.forward(Q[:QUERIES], K, V, design)
+
+
+def run(state):
+    """Return the run of ``flashlab.reference.pipeline`` with this design."""
+    return _run(state.stages, state.consumers, state.overlap)
+
+
+def times(state):
+    """Return the cycles at which something begins or ends, from 0 on."""
+    return sorted({0, *(time for event in run(state).events for time in event[:2])})
+
+
+def count(state):
+    """Return the number of moments after the first."""
+    return len(times(state)) - 1
+
+
+def moment(state):
+    """Return the cycle that the clock shows."""
+    return times(state)[state.step]
+
+
+@lru_cache(maxsize=64)
+def _trace(stages, consumers, overlap):
+    state = State(0, stages, consumers, overlap)
+    events = run(state).events
+    two = consumers != CONSUMERS[0]
+    workers = ["consumer 0", "consumer 1"][: 1 + two]
+    boxes, waits, links = [], [], []
+    for event in events:
+        tip = {"title": _words(event) if event.unit in ("copy engine", *SHARED) else "", "lines": [_span(event)]}
         if event.unit == "copy engine":
-            _add(picture, event, event.start, event.end, *ROWS["copy engine"])
+            boxes.append(_box(event, "copy engine", event.start, event.end, tip | _copied(event, events)))
+            if event.where[:1] in "KV" and event.where:
+                boxes += _held(event, events, stages)
         elif event.unit == "tensor core":
-            _add_product(picture, event, consumers)
+            tip["lines"] += [f"reads {event.where.replace(' ', ' and ')}", *_waited(event, events)]
+            boxes += _shared(event, events, "tensor core", tip | {"code": CODE[event.kind]}, two)
         elif event.unit == "vector units":
-            _add_vector_work(picture, event)
-        elif event.unit in ROWS:
-            bottom, top = ROWS[event.unit]
-            y = bottom + 0.35 * (top - bottom)
-            picture.waits.append((event.start, event.end, y))
-            picture.labels.append(Label(event.start, event.end, y + 0.3, _awaited(event), None))
-    for stage in range(stages):
-        _add_stage(picture, stage, stages)
-    return picture
+            boxes += _shared(event, events, event.by, tip | {"code": CODE[event.kind]}, False)
+        elif event.unit in workers:
+            waits.append(_wait(event, events))
+            links.append(_link(event, events))
+    every = [State(step, stages, consumers, overlap) for step in range(count(state) + 1)]
+    return {
+        "cycles": run(state).cycles,
+        "scale": next(scale for scale in SCALES if run(state).cycles < scale),
+        "times": times(state),
+        "stages": stages,
+        "workers": workers,
+        "boxes": boxes,
+        "waits": waits,
+        "links": [one for one in links if one],
+        "steps": [_told(state, workers) for state in every],
+    }
 
 
 def trace(state):
-    """The run of ``flashlab.reference.pipeline``, and its boxes."""
-    return _traced(state.stages, state.ping_pong, state.overlap, 1 if state.locked else 2)
+    """Return the boxes of every unit, the waits, who ended each of them, and what is told at every moment."""
+    return _trace(state.stages, state.consumers, state.overlap)
 
 
-def _add(picture, event, start, end, bottom, top, alpha=1.0, label=True):
-    picture.boxes.append(Box(start, end, bottom, top, to_rgba(COLORS[event.kind], alpha)))
-    if label:
-        picture.labels.append(Label(start, end, (bottom + top) / 2, name(event), COLORS[event.kind]))
+def _told(state, workers):
+    bits = phases(state)
+    return {
+        "doing": {unit: _doing(unit, state) for unit in ("copy engine", "tensor core", *workers)},
+        "phases": [[bits.get(f"{name}[{at}]", 0) for name in ("full", "empty")] for at in range(state.stages)],
+        "busy": round(busy(state), 4),
+    }
+
+
+def _box(event, row, start, end, tip, *, low=0.0, high=1.0, seat=0.5, coming=False, named=True):
+    """Return a stretch of time in a row, from ``low`` to ``high`` of its height.
+
+    seat: where its name is if it has the whole height; coming: the tile is not there to be read yet.
+    """
+    look = {"low": low, "high": high, "seat": seat, "coming": coming, "name": name(event) if named else ""}
+    return {"row": row, "start": start, "end": end, "kind": event.kind, "tip": tip, **look}
 
 
 def _pieces(event, events):
-    """The stretches of an event, each with whether its unit worked for another program, too."""
+    """Yield the stretches of an event, each with whether its unit worked for another program, too."""
     others = [e for e in events if e.unit == event.unit and e.by != event.by]
     others = [e for e in others if e.start < event.end and event.start < e.end]
     inside = (min(max(time, event.start), event.end) for e in others for time in e[:2])
@@ -124,47 +142,104 @@ def _pieces(event, events):
         yield start, end, any(e.start < end and start < e.end for e in others)
 
 
-def _add_product(picture, event, consumers):
-    """Half as high where the tensor core is shared; the name stands in the consumer's half in any case."""
-    bottom, top = ROWS["tensor core"]
-    half = (top - bottom) / 2 if consumers == 2 else 0
-    mine = (bottom, top - half) if event.by == "consumer 1" else (bottom + half, top)
-    for start, end, shared in _pieces(event, picture.run.events):
-        _add(picture, event, start, end, *(mine if shared else (bottom, top)), label=False)
-    picture.labels.append(Label(event.start, event.end, sum(mine) / 2, name(event), COLORS[event.kind]))
+def _shared(event, events, row, tip, halves):
+    """Return boxes half as high where the unit is shared: areas are work. halves: each consumer has its own half."""
+    pieces = list(_pieces(event, events))
+    widest = max(pieces, key=lambda piece: piece[1] - piece[0])
+    low = 0.0 if halves and event.by == "consumer 0" else 0.5
+    seat = low + 0.25 if halves else 0.5
+    return [
+        _box(event, row, *piece[:2], tip, low=low if piece[2] else 0.0, high=low + 0.5 if piece[2] else 1.0,
+             seat=seat, named=piece == widest)
+        for piece in pieces
+    ]  # fmt: skip
 
 
-def _add_vector_work(picture, event):
-    """Half as high where the vector units are shared: areas are work."""
-    bottom, top = ROWS[event.by]
-    pieces = list(_pieces(event, picture.run.events))
-    for start, end, shared in pieces:
-        _add(picture, event, start, end, bottom, (bottom + top) / 2 if shared else top, label=False)
-    start, end, _ = max(pieces, key=lambda piece: piece[1] - piece[0])
-    picture.labels.append(Label(start, end, bottom + 0.27, name(event), COLORS[event.kind]))
-
-
-def _stage_row(stage, stages):
-    bottom, top = ROWS["stages"]
-    high = (top - bottom) / stages
-    return top - (stage + 1) * high, high
-
-
-def _add_stage(picture, stage, stages):
-    """What each buffer of a stage holds: pale until the barrier knows of it, until it is given back."""
-    events, (bottom, high) = picture.run.events, _stage_row(stage, stages)
+def _held(event, events, stages):
+    """Return what a copy makes of its buffer: coming until the barrier knows of it, there until it is given back."""
+    stage, n = event.g % stages, event.g // stages
     full, empty = ([e.end for e in events if e.unit == "barrier" and e.kind == f"{barrier}[{stage}]"]
                    for barrier in ("full", "empty"))  # fmt: skip
-    for event in events:
-        if event.where in (f"K[{stage}]", f"V[{stage}]") and event.unit == "copy engine":
-            low = bottom + (0.5 if event.kind == "K" else 0.06) * high
-            n = event.g // stages
-            _add(picture, event, event.start, full[n], low, low + 0.42 * high, 0.4, label=False)
-            _add(picture, event, full[n], empty[n], low, low + 0.42 * high)
+    low = 0.0 if event.kind == "K" else 0.5
+    where = {"low": low, "high": low + 0.5}
+    lines = [f"asked for in cycle {event.start:,}", f"full[{stage}] lets it be read from {full[n]:,} on",
+             f"empty[{stage}] gives the room back in {empty[n]:,}"]  # fmt: skip
+    tip = {"title": f"{name(event)} in {event.where}", "lines": lines, "code": CODE["full"]}
+    return [
+        _box(event, f"stage {stage}", event.start, full[n], tip, **where, coming=True, named=False),
+        _box(event, f"stage {stage}", full[n], empty[n], tip, **where),
+    ]
+
+
+def _copied(event, events):
+    """Return the rest of a copy's tip: where it goes, and what the producer waited for."""
+    if event.kind == "O":
+        return {"lines": [_span(event), "to slow memory"], "code": CODE["O"]}
+    waits = [e for e in events if e.unit == "producer" and e.end <= event.start and event.kind in "KV"]
+    waits = [e for e in waits if e.kind == f"empty[{event.where[2:-1]}]"]
+    last = waits[-1:] if waits and not _earlier(event, waits[-1], events) else []
+    kept = [f"the producer waited {e.end - e.start:,} cycles at {e.kind} for phase {e.j}" for e in last]
+    return {"lines": [_span(event), f"into {event.where}", *kept], "code": CODE[event.kind]}
+
+
+def _earlier(event, wait, events):
+    """Has a copy into the same buffer begun between a wait and this one?"""
+    return any(e.where == event.where and wait.end <= e.start < event.start for e in events)
+
+
+def _waited(product, events):
+    """Return what a product waited for: the barriers at which its consumer waited in this step, and the tensor core."""
+    previous = product.j + (product.kind == "S")  # the scores that its consumer asked for one step before
+    since = [e.start for e in events if e[2:6] == ("tensor core", product.by, "S", previous)]
+    waits = [e for e in events if e.unit == product.by and max(since, default=-1) < e.end <= product.start]
+    lines = [_ended(e, events) for e in waits if e.kind != "products"]
+    before = [e for e in events if e.unit == "tensor core" and e.end == product.start]
+    lines += [f"begins when {_words(e)} ends" for e in before]
+    return lines or ["waited for nothing"]
+
+
+def _ended(wait, events):
+    """Return which barrier a consumer waited at, how long, and until when."""
+    cause = _cause(wait, events)
+    where = f"phase {wait.j} of {wait.kind}" if wait.kind != "products" else f"at most {wait.j} of its products left"
+    return f"waited {wait.end - wait.start:,} cycles for {where}" + (f": {cause[0]}" if cause else "")
+
+
+def _cause(wait, events):
+    """Return who ended a wait, in words, with the row and the cycle; None if it is not known."""
+    barrier, at = wait.kind.rstrip("]").split("[") if "[" in wait.kind else (wait.kind, "")
+    if barrier == "turn":
+        other = f"consumer {1 - int(at)}"
+        return f"{other} had asked for its products", other, wait.end
+    if barrier == "products":
+        done = [e for e in events if e.unit == "tensor core" and e.by == wait.by and e.end == wait.end]
+        return (f"{name(done[0])} was computed", "tensor core", wait.end) if done else None
+    buffers = (f"Q[{at}]",) if barrier == "q_full" else (f"K[{at}]", f"V[{at}]")
+    copies = [e for e in events if e.unit == "copy engine" and e.where in buffers and e.end <= wait.end]
+    if not copies:
+        return None
+    last = max(copies, key=lambda e: e.end)
+    return f"{name(last)} came", "copy engine", last.end
+
+
+def _wait(event, events):
+    tip = {"title": f"{event.by} waits for {_awaited(event)}", "lines": [_span(event), _ended(event, events)],
+           "code": CODE[event.kind.split("[")[0]]}  # fmt: skip
+    return {"row": event.by, "start": event.start, "end": event.end, "words": _awaited(event), "tip": tip}
+
+
+def _link(event, events):
+    """Return the line from what ended a wait to the consumer that waited; None if nobody knows."""
+    cause = _cause(event, events)
+    return cause and {"at": event.end, "from": cause[1], "since": cause[2], "to": event.by}
+
+
+def _span(event):
+    return f"cycles {event.start:,} to {event.end:,}: {event.end - event.start:,}"
 
 
 def name(event):
-    """Such as K₃."""
+    """Return an event's short name, such as K₃."""
     return NAMES.get(event.kind, event.kind) + ("" if event.kind in ("Q", "O", "rescale") else chr(0x2080 + event.j))
 
 
@@ -172,128 +247,36 @@ def _awaited(event):
     return WAITS[event.kind.split("[")[0]]
 
 
-def count(state):
-    """The number of moments after the first."""
-    return len(trace(state).times) - 1
-
-
-def moment(state):
-    """The cycle that the clock shows."""
-    return trace(state).times[state.step]
-
-
-def build(fig):
-    ax = style.quiet(fig.add_axes((0.115, 0.06, 0.74, 0.865)), x=True)
-    ax.set(ylim=(0, 9.35))
-    ax.xaxis.set_major_locator(MultipleLocator(2000))
-    ax.xaxis.set_major_formatter("{x:,.0f}")
-    small, side = {"fontsize": 8.5, **style.FONT}, ax.get_yaxis_transform()
-    for row, (bottom, top) in ROWS.items():
-        ax.axhline(bottom, color=style.PALE, lw=0.8, zorder=0)
-        ax.text(-0.012, (bottom + top) / 2, TITLES.get(row, ""), transform=side, ha="right", va="center", **small)
-    ax.text(-0.012, -0.012, "cycles", transform=ax.transAxes, ha="right", va="top", **small)
-    beside = {"transform": side, "va": "center", "linespacing": 1.3, **small}
-    return {
-        "coming": ax.add_collection(PolyCollection([], zorder=1, linewidths=0.6, edgecolors=style.PAPER)),
-        "passed": ax.add_collection(PolyCollection([], zorder=2, linewidths=0.6, edgecolors=style.PAPER)),
-        "waits": ax.add_collection(LineCollection([], colors=style.INK, lw=1.0, zorder=3)),
-        "labels": [ax.text(0, 0, "", ha="center", va="center", zorder=4, **small) for _ in range(LABELS)],
-        "clock": ax.axvline(0, color=style.INK, lw=1.2, zorder=5),
-        "stages": [ax.text(-0.012, 0, "", ha="right", **beside) for _ in STAGES],
-        "phases": [ax.text(1.012, 0, "", **beside) for _ in STAGES],
-        "doing": [ax.text(1.012, sum(ROWS[row]) / 2, "", **beside) for row in ROWS if row != "stages"],
-        "now": fig.text(0.115, 0.95, "", fontsize=11.5, weight="bold", **style.FONT),
-        "counts": fig.text(0.985, 0.95, "", fontsize=9, ha="right", **style.FONT),
-    }
-
-
-def update(artists, state):
-    run, _, boxes, waits, labels = trace(state)
-    now, ax = moment(state), artists["clock"].axes
-    scale = next(scale for scale in SCALES if run.cycles < scale)
-    ax.set_xlim(0, scale)
-    artists["clock"].set_xdata([now, now])
-    artists["waits"].set_segments([[(start, y), (end, y)] for start, end, y in waits])
-    for part, fade, cut in (("passed", 1, lambda x: min(x, now)), ("coming", COMING, lambda x: max(x, now))):
-        there = [(cut(box.start), cut(box.end), box) for box in boxes if cut(box.end) > cut(box.start)]
-        artists[part].set_verts([_rectangle(*box) for box in there])
-        artists[part].set_facecolor([(*box.color[:3], fade * box.color[3]) for *_, box in there])
-    _write_labels(artists["labels"], labels, now, scale)
-    for stage in STAGES:
-        bottom, high = _stage_row(stage - 1, state.stages)
-        words = (f"stage {stage - 1}", _phases(stage - 1, state)) if stage <= state.stages else ("", "")
-        for text, word in zip((artists["stages"][stage - 1], artists["phases"][stage - 1]), words, strict=True):
-            text.set(y=bottom + high / 2, text=word)
-    for unit, text in zip((row for row in ROWS if row != "stages"), artists["doing"], strict=True):
-        turn = unit.startswith("consumer") and state.ping_pong and not state.locked
-        text.set_text(_doing(unit, state) + (f"\n{_phase('turn', unit[-1], state)}" if turn else ""))
-    artists["now"].set_text(f"cycle {now:,} of {run.cycles:,}")
-    artists["counts"].set_text(_counts(state))
-
-
-def _rectangle(left, right, box):
-    return [(left, box.bottom), (left, box.top), (right, box.top), (right, box.bottom)]
-
-
-def _write_labels(texts, labels, now, scale):
-    fitting = [label for label in labels if label.end - label.start > LETTER * scale * len(label.text) > 0]
-    for n, text in enumerate(texts):
-        text.set_text(fitting[n].text if n < len(fitting) else "")
-        if n < len(fitting):
-            x = (fitting[n].start + fitting[n].end) / 2
-            text.set(x=x, y=fitting[n].y, color=style.PAPER if fitting[n].color in DARK and x < now else style.INK)
-
-
 def under_way(state, unit, by=None):
-    """The events of a unit that the clock stands in."""
+    """Return the events of a unit that the clock is in."""
     now = moment(state)
-    return [e for e in trace(state).run.events if e.unit == unit and e.start <= now < e.end and by in (None, e.by)]
+    return [e for e in run(state).events if e.unit == unit and e.start <= now < e.end and by in (None, e.by)]
 
 
 def phases(state):
-    """The phase bit of each barrier that has completed a phase."""
-    return {e.kind: e.j for e in trace(state).run.events if e.unit == "barrier" and e.end <= moment(state)}
+    """Return the phase bit of each barrier that has completed a phase."""
+    return {e.kind: e.j for e in run(state).events if e.unit == "barrier" and e.end <= moment(state)}
 
 
 def busy(state):
-    """The share of the time so far in which the tensor core worked."""
+    """Return the share of the time so far in which the tensor core worked."""
     now, until, cycles = moment(state), 0, 0
-    for start, end in sorted(e[:2] for e in trace(state).run.events if e.unit == "tensor core"):
+    for start, end in sorted(e[:2] for e in run(state).events if e.unit == "tensor core"):
         cycles += max(min(end, now) - max(start, until), 0)
         until = max(until, end)
     return cycles / now if now else 0.0
 
 
-def _counts(state):
-    run = trace(state).run
-    each = run.cycles / run.blocks
-    gpu = f"{pipeline.H100.sms} SMs of {pipeline.H100.clock / 1e9} GHz"
-    return (
-        f"tensor core busy {busy(state):.0%} so far, {run.busy / run.cycles:.0%} in all   ·   "
-        f"{each:,.0f} cycles a block ({pipeline.teraflops(each):.0f} TFLOP/s on {gpu})"
-    )
-
-
-def _phases(stage, state, between="\n"):
-    return between.join(_phase(barrier, stage, state) for barrier in ("full", "empty"))
-
-
-def _phase(barrier, at, state):
-    return f"{barrier} in phase {phases(state).get(f'{barrier}[{at}]', 0)}"
-
-
 def _doing(unit, state):
-    """In words, what a unit or a consumer is at."""
+    """Return in words what a unit or a consumer is at."""
     if unit == "copy engine":
         idle = ["idle: waits for room"] if under_way(state, "producer") else ["idle"]
         return ([_words(e) for e in under_way(state, unit)] or idle)[0]
     if unit == "tensor core":
         return "\n".join(_words(e) for e in under_way(state, unit)) or "idle"
-    if unit == "consumer 1" and state.locked:
-        return "(part of consumer 0)"
     words = [_words(e).split(" of ")[0] for e in under_way(state, "vector units", unit)]
     words += [f"waits for {_awaited(e)}" for e in under_way(state, unit)]
-    ended = all(e.end <= moment(state) for e in trace(state).run.events if e.by == unit)
+    ended = all(e.end <= moment(state) for e in run(state).events if e.by == unit)
     return words[0] if words else "done" if ended else "asks for products"
 
 
@@ -306,8 +289,8 @@ def _words(event):
 
 
 def _happened(state):
-    """What ends and what begins at this moment, in words."""
-    now, events = moment(state), trace(state).run.events
+    """Yield what ends and what begins at this moment, in words."""
+    now, events = moment(state), run(state).events
     work = [e for e in events if e.unit in ("copy engine", "tensor core", "vector units")]
     yield from (_completed(e) for e in events if e.unit == "barrier" and e.end == now)
     yield from (f"{_words(e)} ends" for e in work if e.end == now and e.unit != "copy engine")
@@ -326,24 +309,22 @@ def _completed(event):
 
 
 def describe(state):
-    run, now = trace(state).run, moment(state)
-    options = {"one partition": state.locked, "ping-pong": state.ping_pong, "overlap": state.overlap}
-    design = [f"{state.stages} stage{'s' * (state.stages > 1)}", *(option for option, on in options.items() if on)]
-    units = ["copy engine", "tensor core", "consumer 0", *([] if state.locked else ["consumer 1"])]
-    doing = [f"{unit}: {_doing(unit, state)}".replace("\n", ", ") for unit in units]
-    bits = [f"stage {stage} {_phases(stage, state, ', ')}" for stage in range(state.stages)]
+    """Say what happens at this moment, how busy the tensor core is, and what that comes to."""
+    whole = run(state)
+    happened, each = list(_happened(state)), whole.cycles / whole.blocks
+    said = [words for n, words in enumerate(happened) if len(" ".join(happened[: n + 1]).split()) <= 16] or happened[:1]
     return (
-        f"{', '.join(design).capitalize()}. Cycle {now:,} of {run.cycles:,}: {', '.join(_happened(state))}. "
-        f"{'; '.join(doing)}. {'; '.join(bits)}. The {_counts(state).replace('   ·   ', '; ')}."
+        f"Cycle {moment(state):,} of {whole.cycles:,}: {', '.join(said)}. "
+        f"The tensor core was busy {busy(state):.0%} so far, {whole.busy / whole.cycles:.0%} in all: "
+        f"{each:,.0f} cycles per block, {pipeline.teraflops(each):.0f} TFLOP/s on {pipeline.H100.sms} SMs."
     )
 
 
 CONTROLS = {
     "step": Scrub(count, "moment"),
     "stages": Slide(STAGES),
-    "ping_pong": Toggle("ping-pong"),
+    "consumers": Choose(CONSUMERS),
     "overlap": Toggle("overlap within a consumer"),
-    "locked": Toggle("both warpgroups in one partition"),
 }
 
 explore = explorer(__name__)

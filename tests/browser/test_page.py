@@ -155,6 +155,10 @@ DRAGS = {
     "io_complexity": [("[data-drag][aria-label*='corner']", (-80, -80), {"step"})],
     "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"})],
     "standard_attention": [("[data-drag] >> nth=0", (200, 0), {"step"})],
+    "pipeline": [
+        ("[data-drag][aria-label^='the clock']", (100, 0), {"step"}),
+        ("[data-drag][aria-label^='time']", (-100, 0), {"step"}),
+    ],
     "safe_softmax": [
         ("[data-drag][aria-label^='score 100 in float32']", (-300, 0), {"shift"}),
         ("[data-drag][aria-label^='score 100 in float16']", (-300, 0), {"shift", "dtype"}),
