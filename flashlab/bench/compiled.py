@@ -47,7 +47,7 @@ def compiled(*launches: tuple[int, int, int, int, int], capability: str = "9.0")
 
 
 def _compile(capability, launch):
-    from flashlab.kernels import triton  # here, since whoever calls ``compiled`` may need no kernels
+    from flashlab.kernels import triton  # here, since a caller of ``compiled`` may need no kernels
     from flashlab.kernels.portable.one_head import attention_small
 
     names = attention_small.arg_names

@@ -1,4 +1,4 @@
-"""What GPUs are made of, with the document behind each number, and what follows from it.
+"""The parts of GPUs, with the document behind each number, and what follows from them.
 
 Sizes are in bytes, rates in bytes or operations per second, clocks in Hz, latencies in clock cycles. What could not be
 traced to a document is None, and ``missing`` says why. NVIDIA's "KB", "MB" and "GB" of memory are KiB, MiB and GiB:
@@ -22,7 +22,7 @@ DISSECTED = "Luo et al. 2024, arXiv 2402.13499"
 
 
 class PerSM(NamedTuple):
-    """What one streaming multiprocessor (SM) has, by compute capability. Source: ``GUIDE``."""
+    """One streaming multiprocessor (SM), by compute capability. Source: ``GUIDE``."""
 
     sram_bytes: int  # one array, shared between L1 cache and shared memory
     smem_bytes: int  # the most of it that may be shared memory

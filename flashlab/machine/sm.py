@@ -161,7 +161,7 @@ class Job:
 
     @property
     def result(self):
-        """What the job computed. Raises Race while it is under way."""
+        """Return what the job computed. Raises Race while it is under way."""
         if self.left:
             raise Race(
                 f"the result of {self.about[2]} of block {self.about[3]} is read before a Finish has waited for it"

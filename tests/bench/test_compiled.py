@@ -1,4 +1,4 @@
-"""What a compiled kernel takes can be read without a GPU."""
+"""The resources of a compiled kernel can be read without a GPU."""
 
 import pytest
 

@@ -98,7 +98,7 @@ def test_each_idea_makes_a_short_run_shorter(head):
 
 
 def test_a_head_start_does_what_turns_do(head):
-    """Where each consumer begins with its own half of Q, turns change nothing: they are out of step anyway."""
+    """If each consumer begins with its own half of Q, turns change nothing: they are out of step anyway."""
     Q, K, V = head
     runs = [pipeline.forward(Q, K, V, Design(ping_pong=on, whole_q=False)) for on in (True, False)]
     assert runs[0].cycles == runs[1].cycles
