@@ -1,129 +1,104 @@
-"""Attention's parts under the roof of a GPU: how much arithmetic each does for a byte, and how fast it can then go.
+"""Attention's parts under the roof of a GPU, and what fusing them does: one mark slides up as the tile grows.
 
-Kills the belief that only the softmax waits for memory: at d = 64 and 128 the matrix products of standard attention,
-each a kernel by itself, stand left of the ridge too; and longer sequences do not move the whole to the right.
+Kills two beliefs. That only the softmax waits for memory: at d = 64 and 128 the matrix products of standard attention,
+each a kernel by itself, stand left of the ridge too, and longer sequences do not move the whole to the right. And that
+fusing is enough: with tiles of 16 queries one kernel moves more bytes than three.
 """
 
 from dataclasses import dataclass
 
-from figures import style
-from figures.figure import Choose, Slide, explorer
+from figures.figure import Choose, Scrub, Slide, explorer
 from flashlab.machine import hardware
 from flashlab.reference import roofline
 
-INTENSITY, RATE = (0.4, 3e4), (0.03, 3e4)  # FLOP per byte; TFLOP/s
-OFFSET = 2.6  # of a mark from the roof: fused above it, standard below
-LABELS = {
-    "softmax": "softmax alone",
-    "QKᵀ": "QKᵀ alone, and PV",
-    "standard": "standard: all three",
-    "fused": "fused, tiles of 128 queries",
-    "fused, read once": "fused, all read once",
-}
-
-SIZE = (8.6, 4.0)  # inches
+PARTS = {"softmax": "softmax alone", "QKᵀ": "QKᵀ alone, and PV", "standard": "standard: all three"}
+TILES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class State:
-    """One head: ``N`` queries and keys of dimension ``d``, in ``dtype``, on ``card`` (a name in ``hardware.CARDS``)."""
+    """One head: ``N`` queries and keys of dimension ``d``, in ``dtype``, on ``card`` (a name in ``hardware.CARDS``).
 
+    ``step``: 0 before fusing, then one fused kernel with ever larger tiles of queries, at last with all of them.
+    """
+
+    step: int = 4
     card: str = "A100 40 GB"
     d: int = 64
     N: int = 1024
     dtype: str = "float16"
 
 
-def trace(state):
-    """(ridge in FLOP/B, peak in FLOP/s, {part: (intensity in FLOP/B, FLOP/s it can reach)}).
+def tiles(N):
+    """Return the tiles of queries with which the fused kernel is tried, the last as long as the text."""
+    return [Br for Br in TILES if Br < N] + [N]
 
-    Ridge, peak and reach are None where the card's rate for the dtype is not known.
+
+def trace(state):
+    """Return the roof (None where the card's rate for the dtype is not known) and the marks under it.
+
+    A mark: its intensity in FLOP/B, the FLOP/s that it can reach, and its share of the peak. Rates are per second.
     """
     card = hardware.CARDS[state.card]
     peak = getattr(card, state.dtype)
-    parts = {}
-    for name, work in roofline.attention(state.N, state.d, state.dtype).items():
-        if name in LABELS:
-            reach = peak and roofline.reachable(work, peak, card.dram_rate)
-            parts[name] = roofline.intensity(work), reach
-    return peak and hardware.ridge(card, state.dtype), peak, parts
+    standard = roofline.attention(state.N, state.d, state.dtype)
 
+    def mark(name, work):
+        reach = peak and roofline.reachable(work, peak, card.dram_rate)
+        return {
+            "name": name,
+            "intensity": roofline.intensity(work),
+            "nbytes": work.nbytes,
+            "reach": reach,
+            "share": reach and reach / peak,
+        }
 
-def build(fig):
-    """The roof on logarithmic axes, a numbered mark for each part, and the parts' numbers beside it."""
-    ax = style.quiet(fig.add_axes((0.075, 0.14, 0.52, 0.77)), x=True, y=True)
-    ax.set(xscale="log", yscale="log", xlim=INTENSITY, ylim=RATE)
-    ax.set_xlabel("FLOPs for each byte from DRAM", fontsize=9.5, color=style.INK)
-    ax.set_title("TFLOP/s within reach", loc="left", fontsize=9.5, color=style.INK)
-    for x, ha, words in ((0.02, "left", "waits for bytes"), (0.99, "right", "waits for arithmetic")):
-        ax.text(x, 0.94, words, ha=ha, fontsize=9, fontstyle="italic", color=style.INK, transform=ax.transAxes)
-    marks, numbers, values = [], [], []
-    for row, name in enumerate(LABELS):
-        color, y = _color(name), 0.85 - 0.17 * row
-        number = {"s": str(row + 1), "fontsize": 9, "fontweight": "bold", "color": style.PAPER, "ha": "center"}
-        marks += ax.plot([], [], "o", ms=14, color=color, mec=style.PAPER, zorder=3)
-        numbers.append(ax.text(1, 1, va="center_baseline", zorder=4, **number))
-        fig.text(0.64, y, bbox={"boxstyle": "circle,pad=0.25", "fc": color, "ec": "none"}, **number)
-        fig.text(0.665, y, LABELS[name], fontsize=10, fontweight="bold", color=style.INK)
-        values.append(fig.text(0.665, y - 0.065, "", fontsize=9.5, color=style.INK))
     return {
-        "waiting": ax.fill_betweenx(RATE, INTENSITY[0], 1, color=style.SLOW, alpha=0.25, lw=0),
-        "roof": ax.plot([], [], color=style.INK, lw=2, zorder=1)[0],
-        "ridge": ax.text(1, RATE[0] * 1.3, "", fontsize=9, color=style.INK),
-        "points": ax.plot([], [], "o", ms=5, color=style.INK, zorder=2)[0],
-        "marks": marks,
-        "numbers": numbers,
-        "values": values,
+        "card": state.card,
+        "dtype": state.dtype,
+        "missing": None if peak else hardware.missing(card, state.dtype),
+        "peak": peak,
+        "slope": card.dram_rate,
+        "ridge": peak and hardware.ridge(card, state.dtype),
+        "parts": [mark(name, standard[part]) for part, name in PARTS.items()],
+        "fused": [
+            {"Br": Br, **mark(_named(Br, state.N), roofline.attention(state.N, state.d, state.dtype, Br)["fused"])}
+            for Br in tiles(state.N)
+        ],
     }
 
 
-def update(artists, state):
-    """The roof, the ridge, and every mark with its numbers."""
-    ridge, peak, parts = trace(state)
-    top, corner = (peak / 1e12, ridge) if peak else (0, INTENSITY[0])
-    artists["roof"].set_data([INTENSITY[0], corner, INTENSITY[1]], [INTENSITY[0] * top / corner, top, top])
-    artists["waiting"].set_data(RATE, INTENSITY[0], corner)
-    artists["ridge"].set_x(corner * 1.12)
-    artists["ridge"].set_text(f"ridge: {ridge:.0f} FLOP/B" if peak else f"no {state.dtype} rate known for this card")
-    artists["points"].set_data(*zip(*((x, (y or 0) / 1e12) for x, y in parts.values()), strict=True))
-    for row, name in enumerate(LABELS):
-        intensity, reach = parts[name]
-        y = (reach or 0) / 1e12 * (OFFSET if name.startswith("fused") else 1 / OFFSET)
-        artists["marks"][row].set_data([intensity], [y])
-        artists["numbers"][row].set_position((intensity, y or 1))
-        artists["numbers"][row].set_visible(y > 0)
-        share = f"  {_three(reach / 1e12)} TFLOP/s  {reach / peak:.1%}" if peak else ""
-        artists["values"][row].set_text(f"{_three(intensity)} FLOP/B{share}")
+def _named(Br, N):
+    return "fused, all read once" if Br == N else f"fused, tiles of {Br} queries"
+
+
+def count(state):
+    """Return the number of fused kernels."""
+    return len(tiles(state.N))
 
 
 def describe(state):
-    """Every part with its intensity, its reach, and its side of the ridge."""
-    ridge, peak, parts = trace(state)
-    where = f"{state.card}, N = {state.N}, d = {state.d}, {state.dtype}"
-    if not peak:
-        return f"{where}: no {state.dtype} rate: {hardware.missing(hardware.CARDS[state.card], state.dtype)}."
-    said = (
-        f"{label} {_three(intensity)} FLOP/B, {_three(reach / 1e12)} TFLOP/s "
-        f"({'waits for bytes' if intensity < ridge else 'waits for arithmetic'})"
-        for label, (intensity, reach) in ((label, parts[name]) for name, label in LABELS.items())
+    """Say where the mark is that slides, and how far the card is used."""
+    told = trace(state)
+    if told["missing"]:
+        return f"No {state.dtype} rate for {state.card}: {told['missing']}. {_named_now(told, state)} is not placed."
+    now = told["fused"][state.step - 1] if state.step else told["parts"][-1]
+    side = "bytes" if now["intensity"] < told["ridge"] else "arithmetic"
+    return (
+        f"{state.card}, {state.dtype}, N = {state.N}, d = {state.d}; {now['name']}: {now['intensity']:.3g} "
+        f"FLOPs per byte, {now['share']:.1%} of the peak: it waits for {side}. The ridge is at {told['ridge']:.0f}."
     )
-    return f"{where}; peak {peak / 1e12:.4g} TFLOP/s, ridge {ridge:.0f} FLOP/B. " + "; ".join(said) + "."
+
+
+def _named_now(told, state):
+    return (told["fused"][state.step - 1] if state.step else told["parts"][-1])["name"].capitalize()
 
 
 CONTROLS = {
+    "step": Scrub(count, "fuse"),
     "card": Choose(tuple(hardware.CARDS)),
     "dtype": Choose(("float8", "float16", "float32")),
     "d": Slide((16, 32, 64, 128, 256)),
     "N": Slide((256, 512, 1024, 2048, 4096, 8192, 16384)),
 }
-
 explore = explorer(__name__)
-
-
-def _color(name):
-    return style.FLASH if name.startswith("fused") else style.STANDARD
-
-
-def _three(value):
-    """Three digits, all of them where there are more before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

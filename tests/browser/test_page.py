@@ -154,6 +154,8 @@ DRAGS = {
     "block_size": [("[data-drag][aria-label*='corner']", (60, 60), {"step"})],
     "io_complexity": [("[data-drag][aria-label*='corner']", (-80, -80), {"step"})],
     "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"})],
+    "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"})],
+    "roofline": [("[data-drag]", (90, 0), {"step"})],
     "standard_attention": [("[data-drag] >> nth=0", (200, 0), {"step"})],
     "pipeline": [
         ("[data-drag][aria-label^='the clock']", (100, 0), {"step"}),

@@ -3,64 +3,65 @@ from itertools import product
 import pytest
 
 from figures import roofline as figure
-from figures import style
-from figures.canvas import Canvas
 from flashlab.machine import hardware
 from flashlab.reference import roofline
 
 STATES = [
-    figure.State(card, d, N, dtype)
+    figure.State(0, card, d, N, dtype)
     for card, (d, N, dtype) in product(
         hardware.CARDS, ((16, 256, "float32"), (64, 1024, "float16"), (256, 16384, "float8"), (256, 16384, "float16"))
     )
 ]
+states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-@pytest.fixture(scope="module")
-def canvas():
-    return Canvas(style.figure(8.6, 4.0), figure.build, figure.update)
-
-
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_points_lie_on_the_roof_and_in_the_picture(canvas, state):
-    canvas.png(state)
-    card = hardware.CARDS[state.card]
+@states
+def test_marks_lie_on_the_roof(state):
+    told, card = figure.trace(state), hardware.CARDS[state.card]
     peak = getattr(card, state.dtype)
-    works = roofline.attention(state.N, state.d, state.dtype)
-    x, y = canvas.artists["points"].get_data()
-    expected = [roofline.intensity(works[name]) for name in works if name in figure.LABELS]
-    assert list(x) == pytest.approx(expected)
-    for intensity, reach in zip(x, y, strict=True):
-        assert figure.INTENSITY[0] < intensity < figure.INTENSITY[1]
-        assert reach == pytest.approx(min(peak, intensity * card.dram_rate) / 1e12 if peak else 0)
-    for mark in canvas.artists["marks"]:
-        assert not peak or figure.RATE[0] < mark.get_ydata()[0] < figure.RATE[1]
+    assert told["peak"] == peak and told["slope"] == card.dram_rate
+    for mark in [*told["parts"], *told["fused"]]:
+        if peak:
+            assert mark["reach"] == pytest.approx(min(peak, mark["intensity"] * card.dram_rate))
+            assert mark["share"] == pytest.approx(mark["reach"] / peak)
+        else:
+            assert mark["reach"] is mark["share"] is None
+    if peak:
+        assert told["ridge"] * card.dram_rate == pytest.approx(peak)
 
 
-@pytest.mark.parametrize("state", STATES, ids=str)
-def test_no_word_leaves_the_picture(canvas, state):
-    canvas.png(state)
-    for text in [*canvas.artists["values"], canvas.artists["ridge"]]:
-        assert text.get_window_extent(canvas.canvas.get_renderer()).x1 <= canvas.figure.bbox.width, text.get_text()
+@states
+def test_marks_are_flashlabs(state):
+    told, works = figure.trace(state), roofline.attention(state.N, state.d, state.dtype)
+    for mark, part in zip(told["parts"], figure.PARTS, strict=True):
+        assert mark["intensity"] == roofline.intensity(works[part]) and mark["nbytes"] == works[part].nbytes
+    fused = {mark["Br"]: mark["intensity"] for mark in told["fused"]}
+    assert fused[128] == roofline.intensity(works["fused"])
+    assert fused[state.N] == roofline.intensity(works["fused, read once"])
 
 
-def test_the_ridge_is_where_the_roof_bends(canvas):
-    canvas.png(figure.State("H100 SXM"))
-    x, y = canvas.artists["roof"].get_data()
-    assert x[1] == pytest.approx(hardware.ridge(hardware.CARDS["H100 SXM"]))
-    assert y[1] == y[2] == pytest.approx(989.4) and y[0] / x[0] == pytest.approx(y[1] / x[1])
-    assert "ridge: 295 FLOP/B" in canvas.artists["ridge"].get_text()
+@states
+def test_a_larger_tile_slides_to_the_right(state):
+    sizes, intensities = zip(*((mark["Br"], mark["intensity"]) for mark in figure.trace(state)["fused"]), strict=True)
+    assert list(sizes) == sorted(sizes) and list(intensities) == sorted(intensities) and sizes[-1] == state.N
 
 
-def test_the_numbers_beside_the_roof_are_the_traces(canvas):
-    canvas.png(figure.State())
-    said = [text.get_text() for text in canvas.artists["values"]]
-    assert said[0].startswith("1.25 FLOP/B") and "28.4%" in said[1] and "46.8 TFLOP/s" in said[2]
+def test_fusing_with_small_tiles_moves_more_than_three_kernels():
+    told = figure.trace(figure.State())
+    assert told["fused"][0]["Br"] == 16
+    assert told["fused"][0]["nbytes"] > told["parts"][-1]["nbytes"] > told["fused"][3]["nbytes"]
 
 
-def test_a_rate_that_no_document_gives_is_said_and_not_drawn(canvas):
-    state = figure.State("T4", dtype="float8")
-    canvas.png(state)
-    assert canvas.artists["ridge"].get_text() == "no float8 rate known for this card"
-    assert not any(number.get_visible() for number in canvas.artists["numbers"])
-    assert "its tensor cores have no float8" in figure.describe(state)
+def test_a_rate_that_no_document_gives_is_said():
+    words = figure.describe(figure.State(0, "T4", dtype="float8"))
+    assert words.startswith("No float8 rate for T4: its tensor cores have no float8.")
+
+
+def test_words_have_the_numbers():
+    assert figure.describe(figure.State(0)) == (
+        "A100 40 GB, float16, N = 1024, d = 64; standard: all three: 30.1 FLOPs per byte, 15.0% of the peak: "
+        "it waits for bytes. The ridge is at 201."
+    )
+    assert "fused, all read once: 508 FLOPs per byte, 100.0% of the peak: it waits for arithmetic" in figure.describe(
+        figure.State(step=6)
+    )
