@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -96,6 +97,7 @@ def numbers(figure, state) -> dict:
     }
 
 
+@cache
 def line(function, fragment: str) -> str:
     """Return the line of a function that holds the fragment, for a tip. Raises LookupError if there is none."""
     for text in inspect.getsource(function).splitlines():

@@ -62,7 +62,12 @@ def run(state):
 
 def times(state):
     """Return the cycles at which something begins or ends, from 0 on."""
-    return sorted({0, *(time for event in run(state).events for time in event[:2])})
+    return _times(run(state))
+
+
+@lru_cache(maxsize=64)
+def _times(run):
+    return sorted({0, *(time for event in run.events for time in event[:2])})
 
 
 def count(state):

@@ -1,56 +1,107 @@
 """Measure how fast figures answer a key and notebooks run on this machine: `make bench`. Not a test."""
 
 import datetime
+import importlib
 import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median, quantiles
 
+from figures import page
 from tests.browser.lab import ROOT, Lab, figures
+from tests.browser.test_drawn import CELL, RUN
 
 PRESSES = 40
-KEYS = {
-    "slider": (["ArrowRight"], ["ArrowLeft"]),
-    "menu": (["Space", "ArrowDown", "Enter"], ["Space", "ArrowUp", "Enter"]),
-    "box": (["Space"], ["Space"]),
-}
+QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile for numbers that are there, and for new ones
+
+# The ms from each key press to the painted picture that answers it: where the page has the numbers, and where it asks.
+WATCH = """host => {
+    window.answers = [];
+    let key = null;
+    host.addEventListener('keydown', () => { key = performance.now(); }, true);
+    host.addEventListener('flashlab-shown', () => {
+        const pressed = key;
+        key = null;
+        if (pressed === null) return;
+        const drawn = performance.now();
+        requestAnimationFrame(() => {
+            const { port1, port2 } = new MessageChannel();
+            port1.onmessage = () => answers.push([drawn - pressed, performance.now() - pressed]);
+            port2.postMessage(0);
+        });
+    });
+}"""
 
 
 def main():
     print(f"{datetime.date.today()}, {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    with Lab() as lab:
-        print(f"JupyterLab {version('jupyterlab')}, ipywidgets {version('ipywidgets')}, Chromium {lab.browser.version}")
-        print(f"\nFrom key press to changed picture, {PRESSES} presses; limits: median 60 ms, 95th percentile 120 ms")
-        print(f"{'figure':24}{'control':16}{'median':>10}{'95th':>10}")
+    with Lab() as lab, tempfile.TemporaryDirectory() as folder:
+        print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {lab.browser.version}")
+        print(f"\nFrom key press to picture in ms, {PRESSES} presses: drawn, and painted (median, 95th percentile).")
+        print(f"Limits: {QUICK[0]} and {QUICK[1]} drawn where the numbers are there, {NEW} where they are new")
+        print(f"{'figure':24}{'where':10}{'control':12}{'drawn':>12}{'painted':>14}")
+        sheet = lab.browser.new_page(viewport={"width": 1280, "height": 900})
         for name, notebook in figures().items():
-            if notebook:
-                field, times = latencies(lab.open(notebook).figure(name))
-                p95 = quantiles(times, n=20, method="inclusive")[-1]
-                print(f"{name:24}{field:16}{median(times):7.0f} ms{p95:7.0f} ms", flush=True)
+            path = Path(folder) / f"{name}.html"
+            path.write_text(page.page(importlib.import_module(f"figures.{name}")), encoding="utf-8")
+            sheet.goto(path.as_uri())
+            report(name, "page", sheet.locator("[data-figure]"))
+            lab.open(notebook, run=False)
+            lab.page.evaluate(RUN, lab.page.evaluate(CELL, name))
+            report(name, "lab", lab.page.locator(f"[data-figure={name}]"))
     print("\nNotebooks under nbval, each with a pytest of its own; limits: 15 s, 400 kB")
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         seconds, outcome = nbval(path)
         print(f"{path.stem:40}{seconds:7.1f} s{path.stat().st_size / 1000:7.0f} kB  {outcome}", flush=True)
 
 
-def latencies(figure):
-    """Return a control of the figure, a slider if it has one, and the ms of each press that changed the picture."""
-    field = next((field for field in figure.fields if figure.kind(field) == "slider"), figure.fields[-1])
-    there, back = KEYS[figure.kind(field)]
-    times = []
-    for _ in range(4 * PRESSES):  # not every step of a slider need change the picture
-        before = figure.position(field)
-        ms = figure.press(field, *there)
-        if ms is not None:
-            times.append(ms)
-        elif figure.position(field) == before:
+def report(name, where, host):
+    """Print how fast a drawn figure answers: its first slider or clock, and its controls when the numbers are new."""
+    host.locator("svg").first.wait_for()
+    host.evaluate(WATCH)
+    if where == "lab":  # each press asks the kernel: these numbers are not there
+        told(name, where, "new numbers", asked(host))
+    clock = host.locator("input[type=range][data-field]").last
+    clock.focus()
+    there, back = "ArrowRight", "ArrowLeft"
+    presses = host.evaluate("() => answers.length = 0")
+    while presses < PRESSES:
+        before = clock.input_value()
+        clock.press(there)
+        host.page.wait_for_timeout(60)
+        if clock.input_value() == before:
             there, back = back, there  # it was at the end
-        if len(times) == PRESSES:
-            break
-    return field, times
+        presses += 1
+    told(name, where, clock.get_attribute("data-field"), host.evaluate("() => answers"))
+
+
+def asked(host):
+    """Return the ms of presses that move a control without a clock from end to end."""
+    host.evaluate("() => answers.length = 0")
+    for control in host.locator("[data-field]:not(.clock input)").all():
+        control.focus()
+        keys = {"checkbox": ["Space"], "range": ["Home", "End"]}.get(
+            control.get_attribute("type"), ["ArrowUp", "ArrowDown"]
+        )
+        for key in keys:
+            control.press(key)
+            host.locator(".stage:not(.busy)").wait_for()
+            host.page.wait_for_timeout(120)
+    return host.evaluate("() => answers")
+
+
+def told(name, where, field, answers):
+    """Print the medians and the 95th percentiles of [drawn, painted] in ms."""
+    if len(answers) < 2:
+        return
+    columns = [(median(ms), quantiles(ms, n=20, method="inclusive")[-1]) for ms in zip(*answers, strict=True)]
+    words = "".join(f"{middle:6.1f} {high:6.1f} " for middle, high in columns)
+    print(f"{name:24}{where:10}{field:12}{words}", flush=True)
 
 
 def nbval(path):
