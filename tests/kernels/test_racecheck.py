@@ -17,7 +17,7 @@ def test_handshakes_are_where_kernels_begin_and_where_their_warps_part():
     lines = (racecheck.HOPPER / "forward.py").read_text().splitlines()
     named = {lines[int(place.split(":")[1]) - 1].strip() for place in places if place.startswith("forward.py:")}
     assert named == {"def attention_forward(", "gl.warp_specialize("}
-    assert {place.split(":")[0] for place in places} == {"forward.py", "backward.py", "ladder.py"}
+    assert {place.split(":")[0] for place in places} == {"forward.py", "backward.py", "ladder.py", "toy.py"}
 
 
 def test_the_handshake_is_counted_and_passed_over():

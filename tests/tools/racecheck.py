@@ -20,7 +20,7 @@ PLACE = re.compile(r" in (\S+\.py:\d+)")
 
 
 def handshakes():
-    """The places, as "file.py:line", where the compiler's handshake is said to be."""
+    """Return the places, as "file.py:line", where the compiler's handshake is said to be."""
     places = set()
     for path in HOPPER.glob("*.py"):
         for kernel in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
