@@ -1,11 +1,13 @@
 """Every wrong implementation is rejected, every right one accepted; and the table that says so is true."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flashlab import kernels
+from flashlab.course import worker
 from flashlab.course.exercise import Exercise, edited
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import every
@@ -13,6 +15,7 @@ from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import softmax as hopper_softmax
 from flashlab.reference import recomputation, tiling
 from tests.mutants import acceptance
+from tests.mutants.answers import in_numpy, in_triton
 from tests.mutants.mutants import MUTANTS
 
 TABLE = Path(__file__).with_name("README.md")
@@ -73,13 +76,25 @@ def table():
     for mutant in MUTANTS:
         where = f"{mutant.module.__name__.removeprefix('flashlab.')}.{mutant.function}"
         yield f"| {mutant.mistake} | `{where}` | {_code(mutant.new)} | {mutant.check.__name__} |"
+    yield from _answers()
     exercises = {name: it for name, it in every().items() if isinstance(it, Exercise)}
     yield f"\n## In the exercises: {sum(len(it.mistakes) for it in exercises.values())}\n"
     yield "| exercise | what the check says | becomes | first fails for |\n|---|---|---|---|"
     for name, exercise in exercises.items():
         for mistake in exercise.mistakes:
-            failure = first_failure(exercise, mistake.function(exercise.reference)) or "NOTHING: IT PASSES"
+            with worker.poisoned():
+                failure = first_failure(exercise, mistake.function(exercise.reference)) or "NOTHING: IT PASSES"
             yield f"| {name} | {mistake.says} | {_code(mistake.new)} | {failure.splitlines()[0]} |"
+
+
+def _answers():
+    """Count the collected wrong answers, and those with a name; ``test_answers.py`` checks that all are rejected."""
+    answers = in_numpy.ANSWERS + in_triton.ANSWERS
+    rejected, named = (Counter(it.exercise for it in chosen) for chosen in (answers, [it for it in answers if it.says]))
+    yield f"\n## Wrong answers to the exercises: {rejected.total()}, {named.total()} of them named\n"
+    yield "| exercise | rejected | with a sentence of its own |\n|---|---|---|"
+    for name in sorted(rejected, key=list(every()).index):
+        yield f"| {name} | {rejected[name]} | {named[name]} |"
 
 
 def _code(text):

@@ -121,6 +121,12 @@ forward = Exercise(
         Mistake("query heads took key/value heads in turn: neighbours share one. The attention sees to it by itself.",
                 CALL, "self.attention(Q, *(X.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for X in (K, V)), "
                       "causal=self.causal)"),
+        Mistake('V was taken from k_proj: values have a projection of their own.', 'self.v_proj(x)', 'self.k_proj(x)'),
+        Mistake(
+            "keys and values have num_kv_heads heads, not num_heads.",
+            "self.k_proj(x).unflatten(-1, (self.num_kv_heads",
+            "self.k_proj(x).unflatten(-1, (self.num_heads",
+        ),
     ),
 )  # fmt: skip
 
@@ -208,5 +214,10 @@ step = Exercise(
         Mistake("new keys come behind the past ones, as their values do.", "[past_K, K]", "[K, past_K]"),
         Mistake("new values come behind the past ones, as their keys do.", "[past_V, V]", "[V, past_V]"),
         Mistake("return the longer keys and values: the next token needs them.", ", K, V)\n", ", past_K, past_V)\n"),
+        Mistake(
+            "only the new keys and values were returned: the next token needs the past ones as well.",
+            ", K, V)\n",
+            ", K[:, :, past_K.shape[2] :], V[:, :, past_K.shape[2] :])\n",
+        ),
     ),
 )  # fmt: skip

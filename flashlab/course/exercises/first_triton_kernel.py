@@ -136,8 +136,11 @@ def _softmax_cases():
         ("a row that fills its block", [[0.0, 1.0]]),
         ("a row that does not fill its block", [[0.0, 1.0, 2.0]]),
         ("negative scores: a masked element must not win the maximum", [[-5.0, -6.0, -7.0]]),
+        ("a row far below 0 that fills its block", [[-200.0, -201.0]]),
+        ("scores far below 0: a masked element must not win the maximum", [[-200.0, -201.0, -202.0]]),
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
         ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
+        ("a score below any number that one would take for −∞", [[-2e9, -np.inf, -np.inf]]),
         ("a row that is all −∞", [[-np.inf, -np.inf, -np.inf]]),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
@@ -217,6 +220,12 @@ add = Exercise(
         Mistake("the mask lets one element too many through: the last column is N − 1.", "columns < N", "columns <= N"),
         Mistake("the last element was masked out: columns < N are inside.", "columns < N", "columns < N - 1"),
         Mistake("y was never read.", "x_j + y_j", "x_j + x_j"),
+        Mistake("x and y were multiplied: add them.", "x_j + y_j", "x_j * y_j"),
+        Mistake(
+            "every program stored into the first block: the result belongs where its block begins.",
+            "z + columns",
+            "z + tl.arange(0, Bc)",
+        ),
     ),
 )
 
@@ -247,6 +256,30 @@ softmax_row = Exercise(
         Mistake("the exponentials were not divided by their sum.", "P_i / tl.where(l_i == 0, 1, l_i)", "P_i"),
         Mistake("−∞ − (−∞) and 0 / 0 are NaN: where the maximum is −∞ subtract 0, where the sum is 0 divide by 1.",
                 'tl.where(m_i == -float("inf"), 0, m_i)', "m_i"),
+        Mistake(
+            "a masked element counted as 0 in the maximum, and a row far below 0 underflows: it must be −∞ there, "
+            "too.",
+            "tl.max(S_i, 0)",
+            "tl.max(tl.where(inside, S_i, 0.0), 0)",
+        ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+            "m_safe = tl.where(m_i == -float(\"inf\"), 0, m_i)",
+            "m_safe = tl.maximum(m_i, 0.0)",
+        ),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "m_safe = tl.where(m_i == -float(\"inf\"), 0, m_i)",
+            "m_safe = tl.maximum(m_i, -1e4)",
+        ),
+        Mistake(
+            "a masked load without other= reads anything at all, on a GPU: say what stands there.",
+            ", other=-float(\"inf\")",
+            "",
+        ),
+        Mistake('a large negative number is not −∞: scores may lie below it.', 'other=-float("inf")', 'other=-1e9'),
+        Mistake('2^x where e^x is meant: tl.exp.', 'tl.exp(', 'tl.exp2('),
+        Mistake('rows lie x_stride elements apart, not Bc.', 'x + i * x_stride', 'x + i * Bc'),
     ),
 )  # fmt: skip
 
@@ -291,6 +324,11 @@ online = Exercise(
         Mistake("the weights were not divided by the sum.", " / l_safe[:, None]", ""),
         Mistake("programs overlap: program p begins at row p * Br, not at row p.",
                 "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64)"),
+        Mistake(
+            "the maximum was frozen at the first tile: a later one may hold a larger score.",
+            "tl.maximum(m_i, tl.max(S_ij, 1))",
+            "tl.where(m_i == -float(\"inf\"), tl.max(S_ij, 1), m_i)",
+        ),
     ),
 )  # fmt: skip
 

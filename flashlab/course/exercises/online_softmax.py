@@ -74,7 +74,7 @@ def _merge_args(draw, Br, Bc, dv):
 
 def _finish_cases():
     return [
-        Case("one row", (_state([1.0], [2.0], [[4.0]]),)),
+        Case("one row", (_state([2.0], [3.0], [[6.0]]),)),
         Case("a large maximum", (_state([1000.0], [2.0], [[4.0]]),)),
         Case("a row that has met no key", (online_softmax.identity(1, 1),)),
         *sweep(_finish_args),
@@ -154,6 +154,11 @@ sums = Exercise(
             "the guarded maximum was returned: a row without keys has m = −∞, not 0.", "return m,", "return m_safe,"
         ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, -1e4)",
+        ),
     ),
 )
 
@@ -217,6 +222,36 @@ update = Exercise(
         Mistake(
             "−∞ − (−∞) is NaN: where m_new is −∞, subtract 0 instead.", "np.where(m_new == -np.inf, 0, m_new)", "m_new"
         ),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "np.where(m_new == -np.inf, 0, m_new)",
+            "np.maximum(m_new, -1e4)",
+        ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+            "np.where(m_new == -np.inf, 0, m_new)",
+            "np.maximum(m_new, 0)",
+        ),
+        Mistake(
+            "the guarded maximum was returned: a row that has met no key has m = −∞, not 0.",
+            "State(m_new,",
+            "State(m_safe,",
+        ),
+        Mistake(
+            "the weights were divided by the block's sum: O and l stay plain sums until all keys have come.",
+            "    l_i = ",
+            "    P_ij = P_ij / P_ij.sum(-1, keepdims=True)\n    l_i = ",
+        ),
+        Mistake(
+            "alpha rescales what came before, not the block: the block is relative to m_new already.",
+            "    return ",
+            "    l_i, O_i = (state.l + P_ij.sum(-1)) * alpha, alpha[:, None] * (state.O + P_ij @ V_j)\n    return ",
+        ),
+        Mistake(
+            "the maximum was frozen at the first block: a later block may hold a larger one.",
+            "np.maximum(m_i, S_ij.max(-1, initial=-np.inf))",
+            "np.where(m_i == -np.inf, S_ij.max(-1, initial=-np.inf), m_i)",
+        ),
     ),
 )
 
@@ -277,6 +312,31 @@ merge = Exercise(
             "np.maximum(m, 0)",
         ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, -1e4)",
+        ),
+        Mistake("the guarded maximum was returned: a row without keys has m = −∞, not 0.", "State(m,", "State(m_safe,"),
+        Mistake("the maximum of the first part was returned: it is the larger of both.", "State(m,", "State(a.m,"),
+        Mistake(
+            "the maximum of the first part alone was used: keep the larger of both.", "np.maximum(a.m, b.m)", "a.m"
+        ),
+        Mistake(
+            "the smaller maximum was kept: relative to it, the exponentials of the other part may overflow.",
+            "np.maximum(a.m, b.m)",
+            "np.minimum(a.m, b.m)",
+        ),
+        Mistake(
+            "O was weighted with l: it is a plain sum already, and needs the factors alone.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "(alpha * a.l)[:, None] * a.O + (beta * b.l)[:, None] * b.O",
+        ),
+        Mistake(
+            "O was taken for a finished output: it is a plain sum, to be rescaled and added.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "((alpha * a.l)[:, None] * a.O + (beta * b.l)[:, None] * b.O) / (alpha * a.l + beta * b.l)[:, None]",
+        ),
     ),
 )
 
@@ -304,6 +364,9 @@ finish = Exercise(
             "e^m overflows: log(e^m · l) is m + log l.", "state.m + np.log(l_safe)", "np.log(np.exp(state.m) * l_safe)"
         ),
         Mistake("a row that met no key has lse −∞, not 0.", "state.l == 0, -np.inf,", "state.l == 0, 0,"),
+        Mistake("l was returned instead of lse = m + log l.", "state.m + np.log(l_safe)", "l_safe"),
+        Mistake("m and log l were multiplied: lse = m + log l.", "state.m + np.log", "state.m * np.log"),
+        Mistake("O was multiplied by l: divide by it.", "state.O / l_safe", "state.O * l_safe"),
     ),
 )
 

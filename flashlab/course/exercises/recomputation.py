@@ -58,6 +58,7 @@ def _gradients_cases():
     return [
         Case("one query, one key, one dimension, scale 1", (*one, 1.0)),
         Case("the scale", (*one, 0.25)),
+        Case("two queries, two keys", tile(2, 2, 3, 4)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
         *sweep(_gradients_args, regimes=FINITE),
@@ -109,6 +110,15 @@ delta = Exercise(
             "(dO_i * O_i).sum(-1)",
             "dO_i @ O_i.T",
         ),
+        Mistake("that is the sum of dO alone: multiply with O first.", "(dO_i * O_i).sum(-1)", "dO_i.sum(-1)"),
+        Mistake(
+            "O was multiplied with itself: delta is rowsum(dO ∘ O).", "(dO_i * O_i).sum(-1)", "(O_i * O_i).sum(-1)"
+        ),
+        Mistake(
+            "the sign is inverted: delta is rowsum(dO ∘ O), and is subtracted later.",
+            "(dO_i * O_i).sum(-1)",
+            "-(dO_i * O_i).sum(-1)",
+        ),
     ),
 )
 
@@ -147,6 +157,37 @@ rebuild = Exercise(
             "lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].", "lse_safe[:, None]", "lse_safe"
         ),
         Mistake("lse was added: subtract it.", "S_ij - lse", "S_ij + lse"),
+        Mistake(
+            "0 was subtracted wherever the lse is negative, and such a row underflows: guard −∞ alone.",
+            "np.where(lse_i == -np.inf, 0, lse_i)",
+            "np.maximum(lse_i, 0)",
+        ),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "np.where(lse_i == -np.inf, 0, lse_i)",
+            "np.maximum(lse_i, -1e4)",
+        ),
+        Mistake(
+            "divided by lse, which is a logarithm: subtract it inside the exponential.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "np.exp(S_ij) / lse_safe[:, None]",
+        ),
+        Mistake(
+            "the sign is inverted: subtract lse from the scores.",
+            "S_ij - lse_safe[:, None]",
+            "lse_safe[:, None] - S_ij",
+        ),
+        Mistake("2^x where e^x is meant: lse is a natural logarithm.", "np.exp(S", "np.exp2(S"),
+        Mistake(
+            "the maximum of the tile was subtracted, then divided by lse: subtract lse alone.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "np.exp(S_ij - np.maximum(S_ij.max(-1)[:, None], -1e30)) / np.where(lse_safe == 0, 1, lse_safe)[:, None]",
+        ),
+        Mistake(
+            "those are the logarithms of the weights: take the exponential.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "S_ij - lse_safe[:, None]",
+        ),
     ),
 )
 
@@ -192,6 +233,40 @@ gradients = Exercise(
             "dV was taken from dS: V was multiplied with P.",
             "(Z_ij * P_ij).T @ dO_i  #",
             "(P_ij * (dO_i @ V_j.T - delta_i[:, None])).T @ dO_i  #",
+        ),
+        Mistake(
+            "P was not transposed: dV_j = P_ijᵀ dO_i has a row for each key.",
+            "(Z_ij * P_ij).T @ dO_i  #",
+            "(Z_ij * P_ij) @ dO_i  #",
+        ),
+        Mistake(
+            "dS was not transposed: dK_j = scale · dS_ijᵀ Q_i has a row for each key.", "dS_ij.T @ Q_i", "dS_ij @ Q_i"
+        ),
+        Mistake(
+            "dS was transposed in dQ: dQ_i = scale · dS_ij K_j has a row for each query.",
+            "dS_ij @ K_j",
+            "dS_ij.T @ K_j",
+        ),
+        Mistake("V_j was not transposed: dP_ij = dO_i V_jᵀ.", "V_j.T", "V_j"),
+        Mistake(
+            "the scale was applied twice: dQ and dK take it once.",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "scale * P_ij * (dP_ij - delta_i[:, None])",
+        ),
+        Mistake(
+            "delta is subtracted from dP before P is multiplied with it: dS = P ∘ (dP − delta).",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "P_ij * dP_ij - delta_i[:, None]",
+        ),
+        Mistake(
+            "P (1 − P) is a weight's slope by its own score: raising a score lowers all others. dS = P ∘ (dP − delta).",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "P_ij * (1 - P_ij) * dP_ij",
+        ),
+        Mistake(
+            "1/√d was used for the scale: take the argument scale.",
+            "dV_j = (",
+            "scale = Q_i.shape[1] ** -0.5; dV_j = (",
         ),
     ),
 )

@@ -48,7 +48,9 @@ def _row_cases():
         ("a largest score that does not come first", [0.0, 95.0, 94.0]),
         ("scores that lie far apart", [300.0, 0.0, 200.0]),
         ("scores of both signs that lie far apart", [0.0, 1000.0, -1000.0]),
+        ("a score far below 0 beside others", [10.0, 9.0, -1000.0]),
         ("equal scores", [7.0, 7.0, 7.0, 7.0]),
+        ("one score above four thousand that are far below it", [0.0] + [-30.0] * 4000),
     )
     return [*small, *sweep(_row_args, regimes=FINITE)]
 
@@ -122,6 +124,44 @@ row = Exercise(
             "e / e.sum()",
             "np.exp(x - (x.max() + np.log(e.sum())))",
         ),
+        Mistake("the median was subtracted: the largest score may be far above it.", "x.max()", "np.median(x)"),
+        Mistake(
+            "0 was subtracted where the maximum is negative: a row far below 0 underflows.",
+            "x.max()",
+            "max(x.max(), 0)",
+        ),
+        Mistake(
+            "float64 only moves the limit: exp overflows above 709, and underflows below −745. Subtract the maximum.",
+            "np.exp(x - x.max())",
+            "np.exp(np.float64(x))",
+        ),
+        Mistake(
+            "scores were clipped: all that lie beyond the limit become equal. Subtract the maximum instead.",
+            "np.exp(x - x.max())",
+            "np.exp(np.clip(x, -80, 80))",
+        ),
+        Mistake(
+            "exponents were clipped: each weight is then at least e^−20 of the largest, and many of them add up.",
+            "x - x.max()",
+            "np.maximum(x - x.max(), -20)",
+        ),
+        Mistake(
+            "nan_to_num hides what overflowed: the largest weights became 0. Subtract the maximum instead.",
+            "e / e.sum()",
+            "np.nan_to_num(np.exp(x) / np.exp(x).sum())",
+        ),
+        Mistake("the exponentials were divided by N: divide by their sum.", "e.sum()", "len(e)"),
+        Mistake(
+            "the sign is inverted: e^(x − m), so that larger scores get larger weights.",
+            "np.exp(x - x.max())",
+            "np.exp(x.min() - x)",
+        ),
+        Mistake(
+            "those are the logarithms of the weights: return the weights.",
+            "e / e.sum()",
+            "x - x.max() - np.log(e.sum())",
+        ),
+        Mistake("weights were rounded: nothing is to be approximated.", "e / e.sum()", "np.round(e / e.sum(), 6)"),
     ),
 )
 
@@ -166,6 +206,30 @@ lse = Exercise(
             "a row of nothing but masked scores has lse −∞: the sum is 0, and log 0 = −∞.",
             "np.where(l == 0, -np.inf, ",
             "np.where(l == 0, 0, ",
+        ),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, -1e4)",
+        ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, 0)",
+        ),
+        Mistake("the logarithm is missing: m + log l.", "m_safe + np.log(np.where(l == 0, 1, l))", "m_safe + l"),
+        Mistake("the logarithm was subtracted: m + log l.", "m_safe + np.log", "m_safe - np.log"),
+        Mistake("m and log l were multiplied: add them.", "m_safe + np.log", "m_safe * np.log"),
+        Mistake("that is the mean of the exponentials: lse takes their sum.", ".sum(-1)", ".mean(-1)"),
+        Mistake(
+            "a column came back: lse has one number per row, [R].",
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))[:, None]",
+        ),
+        Mistake(
+            "that is the sum relative to the maximum: its logarithm is wanted, and the maximum added.",
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
+            "l",
         ),
     ),
 )
@@ -227,6 +291,16 @@ rows = Exercise(
             "a row of masked scores came out uniform: as if −∞ were a large negative number.",
             "x - np.where(m == -np.inf, 0, m)",
             "np.maximum(x, -1e9) - np.maximum(m, -1e9)",
+        ),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "np.where(m == -np.inf, 0, m)",
+            "np.maximum(m, -1e4)",
+        ),
+        Mistake(
+            "masked scores were taken for 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
+            "np.exp(x - np.where(m == -np.inf, 0, m))",
+            "np.exp(np.where(x == -np.inf, 0, x) - np.where(x == -np.inf, 0, x).max(-1, keepdims=True))",
         ),
     ),
 )

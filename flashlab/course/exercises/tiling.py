@@ -14,6 +14,12 @@ inf = np.inf
 unguarded = edited(online_softmax.update, "np.where(m_new == -np.inf, 0, m_new)", "m_new")
 forgetful = edited(edited(online_softmax.update, "alpha * l_i +", "l_i +"), "alpha[:, None] * O_i +", "O_i +")
 
+zero_guarded = edited(
+    edited(online_softmax.update, "np.where(m_new == -np.inf, 0, m_new)", "np.maximum(m_new, 0)"),
+    "State(m_new,",
+    "State(m_safe,",
+)
+
 
 class Output(NamedTuple):
     """What attention leaves of some rows."""
@@ -104,6 +110,26 @@ mask = Exercise(
             "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
             "S_ij + (j > i + Nk - Nq) * -np.inf",
         ),
+        Mistake(
+            "with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+            "i + Nk - Nq",
+            "i + max(Nk - Nq, 0)",
+        ),
+        Mistake(
+            "with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+            "i + Nk - Nq",
+            "i + abs(Nk - Nq)",
+        ),
+        Mistake(
+            "a tile was masked as a whole or not at all: on the diagonal each score is decided by itself.",
+            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
+            "np.where(cols.start <= rows.stop - 1 + Nk - Nq, S_ij, -np.inf)",
+        ),
+        Mistake(
+            "a tile was masked as a whole or not at all: on the diagonal each score is decided by itself.",
+            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
+            "np.where((j <= i + Nk - Nq).all(), S_ij, -np.inf)",
+        ),
     ),
 )
 
@@ -117,6 +143,12 @@ def keys_inside(Q_i, K, V, Bc):
         S_ij = scale * (Q_i @ K_j.T)  # [Br, Bc]
         state = online_softmax.update(state, S_ij, V_j)
     return Output(*online_softmax.finish(state))
+
+
+def _of_tiles(Q_i, K, V, Bc, together):
+    """O from the outputs that tiles give by themselves, as is not to be done."""
+    parts = [keys_inside(Q_i, K[at : at + Bc], V[at : at + Bc], Bc).O for at in range(0, len(K), Bc)]
+    return together(parts, axis=0) if parts else np.zeros((len(Q_i), V.shape[1]), V.dtype)
 
 
 def _inside_cases():
@@ -170,7 +202,8 @@ inside = Exercise(
         Mistake(
             "the last tile was filled up with zero keys: a score of 0 is not −∞.",
             "K_j, V_j = K[start : start + Bc], V[start : start + Bc]",
-            "K_j, V_j = (np.concatenate([X, 0 * X[:1].repeat(Bc, 0)])[start : start + Bc] for X in (K, V))",
+            "K_j, V_j = (X[start : start + Bc] for X in (K, V)); "
+            "K_j, V_j = (np.concatenate([X, np.zeros((Bc - len(X), X.shape[1]), X.dtype)]) for X in (K_j, V_j))",
         ),
         Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
         Mistake(
@@ -198,6 +231,35 @@ inside = Exercise(
             "state = online_softmax.update(state, S_ij, V_j)",
             "state = online_softmax.update(state, S_ij, V_j); "
             "state = state._replace(O=online_softmax.finish(state)[0])",
+        ),
+        Mistake(
+            "that is the mean of what each tile gives by itself, but tiles weigh unequally: carry a state through all.",
+            "*online_softmax.finish(state)",
+            "_of_tiles(Q_i, K, V, Bc, np.mean), online_softmax.finish(state)[1]",
+        ),
+        Mistake(
+            "that is the sum of what each tile gives by itself, each with weights of sum 1: carry a state through all.",
+            "*online_softmax.finish(state)",
+            "_of_tiles(Q_i, K, V, Bc, np.sum), online_softmax.finish(state)[1]",
+        ),
+        Mistake(
+            "m was returned instead of lse = m + log l.",
+            "*online_softmax.finish(state)",
+            "online_softmax.finish(state)[0], state.m",
+        ),
+        Mistake(
+            "the values of the first tile were used for every tile: they move on with the keys.",
+            "V[start : start + Bc]",
+            "V[: len(K[start : start + Bc])]",
+        ),
+        Mistake(
+            "the last key was dropped: range(0, len(K), Bc) reaches it.",
+            "range(0, len(K), Bc)",
+            "range(0, len(K) - 1, Bc)",
+        ),
+        Mistake("K_j was not transposed: the scores are Q_i K_jᵀ, [Br, Bc].", "Q_i @ K_j.T", "Q_i @ K_j"),
+        Mistake(
+            "the state was returned: finish it, once, after the loop.", "Output(*online_softmax.finish(state))", "state"
         ),
     ),
 )
@@ -278,6 +340,42 @@ meet = Exercise(
             "m was returned in the place of lse = m + log l.",
             "*online_softmax.finish(state)",
             "online_softmax.finish(state)[0], state.m",
+        ),
+        Mistake(
+            "0 was subtracted where all scores are negative, and rows far below 0 underflow: guard −∞ alone.",
+            "online_softmax.update(",
+            "zero_guarded(",
+        ),
+        Mistake(
+            "l = lse is no sum of exponentials: relative to lse the past's weight is 1.",
+            "np.ones_like(lse_i)",
+            "1 * lse_i",
+        ),
+        Mistake(
+            "m = 0 is a score like any other: relative to lse, m is lse itself.",
+            "State(lse_i,",
+            "State(0 * np.maximum(lse_i, 0),",
+        ),
+        Mistake(
+            "e^lse overflows: keep lse as the maximum, with l = 1.",
+            "state = online_softmax.update(state, S_ij, V_j)",
+            "l = np.exp(lse_i) + np.exp(S_ij).sum(-1); return Output((np.exp(lse_i)[:, None] * O_i + "
+            "np.exp(S_ij) @ V_j) / np.where(l == 0, 1, l)[:, None], np.log(l))",
+        ),
+        Mistake(
+            "e^lse overflows: keep lse as the maximum, with l = 1.",
+            "online_softmax.State(lse_i, np.ones_like(lse_i), O_i)",
+            "online_softmax.State(0 * np.maximum(lse_i, -1), np.exp(lse_i), np.exp(lse_i)[:, None] * O_i)",
+        ),
+        Mistake(
+            "that is the mean of the past and this tile: they have the weights e^lse of their own.",
+            "*online_softmax.finish(state)",
+            "(O_i + keys_inside(Q_i, K_j, V_j, max(len(K_j), 1)).O) / 2, online_softmax.finish(state)[1]",
+        ),
+        Mistake(
+            "lse leaves out what came before: it is the logarithm of both sums together.",
+            "*online_softmax.finish(state)",
+            "online_softmax.finish(state)[0], keys_inside(Q_i, K_j, V_j, max(len(K_j), 1)).lse",
         ),
     ),
 )

@@ -213,6 +213,18 @@ delta = Exercise(
         Mistake("nothing was stored: only tl.store writes where delta points.",
                 "tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)", "tl.sum(dO_i * O_i, 1)"),
         Mistake("O was multiplied with itself: delta is rowsum(dO ∘ O).", "dO_i * O_i", "O_i * O_i"),
+        Mistake(
+            "a masked load without other= reads anything at all, on a GPU: say what stands there.",
+            "O_i = tl.load(O + at, mask=inside, other=0).to",
+            "O_i = tl.load(O + at, mask=inside).to",
+        ),
+        Mistake(
+            "the product was rounded to float16: take both .to(tl.float32) first.",
+            "dO_i * O_i",
+            "dO_i.to(O.dtype.element_ty) * O_i.to(O.dtype.element_ty)",
+        ),
+        Mistake('that is the sum of dO alone: multiply with O first.', 'dO_i * O_i', 'dO_i'),
+        Mistake('that is the mean: delta is the sum.', 'tl.sum(dO_i * O_i, 1)', 'tl.sum(dO_i * O_i, 1) / dv'),
     ),
 )  # fmt: skip
 
@@ -265,6 +277,29 @@ add_rows = Exercise(
                 "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
         Mistake("dV keeps only the last tile of queries: add to what came in.", "dV_j += ", "dV_j = "),
         Mistake("dK keeps only the last tile of queries: add to what came in.", "dK_j += ", "dK_j = "),
+        Mistake(
+            "the scale was applied twice: dK takes it once.",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "scale * P_ij * (dP_ij - delta_i[:, None])",
+        ),
+        Mistake('V_j was not transposed: dP_ij = dO_i V_jᵀ.', 'V_j.T', 'V_j'),
+        Mistake(
+            "dV was taken from dS: V was multiplied with P.",
+            "    dP_ij = tl.dot(dO_i, V_j.T)",
+            "    dV_j += tl.dot((P_ij * (tl.dot(dO_i, V_j.T) - delta_i[:, None])).T, dO_i) - tl.dot(P_ij.T, "
+            "dO_i)\n    dP_ij = tl.dot(dO_i, V_j.T)",
+        ),
+        Mistake(
+            "P (1 − P) is a weight's slope by its own score: raising a score lowers all others. dS = P ∘ (dP − "
+            "delta).",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "P_ij * (1 - P_ij) * dP_ij",
+        ),
+        Mistake(
+            "delta is subtracted from dP before P is multiplied with it: dS = P ∘ (dP − delta).",
+            "P_ij * (dP_ij - delta_i[:, None])",
+            "P_ij * dP_ij - delta_i[:, None]",
+        ),
     ),
 )  # fmt: skip
 

@@ -124,6 +124,36 @@ bounds = Exercise(
                 "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + Nk - Nq"),
         Mistake("nothing is skipped: tiles that no row sees need not be visited.",
                 "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "Nk"),
+        Mistake(
+            "the bounds were returned in the wrong order: unmasked first, then seen.",
+            "return unmasked, seen",
+            "return seen, unmasked",
+        ),
+        Mistake(
+            "the last key was dropped: seen is one more than the last key that the tile sees.",
+            "(i + 1) * Br + Nk - Nq, Nk",
+            "(i + 1) * Br + Nk - Nq - 1, Nk",
+        ),
+        Mistake(
+            "aligned at the upper left, in both bounds: with Nq ≠ Nk add Nk − Nq.",
+            "unmasked = tl.maximum(",
+            "Nq = Nk + 0 * Nq\n    unmasked = tl.maximum(",
+        ),
+        Mistake(
+            "rounded up: the tile that the first row sees in part needs the mask.",
+            "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
+            "(tl.maximum(i * Br + Nk - Nq + 1, 0) + Bc - 1) // Bc * Bc",
+        ),
+        Mistake(
+            "tiles were counted: the bounds are keys, so multiply by Bc.",
+            "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
+            "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc",
+        ),
+        Mistake(
+            "every tile was masked: those that the first row sees in full need no mask.",
+            "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
+            "0 * i",
+        ),
     ),
 )  # fmt: skip
 
@@ -235,6 +265,48 @@ update = Exercise(
                 "tl.sum(P_ij, 1)", "tl.sum(P_ij.to(V_j.dtype), 1)"),
         Mistake("P_ij is float32, V_j float16: narrow P_ij to V_j.dtype for the product.",
                 "P_ij.to(V_j.dtype), V_j", "P_ij, V_j"),
+        Mistake(
+            "the maximum was frozen at the first tile: a later one may hold a larger score.",
+            "tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)",
+            "tl.where(m_i == -float(\"inf\"), tl.max(S_ij, 1) * scale_log2, m_i)",
+        ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+            "tl.where(m_new == -float(\"inf\"), 0, m_new)",
+            "tl.maximum(m_new, 0.0)",
+        ),
+        Mistake(
+            "the guarded maximum was returned: a row that has met no key has m = −∞, not 0.",
+            "return m_new,",
+            "return m_safe,",
+        ),
+        Mistake('the old maximum was returned, but the sums are relative to m_new.', 'return m_new,', 'return m_i,'),
+        Mistake(
+            "O was divided by l: it stays a plain sum until all keys have come.",
+            "return m_new, l_i, O_i",
+            "return m_new, l_i, O_i / l_i[:, None]",
+        ),
+        Mistake(
+            "the maximum was taken over the rows: each row has its own, along axis 1.",
+            "tl.max(S_ij, 1)",
+            "tl.max(S_ij, 0)",
+        ),
+        Mistake(
+            "e^x where 2^x is meant: log2(e) is in scale_log2 already.",
+            "    l_i = ",
+            "    alpha, P_ij = tl.exp(m_i - m_safe), tl.exp(S_ij * scale_log2 - m_safe[:, None])\n    l_i = ",
+        ),
+        Mistake(
+            "the weights were rounded to half precision: narrow them for the product alone.",
+            "    l_i = ",
+            "    P_ij = tl.exp2((S_ij * scale_log2 - m_safe[:, "
+            "None]).to(tl.float16).to(tl.float32)).to(tl.float16).to(tl.float32)\n    l_i = ",
+        ),
+        Mistake(
+            "the output was rounded to half precision: keep O_i in float32.",
+            "return m_new, l_i, O_i",
+            "return m_new, l_i, O_i.to(tl.float16).to(tl.float32)",
+        ),
     ),
 )  # fmt: skip
 
@@ -338,10 +410,10 @@ def _forward_cases():
         case("a second tile of keys far below the first: its maximum is not the row's", [[1.0]], falling, values),
         case("causal: a query sees itself and what was before", [[1.0]] * 3, [[1], [2], [3]], [[10], [20], [30]], True),
         case("causal, more keys than queries: the last query sees the last key", *draw(2, 5, 1), True),
+        case("causal over several tiles, more keys than queries", *draw(21, 40, 4), True),
         case("causal, fewer keys than queries: queries that see nothing", *draw(19, 2, 1), True),
         case("whole tiles, two programs", *draw(32, 32, 4)),
         case("lengths that no tile divides", *draw(21, 37, 4)),
-        case("causal over several tiles, more keys than queries", *draw(21, 40, 4), True),
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
         *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
         *sweep(_forward_args, regimes=FINITE, sizes={}, usual={"Nq": 3, "Nk": 35, "d": 3}),
@@ -426,6 +498,118 @@ forward = Exercise(
                 "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None], other=0.0)",
                 "V_j = tl.load(V + keys[:, None] * d + columns)"),
         Mistake("it read or stored behind the end: mask loads and stores.", "lse_i, mask=rows < Nq", "lse_i"),
+        Mistake(
+            "the maximum was frozen at the first tile: a later one may hold a larger score.",
+            "tl.maximum(m_i, tl.max(S_ij, 1))",
+            "tl.where(m_i == -float(\"inf\"), tl.max(S_ij, 1), m_i)",
+        ),
+        Mistake(
+            "the loop ended a key too early: the last row of tile i sees (i + 1) * Br + Nk − Nq keys.",
+            "(i + 1) * Br + Nk - Nq",
+            "(i + 1) * Br + Nk - Nq - 1",
+        ),
+        Mistake('the loop went on by Br: tiles of keys are Bc wide.', 'range(0, seen, Bc)', 'range(0, seen, Br)'),
+        Mistake(
+            "Bc stands where Br belongs: tile i of the queries has Br rows.",
+            "(i + 1) * Br + Nk",
+            "(i + 1) * Bc + Nk",
+        ),
+        Mistake(
+            "Bc stands where Br belongs: tile i of the queries begins at row i * Br.",
+            "rows = i * Br",
+            "rows = i * Bc",
+        ),
+        Mistake('rows of K lie d elements apart, not Bc.', 'K + keys[:, None] * d', 'K + keys[:, None] * Bc'),
+        Mistake('rows of O lie d elements apart, not Br.', 'O + rows[:, None] * d', 'O + rows[:, None] * Br'),
+        Mistake('rows of Q lie d elements apart, not Bc.', 'Q + rows[:, None] * d', 'Q + rows[:, None] * Bc'),
+        Mistake('rows of V lie d elements apart, not Nk.', 'V + keys[:, None] * d', 'V + keys[:, None] * Nk'),
+        Mistake('a row has d columns, not Bc.', 'tl.arange(0, d)', 'tl.arange(0, Bc)'),
+        Mistake('O_i is [Br, d], not [Br, Bc].', 'tl.zeros([Br, d]', 'tl.zeros([Br, Bc]'),
+        Mistake(
+            "a masked load without other= reads anything at all, on a GPU: say what stands there.",
+            "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None], other=0.0)",
+            "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None])",
+        ),
+        Mistake(
+            "the maximum began at a finite number, but scores may lie below it: begin at −∞.",
+            "tl.full([Br], -float(\"inf\"), tl.float32)",
+            "tl.full([Br], -1e4, tl.float32)",
+        ),
+        Mistake(
+            "2^x where e^x is meant: tl.exp, or tl.exp2 with log2(e) in the scale.",
+            "        l_i = alpha",
+            "        alpha, P_ij = tl.exp2(m_i - m_safe), tl.exp2(S_ij - m_safe[:, None])\n        l_i = alpha",
+        ),
+        Mistake(
+            "O was divided by l inside the loop: it stays a plain sum until all keys have come.",
+            "        m_i = m_new\n",
+            "        m_i = m_new\n        O_i = O_i / tl.where(l_i == 0, 1, l_i)[:, None]\n",
+        ),
+        Mistake(
+            "it read or stored past the end: mask loads and stores.",
+            "O_i / l_safe[:, None], mask=rows[:, None] < Nq",
+            "O_i / l_safe[:, None]",
+        ),
+        Mistake('scores were divided by scale: it is 1/√d already, multiply.', 'K_j.T) * scale', 'K_j.T) / scale'),
+        Mistake(
+            "neither old sum was rescaled: multiply l_i and O_i by alpha.",
+            "tl.exp(m_i - m_safe)",
+            "tl.zeros([Br], tl.float32) + 1",
+        ),
+        Mistake(
+            "the causal mask was forgotten: a query saw keys of its future.",
+            "if causal:\n            S_ij",
+            "if False:\n            S_ij",
+        ),
+        Mistake(
+            "the mask was always causal: only where causal is set.",
+            "if causal:\n            S_ij",
+            "if True:\n            S_ij",
+        ),
+        Mistake(
+            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+            "tl.where(m_new == -float(\"inf\"), 0, m_new)",
+            "tl.maximum(m_new, 0)",
+        ),
+        Mistake(
+            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "tl.where(m_new == -float(\"inf\"), 0, m_new)",
+            "tl.maximum(m_new, -1e4)",
+        ),
+        Mistake('the logarithm of l is in units of log2: tl.log.', 'm_i + tl.log(l_safe)', 'm_i + tl.log2(l_safe)'),
+        Mistake('m was stored instead of lse = m + log l.', 'm_i + tl.log(l_safe)', 'm_i'),
+        Mistake(
+            "a row that sees no key has lse −∞, not 0.",
+            "tl.where(l_i == 0, -float(\"inf\"), m_i",
+            "tl.where(l_i == 0, 0.0, m_i",
+        ),
+        Mistake('V_j was loaded from K.', 'tl.load(V + keys', 'tl.load(K + keys'),
+        Mistake(
+            "O was not stored: only tl.store writes where it points.",
+            "tl.store(O + rows[:, None] * d + columns, O_i / l_safe[:, None], mask=rows[:, None] < Nq)",
+            "O_i / l_safe[:, None]",
+        ),
+        Mistake(
+            "lse was not stored: only tl.store writes where it points.",
+            "tl.store(lse + rows, lse_i, mask=rows < Nq)",
+            "lse_i",
+        ),
+        Mistake('Nq and Nk are exchanged: there are Nk keys.', 'inside = keys < Nk', 'inside = keys < Nq'),
+        Mistake(
+            "the difference is inverted: query i sees the keys j ≤ i + Nk − Nq.",
+            "rows[:, None] + Nk - Nq",
+            "rows[:, None] + Nq - Nk",
+        ),
+        Mistake(
+            "the maximum was taken over the rows: each row has its own, along axis 1.",
+            "tl.max(S_ij, 1)",
+            "tl.max(S_ij, 0)",
+        ),
+        Mistake(
+            "1/√d was taken of the padded width: d may be filled up; use the argument scale.",
+            "K_j.T) * scale",
+            "K_j.T) / tl.sqrt(1.0 * d)",
+        ),
     ),
 )  # fmt: skip
 

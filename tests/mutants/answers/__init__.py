@@ -1,0 +1,35 @@
+"""Wrong answers that readers of the lessons gave: each is a few edits of a right answer, written as a learner writes.
+
+The right answers differ from the references on purpose, so that a mistake is recognised by what it does and not by how
+it is written. Adding a wrong answer is adding a line: what it is, what the check must say of it, and the edits.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flashlab.course.exercise import edited
+
+
+class Answer(NamedTuple):
+    """A wrong answer to an exercise. ``says``: words of the sentence that the check must print; "" if it has none."""
+
+    exercise: str
+    what: str
+    says: str
+    right: Callable
+    edits: tuple[tuple[str, str], ...]
+
+    def attempt(self) -> Callable:
+        """Return the wrong function or kernel."""
+        function = self.right
+        for old, new in self.edits:
+            function = edited(function, old, new)
+        return function
+
+
+def wrong(exercise: str, right: Callable, *lines: tuple) -> list[Answer]:
+    """Return answers from lines (what, says, old, new, more pairs of old and new)."""
+    return [
+        Answer(exercise, what, says, right, tuple(zip(edits[::2], edits[1::2], strict=True)))
+        for what, says, *edits in lines
+    ]

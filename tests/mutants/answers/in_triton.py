@@ -1,0 +1,383 @@
+"""Wrong answers to the exercises on kernels and models."""
+
+import torch
+
+from flashlab.kernels import flash_attention, tl, triton
+from flashlab.models.kv_cache import Step
+from tests.mutants.answers import wrong
+
+
+@triton.jit
+def add(x, y, z, N, Bc: tl.constexpr):
+    at = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    ok = at < N
+    a = tl.load(x + at, mask=ok, other=0.0)
+    b = tl.load(y + at, mask=ok, other=0.0)
+    tl.store(z + at, a + b, mask=ok)
+
+
+@triton.jit
+def softmax_row(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
+    i = tl.program_id(0)
+    at = tl.arange(0, Bc)
+    ok = at < N
+    S = tl.load(x + i * x_stride + at, mask=ok, other=-float("inf"))
+    m = tl.max(S, 0)
+    m = tl.where(m == -float("inf"), 0.0, m)
+    P = tl.exp(S - m)
+    l = tl.sum(P, 0)
+    l = tl.where(l == 0, 1.0, l)
+    tl.store(y + i * y_stride + at, P / l, mask=ok)
+
+
+@triton.jit
+def online(x, y, x_stride, y_stride, R, N, Br: tl.constexpr, Bc: tl.constexpr):
+    rows = tl.program_id(0) * Br + tl.arange(0, Br)
+    m = tl.full([Br], -float("inf"), tl.float32)
+    l = tl.zeros([Br], tl.float32)
+    for start in range(0, N, Bc):
+        at = start + tl.arange(0, Bc)
+        ok = (rows[:, None] < R) & (at[None, :] < N)
+        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float("inf"))
+        m_new = tl.maximum(m, tl.max(S, 1))
+        safe = tl.where(m_new == -float("inf"), 0.0, m_new)
+        l = l * tl.exp(m - safe) + tl.sum(tl.exp(S - safe[:, None]), 1)
+        m = m_new
+    safe = tl.where(m == -float("inf"), 0.0, m)
+    total = tl.where(l == 0, 1.0, l)
+    for start in range(0, N, Bc):
+        at = start + tl.arange(0, Bc)
+        ok = (rows[:, None] < R) & (at[None, :] < N)
+        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float("inf"))
+        P = tl.exp(S - safe[:, None]) / total[:, None]
+        tl.store(y + rows[:, None] * y_stride + at[None, :], P, mask=ok)
+
+
+@triton.jit
+def bounds(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
+    shift = Nk - Nq
+    least = tl.maximum(i * Br + shift + 1, 0)
+    most = tl.maximum(tl.minimum(i * Br + Br + shift, Nk), 0)
+    return (least // Bc) * Bc, most
+
+
+@triton.jit
+def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
+    S = S_ij * scale_log2
+    m = tl.maximum(m_i, tl.max(S, 1))
+    safe = tl.where(m == -float("inf"), 0.0, m)
+    alpha = tl.exp2(m_i - safe)
+    P = tl.exp2(S - safe[:, None])
+    l = l_i * alpha + tl.sum(P, 1)
+    O = O_i * alpha[:, None] + tl.dot(P.to(V_j.dtype), V_j)
+    return m, l, O
+
+
+@triton.jit
+def my_forward(
+    Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr, causal: tl.constexpr
+):
+    i = tl.program_id(0)
+    rows = i * Br + tl.arange(0, Br)
+    cols = tl.arange(0, d)
+    q_ok = rows < Nq
+    Q_i = tl.load(Q + rows[:, None] * d + cols[None, :], mask=q_ok[:, None], other=0.0)
+    m = tl.full([Br], -float("inf"), tl.float32)
+    l = tl.zeros([Br], tl.float32)
+    acc = tl.zeros([Br, d], tl.float32)
+    if causal:
+        end = tl.minimum((i + 1) * Br + Nk - Nq, Nk)
+    else:
+        end = Nk
+    for start in range(0, end, Bc):
+        keys = start + tl.arange(0, Bc)
+        k_ok = keys < Nk
+        K_j = tl.load(K + keys[:, None] * d + cols[None, :], mask=k_ok[:, None], other=0.0)
+        V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None], other=0.0)
+        S = tl.dot(Q_i, K_j.T) * scale
+        keep = k_ok[None, :]
+        if causal:
+            keep = keep & (keys[None, :] <= rows[:, None] + Nk - Nq)
+        S = tl.where(keep, S, -float("inf"))
+        m_new = tl.maximum(m, tl.max(S, 1))
+        m_safe = tl.where(m_new == -float("inf"), 0, m_new)
+        alpha = tl.exp(m - m_safe)
+        P = tl.exp(S - m_safe[:, None])
+        l = alpha * l + tl.sum(P, 1)
+        acc = acc * alpha[:, None] + tl.dot(P.to(V_j.dtype), V_j)
+        m = m_new
+    l_safe = tl.where(l == 0, 1, l)
+    tl.store(O + rows[:, None] * d + cols[None, :], acc / l_safe[:, None], mask=q_ok[:, None])
+    tl.store(lse + rows, tl.where(l == 0, -float("inf"), m + tl.log(l_safe)), mask=q_ok)
+
+
+@triton.jit
+def delta(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
+    r = tl.program_id(0) * Br + tl.arange(0, Br)
+    c = tl.arange(0, width)
+    ok = (r[:, None] < N) & (c[None, :] < dv)
+    o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)
+    g = tl.load(dO + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)
+    tl.store(delta + r, tl.sum(o * g, axis=1), mask=r < N)
+
+
+@triton.jit
+def add_rows(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
+    S = tl.dot(Q_i, tl.trans(K_j)) * scale
+    P = tl.where(seen, tl.exp(S - lse_i[:, None]), 0.0)
+    dP = tl.dot(dO_i, tl.trans(V_j))
+    dS = P * (dP - delta_i[:, None])
+    dV_j = dV_j + tl.dot(tl.trans(P), dO_i)
+    dK_j = dK_j + tl.dot(tl.trans(dS), Q_i) * scale
+    return dK_j, dV_j
+
+
+def forward(self, x):
+    B, N, _ = x.shape
+    q = self.q_proj(x).view(B, N, self.num_heads, -1).transpose(1, 2)
+    k = self.k_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)
+    v = self.v_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)
+    O = self.attention(q, k, v, causal=self.causal)
+    return self.o_proj(O.transpose(1, 2).reshape(B, N, -1))
+
+
+def step(Q, K, V, past_K, past_V):
+    K_all = torch.cat([past_K, K], dim=2)
+    V_all = torch.cat([past_V, V], dim=2)
+    O = flash_attention(Q, K_all, V_all, causal=True)
+    return Step(O, K_all, V_all)
+
+
+ANSWERS = [
+    *wrong("first_triton_kernel.add", add,
+        ("no program id", "every program took the first block", "tl.program_id(0) * Bc + ", ""),
+        ("every program adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + at, mask=ok), mask=ok)\n"),
+        ("program 0 adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N * (tl.program_id(0) == 0), Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + at, mask=ok), mask=ok)\n"),
+        ("programs overlap", "blocks overlap", "tl.program_id(0) * Bc", "tl.program_id(0)"),
+        ("no mask at the load", "the loads are not masked", "tl.load(x + at, mask=ok, other=0.0)", "tl.load(x + at)"),
+        ("no mask at the store", "the store is not masked", "a + b, mask=ok)", "a + b)"),
+        ("mask <=", "the mask lets one element too many through", "at < N", "at <= N"),
+        ("mask one short", "the last element was masked out", "at < N", "at < N - 1"),
+        ("nothing stored", "nothing was stored", "tl.store(z + at, a + b, mask=ok)", "z = a + b"),
+        ("x twice", "y was never read", "tl.load(y + at", "tl.load(x + at"),
+        ("multiplied", "x and y were multiplied", "a + b", "a * b"),
+        ("pointer not moved at the store", "every program stored into the first block", "z + at", "z + tl.arange(0, Bc)"),
+        ("stored to x", "nothing was stored", "z + at", "x + at"),
+    ),
+    *wrong("first_triton_kernel.softmax_row", softmax_row,
+        ("0 for masked scores in the maximum", "a masked element counted as 0 in the maximum, and a row far ", "tl.max(S, 0)", "tl.max(tl.where(ok, S, 0.0), 0)"),
+        ("other=0", "masked elements were read as 0 and count in the sum", 'other=-float("inf")', "other=0.0"),
+        ("no other", "a masked load without other= reads anything at all, on a GPU", ', other=-float("inf")', ""),
+        ("no maximum", "the maximum was not subtracted", "S - m", "S"),
+        ("no program id", "rows lie x_stride elements apart, not N", "tl.program_id(0)", "0"),
+        ("not divided", "the exponentials were not divided by their sum", "P / l", "P"),
+        ("no guard", "−∞ − (−∞) and 0 / 0 are NaN", '    m = tl.where(m == -float("inf"), 0.0, m)\n', ""),
+        ("0 / 0", "−∞ − (−∞) and 0 / 0 are NaN", "    l = tl.where(l == 0, 1.0, l)\n", ""),
+        ("N for the stride of x", "rows lie x_stride elements apart, not N", "i * x_stride", "i * N"),
+        ("N for the stride of y", "rows of y lie y_stride elements apart", "i * y_stride", "i * N"),
+        ("x_stride for y_stride", "rows of y lie y_stride elements apart", "i * y_stride", "i * x_stride"),
+        ("Bc for the stride", "rows lie x_stride elements apart, not Bc", "i * x_stride", "i * Bc"),
+        ("store not masked", "the store is not masked", "P / l, mask=ok)", "P / l)"),
+        ("maximum at least 0", "a masked element counted as 0 in the maximum, and a row far ", "tl.max(S, 0)", "tl.maximum(tl.max(S, 0), 0.0)"),
+        ("maximum at least -1e4", "a finite number guards −∞, but scores may lie below it, and ", '    m = tl.where(m == -float("inf"), 0.0, m)\n', "    m = tl.maximum(m, -1e4)\n"),
+        ("loaded twice", "the numbers are right, but a row was read more than once", "tl.exp(S - m)", 'tl.exp(tl.load(x + i * x_stride + at, mask=ok, other=-float("inf")) - m)'),
+        ("exp2", "2^x where e^x is meant", "tl.exp(", "tl.exp2("),
+        ("minimum", "the maximum was not subtracted", "tl.max(S, 0)", "tl.min(S, 0)"),
+        ("-1e9 for −∞", "a large negative number is not −∞", 'other=-float("inf")', "other=-1e9"),
+    ),
+    *wrong("first_triton_kernel.online", online,
+        ("maximum frozen at the first tile", "the maximum was frozen at the first tile", "tl.maximum(m, tl.max(S, 1))", 'tl.where(m == -float("inf"), tl.max(S, 1), m)'),
+        ("l not rescaled", "the old sum was not rescaled", "l * tl.exp(m - safe)", "l"),
+        ("inverse", "alpha is turned round", "tl.exp(m - safe)", "tl.exp(safe - m)"),
+        ("maximum of the block", "the maximum of the last block was used, not the row's", "tl.maximum(m, tl.max(S, 1))", "tl.max(S, 1)"),
+        ("m not kept", "the maximum was not kept for the next block", "        m = m_new\n", ""),
+        ("no column mask", "", "& (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
+        ("no store mask", "", "at[None, :], P, mask=ok)", "at[None, :], P)"),
+        ("no row mask", "rows behind the last one are not masked", "        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "        ok = (rows[:, None] < R + Br) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
+        ("without a maximum", "", "tl.exp(S - safe[:, None]), 1)", "tl.exp(S), 1)", "l * tl.exp(m - safe)", "l", "tl.exp(S - safe[:, None]) /", "tl.exp(S) /"),
+        ("no guard in the loop", "−∞ − (−∞) is NaN", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = m_new"),
+        ("no guard after the loop", "−∞ − (−∞) and 0 / 0 are NaN", '    safe = tl.where(m == -float("inf"), 0.0, m)\n', "    safe = m\n"),
+        ("0 / 0", "−∞ − (−∞) and 0 / 0 are NaN", "tl.where(l == 0, 1.0, l)", "l"),
+        ("not divided", "the weights were not divided by the sum", " / total[:, None]", ""),
+        ("the sum of the last block", "only the last block was summed", "l * tl.exp(m - safe) + ", ""),
+        ("guard maximum(m, 0)", "", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = tl.maximum(m_new, 0.0)", '    safe = tl.where(m == -float("inf"), 0.0, m)\n', "    safe = tl.maximum(m, 0.0)\n"),
+        ("guard maximum(m, -1e4)", "", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = tl.maximum(m_new, -1e4)", '    safe = tl.where(m == -float("inf"), 0.0, m)\n', "    safe = tl.maximum(m, -1e4)\n"),
+        ("three passes", "the numbers are right, but rows were read more than twice", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        m = tl.maximum(m, tl.max(tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\")), 1))\n    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
+        ("the last key dropped where blocks are full", "", "range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "range(0, N - 1, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
+        ("programs overlap", "programs overlap", "tl.program_id(0) * Br", "tl.program_id(0)"),
+        ("sum over rows", "", "tl.sum(tl.exp(S - safe[:, None]), 1)", "tl.sum(tl.exp(S - safe[:, None]), 0)"),
+    ),
+    *wrong("triton_forward.bounds", bounds,
+        ("aligned at the upper left", "aligned at the upper left, in both bounds", "Nk - Nq", "0"),
+        ("seen - 1", "the last key was dropped", "i * Br + Br + shift, Nk)", "i * Br + Br + shift - 1, Nk)"),
+        ("results swapped", "the bounds were returned in the wrong order", "(least // Bc) * Bc, most", "most, (least // Bc) * Bc"),
+        ("unmasked one short", "off by one: row i * Br sees key i * Br + Nk − Nq too, so it ", "shift + 1, 0)", "shift, 0)"),
+        ("unmasked by the last row", "the last row of the tile decides what is unmasked; it must b", "i * Br + shift + 1", "i * Br + Br + shift"),
+        ("seen by the first row", "the first row decides where to stop; it must be the last one", "i * Br + Br + shift", "i * Br + shift + 1"),
+        ("not rounded", "the first loop ended within a tile", "(least // Bc) * Bc", "least"),
+        ("rounded up", "rounded up: the tile that the first row sees in part needs t", "(least // Bc) * Bc", "tl.cdiv(least, Bc) * Bc"),
+        ("not clamped at Nk", "the last row may see up to Nk keys and no more", "tl.minimum(i * Br + Br + shift, Nk)", "i * Br + Br + shift"),
+        ("negative", "a negative bound", "tl.maximum(i * Br + shift + 1, 0)", "i * Br + shift + 1"),
+        ("nothing skipped", "nothing is skipped", "tl.minimum(i * Br + Br + shift, Nk)", "Nk"),
+        ("Bc for Br", "", "i * Br + Br", "i * Bc + Bc", "i * Br + shift", "i * Bc + shift"),
+        ("seen one more", "off by one: the last row is (i + 1) * Br − 1 and sees (i + 1", "Br + shift, Nk)", "Br + shift + 1, Nk)"),
+        ("in tiles", "tiles were counted", "(least // Bc) * Bc, most", "least // Bc, most"),
+        ("everything masked", "every tile was masked", "(least // Bc) * Bc", "0"),
+    ),
+    *wrong("triton_forward.update", update,
+        ("exp", "e^x where 2^x is meant", "alpha = tl.exp2", "alpha = tl.exp", "P = tl.exp2", "P = tl.exp"),
+        ("exp for P", "e^x where 2^x is due", "P = tl.exp2", "P = tl.exp"),
+        ("not scaled", "m_new is in units of the unscaled scores", "S_ij * scale_log2", "S_ij"),
+        ("l not rescaled", "the old sum was not rescaled", "l_i * alpha", "l_i"),
+        ("O not rescaled", "the old output was not rescaled", "O_i * alpha[:, None]", "O_i"),
+        ("inverse", "alpha is upside down", "m_i - safe", "safe - m_i"),
+        ("maximum of the tile", "the maximum of this tile alone was used", "tl.maximum(m_i, tl.max(S, 1))", "tl.max(S, 1)"),
+        ("maximum frozen", "the maximum was frozen at the first tile", "tl.maximum(m_i, tl.max(S, 1))", 'tl.where(m_i == -float("inf"), tl.max(S, 1), m_i)'),
+        ("no guard", "−∞ − (−∞) is NaN", 'tl.where(m == -float("inf"), 0.0, m)', "m"),
+        ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative, and such ", 'tl.where(m == -float("inf"), 0.0, m)', "tl.maximum(m, 0.0)"),
+        ("guarded m returned", "the guarded maximum was returned", "return m,", "return safe,"),
+        ("the old m returned", "the old maximum was returned, but the sums are relative to m", "return m,", "return m_i,"),
+        ("m in natural units", "m_new is in units of the unscaled scores", "return m,", "return m / 1.4426950408889634,"),
+        ("sum of the narrowed P", "the sum was taken of the narrowed P_ij", "tl.sum(P, 1)", "tl.sum(P.to(V_j.dtype), 1)"),
+        ("not narrowed", "P_ij is float32, V_j float16", "P.to(V_j.dtype)", "P"),
+        ("finish inside", "O was divided by l", "return m, l, O", "return m, l, O / l[:, None]"),
+        ("wrong axis", "the maximum was taken over the rows", "tl.max(S, 1)", "tl.max(S, 0)"),
+        ("P in float16", "the weights were rounded to half precision", "P = tl.exp2(S - safe[:, None])", "P = tl.exp2((S - safe[:, None]).to(tl.float16).to(tl.float32)).to(tl.float16).to(tl.float32)"),
+        ("O accumulated in half", "the output was rounded to half precision", "return m, l, O", "return m, l, O.to(tl.float16).to(tl.float32)"),
+    ),
+    *wrong("triton_forward.forward", my_forward,
+        ("maximum frozen at the first tile", "the maximum was frozen at the first tile", "m_new = tl.maximum(m, tl.max(S, 1))", 'm_new = tl.where(m == -float("inf"), tl.max(S, 1), m)'),
+        ("one key short where Nk - Nq = 1", "the loop ended a key too early", "(i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + Nk - Nq - 1, Nk)"),
+        ("step of the wrong tile", "the loop went on by Br", "range(0, end, Bc)", "range(0, end, Br)"),
+        ("end by Bc", "Bc stands where Br belongs", "(i + 1) * Br + Nk", "(i + 1) * Bc + Nk"),
+        ("rows by Bc", "Bc stands where Br belongs", "i * Br + tl.arange(0, Br)", "i * Bc + tl.arange(0, Br)"),
+        ("row stride Bc for K", "rows of K lie d elements apart, not Bc", "K + keys[:, None] * d", "K + keys[:, None] * Bc"),
+        ("row stride Br for O", "rows of O lie d elements apart, not Br", "O + rows[:, None] * d", "O + rows[:, None] * Br"),
+        ("row stride Bc for Q", "rows of Q lie d elements apart, not Bc", "Q + rows[:, None] * d", "Q + rows[:, None] * Bc"),
+        ("row stride Nk", "rows of V lie d elements apart, not Nk", "V + keys[:, None] * d", "V + keys[:, None] * Nk"),
+        ("columns of Bc", "", "cols = tl.arange(0, d)", "cols = tl.arange(0, Bc)"),
+        ("acc of Bc", "", "tl.zeros([Br, d]", "tl.zeros([Br, Bc]"),
+        ("keys of Br", "your O = [[ 0.0025, -0.019 , ..., -0.1073, -0.2849], [ 0.073", "start + tl.arange(0, Bc)", "start + tl.arange(0, Br)"),
+        ("no other at V", "a masked load without other= reads anything at all, on a GPU", "V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None], other=0.0)", "V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None])"),
+        ("m from -1e4", "the maximum began at a finite number, but scores may lie bel", 'tl.full([Br], -float("inf"), tl.float32)', "tl.full([Br], -1e4, tl.float32)"),
+        ("m from 0", "the maximum began at 0, which is a score like any other", 'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
+        ("nothing skipped", "the numbers are right, but it loaded 864 bytes where 736 wil", "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "Nk"),
+        ("Q loaded each turn", "the numbers are right, but it loaded 128 bytes where 96 will", "S = tl.dot(Q_i,", "Q_i = tl.load(Q + rows[:, None] * d + cols[None, :], mask=q_ok[:, None], other=0.0)\n        S = tl.dot(Q_i,"),
+        ("tl.max along rows", "the maximum began at 0, which is a score like any other", "tl.max(S, 1)", "tl.max(S, 0)"),
+        ("exp2 without log2(e)", "2^x where e^x is meant", "tl.exp(m - m_safe)", "tl.exp2(m - m_safe)", "tl.exp(S - m_safe", "tl.exp2(S - m_safe"),
+        ("O normalised in each tile", "O was divided by l inside the loop", "        m = m_new\n", "        m = m_new\n        acc = acc / tl.where(l == 0, 1, l)[:, None]\n"),
+        ("store without mask", "it read or stored past the end", "acc / l_safe[:, None], mask=q_ok[:, None])", "acc / l_safe[:, None])"),
+        ("lse without mask", "it read or stored behind the end", "m + tl.log(l_safe)), mask=q_ok)", "m + tl.log(l_safe)))"),
+        ("no scale", "the scale was forgotten", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T)"),
+        ("scale of the padded width", "the scale was applied twice", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T) / tl.sqrt(d * 1.0)"),
+        ("divided by scale", "scores were divided by scale", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T) / scale"),
+        ("l not rescaled", "the old sum was not rescaled", "alpha * l +", "l +"),
+        ("O not rescaled", "the old output was not rescaled", "acc * alpha[:, None]", "acc"),
+        ("neither rescaled", "neither old sum was rescaled", "alpha * l +", "l +", "acc * alpha[:, None]", "acc"),
+        ("alpha inverse", "alpha is upside down", "tl.exp(m - m_safe)", "tl.exp(m_safe - m)"),
+        ("maximum of the tile", "the maximum of the last tile was used, not of all so far", "tl.maximum(m, tl.max(S, 1))", "tl.max(S, 1)"),
+        ("m not kept", "m_i stayed at −∞", "        m = m_new\n", ""),
+        ("upper left", "aligned at the upper left", "rows[:, None] + Nk - Nq", "rows[:, None]"),
+        ("end at the upper left", "the numbers are right, but it loaded 864 bytes where 736 wil", "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
+        ("upper left in both", "aligned at the upper left", "rows[:, None] + Nk - Nq", "rows[:, None]", "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
+        ("mask <", "the mask is off by one", "keys[None, :] <= rows", "keys[None, :] < rows"),
+        ("mask one key more", "the mask is off by one", "rows[:, None] + Nk - Nq", "rows[:, None] + Nk - Nq + 1"),
+        ("mask of keys forgotten", "keys behind the end were read as 0 and count", "keep = k_ok[None, :]\n", "keep = keys[None, :] >= 0\n"),
+        ("causal forgotten", "the causal mask was forgotten", "keep & (keys[None, :] <= rows[:, None] + Nk - Nq)", "keep"),
+        ("always causal", "the mask was always causal", "        if causal:\n            keep =", "        if d > 0:\n            keep ="),
+        ("-1e9", "a large negative number is not −∞", 'S = tl.where(keep, S, -float("inf"))', "S = tl.where(keep, S, -1e9)"),
+        ("0 for masked", "keys behind the end were read as 0 and count", 'S = tl.where(keep, S, -float("inf"))', "S = tl.where(keep, S, 0.0)"),
+        ("no guard", "−∞ − (−∞) is NaN", 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
+        ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative, and such ", 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, 0)"),
+        ("guard maximum(m, -1e4)", "the maximum began at a finite number, but scores may lie bel", 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)"),
+        ("0 / 0", "0 / 0 is NaN: a row that sees no key has l = 0; divide by 1 ", "tl.where(l == 0, 1, l)", "l"),
+        ("not divided", "the output was not divided by l", "acc / l_safe[:, None]", "acc"),
+        ("lse without m", "lse lacks the maximum", "m + tl.log(l_safe)", "tl.log(l_safe)"),
+        ("lse in log2", "lse is in units of log2", "m + tl.log(l_safe)", "(m + tl.log(l_safe)) * 1.4426950408889634"),
+        ("lse log2 of l", "the logarithm of l is in units of log2", "tl.log(l_safe)", "tl.log2(l_safe)"),
+        ("m for lse", "m was stored instead of lse = m + log l", "m + tl.log(l_safe)", "m"),
+        ("lse 0 where nothing is seen", "a row that sees no key has lse −∞, not 0", 'tl.where(l == 0, -float("inf"), m + tl.log(l_safe))', "tl.where(l == 0, 0.0, m + tl.log(l_safe))"),
+        ("K not transposed", "K was not transposed", "K_j.T", "K_j"),
+        ("P not narrowed", "P_ij is float32, V_j float16", "P.to(V_j.dtype)", "P"),
+        ("acc in float16", "the output was accumulated in half precision", "        m = m_new\n", "        m = m_new\n        acc = acc.to(tl.float16).to(tl.float32)\n"),
+        ("l in float16", "the sum was taken of the narrowed P_ij", "        m = m_new\n", "        m = m_new\n        l = l.to(tl.float16).to(tl.float32)\n"),
+        ("S in float16", "the scores were rounded to half precision", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T).to(tl.float16).to(tl.float32) * scale"),
+        ("sum of the narrowed P", "the sum was taken of the narrowed P_ij", "tl.sum(P, 1)", "tl.sum(P.to(tl.float16), 1)"),
+        ("last tile dropped", "the last tile of keys, which is not full, was dropped", "range(0, end, Bc)", "range(0, end // Bc * Bc, Bc)"),
+        ("last key dropped at whole tiles", "the last tile of keys, which is not full, was dropped", "        end = Nk\n", "        end = Nk - 1\n"),
+        ("first tile always", "every turn of the loop took the first tile of keys", "start + tl.arange(0, Bc)", "tl.arange(0, Bc)"),
+        ("no program id", "every program took the first tile of queries", "tl.program_id(0)", "0"),
+        ("V loaded from K", "V_j was loaded from K", "tl.load(V + ", "tl.load(K + "),
+        ("nothing stored", "O was not stored", "    tl.store(O + rows[:, None] * d + cols[None, :], acc / l_safe[:, None], mask=q_ok[:, None])\n", ""),
+        ("lse not stored", "lse was not stored", '    tl.store(lse + rows, tl.where(l == 0, -float("inf"), m + tl.log(l_safe)), mask=q_ok)\n', ""),
+        ("Nq and Nk swapped", "", "q_ok = rows < Nq", "q_ok = rows < Nk"),
+        ("Nq for Nk", "Nq and Nk are exchanged", "k_ok = keys < Nk", "k_ok = keys < Nq"),
+        ("Nq − Nk", "the difference is inverted", "rows[:, None] + Nk - Nq", "rows[:, None] + Nq - Nk"),
+    ),
+    *wrong("triton_backward.delta", delta,
+        ("no other", "a masked load without other= reads anything at all, on a GPU", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0)", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok)"),
+        ("in float16", "the product was rounded to float16", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0)", "g = tl.load(dO + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)", "g = tl.load(dO + r[:, None] * dv + c[None, :], mask=ok, other=0.0)"),
+        ("wrong axis", "summed over the queries", "axis=1", "axis=0"),
+        ("no column mask", "columns behind the row's end were counted, the next row's", " & (c[None, :] < dv)", ""),
+        ("no row mask at the store", "the store is not masked", ", mask=r < N)", ")"),
+        ("stride width", "rows lie dv elements apart, not width", "O + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)\n    g", "O + r[:, None] * width + c[None, :], mask=ok, other=0.0).to(tl.float32)\n    g"),
+        ("stride width in both", "rows lie dv elements apart, not width", "o = tl.load(O + r[:, None] * dv", "o = tl.load(O + r[:, None] * width", "dO + r[:, None] * dv", "dO + r[:, None] * width"),
+        ("no program id", "every program took the first rows", "tl.program_id(0) * Br + ", ""),
+        ("O times O", "O was multiplied with itself", "o * g", "o * o"),
+        ("not multiplied", "that is the sum of dO alone", "o * g", "g"),
+        ("mean", "that is the mean", "tl.sum(o * g, axis=1)", "tl.sum(o * g, axis=1) / dv"),
+        ("nothing stored", "nothing was stored", "    tl.store(delta + r, tl.sum(o * g, axis=1), mask=r < N)\n", "    delta = tl.sum(o * g, axis=1)\n"),
+    ),
+    *wrong("triton_backward.add_rows", add_rows,
+        ("delta missing", "delta is missing", "(dP - delta_i[:, None])", "dP"),
+        ("row sum of the tile", "the row sum was taken over this tile only", "delta_i[:, None]", "tl.sum(P * dP, 1)[:, None]"),
+        ("lse as a row", "lse_i stands for queries, which are the rows of the tile", "lse_i[:, None]", "lse_i[None, :]"),
+        ("delta as a row", "delta_i stands for queries, which are the rows of the tile", "delta_i[:, None]", "delta_i[None, :]"),
+        ("delta added", "delta was added", "dP - delta", "dP + delta"),
+        ("dS without P", "dS must be multiplied with P", "P * (dP - delta_i[:, None])", "dP - delta_i[:, None]"),
+        ("exp2", "2^x where e^x is due", "tl.exp(", "tl.exp2("),
+        ("dK not scaled", "dK is not scaled", "tl.dot(tl.trans(dS), Q_i) * scale", "tl.dot(tl.trans(dS), Q_i)"),
+        ("S not scaled", "the scores were not scaled", "tl.dot(Q_i, tl.trans(K_j)) * scale", "tl.dot(Q_i, tl.trans(K_j))"),
+        ("dV scaled", "dV was scaled", "tl.dot(tl.trans(P), dO_i)", "tl.dot(tl.trans(P), dO_i) * scale"),
+        ("swapped", "dK and dV were swapped", "return dK_j, dV_j", "return dV_j, dK_j"),
+        ("P not transposed", "dV took P instead of Pᵀ", "tl.trans(P)", "P"),
+        ("dS not transposed", "dK took dS instead of dSᵀ", "tl.trans(dS)", "dS"),
+        ("softmax of the tile", "", "    dP =", "    P = P / tl.where(tl.sum(P, 1) == 0, 1, tl.sum(P, 1))[:, None]\n    dP ="),
+        ("mask forgotten", "the mask was forgotten", "tl.where(seen, tl.exp(S - lse_i[:, None]), 0.0)", "tl.exp(S - lse_i[:, None])"),
+        ("multiplied by the mask", "a row that sees no key has lse = −∞, and ∞ · 0 and −∞ + ∞ ar", "tl.where(seen, tl.exp(S - lse_i[:, None]), 0.0)", "tl.exp(S - lse_i[:, None]) * seen"),
+        ("dV not added", "dV keeps only the last tile of queries", "dV_j = dV_j + ", "dV_j = "),
+        ("dK not added", "dK keeps only the last tile of queries", "dK_j = dK_j + ", "dK_j = "),
+        ("neither added", "", "dV_j = dV_j + ", "dV_j = ", "dK_j = dK_j + ", "dK_j = "),
+        ("scale twice", "the scale was applied twice", "P * (dP - delta_i[:, None])", "P * (dP - delta_i[:, None]) * scale"),
+        ("V not transposed", "V_j was not transposed", "tl.trans(V_j)", "V_j"),
+        ("dV from dS", "dV was taken from dS", "tl.trans(P)", "tl.trans(dS)"),
+        ("P (1 − P) dP", "P (1 − P) is a weight's slope by its own score", "P * (dP - delta_i[:, None])", "P * (1 - P) * dP"),
+        ("P dP − delta", "delta is subtracted from dP before P is multiplied with it", "P * (dP - delta_i[:, None])", "P * dP - delta_i[:, None]"),
+    ),
+    *wrong("attention_in_a_model.forward", forward,
+        ("detached", "the numbers are right, but not all of the gradient comes bac", "transpose(1, 2).reshape(B, N, -1)", "detach().transpose(1, 2).reshape(B, N, -1)"),
+        ("view in all three", "a view to [B, H, N, d] cuts positions to pieces", "self.q_proj(x).view(B, N, self.num_heads, -1).transpose(1, 2)", "self.q_proj(x).view(B, self.num_heads, N, -1)", "self.k_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.k_proj(x).view(B, self.num_kv_heads, N, -1)", "self.v_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.v_proj(x).view(B, self.num_kv_heads, N, -1)"),
+        ("view in all three and back", "views cut positions to pieces, to [B, H, N, d] and back", "self.q_proj(x).view(B, N, self.num_heads, -1).transpose(1, 2)", "self.q_proj(x).view(B, self.num_heads, N, -1)", "self.k_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.k_proj(x).view(B, self.num_kv_heads, N, -1)", "self.v_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.v_proj(x).view(B, self.num_kv_heads, N, -1)", "O.transpose(1, 2).reshape(B, N, -1)", "O.reshape(B, N, -1)"),
+        ("no transpose back", "a view of O to [B, N, d_model] mixes positions", "O.transpose(1, 2).reshape(B, N, -1)", "O.reshape(B, N, -1)"),
+        ("causal forgotten", "the attention was not told whether it is causal", ", causal=self.causal", ""),
+        ("always causal", "the attention was always causal", "causal=self.causal", "causal=True"),
+        ("no o_proj", "the output was not projected back", "self.o_proj(O.transpose(1, 2).reshape(B, N, -1))", "O.transpose(1, 2).reshape(B, N, -1)"),
+        ("scale of d_model", "scores were divided by √d_model", "causal=self.causal", "causal=self.causal, scale=x.shape[-1] ** -0.5"),
+        ("heads not transposed", "heads and positions did not change places", "self.num_heads, -1).transpose(1, 2)", "self.num_heads, -1)", "self.k_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.k_proj(x).view(B, N, self.num_kv_heads, -1)", "self.v_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.v_proj(x).view(B, N, self.num_kv_heads, -1)", "O.transpose(1, 2).reshape(B, N, -1)", "O.reshape(B, N, -1)"),
+        ("num_heads for the keys", "keys and values have num_kv_heads heads, not num_heads", "self.k_proj(x).view(B, N, self.num_kv_heads, -1)", "self.k_proj(x).view(B, N, self.num_heads, -1)"),
+        ("heads repeated in turn", "query heads took key/value heads in turn", "    O = ", "    k, v = (t.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for t in (k, v))\n    O = "),
+        ("k for v", "V was taken from k_proj", "self.v_proj(x)", "self.k_proj(x)"),
+    ),
+    *wrong("attention_in_a_model.step", step,
+        ("past zeroed in place", "it changed its inputs; make new arrays instead", "    return Step", "    past_K.zero_()\n    return Step"),
+        ("not causal", "without causal=True a new token sees those that come after i", "causal=True", "causal=False"),
+        ("new keys first", "new keys come behind the past ones, as their values do", "[past_K, K]", "[K, past_K]"),
+        ("new values first", "new values come behind the past ones, as their keys do", "[past_V, V]", "[V, past_V]"),
+        ("the past alone", "only the past was attended to", "flash_attention(Q, K_all, V_all", "flash_attention(Q, past_K, past_V"),
+        ("the new alone", "only the new tokens were attended to", "flash_attention(Q, K_all, V_all", "flash_attention(Q, K, V"),
+        ("the cache not returned", "return the longer keys and values", "Step(O, K_all, V_all)", "Step(O, past_K, past_V)"),
+        ("the new returned", "only the new keys and values were returned", "Step(O, K_all, V_all)", "Step(O, K, V)"),
+        ("torch's is_causal", "torch's is_causal lets query i see keys up to i, counted fro", "flash_attention(Q, K_all, V_all, causal=True)", "torch.nn.functional.scaled_dot_product_attention(Q, K_all, V_all, is_causal=True, enable_gqa=True)"),
+        ("wrong dimension", "", "[past_K, K], dim=2", "[past_K, K], dim=1"),
+    ),
+]  # fmt: skip

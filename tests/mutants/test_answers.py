@@ -1,0 +1,44 @@
+"""Every wrong answer that was collected is rejected, and told by name where its line says so."""
+
+import numpy as np
+import pytest
+
+from flashlab import kernels
+from flashlab.course import judge, worker
+from flashlab.course.registry import find
+from tests.mutants.answers import in_numpy, in_triton
+
+pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
+NAMED = 0.85  # of all wrong answers, at least
+
+
+def sentence(answer):
+    """What the check says of a wrong answer: on the case that it gets wrong, and by name. None if it is accepted."""
+    exercise = find(answer.exercise)
+    with worker.poisoned(), np.errstate(all="ignore"):
+        tried, due = list(judge.outcomes(exercise, answer.attempt())), judge.known(exercise)
+        for at, outcome in enumerate(tried):
+            if said := judge.failure(exercise, at, outcome, due[at]):
+                return f"{said}\n{next(judge.recognise(exercise, tried, at, due))}"
+    return None
+
+
+def ids(answers):
+    return [f"{answer.exercise}: {answer.what}" for answer in answers]
+
+
+@pytest.mark.parametrize("answer", in_numpy.ANSWERS, ids=ids(in_numpy.ANSWERS))
+def test_a_wrong_answer_in_numpy_is_rejected_by_name(answer):
+    assert answer.says in (sentence(answer) or "IT IS ACCEPTED")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("answer", in_triton.ANSWERS, ids=ids(in_triton.ANSWERS))
+def test_a_wrong_kernel_is_rejected_by_name(answer):
+    said = sentence(answer)
+    assert said is not None and answer.says in said
+
+
+def test_most_wrong_answers_have_a_name():
+    answers = in_numpy.ANSWERS + in_triton.ANSWERS
+    assert sum(answer.says != "" for answer in answers) >= NAMED * len(answers)
