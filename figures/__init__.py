@@ -41,8 +41,7 @@ step on: only then may things travel. The function keeps nothing and touches no 
 flashlab's; ``pytest tests/browser/test_page.py`` drives every control and leaves screenshots, light and dark, at 1280
 and 390 pixels in ``tests/browser/screenshots``: look at them. ``make notebooks`` stores the new output.
 
-A figure without a drawing is still painted by matplotlib: it has ``SIZE``, ``build(fig)`` and ``update(artists,
-state)`` instead, and goes when its drawing comes. ``states(figure)`` enumerates what a reader can reach.
+``states(figure)`` enumerates what a reader can reach. Charts (``charts.py``, ``whole.py``) are painted by matplotlib.
 """
 
 from figures.figure import states, steps

@@ -1,17 +1,21 @@
 """Plain charts for a cell: bars, lines, dots and a map of weights, each with its words beside it."""
 
+import base64
+import io
+
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import LogFormatter
+from PIL import Image
 
 from figures import style
-from figures.canvas import Canvas
 
 
 class Chart:
     """A still picture. In words it is what the caption says."""
 
     def __init__(self, figure, caption):
-        self._png = Canvas(figure, lambda _: {}, lambda *_: None).mime(None)
+        self._png = base64.b64encode(_painted(figure)).decode()
         self._caption = caption
 
     def __repr__(self):
@@ -19,6 +23,16 @@ class Chart:
 
     def _repr_mimebundle_(self, **_):
         return {"image/png": self._png, "text/plain": self._caption}
+
+
+def _painted(figure) -> bytes:
+    """Return the picture as PNG."""
+    canvas = FigureCanvasAgg(figure)
+    with style.quick_text():
+        canvas.draw()
+    buffer = io.BytesIO()
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(buffer, "png", compress_level=6)
+    return buffer.getvalue()
 
 
 def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):

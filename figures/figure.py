@@ -111,12 +111,8 @@ def explorer(name: str) -> Callable:
 
     def explore(state=None):
         """Show the figure with its controls, in its first state unless another one is given."""
-        from figures import page, widget
+        from figures import widget
 
-        if page.drawn(name.rpartition(".")[2]):
-            return widget.Explorer(sys.modules[name], state)
-        from figures import controls
-
-        return controls.explore(sys.modules[name], state)
+        return widget.Explorer(sys.modules[name], state)
 
     return explore

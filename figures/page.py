@@ -28,11 +28,6 @@ def name_of(figure) -> str:
     return figure.__name__.rpartition(".")[2]
 
 
-def drawn(name: str) -> bool:
-    """Is there a drawing for the page?"""
-    return (HERE / "js" / f"{name}.js").exists()
-
-
 @cache
 def script(name: str) -> str:
     """Return the modules that draw a figure as one text: each module becomes a function that is called once."""

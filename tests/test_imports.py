@@ -68,7 +68,7 @@ def forbidden(path):
     # compiles runs in a process of its own, which starts in a third of the time without flashlab.kernels' torch
     if path.parts[:2] != ("flashlab", "kernels") and path != Path("flashlab/course/compiles.py"):
         names = names | {"triton"}
-    if package == "figures" and path.name != "controls.py":
+    if package == "figures":
         names = names | {"ipywidgets"}
     return names
 

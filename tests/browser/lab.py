@@ -1,9 +1,4 @@
-"""A real JupyterLab in a real browser, and the figures in its notebooks.
-
-with Lab() as lab:
-    figure = lab.open("04_online_softmax").figure("online_softmax")
-    figure.press("step", "ArrowRight")
-"""
+"""A real JupyterLab in a real browser: ``with Lab() as lab: lab.open("04_online_softmax").errors()``."""
 
 import ast
 import os
@@ -151,69 +146,6 @@ class Notebook:
         """Return the errors in its cells."""
         return self.page.evaluate(ERRORS)
 
-    def figure(self, name) -> "Figure":
-        """The figure of this name as it opens: its cell is run again and scrolled into view."""
-        if not self.page.evaluate(SHOW, name):
-            raise LookupError(f"no cell of this notebook calls {name}.explore()")
-        return Figure(self.page, self.page.locator(f"[data-figure={name}] .flashlab-figure"))
-
-
-class Figure:
-    """A live figure: its picture, its words, and its controls by the name of the field that they set."""
-
-    def __init__(self, page, root):
-        self.page, self.root = page, root
-        self.picture = root.locator(".flashlab-picture")
-        self.picture.wait_for()
-        self.picture.evaluate(WATCH)
-
-    @property
-    def fields(self) -> list[str]:
-        """The fields that have a control."""
-        return self.root.evaluate(FIELDS)
-
-    def control(self, field):
-        """Return the element that takes the keys of this control: a slider's handle, a menu, a box."""
-        return self.root.locator(f".flashlab-control-{field}").locator(".noUi-handle, select, input[type=checkbox]")
-
-    def kind(self, field) -> str:
-        """ "slider", "menu" or "box"."""
-        handle = self.control(field)
-        name = handle.evaluate("node => node.tagName")
-        return {"SELECT": "menu", "INPUT": "box"}.get(name, "slider")
-
-    def position(self, field) -> str | None:
-        """Return the position of a slider's handle."""
-        return self.control(field).get_attribute("aria-valuenow")
-
-    def shown(self) -> tuple[str, str]:
-        """The picture's pixels (a digest of its file) and the words below it, once both are still."""
-        return self.picture.evaluate(SETTLED), self.root.locator(".flashlab-caption").inner_text()
-
-    def until(self, right) -> tuple[str, str]:
-        """Return what is shown once it is right, or what is shown after some seconds all the same."""
-        deadline = time.monotonic() + 10
-        while not right(shown := self.shown()) and time.monotonic() < deadline:
-            pass
-        return shown
-
-    def press(self, field, *keys) -> float | None:
-        """Press keys on a control. Returns the ms from the last one to the last new picture, None if none came."""
-        self.control(field).focus()
-        for key in keys:
-            self.page.keyboard.press(key)
-        return self.picture.evaluate(LATENCY)
-
-    def drag(self, field, part=1.0) -> None:
-        """Drag a slider's handle to this part of its way with the mouse."""
-        rail = self.root.locator(f".flashlab-control-{field} .noUi-base").bounding_box()
-        handle = self.control(field).bounding_box()
-        y = handle["y"] + handle["height"] / 2
-        self.page.mouse.move(handle["x"] + handle["width"] / 2, y)
-        self.page.mouse.down()
-        self.page.mouse.move(rail["x"] + part * rail["width"], y, steps=12)
-        self.page.mouse.up()
-
 
 READY = """async () => {
     await jupyterapp.restored;
@@ -230,43 +162,3 @@ ERRORS = """() => {
             if (output.output_type === 'error') texts.push(`${output.ename}: ${output.evalue}`);
     return texts;
 }"""
-
-SHOW = """async name => {
-    const notebook = jupyterapp.shell.currentWidget.content;
-    const index = notebook.widgets.findIndex(
-        cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().includes(name + '.explore('));
-    if (index < 0) return false;
-    notebook.activeCellIndex = index;
-    await notebook.scrollToItem(index, 'start');
-    await jupyterapp.commands.execute('notebook:run-cell');
-    notebook.widgets[index].node.dataset.figure = name;
-    return true;
-}"""
-
-FIELDS = """root => [...root.querySelectorAll('[class*=flashlab-control-]')].map(
-    node => [...node.classList].find(name => name.startsWith('flashlab-control-')).slice('flashlab-control-'.length))"""
-
-# The page notes when a key went down and when a new picture was on screen.
-WATCH = """picture => {
-    if (!window.times) document.addEventListener('keydown', () => { times.key = performance.now(); }, true);
-    window.times = { key: 0, shown: 0 };
-    picture.addEventListener('load', () => requestAnimationFrame(() => { times.shown = performance.now(); }));
-}"""
-
-QUIET = 250  # ms without a new picture, after which the last one is taken for the final one
-
-LATENCY = f"""async () => {{
-    const begun = performance.now();
-    while (performance.now() - Math.max(times.shown, begun) < {QUIET})
-        await new Promise(resolve => setTimeout(resolve, 10));
-    return times.shown > times.key ? times.shown - times.key : null;
-}}"""
-
-SETTLED = f"""async picture => {{
-    const begun = performance.now();
-    while (performance.now() - Math.max(times.shown, begun) < {QUIET})
-        await new Promise(resolve => setTimeout(resolve, 10));
-    const bytes = await (await fetch(picture.src)).arrayBuffer();
-    const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
-    return [...digest].map(byte => byte.toString(16).padStart(2, '0')).join('');
-}}"""

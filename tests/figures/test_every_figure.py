@@ -11,23 +11,16 @@ import pytest
 from PIL import Image
 
 import figures
-from figures import controls, page, style, widget
-from figures.canvas import Canvas
+from figures import page, widget
 from figures.figure import Scrub, declared, key, numbers
 from tests.tools import drawn
 
 FOLDER = Path(figures.__file__).parent
 NAMES = [path.stem for path in sorted(FOLDER.glob("*.py")) if "\nCONTROLS = " in path.read_text()]
-DRAWN = [name for name in NAMES if page.drawn(name)]
 needs_node = pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def any_figure(request):
-    return importlib.import_module(f"figures.{request.param}")
-
-
-@pytest.fixture(scope="module", params=DRAWN)
 def figure(request):
     return importlib.import_module(f"figures.{request.param}")
 
@@ -50,32 +43,33 @@ def some_steps(figure, state):
     return {steps[0], steps[len(steps) // 2], steps[-1]}
 
 
-def test_there_are_eleven():
+def test_there_are_eleven_and_each_is_drawn():
     assert len(NAMES) == 11
+    assert set(NAMES) == {path.stem for path in (FOLDER / "js").glob("*.js")} - set(page.SHARED)
 
 
-def test_every_field_has_a_control_and_every_default_can_be_chosen(any_figure):
-    assert {field.name for field in fields(any_figure.State)} == set(any_figure.CONTROLS)
-    first = replace(any_figure.State(), **_begin(any_figure))
-    assert first in figures.states(any_figure)
-    assert any_figure.State() in figures.steps(any_figure, first)
+def test_every_field_has_a_control_and_every_default_can_be_chosen(figure):
+    assert {field.name for field in fields(figure.State)} == set(figure.CONTROLS)
+    first = replace(figure.State(), **_begin(figure))
+    assert first in figures.states(figure)
+    assert figure.State() in figures.steps(figure, first)
 
 
-def test_states_are_all_choices_once(any_figure):
+def test_states_are_all_choices_once(figure):
     number = 1
-    for control in any_figure.CONTROLS.values():
+    for control in figure.CONTROLS.values():
         number *= 1 if isinstance(control, Scrub) else len(control.values)
-    assert len(set(figures.states(any_figure))) == number
+    assert len(set(figures.states(figure))) == number
 
 
-def test_every_control_changes_the_words(any_figure):
-    first = replace(any_figure.State(), **_begin(any_figure))
-    for field, control in any_figure.CONTROLS.items():
+def test_every_control_changes_the_words(figure):
+    first = replace(figure.State(), **_begin(figure))
+    for field, control in figure.CONTROLS.items():
         if isinstance(control, Scrub):
-            said = {any_figure.describe(state) for state in figures.steps(any_figure, first)}
+            said = {figure.describe(state) for state in figures.steps(figure, first)}
         else:
             ends = [replace(first, **{field: value}) for value in control.values]
-            said = {any_figure.describe(state) for first in ends for state in some_steps(any_figure, first)}
+            said = {figure.describe(state) for first in ends for state in some_steps(figure, first)}
         assert len(said) > 1, field
 
 
@@ -153,40 +147,3 @@ def test_controls_are_plain_data(figure):
     assert all(
         control["kind"] == "clock" or getattr(figure.State(), control["field"]) in control["values"] for control in told
     )
-
-
-# What matplotlib still draws.
-
-
-@pytest.fixture(scope="module", params=[name for name in NAMES if name not in DRAWN])
-def painted(request):
-    return importlib.import_module(f"figures.{request.param}")
-
-
-@pytest.fixture(scope="module")
-def explorer(painted):
-    return controls.explore(painted)
-
-
-def test_every_choice_is_painted_and_said(painted, explorer):
-    """The same state gives the same picture and words, whatever was shown before."""
-    fresh = Canvas(style.figure(*painted.SIZE), painted.build, painted.update)
-    for state in corners(painted):
-        *_, last = figures.steps(painted, state)
-        explorer.set(**asdict(last))
-        assert explorer.state == last
-        assert painted.describe(last) in html.unescape(explorer._caption.value)
-    assert explorer._canvas.png(last) == fresh.png(last)
-
-
-def test_a_step_past_the_end_is_drawn_back(painted, explorer):
-    for field, control in painted.CONTROLS.items():
-        if isinstance(control, Scrub):
-            explorer.set(**{field: 10**6})
-            assert getattr(explorer.state, field) == explorer.widgets[field].max == control.steps(explorer.state)
-
-
-def test_words_and_picture_are_in_one_output(painted):
-    bundle = painted.explore()._repr_mimebundle_()
-    assert {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"} <= set(bundle)
-    assert bundle["text/plain"] == painted.describe(painted.State())
