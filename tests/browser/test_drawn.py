@@ -46,8 +46,9 @@ def other(figure):
     control = figure.locator("[data-field]:not(.clock input)").first
     control.focus()
     kind = control.evaluate("one => one.type")
-    end = control.evaluate("one => one.value === one.max")
-    return {"checkbox": "Space", "range": "Home" if end else "End"}.get(kind, "ArrowDown")
+    end = control.evaluate("one => one.value === one.max || one.selectedIndex === one.length - 1")
+    keys = {"checkbox": "Space", "range": "Home" if end else "End", "select-one": "ArrowUp" if end else "ArrowDown"}
+    return keys[kind]
 
 
 def test_the_kernel_answers(lab, name, figure):
