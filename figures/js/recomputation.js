@@ -20,7 +20,7 @@ export function draw({ trace, step, width, forward }) {
   const wide = width >= 800;
   const side = wide ? 270 : Math.min(width - SCORES[0] - STRIP - 6, 270);
   const beside = wide ? { x: SCORES[0] + side + STRIP + 50, y: 0 } : { x: 0, y: SCORES[1] + side + 52 };
-  const squares = { x: beside.x, y: beside.y + (wide ? 226 : 258), side: wide ? side / 2 : (width - 40) / 3, words: width - beside.x };
+  const squares = { x: beside.x, y: beside.y + (wide ? 226 : 258), side: Math.min(wide ? side / 2 : (width - 40) / 3, (width - beside.x - 38) / 3), words: width - beside.x };
   const below = (wide ? SCORES[1] + side : squares.y + (trace.passes[0].squares.length ? squares.side + 34 : -40)) + 62;
   const place = placing(trace, side);
   const fast = { ...beside, y: beside.y + 62, width: width - beside.x - 2 };
