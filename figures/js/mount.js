@@ -273,8 +273,8 @@ function frame({ name, controls }, clock) {
     element("div", { class: "controls" }, ...rows), ...time, parts.stage, parts.words,
     element("div", { class: "tools" },
       button("reset", "reset", ({ reset }) => reset()),
-      button("A−", "smaller type", ({ larger }) => larger(-0.25)),
-      button("A+", "larger type", ({ larger }) => larger(+0.25)),
+      button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
+      button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
       button("link", "copy a link to this state", ({ link }) => link()),
       button("full screen", "full screen", ({ full }) => full()), parts.message));
   return parts;
