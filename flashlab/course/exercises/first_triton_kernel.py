@@ -280,6 +280,11 @@ softmax_row = Exercise(
         Mistake('a large negative number is not −∞: scores may lie below it.', 'other=-float("inf")', 'other=-1e9'),
         Mistake('2^x where e^x is meant: tl.exp.', 'tl.exp(', 'tl.exp2('),
         Mistake('rows lie x_stride elements apart, not Bc.', 'x + i * x_stride', 'x + i * Bc'),
+        Mistake(
+            "the minimum was taken: subtract the maximum, so that no exponential exceeds 1.",
+            "tl.max(S_i, 0)",
+            "tl.min(S_i, 0)",
+        ),
     ),
 )  # fmt: skip
 

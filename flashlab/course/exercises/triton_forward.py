@@ -531,7 +531,7 @@ forward = Exercise(
             "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None])",
         ),
         Mistake(
-            "the maximum began at a finite number, but scores may lie below it: begin at −∞.",
+            "a finite number stands where −∞ belongs, at the beginning or in the guard, and scores may lie below it.",
             "tl.full([Br], -float(\"inf\"), tl.float32)",
             "tl.full([Br], -1e4, tl.float32)",
         ),
@@ -572,7 +572,7 @@ forward = Exercise(
             "tl.maximum(m_new, 0)",
         ),
         Mistake(
-            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+            "a finite number stands where −∞ belongs, at the beginning or in the guard, and scores may lie below it.",
             "tl.where(m_new == -float(\"inf\"), 0, m_new)",
             "tl.maximum(m_new, -1e4)",
         ),
