@@ -70,6 +70,7 @@ REGIMES = (
     Regime("a last key with a much larger score", _at(-1, 100.0)),
     Regime("a first key with a much larger score", _at(0, 100.0)),
     Regime("a maximum that rises with every key", lambda n: np.linspace(-3, 30, n), noise=0.1),
+    Regime("scores that fall with every key", lambda n: np.linspace(0, -14, n), noise=0.1),
     Regime("first keys that are masked", hidden=_first_keys),
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),

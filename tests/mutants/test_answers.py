@@ -6,7 +6,7 @@ import pytest
 from flashlab import kernels
 from flashlab.course import judge, worker
 from flashlab.course.registry import find
-from tests.mutants.answers import in_numpy, in_triton
+from tests.mutants.answers import afterwards, in_numpy, in_triton
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
 NAMED = 0.85  # of all wrong answers, at least
@@ -39,6 +39,12 @@ def test_a_wrong_kernel_is_rejected_by_name(answer):
     assert said is not None and answer.says in said
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("answer", afterwards.ANSWERS, ids=ids(afterwards.ANSWERS))
+def test_a_wrong_answer_written_afterwards_is_rejected(answer):
+    assert sentence(answer) is not None
+
+
 def test_most_wrong_answers_have_a_name():
-    answers = in_numpy.ANSWERS + in_triton.ANSWERS
+    answers = in_numpy.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
     assert sum(answer.says != "" for answer in answers) >= NAMED * len(answers)

@@ -15,7 +15,7 @@ from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import softmax as hopper_softmax
 from flashlab.reference import recomputation, tiling
 from tests.mutants import acceptance
-from tests.mutants.answers import in_numpy, in_triton
+from tests.mutants.answers import afterwards, in_numpy, in_triton
 from tests.mutants.mutants import MUTANTS
 
 TABLE = Path(__file__).with_name("README.md")
@@ -89,7 +89,7 @@ def table():
 
 def _answers():
     """Count the collected wrong answers, and those with a name; ``test_answers.py`` checks that all are rejected."""
-    answers = in_numpy.ANSWERS + in_triton.ANSWERS
+    answers = in_numpy.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
     rejected, named = (Counter(it.exercise for it in chosen) for chosen in (answers, [it for it in answers if it.says]))
     yield f"\n## Wrong answers to the exercises: {rejected.total()}, {named.total()} of them named\n"
     yield "| exercise | rejected | with a sentence of its own |\n|---|---|---|"

@@ -33,6 +33,7 @@ def _update_cases():
         ("a block that is masked out altogether", seen, [[-inf]], column),
         ("a first block that is masked out altogether", online_softmax.identity(1, 1), [[-inf]], column),
         ("a first key after a masked block", _state([-inf], [0.0], [[0.0]]), [[-5.0]], column),
+        ("a score below any number that one would take for −∞", online_softmax.identity(1, 1), [[-2e9]], column),
     ]
     small = [Case(name, (state, np.array(S, np.float32), np.array(V, np.float32))) for name, state, S, V in cases]
     return [*small, *sweep(_update_args)]
@@ -56,6 +57,7 @@ def _merge_cases():
         ("a first part with the larger maximum", high, low),
         ("two parts with maxima below 0", _state([-3.0], [2.0], [[1.0]]), _state([-2.0], [1.0], [[1.0]])),
         ("a part that has met no key", low, none),
+        ("a maximum below any number that one would take for −∞", _state([-2e9], [1.0], [[2.0]]), none),
         ("two parts that have met no key", none, none),
         ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
     ]

@@ -39,6 +39,7 @@ def _rebuild_cases():
         Case("scores too large to be exponentiated", (_array([[1000, 999]]), _array([1001]))),
         Case("a masked key", (_array([[0, -inf]]), _array([1]))),
         Case("a row that sees no key", (_array([[-inf, -inf]]), _array([-inf]))),
+        Case("a score below any number that one would take for −∞", (_array([[-2e9, -inf]]), _array([-2e9]))),
         *sweep(_rebuild_args),
     ]
 

@@ -76,6 +76,8 @@ def _rows_cases():
         ("a row far above another", [[300.0, 299.0], [1.0, 2.0]]),
         ("a masked score", [[0.0, -inf, 1.0]]),
         ("a row of nothing but masked scores", [[-inf, -inf]]),
+        ("a masked score beside scores far below 0", [[-2000.0, -inf, -2001.0]]),
+        ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
         ("a masked row beside others", [[1.0, 2.0], [-inf, -inf], [-300.0, -inf]]),
     )
     return [*small, *sweep(_rows_args)]

@@ -103,6 +103,7 @@ def _delta_cases():
         Case("four rows of four: one program", tuple(square)),
         Case("six rows of three: the last tile hangs over two edges", tuple(ragged)),
         Case("nine rows of five, in three programs", tuple(long)),
+        Case("sixteen rows of three, in four full programs", tuple(rng.normal(size=(2, 16, 3)).astype(np.float32))),
         Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
         *sweep(_delta_args, regimes=REGIMES[:1], usual={"Nq": 5, "dv": 6}),
     ]

@@ -1,0 +1,73 @@
+"""Wrong answers written after the checks were finished, to try them: four of them were accepted at first."""
+
+from tests.mutants.answers import in_triton, wrong
+from tests.mutants.answers.in_numpy import gradients, inside, lse, merge, rebuild, row, rows, update
+
+
+def afterwards(exercise, right, *lines):
+    """Return answers that need not be told by name, from lines (what, old, new)."""
+    return wrong(exercise, right, *((what, "", *edits) for what, *edits in lines))
+
+
+ANSWERS = [
+    *afterwards("safe_softmax.row",row,
+        ("max of abs where far","np.max(x)","x[np.argmax(np.abs(x))]"),
+        ("last score","np.max(x)","x[-1]"),
+        ("sum in float16","np.sum(e)","np.float32(np.sum(e.astype(np.float16)))"),
+        ("60 less than the maximum","np.max(x)","np.max(x) - 60"),
+        ("percentile","np.max(x)","np.percentile(x, 90)")),
+    *afterwards("safe_softmax.rows",rows,
+        ("guard minimum finite","    top[np.isneginf(top)] = 0\n","    top = np.maximum(top, np.finfo(np.float16).min)\n"),
+        ("isinf of x zeroed","e = np.exp(x - top)","e = np.exp(np.nan_to_num(x, neginf=-700) - np.nan_to_num(top, neginf=-700))"),
+        ("1 row softmax flattened","e.sum(axis=1, keepdims=True)","e.sum(axis=1, keepdims=True).max()"),
+        ("masked row 1/N guard","total[total == 0] = 1","total[total == 0] = x.shape[1]; e[total[:, 0] == x.shape[1]] = 1")),
+    *afterwards("safe_softmax.lse",lse,
+        ("max of all","x.max(axis=1)","np.full(len(x), x.max())"),
+        ("log1p","np.log(total)","np.log1p(total)"),
+        ("log of a sum that is never 0","np.log(total)","np.log(np.maximum(total, 1e-30))"),
+        ("clip total","np.log(total)","np.log(np.maximum(total, 1))")),
+    *afterwards("online_softmax.update",update,
+        ("alpha of l only when m rises over block 1","np.exp(m_i - safe)","np.where(m_i < m, np.exp(m_i - safe), 0)"),
+        ("alpha from block max","np.exp(m_i - safe)","np.exp(m_i - np.maximum(S_ij.max(1), -1e30))"),
+        ("l counts keys","P.sum(axis=1)","(S_ij > -np.inf).sum(axis=1)"),
+        ("O uses first row alpha","O_i * alpha.reshape(-1, 1)","O_i * alpha[0]"),
+        ("mean of P","P.sum(axis=1)","P.mean(axis=1)"),
+        ("in-place l","l = l_i * alpha","l_i *= alpha; l = l_i")),
+    *afterwards("online_softmax.merge",merge,
+        ("mean m","np.maximum(a.m, b.m)","(a.m + b.m) / 2"),
+        ("logaddexp m","State(m,","State(np.logaddexp(a.m, b.m),"),
+        ("l max","wa * a.l + wb * b.l,","np.maximum(wa * a.l, wb * b.l),"),
+        ("a only if b empty","wb[:, None] * b.O","b.O * (wb > 0)[:, None]")),
+    *afterwards("tiling.inside",inside,
+        ("skip tile whose max is lower","        state = online","        if (S.max(initial=-np.inf) < state.m.min(initial=np.inf) - 5) and start: start = stop; continue\n        state = online"),
+        ("overlap of one","start = stop","start = max(stop - 1, start + 1)"),
+        ("two tiles at once","stop = start + Bc","stop = start + 2 * Bc"),
+        ("keys reversed values not","V[start:stop]","V[start:stop][::-1]")),
+    *afterwards("recomputation.rebuild",rebuild,
+        ("weights never 0","np.exp(S_ij - safe)","np.maximum(np.exp(S_ij - safe), 1e-5)"),
+        ("lse of next row","lse_i.reshape(-1, 1)","np.roll(lse_i, 1).reshape(-1, 1)"),
+        ("row max instead","np.exp(S_ij - safe)","np.exp(S_ij - safe) / np.exp(S_ij - safe).max(initial=1e-30)")),
+    *afterwards("recomputation.gradients",gradients,
+        ("dP scaled","dO_i @ V_j.T","dO_i @ V_j.T * scale"),
+        ("delta mean","delta_i.reshape(-1, 1)","delta_i.mean()"),
+        ("dK from dQ","dS.T @ Q_i * scale","dS.T @ dO_i[:, :1] * Q_i.mean()")),
+    *afterwards("first_triton_kernel.add",in_triton.add,
+        ("i times N","tl.program_id(0) * Bc","tl.program_id(0) * N")),
+    *afterwards("first_triton_kernel.online",in_triton.online,
+        ("store in loop 2 own max","tl.exp(S - safe[:, None]) / total","tl.exp(S - tl.max(S, 1)[:, None]) / total"),
+        ("m from -1e4","tl.full([Br], -float(\"inf\"), tl.float32)","tl.full([Br], -1e4, tl.float32)")),
+    *afterwards("triton_forward.forward",in_triton.my_forward,
+        ("maximum too large by 1e-2",'tl.max(S, 1))\n','tl.max(S, 1) + 1e-2)\n'),
+        ("lse with scale","m + tl.log(l_safe)","(m + tl.log(l_safe)) * scale"),
+        ("Q_i scaled in half","S = tl.dot(Q_i, K_j.T) * scale","S = tl.dot((Q_i * scale).to(tl.float16), K_j.T)"),
+        ("start i*Br","range(0, end, Bc)","range(0, tl.cdiv(Nk, Br) * Bc, Bc)"),
+        ("bf16 P","P.to(V_j.dtype)","P.to(tl.bfloat16).to(V_j.dtype)"),
+        ("mask rows by Nk","rows[:, None] + Nk - Nq","rows[:, None] + tl.maximum(Nk - Nq, 0)"),
+        ("acc never zero rows","acc / l_safe[:, None]","acc / (l_safe + 1e-3)[:, None]")),
+    *afterwards("triton_backward.delta",in_triton.delta,
+        ("row program id Br - 1","tl.program_id(0) * Br","tl.program_id(0) * (Br - 1)")),
+    *afterwards("triton_backward.add_rows",in_triton.add_rows,
+        ("P of dtype fp16","tl.where(seen, tl.exp(S - lse_i[:, None]), 0.0)","tl.where(seen, tl.exp(S - lse_i[:, None]), 0.0).to(tl.float16).to(tl.float32)"),
+        ("mask -1e9","tl.where(seen, tl.exp(S - lse_i[:, None]), 0.0)","tl.exp(tl.where(seen, S, -1e9) - lse_i[:, None])"),
+        ("delta of key","delta_i[:, None]","tl.sum(tl.where(seen, delta_i[:, None], 0.0), 1)[:, None]")),
+]  # fmt: skip
