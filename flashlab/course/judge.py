@@ -144,14 +144,14 @@ def recognise(
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
     answer alike up to there, the one that answers most often alike afterwards is named.
     """
-    if _problem(tried[first]._replace(broke=""), due[first]) is None:  # what a broken law says is enough
-        yield None
-        return
+    lawless = _problem(tried[first]._replace(broke=""), due[first]) is None  # a law is broken, the results are right
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
-        theirs = _outcome(exercise, wrong, cases(exercise)[first].args, laws=False)  # most mistakes differ here
+        theirs = _outcome(exercise, wrong, cases(exercise)[first].args, lawless)  # most mistakes differ here
         if not _alike(theirs, tried[first]) or _problem(theirs, due[first]) is None:
+            continue
+        if lawless and theirs.broke != tried[first].broke:
             continue
         same = 0
         for at, mine in enumerate(tried[: first + 1 + LATER]):
