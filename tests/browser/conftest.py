@@ -1,17 +1,23 @@
-"""One JupyterLab for all browser tests, and a picture of the page of each test that fails."""
+"""One browser and one JupyterLab for all browser tests, and a picture of the page of each test that fails."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.browser.lab import Lab
+from tests.browser.lab import Lab, chromium
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 
 
 @pytest.fixture(scope="session")
-def lab():
-    with Lab() as lab:
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def lab(browser):
+    with Lab(browser) as lab:
         yield lab
 
 

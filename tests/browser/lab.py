@@ -1,4 +1,4 @@
-"""A real JupyterLab in a real browser: ``with Lab() as lab: lab.open("04_online_softmax").errors()``."""
+"""A real JupyterLab in a real browser: ``with chromium() as browser, Lab(browser) as lab: lab.open("06_tiling")``."""
 
 import ast
 import os
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -54,10 +55,10 @@ def _shows(cell, name):
 
 
 class Lab:
-    """JupyterLab on a copy of the notebooks, with settings of its own, and a page in Chromium.
+    """JupyterLab on a copy of the notebooks, with settings of its own, and a page in this browser."""
 
-    The browser is the environment variable CHROMIUM, or one found on PATH, or Playwright's own.
-    """
+    def __init__(self, browser):
+        self.browser = browser
 
     def __enter__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="flashlab-"))
@@ -72,8 +73,6 @@ class Lab:
         )
         try:
             self._await_server()
-            self.playwright = sync_playwright().start()
-            self.browser = self.playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
             self.page = self.browser.new_page(viewport={"width": 1280, "height": 900})
             self.page.set_default_timeout(1000 * SECONDS)
             self.outside = []  # requests that left this machine
@@ -84,10 +83,8 @@ class Lab:
         return self
 
     def __exit__(self, *_):
-        if hasattr(self, "browser"):
-            self.browser.close()
-        if hasattr(self, "playwright"):
-            self.playwright.stop()
+        if hasattr(self, "page"):
+            self.page.close()
         self.server.terminate()
         self.server.wait()
         self.log.close()
@@ -130,10 +127,15 @@ class Lab:
             self.outside.append(url)
 
 
+@contextmanager
 def chromium():
-    """Return the path of the browser, None for Playwright's own."""
+    """A browser: the environment variable CHROMIUM, or one found on PATH, or Playwright's own. One at a time."""
     names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
 
 
 class Notebook:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.browser.lab import ROOT
-from tests.browser.test_page import WIDTHS, browser, file, sheet  # noqa: F401  fixtures
+from tests.browser.test_page import WIDTHS, file, sheet  # noqa: F401  fixtures
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 FOUND = """async () => (await axe.run()).violations.filter(({ impact }) => ['serious', 'critical'].includes(impact))

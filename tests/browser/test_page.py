@@ -7,22 +7,12 @@ import importlib
 import re
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from figures import page
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import FLAGS, chromium
 
 NAMES = [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
 WIDTHS = {"wide": 1280, "narrow": 390}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module", params=NAMES)

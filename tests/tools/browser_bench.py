@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from figures import page
-from tests.browser.lab import ROOT, Lab, figures
+from tests.browser.lab import ROOT, Lab, chromium, figures
 from tests.browser.test_drawn import CELL, RUN
 
 PRESSES = 40
@@ -40,12 +40,12 @@ WATCH = """host => {
 
 def main():
     print(f"{datetime.date.today()}, {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    with Lab() as lab, tempfile.TemporaryDirectory() as folder:
-        print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {lab.browser.version}")
+    with chromium() as browser, Lab(browser) as lab, tempfile.TemporaryDirectory() as folder:
+        print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {browser.version}")
         print(f"\nFrom key press to picture in ms, {PRESSES} presses: drawn, and painted (median, 95th percentile).")
         print(f"Limits: {QUICK[0]} and {QUICK[1]} drawn where the numbers are there, {NEW} where they are new")
         print(f"{'figure':24}{'where':10}{'control':12}{'drawn':>12}{'painted':>14}")
-        sheet = lab.browser.new_page(viewport={"width": 1280, "height": 900})
+        sheet = browser.new_page(viewport={"width": 1280, "height": 900})
         for name, notebook in figures().items():
             path = Path(folder) / f"{name}.html"
             path.write_text(page.page(importlib.import_module(f"figures.{name}")), encoding="utf-8")

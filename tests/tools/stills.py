@@ -11,11 +11,10 @@ from pathlib import Path
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from playwright.sync_api import sync_playwright
 
 from figures import page
 from figures.figure import key, numbers
-from tests.browser.lab import FLAGS, chromium
+from tests.browser.lab import chromium
 from tests.tools.drawn import WIDTH, digest
 
 COLOURS = 96
@@ -23,15 +22,13 @@ COLOURS = 96
 
 def photograph(html: str) -> Image.Image:
     """Return a picture of the one figure in this HTML, light, in few colours."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         path = Path(folder) / "figure.html"
         path.write_text(f'<meta charset="utf-8"><body style="margin: 0">{html}', encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         window = {"width": WIDTH + 16, "height": 1200}  # 8 pixels of padding on each side
         sheet = browser.new_page(viewport=window, device_scale_factor=2, reduced_motion="reduce")
         sheet.goto(path.as_uri())
         png = sheet.locator(".stage").screenshot()
-        browser.close()
     return Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
 
 
