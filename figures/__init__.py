@@ -1,45 +1,81 @@
 """The figures of the course. Each takes its numbers from flashlab and is a function of a frozen ``State``.
 
 A figure is two files of one name: ``figures/NAME.py`` says what there is to see, ``figures/js/NAME.js`` draws it in the
-page. The same script serves JupyterLab, a saved notebook without a kernel, and a page from a file.
+page. The same script serves JupyterLab, a saved notebook without a kernel, and a page from a file. Nothing registers a
+figure: the two files are found by their names. ``tiling`` is the one to read first, ``roofline`` the shortest.
 
 **The Python file** holds
 
 - a docstring that names the wrong belief which the figure kills;
-- ``State``: a frozen dataclass; its defaults make the still picture that notebooks store;
-- ``CONTROLS``: for each field, in the order of the page, a ``Scrub`` (the clock), ``Slide``, ``Choose`` or ``Toggle``;
+- ``State``: a frozen dataclass; its defaults make the still picture that notebooks store. A good default is the moment
+  at which the figure makes its point, never an empty one;
+- ``CONTROLS``: {field: control}, each field of ``State`` once, in the order of the page (next section);
 - ``trace(state)``: the numbers for *all* steps of the clock, as plain JSON (dicts, lists, ints, finite floats, strings,
   None), by running flashlab (``machine.memory.replay`` tells a recorded run moment by moment). It depends on every
-  field but the clock, so scrubbing never asks the kernel: a size that readers drag may be a clock too, whose ``says``
-  names its steps. Never compute in the drawing what flashlab can say;
+  field but the clock, so scrubbing never asks the kernel. Never compute in the drawing what flashlab can say;
 - ``describe(state)``: the words below the picture and its alt text, 3 to 40 of them, one per step, ending in a full
-  stop. They say what the picture cannot, in sentences with numbers;
-- ``explore = explorer(__name__)``.
+  stop. They say what the picture cannot, in sentences with numbers; each control changes them somewhere;
+- ``explore = explorer(__name__)``. A notebook says ``import figures.NAME`` and ``figures.NAME.explore()``.
 
 ``figures.figure.line(function, fragment)`` returns a line of source for a tip: the code that did it.
+``style.amount(nbytes)`` and ``style.number(value)`` write numbers in ``describe`` as ``words.js`` does in the drawing.
+
+**Controls** come from ``figures.figure``. Values are numbers, strings and booleans; a label that is left out is the
+field's name.
+
+- ``Scrub(steps, label="step", says=())`` is the clock, one at most: steps 0 ... ``steps(state)``, to scrub, to step and
+  to play. ``steps`` takes a state and returns the number of its last step. A step is an event (a load, a token, a
+  message), never a per cent. ``says`` names each of them where they have names. A size that readers drag is a clock
+  too: then its whole range is in one trace, and moves without the kernel (``block_size``).
+- ``Slide(values, label)`` is a slider over a few ordered values, ``Choose(values, label)`` a menu of names,
+  ``Toggle(label)`` on or off. No control does nothing: what has no effect in some state is not offered there.
+
+**Speed.** For a state that the page does not have, the kernel computes ``trace`` and ``describe`` of every step: keep
+both together below 100 ms on one core. Cache the run on the fields that it depends on (``functools.lru_cache`` on a
+private function) and let ``describe`` look up in it; share what states have in common; prefer a smaller run to a slow
+one. A page from a file carries all states if there are at most 64 (``page.MOST``), else those one control away from
+the first. The JSON of one state is some ten kB: a line per event, in it what differs from the line before.
 
 **The drawing** exports one pure function, ``draw({trace, state, step, width, forward})``, that returns
-``{height, nodes}`` in pixels. ``width`` is what there is: 340 on a phone, 1160 at most; lay out for both (see
-``tiling.js``: three panels side by side, or one below the other). ``forward`` is true when the clock has just gone one
-step on: only then may things travel. The function keeps nothing and touches no page, so node can test it.
+``{height, nodes}`` in pixels. ``width`` is what there is: 340 on a phone, 1160 at most; less with larger type. Lay out
+for all of it (see ``tiling.js``: three panels side by side, or one below the other). ``forward`` is true when the clock
+has just gone one step on: only then may things travel. The function keeps nothing and touches no page, so node can
+test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``, one line each.
 
 - ``h(tag, {attributes}, ...children)`` makes a node (``svg.js``). Give ``key`` to whatever persists: the same key is
   the same element, and what changes about it moves there (class ``grow`` for x, y, width, height; ``style: at(x, y)``
-  and class ``mark`` for a group). ``from`` is where a new element starts its journey.
+  and class ``mark`` for a group). ``from`` is where a new element starts its journey: a tile that is loaded gets a key
+  of its own for this step, and ``from`` the place that it leaves.
 - ``tip: {title, lines, code}`` makes a mark something to point at, by mouse, touch and keyboard: what it is, how often
   it was read, what it waited for, the line of code. ``drag: ({x, y}) => ({field: value})`` lets it set fields
-  (``nearest`` in ``state.js`` snaps to a control's values). Every drag needs its control, for the keyboard.
-- ``marks.js`` has tiles, slots, bars, labels, rules, legends and memories; ``words.js`` amounts and digits. What a
-  second figure needs goes there.
-- Colours are the variables of ``theme.css`` only (``var(--Q)``, on it ``var(--on-Q)``; ``--ink``, ``--grey``,
-  ``--paper``, ``--slow``, ``--fast``, ``--wrong``): light and dark come by themselves. Hatching
-  (``url(#stored)``) is what is in slow memory. Say nothing by colour alone: a letter or an outline says it too.
+  (``nearest`` in ``state.js`` snaps to a control's values). Every drag needs its control, for the keyboard, and a line
+  in ``DRAGS`` of ``tests/browser/test_page.py``.
+- Colours are the variables of ``theme.css`` only: ``--Q --K --V --S --P --O`` and on them ``--on-Q`` ...; ``--slow``
+  and ``--fast`` memory, ``--standard`` and ``--flash``; ``--ink``, ``--paper``, ``--pale``, ``--grey``, ``--wrong``.
+  Light and dark come by themselves. Hatching (``url(#stored)``) is what is in slow memory. Say nothing by colour alone:
+  a letter, hatching or an outline says it too.
 - Quantities are to scale, or the picture says why not. Letters have 12 pixels at least. Nothing overlaps at 340.
+
+**Marks** (``marks.js``; each returns nodes, lengths in pixels, names of tensors stand for colours)
+
+- ``label(x, y, words, {size, weight, anchor, fill, rotate})``, ``lines(x, y, [words], {gap})``: text, y at its middle;
+- ``tile({key, x, y, width, height, name, letter, stored, faint, current, tip, drag, from})``: a tile of the tensor
+  ``name`` with a letter where it fits; ``stored`` hatches it, ``faint`` (0 to 1) pales it, ``current`` outlines it;
+- ``slot({key, x, y, width, height, dash, tip})``: an empty place that waits for a tile;
+- ``memoryBox({x, y, width, height, name, color, key})``: a memory to scale, its name above it;
+- ``bars({x, y, rows: [{name, parts: [{value, color, stored}], words, tip}], scale, row, key, space})``: a bill;
+- ``rule(x0, x1, y, {dash, color})``: a line across; ``ruler({key, x, y, width, spans, ticks, handle})``: an axis with
+  spans above it and a handle to pull, everything at fractions of the width;
+- ``legend(x, y, [{name, stored, faint, words}])``; ``source(x, y, rows, {width, lit, tips, key})``: code, a line lit.
+
+``words.js``: ``amount(bytes)`` (decimal), ``room(bytes)`` (KiB, for memory on a chip), ``digits(value, count)``,
+``times(count, thing)``, ``fits(text, width, size)``, ``wrapped(text, width, size)``. What a second figure needs goes
+into these two files, and a line into this guide.
 
 **Then** ``python -m tests.tools.stills NAME`` photographs the first state (node and Chromium, for development only);
 ``pytest tests/figures`` checks what holds for every figure and ``tests/figures/test_NAME.py`` that the trace is
-flashlab's; ``pytest tests/browser/test_page.py`` drives every control and leaves screenshots, light and dark, at 1280
-and 390 pixels in ``tests/browser/screenshots``: look at them. ``make notebooks`` stores the new output.
+flashlab's; ``pytest tests/browser/test_page.py -k NAME`` drives every control and leaves screenshots, light and dark,
+at 1280 and 390 pixels in ``tests/browser/screenshots``: look at them. ``make notebooks`` stores the new output.
 
 ``states(figure)`` enumerates what a reader can reach. Charts (``charts.py``, ``whole.py``) are painted by matplotlib.
 """
