@@ -55,14 +55,28 @@ def head(dtype=np.float16):
     return tuple(x.astype(dtype) for x in (Q, K, V, dO))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _trace(Br, Bc, causal):
     Q, K, V, dO = head()
-    mask = masks.causal() if causal else None
-    O, lse = tiling.fa1_forward(Q, K, V, Br, Bc, mask=mask)
-    memory, kept = Memory(), Memory()
-    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, mask=mask, memory=memory)
-    standard_attention.forward(Q, K, V, mask=mask, Br=128, memory=kept)
+    O, lse = _forward(causal)
+    memory = Memory()
+    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, mask=_mask(causal), memory=memory)
+    return _told(memory.events, "P rebuilt", _kept(causal), Q.shape, Br, Bc, "float16", _code)
+
+
+@lru_cache(maxsize=2)
+def _forward(causal):
+    """Return O and lse, whose tiles need not be those of the backward pass."""
+    Q, K, V, _ = head()
+    return tiling.fa1_forward(Q, K, V, 256, 256, mask=_mask(causal))
+
+
+@lru_cache(maxsize=2)
+def _kept(causal):
+    """Return the pass that keeps P as plain data: its parts, and when its matrices of N x N are stored."""
+    Q, K, V, dO = head()
+    kept = Memory()
+    standard_attention.forward(Q, K, V, mask=_mask(causal), Br=128, memory=kept)
     before = len(kept.events)
     standard_attention.backward(dO, kept, Br=128)
     other = _parts(kept.events[before:])
@@ -72,8 +86,11 @@ def _trace(Br, Bc, causal):
         {"name": "P", "said": "left by the forward pass", "start": 0, "stop": 0, "bytes": kept.tensors["P"].nbytes}
     ]
     squares += [_square(name, kept.events[before:]) for name in ("dP", "dS")]
-    against = {"name": "P kept", "parts": other, "squares": squares}
-    return _told(memory.events, "P rebuilt", against, Q.shape, Br, Bc, "float16", _code)
+    return {"name": "P kept", "parts": other, "squares": squares}
+
+
+def _mask(causal):
+    return masks.causal() if causal else None
 
 
 def _square(name, events):
@@ -133,7 +150,8 @@ def _steps(events, d, code):
     A kernel's registers are not on its bill: that it rebuilds a tile follows from what it has loaded.
     """
     booked = any(event.name == "P_ij" for event in events)
-    now = {"kind": "", "name": "", "span": [], "clock": 0, "moved": 0, "flops": 0, "again": 0, "number": 0}
+    counts = dict.fromkeys(("clock", "moved", "flops", "again", "rebuilt", "number"), 0)
+    now = {"kind": "", "name": "", "span": [], **counts}
     steps, where, visited = [{**now, "kernel": "", "held": [], "code": None}], {}, set()
     for moment in moments(events):
         kind, name = moment.kind, _plain(moment.name)
@@ -158,6 +176,7 @@ def _steps(events, d, code):
             product = costs.flops(r1 - r0, c1 - c0, d) // 2
             now["flops"] += (1 + len(USES[moment.kernel])) * product
             now["again"] += product
+            now["rebuilt"] += 1
             held = _with_grown(held, where, moment.kernel)
             held += [] if booked else [["P_ij", tile, 0]]
             steps.append(
@@ -215,10 +234,7 @@ def _say(told, at):
         return (
             f"{words}{other['name']}: {style.amount(step['clock'])} of {style.amount(whole)}, {step['name']} is done."
         )
-    rebuilt, every = (
-        sum(one["kind"] == "rebuild" for one in steps) for steps in (told["steps"][: at + 1], told["steps"])
-    )
-    words = f"{_event(told, step)}. {rebuilt} of {every} tiles rebuilt, none stored. "
+    words = f"{_event(told, step)}. {step['rebuilt']} of {told['steps'][-1]['rebuilt']} tiles rebuilt, none stored. "
     words += f"Moved: {style.amount(step['moved'])} of {style.amount(last)}; "
     return f"{words}{other['name']}, in all: {style.amount(whole)}."
 

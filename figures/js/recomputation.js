@@ -32,7 +32,7 @@ export function draw({ trace, step, width, forward }) {
     nodes: [
       h("g", { key: "strips" }, strips({ trace, now, done, place, side })),
       h("g", { key: "cells" }, cells({ trace, now, done, place })),
-      h("g", { key: "beside" }, status({ trace, now, done, last, ...beside })),
+      h("g", { key: "beside" }, status({ trace, now, last, ...beside })),
       h("g", { key: "fast" }, memoryBox({ ...fast, height: FAST, color: "var(--fast)" })),
       h("g", { key: "inside" }, inside.map((one) => tile({ key: arrives && one.name === now.name ? `${one.name} ${step}` : one.name, ...one, y: fast.y + 2, height: FAST - 4, name: COLORS[one.name] ?? one.name, letter: one.name.split("_")[0], from: arrives && one.name === now.name ? place(now.name, now.span) : undefined, tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] } }))),
       h("g", { key: "leaving" }, forward && now.kind === "store" && tile({ key: `out ${step}`, ...place(now.name, now.span), name: COLORS[now.name] ?? now.name, from: inside.find((one) => one.name === now.name) ?? { x: fast.x, y: fast.y } })),
@@ -116,7 +116,7 @@ function cells({ trace, now, done, place }) {
   }));
 }
 
-function status({ trace, now, done, last, x, y }) {
+function status({ trace, now, last, x, y }) {
   const index = ([start], size) => start / size;
   const tileName = () => {
     if (now.clock > last) return `${trace.passes[1].name}: done. ${trace.passes[0].name} goes on`;
@@ -124,12 +124,11 @@ function status({ trace, now, done, last, x, y }) {
     if (now.kind === "rebuild") return `rebuild P(${index(now.span[0], trace.Br)}, ${index(now.span[1], trace.Bc)}), use it, forget it`;
     return `${now.kind} ${now.name}(${index(now.span, now.name in ABOVE ? trace.Bc : trace.Br)})`;
   };
-  const rebuilt = done.filter((one) => one.kind === "rebuild").length;
   const used = now.held.reduce((sum, [, , bytes]) => sum + bytes, 0);
   return [
     label(x, y + 8, tileName(), { weight: 650, size: 15 }),
     label(x, y + 46, `${trace.registers ? "fast memory" : "loaded tiles"}: ${room(used)}, at most ${room(trace.peak)}`, { weight: 600 }),
-    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${rebuilt}`, trace.registers ? "tiles of P in slow memory: 0" : "P and what grows are in registers, not counted"], { gap: 1.5 }),
+    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${now.rebuilt}`, trace.registers ? "tiles of P in slow memory: 0" : "P and what grows are in registers, not counted"], { gap: 1.5 }),
   ];
 }
 

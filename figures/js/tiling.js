@@ -102,24 +102,33 @@ function status(run, now, ended) {
 // The tiles of a thin tensor, each with the number of times that it was loaded (O: stored).
 function strip({ run, name, done, now, ended, box, place }) {
   const kind = name === "O" ? "store" : "load";
-  const spans = [...new Map(run.lines.filter((one) => one.name === name).map((one) => [String(one.rows), one.rows])).values()];
-  return spans.map((rows) => {
-    const lines = done.filter((one) => one.name === name && String(one.rows) === String(rows));
+  const passed = by("rows", done.filter((one) => one.name === name));
+  const held = !ended && now?.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows);
+  return [...by("rows", run.lines.filter((one) => one.name === name))].map(([key, [{ rows, nbytes }]]) => {
+    const lines = passed.get(key) ?? [];
     const last = lines.findLast((one) => one.kind === kind);
-    const held = !ended && now && now.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows) === String(rows);
     const count = (what) => lines.findLast((one) => one.kind === what)?.times ?? 0;
-    const said = ["load", "store"].filter((what) => count(what)).map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(lines[0].nbytes)} each`);
-    const tip = { title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`, lines: [...(said.length ? said : ["not moved yet"]), held ? "in fast memory now" : "in slow memory"], code: last?.code };
-    return tile({ key: place(`${name} ${rows}`), ...box(name, rows), name, letter: last && `${last.times}×`, faint: last ? undefined : name === "O" ? 0.12 : 0.3, current: held, tip });
+    const said = ["load", "store"].filter((what) => count(what)).map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
+    const tip = { title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`, lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"], code: last?.code };
+    return tile({ key: place(`${name} ${key}`), ...box(name, rows), name, letter: last && `${last.times}×`, faint: last ? undefined : name === "O" ? 0.12 : 0.3, current: key === held, tip });
   });
+}
+
+// Lines by what they say in a field, in the order in which these first came.
+function by(field, lines) {
+  const found = new Map();
+  for (const one of lines) {
+    const key = String(one[field]);
+    if (found.has(key)) found.get(key).push(one);
+    else found.set(key, [one]);
+  }
+  return found;
 }
 
 // The scores: in bands that travel, or in tiles that are computed where they are used.
 function map({ trace, run, done, now, left, top, side, place }) {
   const unit = { x: side / trace.Nk, y: side / trace.Nq };
-  const visits = new Map();
-  for (const one of done) if (one.tile) visits.set(String(one.tile), [...(visits.get(String(one.tile)) ?? []), one]);
-  const cells = [...visits].map(([key, lines]) => {
+  const cells = [...by("tile", done.filter((one) => one.tile))].map(([key, lines]) => {
     const last = lines.at(-1);
     const [[r0, r1], [c0, c1]] = last.tile;
     const travelled = ["S", "P"].includes(last.name[0]);
