@@ -1,7 +1,18 @@
 """Dropout that remembers nothing: whether a weight is kept is a function of the seed and of the weight's place.
 
-The random number of weight (i, j) is word 0 of Philox4x32-10 with counter (j, i, 0, 0) and the seed as its key. Any
-tile of the mask can be made at any time, in any order, by anyone who knows the seed, so nobody has to store it.
+The random number of weight (i, j) of head h in batch b has 16 bits. Philox4x32-7 makes them for eight weights at once:
+those at the places (i, j), (i, j + 1), (i, j + 8), (i, j + 9) and the same with i + 8. The counter is the place of the
+first, (j, i, h, b), the key is the seed. Bit 3 of i and bit 3 of j choose the word, bit 0 of j its lower or upper half.
+Any tile of the mask can be made at any time, in any order, by anyone who knows the seed, so nobody has to store it.
+
+These eight are weights that one thread of a GPU holds after a product of tiles (the accumulator of wgmma and of
+mma.m16n8), wherever the tile begins at a multiple of 16. A kernel may then write this definition one weight at a time:
+the compiler finds the calls that eight weights have in common. In machine code for compute capability 9.0 (Triton
+3.7.1) a weight costs 9 instructions, and 13 where the tile is transposed and a thread holds four of the eight. One
+call of ten rounds per weight costs 46. A product of tiles at d = 128 leaves time for about 16.
+
+With 16 bits, p goes in steps of 2^-16. The weights that are kept are divided by 1 - p with p as rounded, so the mean of
+the factors is 1. Seven rounds are the fewest with which the source's Philox4x32 passes BigCrush; its default is ten.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; FlashAttention, Algorithms 2 and 4, which
 save the generator's state for the same purpose.
@@ -11,36 +22,63 @@ from dataclasses import dataclass
 
 import numpy as np
 
+STEPS = 2**16  # p is a multiple of 1 / STEPS
+
 
 @dataclass(frozen=True)
 class Dropout:
-    """Weights become 0 with probability ``p``; the others are divided by 1 - p. ``seed``: 0 to 2^64 - 1."""
+    """Weights become 0 with probability ``p``, rounded to a multiple of 2^-16; the others are divided by 1 - p.
+
+    seed: 0 to 2^64 - 1. h, b: the head and the batch; each has a mask of its own.
+    """
 
     p: float
     seed: int
+    h: int = 0
+    b: int = 0
 
     def __post_init__(self):
         if not 0 <= self.p < 1:
             raise ValueError(f"dropout must be a probability below 1, got p = {self.p}")
+        if self.p > 0 and not 0 < self.threshold < STEPS:
+            raise ValueError(f"dropout goes in steps of 2^-16, and p = {self.p} would be rounded to {round(self.p)}")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"a seed is a number from 0 to 2^64 - 1, got {self.seed}")
 
+    @property
+    def threshold(self):
+        """Return the random number from which on a weight is kept: p * 2^16, rounded."""
+        return round(self.p * STEPS)
+
+    @property
+    def factor(self):
+        """Return the factor of a weight that is kept: 1 / (1 - p), with p as rounded."""
+        return STEPS / (STEPS - self.threshold)
+
     def tile(self, rows, cols, dtype=np.float32):
-        """Return the factors Z_ij [Br, Bc] of the weights in these slices of the whole matrix: 0 or 1 / (1 - p)."""
+        """Return the factors Z_ij [Br, Bc] of the weights in these slices of the whole matrix: 0 or ``factor``."""
         i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
-        random = philox((j, i, 0, 0), (self.seed & 0xFFFFFFFF, self.seed >> 32))[0]  # [Br, Bc]
-        return np.where(random >= round(self.p * 2**32), dtype(1 / (1 - self.p)), dtype(0))
+        return np.where(self.random(i, j) >= self.threshold, dtype(self.factor), dtype(0))
+
+    def random(self, i, j):
+        """Return the random numbers [Br, Bc], 0 to 2^16 - 1, of the weights in rows i [Br, 1] and columns j [1, Bc]."""
+        first_rows, row = np.unique(i & ~8, return_inverse=True)  # where patches of eight weights begin
+        first_cols, col = np.unique(j & ~9, return_inverse=True)
+        counter = first_cols, first_rows[:, None], self.h, self.b
+        words = np.stack(philox(counter, (self.seed & 0xFFFFFFFF, self.seed >> 32)))  # [4, patches down, across]
+        word = words[2 * (i >> 3 & 1) + (j >> 3 & 1), row.reshape(i.shape), col.reshape(j.shape)]  # [Br, Bc]
+        return word >> (16 * (j & 1)).astype(np.uint64) & np.uint64(0xFFFF)
 
 
-def philox(counter, key):
-    """Return four random words of 32 bits (Philox4x32-10), as uint64, from a counter of four words and a key of two.
+def philox(counter, key, rounds=7):
+    """Return four random words of 32 bits (Philox4x32), as uint64, from a counter of four words and a key of two.
 
     The words of the counter may be arrays that broadcast against each other.
     """
     low = np.uint64(0xFFFFFFFF)
     c0, c1, c2, c3 = (np.asarray(word, np.uint64) for word in counter)
     k0, k1 = key
-    for _ in range(10):
+    for _ in range(rounds):
         first, second = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
         c0, c1 = (second >> np.uint64(32)) ^ c1 ^ np.uint64(k0), second & low
         c2, c3 = (first >> np.uint64(32)) ^ c3 ^ np.uint64(k1), first & low

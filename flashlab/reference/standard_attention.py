@@ -41,6 +41,7 @@ def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, mem
         TypeError, ValueError: dtypes or shapes that do not match, or a dropout outside [0, 1).
     """
     memory, scale, bands = _prepare(Q, K, V, mask, scale, Br, memory)
+    dropout = Dropout(dropout, seed) if dropout else None
     memory.notes = {"scale": scale, "dropout": dropout}
     _product(memory, "scores", "S", "Q", "K", bands, scale, transpose=True)
     S, P = "S", "P"
@@ -48,9 +49,9 @@ def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, mem
         S = "S_masked"
         _mask(memory, bands, mask)
     _softmax(memory, bands, S)
-    if dropout:
+    if dropout is not None:
         P = "P_dropped"
-        _dropout(memory, bands, Dropout(dropout, seed))
+        _dropout(memory, bands, dropout)
     _product(memory, "output", "O", P, "V", bands)
     return memory.tensors["O"]
 
@@ -69,14 +70,14 @@ def backward(dO, memory, *, Br=None):
         raise ValueError(f"expected the memory of a forward pass and dO of the shape of its O, got dO {dO.shape}")
     scale, dropout = memory.notes["scale"], memory.notes["dropout"]
     Q, K, V, P = (memory.tensors[name] for name in "QKVP")
-    P_used, dP_used = ("P_dropped", "dP_dropped") if dropout else ("P", "dP")  # what V was multiplied with
+    P_used, dP_used = ("P_dropped", "dP_dropped") if dropout is not None else ("P", "dP")  # of V V was multiplied with
     bands = _bands(Q, Br)
     memory.place(dO=dO)
     for name, like in {"dQ": Q, "dK": K, "dV": V, "dP": P, dP_used: P, "dS": P}.items():
         memory.reserve(name, like.shape, like.dtype)
     _transposed_product(memory, "dV", P_used, "dO", bands)
     _product(memory, "dP", dP_used, "dO", "V", bands, transpose=True)
-    if dropout:
+    if dropout is not None:
         _dropout_backward(memory, bands, dropout)
     _softmax_backward(memory, bands)
     _product(memory, "dQ", "dQ", "dS", "K", bands, scale)
@@ -178,7 +179,7 @@ def _dropout_backward(memory, bands, dropout):
     with memory.kernel("dropout backward"):
         for rows in bands:
             dP_i, Z_i = memory.load("dP_dropped", rows), memory.load("Z", rows)  # [Br, Nk] both
-            memory.store("dP", dP_i * Z_i / dP_i.dtype.type(1 - dropout), rows)
+            memory.store("dP", dP_i * Z_i * dP_i.dtype.type(dropout.factor), rows)
 
 
 def _softmax_backward(memory, bands):

@@ -49,9 +49,9 @@ def test_dropped_weights_are_P_times_Z_forward_and_backward(shape, dtype):
     memory = Memory()
     ours = [standard_attention.forward(Q, K, V, mask=causal(), dropout=0.3, seed=5, memory=memory)]
     ours += standard_attention.backward(dO, memory)
-    Z = (memory.tensors["Z"] / 0.7).astype(dtype)
-    plain = with_dropout(Q, K, V, dO, Z, mask=causal())
-    exact = with_dropout(*(x.astype(np.float64) for x in (Q, K, V, dO)), memory.tensors["Z"] / 0.7, mask=causal())
+    Z = memory.tensors["Z"] * Dropout(0.3, 5).factor
+    plain = with_dropout(Q, K, V, dO, Z.astype(dtype), mask=causal())
+    exact = with_dropout(*(x.astype(np.float64) for x in (Q, K, V, dO)), Z, mask=causal())
     for mine, rounded, true in zip(ours, plain, exact, strict=True):
         assert_as_exact_as_plain(mine, rounded, true)
 
@@ -89,7 +89,8 @@ def test_dropout_is_a_bernoulli_mask_that_keeps_the_mean():
     assert abs(Z.mean() - 0.9) < 5 * (0.9 * 0.1 / n) ** 0.5  # five standard deviations
     kept = Z == 1
     assert np.array_equal(memory.tensors["P_dropped"][~kept], np.zeros((~kept).sum()))
-    np.testing.assert_allclose(memory.tensors["P_dropped"][kept], memory.tensors["P"][kept] / 0.9, rtol=1e-15)
+    expected = memory.tensors["P"][kept] * Dropout(0.1, 3).factor
+    np.testing.assert_allclose(memory.tensors["P_dropped"][kept], expected, rtol=1e-15)
     again = Memory()
     standard_attention.forward(Q, K, V, dropout=0.1, seed=4, memory=again)
     assert not np.array_equal(again.tensors["Z"], Z)
