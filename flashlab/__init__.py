@@ -1,13 +1,14 @@
 """flashlab: how FlashAttention works, one small module per lesson.
 
-=============  ================================================================
-``machine``    what a GPU is and what it charges: memories, rates, clocks
-``reference``  one idea per module, in numpy
-``kernels``    Triton and Gluon: ``from flashlab.kernels import flash_attention``
-``models``     torch modules and caches that use the kernels
-``course``     lessons, exercises, checks, hints
-``bench``      measurements on your GPU: ``python -m flashlab.bench``
-=============  ================================================================
+===============  ===============================================================
+``machine``      what a GPU is and what it charges: memories, rates, clocks
+``reference``    one idea per module, in numpy
+``kernels``      Triton and Gluon: ``from flashlab.kernels import flash_attention``
+``models``       torch modules and caches that use the kernels
+``distributed``  one sequence over several GPUs, by rings and their relatives
+``course``       lessons, exercises, checks, hints
+``bench``        measurements on your GPU: ``python -m flashlab.bench``
+===============  ===============================================================
 
 The vocabulary is that of the papers. It is the same in numpy, torch, Triton, Gluon, figures and prose:
 

@@ -276,3 +276,13 @@ def _pad_rows(x):
     """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
     missing = -x.shape[-1] % (16 // x.element_size())
     return F.pad(x, (0, missing)) if missing else x
+
+
+def gradients(do, q, k, v, o, lse, *, mask: masks.Window, scale: float, kernel: str | None = None):
+    """Compute dQ, dK and dV of some keys, where o and lse are those of a softmax over these and others beside them.
+
+    Where one GPU has not all keys, each adds its share to dQ. Arguments are as for ``flash_attention``, with rows that
+    are multiples of 16 bytes and a positive scale; do and o [B, H, Nq, dv], lse [B, H, Nq] in float32. Nothing is
+    recorded for autograd.
+    """
+    return _gradients(do, None, q, k, v, o, lse, Problem.of(q, k, v, mask, scale), kernel)

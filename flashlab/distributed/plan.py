@@ -1,0 +1,114 @@
+"""What each way of dividing attention would send and compute, by formula, before anything is started.
+
+With n = N / P tokens per rank, e bytes per number, and d = dv, a rank sends
+
+ring, gather     forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32: P times 2 Hk n d 4 for
+                 the ring, whose last hop is home, P - 1 times for the gather;
+all-to-all       forward (P - 1) / P (2 H + 2 Hk) n d e; backward as much again.
+
+So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/value heads, or few ranks.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from flashlab.machine.layouts import layout_of, length, pairs, schedule
+
+
+class Cost(NamedTuple):
+    """What one way costs. Scores are counted over the query heads of one text of the batch; bytes over all of it."""
+
+    method: str
+    layout: str
+    scores: tuple[int, ...]  # that each rank computes
+    makespan: int  # the scores that the busiest rank of each step computes, over all steps
+    sent: tuple[int, ...]  # bytes that each rank sends, forward
+    sent_backward: tuple[int, ...]
+    against: str | None = None  # why it cannot be done
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the time in which the average rank computes, if computing is all that takes time."""
+        return sum(self.scores) / len(self.scores) / self.makespan if self.makespan else 1.0
+
+
+def costs(
+    N: int,
+    P: int,
+    *,
+    H: int,
+    Hk: int,
+    d: int,
+    dv: int | None = None,
+    B: int = 1,
+    itemsize: int = 2,
+    left: int | None = None,
+    right: int | None = 0,
+    documents: tuple[int, ...] | None = None,
+) -> list[Cost]:
+    """Return the costs of every way for one shape and a group of P ranks; the mask is causal unless told otherwise.
+
+    B, H, Hk, d, dv as for ``ring_attention``; itemsize: bytes of a number of Q; left, right: of the mask, None for no
+    end.
+    """
+    dv = d if dv is None else dv
+    window = left, right
+    found = []
+    for name in ("contiguous", "zigzag", "striped"):
+        layout = layout_of(name, N, P)
+        sizes = [B * Hk * length(runs) * (d + dv) for runs in layout]  # numbers in K and V of each rank
+        steps = schedule(layout, *window, documents=documents)
+        scores = tuple(H * sum(step[rank][1] for step in steps) for rank in range(P))
+        makespan = H * sum(max(count for _, count in step) for step in steps)
+        passed = [sum(sizes[(rank - s) % P] for s in range(len(steps) - 1)) for rank in range(P)]
+        home = [sizes[(rank - len(steps) + 1) % P] if len(steps) > 1 else 0 for rank in range(P)]
+        sent = tuple(itemsize * count for count in passed)
+        wide = max(itemsize, 4)
+        back = tuple(s + wide * (count + last) for s, count, last in zip(sent, passed, home, strict=True))
+        found.append(Cost("ring", name, scores, makespan, sent, back))
+        if name != "striped":
+            sent = tuple((P - 1) * itemsize * size for size in sizes)
+            back = tuple(s + wide * (sum(sizes) - size) for s, size in zip(sent, sizes, strict=True))
+            found.append(Cost("gather", name, scores, max(scores), sent, back))
+    found.append(_all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents))
+    return found
+
+
+def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
+    heads = [b - a for a, b in pairwise([Hk * rank // P for rank in range(P + 1)])]  # key/value heads of each rank
+    whole = (range(N),)
+    visible = pairs(whole, whole, *window, documents=documents)
+    scores = tuple(H // Hk * own * visible for own in heads)
+    tokens = [length(runs) for runs in layout_of("contiguous", N, P)]
+    group = H // Hk
+    sent, back = [], []
+    for own, n in zip(heads, tokens, strict=True):
+        away, others = B * (Hk - own) * n, B * own * (N - n)  # key/value heads of tokens that go to others, either way
+        sent.append(itemsize * (away * (group * d + d + dv) + others * group * dv))
+        back.append(itemsize * (away * group * dv + others * (group * d + d + dv)))
+    against = None if P <= Hk else f"{P} ranks cannot divide {Hk} key/value heads"
+    return Cost("all-to-all", "contiguous", scores, max(scores), tuple(sent), tuple(back), against)
+
+
+def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate: float, wire_rate: float) -> float:
+    """Return how long a forward pass takes at so many FLOPs per second and bytes per second of a rank.
+
+    A ring sends while it computes, and waits for the slower of the two; the others do one after the other.
+    """
+    compute = B * cost.makespan * 2 * (d + (d if dv is None else dv)) / flop_rate
+    transfer = max(cost.sent) / wire_rate
+    return max(compute, transfer) if cost.method == "ring" else compute + transfer
+
+
+def pick(found: list[Cost], **rates) -> Cost:
+    """Return the cheapest of these ways that can be done, by ``seconds``; the first where several are equal."""
+    return min((cost for cost in found if cost.against is None), key=lambda cost: seconds(cost, **rates))
+
+
+def tokens_to_overlap(*, H: int, Hk: int, itemsize: int, flop_rate: float, wire_rate: float, causal: bool) -> float:
+    """Return the tokens per rank from which on a ring's transfer takes no longer than what it computes meanwhile.
+
+    Step by step a rank computes 4 n² d FLOPs per query head, half of them under a causal mask in zigzag, and receives
+    2 n d numbers per key/value head.
+    """
+    return itemsize / 2 * Hk / H * flop_rate / wire_rate * (2 if causal else 1)

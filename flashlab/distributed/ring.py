@@ -1,0 +1,156 @@
+"""Ring attention: blocks of keys and values go round, and meet the queries of every rank.
+
+In step s, rank r has the keys and values that belong to rank r - s. It sends them on, computes with them while the next
+ones are under way, and merges what it gets. In the backward pass their gradients go round with them, one step behind,
+and home at the end.
+
+Source: Ring Attention, arXiv 2310.01889.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from flashlab.distributed import compute
+from flashlab.distributed.state import State
+from flashlab.distributed.task import Task, prepare
+from flashlab.distributed.wire import Wire
+from flashlab.machine.layouts import length
+
+
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group=None,
+    layout: str = "zigzag",
+    causal: bool = False,
+    mask=None,
+    documents=None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
+    timeout: float = 60.0,
+    record: list | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention over a sequence of which every rank of a group has n tokens, forward and backward.
+
+    Args:
+        q, k, v: this rank's tokens [B, H, n, d], [B, Hk, n, d], [B, Hk, n, dv], as ``shard`` cuts them; H is a multiple
+            of Hk. float16, bfloat16, float32; in torch float64 too.
+        group: a process group of torch.distributed; None for all processes.
+        layout: "contiguous", "zigzag" or "striped", of ``machine.layouts``.
+        causal: a query sees the keys at its own position and before.
+        mask: ``causal()`` or ``window(left, right)`` of ``flashlab.kernels.masks`` or ``flashlab.reference.masks``.
+        documents: places where packed texts begin, from 0 on, and N at the end: queries see their own text only.
+        scale: factor on the scores, 1/sqrt(d) if None.
+        return_lse: also return the log-sum-exp of each row of scores, in natural logarithms; not differentiable.
+        kernel: as for ``flash_attention``; "torch" for torch's own operations, which None means on a CPU.
+        timeout: seconds after which a rank on a CPU gives the others up.
+        record: a list that takes a ``wire.Event`` for each block computed and each tensor sent.
+
+    Returns:
+        O [B, H, n, dv] in the dtype of q, or (O, lse) with lse [B, H, n]. Outputs of blocks merge in float32 or better.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described.
+        GroupError: the ranks disagree about what to compute, one of them is gone, or there is no group.
+    """
+    wire = Wire(group, timeout=timeout, record=record)
+    dv = v.shape[-1] if isinstance(v, Tensor) and v.ndim else None
+    q, k, v, task = prepare("ring", q, k, v, wire, layout, causal, mask, documents, scale, kernel)
+    O, lse = _Ring.apply(q, k, v, wire, task)
+    O = O[..., :dv]
+    return (O, lse) if return_lse else O
+
+
+class _Ring(torch.autograd.Function):
+    """One step for autograd. Kept are Q, K, V, O and lse of the rank's own tokens: nothing grows with the group."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, wire, task):
+        O, lse = forward(q, k, v, wire, task)
+        ctx.save_for_backward(q, k, v, O, lse)
+        ctx.wire, ctx.task = wire, task
+        ctx.mark_non_differentiable(lse)
+        return O, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dO, _):
+        return *backward(dO, *ctx.saved_tensors, ctx.wire, ctx.task), None, None
+
+
+def hops(wire: Wire, task: Task) -> list[int]:
+    """Return whose keys this rank has in each step. Steps in which no rank sees any of them are left out."""
+    P = wire.size
+    needed = [s for s in range(P) if any(task.blocks(task.layout[r], task.layout[(r - s) % P]) for r in range(P))]
+    return [(wire.rank - s) % P for s in range(max(needed, default=0) + 1)]
+
+
+def forward(q, k, v, wire: Wire, task: Task):
+    """Return O [B, H, n, dv] and lse [B, H, n] of this rank's queries and the keys of all ranks."""
+    state, here, packed = State(q, v.shape[3]), task.layout[wire.rank], _pack(k, v)
+    owners = hops(wire, task)
+    for step, owner in enumerate(owners):
+        more = step + 1 < len(owners)
+        if more:  # they leave before this rank computes, and the next ones travel while it does
+            following = _pass_on(wire, "forward", "KV", step, owner, packed, _size(k, v, task, owners[step + 1]))
+        k_b, v_b = _unpack(packed, k, v)
+        blocks = task.blocks(here, task.layout[owner])
+        wire.log("compute", "forward", step, owner, sum(block.pairs for block in blocks))
+        compute.attend(state, q, k_b, v_b, blocks, task.scale, task.kernel)
+        if more:
+            packed = following()
+    return state.finish()
+
+
+def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
+    """Return dQ, dK and dV of this rank's tokens, given O and lse of all keys."""
+    here, packed, wide = task.layout[wire.rank], _pack(k, v), torch.promote_types(q.dtype, torch.float32)
+    dq = torch.zeros_like(q, dtype=wide)  # [B, H, n, d]
+    owners, arriving = hops(wire, task), None
+    for step, owner in enumerate(owners):
+        more = step + 1 < len(owners)
+        coming = _size(k, v, task, owners[step + 1]) if more else 0
+        if more:
+            following = _pass_on(wire, "backward", "KV", step, owner, packed, coming)
+        k_b, v_b = _unpack(packed, k, v)
+        d_packed = torch.zeros_like(packed, dtype=wide)
+        dk_b, dv_b = _unpack(d_packed, k, v)
+        blocks = task.blocks(here, task.layout[owner])
+        wire.log("compute", "backward", step, owner, sum(block.pairs for block in blocks))
+        compute.differentiate((dq, dk_b, dv_b), (dO, q, O, lse), k_b, v_b, blocks, task.scale, task.kernel)
+        if arriving:  # what the ranks before have found of the same keys' gradient
+            d_packed += arriving()
+        if more:
+            arriving = _pass_on(wire, "backward", "dKV", step, owner, d_packed, coming)
+            packed = following()
+    if arriving:  # home, however far it has come
+        d_packed = _pass_on(wire, "backward", "dKV", step, owner, d_packed, k.numel() + v.numel(), hops=-step)()
+    dk, dv = _unpack(d_packed, k, v)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _pass_on(wire, what, name, step, owner, x, elements, hops=1):
+    wire.log("send", f"{what} {name}", step, owner, x.nbytes)
+    return wire.pass_on(x, elements, hops=hops)
+
+
+def _pack(k, v):
+    """Return K and V in one piece, which travels: [B Hk n (d + dv)]."""
+    return torch.cat([k.reshape(-1), v.reshape(-1)])
+
+
+def _unpack(packed, k, v):
+    """Return the views K [B, Hk, n, d] and V [B, Hk, n, dv] of what some rank packed; k and v tell the other sizes."""
+    (B, Hk, _, d), dv = k.shape, v.shape[3]
+    n = packed.numel() // (B * Hk * (d + dv)) if B else 0
+    keys, values = packed.split([B * Hk * n * d, B * Hk * n * dv])
+    return keys.view(B, Hk, n, d), values.view(B, Hk, n, dv)
+
+
+def _size(k, v, task, owner):
+    """Return how many numbers the K and V of a rank are."""
+    return k.shape[0] * k.shape[1] * length(task.layout[owner]) * (k.shape[3] + v.shape[3])

@@ -1,0 +1,139 @@
+"""The wires of one rank: what it sends to the others of its group and receives from them, with an end to waiting.
+
+The transport is ``torch.distributed``. On a CPU every wait ends after ``timeout`` seconds at the latest; on a GPU it is
+a wait of the stream, not of the host, and NCCL's own watchdog ends it after the timeout of the group.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+FACTS = 1024  # bytes in which a rank says what it is about to compute
+
+
+_agreed = {}  # group and facts -> what its ranks said
+
+
+class GroupError(RuntimeError):
+    """The processes of a group cannot go on together."""
+
+
+class Event(NamedTuple):
+    """One thing that a rank did, in a recording."""
+
+    kind: str  # "compute" or "send"
+    what: str  # "forward" or "backward"; for what is sent "KV", "dKV", "QKV", "O", ...
+    step: int  # of the ring, from 0
+    owner: int  # rank whose tokens these are
+    amount: int  # scores that count, or bytes
+
+
+class Wire:
+    """What rank ``rank`` of ``size`` sends and receives. record: a list that takes an ``Event`` for each."""
+
+    def __init__(self, group=None, *, timeout: float = 60.0, record: list | None = None):
+        if not (dist.is_available() and dist.is_initialized()):
+            raise GroupError(
+                "there is no process group: call torch.distributed.init_process_group in every process first, "
+                "or start the processes with flashlab.distributed.Team"
+            )
+        self.group = dist.group.WORLD if group is None else group
+        self.rank, self.size, self.timeout, self.record = (
+            dist.get_rank(group),
+            dist.get_world_size(group),
+            timeout,
+            record,
+        )
+        if self.rank < 0:
+            raise GroupError("this process is not one of the group that it was asked to compute with")
+
+    def check(self, x: Tensor) -> None:
+        """Raise GroupError if the group's backend cannot send this tensor."""
+        backends = dist.get_backend(self.group)
+        if x.is_cuda != ("nccl" in backends) and self.size > 1:
+            needed = "nccl" if x.is_cuda else "gloo"
+            raise GroupError(f"tensors on {x.device.type} travel by {needed}, but the group's backend is {backends}")
+
+    def log(self, *event) -> None:
+        """Record one event."""
+        if self.record is not None:
+            self.record.append(Event(*event))
+
+    def pass_on(self, x: Tensor, elements: int, *, hops: int = 1) -> Callable[[], Tensor]:
+        """Send x, a contiguous tensor, to the rank ``hops`` further on while one of ``elements`` comes from behind.
+
+        Returns at once. The function returned waits and returns what came; x must not change until then.
+        """
+        came = x.new_empty(elements)
+        peers = ((self.rank + hops) % self.size, dist.isend, x), ((self.rank - hops) % self.size, dist.irecv, came)
+        with self._together():
+            jobs = [
+                dist.P2POp(operation, tensor, dist.get_global_rank(self.group, peer), self.group)
+                for peer, operation, tensor in peers
+                if tensor.numel()
+            ]
+            works = dist.batch_isend_irecv(jobs) if jobs else []
+
+        def wait():
+            self._wait(works)
+            assert x is not None  # kept until it has left
+            return came
+
+        return wait
+
+    def exchange(self, parts: Sequence[Tensor], elements: Sequence[int]) -> list[Tensor]:
+        """Send ``parts[r]``, flat, to rank r, and return what came from each: ``elements[r]`` numbers from rank r."""
+        came = parts[0].new_empty(sum(elements))
+        sent = torch.cat([part.reshape(-1) for part in parts])
+        with self._together():
+            works = [dist.all_to_all_single(came, sent, list(elements), [x.numel() for x in parts], self.group, True)]
+        self._wait(works)
+        return list(came.split(list(elements)))
+
+    def agree(self, facts: dict, own: int, device: torch.device) -> list[int]:
+        """Return the number ``own`` of every rank. Raises GroupError, on every rank, if the facts are not the same."""
+        words = json.dumps([own, facts]).encode()
+        if len(words) > FACTS:
+            raise GroupError(f"what is computed takes {len(words)} bytes to describe, {FACTS} are allowed")
+        known = (self.group, words)
+        if device.type == "cuda" and known in _agreed:  # asking again would make the host wait for the GPU
+            return _agreed[known]
+        mine = torch.tensor(list(words.ljust(FACTS)), dtype=torch.uint8, device=device)  # [FACTS]
+        all_words = [torch.empty_like(mine) for _ in range(self.size)]
+        with self._together():
+            works = [dist.all_gather(all_words, mine, self.group, True)]
+        self._wait(works)
+        told = [json.loads(bytes(row.tolist())) for row in all_words]
+        for rank, (_, theirs) in enumerate(told):
+            for name, value in theirs.items():
+                if value != told[0][1][name]:
+                    raise GroupError(
+                        f"the processes disagree on {name}: rank 0 has {told[0][1][name]}, rank {rank} has {value}"
+                    )
+        _agreed[known] = [number for number, _ in told]
+        return _agreed[known]
+
+    def _wait(self, works):
+        with self._together():
+            for work in works:
+                if dist.get_backend(self.group) == "gloo":
+                    work.wait(timedelta(seconds=self.timeout))
+                else:
+                    work.wait()
+
+    @contextmanager
+    def _together(self):
+        """Say in one sentence what the transport says in many."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise GroupError(
+                f"rank {self.rank} of {self.size} lost the others: a process has ended, failed, or not answered within "
+                f"{self.timeout:g} s"
+            ) from error

@@ -1,0 +1,202 @@
+"""How a group of P processors divides one sequence of N tokens, and which scores two of them have in common.
+
+A layout gives each rank its tokens as runs of positions: ``range`` objects, in the order in which the rank keeps them.
+
+contiguous  Rank r has the r-th of P stretches. Under a causal mask the last rank computes most.
+zigzag      2 P stretches; rank r has the r-th from the left and the r-th from the right: all compute the same.
+striped     Rank r has the tokens r, r + P, r + 2P, ...: all compute nearly the same.
+
+Source: zigzag, https://github.com/zhuzilin/ring-flash-attention; striped, arXiv 2311.09431.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+Runs = tuple[range, ...]  # the tokens of one rank
+
+
+def contiguous(N: int, P: int) -> tuple[Runs, ...]:
+    """Return the runs of each of P ranks: one stretch of N / P tokens, the longer ones where P does not divide N."""
+    return tuple((stretch,) for stretch in _stretches(N, P))
+
+
+def zigzag(N: int, P: int) -> tuple[Runs, ...]:
+    """Return the runs of each of P ranks: of 2 P stretches, the r-th from either end."""
+    stretches = _stretches(N, 2 * P)
+    return tuple((stretches[r], stretches[2 * P - 1 - r]) for r in range(P))
+
+
+def striped(N: int, P: int) -> tuple[Runs, ...]:
+    """Return the runs of each of P ranks: every P-th token."""
+    return tuple((range(r, N, P),) for r in range(P))
+
+
+LAYOUTS = {"contiguous": contiguous, "zigzag": zigzag, "striped": striped}
+
+
+def layout_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
+    """Return the layout of that name. Raises ValueError for another name, a negative N, or P below 1."""
+    if name not in LAYOUTS:
+        raise ValueError(f"expected a layout out of {', '.join(LAYOUTS)}, got {name!r:.40}")
+    if N < 0 or P < 1:
+        raise ValueError(f"expected N >= 0 tokens and P >= 1 ranks, got N = {N}, P = {P}")
+    return LAYOUTS[name](N, P)
+
+
+def length(runs: Runs) -> int:
+    """Return how many tokens these are."""
+    return sum(map(len, runs))
+
+
+def _stretches(N, count):
+    return [range(N * i // count, N * (i + 1) // count) for i in range(count)]
+
+
+class Block(NamedTuple):
+    """A rectangle of scores between the queries of one rank and the keys of another, counted as the ranks keep them.
+
+    ``left`` and ``right`` are the ends of a window inside the rectangle, aligned at its lower right: query i of Nq sees
+    the keys from i + Nk - Nq - left to i + Nk - Nq + right, both included. None: no end.
+    """
+
+    rows: tuple[int, int]  # queries, from and up to (excluded)
+    cols: tuple[int, int]  # keys, from and up to (excluded)
+    left: int | None
+    right: int | None
+
+    @property
+    def pairs(self) -> int:
+        """Number of scores that count."""
+        Nq, Nk = self.rows[1] - self.rows[0], self.cols[1] - self.cols[0]
+        hidden_after = _triangle(Nq - 1 - self.right, Nk) if self.right is not None else 0
+        hidden_before = _triangle(Nk - 1 - self.left, Nk) if self.left is not None else 0
+        hidden_before -= _triangle(Nk - Nq - 1 - self.left, Nk) if self.left is not None else 0
+        return Nq * Nk - hidden_after - hidden_before
+
+
+def _triangle(longest, most):
+    """Return min(1, most) + min(2, most) + ... + min(longest, most): keys hidden from rows, one more from each."""
+    if longest <= 0:
+        return 0
+    short = min(longest, most)
+    return short * (short + 1) // 2 + (longest - short) * most
+
+
+class _Part(NamedTuple):
+    """Queries q0 .. q1 and keys k0 .. k1, of which those count with lo <= j - i <= hi; None: no end."""
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+    lo: int | None
+    hi: int | None
+
+
+@lru_cache(maxsize=4096)
+def blocks(
+    queries: Runs,
+    keys: Runs,
+    left: int | None = None,
+    right: int | None = None,
+    documents: tuple[int, ...] | None = None,
+) -> tuple[Block, ...]:
+    """Return the blocks that cover, each score once, what the queries of one rank see of the keys of another.
+
+    A query at position p sees the keys at p - left .. p + right, both included; None: no end. documents: the positions
+    at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs have one step.
+    """
+    parts = []
+    for text in zip(documents, documents[1:], strict=False) if documents else [None]:
+        for run, start, row in _placed(queries, text):
+            below = []
+            for other, first, col in _placed(keys, text):
+                if run.step != other.step:
+                    raise ValueError("the runs of queries and keys must have one step")
+                part = _part(run, start, row, other, first, col, left, right)
+                if part is not None:
+                    _append(below, part, _beside)
+            for part in below:
+                _append(parts, part, _below)
+    return tuple(_block(part) for part in parts)
+
+
+def _placed(runs: Runs, text) -> Iterable[tuple[range, int, int]]:
+    """Yield the runs, cut to one text if there is one: (run, its first position, the rank's own index of that)."""
+    offset = 0
+    for run in runs:
+        inside = run if text is None else run[_index(run, text[0]) : _index(run, text[1])]
+        if len(inside) > 0:
+            yield inside, inside.start, offset + run.index(inside.start)
+        offset += len(run)
+
+
+def _index(run, position):
+    """Return how many positions of a run are before this one."""
+    return min(max(-((run.start - position) // run.step), 0), len(run))
+
+
+def _part(run, start, row, other, first, col, left, right):
+    """Return the smallest part that holds all visible scores between two runs, None if there are none."""
+    step, ahead = run.step, start - first
+    lo = None if left is None else -((left - ahead) // step) + col - row
+    hi = None if right is None else (right + ahead) // step + col - row
+    q0, q1, k0, k1 = row, row + len(run), col, col + len(other)
+    if hi is not None:
+        q0, k1 = max(q0, k0 - hi), min(k1, q1 + hi)
+    if lo is not None:
+        q1, k0 = min(q1, k1 - lo), max(k0, q0 + lo)
+    if hi is not None:  # the other end of the window may have moved these
+        q0, k1 = max(q0, k0 - hi), min(k1, q1 + hi)
+    empty = lo is not None and hi is not None and lo > hi  # a short window may fall between the tokens of a stripe
+    if q0 >= q1 or k0 >= k1 or empty:
+        return None
+    hi = None if hi is None or q0 + hi >= k1 - 1 else hi
+    lo = None if lo is None or q1 - 1 + lo <= k0 else lo
+    return _Part(q0, q1, k0, k1, lo, hi)
+
+
+def _append(parts: list, part, join):
+    """Append a part, joined with the last one where the two are one window."""
+    joined = join(parts[-1], part) if parts else None
+    parts[-1:] = [joined] if joined else [*parts[-1:], part]
+
+
+def _beside(a, b):
+    """Join two parts of the same queries: all of a's keys are seen, and b's go on from there."""
+    if a[:2] == b[:2] and a.k1 == b.k0 and a.lo is a.hi is b.lo is None:
+        return b._replace(k0=a.k0)
+    return None
+
+
+def _below(a, b):
+    """Join two parts of which the second has the next queries, and the same edge on the right."""
+    if a.q1 != b.q0 or a.k0 != b.k0 or not (a.lo is b.lo is None) or a.hi != b.hi:
+        return None
+    one_edge = a.k1 == b.k1 if a.hi is None else a.q1 + a.hi <= a.k1 <= b.k1
+    return b._replace(q0=a.q0) if one_edge else None
+
+
+def _block(part):
+    q0, q1, k0, k1, lo, hi = part
+    return Block((q0, q1), (k0, k1), None if lo is None else k1 - q1 - lo, None if hi is None else hi + q1 - k1)
+
+
+def pairs(queries: Runs, keys: Runs, *window, **options) -> int:
+    """Return how many scores the queries of one rank and the keys of another have in common; as for ``blocks``."""
+    return sum(block.pairs for block in blocks(queries, keys, *window, **options))
+
+
+def schedule(layout: Sequence[Runs], *window, **options) -> list[list[tuple[int, int]]]:
+    """Return what each rank of a ring does in each step: steps of ranks of (whose keys it has, scores it computes).
+
+    In step s, rank r has the keys of rank r - s. Steps at the end in which no rank has anything to do are left out.
+    """
+    P = len(layout)
+    steps = [
+        [((r - s) % P, pairs(layout[r], layout[(r - s) % P], *window, **options)) for r in range(P)] for s in range(P)
+    ]
+    while len(steps) > 1 and not any(count for _, count in steps[-1]):
+        steps.pop()
+    return steps

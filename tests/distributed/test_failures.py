@@ -1,0 +1,62 @@
+"""What goes wrong in a group is said on every rank, in one sentence, within the time that was stated."""
+
+import time
+
+import pytest
+import torch
+
+from flashlab.distributed import Team, ring_attention
+from flashlab.distributed.wire import GroupError
+from tests.distributed import work
+
+
+@pytest.mark.parametrize(
+    "difference, says",
+    [
+        ("heads", "the processes disagree on H: rank 0 has 8, rank 1 has 4"),
+        ("length", "a zigzag layout of 13 tokens gives the ranks [5, 4, 4] of them, got [5, 3, 5]"),
+        ("mask", "the processes disagree on the window of the mask: rank 0 has [None, 0], rank 1 has [3, 0]"),
+        ("dtype", "the processes disagree on the dtype: rank 0 has torch.float32, rank 1 has torch.float64"),
+        ("argument", "the processes disagree on whether the arguments are right: rank 0 has True, rank 1 has False"),
+    ],
+)
+def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
+    with Team(3, timeout=20) as team:
+        outcomes = team.outcomes(work.unlike, 1, difference)
+    for rank, outcome in enumerate(outcomes):
+        sentence = "q must be a tensor" if (difference, rank) == ("argument", 1) else says
+        assert isinstance(outcome, Exception) and str(outcome).startswith(sentence), outcome
+
+
+@pytest.mark.parametrize("difference", ["dies", "is late"])
+def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference):
+    start = time.monotonic()
+    with Team(3, timeout=20) as team:
+        outcomes = team.outcomes(work.unlike, 1, difference)
+    assert time.monotonic() - start < 10
+    for rank in (0, 2):
+        said = f"rank {rank} of 3 lost the others: a process has ended, failed, or not answered within 1 s"
+        assert isinstance(outcomes[rank], GroupError) and str(outcomes[rank]) == said
+    if difference == "dies":
+        assert str(outcomes[1]) == "the process ended, exit status 9"
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_dies_between_the_passes_is_missed_by_all_others():
+    with Team(3, timeout=20) as team, pytest.raises(GroupError) as error:
+        team.run(work.dies_in_the_backward_pass, 1)
+    rows = str(error.value).splitlines()
+    assert len(rows) == 3 and "rank 1: the process ended, exit status 9" in rows
+    assert sum("lost the others" in row for row in rows) == 2
+
+
+def test_without_a_group_there_is_a_sentence():
+    x = torch.zeros(1, 1, 4, 4)
+    with pytest.raises(GroupError, match="there is no process group"):
+        ring_attention(x, x, x)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "smoke signals"])
+def test_a_missing_backend_is_told_so(backend):
+    with pytest.raises(GroupError, match="no backend|a GPU each"):
+        Team(2, backend=backend)

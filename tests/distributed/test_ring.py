@@ -1,0 +1,213 @@
+"""Attention over a group is attention: the same output and gradients, whoever has which tokens."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.distributed import plan
+from flashlab.distributed.state import State, merge
+from flashlab.machine.layouts import layout_of, length
+from flashlab.reference import masks
+from flashlab.reference.online_softmax import State as ReferenceState
+from flashlab.reference.online_softmax import finish
+from flashlab.reference.online_softmax import merge as reference_merge
+from tests.distributed import work
+from tests.tools.bounds import assert_as_exact_as_plain
+
+MASKS = {
+    "full": {},
+    "causal": {"causal": True},
+    "window": {"mask": masks.window(7, 2)},
+    "documents": {"causal": True, "documents": (0, 5, 6, 23, 33)},
+}
+WAYS = [
+    ("ring", "zigzag"),
+    ("ring", "contiguous"),
+    ("ring", "striped"),
+    ("gather", "zigzag"),
+    ("all-to-all", "zigzag"),
+    ("gather", "contiguous"),
+    ("all-to-all", "contiguous"),
+    ("all-to-all", "striped"),
+]
+
+
+def case(way, N, dtype, mask):
+    return *way, N, dtype, MASKS[mask]
+
+
+def assert_equals_one_device(team, P, cases):
+    """Output and gradients, against float64 and torch's own error in the same dtype."""
+    for way, rows in zip(cases, zip(*team.run(work.grid, P, cases)[:P], strict=True), strict=True):
+        _, _, N, dtype, options = way
+        rounded = work.inputs(N, dtype)
+        plain = work.one_device(*rounded, **options)
+        exact = work.one_device(*(x.double() for x in rounded), **options)
+        for results in rows:  # of every rank
+            for three in zip(results, plain, exact, strict=True):
+                assert_as_exact_as_plain(*three, roundings=8 if dtype == torch.float64 else 1)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_layouts_and_ways_agree_with_one_device(team, mask):
+    assert_equals_one_device(team, 4, [case(way, 33, torch.float64, mask) for way in WAYS])
+
+
+@pytest.mark.parametrize("P", [1, pytest.param(2, marks=pytest.mark.exhaustive), 3])
+def test_any_number_of_processes(team, P):
+    ways = WAYS[:5]
+    assert_equals_one_device(team, P, [case(way, 33, torch.float64, mask) for way in ways for mask in MASKS])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_as_exact_as_one_device_in_the_same_dtype(team, dtype):
+    assert_equals_one_device(team, 4, [case(way, 33, dtype, "causal") for way in WAYS[:5]])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("P", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_everything_with_everything(team, P, way, dtype):
+    sizes = [33, 64, 3, 1] if way[1] != "gather" else [33, 64]
+    assert_equals_one_device(team, P, [case(way, 33, dtype, mask) for mask in MASKS])
+    assert_equals_one_device(team, P, [case(way, N, dtype, mask) for N in sizes for mask in ("full", "causal")])
+
+
+@pytest.mark.parametrize("kernel", ["portable"])
+def test_the_kernels_compute_the_blocks_as_well(team, kernel):
+    """In Triton's interpreter; blocks come in the dtype of the inputs, and merge in float32."""
+    dtype, N, options = torch.float16, 40, {"causal": True}
+    cases = [("ring", "zigzag", N, dtype, options | {"kernel": kernel, "shape": {"H": 2, "Hk": 1, "d": 20, "dv": 12}})]
+    q, k, v, dO = work.inputs(N, dtype, H=2, Hk=1, d=20, dv=12)
+    plain = work.one_device(q, k, v, dO, **options)
+    exact = work.one_device(*(x.double() for x in (q, k, v, dO)), **options)
+    for (results,) in team.run(work.grid, 2, cases)[:2]:
+        for three in zip(results, plain, exact, strict=True):
+            assert_as_exact_as_plain(*three)
+
+
+@pytest.mark.parametrize("scale", [0.3, -0.5, 0.0])
+def test_any_scale(team, scale):
+    options = {"causal": True, "scale": scale}
+    exact = work.one_device(*work.inputs(16, torch.float64), **options)
+    for (results,) in team.run(work.grid, 4, [("ring", "zigzag", 16, torch.float64, options)]):
+        for ours, theirs in zip(results, exact, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[3], WAYS[4]], ids=str)
+def test_lse_is_that_of_all_keys(team, way):
+    for lse in team.run(work.logsumexp, *way, 33):
+        torch.testing.assert_close(lse, work.exact_lse(33))
+
+
+# what is sent
+
+
+SHAPES = [(33, 8, 4, 16, 24), (64, 4, 4, 8, 8)]  # N, H, Hk, d, dv
+
+
+@pytest.mark.parametrize("N, H, Hk, d, dv", SHAPES)
+@pytest.mark.parametrize("way", [*WAYS[:4], *WAYS[5:7]], ids=str)
+def test_what_is_sent_and_computed_is_what_the_plan_says(team, way, N, H, Hk, d, dv):
+    for options, window in (({"causal": True}, (None, 0)), ({"mask": masks.window(3)}, (3, 0))):
+        found = plan.costs(N, 4, H=H, Hk=Hk, d=d, dv=dv, itemsize=4, left=window[0], right=window[1])
+        cost = next(it for it in found if (it.method, it.layout) == way)
+        for rank, events in enumerate(team.run(work.recorded, *way, N, H, Hk, d, dv, options)):
+            assert total(events, "send", "forward") == cost.sent[rank]
+            assert total(events, "send", "backward") == cost.sent_backward[rank]
+            heads = H // 4 if way[0] == "all-to-all" else H
+            assert heads * total(events, "compute", "forward") == cost.scores[rank]
+            assert total(events, "compute", "forward") == total(events, "compute", "backward")
+
+
+def total(events, kind, what):
+    return sum(event.amount for event in events if event.kind == kind and event.what.startswith(what))
+
+
+@pytest.mark.parametrize("P, ratio", [(2, 256 / 640), (4, 384 / 480), (8, 448 / 280)])
+def test_the_closed_form_is_that_of_the_papers(P, ratio):
+    """N = 128K, H = 32, Hk = 8, d = 128, bfloat16: the bytes in the docstring, and their ratio P Hk / (H + Hk)."""
+    N, n = 2**17, 2**17 // P
+    found = {(it.method, it.layout): it for it in plan.costs(N, P, H=32, Hk=8, d=128)}
+    ring, gather, ulysses = found["ring", "zigzag"], found["gather", "zigzag"], found["all-to-all", "contiguous"]
+    assert set(ring.sent) == set(gather.sent) == {(P - 1) * 2 * 8 * n * 128 * 2}
+    assert set(ulysses.sent) == {(P - 1) * (2 * 32 + 2 * 8) * n * 128 * 2 // P}
+    assert math.isclose(ring.sent[0] / ulysses.sent[0], ratio) and math.isclose(ratio, P * 8 / 40)
+    assert set(ring.sent_backward) == {ring.sent[0] + P * 2 * 8 * n * 128 * 4}
+    assert math.isclose(found["ring", "contiguous"].efficiency, P / (2 * P - 1), rel_tol=1e-4)
+    assert ring.efficiency == ulysses.efficiency == 1
+
+
+def test_the_plan_picks():
+    def picked(wire_rate, N=2**17, P=4, Hk=8):
+        found = plan.costs(N, P, H=32, Hk=Hk, d=128)
+        return plan.pick(found, d=128, flop_rate=600e12, wire_rate=wire_rate)
+
+    assert picked(400e9)[:2] == ("ring", "zigzag")  # all hidden behind the products
+    assert picked(1e9, P=8)[:2] == ("all-to-all", "contiguous")  # bytes decide, and it sends fewest
+    assert picked(1e9, P=8, Hk=4)[0] == "ring"  # too many ranks for so few heads
+
+
+def test_the_overlap_condition_is_where_both_take_equally_long():
+    n = plan.tokens_to_overlap(H=32, Hk=8, itemsize=2, flop_rate=600e12, wire_rate=400e9, causal=True)
+    assert n == 750
+    products = 4 * 32 * 128 * n * n / 2 / 600e12
+    assert math.isclose(products, 2 * 8 * 128 * 2 * n / 400e9)
+
+
+# the merge
+
+
+def test_merge_is_the_references():
+    rng = np.random.default_rng(0)
+    a, b = (ReferenceState(rng.normal(size=5), rng.uniform(1, 9, 5), rng.normal(size=(5, 3))) for _ in range(2))
+    a.m[0] = b.m[0] = a.m[1] = -np.inf
+    for x, row in ((a, 0), (b, 0), (a, 1)):
+        x.l[row], x.O[row] = 0, 0
+    O, lse = merge(*(torch.from_numpy(x) for pair in map(finish, (a, b)) for x in pair))
+    for ours, theirs in zip((O, lse), finish(reference_merge(a, b)), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-12)
+
+
+def test_a_state_merges_in_float32():
+    """64 blocks: rounding the state at every merge loses digits that the blocks still had."""
+    generator = torch.Generator().manual_seed(0)
+    blocks = [
+        (torch.randn(1, 1, 4, 8, generator=generator).bfloat16(), torch.randn(1, 1, 4, generator=generator))
+        for _ in range(64)
+    ]
+    state = State(blocks[0][0], 8)
+    for O_b, lse_b in blocks:
+        state.add((0, 4), O_b, lse_b.clone())
+    weights = torch.softmax(torch.stack([lse for _, lse in blocks]).double(), 0)
+    exact = (weights[..., None] * torch.stack([O.double() for O, _ in blocks])).sum(0)
+    assert state.O.dtype == torch.float32
+    assert (state.O - exact).abs().max() < 1e-6
+
+
+def test_rows_without_keys_have_no_output():
+    state = State(torch.zeros(1, 2, 3, 4), 5)
+    O, lse = state.finish()
+    assert O.shape == (1, 2, 3, 5) and (O == 0).all() and (lse == -math.inf).all()
+
+
+# shards
+
+
+@pytest.mark.parametrize("name", ["contiguous", "zigzag", "striped"])
+def test_positions_are_those_of_the_layout(name):
+    layout = layout_of(name, 29, 3)
+    assert sorted(itertools.chain(*itertools.chain(*layout))) == list(range(29))
+    assert sum(map(length, layout)) == 29
+
+
+@pytest.mark.parametrize("hops", [1, 2, -1, -3])
+def test_what_is_passed_on_comes_from_behind(team, hops):
+    counts = [3, 1, 0, 2]
+    for rank, came in enumerate(team.run(work.passed_on, hops, counts)):
+        assert came == [(rank - hops) % 4] * counts[(rank - hops) % 4]

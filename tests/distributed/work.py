@@ -1,0 +1,125 @@
+"""What the processes of the tests run: functions of a module, so that they can be sent to them."""
+
+import math
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from flashlab.distributed import gather_attention, ring_attention, shard, ulysses_attention, unshard
+from flashlab.distributed.wire import Wire
+from flashlab.reference import masks
+
+METHODS = {"ring": ring_attention, "gather": gather_attention, "all-to-all": ulysses_attention}
+groups = {}
+
+
+def group_of(P):
+    """The group of the first P processes; every process takes part in making it."""
+    if P not in groups:
+        groups[P] = dist.new_group(list(range(P)))
+    return groups[P]
+
+
+def inputs(N, dtype, B=1, H=8, Hk=4, d=16, dv=24, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (B, H, N, d), (B, Hk, N, d), (B, Hk, N, dv), (B, H, N, dv)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def seen(N, causal=False, mask=None, documents=None):
+    """The mask of the whole sequence, written out: [N, N]."""
+    i, j = torch.arange(N)[:, None], torch.arange(N)
+    visible = j <= i if causal else torch.ones(N, N, dtype=torch.bool)
+    if mask is not None:
+        visible = (j >= i - mask.left) & (j <= i + mask.right)
+    if documents is not None:
+        text = torch.bucketize(torch.arange(N), torch.tensor(documents), right=True)
+        visible = visible & (text[:, None] == text)
+    return visible
+
+
+def one_device(q, k, v, dO, scale=None, **mask):
+    """O, dQ, dK and dV by torch, of the whole sequence."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    O = F.scaled_dot_product_attention(q, k, v, attn_mask=seen(q.shape[2], **mask), scale=scale, enable_gqa=True)
+    return [O.detach(), *torch.autograd.grad(O, (q, k, v), dO)]
+
+
+def divided(method, P, layout, N, dtype, shape=None, **options):
+    """O, dQ, dK and dV over the group of P processes, put together; None outside of the group."""
+    group = group_of(P)
+    if dist.get_rank() >= P:
+        return None
+    q, k, v, dO = (shard(x, group=group, layout=layout) for x in inputs(N, dtype, **(shape or {})))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    O = METHODS[method](q, k, v, group=group, layout=layout, **options)
+    gradients = torch.autograd.grad(O, (q, k, v), dO)
+    return [unshard(x, group=group, layout=layout) for x in (O.detach(), *gradients)]
+
+
+def grid(P, cases):
+    """The results of several cases in one go: one message in place of many."""
+    return [divided(*case[:1], P, *case[1:-1], **case[-1]) for case in cases]
+
+
+def recorded(method, layout, N, H, Hk, d, dv, options):
+    """The events of a forward and a backward pass over all processes."""
+    events = []
+    q, k, v, dO = (shard(x, layout=layout) for x in inputs(N, torch.float32, H=H, Hk=Hk, d=d, dv=dv))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    O = METHODS[method](q, k, v, layout=layout, record=events, **options)
+    torch.autograd.grad(O, (q, k, v), dO)
+    return events
+
+
+def logsumexp(method, layout, N):
+    q, k, v, _ = (shard(x, layout=layout) for x in inputs(N, torch.float64))
+    _, lse = METHODS[method](q, k, v, layout=layout, causal=True, return_lse=True)
+    return unshard(lse, layout=layout)
+
+
+def unlike(rank, difference):
+    """Ring attention in which one rank differs from the others, or does something else."""
+    q, k, v, _ = (shard(x) for x in inputs(16, torch.float32))
+    options = {"causal": True, "timeout": 1.0}
+    if dist.get_rank() == rank:
+        if difference == "dies":
+            os._exit(9)
+        if difference == "is late":
+            time.sleep(2)
+            return None
+        if difference == "heads":
+            q = q[:, :4]
+        if difference == "length":
+            q, k, v = (x[:, :, :-3] for x in (q, k, v))
+        if difference == "mask":
+            options |= {"causal": False, "mask": masks.window(3)}
+        if difference == "argument":
+            q = q[0]
+        if difference == "dtype":
+            q, k, v = (x.double() for x in (q, k, v))
+    return ring_attention(q, k, v, **options)
+
+
+def dies_in_the_backward_pass(rank):
+    q, k, v, dO = (shard(x) for x in inputs(16, torch.float32))
+    O = ring_attention(q.requires_grad_(), k, v, timeout=1.0)
+    if dist.get_rank() == rank:
+        os._exit(9)
+    O.backward(dO)
+
+
+def passed_on(hops, counts):
+    """What arrives from behind when each rank sends its number that many times."""
+    wire = Wire()
+    x = torch.full((counts[wire.rank],), float(wire.rank))
+    return wire.pass_on(x, counts[(wire.rank - hops) % wire.size], hops=hops)().tolist()
+
+
+def exact_lse(N):
+    q, k, _, _ = inputs(N, torch.float64)
+    S = q.unflatten(1, (4, -1)) @ k[:, :, None].mT / math.sqrt(q.shape[-1])
+    return S.masked_fill(~seen(N, causal=True), -math.inf).logsumexp(-1).flatten(1, 2)

@@ -1,0 +1,97 @@
+"""layouts: every token has one owner, every visible score one block."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from flashlab.machine import layouts
+
+SIZES = [(1, 1), (2, 3), (7, 2), (16, 4), (29, 3), (40, 5)]  # N, P
+WINDOWS = [(None, None), (None, 0), (3, 0), (0, 0), (2, 5), (None, 2), (4, None)]
+TEXTS = [None, (0, 1, 9, 10, 40), (0, 23, 40)]
+
+
+def seen(N, left, right, documents):
+    """The mask of the whole sequence, [N, N]."""
+    i, j = np.ogrid[:N, :N]
+    visible = (j >= i - (N if left is None else left)) & (j <= i + (N if right is None else right))
+    if documents:
+        text = np.searchsorted(documents, np.arange(N), side="right")
+        visible &= text[:, None] == text
+    return visible
+
+
+def covered(blocks, shape):
+    """How many blocks hold each score, by the definition of a window that is aligned at the lower right."""
+    count = np.zeros(shape, int)
+    for rows, cols, left, right in blocks:
+        Nq, Nk = rows[1] - rows[0], cols[1] - cols[0]
+        own = np.arange(Nq)[:, None] + Nk - Nq
+        j = np.arange(Nk)
+        inside = (j >= own - (Nk + Nq if left is None else left)) & (j <= own + (Nk + Nq if right is None else right))
+        assert inside.any(1).all() or left is not None, "rows that see nothing are trimmed"
+        count[slice(*rows), slice(*cols)] += inside
+    return count
+
+
+@pytest.mark.parametrize("name", layouts.LAYOUTS)
+@pytest.mark.parametrize("N, P", [(0, 2), *SIZES])
+def test_every_token_has_one_owner(name, N, P):
+    layout = layouts.layout_of(name, N, P)
+    assert len(layout) == P
+    assert sorted(itertools.chain(*itertools.chain(*layout))) == list(range(N))
+    counts = [layouts.length(runs) for runs in layout]
+    assert max(counts) - min(counts) <= (2 if name == "zigzag" else 1)
+
+
+@pytest.mark.parametrize("documents", TEXTS, ids=str)
+@pytest.mark.parametrize("left, right", WINDOWS)
+@pytest.mark.parametrize("name", layouts.LAYOUTS)
+def test_blocks_cover_what_is_seen_once(name, left, right, documents):
+    for N, P in SIZES:
+        texts = documents and tuple(sorted({min(end, N) for end in documents}))
+        layout = layouts.layout_of(name, N, P)
+        whole = seen(N, left, right, texts)
+        for queries, keys in itertools.product(layout, layout):
+            rows, cols = ([p for run in runs for p in run] for runs in (queries, keys))
+            found = layouts.blocks(queries, keys, left, right, texts)
+            expected = whole[np.ix_(rows, cols)]
+            assert (covered(found, expected.shape) == expected).all(), (N, P, queries, keys, found)
+            assert sum(block.pairs for block in found) == expected.sum()
+            assert all((end is None or end >= 0) for block in found for end in block[2:])
+
+
+def test_causal_zigzag_is_one_block_per_step():
+    """Own keys: one causal square. Of a lower rank: the first half of its keys. Of a higher: the second half of Q."""
+    layout = layouts.zigzag(32, 4)
+    assert layouts.blocks(layout[1], layout[1], None, 0) == (((0, 8), (0, 8), None, 0),)
+    assert layouts.blocks(layout[2], layout[1], None, 0) == (((0, 8), (0, 4), None, None),)
+    assert layouts.blocks(layout[1], layout[2], None, 0) == (((4, 8), (0, 8), None, None),)
+
+
+@pytest.mark.parametrize("P", [1, 2, 4, 8])
+def test_zigzag_is_balanced_in_every_step_and_contiguous_is_not(P):
+    N = 16 * P
+    for step in layouts.schedule(layouts.zigzag(N, P), None, 0):
+        assert len({count for _, count in step}) == 1
+    steps = layouts.schedule(layouts.contiguous(N, P), None, 0)
+    makespan = sum(max(count for _, count in step) for step in steps)
+    n = N // P
+    assert makespan == n * (n + 1) // 2 + (P - 1) * n * n
+
+
+def test_a_window_ends_the_ring_early():
+    assert len(layouts.schedule(layouts.contiguous(64, 8), 7, 0)) == 2
+    assert len(layouts.schedule(layouts.contiguous(64, 8), 0, 0)) == 1
+
+
+@pytest.mark.parametrize("arguments", [("spiral", 8, 2), ("zigzag", -1, 2), ("zigzag", 8, 0)])
+def test_no_layout_is_told_so(arguments):
+    with pytest.raises(ValueError, match="expected"):
+        layouts.layout_of(*arguments)
+
+
+def test_runs_of_two_steps_are_refused():
+    with pytest.raises(ValueError, match="one step"):
+        layouts.blocks((range(8),), (range(0, 8, 2),))
