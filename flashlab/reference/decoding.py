@@ -1,0 +1,163 @@
+"""Decoding: one new query against a long past, which is split among processors that never meet.
+
+A step of generation has one query per head, so there is no second tile of queries to give to a second processor. The
+keys are divided instead. Each part leaves its normalised output and the logarithm of its denominator (``split``), and
+parts merge like the states of the online softmax (``combine``): the same six lines, with lse as the scores and the
+parts' outputs as the values.
+
+Source: Flash-Decoding, https://pytorch.org/blog/flash-decoding/; the merge is FlashAttention-2's, section 3.1.1.
+"""
+
+import math
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine import hardware
+from flashlab.machine.memory import Memory
+from flashlab.reference import online_softmax
+from flashlab.reference.attention import scale_of
+from flashlab.reference.masks import as_mask, causal, count
+from flashlab.reference.tiling import tiles
+
+
+class Parts(NamedTuple):
+    """The finished outputs of S parts of the keys, for the g query heads that share them and n new tokens."""
+
+    O: np.ndarray  # [S, g, n, dv], float32 or better, each normalised within its part
+    lse: np.ndarray  # [S, g, n], natural logarithms
+
+
+def decode(Q, K, V, size, Bc, *, mask=None, scale=None, memory=None):
+    """Compute attention of n new tokens, in g query heads, to the N keys of the head that they share.
+
+    Args:
+        Q: queries [g, n, d]; K: keys [N, d]; V: values [N, dv], of one floating dtype.
+        size: keys per part; Bc: keys per tile within a part.
+        mask: which keys each token sees, from ``masks``; causal if None, so that the tokens are the last n keys.
+        scale: factor on the scores, 1/sqrt(d) if None.
+        memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
+
+    Returns:
+        O [g, n, dv] in the dtype of Q, and lse [g, n] in float32 or better. A row that sees no key has 0 and -inf.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes or sizes that do not match.
+        FastMemoryFull: the tiles do not fit into ``memory``.
+    """
+    memory = Memory(record=False) if memory is None else memory
+    split(Q, K, V, size, Bc, mask=mask, scale=scale, memory=memory)
+    return combine(memory)
+
+
+def split(Q, K, V, size, Bc, *, mask=None, scale=None, memory):
+    """Compute each part of ``size`` keys in a program of its own, and return the ``Parts``. Arguments as ``decode``."""
+    mask, scale = _prepare(Q, K, V, size, Bc, mask, scale, memory)
+    g, n, d = Q.shape
+    tokens, shape = slice(0, n), (n, len(K))
+    for s, part in enumerate(tiles(len(K), size)):
+        with memory.kernel("split"):
+            Q_i = memory.load("Q", slice(0, g)).reshape(g * n, d)  # [g n, d]   the whole group is one tile
+            state = online_softmax.identity(g * n, V.shape[1], Q_i.dtype)
+            memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
+            for cols in (slice(part.start + j.start, part.start + j.stop) for j in tiles(part.stop - part.start, Bc)):
+                K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
+                S_ij = (scale * (Q_i @ K_j.T)).reshape(g, n, -1)  # [g, n, Bc]
+                S_ij = mask.apply(S_ij, tokens, cols, shape).reshape(g * n, -1)  # [g n, Bc]
+                memory.hold(S_ij=S_ij)
+                state = online_softmax.update(state, S_ij, V_j)
+            O_s, lse_s = online_softmax.finish(state)  # [g n, dv], [g n]
+            memory.store("O_s", O_s.reshape(1, g, n, -1), slice(s, s + 1))
+            memory.store("lse_s", lse_s.reshape(1, g, n), slice(s, s + 1))
+    return Parts(memory.tensors["O_s"], memory.tensors["lse_s"])
+
+
+def combine(memory):
+    """Merge the parts that ``split`` left in ``memory``, one program per row. Returns O [g, n, dv] and lse [g, n]."""
+    _, g, n, _ = memory.tensors["O_s"].shape
+    for h, t in np.ndindex(g, n):
+        row = slice(h, h + 1), slice(t, t + 1)
+        with memory.kernel("combine"):
+            lse_s = memory.load("lse_s", slice(None), *row)[:, 0, 0]  # [S]
+            O_s = memory.load("O_s", slice(None), *row)[:, 0, 0]  # [S, dv]
+            O, lse = merge(O_s, lse_s)  # [dv], []
+            memory.store("O", O[None, None], *row)
+            memory.store("lse", lse[None, None], *row)
+    return memory.tensors["O"], memory.tensors["lse"]
+
+
+def merge(O_s, lse_s):
+    """Return O [dv] and lse [] of one row from its parts O_s [S, dv] and lse_s [S]: attention to S "keys".
+
+    A part that saw no key (lse = -inf) counts for nothing, and no part at all gives 0 and -inf.
+    """
+    state = online_softmax.identity(1, O_s.shape[1], O_s.dtype)
+    O, lse = online_softmax.finish(online_softmax.update(state, lse_s[None, :], O_s))  # [1, dv], [1]
+    return O[0], lse[0]
+
+
+def traffic(g, n, N, d, size, Bc, *, dv=None, dtype=np.float32):
+    """Return the bill of ``decode`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
+
+    K and V are read once, however many parts there are. Each part reads the queries again, and leaves dv + 1 numbers of
+    float32 (or better) per row, which are written once and read once.
+    """
+    dv, S, rows = d if dv is None else dv, count(N, size), g * n
+    itemsize, wide = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
+    loads = {("load", "Q"): S * rows * d * itemsize, ("load", "K"): N * d * itemsize, ("load", "V"): N * dv * itemsize}
+    parts = {(way, name): S * rows * k * wide for way in ("load", "store") for name, k in (("O_s", dv), ("lse_s", 1))}
+    return Counter(loads | parts | {("store", "O"): rows * dv * itemsize, ("store", "lse"): rows * wide})
+
+
+def splits(programs, N, *, slots, Bc=64, worth=0.85):
+    """Return the number of parts into which to split N keys, where there are ``programs`` without a split.
+
+    slots: how many programs the card runs at once. With S parts there are w = programs * S / slots waves of programs,
+    and the last one is as long as any other, so w / ceil(w) of the card's time is used. The rule: the fewest parts that
+    reach ``worth`` of the best share, at least one tile of Bc keys each. Fewer parts leave less to merge.
+
+    Source: the rule of FlashAttention's releases, ``num_splits_heuristic``.
+    """
+    most = max(1, count(N, Bc))
+    shares = [share(programs * S, slots) for S in range(1, most + 1)]
+    return next(S for S, it in enumerate(shares, 1) if it >= worth * max(shares))
+
+
+def share(programs, slots):
+    """Return the share of a card's time that ``programs`` of equal length use, if it runs ``slots`` of them at once."""
+    return programs / slots / math.ceil(programs / slots)
+
+
+def intensity(g, n=1, *, itemsize=2, distinct=2):
+    """Return the FLOPs per byte of keys and values in one step: the batch and the length cancel out.
+
+    g: query heads per key/value head; n: new tokens; distinct: 2 if keys and values are separate, 1 if they are one
+    tensor. Each element of a key and of a value takes part in a product and a sum for each of the g n rows.
+
+    Source: Zadouri, Strauss and Dao 2025, arXiv 2505.21487.
+    """
+    return 2 * 2 * g * n / (distinct * itemsize)
+
+
+def rows_at_the_ridge(card, *, itemsize=2, dtype="float16"):
+    """Return how many rows g n must share a key before the card's arithmetic, not its memory, decides the time."""
+    return hardware.ridge(card, dtype) / intensity(1, itemsize=itemsize)
+
+
+def _prepare(Q, K, V, size, Bc, mask, scale, memory):
+    """Check the inputs, put them into ``memory`` beside NaN for what is to be computed, and return mask and scale."""
+    if Q.ndim != 3 or K.ndim != 2 or V.ndim != 2 or Q.shape[2] != K.shape[1] or len(K) != len(V):
+        raise ValueError(f"expected Q [g, n, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
+    if len({Q.dtype, K.dtype, V.dtype}) > 1:
+        raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
+    if size < 1 or Bc < 1:
+        raise ValueError(f"a part and a tile have at least one key, got size = {size}, Bc = {Bc}")
+    (g, n, d), dv = Q.shape, V.shape[1]
+    dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    memory.place(Q=Q, K=K, V=V)
+    memory.reserve("O_s", (count(len(K), size), g, n, dv), dtype)
+    memory.reserve("lse_s", (count(len(K), size), g, n), dtype)
+    memory.reserve("O", (g, n, dv), Q.dtype)
+    memory.reserve("lse", (g, n), dtype)
+    return causal() if mask is None else as_mask(mask), scale_of(scale, d, dtype)
