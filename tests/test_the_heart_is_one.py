@@ -24,6 +24,7 @@ HEARTS = {  # file and function that hold the six lines
     "torch": ("models/plain.py", "update"),
     "Triton, small": ("kernels/portable/one_head.py", "update"),
     "Triton": ("kernels/portable/forward.py", "update"),
+    "Triton, decoding": ("kernels/decode/split.py", "update"),
     "Gluon": ("kernels/hopper/ladder.py", "update"),
 }
 

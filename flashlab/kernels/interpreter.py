@@ -1,4 +1,4 @@
-"""Make Triton's interpreter a microscope: real bfloat16, no access outside a tensor, every byte counted.
+"""Make Triton's interpreter a microscope: real bfloat16 and float8, no access outside a tensor, every byte counted.
 
 With ``TRITON_INTERPRET=1`` Triton runs kernels in numpy, one program after the other. Unchanged, it multiplies the
 bit patterns of bfloat16 numbers, truncates where a GPU rounds, reads any address it is given, and leaves some sixty
@@ -6,6 +6,8 @@ names in the module of every kernel. ``install`` repairs that, for all kernels o
 
 - bfloat16 is widened to float32 for arithmetic and rounded to nearest even afterwards, as on a GPU; atomics on it,
   which the interpreter lacks, are refused.
+- Conversions from and to float8 (e4m3 and e5m2) are a GPU's: NaN and infinities stay what they are on the way up; on
+  the way down numbers are rounded to nearest even, and what is too large becomes the largest finite number.
 - A load or store outside every tensor of its launch raises ``IndexError``, naming how many elements and which program.
 - Inside ``count()`` every access is booked.
 
@@ -163,6 +165,10 @@ def _reduced_in_float32(apply):
 
 def _rounding_cast(cast):
     def run(self, source, target, *rounding):
+        if source.dtype.scalar in FLOAT8:
+            source = _from_float8(source)
+        if target.scalar in FLOAT8:
+            return _to_float8(_widen(source), target.scalar)
         if target.scalar != tl.bfloat16:
             return cast(self, _widen(source), target, *rounding)
         if interpreter._ir.ROUNDING_MODE.RTZ in rounding or source.dtype.scalar.is_fp8():
@@ -170,6 +176,25 @@ def _rounding_cast(cast):
         return _narrow(_widen(source))
 
     return run
+
+
+# float8: the interpreter keeps the codes in uint8, and torch knows what they mean
+
+FLOAT8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+
+
+def _from_float8(handle):
+    """Return a handle of float8 numbers as float32, exactly."""
+    codes = torch.from_numpy(np.ascontiguousarray(handle.data))
+    return TensorHandle(codes.view(FLOAT8[handle.dtype.scalar]).float().numpy(), tl.float32)
+
+
+def _to_float8(handle, target):
+    """Return a handle of numbers rounded to float8; those past its range are clamped, and NaN stays NaN."""
+    dtype = FLOAT8[target]
+    values = torch.from_numpy(np.ascontiguousarray(handle.data, dtype=np.float32))
+    codes = values.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max).to(dtype)
+    return TensorHandle(codes.view(torch.uint8).numpy(), target)
 
 
 def _without_bfloat16(atomic):

@@ -57,6 +57,32 @@ def test_cast_from_bfloat16_is_exact():
     assert torch.equal(y, x.float())
 
 
+EIGHT = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("narrow", EIGHT)
+@pytest.mark.parametrize("wide", [torch.float32, torch.float16, BF16])
+def test_every_code_of_float8_is_widened_exactly(narrow, wide):
+    x = torch.arange(256, dtype=torch.uint8).view(narrow)
+    y = torch.empty(256, dtype=wide)
+    cast[(1,)](x, y, 256)
+    assert torch.equal(y.isnan(), x.float().isnan()) and x.float().isnan().any()
+    assert torch.equal(y.nan_to_num(0.5), x.to(wide).nan_to_num(0.5))
+
+
+@pytest.mark.parametrize("narrow", EIGHT)
+@pytest.mark.parametrize("wide", [torch.float32, torch.float16, BF16])
+def test_float8_is_rounded_to_nearest_even_and_saturates(narrow, wide):
+    codes = torch.arange(128, dtype=torch.uint8).view(narrow).float()
+    codes = codes[codes.isfinite()]
+    ties = (codes[1:] + codes[:-1]) / 2  # half way between two neighbours
+    x = torch.cat([codes, ties, 100 * randn(512 - len(codes) - len(ties) - 2), torch.tensor([6e4, -6e4])]).to(wide)
+    y = torch.empty(512, dtype=torch.uint8).view(narrow)
+    cast[(1,)](x, y, 512)
+    largest = torch.finfo(narrow).max
+    assert torch.equal(y.float(), x.float().clamp(-largest, largest).to(narrow).float())
+
+
 @triton.jit
 def elementwise(x, y, out, N: tl.constexpr):
     i = tl.arange(0, N)

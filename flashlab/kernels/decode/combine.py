@@ -1,0 +1,59 @@
+"""Merge the parts of decoding: attention to S "keys" whose scores are lse and whose values are the parts' outputs.
+
+The reference is ``reference.decoding.merge``: the six lines, without a scale, and natural logarithms throughout.
+"""
+
+import triton
+import triton.language as tl
+
+from flashlab.kernels.decode.split import divided
+
+
+@triton.jit
+def attention_combine(
+    O_s, lse_s,  # [S, rows, dv], [S, rows] of float32; parts past a batch's keys were never written
+    O, lse,  # [rows, dv], [rows]
+    lengths,  # [B] int32, or None
+    sizes,  # rows = B * H * n, H * n, n, the most keys of a batch, dv
+    parts, mask,  # as for ``attention_split``
+    Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
+):  # fmt: skip
+    """Merge the parts of one row, for one tile of its columns: program (row, tile)."""
+    rows, per_batch, n, most, dv = sizes
+    i = tl.program_id(0)
+    Nk = most
+    if lengths is not None:
+        Nk = tl.load(lengths + i // per_batch)
+    first, size = divided(parts, n, Nk, most, mask, Bc)
+    written = tl.maximum(tl.cdiv(tl.minimum(Nk, most) - first, size), 1)  # parts; the first always is
+    cols = tl.program_id(1) * width + tl.arange(0, width)  # [width]
+    m_i = tl.full([1], -float("inf"), tl.float32)  # [1]
+    l_i = tl.zeros([1], tl.float32)  # [1]
+    O_i = tl.zeros([1, width], tl.float32)  # [1, dv]
+    for start in range(0, written, Bs):
+        s = start + tl.arange(0, Bs)  # [Bs]
+        at = s.to(tl.int64) * rows + i  # [Bs]
+        S_ij = tl.load(lse_s + at, mask=s < written, other=-float("inf"))[None, :]  # [1, Bs]
+        there = (s < written)[:, None] & (cols < dv)[None, :]  # [Bs, dv]
+        V_j = tl.load(O_s + at[:, None] * dv + cols[None, :], mask=there, other=0.0)  # [Bs, dv]
+        m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j)
+
+    l_safe = tl.where(l_i == 0, 1, l_i)  # [1]      a row that sees no key: O = 0, lse = -inf
+    one = i.to(tl.int64) + tl.arange(0, 1)  # [1]
+    tl.store(
+        O + one[:, None] * dv + cols[None, :], (O_i / l_safe[:, None]).to(O.dtype.element_ty), (cols < dv)[None, :]
+    )
+    lse_i = tl.where(l_i == 0, -float("inf"), m_i + tl.log(l_safe))  # [1]
+    tl.store(lse + one, lse_i, mask=tl.program_id(1) + tl.arange(0, 1) == 0)
+
+
+@triton.jit
+def update(m_i, l_i, O_i, S_ij, V_j):
+    """Take in the lse [1, Bs] and the outputs [Bs, dv] of some parts. Parts that saw no key have -inf."""
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1))  # [1]
+    m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [1]      no part so far saw a key
+    alpha = tl.exp(m_i - m_safe)  # [1]
+    P_ij = tl.exp(S_ij - m_safe[:, None])  # [1, Bs]
+    l_i = alpha * l_i + tl.sum(P_ij, 1)  # [1]
+    O_i = alpha[:, None] * O_i + tl.sum(tl.trans(P_ij) * V_j, 0)[None, :]  # [1, dv]
+    return m_new, l_i, O_i

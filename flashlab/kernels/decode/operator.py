@@ -1,0 +1,178 @@
+"""``decode``: attention of new tokens to a cache, in parts that are merged."""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.attention import DTYPES, SCALES, WIDEST
+from flashlab.kernels.decode.cache import Cache
+from flashlab.kernels.decode.combine import attention_combine
+from flashlab.kernels.decode.split import attention_split
+from flashlab.kernels.decode.tiles import Launch, launch_for, parts_for, sms_of
+from flashlab.kernels.device import DEVICE
+from flashlab.kernels.launch import launch
+from flashlab.kernels.problem import LOG2_E
+
+EIGHT_BITS = (torch.float8_e4m3fn, torch.int8)
+
+
+def decode(
+    q: Tensor,
+    cache: Cache | tuple[Tensor, Tensor],
+    *,
+    lengths: Tensor | None = None,
+    mask: masks.Window | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    fixed_split: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention of n new tokens per text to the keys and values of a cache, theirs included.
+
+    It is made for few tokens, whose queries in all the heads that share a key are the rows of one tile. It takes any
+    number, so that a prompt, too, can read its keys from pages.
+
+    Args:
+        q: queries of the new tokens [B, H, n, d] in float16, bfloat16 or float32.
+        cache: a ``Cache``, or (K [B, Hk, N, d], V [B, Hk, N, dv]). The last n keys of each text are the new tokens'
+            own. H is a multiple of Hk. K and V have q's dtype; with ``scales``, float8_e4m3fn or int8. d and dv are 1
+            to 256; up to 640 and 512 where V is the first columns of K.
+        lengths: keys of each text [B], int32, new ones included; None: those of the cache, or all N.
+        mask: what the tokens see, from ``kernels.masks``; causal if None: a token sees the past, itself, and the new
+            tokens before it.
+        scale: factor on the scores, above 0; 1/sqrt(d) if None.
+        return_lse: also return the log-sum-exp of each row of scores, in natural logarithms.
+        fixed_split: keys per part, a multiple of 128. A text's result then has the same bits whatever else is in the
+            batch. None: the keys of each text are divided evenly into as many parts as keep the GPU busy.
+
+    Returns:
+        O [B, H, n, dv] in the dtype of q, or (O, lse) with lse [B, H, n] in float32. A row that sees no key has O = 0
+        and lse = -inf. On a GPU, a text whose length is negative or beyond the cache has NaN in both: lengths are not
+        read on the host.
+
+    No gradients. Sums and parts are kept in float32.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described.
+    """
+    cache = cache if isinstance(cache, Cache) else Cache(*cache)
+    if lengths is not None:
+        if cache.lengths is not None:
+            raise ValueError("the cache has lengths of its own: give lengths once")
+        cache = cache._replace(lengths=lengths)
+    _check(q, cache, fixed_split)
+    mask = masks.either(mask is None, mask)
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
+    O, lse = run(q, cache, mask, scale, fixed_split)
+    return (O, lse) if return_lse else O
+
+
+def run(q, cache, mask, scale, fixed_split=None, chosen: Launch | None = None, S: int | None = None):
+    """Compute O and lse from arguments that are right. chosen, S: tiles and number of parts other than by the rule."""
+    (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
+    O, lse = q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32)
+    if O.numel() == 0 or cache.most == 0:
+        return O.zero_(), lse.fill_(-math.inf)
+    rope = d - dv if cache.latent else None
+    width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
+    q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
+    chosen = chosen or launch_for(q.device, n * H // Hk, max(width, width_v), cache.K.element_size())
+    programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
+    seen = cache.most if mask.left is None else min(cache.most, mask.left + n + chosen.Bc)
+    if fixed_split is not None:
+        parts = tiles.count(seen, fixed_split), fixed_split
+    else:
+        parts = S or parts_for(programs, seen, chosen, sms_of(q.device)), 0
+    # One part is the result itself; several are float32 and wait for ``combine``.
+    O_s = O if parts[0] == 1 else q.new_empty(parts[0], *O.shape, dtype=torch.float32)
+    lse_s = lse if parts[0] == 1 else q.new_empty(parts[0], *lse.shape, dtype=torch.float32)
+    scales = (0, 0, 0) if cache.scales is None else cache.scales.stride()[:3]
+    launch(
+        attention_split,
+        (programs, parts[0], 1),
+        (q, cache.K, cache.V, O_s, lse_s, cache.table, cache.lengths, cache.scales),
+        (
+            (*q.stride()[:3], *cache.K.stride()[:3], *cache.V.stride()[:3], *scales)
+            + (0 if cache.table is None else cache.table.stride(0),),
+            (B, H, Hk, n, cache.most, d, dv), parts, scale * LOG2_E.value, tuple(mask),
+            cache.K.shape[2], chosen.Br, chosen.Bc, width, width_v, rope, tiles.precision_of(q),
+        ),
+        warps=chosen.warps,
+        stages=chosen.stages,
+    )  # fmt: skip
+    if parts[0] > 1:
+        launch(
+            attention_combine,
+            (B * H * n, tiles.count(dv, 128), 1),
+            (O_s, lse_s, O, lse, cache.lengths),
+            ((B * H * n, H * n, n, cache.most, dv), parts, tuple(mask), chosen.Bc, 16, min(width_v, 128)),
+            warps=4,
+        )
+    return O, lse
+
+
+def _check(q, cache, fixed_split):
+    """Raise TypeError or ValueError if these cannot be queries and a cache."""
+    tensors = {"q": q} | {name: x for name, x in cache._asdict().items() if x is not None}
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
+        if x.device != q.device or x.device.type != DEVICE.type:
+            raise ValueError(
+                f"the kernels run on {DEVICE.type} here, and all tensors must be there: {name} is elsewhere"
+            )
+    if q.ndim != 4 or cache.K.ndim != 4 or cache.V.ndim != 4:
+        raise ValueError(
+            "q, K and V have four dimensions each: [B, H, n, d], [pages, Hk, page, d], [pages, Hk, page, dv]"
+        )
+    (B, H, _, d), (pages, Hk, page, dv) = q.shape, cache.V.shape
+    if cache.K.shape != (pages, Hk, page, d) or Hk == 0 or H % Hk:
+        raise ValueError(
+            "expected q [B, H, n, d], K [pages, Hk, page, d] and V [pages, Hk, page, dv] with H a multiple of Hk, "
+            f"got {list(q.shape)}, {list(cache.K.shape)} and {list(cache.V.shape)}"
+        )
+    if not (d <= WIDEST and dv <= WIDEST) and not (cache.latent and dv <= 512 and d - dv in (0, 16, 32, 64, 128)):
+        raise ValueError(f"heads have up to {WIDEST} columns, latents 512 and 0 to 128 more, got d = {d} and dv = {dv}")
+    if cache.latent and d - dv not in (0, 16, 32, 64, 128):
+        raise ValueError(f"keys may have 0, 16, 32, 64 or 128 columns more than the values they hold, got {d - dv}")
+    _check_dtypes(q, cache)
+    if cache.table is None and pages != B:
+        raise ValueError(f"without a table, K and V need a page for each of the {B} texts, got {pages}")
+    for name, x, shape in (("table", cache.table, (B, None)), ("lengths", cache.lengths, (B,))):
+        if x is not None and (x.dtype != torch.int32 or x.ndim != len(shape) or len(x) != B or x.stride(-1) != 1):
+            raise ValueError(
+                f"{name} must be int32 with a row for each of the {B} texts, got {x.dtype} {list(x.shape)}"
+            )
+    if (
+        cache.lengths is not None
+        and q.device.type == "cpu"
+        and not ((0 <= cache.lengths) & (cache.lengths <= cache.most)).all()
+    ):
+        raise ValueError(f"lengths must be from 0 to {cache.most}, got {cache.lengths.tolist()}")
+    if fixed_split is not None and (not isinstance(fixed_split, int) or fixed_split < 128 or fixed_split % 128):
+        raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {fixed_split!r:.40}")
+
+
+def _check_dtypes(q, cache):
+    kv = cache.K.dtype
+    if q.dtype not in DTYPES or cache.V.dtype != kv or kv not in (q.dtype, *EIGHT_BITS):
+        raise TypeError(f"K and V must have q's dtype, or 8 bits both, got q {q.dtype}, K {kv}, V {cache.V.dtype}")
+    if cache.K.stride(3) != 1 or cache.V.stride(3) != 1:
+        raise ValueError("the columns of K and V must be side by side in memory")
+    if (kv in EIGHT_BITS) != (cache.scales is not None):
+        raise ValueError("a cache of 8 bits needs scales [2, pages, Hk, page], and no other has any")
+    if kv in EIGHT_BITS:
+        shape = (2, *cache.K.shape[:3])
+        if cache.scales.shape != shape or cache.scales.dtype != torch.float32 or cache.scales.stride(3) not in (0, 1):
+            raise ValueError(f"scales must be float32 of shape {list(shape)}, got {list(cache.scales.shape)}")
+        if kv == torch.float8_e4m3fn and not _has_float8(q.device):
+            raise ValueError("this GPU cannot convert float8 numbers: compute capability 8.9 can; use int8")
+
+
+@functools.cache
+def _has_float8(device):
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)

@@ -1,0 +1,170 @@
+"""Attention of new tokens to a part of the past: the tile loop, for one head's group of queries, as a kernel.
+
+A step has few queries, so the programs divide the keys. One program takes one part of them for all the query heads
+that share them: its tile of Q has a row for each (token, head), and K and V are read once for the whole group. It
+leaves its normalised output and lse in float32 for ``combine``.
+
+A cache is addressed by pages. Key j of batch b is in page ``table[b, j // page]``, at row ``j % page``. Without a
+table, batch b is one page as long as the cache: an ordinary tensor [B, Hk, N, d].
+
+Source: Flash-Decoding, https://pytorch.org/blog/flash-decoding/; the reference is ``reference.decoding.split``.
+"""
+
+import triton
+import triton.language as tl
+
+from flashlab.kernels.portable.forward import LN2
+
+
+@triton.jit
+def attention_split(
+    Q, K, V,  # Q [B, H, n, d], K [pages, Hk, page, d], V [pages, Hk, page, dv]
+    O, lse,  # of the parts: O [S, B, H, n, dv], lse [S, B, H, n]; contiguous
+    table, lengths,  # [B, T] and [B], int32; or None
+    scales,  # of K and V [2, pages, Hk, page], float32; or None
+    strides,  # of Q, K, V, scales and table, without the last dimension
+    sizes,  # B, H, Hk, n, the most keys of a batch (all have so many if lengths is None), d, dv
+    parts,  # S, and the keys per part, or 0 to divide each batch's own keys by S
+    scale_log2,  # e^(scale * x) = 2^(scale_log2 * x)
+    mask,  # (left, right), as ``masks.Window``
+    page: tl.constexpr,
+    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
+    rope: tl.constexpr,  # columns of K after those that are its values, too; None: V is a tensor of its own
+    precision: tl.constexpr,
+):  # fmt: skip
+    """Compute part s of the keys of one key/value head, for one tile of rows: program (x, s)."""
+    Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h, table_b = strides
+    B, H, Hk, n, most, d, dv = sizes
+    group = H // Hk
+    tiles = tl.cdiv(n * group, Br)
+    x, s = tl.program_id(0), tl.program_id(1)
+    b, hk = x // tiles // Hk, x // tiles % Hk
+    Nk = most
+    if lengths is not None:
+        Nk = tl.load(lengths + b)
+    first, size = divided(parts, n, Nk, most, mask, Bc)
+    begin = first + s * size
+    end = tl.minimum(begin + size, tl.minimum(Nk, most))
+    if (s > 0) & (begin >= end):  # nobody asks for this part; part 0 is always there
+        return
+
+    rows = x % tiles * Br + tl.arange(0, Br)  # [Br]      a row is a token and a head of the group
+    token, h = rows // group, hk * group + rows % group  # [Br], [Br]
+    alive = rows < n * group  # [Br]
+    if mask[0] is not None:
+        begin = tl.maximum(begin, (x % tiles * Br // group + Nk - n - mask[0]) // Bc * Bc)  # what the first token sees
+    if mask[1] is not None:
+        end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + mask[1] + 1)  # and the last one
+    d_k = d if rope is None else dv  # columns of K_j; the others are R_j's
+    cols, cols_v, cols_r = tl.arange(0, width), tl.arange(0, width_v), dv + tl.arange(0, rope or 1)  # [d], [dv], [rope]
+    at = Q + b.to(tl.int64) * Q_b + h.to(tl.int64) * Q_h + token * Q_t  # [Br]
+    Q_i = tl.load(at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
+    Q_i = widened(Q_i, scales)
+    if rope:
+        R_i = widened(tl.load(at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
+    m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
+    l_i = tl.zeros([Br], tl.float32)  # [Br]
+    O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
+    for start in range(begin, end, Bc):
+        keys = start + tl.arange(0, Bc)  # [Bc]
+        there = keys < end  # [Bc]
+        number, row = place(table, table_b, b, start, keys, there, page, Bc)  # page or pages [Bc], [Bc]
+        K_at = K + number * K_p + hk * K_h + row * K_n  # [Bc]
+        K_j = gather(K_at, there, cols, d_k, scales)  # [Bc, d]
+        S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled
+        if rope:
+            R_j = gather(K_at, there, cols_r, d, scales)  # [Bc, rope]
+            S_ij = tl.dot(R_i, R_j.T, S_ij, input_precision=precision)
+        V_j = K_j
+        if rope is None:
+            V_j = gather(V + number * V_p + hk * V_h + row * V_n, there, cols_v, dv, scales)  # [Bc, dv]
+        V_scale = None
+        if scales is not None:
+            scale_at = scales + number * scales_p + hk * scales_h + row  # [Bc]
+            S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]
+            V_scale = tl.load(scale_at + scales_kv, mask=there, other=0.0)  # [Bc]
+        S_ij = tl.where(visible(mask, token, keys, n, Nk), S_ij, -float("inf"))
+        m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision)
+
+    l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
+    wrong = tl.where((Nk < 0) | (Nk > most), float("nan"), 0.0)  # a length that the cache cannot have
+    to = ((s.to(tl.int64) * B + b) * H + h) * n + token  # [Br]
+    O_i = O_i * (1 / l_safe)[:, None] + wrong  # [Br, dv]
+    tl.store(
+        O + to[:, None] * dv + cols_v[None, :], O_i.to(O.dtype.element_ty), alive[:, None] & (cols_v < dv)[None, :]
+    )
+    tl.store(lse + to, tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2) + wrong, mask=alive)
+
+
+@triton.jit
+def update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision: tl.constexpr):
+    """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv], which V_scale [Bc] multiplies if given."""
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)  # [Br]
+    m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
+    alpha = tl.exp2(m_i - m_safe)  # [Br]
+    P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
+    if V_scale is not None:
+        P_ij = P_ij * V_scale[None, :]
+    P_ij = P_ij.to(V_j.dtype)  # the one narrowing
+    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=precision)  # [Br, dv]
+    return m_new, l_i, O_i
+
+
+@triton.jit
+def divided(parts, n, Nk, most, mask, Bc: tl.constexpr):
+    """Return the first key that some of the n last tokens sees, and the keys per part; both are multiples of Bc.
+
+    parts: S, and the keys per part if that is fixed, otherwise 0: then S parts share a batch's own keys evenly.
+    """
+    S, size = parts
+    first = 0
+    if mask[0] is not None:
+        first = tl.maximum(tl.minimum(Nk, most) - n - mask[0], 0) // Bc * Bc
+    even = tl.maximum(tl.cdiv(tl.cdiv(tl.minimum(Nk, most) - first, S), Bc), 1) * Bc
+    return first, tl.where(size == 0, even, size)
+
+
+@triton.jit
+def place(table, stride, b, start, keys, there, page: tl.constexpr, Bc: tl.constexpr):
+    """Return the page of each of these keys [Bc], in 64 bits, and their rows in it. Without a table: page b."""
+    row = keys
+    if table is None:
+        number = b.to(tl.int64)
+    else:
+        row = keys % page
+        if page % Bc == 0:  # all keys of the tile are in one page
+            number = tl.load(table + b * stride + start // page).to(tl.int64)
+        else:
+            number = tl.load(table + b * stride + keys // page, mask=there, other=0).to(tl.int64)
+    return number, row.to(tl.int64)
+
+
+@triton.jit
+def gather(at, there, cols, d, scales):
+    """Return columns ``cols`` of the rows at these addresses [Bc]: zeros past d and where there is no key.
+
+    With scales, the numbers have 8 bits and are widened to float16, which holds them exactly.
+    """
+    return widened(tl.load(at[:, None] + cols[None, :], mask=there[:, None] & (cols < d)[None, :], other=0.0), scales)
+
+
+@triton.jit
+def widened(X, scales):
+    """Return X in float16 if there are scales, the dtype in which 8 bits are computed with; otherwise unchanged."""
+    if scales is not None:
+        return X.to(tl.float16)
+    else:
+        return X
+
+
+@triton.jit
+def visible(mask, token, keys, n, Nk):
+    """Return which of these tokens [Br] see which of these keys [Bc], as ``masks.visible`` does for queries."""
+    own = token + Nk - n  # [Br]   the key at a token's position
+    seen = keys[None, :] < Nk  # [1, Bc]
+    if mask[1] is not None:
+        seen = seen & (keys[None, :] <= (own + mask[1])[:, None])  # [Br, Bc]
+    if mask[0] is not None:
+        seen = seen & (keys[None, :] >= (own - mask[0])[:, None])  # [Br, Bc]
+    return seen

@@ -1,0 +1,277 @@
+"""A step of decoding equals dense attention, however the past is divided, paged, shared or rounded."""
+
+import math
+
+import pytest
+import torch
+
+from flashlab.kernels import DEVICE, INTERPRETED, masks
+from flashlab.kernels.decode import Cache, decode, eight_bits, operator, tiles
+from flashlab.reference import decoding
+from flashlab.reference import masks as plain_masks
+from flashlab.reference.attention import attention
+from tests.tools.bounds import assert_as_exact_as_plain
+
+ABSURD = 2147480000  # an entry of a table that nobody may read
+MASKS = {
+    "causal": (None, plain_masks.causal()),
+    "full": (masks.full(), plain_masks.full()),
+    "window": (masks.window(40), plain_masks.window(40)),
+    "window both ways": (masks.window(3, 1), plain_masks.window(3, 1)),
+}
+
+
+def some(*values):
+    """Mark parameters that only ``make test-all`` runs."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def inputs(lengths, H=4, Hk=2, n=1, d=16, dv=24, N=None, dtype=torch.float32):
+    """q, K, V, with NaN past each text's length, and the lengths."""
+    B, N = len(lengths), max(lengths) if N is None else N
+    q, K, V = (
+        randn(*shape, dtype=dtype, seed=i) for i, shape in enumerate([(B, H, n, d), (B, Hk, N, d), (B, Hk, N, dv)])
+    )
+    for b, length in enumerate(lengths):
+        K[b, :, length:], V[b, :, length:] = math.nan, math.nan
+    return q, K, V, torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+
+
+def dense(q, K, V, lengths, mask, dtype, scale=None):
+    """O [B, H, n, dv] and lse [B, H, n] of each text by itself, computed in dtype."""
+    results, group = [], q.shape[1] // K.shape[1]
+    for b, length in enumerate(lengths.tolist()):
+        whole = (q[b], *(x[b, :, :length].repeat_interleave(group, 0) for x in (K, V)))
+        results.append(attention(*(x.cpu().to(dtype).numpy() for x in whole), mask=mask, scale=scale, return_lse=True))
+    return [torch.stack([torch.from_numpy(x) for x in parts]) for parts in zip(*results, strict=True)]
+
+
+def assert_right(results, q, K, V, lengths, mask, scale=None, roundings=2):
+    """Compare O and lse with float64; ``plain`` is numpy in float32, rounded to q's dtype."""
+    plain, exact = (dense(q, K, V, lengths, mask, dtype, scale) for dtype in (torch.float32, torch.float64))
+    for ours, theirs, true in zip(results, plain, exact, strict=True):
+        assert_as_exact_as_plain(ours, theirs.to(ours.dtype), true, roundings)
+
+
+def paged(K, V, lengths, page, seed=0):
+    """The ``Cache`` with the same keys and values in pages, in random order; what is not used is NaN or absurd."""
+    B, Hk, N, _ = K.shape
+    T = -(-N // page) + 1
+    numbers = torch.randperm(B * T, generator=torch.Generator().manual_seed(seed)).reshape(B, T).to(DEVICE, torch.int32)
+    pages = [torch.full((B * T, Hk, page, x.shape[3]), math.nan, device=DEVICE, dtype=x.dtype) for x in (K, V)]
+    for b, length in enumerate(lengths.tolist()):
+        for j in range(-(-length // page)):
+            for x, into in zip((K, V), pages, strict=True):
+                rows = x[b, :, j * page : min((j + 1) * page, length)]
+                into[numbers[b, j], :, : rows.shape[1]] = rows
+        numbers[b, -(-length // page) :] = ABSURD
+    return Cache(*pages, numbers, lengths)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("n, H, Hk", [(3, 4, 2), some(3, 6, 1), some(1, 3, 3), some(16, 2, 1), some(5, 32, 2)])
+def test_parts_equal_dense(n, H, Hk, mask):
+    ours, theirs = MASKS[mask]
+    q, K, V, lengths = inputs([0, 1, 140], H, Hk, n)
+    for fixed_split in (None, 128):
+        results = decode(q, (K, V), lengths=lengths, mask=ours, fixed_split=fixed_split, return_lse=True)
+        assert_right(results, q, K, V, lengths, theirs)
+
+
+@pytest.mark.parametrize("dtype", [some(torch.float16), torch.bfloat16])
+@pytest.mark.parametrize("d, dv", [(64, 64), some(128, 128), some(256, 40)])
+def test_half_precision(dtype, d, dv):
+    q, K, V, lengths = inputs([130, 300], d=d, dv=dv, dtype=dtype)
+    results = decode(q, (K, V), lengths=lengths, return_lse=True)
+    group = q.shape[1] // K.shape[1]
+    for b, length in enumerate(lengths.tolist()):
+        k, v = (x[b, :, :length].repeat_interleave(group, 0) for x in (K, V))
+        P = torch.softmax((q[b] @ k.mT).float() * d**-0.5, -1).to(dtype)  # [H, 1, length]
+        exact = dense(q[b : b + 1], K[b : b + 1], V[b : b + 1], lengths[b : b + 1], None, torch.float64)[0]
+        assert_as_exact_as_plain(results[0][b : b + 1], (P @ v)[None], exact)
+    exact = dense(q, K, V, lengths, plain_masks.causal(), torch.float64)[1]
+    torch.testing.assert_close(results[1].cpu().double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("S", [3, some(1), some(2), some(5), some(17), some(40)])
+def test_any_number_of_parts_gives_the_same_answer(S):
+    q, K, V, lengths = inputs([0, 65, 300], n=2)
+    results = operator.run(q, Cache(K, V, lengths=lengths), masks.causal(), 0.25, S=S)
+    assert_right(results, q, K, V, lengths, plain_masks.causal(), 0.25)
+
+
+def test_parts_are_those_of_a_texts_own_length():
+    q, K, V, lengths = inputs([64, 200])
+    chosen = tiles.Launch(16, 16, 4, 1, 1)
+    O_s = []
+    original = operator.launch
+
+    def watch(kernel, grid, tensors, numbers, **options):
+        original(kernel, grid, tensors, numbers, **options)
+        O_s.append(tensors[4])  # lse of the parts [S, B, H, n]
+
+    operator.launch = watch
+    try:
+        operator.run(q, Cache(K, V, lengths=lengths), masks.causal(), 0.25, chosen=chosen, S=4)
+    finally:
+        operator.launch = original
+    assert O_s[0].isfinite().all()  # 64 keys in four parts, too, although the longest text has 200
+
+
+@pytest.mark.parametrize("page", [5, 64, some(1), some(16), some(3), some(100), some(128), some(256)])
+@pytest.mark.parametrize("mask", ["causal", some("window")])
+def test_pages_equal_a_tensor_bit_for_bit(page, mask):
+    q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
+    ours, _ = MASKS[mask]
+    whole = decode(q, (K, V), lengths=lengths, mask=ours, fixed_split=128, return_lse=True)
+    parts = decode(q, paged(K, V, lengths, page), mask=ours, fixed_split=128, return_lse=True)
+    for x, y in zip(parts, whole, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_fixed_parts_give_the_same_bits_whatever_else_is_in_the_batch():
+    q, K, V, lengths = inputs([300, 20, 511, 128], dtype=torch.bfloat16)
+    together = decode(q, (K, V), lengths=lengths, fixed_split=128)
+    for b in range(4):
+        alone = slice(b, b + 1)
+        K_b, V_b = K[alone, :, : lengths[b]], V[alone, :, : lengths[b]]
+        assert torch.equal(decode(q[alone], (K_b, V_b), fixed_split=128), together[alone])
+
+
+def test_a_prompt_reads_its_keys_from_pages():
+    q, K, V, lengths = inputs([70, 150], n=70)
+    results = decode(q, paged(K, V, lengths, 16), return_lse=True)
+    assert_right(results, q, K, V, lengths, plain_masks.causal())
+
+
+@pytest.mark.parametrize("d, rope", [(32, 16), some(64, 0), some(512, 64)])
+def test_latent_values_are_the_first_columns_of_the_keys(d, rope):
+    q, K, _, lengths = inputs([3, 200], H=4, Hk=1, d=d + rope, dv=1)
+    K = K.nan_to_num(0.0)
+    cache = Cache(K, K[..., :d], lengths=lengths)
+    assert cache.latent
+    results = decode(q, cache, scale=0.1, return_lse=True)
+    assert_right(results, q, K, K[..., :d], lengths, plain_masks.causal(), 0.1)
+    if d + rope <= 256:
+        for x, y in zip(
+            decode(q, (K, K[..., :d].clone()), lengths=lengths, scale=0.1, return_lse=True), results, strict=True
+        ):
+            torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("page", [None, some(16)])
+def test_eight_bits_are_computed_with_exactly(dtype, page):
+    """The result is that of the rounded keys and values, computed in float16."""
+    q, K, V, lengths = inputs([5, 200], n=2, dtype=torch.float16)
+    (K8, K_scale), (V8, V_scale) = (eight_bits.rounded(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
+    cache = Cache(K8, V8, None, lengths, torch.stack([K_scale, V_scale]))
+    results = decode(q, cache, return_lse=True)
+    K, V = eight_bits.widened(K8, K_scale), eight_bits.widened(V8, V_scale)
+    exact = dense(q, K, V, lengths, plain_masks.causal(), torch.float64)
+    half = dense(q, K.half(), V.half(), lengths, plain_masks.causal(), torch.float32)
+    assert_as_exact_as_plain(results[0], half[0].half(), exact[0])
+    torch.testing.assert_close(results[1].cpu().double(), exact[1], rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_ten_thousands_and_a_rising_maximum():
+    q, K, V, lengths = inputs([250])
+    for factor in (1e4, 1.0):
+        rising = K + 10 * torch.linspace(0, 1, 250, device=DEVICE)[:, None]
+        assert_right(
+            decode(factor * q, (rising, V), return_lse=True), factor * q, rising, V, lengths, plain_masks.causal()
+        )
+
+
+@pytest.mark.exhaustive
+def test_a_long_past():
+    q, K, V, lengths = inputs([128 * 1024], H=2, Hk=1)
+    assert_right(decode(q, (K, V), return_lse=True), q, K, V, lengths, plain_masks.causal())
+
+
+def test_offsets_past_2_to_the_31():
+    """Pages and rows so far apart that 32 bits do not count the elements between them."""
+    far = 2**31 // 8
+    try:
+        storage = torch.zeros(9 * far, dtype=torch.int8, device=DEVICE)  # never touched but for a few pages
+    except RuntimeError:
+        pytest.skip("9 x 2^28 bytes of address space are too many here")
+    V = storage.as_strided((9, 1, 16, 16), (far, 16, 16, 1))
+    K8, scale = eight_bits.rounded(randn(1, 1, 16, 16), torch.int8)
+    V[0], V[8] = 1, K8[0]
+    cache = Cache(
+        V, V, torch.tensor([[8]], dtype=torch.int32, device=DEVICE), None, torch.ones(2, 9, 1, 16, device=DEVICE)
+    )
+    q = randn(1, 1, 1, 16, dtype=torch.float16)
+    expected = decode(q, Cache(K8, K8, None, None, torch.ones(2, 1, 1, 16, device=DEVICE)))
+    assert torch.equal(decode(q, cache), expected)
+
+
+def test_queries_that_are_not_contiguous():
+    q, K, V, lengths = inputs([100], n=3)
+    spread = q.transpose(1, 2).contiguous().transpose(1, 2)
+    layouts = K.transpose(1, 2).contiguous().transpose(1, 2), V.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(decode(spread, layouts), decode(q, (K, V)))
+    assert torch.equal(
+        decode(torch.cat([q, q], 3)[..., ::2], (K, V)), decode(torch.cat([q, q], 3)[..., ::2].clone(), (K, V))
+    )
+
+
+def test_the_rule_is_the_references():
+    for programs in (1, 8, 128, 300, 512):
+        for most in (1, 100, 8192):
+            launch = tiles.Launch(16, 64, 4, 3, 2)
+            assert tiles.parts_for(programs, most, launch, 132) == decoding.splits(programs, most, slots=264, Bc=64)
+
+
+def test_nothing_to_do():
+    q, K, V, _ = inputs([10])
+    O, lse = decode(q, (K[:, :, :0], V[:, :, :0]), return_lse=True)
+    assert not O.any() and (lse == -math.inf).all()
+    assert decode(q[:0], (K[:0], V[:0])).shape == (0, 4, 1, 24)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="on the CPU lengths are read, and refused in a sentence")
+def test_an_impossible_length_gives_nan():
+    q, K, V, lengths = inputs([10, 10, 10])
+    O = decode(q, (K, V), lengths=lengths + torch.tensor([0, 1, -11], dtype=torch.int32, device=DEVICE))
+    assert O[0].isfinite().all() and O[1:].isnan().all()
+
+
+BAD = {
+    "dtypes": (lambda q, K, V: (q, (K.half(), V)), TypeError, "q's dtype"),
+    "heads": (lambda q, K, V: (q[:, :3], (K, V)), ValueError, "multiple of Hk"),
+    "batch": (lambda q, K, V: (q[:1], (K, V)), ValueError, "page for each"),
+    "rank": (lambda q, K, V: (q[0], (K, V)), ValueError, "four dimensions"),
+    "no scales": (lambda q, K, V: (q, (K.to(torch.int8), V.to(torch.int8))), ValueError, "needs scales"),
+    "columns": (lambda q, K, V: (q, (K.mT.contiguous().mT, V)), ValueError, "side by side"),
+    "table": (lambda q, K, V: (q, Cache(K, V, torch.zeros(2, 1, device=DEVICE))), ValueError, "table must be int32"),
+    "not tensors": (lambda q, K, V: (q, (K, 3)), TypeError, "V must be a torch tensor"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_gets_a_sentence(bad):
+    q, K, V, _ = inputs([9, 9])
+    make, error, says = BAD[bad]
+    with pytest.raises(error, match=says):
+        decode(*make(q, K, V))
+
+
+def test_bad_options_get_a_sentence():
+    q, K, V, lengths = inputs([9, 9])
+    for options, says in (
+        ({"fixed_split": 100}, "multiple of 128"), ({"scale": math.nan}, "scale"), ({"scale": -1.0}, "scale"),
+        ({"lengths": lengths.long()}, "lengths must be int32"), ({"lengths": lengths[:1]}, "a row for each"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            decode(q, (K, V), **options)
+    with pytest.raises(ValueError, match="give lengths once"):
+        decode(q, Cache(K, V, lengths=lengths), lengths=lengths)
+    if INTERPRETED:
+        with pytest.raises(ValueError, match="from 0 to 9"):
+            decode(q, (K, V), lengths=lengths + 1)

@@ -1,0 +1,159 @@
+"""The paged cache is what a list of arrays would be, whatever texts do; and what it refuses changes nothing."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashlab.kernels import DEVICE
+from flashlab.kernels.decode import Cache, PagedCache, Pool, PoolFull, decode, eight_bits
+
+HK, D, DV = 2, 4, 3
+
+
+def gathered(cache: Cache):
+    """The keys and values of each text, [Hk, length, ...], read through the table."""
+    texts, page = [], cache.K.shape[2]
+    for row, length in zip(cache.table.tolist(), cache.lengths.tolist(), strict=True):
+        places = [(row[j // page], j % page) for j in range(length)]
+        texts.append(
+            [torch.stack([X[p, :, r] for p, r in places], 1) if places else X[0, :, :0] for X in (cache.K, cache.V)]
+        )
+    return texts
+
+
+class Both:
+    """A paged cache, and the same texts as a dict of plain tensors."""
+
+    def __init__(self, pages, page):
+        self.cache, self.plain, self.count = PagedCache(pages, page, HK, D, DV, dtype=torch.float32), {}, 0
+
+    def act(self, kind, choice, n):
+        """Do the same to both. Appending goes to two texts at once where there are two."""
+        texts = list(self.plain)
+        if kind == "add" or not texts:
+            self.plain[self.cache.add()] = [torch.zeros(HK, 0, D), torch.zeros(HK, 0, DV)]
+            return
+        text = texts[choice % len(texts)]
+        if kind == "fork":
+            self.plain[self.cache.fork(text)] = list(self.plain[text])
+        elif kind == "drop":
+            self.cache.drop(text)
+            del self.plain[text]
+        else:
+            self.append(list(dict.fromkeys([text, texts[(choice + 1) % len(texts)]])), n)
+
+    def append(self, texts, n):
+        self.count += 1
+        new = [
+            torch.randn(len(texts), HK, n, width, generator=torch.Generator().manual_seed(self.count))
+            for width in (D, DV)
+        ]
+        before = copy.deepcopy(vars(self.cache.pool))
+        try:
+            self.cache.append(texts, *(x.to(DEVICE) for x in new))
+        except PoolFull:
+            assert vars(self.cache.pool) == before
+            held = {p for t in self.cache.pool.texts.values() for p in t.pages}
+            assert len(held) + len(self.cache.pool.free) == len(self.cache.pool.holders)
+            return
+        for i, text in enumerate(texts):
+            self.plain[text] = [torch.cat([old, x[i]], 1) for old, x in zip(self.plain[text], new, strict=True)]
+
+    def hold(self):
+        pool = self.cache.pool
+        for page, holders in enumerate(pool.holders):
+            assert holders == sum(text.pages.count(page) for text in pool.texts.values())
+            assert (holders == 0) == (page in pool.free)
+        for ours, theirs in zip(gathered(self.cache.view(list(self.plain))), self.plain.values(), strict=True):
+            for x, y in zip(ours, theirs, strict=True):
+                assert torch.equal(x.cpu(), y)
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["add", "fork", "drop", "append", "append", "append"]), st.integers(0, 9), st.integers(0, 7)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.lists(ACTIONS, max_size=25))
+def test_pages_are_what_a_list_of_arrays_would_be(page, actions):
+    both = Both(8, page)
+    for action in actions:
+        both.act(*action)
+    both.hold()
+
+
+def test_a_fork_copies_one_page_when_it_writes_and_none_before():
+    cache = PagedCache(8, 4, 1, 4, dtype=torch.float32)
+    text = cache.add()
+    cache.append([text], torch.ones(1, 1, 6, 4, device=DEVICE), torch.ones(1, 1, 6, 4, device=DEVICE))
+    other = cache.fork(text)
+    assert len(cache.pool.free) == 6 and cache.pool.tokens == 6
+    cache.append([other], torch.zeros(1, 1, 1, 4, device=DEVICE), torch.zeros(1, 1, 1, 4, device=DEVICE))
+    assert len(cache.pool.free) == 5  # its last page; the full one is still shared
+    assert cache.pool.texts[text].pages[0] == cache.pool.texts[other].pages[0]
+    assert gathered(cache.view([text]))[0][0].eq(1).all()
+
+
+def test_decode_reads_what_was_appended():
+    q, K, V = (torch.randn(1, heads, 40, 16, device=DEVICE) for heads in (4, 2, 2))
+    cache = PagedCache(8, 8, 2, 16, dtype=torch.float32)
+    text = cache.add()
+    for start, stop in (0, 13), (13, 14), (14, 40):
+        cache.append([text], K[:, :, start:stop], V[:, :, start:stop])
+        ours = decode(q[:, :, start:stop], cache.view([text]), fixed_split=128)
+        assert torch.equal(ours, decode(q[:, :, start:stop], (K[:, :, :stop], V[:, :, :stop]), fixed_split=128))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("latent", [False, True])
+def test_eight_bits_are_rounded_per_token_and_head(dtype, latent):
+    K, V = (
+        torch.randn(2, 2, 3, 5, 32, device=DEVICE) * torch.logspace(-3, 3, 5, device=DEVICE)[:, None]
+    )  # [B, Hk, n, d]
+    cache = PagedCache(8, 2, 3, 32, dtype=dtype, latent=latent)
+    texts = [cache.add(), cache.add()]
+    cache.append(texts, K, None if latent else V)
+    view = cache.view(texts)
+    for i, (X, x) in enumerate(((view.K, K), (view.V, K if latent else V))):
+        codes, scale = eight_bits.rounded(x, dtype)
+        for b in range(2):
+            for j in range(5):
+                page, row = int(view.table[b, j // 2]), j % 2
+                assert torch.equal(X[page, :, row].float(), codes[b, :, j].float())
+                assert torch.equal(view.scales[i, page, :, row], scale[b, :, j])
+    assert (eight_bits.widened(*eight_bits.rounded(K, dtype)) - K).abs().amax((0, 1, 3)).div(
+        K.abs().amax((0, 1, 3))
+    ).max() < 0.04
+
+
+def test_what_is_refused_changes_nothing():
+    cache = PagedCache(3, 4, 1, 4, dtype=torch.float32)
+    a, b = cache.add(), cache.add()
+    new = torch.ones(2, 1, 3, 4, device=DEVICE)
+    cache.append([a, b], new, new)
+    before, K = copy.deepcopy(vars(cache.pool)), cache.K.clone()
+    for error, says, act in (
+        (PoolFull, "1 more pages of 4", lambda: cache.append([a, b], new, new)),
+        (ValueError, "different texts", lambda: cache.append([a, a], new, new)),
+        (KeyError, "no text 9", lambda: cache.append([a, 9], new, new)),
+        (KeyError, "no text 9", lambda: cache.fork(9)),
+        (KeyError, "no text 9", lambda: cache.drop(9)),
+        (KeyError, "no text 9", lambda: cache.view([9])),
+        (ValueError, r"expected V \[2, 1, 3, 4\]", lambda: cache.append([a, b], new, new[:, :, :1])),
+        (ValueError, r"expected K \[1, 1, 3, 4\]", lambda: cache.append([a], new, new)),
+        (TypeError, "keeps torch.float32", lambda: cache.append([a, b], new.half(), new.half())),
+        (TypeError, "must be a tensor", lambda: cache.append([a, b], new, None)),
+    ):
+        with pytest.raises(error, match=says):
+            act()
+        assert vars(cache.pool) == before and torch.equal(cache.K, K)
+
+
+@pytest.mark.parametrize("pages, page", [(-1, 16), (4, 0), (4, 257)])
+def test_a_pool_that_cannot_be(pages, page):
+    with pytest.raises(ValueError, match="1 to 256 tokens"):
+        Pool(pages, page)
