@@ -4,6 +4,7 @@
     python -m flashlab.bench.hopper          speed of the Hopper kernels, and of the rungs that lead to them
     python -m flashlab.bench.recomputation   time and DRAM traffic of a forward and a backward pass
     python -m flashlab.bench.traffic         traffic of a forward pass: predicted, counted, measured
+    python -m flashlab.bench.ring            attention over several GPUs, beside torch's
     python -m flashlab.bench.shared_memory   shared memory that tiles of several sizes take
     python -m flashlab.bench.capture         queries, keys and values of a trained model; needs no GPU
 

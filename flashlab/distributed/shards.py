@@ -52,4 +52,4 @@ def together(x: Tensor, wire: Wire, layout, dim: int) -> Tensor:
 
 def order_of(layout):
     """Return the positions of the tokens of several ranks, one rank after the other."""
-    return torch.cat([torch.arange(run.start, run.stop, run.step) for runs in layout for run in runs])
+    return torch.cat([run.start + run.step * torch.arange(len(run)) for runs in layout for run in runs])

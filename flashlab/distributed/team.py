@@ -58,20 +58,22 @@ class Team:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def run(self, function: Callable, *args) -> list[Any]:
+    def run(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
         """Return ``function(*args)`` of each process, by rank. The function must be importable: from a module.
+
+        timeout: seconds to wait for them, where it is not that of the team.
 
         Raises:
             GroupError: processes failed, ended or did not answer in time; it says of each what it said. The team is
                 then closed.
         """
-        outcomes = self.outcomes(function, *args)
+        outcomes = self.outcomes(function, *args, timeout=timeout)
         faults = [f"rank {rank}: {it}" for rank, it in enumerate(outcomes) if isinstance(it, Exception)]
         if faults:
             raise GroupError("\n".join(faults))
         return outcomes
 
-    def outcomes(self, function: Callable, *args) -> list[Any]:
+    def outcomes(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
         """Return what ``run`` does, with the exception in place of the result where there was one."""
         if not self.processes:
             raise GroupError("this team is closed: start another one")
@@ -80,8 +82,9 @@ class Team:
                 pipe.send((function, args))
             except OSError:
                 pass  # it has ended, which is told below
-        outcomes = [GroupError(f"no answer within {self.timeout:g} s")] * self.P
-        waiting, end = dict(zip(self.pipes, range(self.P), strict=True)), time.monotonic() + self.timeout
+        timeout = self.timeout if timeout is None else timeout
+        outcomes = [GroupError(f"no answer within {timeout:g} s")] * self.P
+        waiting, end = dict(zip(self.pipes, range(self.P), strict=True)), time.monotonic() + timeout
         while waiting and (ready := wait(list(waiting), max(end - time.monotonic(), 0))):
             for pipe in ready:
                 rank = waiting.pop(pipe)

@@ -23,6 +23,9 @@ MASKS = {
     "window": {"mask": masks.window(7, 2)},
     "documents": {"causal": True, "documents": (0, 5, 6, 23, 33)},
 }
+# beside twice the error of torch: one of the result where the state is wider, one per merge where it is not; in float64
+# torch itself is the standard, and has no error that could be doubled
+ROUNDINGS = {torch.float16: 1, torch.bfloat16: 1, torch.float32: 4, torch.float64: 20}
 WAYS = [
     ("ring", "zigzag"),
     ("ring", "contiguous"),
@@ -48,7 +51,7 @@ def assert_equals_one_device(team, P, cases):
         exact = work.one_device(*(x.double() for x in rounded), **options)
         for results in rows:  # of every rank
             for three in zip(results, plain, exact, strict=True):
-                assert_as_exact_as_plain(*three, roundings=8 if dtype == torch.float64 else 1)
+                assert_as_exact_as_plain(*three, roundings=ROUNDINGS[dtype])
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -72,9 +75,17 @@ def test_as_exact_as_one_device_in_the_same_dtype(team, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_everything_with_everything(team, P, way, dtype):
-    sizes = [33, 64, 3, 1] if way[1] != "gather" else [33, 64]
     assert_equals_one_device(team, P, [case(way, 33, dtype, mask) for mask in MASKS])
-    assert_equals_one_device(team, P, [case(way, N, dtype, mask) for N in sizes for mask in ("full", "causal")])
+    assert_equals_one_device(team, P, [case(way, 64, dtype, mask) for mask in ("full", "causal")])
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_fewer_tokens_than_processes(team, way):
+    for N in (1, 3):
+        for (results,) in team.run(work.grid, 4, [case(way, N, torch.float64, "causal")]):
+            exact = work.one_device(*work.inputs(N, torch.float64), causal=True)
+            for ours, theirs in zip(results, exact, strict=True):
+                torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("kernel", ["portable"])

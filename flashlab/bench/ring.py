@@ -1,0 +1,386 @@
+"""Measure attention over several GPUs of one host: rings in three layouts, gather, all-to-all, and torch's own.
+
+    python -m flashlab.bench.ring --json notebooks/data/h200_ring.json
+
+Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with so many tokens per GPU, on 1, 2 and 4 of the GPUs: a
+forward pass, and forward and backward together. Every cell runs in processes that are ended if they do not answer, the
+most important cells come first, and the file is written anew after each of them. Before a way is timed, its output and
+gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens.
+
+"share" is the rate of a GPU as a part of one GPU's that works alone. ``--device cpu --tiny`` runs the same code in
+seconds, with gloo.
+"""
+
+import contextlib
+import functools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from flashlab.bench import record
+from flashlab.bench.round_robin import TOLERANCE, whole
+from flashlab.distributed import Team, gather_attention, plan, ring_attention, shard, ulysses_attention
+from flashlab.distributed.wire import GroupError
+from flashlab.machine import costs, layouts
+
+FLASHLAB = {
+    "zigzag": functools.partial(ring_attention, layout="zigzag"),
+    "contiguous": functools.partial(ring_attention, layout="contiguous"),
+    "striped": functools.partial(ring_attention, layout="striped"),
+    "all-to-all": functools.partial(ulysses_attention, layout="zigzag"),
+    "gather": functools.partial(gather_attention, layout="zigzag"),
+}
+TORCH = {  # torch's context_parallel: (backend, how K and V go round)
+    "torch cudnn": (SDPBackend.CUDNN_ATTENTION, "allgather"),
+    "torch cudnn alltoall": (SDPBackend.CUDNN_ATTENTION, "alltoall"),
+    "torch flash": (SDPBackend.FLASH_ATTENTION, "allgather"),
+}
+REPEATED = ", K and V repeated"  # for torch's ways that cannot share key/value heads
+ONE = "one GPU"
+START = 150.0  # seconds that the first cell of a team may take: processes start, kernels compile
+GPU_MS = {"forward": 150.0, "both": 400.0}  # how long a round repeats a pass
+
+
+class Shape(NamedTuple):
+    """What is attended to."""
+
+    H: int = 32
+    Hk: int = 8
+    d: int = 128
+    dtype: torch.dtype = torch.bfloat16
+
+    def flops(self, N, direction):
+        """Return the FLOPs of the products of a causal pass over N tokens: 2 forward, 5 more backward."""
+        products = costs.flops(N, N, self.d, training=direction == "both", rebuilt=True)
+        return self.H * products / 2
+
+
+class Cell(NamedTuple):
+    """One place of the grid."""
+
+    way: str  # of FLASHLAB or TORCH, or ONE
+    P: int
+    tokens: int  # per GPU
+    direction: str  # "forward", or "both": forward and backward
+
+    def __str__(self):
+        return f"{self.way}, {self.P} GPU{'s' * (self.P > 1)}, {self.tokens} tokens per GPU, {self.direction}"
+
+
+def cells(sizes: list[int], groups: list[int]) -> Iterator[Cell]:
+    """Yield the grid, the most important cells first. sizes: tokens per GPU, the first the most important."""
+    seen = set()
+
+    def some(ways, many, tokens):
+        for P in many:
+            for way in ways:
+                for direction in ("forward", "both"):
+                    cell = Cell(way, P, tokens, direction)
+                    if cell not in seen:
+                        seen.add(cell)
+                        yield cell
+
+    many = [P for P in reversed(groups) if P > 1]
+    for at, tokens in enumerate(sizes):
+        yield from some([ONE], [1], tokens)
+        yield from some(["zigzag", "contiguous"], many, tokens)
+        yield from some(["torch cudnn", *FLASHLAB, *(TORCH if at == 0 else ())], many, tokens)
+
+
+# What each process runs.
+
+_groups = {}
+
+
+class Failed(NamedTuple):
+    """The reason why a process could not do what it was asked to do."""
+
+    reason: str
+
+
+def guarded(function, *args):
+    """Return what a function returns, or ``Failed`` with the first line of its exception."""
+    try:
+        return function(*args)
+    except GroupError:
+        raise  # the others wait, or have ended
+    except Exception as error:
+        return Failed((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def _group(P):
+    """Return the group of the first P processes; every process must ask."""
+    if P not in _groups:
+        _groups[P] = dist.new_group(list(range(P)))
+    return _groups[P]
+
+
+def _inputs(N, shape, device, seed=0):
+    """Make Q, K, V and dO of N tokens, the same in every process."""
+    generator = torch.Generator(device).manual_seed(seed)
+    sizes = (1, shape.H, N, shape.d), *[(1, shape.Hk, N, shape.d)] * 2, (1, shape.H, N, shape.d)
+    return [torch.randn(size, generator=generator, device=device, dtype=shape.dtype) for size in sizes]
+
+
+def _alone(q, k, v):
+    """Attention on one processor."""
+    if q.is_cuda:
+        from flashlab.kernels import flash_attention
+
+        return flash_attention(q, k, v, causal=True)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+@contextlib.contextmanager
+def _prepared(way, P, N, shape, device):
+    """Yield (attention, q, k, v, dO) of this process for N tokens over the first P: what is then timed."""
+    if way == ONE:
+        yield _alone, *_inputs(N // P, shape, device)
+    elif way in FLASHLAB:
+        group = _group(P)
+        layout = FLASHLAB[way].keywords["layout"]
+        own = [shard(x, group=group, layout=layout) for x in _inputs(N, shape, device)]
+        yield functools.partial(FLASHLAB[way], group=group, causal=True), *own
+    else:
+        with _torchs(way, P, N, shape, device) as prepared:
+            yield prepared
+
+
+@contextlib.contextmanager
+def _torchs(way, P, N, shape, device):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.experimental import _attention, context_parallel
+
+    backend, rotation = TORCH[way.removesuffix(REPEATED)]
+    _attention.set_rotate_method(rotation)
+    mesh = DeviceMesh.from_group(_group(P), torch.device(device).type)
+    q, k, v, dO = _inputs(N, shape, device)
+    if way.endswith(REPEATED):
+        k, v = (x.repeat_interleave(shape.H // shape.Hk, 1) for x in (k, v))
+
+    def attend(q, k, v):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    buffers = [q, k, v, dO]
+    with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 4, no_restore_buffers=set(buffers)):
+        yield attend, *buffers
+
+
+def _pass(attention, q, k, v, dO, direction):
+    """Return what runs one pass: a callable without arguments that returns the results."""
+    if direction == "forward":
+        return torch.no_grad()(lambda: (attention(q, k, v),))
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+
+    def both():
+        O = attention(q, k, v)
+        return O.detach(), *torch.autograd.grad(O, (q, k, v), dO)
+
+    return both
+
+
+def check(way: str, P: int, tokens: int, shape: Shape, device: str) -> float | None:
+    """Return how much output and gradients differ from one processor's, at the worst; None outside of the group."""
+    _group(P)
+    if dist.get_rank() >= P:
+        return None
+    N = tokens * P
+    with _prepared(way, P, N, shape, _device(device)) as (attention, *tensors):
+        found = _pass(attention, *tensors, "both")()
+    expected = _pass(_alone, *_inputs(N, shape, _device(device)), "both")()
+    if way.endswith(REPEATED):  # the gradients of repeated heads add up
+        found = *found[:2], *(x.unflatten(1, (shape.Hk, -1)).float().sum(2) for x in found[2:])
+    layout = FLASHLAB[way].keywords["layout"] if way in FLASHLAB else "zigzag"
+    own = [shard(x, group=_group(P), layout=layout) for x in expected]
+    return max(costs.error(x.float().cpu(), y.float().cpu()) for x, y in zip(found, own, strict=True))
+
+
+def timed(cell: Cell, shape: Shape, device: str, rounds: int) -> dict | None:
+    """Return the milliseconds of each round, and the most memory beside the inputs; None outside of the group.
+
+    Passes follow one another without a pause, as layers do; a round is so many of them that it lasts.
+    """
+    way, P, tokens, direction = cell
+    if way != ONE:
+        _group(P)
+        if dist.get_rank() >= P:
+            return None
+    on_gpu = device == "cuda"
+    with _prepared(way, P, tokens * P, shape, _device(device)) as (attention, *tensors):
+        run = _pass(attention, *tensors, direction)
+        before = torch.cuda.memory_allocated() if on_gpu else 0
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        _clocked(run, 1, on_gpu)
+        first = _clocked(run, 1, on_gpu)
+        extra = torch.cuda.max_memory_allocated() - before if on_gpu else 0
+        if way != ONE:  # all repeat equally often
+            everyone = [None] * P
+            dist.all_gather_object(everyone, first, _group(P))
+            first = max(everyone)
+        calls = max(1, round(GPU_MS[direction] / first)) if on_gpu else 1
+        return {"rounds_ms": [_clocked(run, calls, on_gpu) for _ in range(rounds)], "extra_bytes": extra}
+
+
+def _clocked(run, calls, on_gpu):
+    """Return the milliseconds of one of so many calls."""
+    if not on_gpu:
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter() - start) / calls * 1e3
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / calls
+
+
+def _device(kind):
+    return f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else kind
+
+
+# What the process that was started does.
+
+
+class Measurement:
+    """A team, started anew when one was lost, and the report."""
+
+    def __init__(self, P, device, shape, rounds, limit):
+        self.P, self.device, self.shape, self.rounds, self.limit = P, device, shape, rounds, limit
+        self.team, self.fresh, self.checked = None, True, {}
+
+    def ask(self, function, *args):
+        """Run a function in all processes. Raises GroupError with the reason if one failed.
+
+        Processes that do not answer, or have lost one another, are ended; the next call starts others.
+        """
+        if self.team is None:
+            backend = "nccl" if self.device == "cuda" else "gloo"
+            self.team, self.fresh = Team(self.P, backend=backend, timeout=START), True
+        try:
+            answers = self.team.run(guarded, function, *args, timeout=START if self.fresh else self.limit)
+        except GroupError:
+            self.team = None
+            raise
+        self.fresh = False
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise GroupError(answer.reason)
+        return [answer for answer in answers if answer is not None]
+
+    def variant(self, way: str, P: int) -> tuple[str, float]:
+        """Return the way, or a variant of it, that computes what one GPU computes, and its largest difference."""
+        few = 2048 if self.device == "cuda" else 16  # tokens per GPU
+        for name in (way, way + REPEATED) if way in TORCH else (way,):
+            try:
+                error = max(self.ask(check, name, P, few, self.shape, self.device))
+            except GroupError as fault:
+                reason = fault
+            else:
+                if error <= TOLERANCE:
+                    return name, error
+                reason = GroupError(f"results differ by {error:.2g} from one GPU's")
+        raise reason
+
+    def row(self, cell: Cell) -> dict:
+        """Measure one cell. Raises GroupError with the reason where that cannot be."""
+        key = cell.way, cell.P
+        if cell.way == ONE:
+            self.checked[key] = ONE, 0.0
+        if key not in self.checked:
+            try:
+                self.checked[key] = self.variant(*key)
+            except GroupError as fault:
+                self.checked[key] = fault
+        if isinstance(self.checked[key], GroupError):
+            raise self.checked[key]
+        variant, error = self.checked[key]
+        told = self.ask(timed, cell._replace(way=variant), self.shape, self.device, self.rounds)
+        rounds = [max(times) for times in zip(*(one["rounds_ms"] for one in told), strict=True)]  # of the slowest rank
+        ms = statistics.median(rounds)
+        rate = self.shape.flops(cell.P * cell.tokens, cell.direction) / cell.P / ms / 1e9
+        row = cell._asdict() | {"variant": variant, "ms": ms, "tflops": rate, "rounds_ms": rounds, "error": error}
+        return row | {"extra_bytes": max(one["extra_bytes"] for one in told)} | self.predicted(cell)
+
+    def predicted(self, cell: Cell) -> dict:
+        """Return what the plan says of our ways: bytes sent by the busiest rank, and the share that is possible."""
+        method = "ring" if cell.way in layouts.LAYOUTS else cell.way
+        names = {"ring": cell.way, "gather": "zigzag", "all-to-all": "contiguous"}
+        if method not in names:
+            return {}
+        H, Hk, d, dtype = self.shape
+        found = plan.costs(cell.P * cell.tokens, cell.P, H=H, Hk=Hk, d=d, itemsize=dtype.itemsize)
+        cost = next(it for it in found if (it.method, it.layout) == (method, names[method]))
+        sent = [s + (b if cell.direction == "both" else 0) for s, b in zip(cost.sent, cost.sent_backward, strict=True)]
+        return {"sent_bytes": max(sent), "predicted_share": cost.efficiency}
+
+
+def measure(jobs, measurement: Measurement, report: dict, path, seconds: float) -> None:
+    """Measure cells until the time is up, print each, and write the report after each."""
+    report |= {"rows": [], "left_out": {}}
+    alone, end = {}, time.monotonic() + seconds
+    for cell in jobs:
+        if time.monotonic() > end:
+            report["left_out"][str(cell)] = f"{seconds:g} s were over"
+            continue
+        try:
+            row = measurement.row(cell)
+        except GroupError as error:
+            report["left_out"][str(cell)] = str(error).splitlines()[0]
+            print(f"not timed: {cell}: {str(error).splitlines()[0]}", flush=True)
+        else:
+            if cell.way == ONE:
+                alone[cell.tokens, cell.direction] = row["tflops"]
+            if (cell.tokens, cell.direction) in alone:
+                row["share"] = row["tflops"] / alone[cell.tokens, cell.direction]
+            report["rows"].append(row)
+            share = f", {row['share']:.1%} of one GPU" if "share" in row else ""
+            print(f"{cell}: {row['ms']:.2f} ms, {row['tflops']:.0f} TFLOP/s per GPU{share}", flush=True)
+        if path is not None:
+            record.write(path, report)
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Return the exit status: 0; 1 if the file could not be written; 2 without a GPU."""
+    parser = record.parser("flashlab.bench.ring", __doc__)
+    parser.add_argument("--groups", nargs="+", type=whole, default=[1, 2, 4], help="numbers of GPUs, ascending")
+    parser.add_argument("--tokens", nargs="+", type=whole, help="tokens per GPU, the most important first")
+    parser.add_argument("--rounds", type=whole, default=3)
+    parser.add_argument("--seconds", type=float, default=190.0, help="no cell begins later")
+    parser.add_argument("--limit", type=float, default=40.0, help="seconds after which a cell is given up")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not record.has_gpu():
+        return 2
+    os.environ["NCCL_NVLS_ENABLE"] = "0"  # NVLink multicast stays off
+    shape = Shape(H=4, Hk=4, d=16, dtype=torch.float32) if options.tiny else Shape()
+    sizes = options.tokens or ([32] if options.tiny else [32768, 8192, 131072])
+    on_gpu = options.device == "cuda"
+    report = record.origin("flashlab.bench.ring", argv) if on_gpu else {"device": "CPU, gloo"}
+    report |= {"nccl": ".".join(map(str, torch.cuda.nccl.version()))} if on_gpu else {}
+    report |= {"H": shape.H, "Hk": shape.Hk, "d": shape.d, "dtype": str(shape.dtype)}
+    measurement = Measurement(max(options.groups), options.device, shape, options.rounds, options.limit)
+    try:
+        measure(cells(sizes, options.groups), measurement, report, options.json, options.seconds)
+    finally:
+        if measurement.team is not None:
+            measurement.team.close()
+    return 0 if record.keep(options.json, report) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""The measurement over several GPUs, on CPUs: every cell is measured or says why not, and the file grows."""
+
+import json
+
+import pytest
+
+ring = pytest.importorskip("flashlab.bench.ring", reason="the kernels need triton, which is for Linux")
+
+from flashlab.distributed.wire import GroupError  # noqa: E402
+
+
+def test_the_most_important_cells_come_first():
+    grid = list(ring.cells([32768, 8192], [1, 2, 4]))
+    assert len(grid) == len(set(grid))
+    assert grid[0] == (ring.ONE, 1, 32768, "forward") and grid[2] == ("zigzag", 4, 32768, "forward")
+    assert [cell.tokens for cell in grid] == sorted((cell.tokens for cell in grid), reverse=True)
+    assert {cell.way for cell in grid if cell.tokens == 32768} == {ring.ONE, *ring.FLASHLAB, *ring.TORCH}
+
+
+class NoTeam:
+    """Cells that fail, and one that does not."""
+
+    def row(self, cell):
+        if cell.way == "zigzag":
+            raise GroupError("rank 0: no answer within 40 s\nrank 1: no answer within 40 s")
+        return cell._asdict() | {"ms": 2.0, "tflops": 300.0 if cell.way == ring.ONE else 240.0}
+
+
+def test_no_cell_is_lost(tmp_path, capsys):
+    report, path = {"device": "a card"}, tmp_path / "ring.json"
+    ring.measure(ring.cells([32], [1, 2]), NoTeam(), report, path, 60)
+    stored = json.loads(path.read_text())
+    assert stored == report and len(stored["rows"]) + len(stored["left_out"]) == len(list(ring.cells([32], [1, 2])))
+    assert stored["left_out"]["zigzag, 2 GPUs, 32 tokens per GPU, both"] == "rank 0: no answer within 40 s"
+    assert {row["share"] for row in stored["rows"] if row["way"] == "gather"} == {0.8}
+    assert "80.0% of one GPU" in capsys.readouterr().out
+
+
+def test_the_time_limit_cuts_the_list():
+    report = {}
+    ring.measure(ring.cells([32], [1, 2]), NoTeam(), report, None, -1)
+    assert report["rows"] == [] and set(report["left_out"].values()) == {"-1 s were over"}
+
+
+@pytest.mark.exhaustive
+def test_ours_are_measured_over_real_processes(tmp_path):
+    path = tmp_path / "ring.json"
+    assert ring.main(["--device", "cpu", "--tiny", "--groups", "1", "2", "--rounds", "1", "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert {row["way"] for row in report["rows"]} == {ring.ONE, *ring.FLASHLAB}
+    assert all(row["error"] < 1e-5 and row["ms"] > 0 for row in report["rows"])
+    assert all(name.startswith("torch") for name in report["left_out"])
