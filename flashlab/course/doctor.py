@@ -35,7 +35,7 @@ def kernels(machine: Machine) -> tuple[str, str]:
         return "not here", "Triton has no build for this system; read these lessons here, run them on Linux."
     if machine.gpu:
         return "compiled", f"The kernels run on the {machine.gpu}."
-    return "interpreted", "Without a GPU, Triton's interpreter runs the kernels: exact, and slow."
+    return "interpreted", "Without a GPU, Triton's interpreter runs the kernels: the same up to rounding, and slow."
 
 
 def hopper(machine: Machine) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import SequenceMatcher
 from itertools import zip_longest
 
-WIDTH = 120  # characters that a line of columns may take
+WIDTH = 100  # characters of a line that a cell has room for on a window of 1,280 pixels
 GAP = "   "
 
 
@@ -21,16 +21,22 @@ class Source(str):
         return f"```python\n{self}\n```"
 
 
-def show(*functions: Callable) -> None:
-    """Display the source of a function, class or Triton kernel; of several functions, their bodies in columns.
+class Folded(Source):
+    """Source code that a notebook shows when the reader opens it, also on a page without a kernel."""
 
-    Columns are for comparing: what gives a value to a name is beside what gives it to the same name in the first
-    function, without docstrings and comments. A statement that is too long for its column goes on in the next line,
-    broken at a space and never within a name.
+    def _repr_markdown_(self):
+        return f"<details><summary>open when yours is done</summary>\n\n{super()._repr_markdown_()}\n\n</details>"
+
+
+def show(*functions: Callable, folded: bool = False) -> None:
+    """Display the source of a function, class or Triton kernel; of several functions, their statements side by side.
+
+    folded: behind a line to click, where an exercise asks for what is shown.
     """
     if not functions:
         raise TypeError("expected at least one function to show")
-    source = Source(_text(functions[0]) if len(functions) == 1 else columns(*functions))
+    text = _text(functions[0]) if len(functions) == 1 else beside(*functions)
+    source = Folded(text) if folded else Source(text)
     try:
         from IPython.display import display
     except ImportError:
@@ -39,17 +45,18 @@ def show(*functions: Callable) -> None:
         display(source)
 
 
-def columns(*functions: Callable, width: int = WIDTH) -> str:
-    """Return the bodies of functions side by side, aligned to the first one's, under the functions' names."""
-    bodies = [list(_statements(function)) for function in functions]
-    table = [tuple(map(_name, functions)), *_aligned(bodies)]
-    widths = _fit([max(map(_longest, column)) for column in zip(*table, strict=True)], width)
-    lines = []
-    for row in table:
-        cells = [_wrapped(cell, room) for cell, room in zip(row, widths, strict=True)]
-        lines.extend(zip_longest(*cells, fillvalue=""))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]  # a word may be wider than its column
-    return "\n".join(GAP.join(map(str.ljust, line, widths)).rstrip() for line in lines)
+def beside(*functions: Callable, width: int = WIDTH) -> str:
+    """Return the bodies of functions for comparing, aligned to the first one's, under the functions' names.
+
+    What gives a value to a name is beside what gives it to the same name in the first function: in columns where these
+    fit into ``width`` characters, otherwise line under line. Docstrings, comments and checks of arguments are left out.
+    """
+    table = [tuple(map(_name, functions)), *_aligned([list(_statements(function)) for function in functions])]
+    widths = [max(map(_longest, column)) for column in zip(*table, strict=True)]
+    if sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        return "\n\n".join("\n".join(filter(None, row)) for row in table)
+    rows = (zip_longest(*map(str.splitlines, row), fillvalue="") for row in table)
+    return "\n".join(GAP.join(map(str.ljust, line, widths)).rstrip() for row in rows for line in row)
 
 
 def _text(function):
@@ -63,16 +70,23 @@ def _name(function):
 
 
 def _statements(function):
-    """Return the statements of a function's body as text, without the docstring and without the comments after them."""
+    """Return the statements of a function's body as text, without docstring, checks and the comments after them."""
     text = _text(function)
-    body = ast.parse(text).body[0].body
-    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        body = body[1:]
     lines = text.splitlines()
-    for statement in body:
+    for statement in ast.parse(text).body[0].body:
+        if _is_docstring(statement) or _is_check(statement):
+            continue
         part = lines[statement.lineno - 1 : statement.end_lineno]
         part[-1] = part[-1].encode()[: statement.end_col_offset].decode()  # which counts bytes
         yield textwrap.dedent("\n".join(part))
+
+
+def _is_docstring(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_check(statement):
+    return isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise)
 
 
 def _aligned(bodies):
@@ -96,28 +110,9 @@ def _aligned(bodies):
 
 
 def _target(statement):
-    """Return the target of an assignment, or the first word of another statement."""
-    return statement.split(" = ")[0] if " = " in statement else statement.split()[0]
+    """Return the target of an assignment, or the first word of another statement, such as a function that it calls."""
+    return statement.split(" = ")[0] if " = " in statement else statement.split("(")[0].split()[0]
 
 
 def _longest(text):
     return max(map(len, text.splitlines()), default=0)
-
-
-def _fit(wanted, width):
-    """Return the widths of columns that together have ``width`` characters: narrow ones get what they want."""
-    left = width - len(GAP) * (len(wanted) - 1)
-    widths = dict.fromkeys(range(len(wanted)), 0)
-    for done, at in enumerate(sorted(widths, key=wanted.__getitem__)):
-        widths[at] = min(wanted[at], left // (len(wanted) - done))
-        left -= widths[at]
-    return [max(1, widths[at]) for at in range(len(wanted))]
-
-
-def _wrapped(text, width):
-    lines = []
-    for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        lines += textwrap.wrap(line, width, initial_indent="", subsequent_indent=indent + "    ", drop_whitespace=True,
-                               break_long_words=False, break_on_hyphens=False) or [""]  # fmt: skip
-    return lines

@@ -8,9 +8,9 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.linalg import norm
 
-from flashlab.reference import online_softmax
-from flashlab.reference.tiling import dropped, fa1_traffic, prepare, scores, tiles
+from flashlab.reference.tiling import fa1_traffic, fa2_forward, prepare, scores, tiles
 
 
 class Gradients(NamedTuple):
@@ -22,7 +22,7 @@ class Gradients(NamedTuple):
 
 
 def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None, memory=None):
-    """Gradients of sum(dO * O), one tile at a time; nothing of the size of the scores is ever stored.
+    """Compute the gradients of sum(dO * O) one tile at a time; nothing of the size of the scores is ever stored.
 
     Keys and values are outside: dK_j and dV_j grow in fast memory, dQ_i goes back to slow memory after every visit.
 
@@ -39,7 +39,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
         sees no key has dQ = 0 and adds nothing to dK and dV.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes or tile sizes that do not match.
+        TypeError, ValueError: dtypes, shapes or tile sizes that do not match, or O and lse of another forward pass.
         FastMemoryFull: the tiles do not fit into ``memory``.
 
     Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
@@ -132,7 +132,7 @@ def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, dropout, memory):
         raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
     if not Q.dtype == O.dtype == dO.dtype:
         raise TypeError(f"O and dO must have the dtype of Q, {Q.dtype}, got {O.dtype} and {dO.dtype}")
-    _check_forward(Q, K, V, O, lse, mask, scale, dropout)
+    _check_forward(Q, K, V, O, lse, Br, Bc, mask, scale, dropout)
     memory.place(O=O, lse=lse, dO=dO)
     memory.reserve("delta", lse.shape, lse.dtype)
     for name, like in {"dQ": Q, "dK": K, "dV": V}.items():
@@ -140,16 +140,16 @@ def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, dropout, memory):
     return memory, scale, mask
 
 
-def _check_forward(Q, K, V, O, lse, mask, scale, dropout):
-    """Compute the first, the middle and the last row again: O and lse must be those of this mask, scale and dropout."""
-    wide, shape, keys = lse.dtype, (len(Q), len(K)), slice(0, len(K))
-    for i in {0, len(Q) // 2, len(Q) - 1} if len(Q) else ():
-        row = slice(i, i + 1)
-        S_i = scores(np.asarray(Q[row], wide), np.asarray(K, wide), row, keys, scale, mask, shape)  # [1, Nk]
-        Z_i = 1 if dropout is None else dropout.tile(row, keys, wide.type)  # [1, Nk]
-        O_i, lse_i = online_softmax.finish(dropped(S_i, np.asarray(V, wide), Z_i))  # [1, dv], [1]
-        largest = np.abs(S_i[np.isfinite(S_i)]).max(initial=1)
-        with np.errstate(invalid="ignore"):  # -inf - -inf: NaN, which is no difference
-            other_lse = abs(lse[i] - lse_i[0]) > 512 * np.finfo(wide).eps * largest
-        if other_lse or np.linalg.norm(O[i] - O_i) > 0.02 * np.linalg.norm(O_i):
-            raise ValueError(f"O and lse of row {i} are not those of this mask, scale and dropout: pass the forward's")
+def _check_forward(Q, K, V, O, lse, Br, Bc, mask, scale, dropout):
+    """Run the forward pass again: every row of O and lse must be that of this mask, scale and dropout."""
+    Q, K, V = (np.asarray(X, lse.dtype) for X in (Q, K, V))
+    O_again, lse_again = fa2_forward(Q, K, V, Br, Bc, mask=mask, scale=scale, dropout=dropout)
+    roundings = 512 * np.finfo(lse.dtype).eps
+    largest = 1 + abs(scale) * norm(Q, axis=1) * norm(K, axis=1).max(initial=0)  # [Nq]      no score exceeds it
+    with np.errstate(invalid="ignore"):  # -inf - -inf: NaN, which is no difference
+        other = np.abs(lse - lse_again) > roundings * largest  # [Nq]
+    other |= norm(O - O_again, axis=1) > 0.02 * norm(O_again, axis=1) + roundings * np.abs(V).max(initial=0)
+    if other.any():
+        raise ValueError(
+            f"O and lse of row {other.argmax()} are not those of this mask, scale and dropout: pass the forward's"
+        )

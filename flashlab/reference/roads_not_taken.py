@@ -33,7 +33,7 @@ def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
 
 
 def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
-    """Chunks of scores, a state (m, l, O) kept of each, all merged at the end: the division comes last.
+    """Compute chunks of scores, keep a state (m, l, O) of each and merge all at the end: the division comes last.
 
     Every step is a kernel of its own, as an eager framework would run it: a chunk's scores
     and exponentials pass through slow memory, as the whole matrix did.
@@ -127,7 +127,7 @@ def reach(start, stop, w, N):
 
 
 def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
-    """exp(q k) taken for a sum over r features: keys and values shrink to one state per feature, whatever N is.
+    """Take exp(q k) for a sum over r features: keys and values shrink to one state per feature, whatever N is.
 
     A feature meets the keys as a query would, with ``log_features`` in place of scores, and keeps the same state
     (m, l, O). Then each query mixes the r states.

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def naive(x):
-    """Compute exp(x) / sum(exp(x)) along the last axis, as the formula stands: overflows where the safe one does not.
+    """Compute exp(x) / sum(exp(x)) along the last axis as the formula is written: it overflows where ``safe`` does not.
 
     x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
     """
@@ -39,7 +39,7 @@ def lse(x):
 
 
 def shifted(x, c):
-    """exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
+    """Return exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
 
     x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number, or one for each row [..., 1].
     max(x) is one choice of many.

@@ -122,7 +122,7 @@ def passes(*, mask=False, dropout=False, backward=False) -> dict[str, Passes]:
 
 
 def moved(N, d, itemsize=2, *, mask=False, dropout=False, backward=False) -> int:
-    """Bytes that one head moves: ``passes``, added up."""
+    """Return the bytes that one head moves: ``passes``, added up."""
     kernels = passes(mask=mask, dropout=dropout, backward=backward)
     return sum(kernel.bytes(N, d, itemsize) for kernel in kernels.values())
 

@@ -1,13 +1,14 @@
-"""Source is shown as it is written; several functions are shown in columns, statement beside statement."""
+"""Source is shown as it is written; several functions are shown statement beside statement."""
 
 import pytest
 
-from flashlab.course.source import columns, show
+from flashlab.course.source import WIDTH, Folded, beside, show
+from flashlab.models import plain
 from flashlab.reference import online_softmax
 
 
 def first(x):
-    """A docstring, which columns leave out."""
+    """A docstring, which a comparison leaves out."""
     total = x + x  # [N]
     if total:
         total = -total
@@ -25,8 +26,15 @@ def test_one_function_is_shown_as_it_is_written(capsys):
     assert out.startswith('def first(x):\n    """A docstring') and "# [N]" in out
 
 
+def checked(x):
+    if x is None:
+        raise TypeError("a check, which a comparison leaves out")
+    total = x * x
+    return total
+
+
 def test_statements_stand_side_by_side_without_docstrings_and_comments():
-    lines = columns(first, first, width=80).splitlines()
+    lines = beside(first, first, width=80).splitlines()
     assert lines[0].count("test_source.first") == 2
     assert [line.split("   ")[0].rstrip() for line in lines[1:]] == [
         "total = x + x", "if total:", "", "return total"
@@ -34,26 +42,42 @@ def test_statements_stand_side_by_side_without_docstrings_and_comments():
     assert lines[-1].index("return", 1) == lines[1].index("total", 5)  # columns begin at one place
 
 
-def test_a_statement_too_long_for_its_column_goes_on_below_and_no_name_is_broken():
-    text = columns(first, second, width=60)
-    words = {word for line in text.splitlines() for word in line.split()}
-    assert {"a_long_name", "another_long_name", "result"} <= words
-    assert max(map(len, text.splitlines())) <= 60
+def test_checks_of_arguments_are_left_out():
+    assert beside(checked, first, width=80).splitlines()[1].split() == "total = x * x total = x + x".split()
 
 
-@pytest.mark.parametrize("width", [20, 60, 120, 200])
-def test_the_heart_loses_no_word_at_any_width(width):
-    text = columns(online_softmax.update, online_softmax.update, width=width)
-    for word in ("np.maximum(m_i,", "m_safe[:,", "P_ij", "alpha"):
-        assert text.split().count(word) >= 2
+def test_what_has_no_room_in_columns_is_shown_line_under_line():
+    blocks = beside(first, second, width=60).split("\n\n")
+    assert blocks[0].splitlines() == ["# test_source.first", "# test_source.second"]
+    assert blocks[-1].splitlines() == ["return total", "return result"]
+
+
+def test_the_heart_is_one_statement_in_three_languages_per_block():
+    one_head = pytest.importorskip("flashlab.kernels.portable.one_head", reason="needs triton, which is for Linux")
+    text = beside(online_softmax.update, plain.update, one_head.update)
+    hearts = [block.splitlines() for block in text.split("\n\n")[2:8]]
+    assert [{line.split(" = ")[0] for line in block} for block in hearts] == [
+        {name} for name in ("m_new", "m_safe", "alpha", "P_ij", "l_i", "O_i")
+    ]
+    assert {len(block) for block in hearts} == {3} and max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_folded_source_is_behind_a_line_to_click_in_a_notebook_and_plain_in_a_terminal(capsys):
+    folded = Folded("x = 1")
+    assert str(folded) == "x = 1"
+    assert folded._repr_markdown_().startswith("<details><summary>") and "\n\n```python\nx = 1\n```\n\n" in (
+        folded._repr_markdown_()
+    )
+    show(first, folded=True)
+    assert capsys.readouterr().out.startswith("def first(x):")
 
 
 def test_kernels_and_methods_can_be_shown():
     class Kernel:
         fn = staticmethod(first)
 
-    assert columns(Kernel, first).count("total = x + x") == 2
-    assert "return self" in columns(Method.itself, first)
+    assert beside(Kernel, first).count("total = x + x") == 2
+    assert "return self" in beside(Method.itself, first)
 
 
 class Method:

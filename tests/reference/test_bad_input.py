@@ -118,6 +118,15 @@ def test_backward_notices_that_forward_was_another(other, forward_had_it, dtype)
         recomputation.backward(*tensors, O, lse, dO.astype(dtype), 8, 8, **theirs)
 
 
+@pytest.mark.parametrize("spoilt", [0, 1])
+def test_backward_looks_at_every_row_of_O_and_lse(spoilt):
+    for i in range(len(Q)):
+        results = [it.copy() for it in tiling.fa2_forward(Q, K, V, 8, 8)]
+        results[spoilt][i] += 1
+        with pytest.raises(ValueError, match=f"O and lse of row {i} are not those"):
+            recomputation.backward(Q, K, V, *results, dO, 4, 16)
+
+
 def test_standard_backward_needs_not_be_told_what_forward_was():
     memory = Memory()
     standard_attention.forward(Q, K, V, mask=causal(), scale=0.7, dropout=0.3, seed=2, memory=memory)

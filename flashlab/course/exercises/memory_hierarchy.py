@@ -5,7 +5,7 @@ from flashlab.reference import roofline
 
 
 def product_intensity(N, d):
-    """FLOPs per byte of Q K^T in float16: Q and K [N, d] are read, S [N, N] is written."""
+    """Return the FLOPs per byte of Q K^T in float16: Q and K [N, d] are read, S [N, N] is written."""
     flops = 2 * N * N * d
     nbytes = 2 * (2 * N * d + N * N)
     return flops / nbytes

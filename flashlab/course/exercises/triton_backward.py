@@ -1,4 +1,4 @@
-"""The exercises on triton_backward. A try is a kernel, or a function that a kernel calls for each tile."""
+"""The exercises on triton_backward. An attempt is a kernel, or a function that a kernel calls for each tile."""
 
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ def loop_over_queries(
     add: tl.constexpr, Q, K, V, dO, lse, delta, dK, dV, Nq, Nk, scale,
     Br: tl.constexpr, Bc: tl.constexpr, d: tl.constexpr, causal: tl.constexpr,
 ):  # fmt: skip
-    """Program j computes rows j * Bc .. (j + 1) * Bc of dK and dV of one head; ``add`` does it for one tile."""
+    """Compute rows j * Bc .. (j + 1) * Bc of dK and dV of one head: program j. ``add`` does it for one tile."""
     columns = tl.arange(0, d)[None, :]  # [1, d]
     keys = tl.program_id(0) * Bc + tl.arange(0, Bc)  # [Bc]
     at_keys, are_keys = keys[:, None] * d + columns, (keys < Nk)[:, None]  # [Bc, d], [Bc, 1]
@@ -66,7 +66,7 @@ def loop_over_queries(
 
 
 def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK):
-    """dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``block``.
+    """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``block``.
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
     """
@@ -338,7 +338,7 @@ def query_gradients_one_head(
 
 
 def query_gradients(kernel, Q, K, V, dO, causal=False, Br=BLOCK, Bc=BLOCK):
-    """dQ [Nq, d] of one head, from a kernel of the capstone's parameters.
+    """Return dQ [Nq, d] of one head, from a kernel of the capstone's parameters.
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
     """

@@ -634,7 +634,7 @@ def _source(kernel):
 
 
 def measure(kernel, tile=64):
-    """Print what a capstone's kernel moves, beside tiling's closed form, and on a GPU its time beside torch's."""
+    """Print what a capstone's kernel moves, tiling's closed form, and a verdict; on a GPU also its time and torch's."""
     try:
         attempted(kernel)
     except NotImplementedError:
@@ -644,13 +644,24 @@ def measure(kernel, tile=64):
     N, d = head[0].shape
     for causal in (False, True):
         memory = count(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile, tile)
-        due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16).total()
-        due += N * d * 2  # O is stored in float32
-        print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {due:,} B")
+        due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16)
+        due["store", "O"] *= 2  # in float32
+        print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {due.total():,} B")
+        print(f"  {_verdict(memory.bytes, due)}")
     if DEVICE.type == "cuda":
         _race(kernel)
     else:
         print("no GPU here, so no time: the interpreter's would say nothing")
+
+
+def _verdict(moved, due):
+    """Say which tensor crosses more often than the closed form says, if one does: bytes by (direction, tensor)."""
+    more = {key: nbytes / due[key] if due[key] else np.inf for key, nbytes in moved.items() if nbytes > due[key]}
+    if not more:
+        return "✓ not a byte too many"
+    (direction, name), times = max(more.items(), key=lambda it: it[1])
+    did = {"load": "loaded", "store": "stored"}[direction]
+    return f"✗ {name} is {did} {times:.1f} times as often as needed: twice, or in tiles that no query sees?"
 
 
 def _race(kernel, N=16384, d=64, tile=64):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashlab.course.check import check
+from flashlab.course.check import check, edited
 from flashlab.course.exercises import triton_forward
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
@@ -216,9 +216,9 @@ def test_a_kernel_that_reads_keys_twice_is_told_what_it_moves(capsys):
 
 def test_measure_counts_what_the_closed_form_says(capsys):
     triton_forward.measure(forward_in_two_loops)
-    full, causal = capsys.readouterr().out.splitlines()[:2]
-    assert full.startswith("full: 624,640 B moved; tiling's closed form: 624,640 B")
-    assert causal.startswith("causal: 395,264 B moved; tiling's closed form: 395,264 B")
+    full, verdict, causal, *_ = capsys.readouterr().out.splitlines()
+    assert full == "full: 624,640 B moved; tiling's closed form: 624,640 B" and verdict == "  ✓ not a byte too many"
+    assert causal == "causal: 395,264 B moved; tiling's closed form: 395,264 B"
 
 
 def test_measure_knows_the_numbers_that_a_kernel_uses(capsys):
@@ -228,7 +228,16 @@ def test_measure_knows_the_numbers_that_a_kernel_uses(capsys):
 
 def test_measure_shows_what_was_read_twice(capsys):
     triton_forward.measure(forward_reading_k_twice)
-    assert capsys.readouterr().out.startswith("full: 886,784 B moved; tiling's closed form: 624,640 B")
+    full, verdict, _, causal, *_ = capsys.readouterr().out.splitlines()
+    assert full == "full: 886,784 B moved; tiling's closed form: 624,640 B"
+    assert verdict.startswith("  ✗ K is loaded 2.0 times as often as needed") and causal.startswith("  ✗")
+
+
+def test_measure_shows_tiles_that_no_query_sees(capsys):
+    bound = "tl.minimum((i + 1) * Br + Nk - Nq, Nk) if causal else Nk"
+    triton_forward.measure(edited(triton_forward.attention_one_head, bound, "Nk"))
+    _, full, _, causal, *_ = capsys.readouterr().out.splitlines()
+    assert full == "  ✓ not a byte too many" and causal.startswith("  ✗ K is loaded 1.8 times as often as needed")
 
 
 def test_measure_has_nothing_to_say_of_a_stub(capsys):
