@@ -186,7 +186,10 @@ def _beside(program, Q, K, V, stages):
     events = [event for event in _run(program, Q, K, V, stages).events if event.by == "consumer 0"]
     scores = {event.j: event.end for event in events if event.kind == "S"}
     if any(event.start < scores[event.j] for event in events if event.kind == "softmax"):
-        return "the numbers are right, but a softmax begins before its scores are there: Finish(1) waits for them."
+        return (
+            "the numbers are right, but a softmax begins before its scores are there. Finish(1) waits for them where two "
+            "products run. In the first step there is one: Finish(0)."
+        )
     products = [event for event in events if event.kind == "PV"]
     beside = [
         any(softmax.start < product.end and product.start < softmax.end for product in products)

@@ -20,7 +20,7 @@ def update_weights(m_i, S_ij, scale_log2):
 
     m_i [Br] is in units of log2. The maximum is raised only where it would rise by more than 8. Until then P_ij may
     reach 2^8, which float32 sums and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be
-    left out (``rescale``). Source: FlashAttention-4, section 3.1.4.
+    left out (``rescale``). Source: FlashAttention-4, section 3.1.4, whose kernel for Blackwell does so.
     """
     m_new = gl.maximum(m_i, gl.max(S_ij, 1) * scale_log2)  # [Br]
     m_new = gl.where(m_new > m_i + LAZY, m_new, m_i)  # [Br]      the lazy maximum
