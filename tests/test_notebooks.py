@@ -223,6 +223,54 @@ def test_no_term_before_its_introduction(term, lesson):
     assert emphasised, f"cell {cell!r} uses it first: set it in italics there, and say what it is"
 
 
+# No measured number that is typed.
+
+NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
+UNITS = {"TFLOP/s": 1, "cycles": 1, "µs": 1, "times": 1, "%": 0.01}  # and what one is, as cells print it
+measuring = [name for name in NOTEBOOKS if any("data.measured(" in cell.source for cell in code(NOTEBOOKS[name]))]
+
+
+def stated(cell):
+    """Yield the measured quantities of a prose cell, (number, unit); where it links to a source, they are cited.
+
+    In a lesson's promise and its recap all numbers count that are not bytes, elsewhere those with one of ``UNITS``.
+    """
+    source = re.sub(r"\[.*?\]\(\S*\.ipynb\S*\)", "", cell.source)
+    if cell.id == "opening":
+        source = re.search(r"\*\*What changes\*\* .*", source)[0]
+    if "https://" not in source:
+        for number, unit in re.findall(rf"({NUMBER}) ?({'|'.join(UNITS)}|[kMG]i?B)?", source):
+            if len(number) > 1 and (unit in UNITS or not unit and cell.id in ("opening", "recap")):
+                yield number.replace(",", ""), unit
+
+
+def printed(notebook):
+    """Return the numbers in the outputs that nbval compares: the true ones."""
+    cells = [cell for cell in code(notebook) if "nbval-ignore-output" not in cell.metadata.get("tags", [])]
+    outputs = [
+        output.get("text") or output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.outputs
+    ]
+    return {number.replace(",", "") for number in re.findall(NUMBER, "\n".join(outputs))}
+
+
+@pytest.mark.parametrize("name", measuring)
+def test_what_prose_states_of_a_measurement_a_cell_prints(name):
+    known = printed(NOTEBOOKS[name])
+    for cell in prose(NOTEBOOKS[name]):
+        for number, unit in stated(cell):
+            digits = len(number.partition(".")[2])
+            rounded = {f"{float(it) / UNITS.get(unit, 1):.{digits}f}" for it in known}
+            assert number in known | rounded, f"cell {cell.id!r} states {number} {unit}, which no cell prints"
+
+
+def test_a_typed_measurement_is_found():
+    cell = nbformat.v4.new_markdown_cell("At 482 TFLOP/s, N = 4,096, or 12 % more, as [16](16_gluon.ipynb) and 7 say.")
+    assert list(stated(cell)) == [("482", "TFLOP/s"), ("12", "%")]
+    cell.id = "recap"
+    assert ("4096", "") in stated(cell)
+    assert list(stated(nbformat.v4.new_markdown_cell("[FA3](https://arxiv.org/abs/2407.08608): 570 TFLOP/s"))) == []
+
+
 # The normaliser itself, on notebooks that are wrong.
 
 

@@ -187,8 +187,8 @@ def _beside(program, Q, K, V, stages):
     scores = {event.j: event.end for event in events if event.kind == "S"}
     if any(event.start < scores[event.j] for event in events if event.kind == "softmax"):
         return (
-            "the numbers are right, but a softmax begins before its scores are there. Finish(1) waits for them where two "
-            "products run. In the first step there is one: Finish(0)."
+            "the numbers are right, but a softmax begins before its scores are there. Finish(1) waits for them where "
+            "two products run. In the first step there is one: Finish(0)."
         )
     products = [event for event in events if event.kind == "PV"]
     beside = [
