@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashlab.kernels import DEVICE, INTERPRETED, masks
-from flashlab.kernels.decode import Cache, decode, eight_bits, operator, tiles
+from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared, eight_bits, operator, tiles
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
@@ -30,11 +30,12 @@ def randn(*shape, dtype=torch.float32, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
-def inputs(lengths, H=4, Hk=2, n=1, d=16, dv=24, N=None, dtype=torch.float32):
+def inputs(lengths, H=4, Hk=2, n=1, d=16, dv=24, N=None, dtype=torch.float32, seed=0):
     """q, K, V, with NaN past each text's length, and the lengths."""
     B, N = len(lengths), max(lengths) if N is None else N
     q, K, V = (
-        randn(*shape, dtype=dtype, seed=i) for i, shape in enumerate([(B, H, n, d), (B, Hk, N, d), (B, Hk, N, dv)])
+        randn(*shape, dtype=dtype, seed=seed + i)
+        for i, shape in enumerate([(B, H, n, d), (B, Hk, N, d), (B, Hk, N, dv)])
     )
     for b, length in enumerate(lengths):
         K[b, :, length:], V[b, :, length:] = math.nan, math.nan
@@ -178,6 +179,28 @@ def test_eight_bits_are_computed_with_exactly(dtype, page):
     torch.testing.assert_close(results[1].cpu().double(), exact[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("pages", [False, some(True)])
+def test_shared_prefixes_equal_the_keys_repeated(pages):
+    """A prefix of all texts, and one of the first and last: a tree."""
+    q, K, V, lengths = inputs([20, 0, 35], n=2)
+    first, second = (inputs([P], seed=P)[1:] for P in (70, 33))
+    texts = torch.tensor([0, 2], dtype=torch.int32, device=DEVICE)
+    caches = [paged(*it, 16) if pages else it[:2] for it in (first, second)]
+    prefixes = [Prefix(caches[0]), Prefix(caches[1], texts)]
+    results = decode_shared(q, prefixes, (K, V), lengths=lengths, return_lse=True)
+    for b, path in enumerate([(first, second), (first,), (first, second)]):
+        own = [x[b : b + 1, :, : lengths[b]] for x in (K, V)]
+        whole = [torch.cat([it[i] for it in path] + [own[i]], 2) for i in (0, 1)]
+        length = torch.tensor([whole[0].shape[2]])
+        if lengths[b] == 0:  # tokens whose own keys are not there: they see the prefixes
+            continue
+        ours = [x[b : b + 1] for x in results]
+        assert_right(ours, q[b : b + 1], *whole, length, plain_masks.causal(), roundings=4)
+    O, lse = dense(q[1:2], *first, plain_masks.full(), torch.float64)
+    torch.testing.assert_close(results[0][1:2].cpu().double(), O, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(results[1][1:2].cpu().double(), lse, rtol=1e-5, atol=1e-6)
+
+
 def test_scores_of_ten_thousands_and_a_rising_maximum():
     q, K, V, lengths = inputs([250])
     for factor in (1e4, 1.0):
@@ -193,22 +216,25 @@ def test_a_long_past():
     assert_right(decode(q, (K, V), return_lse=True), q, K, V, lengths, plain_masks.causal())
 
 
-def test_offsets_past_2_to_the_31():
-    """Pages and rows so far apart that 32 bits do not count the elements between them."""
+@pytest.mark.parametrize("apart", ["pages", "heads"])
+def test_offsets_past_2_to_the_31(apart):
+    """Pages and heads so far apart that 32 bits do not count the elements between them."""
     far = 2**31 // 8
     try:
         storage = torch.zeros(9 * far, dtype=torch.int8, device=DEVICE)  # never touched but for a few pages
     except RuntimeError:
         pytest.skip("9 x 2^28 bytes of address space are too many here")
-    V = storage.as_strided((9, 1, 16, 16), (far, 16, 16, 1))
-    K8, scale = eight_bits.rounded(randn(1, 1, 16, 16), torch.int8)
-    V[0], V[8] = 1, K8[0]
-    cache = Cache(
-        V, V, torch.tensor([[8]], dtype=torch.int32, device=DEVICE), None, torch.ones(2, 9, 1, 16, device=DEVICE)
-    )
     q = randn(1, 1, 1, 16, dtype=torch.float16)
-    expected = decode(q, Cache(K8, K8, None, None, torch.ones(2, 1, 1, 16, device=DEVICE)))
-    assert torch.equal(decode(q, cache), expected)
+    K8, scale = eight_bits.rounded(randn(16, 16), torch.int8)
+    X, ones = storage.as_strided((9, 16, 16), (far, 16, 1)), torch.ones(2, 9, 16, device=DEVICE)  # of 9 pages or heads
+    X[8] = K8
+    expected = decode(q, Cache(K8[None, None], K8[None, None], None, None, ones[:, None, :1]))
+    if apart == "pages":
+        table = torch.tensor([[8]], dtype=torch.int32, device=DEVICE)
+        assert torch.equal(decode(q, Cache(X[:, None], X[:, None], table, None, ones[:, :, None])), expected)
+    else:
+        O = decode(q.expand(1, 9, 1, 16), Cache(X[None], X[None], None, None, ones[:, None]))
+        assert torch.equal(O[:, 8:], expected)
 
 
 def test_queries_that_are_not_contiguous():

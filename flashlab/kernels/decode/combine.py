@@ -9,17 +9,17 @@ import triton.language as tl
 from flashlab.kernels.decode.split import divided
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sizes", "parts"])
 def attention_combine(
     O_s, lse_s,  # [S, rows, dv], [S, rows] of float32; parts past a batch's keys were never written
     O, lse,  # [rows, dv], [rows]
     lengths,  # [B] int32, or None
-    sizes,  # rows = B * H * n, H * n, n, the most keys of a batch, dv
+    sizes,  # rows = B * H * n, H * n, n, the most keys of a batch
     parts, mask,  # as for ``attention_split``
-    Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
+    dv: tl.constexpr, Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
 ):  # fmt: skip
     """Merge the parts of one row, for one tile of its columns: program (row, tile)."""
-    rows, per_batch, n, most, dv = sizes
+    rows, per_batch, n, most = sizes
     i = tl.program_id(0)
     Nk = most
     if lengths is not None:

@@ -38,7 +38,7 @@ def decode(
         q: queries of the new tokens [B, H, n, d] in float16, bfloat16 or float32.
         cache: a ``Cache``, or (K [B, Hk, N, d], V [B, Hk, N, dv]). The last n keys of each text are the new tokens'
             own. H is a multiple of Hk. K and V have q's dtype; with ``scales``, float8_e4m3fn or int8. d and dv are 1
-            to 256; up to 640 and 512 where V is the first columns of K.
+            to 256; up to 576 and 512 where V is the first columns of K.
         lengths: keys of each text [B], int32, new ones included; None: those of the cache, or all N.
         mask: what the tokens see, from ``kernels.masks``; causal if None: a token sees the past, itself, and the new
             tokens before it.
@@ -57,6 +57,13 @@ def decode(
     Raises:
         TypeError, ValueError: an argument is not as described.
     """
+    cache, mask, scale = checked(q, cache, lengths, mask, scale, fixed_split)
+    O, lse = run(q, cache, mask, scale, fixed_split)
+    return (O, lse) if return_lse else O
+
+
+def checked(q, cache, lengths, mask, scale, fixed_split):
+    """Return the ``Cache``, the mask and the scale that the arguments of ``decode`` mean, or raise as it does."""
     cache = cache if isinstance(cache, Cache) else Cache(*cache)
     if lengths is not None:
         if cache.lengths is not None:
@@ -67,20 +74,24 @@ def decode(
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     if not SCALES[0] <= scale <= SCALES[1]:
         raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
-    O, lse = run(q, cache, mask, scale, fixed_split)
-    return (O, lse) if return_lse else O
+    return cache, mask, scale
 
 
-def run(q, cache, mask, scale, fixed_split=None, chosen: Launch | None = None, S: int | None = None):
-    """Compute O and lse from arguments that are right. chosen, S: tiles and number of parts other than by the rule."""
+def run(q, cache, mask, scale, fixed_split=None, *, dtype=None, chosen: Launch | None = None, S: int | None = None):
+    """Compute O and lse from arguments that are right.
+
+    dtype: of O, q's if None. chosen, S: tiles and number of parts other than by the rule.
+    """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
-    O, lse = q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32)
+    O, lse = q.new_empty(B, H, n, dv, dtype=dtype), q.new_empty(B, H, n, dtype=torch.float32)
     if O.numel() == 0 or cache.most == 0:
         return O.zero_(), lse.fill_(-math.inf)
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
-    chosen = chosen or launch_for(q.device, n * H // Hk, max(width, width_v), cache.K.element_size())
+    chosen = chosen or launch_for(
+        q.device, n * H // Hk, max(width, width_v), cache.K.element_size(), cache.table is not None
+    )
     programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
     seen = cache.most if mask.left is None else min(cache.most, mask.left + n + chosen.Bc)
     if fixed_split is not None:
@@ -96,10 +107,10 @@ def run(q, cache, mask, scale, fixed_split=None, chosen: Launch | None = None, S
         (programs, parts[0], 1),
         (q, cache.K, cache.V, O_s, lse_s, cache.table, cache.lengths, cache.scales),
         (
-            (*q.stride()[:3], *cache.K.stride()[:3], *cache.V.stride()[:3], *scales)
-            + (0 if cache.table is None else cache.table.stride(0),),
-            (B, H, Hk, n, cache.most, d, dv), parts, scale * LOG2_E.value, tuple(mask),
-            cache.K.shape[2], chosen.Br, chosen.Bc, width, width_v, rope, tiles.precision_of(q),
+            (*q.stride()[:3], *cache.K.stride()[:3], *cache.V.stride()[:3], *scales),
+            (B, H, Hk, n, cache.most, 0 if cache.table is None else cache.table.stride(0)),
+            parts, scale * LOG2_E.value, tuple(mask),
+            d, dv, cache.K.shape[2], chosen.Br, chosen.Bc, width, width_v, rope, tiles.precision_of(q),
         ),
         warps=chosen.warps,
         stages=chosen.stages,
@@ -109,7 +120,7 @@ def run(q, cache, mask, scale, fixed_split=None, chosen: Launch | None = None, S
             attention_combine,
             (B * H * n, tiles.count(dv, 128), 1),
             (O_s, lse_s, O, lse, cache.lengths),
-            ((B * H * n, H * n, n, cache.most, dv), parts, tuple(mask), chosen.Bc, 16, min(width_v, 128)),
+            ((B * H * n, H * n, n, cache.most), parts, tuple(mask), dv, chosen.Bc, 16, min(width_v, 128)),
             warps=4,
         )
     return O, lse
@@ -135,10 +146,10 @@ def _check(q, cache, fixed_split):
             "expected q [B, H, n, d], K [pages, Hk, page, d] and V [pages, Hk, page, dv] with H a multiple of Hk, "
             f"got {list(q.shape)}, {list(cache.K.shape)} and {list(cache.V.shape)}"
         )
-    if not (d <= WIDEST and dv <= WIDEST) and not (cache.latent and dv <= 512 and d - dv in (0, 16, 32, 64, 128)):
-        raise ValueError(f"heads have up to {WIDEST} columns, latents 512 and 0 to 128 more, got d = {d} and dv = {dv}")
-    if cache.latent and d - dv not in (0, 16, 32, 64, 128):
-        raise ValueError(f"keys may have 0, 16, 32, 64 or 128 columns more than the values they hold, got {d - dv}")
+    if not (d <= WIDEST and dv <= WIDEST) and not (cache.latent and dv <= 512 and d - dv in (0, 16, 32, 64)):
+        raise ValueError(f"heads have up to {WIDEST} columns, latents 512 and 0 to 64 more, got d = {d} and dv = {dv}")
+    if cache.latent and d - dv not in (0, 16, 32, 64):
+        raise ValueError(f"keys may have 0, 16, 32 or 64 columns more than the values they hold, got {d - dv}")
     _check_dtypes(q, cache)
     if cache.table is None and pages != B:
         raise ValueError(f"without a table, K and V need a page for each of the {B} texts, got {pages}")

@@ -16,29 +16,29 @@ import triton.language as tl
 from flashlab.kernels.portable.forward import LN2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sizes", "parts"])  # which change from step to step: one compilation for all
 def attention_split(
     Q, K, V,  # Q [B, H, n, d], K [pages, Hk, page, d], V [pages, Hk, page, dv]
     O, lse,  # of the parts: O [S, B, H, n, dv], lse [S, B, H, n]; contiguous
     table, lengths,  # [B, T] and [B], int32; or None
     scales,  # of K and V [2, pages, Hk, page], float32; or None
-    strides,  # of Q, K, V, scales and table, without the last dimension
-    sizes,  # B, H, Hk, n, the most keys of a batch (all have so many if lengths is None), d, dv
+    strides,  # of Q, K, V and scales, without the last dimension
+    sizes,  # B, H, Hk, n, the most keys of a batch (all have so many if lengths is None), columns of the table
     parts,  # S, and the keys per part, or 0 to divide each batch's own keys by S
     scale_log2,  # e^(scale * x) = 2^(scale_log2 * x)
     mask,  # (left, right), as ``masks.Window``
-    page: tl.constexpr,
+    d: tl.constexpr, dv: tl.constexpr, page: tl.constexpr,
     Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
     rope: tl.constexpr,  # columns of K after those that are its values, too; None: V is a tensor of its own
     precision: tl.constexpr,
 ):  # fmt: skip
     """Compute part s of the keys of one key/value head, for one tile of rows: program (x, s)."""
-    Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h, table_b = strides
-    B, H, Hk, n, most, d, dv = sizes
+    Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
+    B, H, Hk, n, most, T = sizes
     group = H // Hk
     tiles = tl.cdiv(n * group, Br)
     x, s = tl.program_id(0), tl.program_id(1)
-    b, hk = x // tiles // Hk, x // tiles % Hk
+    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # 64 bits, and so are the offsets that they make
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + b)
@@ -57,7 +57,7 @@ def attention_split(
         end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + mask[1] + 1)  # and the last one
     d_k = d if rope is None else dv  # columns of K_j; the others are R_j's
     cols, cols_v, cols_r = tl.arange(0, width), tl.arange(0, width_v), dv + tl.arange(0, rope or 1)  # [d], [dv], [rope]
-    at = Q + b.to(tl.int64) * Q_b + h.to(tl.int64) * Q_h + token * Q_t  # [Br]
+    at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
     Q_i = tl.load(at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
     Q_i = widened(Q_i, scales)
     if rope:
@@ -68,7 +68,7 @@ def attention_split(
     for start in range(begin, end, Bc):
         keys = start + tl.arange(0, Bc)  # [Bc]
         there = keys < end  # [Bc]
-        number, row = place(table, table_b, b, start, keys, there, page, Bc)  # page or pages [Bc], [Bc]
+        number, row = place(table, T, b, start, keys, there, page, Bc)  # page or pages [Bc], [Bc]
         K_at = K + number * K_p + hk * K_h + row * K_n  # [Bc]
         K_j = gather(K_at, there, cols, d_k, scales)  # [Bc, d]
         S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled

@@ -23,35 +23,38 @@ class Launch(NamedTuple):
     per_sm: int  # programs that are on one SM at a time
 
 
-# By the columns of a tile of values and the bytes of a row of K and V together; not measured yet.
+# By rows of a tile and its columns. 64 rows are for Hopper's matrix instruction; all others take 16 at a time.
 LAUNCHES = {
-    16: ((64, Launch(16, 64, 4, 4, 4)), (128, Launch(16, 64, 4, 3, 2)), (256, Launch(16, 32, 4, 3, 2)),
+    16: ((64, Launch(16, 64, 4, 4, 4)), (128, Launch(16, 64, 4, 3, 3)), (256, Launch(16, 32, 4, 3, 3)),
          (512, Launch(16, 64, 4, 2, 2))),
-    64: ((64, Launch(64, 64, 4, 4, 3)), (128, Launch(64, 64, 4, 3, 2)), (256, Launch(64, 32, 8, 3, 2)),
-         (512, Launch(64, 64, 8, 2, 1))),
+    64: ((64, Launch(64, 64, 4, 4, 3)), (128, Launch(64, 64, 4, 3, 2)), (256, Launch(64, 32, 8, 3, 1)),
+         (512, Launch(64, 32, 8, 2, 1))),
 }  # fmt: skip
+LOOKED_UP = 2  # more stages where a table is read first: the pipeline spends them on waiting for its entries
 
 
 @functools.cache
-def launch_for(device: torch.device, rows: int, width: int, itemsize: int) -> Launch:
+def launch_for(device: torch.device, rows: int, width: int, itemsize: int, paged: bool) -> Launch:
     """Return the ``Launch`` for so many rows (tokens times heads of a group) and tiles of so many columns.
 
-    Stages, and then columns, are halved until two tiles per stage fit into what a program may have of the card's
-    shared memory. itemsize: bytes of a number in the cache.
+    Stages, and then columns, are taken away until the tiles fit into what a program may have of the card's shared
+    memory. itemsize: bytes of a number in the cache; paged: there is a table.
     """
-    height = 16 if rows <= 16 else 64
+    here = card(device)
+    height = 64 if rows > 16 and (here is None or here.capability >= (9, 0)) else 16
     chosen = next(launch for widest, launch in LAUNCHES[height] if width <= widest)
     chosen = chosen._replace(Bc=chosen.Bc if itemsize <= 2 else chosen.Bc // 2)
-    here = card(device)
     while here and shared_bytes(chosen, width, itemsize) > here.shared_bytes:
         chosen = chosen._replace(stages=chosen.stages - 1) if chosen.stages > 1 else chosen._replace(Bc=chosen.Bc // 2)
-    return chosen
+    return chosen._replace(stages=chosen.stages + (LOOKED_UP if paged and width <= 256 else 0))
 
 
 def shared_bytes(launch: Launch, width: int, itemsize: int) -> int:
-    """Return a bound on the shared memory of a program: tiles of K and V in flight, and one of Q."""
-    in_flight = max(launch.stages - 1, 1) * (1 if width > 256 else 2)
-    return width * (in_flight * launch.Bc * itemsize + 2 * launch.Br) + launch.Br * launch.Bc * 4 + 8192
+    """Return a bound on the shared memory of a program: tiles of K and V in flight, one of Q and one of P."""
+    in_flight = launch.stages if launch.Br == 64 else max(launch.stages - 1, 1)
+    queries = width + 64 if width > 256 else width  # a latent's keys have up to 64 columns that are no values
+    streamed = queries if width > 256 else 2 * width  # and the others are the values, too
+    return in_flight * launch.Bc * streamed * itemsize + max(itemsize, 2) * launch.Br * (queries + launch.Bc) + 1024
 
 
 def parts_for(programs: int, most: int, launch: Launch, sms: int) -> int:

@@ -1,0 +1,115 @@
+"""Prefixes that many texts share: read once for all of them, and merged with what each text has of its own.
+
+The queries of all texts that share a prefix are the rows of one dense problem, which arithmetic bounds and not memory.
+Its results merge with those of the texts' own keys as any two parts do. Prefixes of prefixes, a tree, merge in turn.
+
+Source: Hydragen, arXiv 2402.05099, section 3.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashlab.kernels import masks
+from flashlab.kernels.attention import flash_attention
+from flashlab.kernels.decode.cache import Cache
+from flashlab.kernels.decode.operator import checked, run
+from flashlab.kernels.launch import launch
+from flashlab.kernels.tiles import count, width_of
+
+ROWS = 16  # that one program merges
+
+
+class Prefix(NamedTuple):
+    """Keys and values that come before those of some texts."""
+
+    cache: Cache | tuple[Tensor, Tensor]  # of one text: K [1, Hk, P, d] and V [1, Hk, P, dv], or pages
+    texts: Tensor | None = None  # which texts share it [R], int32, each once; None: all of them
+
+
+def decode_shared(
+    q: Tensor,
+    prefixes: Sequence[Prefix],
+    cache: Cache | tuple[Tensor, Tensor],
+    *,
+    lengths: Tensor | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    fixed_split: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention of n new tokens per text to its prefixes and then to its own keys in ``cache``.
+
+    The result is that of ``decode`` with the keys of the prefixes before each text's own; every token sees all of its
+    prefixes. Arguments, results and errors as ``decode``; a window cannot be given.
+    """
+    cache, mask, scale = checked(q, cache, lengths, None, scale, fixed_split)
+    wide = torch.float32 if prefixes else None
+    O, lse = run(q, cache, mask, scale, fixed_split, dtype=wide)  # [B, H, n, dv], [B, H, n]
+    for prefix in prefixes:
+        rows = q if prefix.texts is None else q[prefix.texts]  # [R, H, n, d]
+        O_p, lse_p = _dense(rows, prefix.cache, scale, cache.K.shape[1])  # [1, Hk, R g n, dv], [1, Hk, R g n]
+        merge(O, lse, O_p, lse_p, prefix.texts)
+    O = O.to(q.dtype)
+    return (O, lse) if return_lse else O
+
+
+def _dense(q, cache, scale, Hk):
+    """Compute attention of all rows that share keys, R texts times g heads times n tokens, to one text's keys."""
+    R, H, n, d = q.shape
+    rows = q.reshape(R, Hk, H // Hk * n, d).transpose(0, 1).reshape(1, Hk, R * H // Hk * n, d)
+    if isinstance(cache, Cache):
+        return run(rows, cache, masks.full(), scale, dtype=torch.float32)
+    return flash_attention(rows, *cache, scale=scale, return_lse=True)
+
+
+def merge(O: Tensor, lse: Tensor, O_p: Tensor, lse_p: Tensor, texts: Tensor | None = None) -> None:
+    """Merge the results of other keys into O [B, H, n, dv] and lse [B, H, n], in place, both in float32.
+
+    O_p [1, Hk, R g n, dv], lse_p [1, Hk, R g n]: of R texts, whose rows are (text, head of the group, token).
+    texts: which they are [R], int32; None: all, in order. Logarithms are natural on both sides: another base gives no
+    error, and a wrong result.
+    """
+    (B, H, n, dv), Hk = O.shape, O_p.shape[1]
+    R = B if texts is None else len(texts)
+    if O_p.numel() and O.numel():
+        launch(
+            attention_merge,
+            (count(R * H * n, ROWS), 1, 1),
+            (O, lse, O_p, lse_p.contiguous(), texts),
+            (R, H, Hk, n, dv, O_p.stride(1), O_p.stride(2), ROWS, width_of(dv)),
+            warps=4,
+        )
+
+
+@triton.jit
+def attention_merge(
+    O, lse, O_p, lse_p, texts,  # as for ``merge``
+    R, H, Hk, n, dv, head_stride, row_stride,  # of O_p
+    rows: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Merge some rows of two results: program p has rows p * rows .. (p + 1) * rows of the prefix."""
+    group = H // Hk
+    i = tl.program_id(0) * rows + tl.arange(0, rows)  # [rows]
+    there = i < R * H * n  # [rows]
+    per_head = R * group * n
+    hk, row = i // per_head, i % per_head  # [rows], [rows]
+    b = row // (group * n)  # [rows]
+    if texts is not None:
+        b = tl.load(texts + b, mask=there, other=0)
+    to = (b * Hk + hk).to(tl.int64) * (group * n) + row % (group * n)  # [rows]   row of O [B, Hk, g, n]
+    cols = tl.arange(0, width)  # [dv]
+    seen = there[:, None] & (cols < dv)[None, :]  # [rows, dv]
+    a, b = tl.load(lse + to, mask=there, other=0.0), tl.load(lse_p + i, mask=there, other=0.0)  # [rows], [rows]
+    O_a = tl.load(O + to[:, None] * dv + cols[None, :], mask=seen, other=0.0)  # [rows, dv]
+    at = hk.to(tl.int64) * head_stride + row.to(tl.int64) * row_stride  # [rows]
+    O_b = tl.load(O_p + at[:, None] + cols[None, :], mask=seen, other=0.0).to(tl.float32)  # [rows, dv]
+    m = tl.maximum(a, b)  # [rows]
+    m_safe = tl.where(m == -float("inf"), 0, m)  # [rows]      neither saw a key
+    alpha, beta = tl.exp(a - m_safe), tl.exp(b - m_safe)  # [rows], [rows]
+    l_safe = tl.where(m == -float("inf"), 1, alpha + beta)  # [rows]
+    tl.store(O + to[:, None] * dv + cols[None, :], (alpha[:, None] * O_a + beta[:, None] * O_b) / l_safe[:, None], seen)
+    tl.store(lse + to, m + tl.log(l_safe), mask=there)

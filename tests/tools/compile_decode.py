@@ -1,0 +1,80 @@
+"""Compile the kernels of decoding for a GPU that is not here: ``python -m tests.tools.compile_decode 9.0 [LIMIT]``.
+
+Print one JSON object per launch, as ``compile_for`` does. LIMIT: compile that many caches at most. Needs
+TRITON_INTERPRET=0, and so a process of its own.
+"""
+
+import itertools
+import json
+import sys
+from unittest import mock
+
+import torch
+from triton.runtime import driver
+
+from flashlab.kernels import configurations, masks, tiles
+from flashlab.kernels.decode import Cache, operator, shared
+from flashlab.kernels.decode import tiles as decode_tiles
+from tests.tools.compile_for import SHARED, Elsewhere, resources
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+def cases(capability):
+    """Yield a name, queries and a cache for each kind of cache, with lengths: q [B, H, n, d]."""
+    lengths = torch.zeros(2, dtype=torch.int32)
+    table = torch.zeros(2, 128, dtype=torch.int32)
+    for d, dtype in (128, BF16), (64, FP16), (256, BF16), (64, torch.float32):
+        K = torch.empty(2, 8, 8192, d, dtype=dtype)
+        yield f"d = {d}", torch.empty(2, 32, 1, d, dtype=dtype), Cache(K, K.clone(), None, lengths)
+    K = torch.empty(2, 1, 8192, 128, dtype=BF16)
+    yield "64 rows", torch.empty(2, 16, 4, 128, dtype=BF16), Cache(K, K.clone(), None, lengths)
+    for page in (16, 128):
+        K = torch.empty(64, 8, page, 128, dtype=BF16)
+        yield f"pages of {page}", torch.empty(2, 32, 1, 128, dtype=BF16), Cache(K, K.clone(), table, lengths)
+    for dtype in (torch.int8, torch.float8_e4m3fn)[: 2 if capability >= (8, 9) else 1]:
+        K = torch.empty(64, 8, 64, 128, dtype=dtype)
+        cache = Cache(K, K.clone(), table, lengths, torch.empty(2, 64, 8, 64))
+        yield str(dtype), torch.empty(2, 32, 1, 128, dtype=BF16), cache
+    for H in (16, 128):
+        K = torch.empty(64, 1, 64, 576, dtype=BF16)
+        yield f"latent, {H} heads", torch.empty(2, H, 1, 576, dtype=BF16), Cache(K, K[..., :512], table, lengths)
+
+
+def compile_for(capability, name, q, cache):
+    """Compile ``attention_split`` and ``attention_combine`` for one case. Yields a dict per kernel."""
+    card = configurations.Card(capability, SHARED[capability] * 1024)
+    made = []
+
+    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
+        made.append(kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages))
+
+    driver.set_active(Elsewhere(capability))
+    decode_tiles.launch_for.cache_clear()
+    with (
+        mock.patch.object(decode_tiles, "card", lambda device: card),
+        mock.patch.object(operator, "launch", compile_instead),
+    ):
+        operator.run(q, cache, masks.causal(), 0.1, S=8)
+        rows, (d, dv) = q.shape[1] * q.shape[2] // cache.K.shape[1], (cache.K.shape[3], cache.V.shape[3])
+        width = tiles.width_of(dv if cache.latent else max(d, dv))
+        size, paged = cache.K.element_size(), cache.table is not None
+        launch = decode_tiles.launch_for(q.device, rows, width, size, paged)
+    if name == "d = 128":
+        with mock.patch.object(shared, "launch", compile_instead):
+            O, lse = torch.empty(2, 32, 1, 128), torch.empty(2, 32, 1)
+            shared.merge(O, lse, torch.empty(1, 8, 8, 128), torch.empty(1, 8, 8))
+    for compiled in made:
+        yield {
+            "kernel": compiled.metadata.name, "capability": capability, "case": name, "launch": launch,
+            "shared": compiled.metadata.shared, "available": card.shared_bytes,
+            "bound": decode_tiles.shared_bytes(launch, width, size), **resources(compiled.asm["cubin"]),
+        }  # fmt: skip
+
+
+if __name__ == "__main__":
+    capability = tuple(int(number) for number in sys.argv[1].split("."))
+    limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    for case in itertools.islice(cases(capability), limit):
+        for report in compile_for(capability, *case):
+            print(json.dumps(report, default=str), flush=True)
