@@ -17,10 +17,7 @@ NOTATION = ROOT / "notebooks" / "notation.ipynb"
 PATHS = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {NOTATION})
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
 lessons = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
-WAITING = {  # lessons whose form is still the old one
-    "13_attention_in_a_model",
-}
-formed = pytest.mark.parametrize("name", [name for name in NOTEBOOKS if name not in WAITING])
+formed = pytest.mark.parametrize("name", NOTEBOOKS)
 
 
 def code(notebook):

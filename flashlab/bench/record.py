@@ -14,13 +14,20 @@ from pathlib import Path
 import torch
 
 from flashlab.kernels import INTERPRETED
-from flashlab.machine.host import versions
+from flashlab.machine.host import this_machine, versions
 
 NO_GPU = (
     "There is no GPU here for which kernels are compiled. Triton's interpreter shows what a kernel computes and moves; "
     "its times are not performance, so nothing is measured."
 )
-PACKAGES = ("numpy", "torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl")  # all code that is ever compared
+PACKAGES = (
+    "numpy",
+    "torch",
+    "triton",
+    "flash-attn-4",
+    "nvidia-cutlass-dsl",
+    "transformers",
+)  # all code that is ever compared
 
 
 def has_gpu() -> bool:
@@ -40,7 +47,7 @@ def origin(module: str, argv: Sequence[str]) -> dict:
         driver = "unknown"
     libraries = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     return {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else this_machine().cpu,
         "driver": driver,
         "versions": {"python": platform.python_version()} | versions(PACKAGES) | libraries,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -16,7 +16,7 @@ from flashlab.course import data  # noqa: E402
 from flashlab.machine.host import versions  # noqa: E402
 
 COMMANDS = ("flashlab.bench", *(f"flashlab.bench.{name}" for name in (
-    "round_robin", "hopper", "recomputation", "traffic", "shared_memory", "capture", "sweep")))  # fmt: skip
+    "round_robin", "hopper", "recomputation", "traffic", "shared_memory", "capture", "sweep", "llama")))  # fmt: skip
 
 
 def status(monkeypatch, module, *argv):
@@ -42,7 +42,7 @@ def test_no_command_ignores_an_argument(module, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
-@pytest.mark.parametrize("module", [name for name in COMMANDS if not name.endswith("capture")])
+@pytest.mark.parametrize("module", [name for name in COMMANDS if not name.endswith(("capture", "llama"))])
 def test_without_a_gpu_nothing_is_measured_and_a_sentence_says_so(module, monkeypatch, capsys, tmp_path):
     assert status(monkeypatch, module, "--json", str(tmp_path / "times.json")) == 2
     captured = capsys.readouterr()
@@ -57,6 +57,7 @@ def test_without_the_model_nothing_is_captured_and_a_sentence_says_so(monkeypatc
 
 
 def test_origin_names_device_driver_versions_date_and_command(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
     monkeypatch.setattr(record, "versions", lambda packages: {package: "1.0" for package in packages})
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
@@ -65,6 +66,11 @@ def test_origin_names_device_driver_versions_date_and_command(monkeypatch):
     assert origin["versions"].keys() >= {"python", "numpy", "torch", "triton", "flash-attn-4", "cuda", "cudnn"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", origin["date"])
     assert origin["command"] == "python -m flashlab.bench --N 1024"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_origin_names_the_processor_where_there_is_no_gpu():
+    assert record.origin("flashlab.bench.llama", [])["device"] == record.this_machine().cpu
 
 
 def test_a_destination_is_a_file_in_a_folder_and_asking_for_it_makes_none(tmp_path):

@@ -120,7 +120,8 @@ def test_every_measurement_says_where_and_when():
     for name in data.names(".json"):
         about = data.measured(name)
         about = about.get("about", about)
-        assert about["device"].startswith("NVIDIA") and re.fullmatch(r"\d{4}-\d\d-\d\d", about["date"]), name
+        assert about["device"].startswith("NVIDIA") or name == "llama", name  # a text, which needs no GPU
+        assert about["device"] and re.fullmatch(r"\d{4}-\d\d-\d\d", about["date"]), name
     with pytest.raises(ValueError, match="h200_hopper, .*got 'h300'"):
         data.measured("h300")
 

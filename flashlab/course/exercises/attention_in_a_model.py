@@ -221,3 +221,110 @@ step = Exercise(
         ),
     ),
 )  # fmt: skip
+
+
+quiz_programs = Question(
+    answer=512,
+    because="4,096 / 128 = 32 tiles of queries, for each of 8 heads of each of 2 texts.",
+    hints=(
+        "One program computes one tile of O, of one head, of one text.",
+        "4,096 / 128 = 32 tiles per head.",
+        "32 · 8 · 2",
+    ),
+    wrong=(
+        (32, "That is one head of one text."),
+        (256, "That is one text, or those are the key/value heads. Each query head has programs of its own."),
+        (128, "Key/value heads are shared, but each of the 8 query heads has its own output."),
+        (64, "That is one head of each text."),
+    ),
+)
+
+quiz_tiles = Question(
+    answer=15,
+    because="The queries are the last 256 of 1,024. Their first tile sees up to key 895, 7 tiles; their second all 8.",
+    hints=(
+        "Which keys does query 0 see? It is aligned at the lower right: j ≤ i + Nk − Nq.",
+        "Query 127, the last of the first tile, sees the keys up to 127 + 768 = 895.",
+        "896 / 128 tiles, and 1,024 / 128",
+    ),
+    wrong=(
+        (3, "That is aligned at the upper left: 1 + 2. The queries are the last ones."),
+        (16, "Those are all. The first tile of queries does not see the last tile of keys."),
+        (8, "That is the last tile of queries alone. There are two."),
+    ),
+)
+
+quiz_lse = Question(
+    answer=3.4657,
+    because="m + log₂ ℓ = 3 + 2 = 5 in units of log₂, times ln 2.",
+    hints=(
+        "In which unit are m and log₂ ℓ, and in which is lse outside of the kernel?",
+        "m + log₂ ℓ = 5, and 2⁵ = e^(5 ln 2).",
+        "5 · 0.6931",
+    ),
+    wrong=(
+        (5, "That is in units of log₂. Outside of the kernel lse is natural: the backward pass takes e^(S − lse)."),
+        (4.3863, "m is in units of log₂ as well: the whole sum is multiplied by ln 2."),
+        (7.2135, "The other way round: ln x = log₂ x · ln 2."),
+    ),
+)
+
+quiz_narrowed = Question(
+    answer="P",
+    because="The tensor cores take P and V in one dtype. S comes out of them in float32, and m, ℓ and O stay in it.",
+    hints=(
+        "Which of them is a factor of a product that the tensor cores compute?",
+        "S and O are results of products, and results are float32.",
+        "It is multiplied by V.",
+    ),
+    wrong=(
+        ("S", "It comes out of the product in float32, and stays in it until P is made."),
+        ("O", "It is rescaled and added to in every tile. Narrowed each time, it loses a digit."),
+        ("lse", "One float32 per row: the backward pass takes e^(S − lse)."),
+        ("m", "One number per row, in registers, in float32."),
+    ),
+)
+
+quiz_owner = Question(
+    answer=16,
+    because="8 tiles of keys for each of 2 key/value heads; each takes the 4 query heads of its group in turn.",
+    hints=(
+        "Which program owns a row of dK? Does a query head have a dK of its own?",
+        "1,024 / 128 = 8 tiles of keys per key/value head.",
+        "8 · 2",
+    ),
+    wrong=(
+        (64, "That would be one per query head: four programs would add to the same dK."),
+        (8, "That is one key/value head."),
+    ),
+)
+
+quiz_products = Question(
+    answer=9,
+    because="Forward 2 (S and O). Backward 4 with the keys outside (S, dV, dP, dK) and 3 for dQ (S, dP, dQ).",
+    hints=(
+        "Forward, a pair of tiles needs S and what is added to O.",
+        "Backward, the kernel for dK and dV makes 4 products. The one for dQ has to rebuild two of them.",
+        "2 + 4 + 3",
+    ),
+    wrong=(
+        (7, "That is the backward pass, or both passes where one loop makes all gradients."),
+        (6, "That is with P kept. It is rebuilt, by two kernels."),
+    ),
+)
+
+quiz_kept = Question(
+    answer=516,
+    because="Q, K, V and O: 4 · 1,024 · 64 · 2 bytes are 512 KiB. lse: 1,024 · 4 bytes are 4 KiB.",
+    hints=(
+        "Four tensors of N × d, and one number per row.",
+        "1,024 · 64 · 2 bytes are 128 KiB. lse is in float32.",
+        "4 · 128 + 4",
+    ),
+    wrong=(
+        (512, "And lse: one float32 per row."),
+        (388, "O is kept as well: delta is made of it."),
+        (514, "lse is in float32, whatever the inputs are."),
+        (2048, "That is P in float16, which is not kept."),
+    ),
+)

@@ -11,10 +11,16 @@ pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which i
 from flashlab.course.check import solution  # noqa: E402
 from flashlab.course.judge import first_failure  # noqa: E402
 from flashlab.course.registry import find  # noqa: E402
-from flashlab.kernels import flash_attention  # noqa: E402
+from flashlab.kernels import DEVICE, flash_attention, masks  # noqa: E402
+from flashlab.kernels.configurations import Configuration  # noqa: E402
+from flashlab.kernels.count import count  # noqa: E402
+from flashlab.kernels.portable import backward, forward  # noqa: E402
+from flashlab.kernels.problem import Problem  # noqa: E402
 from flashlab.machine.hardware import CARDS  # noqa: E402
 from flashlab.models import kv_cache  # noqa: E402
-from flashlab.models.kept import dense_bytes, longest  # noqa: E402
+from flashlab.models.kept import dense_bytes, flash_bytes, longest  # noqa: E402
+from flashlab.reference import tiling  # noqa: E402
+from flashlab.reference.masks import causal  # noqa: E402
 
 
 def forward_by_views(self, x):
@@ -88,3 +94,26 @@ def test_answers_are_what_the_course_counts():
 def test_a_solution_that_is_a_method_is_shown_at_the_margin(capsys):
     solution("attention_in_a_model.forward", sure=True)
     assert capsys.readouterr().out.lstrip().startswith("def forward(self, x: torch.Tensor)")
+
+
+def test_answers_of_the_quiz_are_what_flashlab_computes():
+    def answer(name):
+        return find(f"attention_in_a_model.quiz_{name}").answer
+
+    tiles_of_queries, shape = tiling.tiles(256, 128), (256, 1024)
+    assert answer("tiles") == sum(len(causal().tiles(tile, 128, shape)) for tile in tiles_of_queries)
+    assert answer("lse") == pytest.approx(math.log(2**3 * 4), abs=1e-4)
+    assert answer("kept") == flash_bytes(1024, d=64, heads=1, itemsize=2) / 1024
+    assert answer("products") == 2 + find("triton_backward.products").answer
+
+
+def test_the_quiz_counts_programs_as_the_kernels_start_them():
+    q, k, v, o, dq, do = (torch.zeros(2, heads, 256, 16, device=DEVICE) for heads in (8, 2, 2, 8, 8, 8))
+    lse, dk, dv = torch.zeros(2, 8, 256, device=DEVICE), torch.zeros_like(k), torch.zeros_like(v)
+    problem, size = Problem.of(q, k, v, masks.full(), 1.0), Configuration(128, 128, warps=4, stages=1)
+    started = [event.kind for event in count(forward.run, o, lse, q, k, v, problem, size).events].count("kernel")
+    assert find("attention_in_a_model.quiz_programs").answer == started * 4096 / 256
+    sizes = dict.fromkeys(("row_constants", "key_value_gradients", "query_gradients"), size)
+    booked = count(backward.run, (dq, dk, dv), (do, None), (q, k, v, o, lse), problem, sizes)
+    owners = sum(event.kind == "store" and event.name == "dK" for event in booked.events)
+    assert find("attention_in_a_model.quiz_owner").answer == owners / 2 * 1024 / 256  # of one text
