@@ -45,7 +45,7 @@ TORCH = {  # torch's context_parallel: (backend, how K and V go round)
 }
 REPEATED = ", K and V repeated"  # for torch's ways that cannot share key/value heads
 ONE = "one GPU"
-START = 150.0  # seconds that the first cell of a team may take: processes start, kernels compile
+START = 90.0  # seconds that the first cell of a team may take: processes start, kernels compile
 GPU_MS = {"forward": 150.0, "both": 400.0}  # how long a round repeats a pass
 
 
@@ -360,7 +360,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tokens", nargs="+", type=whole, help="tokens per GPU, the most important first")
     parser.add_argument("--rounds", type=whole, default=3)
     parser.add_argument("--seconds", type=float, default=190.0, help="no cell begins later")
-    parser.add_argument("--limit", type=float, default=40.0, help="seconds after which a cell is given up")
+    parser.add_argument("--limit", type=float, default=30.0, help="seconds after which a cell is given up")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     options = parser.parse_args(argv)

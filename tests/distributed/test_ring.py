@@ -9,8 +9,9 @@ import torch
 
 from flashlab.distributed import plan
 from flashlab.distributed.state import State, merge
-from flashlab.machine.layouts import layout_of, length
+from flashlab.machine.layouts import LAYOUTS, layout_of, length
 from flashlab.reference import masks
+from flashlab.reference import ring as reference
 from flashlab.reference.online_softmax import State as ReferenceState
 from flashlab.reference.online_softmax import finish
 from flashlab.reference.online_softmax import merge as reference_merge
@@ -138,6 +139,17 @@ def test_what_is_sent_and_computed_is_what_the_plan_says(team, way, N, H, Hk, d,
 
 def total(events, kind, what):
     return sum(event.amount for event in events if event.kind == kind and event.what.startswith(what))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_steps_of_real_processes_are_the_references(team, layout):
+    """What the figure replays is what processes do."""
+    N, d, events = 32, 8, []
+    X = np.ones((N, d), np.float32)
+    reference.forward(X, X, X, layout_of(layout, N, 4), mask=masks.causal(), events=events)
+    for rank, told in enumerate(team.run(work.recorded, "ring", layout, N, 1, 1, d, d, {"causal": True})):
+        forward = [(it.kind, it.step, it.owner, it.amount) for it in told if it.what.startswith("forward")]
+        assert sorted(forward) == sorted((it.kind, it.step, it.owner, it.amount) for it in events if it.rank == rank)
 
 
 @pytest.mark.parametrize("P, ratio", [(2, 256 / 640), (4, 384 / 480), (8, 448 / 280)])

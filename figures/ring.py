@@ -1,0 +1,95 @@
+"""A ring of P processors, step by step, in three layouts: whose keys are where, who computes, who waits.
+
+Kills two beliefs: that dividing the tokens evenly divides the work (under a causal mask contiguous stretches leave
+almost half of the processors' time idle), and that a better layout sends more (all three send the same bytes).
+
+The events are recorded in runs of ``reference.ring``; tests compare them with those of real processes.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from figures import style
+from figures.figure import Scrub, Slide, Toggle, explorer
+from flashlab.machine import layouts
+from flashlab.reference import masks, ring
+
+N, D = 96, 8  # tokens, which 2 P divides for every P below, and columns
+
+
+@dataclass(frozen=True)
+class State:
+    """Step ``step`` of a ring of P processors."""
+
+    step: int = 3
+    P: int = 6
+    causal: bool = True
+
+
+@lru_cache(maxsize=16)
+def _trace(P, causal):
+    X = np.ones((N, D), np.float32)
+    runs = []
+    for name in layouts.LAYOUTS:
+        layout, events = layouts.layout_of(name, N, P), []
+        ring.forward(X, X, X, layout, mask=masks.causal() if causal else None, events=events)
+        runs.append({"name": name, "tokens": _tokens(layout, P), "steps": _steps(events, P)} | _sums(events, P))
+    whole = N * (N + 1) // 2 if causal else N * N
+    return {"P": P, "N": N, "block": (N // P) ** 2, "ideal": whole / P, "runs": runs}
+
+
+def _tokens(layout, P):
+    """Return the owners of 2 P neighbouring places: of the 2 P stretches, or of the first 2 P tokens if striped."""
+    owner = {position: rank for rank, runs in enumerate(layout) for run in runs for position in run}
+    stride = 1 if layout[0][0].step > 1 else N // (2 * P)
+    return [owner[place * stride] for place in range(2 * P)]
+
+
+def _steps(events, P):
+    """Return, for each step, what each rank does: whose keys it has, scores it computes, bytes it sends."""
+    steps = [[{"owner": 0, "scores": 0, "sent": 0} for _ in range(P)] for _ in range(P)]
+    for event in events:
+        place = steps[event.step][event.rank]
+        place["owner"] = event.owner
+        place["scores" if event.kind == "compute" else "sent"] = event.amount
+    return steps
+
+
+def _sums(events, P):
+    """Return how long the steps take together, in scores, if all wait for the slowest."""
+    most = [0] * P
+    for event in events:
+        if event.kind == "compute":
+            most[event.step] = max(most[event.step], event.amount)
+    return {"makespan": sum(most)}
+
+
+def trace(state):
+    """Return the three runs, step by step."""
+    return _trace(state.P, state.causal)
+
+
+def describe(state):
+    """Say how much of the processors' time was idle so far, and what each has sent."""
+    told = trace(state)
+    idle = ", ".join(f"{run['name']} {_idle(run, state.step):.0%}" for run in told["runs"])
+    sent = sum(step[0]["sent"] for step in told["runs"][0]["steps"][: state.step + 1])
+    mask = "causal mask" if state.causal else "no mask"
+    return f"{state.P} processors, {mask}, step {state.step}. Idle so far: {idle}. Each has sent {style.amount(sent)}."
+
+
+def _idle(run, step):
+    steps = run["steps"][: step + 1]
+    time = sum(max(rank["scores"] for rank in ranks) for ranks in steps)
+    work = sum(rank["scores"] for ranks in steps for rank in ranks)
+    return 1 - work / (time * len(steps[0])) if time else 0.0
+
+
+CONTROLS = {
+    "step": Scrub(lambda state: state.P - 1),
+    "P": Slide((2, 3, 4, 6, 8), "processors P"),
+    "causal": Toggle("causal mask"),
+}
+explore = explorer(__name__)

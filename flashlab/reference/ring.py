@@ -1,0 +1,104 @@
+"""Ring attention with all ranks in one process: who has which keys in which step, in numpy.
+
+A rank keeps its queries. Keys and values go round: in each step a rank computes with those that it has, merges, and
+hands them to the next rank. After P steps every query has met every key, and the keys are home.
+
+Source: Ring Attention, arXiv 2310.01889; FlashAttention-2, Algorithm 2, for the gradients.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.reference import masks
+from flashlab.reference.online_softmax import finish, identity, update
+from flashlab.reference.recomputation import delta, gradients, rebuild
+
+
+class Event(NamedTuple):
+    """One thing that a rank did."""
+
+    kind: str  # "compute" or "send"
+    step: int
+    rank: int
+    owner: int  # rank whose keys these are
+    amount: int  # scores that the mask shows, or bytes
+
+
+def positions(runs):
+    """Return the positions [n] in the text of one rank's tokens, in the order in which the rank keeps them."""
+    return np.array([position for run in runs for position in run], int)
+
+
+def merge(O, lse, O_b, lse_b):
+    """Return O [n, dv] and lse [n] of the keys of both sides, each of which has divided by its own sum already."""
+    m = np.maximum(lse, lse_b)  # [n]
+    m_safe = np.where(m == -np.inf, 0, m)  # [n]      a row that has met no key yet
+    l, l_b = np.exp(lse - m_safe), np.exp(lse_b - m_safe)  # [n], [n]   each side's sum, relative to m
+    l_safe = np.where(m == -np.inf, 1, l + l_b)  # [n]
+    return (l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None], m + np.log(l_safe)
+
+
+def attend(Q, K, V, i, j, mask, N):
+    """Return O [n, dv] and lse [n] of queries at positions i and keys at positions j of a text of N tokens."""
+    S = scores(Q, K, i, j, mask, N)  # [n, n of the owner]
+    return finish(update(identity(len(Q), V.shape[1], Q.dtype), S, V))
+
+
+def scores(Q, K, i, j, mask, N):
+    """Return the scaled scores [n, n of the owner], -inf where a query does not see the key."""
+    visible = masks.as_mask(mask).visible(i[:, None], j[None, :], (N, N))
+    return np.where(visible, Q @ K.T * Q.shape[1] ** -0.5, -np.inf).astype(Q.dtype)
+
+
+def forward(Q, K, V, layout, *, mask=None, events=None):
+    """Compute O [N, dv] and lse [N] over the ranks of a layout, of Q and K [N, d] and V [N, dv].
+
+    layout: the runs of each rank, as ``machine.layouts`` makes them. mask: one of ``reference.masks``. events: a list
+    that takes an ``Event`` for each block computed and each one sent.
+    """
+    P, N = len(layout), len(Q)
+    here = [positions(runs) for runs in layout]  # [n] of each rank
+    has = [(K[j], V[j]) for j in here]  # K and V that each rank has now: at first its own
+    states = [(np.zeros((len(i), V.shape[1]), Q.dtype), np.full(len(i), -np.inf, Q.dtype)) for i in here]
+    for step in range(P):
+        for rank, i in enumerate(here):
+            owner = (rank - step) % P
+            states[rank] = merge(*states[rank], *attend(Q[i], *has[rank], i, here[owner], mask, N))
+            if events is not None:
+                events.append(Event("compute", step, rank, owner, seen(i, here[owner], mask, N)))
+                if step < P - 1:
+                    events.append(Event("send", step, rank, owner, sum(x.nbytes for x in has[rank])))
+        has = has[-1:] + has[:-1]  # each hands on what it has, all at once
+    O, lse = np.empty((N, V.shape[1]), Q.dtype), np.empty(N, Q.dtype)
+    for i, (O_i, lse_i) in zip(here, states, strict=True):
+        O[i], lse[i] = O_i, lse_i
+    return O, lse
+
+
+def seen(i, j, mask, N):
+    """Return how many scores of queries at positions i and keys at positions j the mask shows."""
+    visible = masks.as_mask(mask).visible(i[:, None], j[None, :], (N, N))
+    return int(np.broadcast_to(visible, (len(i), len(j))).sum())
+
+
+def backward(dO, Q, K, V, O, lse, layout, *, mask=None):
+    """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
+    P, N = len(layout), len(Q)
+    here = [positions(runs) for runs in layout]  # [n] of each rank
+    has = [(K[j], V[j], np.zeros_like(K[j]), np.zeros_like(V[j])) for j in here]
+    dQ, deltas = np.zeros_like(Q), delta(dO, O)  # [N, d], [N]
+    for step in range(P):
+        for rank, i in enumerate(here):
+            K_b, V_b, dK_b, dV_b = has[rank]
+            S = scores(Q[i], K_b, i, here[(rank - step) % P], mask, N)  # [n, n of the owner]
+            P_b = rebuild(S, lse[i])  # [n, n of the owner]   with lse of all keys
+            shares = gradients(Q[i], K_b, V_b, dO[i], P_b, deltas[i], Q.dtype.type(Q.shape[1] ** -0.5))
+            dQ[i] += shares[0]
+            dK_b += shares[1]
+            dV_b += shares[2]
+        has = has[-1:] + has[:-1]  # P hops: the last one is home
+    dK, dV = np.empty_like(K), np.empty_like(V)
+    for j, (_, _, dK_b, dV_b) in zip(here, has, strict=True):
+        dK[j], dV[j] = dK_b, dV_b
+    return dQ, dK, dV

@@ -1,0 +1,50 @@
+from dataclasses import replace
+
+import pytest
+
+from figures import ring as figure
+from flashlab.machine import layouts
+
+STATES = [figure.State(), figure.State(P=2), figure.State(P=8, causal=False), figure.State(P=3)]
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_every_step_is_the_schedules(state):
+    window = (None, 0) if state.causal else (None, None)
+    for run in figure.trace(state)["runs"]:
+        layout = layouts.layout_of(run["name"], figure.N, state.P)
+        steps = [[(rank["owner"], rank["scores"]) for rank in ranks] for ranks in run["steps"]]
+        expected = [
+            [((r - s) % state.P, layouts.pairs(layout[r], layout[(r - s) % state.P], *window)) for r in range(state.P)]
+            for s in range(state.P)
+        ]
+        assert steps == expected
+        assert run["makespan"] == sum(max(count for _, count in step) for step in steps)
+
+
+@pytest.mark.parametrize("P", figure.CONTROLS["P"].values)
+def test_all_layouts_send_the_same_and_zigzag_alone_never_waits(P):
+    told = figure.trace(figure.State(P=P))
+    n = figure.N // P
+    assert told["block"] == n * n and told["ideal"] * P == figure.N * (figure.N + 1) / 2
+    for run in told["runs"]:
+        assert {sum(step[rank]["sent"] for step in run["steps"]) for rank in range(P)} == {
+            (P - 1) * 2 * n * figure.D * 4
+        }
+    contiguous, zigzag, striped = (run["makespan"] / told["ideal"] for run in told["runs"])
+    assert zigzag == 1 < striped < contiguous
+
+
+def test_the_strip_shows_whose_the_tokens_are():
+    strips = {run["name"]: run["tokens"] for run in figure.trace(figure.State(P=3))["runs"]}
+    assert strips == {
+        "contiguous": [0, 0, 1, 1, 2, 2], "zigzag": [0, 1, 2, 2, 1, 0], "striped": [0, 1, 2, 0, 1, 2]
+    }  # fmt: skip
+
+
+def test_describe_has_the_numbers():
+    state = figure.State(step=3, P=4)
+    assert figure.describe(state) == (
+        "4 processors, causal mask, step 3. Idle so far: contiguous 43%, zigzag 0%, striped 3%. Each has sent 4.61 kB."
+    )
+    assert "no mask" in figure.describe(replace(state, causal=False))
