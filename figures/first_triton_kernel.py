@@ -6,7 +6,7 @@ only its number, works out its own block from it, and masks what is past the end
 
 import ast
 import inspect
-from collections import Counter
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,21 +38,14 @@ class State:
 
 @lru_cache(maxsize=128)
 def _trace(kernel, N, block):
-    if kernel == "add":
-        memory = count_bytes(first_triton_kernel.add, torch.zeros(N), torch.zeros(N), block=block)
-    elif kernel == "softmax":
-        memory = count_bytes(first_triton_kernel.softmax, torch.zeros(ROWS, N))
-    else:
-        memory = count_bytes(first_triton_kernel.softmax_online, torch.zeros(ROWS, N), rows=BAND, block=block)
     source = inspect.getsource(KERNELS[kernel].fn).splitlines()[1:]  # without its decorator
-    accesses, times = [], Counter()
+    memory, ran = _followed(kernel, N, block, source)
+    accesses = []
     for now in replay(memory.events):
         if now.kind == "kernel":
             continue
         *rows, columns = now.place
-        this = now.kernels, now.kind, now.name, now.place
-        times[this] += 1
-        at = _line(source, now.kind, now.name, times[this])
+        lines = ran[len(accesses)]
         moved = {kind: sum(n for (way, _), n in now.bytes.items() if way == kind) for kind in ("load", "store")}
         accesses.append(
             {
@@ -61,8 +54,8 @@ def _trace(kernel, N, block):
                 "tensor": now.name,
                 "rows": rows[0] if rows else (0, 1),
                 "columns": columns,
-                "line": at,
-                "value": _value(source[at]),
+                "ran": lines,  # since the program began or moved something; the last of them moves this
+                "value": _value(source[lines[-1]]),
                 "loaded": moved["load"],
                 "stored": moved["store"],
             }
@@ -79,11 +72,43 @@ def _trace(kernel, N, block):
     }
 
 
-def _line(source, kind, tensor, time):
-    """Return the number of the line that makes an access; a place that is loaded again is loaded by a later line."""
-    calls = [at for at, line in enumerate(source) if f"tl.{kind}(" in line]
-    named = [at for at in calls if f"tl.{kind}({tensor} " in source[at]]
-    return (named or calls)[time - 1]
+def _run(kernel, N, block):
+    """Run a kernel in the interpreter and return the memory that counted."""
+    if kernel == "add":
+        return count_bytes(first_triton_kernel.add, torch.zeros(N), torch.zeros(N), block=block)
+    if kernel == "softmax":
+        return count_bytes(first_triton_kernel.softmax, torch.zeros(ROWS, N))
+    return count_bytes(first_triton_kernel.softmax_online, torch.zeros(ROWS, N), rows=BAND, block=block)
+
+
+def _followed(kernel, N, block, source):
+    """Return the memory of a run, and for each load and store the numbers of the lines that ran up to it."""
+    function = KERNELS[kernel].fn
+    first = function.__code__.co_firstlineno + 1  # below the decorator
+    ran = [[]]
+
+    def line(frame, event, _):
+        if event == "line":
+            ran[-1].append(frame.f_lineno - first)
+            if _moves(source[ran[-1][-1]]):
+                ran.append([])
+        return line
+
+    def call(frame, event, _):
+        if frame.f_code.co_name == function.__name__:
+            ran[-1] = []  # a program begins
+            return line
+
+    before = sys.gettrace()
+    sys.settrace(call)  # the interpreter runs a kernel as Python
+    try:
+        return _run(kernel, N, block), ran
+    finally:
+        sys.settrace(before)
+
+
+def _moves(line):
+    return "tl.load(" in line or "tl.store(" in line
 
 
 def _value(line):

@@ -7,6 +7,7 @@ from statistics import median
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
 
 from flashlab.course.exercise import Exercise, Question
 from flashlab.course.registry import find
@@ -270,11 +271,17 @@ def test_a_typed_measurement_is_found():
 
 # The normaliser itself, on notebooks that are wrong.
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"
+
 
 def made(cell_id="a-cell", outputs=(), **metadata):
     cell = nbformat.v4.new_code_cell("1", execution_count=7, outputs=list(outputs), metadata=metadata)
     cell.id = cell_id
     return nbformat.v4.new_notebook(cells=[cell])
+
+
+def pictured(words):
+    return nbformat.v4.new_output("display_data", {"image/png": PNG, "text/plain": words})
 
 
 @pytest.mark.parametrize(
@@ -285,6 +292,7 @@ def made(cell_id="a-cell", outputs=(), **metadata):
         (made(outputs=[nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])]), "stores an error"),
         (made(outputs=[nbformat.v4.new_output("stream", text=f"see {ROOT}/x.py")]), "names a path"),
         (made(outputs=[nbformat.v4.new_output("stream", text="x" * 400_000)]), "400,000 are allowed"),
+        (made(outputs=[pictured("<Figure size 640x480 with 1 Axes>")]), "no words"),
     ],
 )
 def test_faults_are_named(notebook, fault):
@@ -301,6 +309,13 @@ def test_normalised_keeps_the_lesson_and_drops_the_run():
     assert stored.cells[0].execution_count == 1 and "widgets" not in stored.metadata
     assert normalise(stored) == stored and list(faults(stored)) == []
     assert notebook.cells[0].execution_count == 7  # the argument is left as it was
+
+
+def test_a_stored_picture_has_its_words_as_alt_text_in_a_static_page():
+    stored = normalise(made(outputs=[pictured("a row of bars")]))
+    assert stored.cells[0].outputs[0].metadata == {"image/png": {"alt": "a row of bars"}}
+    html, _ = HTMLExporter(template_name="classic").from_notebook_node(stored)
+    assert re.findall(r'<img[^>]* alt="([^"]*)"', html) == ["a row of bars"]
 
 
 def test_stored_outputs_are_kept_when_nothing_is_run(tmp_path):
@@ -325,6 +340,3 @@ def test_a_kernel_that_lives_is_waited_for_until_the_timeout():
     with pytest.raises(Empty):
         kernel.await_reply(cell, timeout=0.6)
     kernel.stop()
-
-
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"

@@ -21,7 +21,7 @@ export function draw({ trace, step, width, forward }) {
   const bottom = 84 + trace.tensors.length * (high + 18) + 26;
   const held = registers({ trace, done, now, cell, x: LEFT, y: bottom, width: across });
   const place = (one) => ({ x: LEFT + one.columns[0] * cell, y: tops[one.tensor] + one.rows[0] * cell });
-  const code = source(wide ? width * 0.48 : 0, wide ? 30 : held.bottom + 86, trace.source, { width: wide ? width * 0.52 : width, lit: now?.line, tips: tipsOf(trace, done), key: "line" });
+  const code = source(wide ? width * 0.48 : 0, wide ? 30 : held.bottom + 86, trace.source, { width: wide ? width * 0.52 : width, lit: now?.ran.at(-1), ran: now?.ran, tips: tipsOf(trace, done), key: "line" });
   return {
     height: Math.max(held.bottom + 46, (wide ? 30 : held.bottom + 86) + code.height + 4),
     nodes: [
@@ -30,8 +30,8 @@ export function draw({ trace, step, width, forward }) {
       h("g", { key: "registers" }, held.nodes),
       now === undefined ? [] : moving({ now, step, cell, from: now.kind === "load" ? place(now) : held.spot, to: now.kind === "load" ? held.spot : place(now), forward }),
       label(LEFT, held.bottom + 10, `loaded ${now?.loaded ?? 0} B, stored ${now?.stored ?? 0} B`, { key: "bytes", weight: 600 }),
-      label(LEFT, held.bottom + 32, "blue: loaded, red: stored, by the program of that number", { key: "meaning", fill: "var(--grey)", size: 12 }),
-      label(wide ? width * 0.48 : 0, wide ? 10 : held.bottom + 66, "the kernel; the line that moves something is lit", { fill: "var(--grey)" }),
+      label(LEFT, held.bottom + 32, "the program's number: blue loaded, red stored", { key: "meaning", fill: "var(--grey)", size: 12 }),
+      label(wide ? width * 0.48 : 0, wide ? 10 : held.bottom + 66, "bar: runs in this step; lit: moves something", { fill: "var(--grey)" }),
       h("g", { key: "source" }, code.nodes),
     ],
   };
@@ -70,7 +70,7 @@ function tensor({ trace, done, name, columns, cell, y }) {
       const where = trace.height > 1 ? `${name}[${row}, ${column}]` : `${name}[${column}]`;
       const said = last ? [`${last.kind === "load" ? "loaded" : "stored"} ${touched.length === 1 ? "once" : "twice"}, by program ${last.program}`] : ["nobody came yet"];
       const look = last ? { name: last.kind === "load" ? LOAD : STORE, faint: fresh ? undefined : 0.3 } : { name: "pale" };
-      cells.push(tile({ key: `${name} ${row} ${column}`, ...size, ...look, letter: last?.program, tip: { title: where, lines: said, code: last && trace.source[last.line].trim() } }));
+      cells.push(tile({ key: `${name} ${row} ${column}`, ...size, ...look, letter: last?.program, tip: { title: where, lines: said, code: last && trace.source[last.ran.at(-1)].trim() } }));
     }
   }
   const end = LEFT + trace.N * cell - 0.5;
@@ -97,10 +97,10 @@ function registers({ trace, done, now, cell, x, y, width }) {
       const masked = column >= one.columns[1] || one.rows[0] + row >= one.rows[1];
       const size = { x: x + (lane % trace.width) * cell, y: top + row * cell, width: cell - 1, height: cell - 1 };
       const key = `${one.kind} ${one.tensor} ${lane}`;
-      if (!masked) return tile({ key, ...size, name: one.kind === "load" ? LOAD : STORE, tip: { title: `lane ${lane % trace.width}: column ${column}`, lines: [one.value], code: trace.source[one.line].trim() } });
-      const other = one.kind === "load" && trace.source[one.line].includes("inf");
+      if (!masked) return tile({ key, ...size, name: one.kind === "load" ? LOAD : STORE, tip: { title: `lane ${lane % trace.width}: column ${column}`, lines: [one.value], code: trace.source[one.ran.at(-1)].trim() } });
+      const other = one.kind === "load" && trace.source[one.ran.at(-1)].includes("inf");
       const lines = one.kind === "store" ? ["masked: not stored"] : [other ? "masked: not read, holds −∞" : "masked: not read, holds nothing that counts"];
-      return h("g", { key, tip: { title: `lane ${lane % trace.width}: column ${column}`, lines, code: trace.source[one.line].trim() } }, slot({ ...size, dash: true }), cell >= 20 && label(size.x + cell / 2, size.y + cell / 2, other ? "−∞" : "×", { anchor: "middle", size: 12, fill: "var(--grey)" }));
+      return h("g", { key, tip: { title: `lane ${lane % trace.width}: column ${column}`, lines, code: trace.source[one.ran.at(-1)].trim() } }, slot({ ...size, dash: true }), cell >= 20 && label(size.x + cell / 2, size.y + cell / 2, other ? "−∞" : "×", { anchor: "middle", size: 12, fill: "var(--grey)" }));
     }),
   ]);
   const spot = now && { x, y: blocks[now.kind === "store" ? loads.length : loads.indexOf(now.tensor)].top };
@@ -117,12 +117,15 @@ function moving({ now, step, cell, from, to, forward }) {
   return tile({ key: `moving ${step}`, ...to, ...size, name: now.kind === "load" ? LOAD : STORE, faint: 0.6, current: true, from });
 }
 
+// What each line does, and how often it has run.
 function tipsOf(trace, done) {
+  const times = (accesses) => accesses.flatMap((one) => one.ran).reduce((sum, number) => sum.set(number, (sum.get(number) ?? 0) + 1), new Map());
+  const [all, ran] = [times(trace.accesses), times(done)];
+  const moves = new Map(trace.accesses.map((one) => [one.ran.at(-1), `${one.kind}s ${one.kind === "load" ? "from" : "to"} ${one.tensor}`]));
   const tips = {};
-  for (const number of new Set(trace.accesses.map((one) => one.line))) {
-    const mine = trace.accesses.filter((one) => one.line === number);
-    const ran = done.filter((one) => one.line === number).length;
-    tips[number] = { title: `${mine[0].kind}s ${mine[0].kind === "load" ? "from" : "to"} ${mine[0].tensor}`, lines: [`has run ${ran} of ${mine.length} times, all programs together`] };
+  for (const [number, count] of all) {
+    const [, name] = trace.source[number].match(/^ *(\w+) =/) ?? [];
+    tips[number] = { title: moves.get(number) ?? (name ? `computes ${name}` : "the head of a loop"), lines: [`has run ${ran.get(number) ?? 0} of ${count} times, all programs together`] };
   }
   return tips;
 }

@@ -54,7 +54,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const tip = {
     square: { title: `N × N: ${amount(need.square)}`, lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`] },
     thin: { title: `N × d: ${amount(need.thin + need.rows)}`, lines: [`Q, K, V, O and their gradients: ${amount(need.thin)}`, need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N"].concat(folded ? ["folded: as many tokens are higher than the card"] : []) },
-    card: { title: `${trace.card}: ${amount(trace.room)}`, lines: [`${LOOKS[name].name} fills it with ${longest.toLocaleString("en")} tokens`] },
+    card: { title: `memory of an ${trace.card}`, lines: [`${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`, `${LOOKS[name].name} fills it with ${longest.toLocaleString("en")} tokens`] },
   };
   const box = (key, color, start, stop, what) => {
     const place = { x: left + start, y: below, width: Math.max(shown(stop) - start, 0.5), height: tall, class: "grow" };

@@ -23,7 +23,7 @@ export function lines(x, y, rows, { gap = 1.4, size = SIZE, ...look } = {}) {
 // A tile of a tensor: its colour, its letter, and hatching where it is in slow memory.
 export function tile({ key, x, y, width, height, name, letter, stored, faint, current, tip, drag, from }) {
   const color = `var(--${name})`;
-  const words = letter !== undefined && fits(String(letter), width, SIZE) && height >= SIZE ? letter : null;
+  const words = letter !== undefined && fits(String(letter), width - 3, SIZE) && height >= SIZE ? letter : null;
   return h(
     "g",
     { key, tip, drag, style: at(x, y), from: from && { style: at(from.x, from.y) }, class: "mark" },
@@ -112,8 +112,9 @@ export function definitions() {
   );
 }
 
-// Lines of source as they are written, folded where they do not fit; one of them may be lit. tips: by line number.
-export function source(x, y, rows, { width, lit, tips = {}, key }) {
+// Lines of source as they are written, folded where they do not fit. ran: the numbers of lines with a bar beside them;
+// lit: of the one on a ground of its own; tips: by number.
+export function source(x, y, rows, { width, ran = [], lit, tips = {}, key }) {
   const letter = 7.25;
   const gap = 17;
   let top = y;
@@ -129,7 +130,7 @@ export function source(x, y, rows, { width, lit, tips = {}, key }) {
     const room = parts.length === 1 && comment && step + code.trim().length + 2 + comment.length <= most;
     return h("g", { key: `${key} ${number}`, tip: tips[number] },
       h("rect", { x, y: start, width, height: gap * parts.length, fill: number === lit ? "var(--pale)" : "transparent" }),
-      number === lit && h("rect", { x, y: start, width: 4, height: gap * parts.length, fill: "var(--fast)" }),
+      ran.includes(number) && h("rect", { x, y: start, width: number === lit ? 4 : 2, height: gap * parts.length, fill: "var(--fast)" }),
       parts.map((part, line) => words(part, step + (line ? 2 : 0), line, "var(--ink)")),
       room && words(comment, step + code.trim().length + 2, 0, "var(--grey)"));
   });

@@ -11,7 +11,7 @@ const FLOW = "@keyframes flow { to { stroke-dashoffset: -20 } } @media (prefers-
 const look = (short) => LOOK[short] ?? ["var(--slow)", 1];
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 780;
+  const wide = width >= 840;
   const high = wide ? 264 : 200;
   const view = { x: 1, y: 48, width: (wide ? width * 0.56 : width) - 2, height: high };
   const things = thingsOf(trace);
@@ -81,7 +81,7 @@ function tapsOf({ trace, dram, x, y, width, height }) {
   const least = 82;
   const taken = (unit) => taps.reduce((sum, one) => sum + Math.max((one.rate ?? 0) * unit + 8, least), 0);
   let unit = width / most; // pixels per rate, as many as fit
-  while (taken(unit) > width) unit *= 0.98;
+  while (taken(unit) > Math.max(width, least * taps.length)) unit *= 0.98;
   let left = x;
   const top = y + 52;
   const drawn = taps.map((one) => {

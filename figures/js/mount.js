@@ -20,6 +20,7 @@ export function mount(host, data, draw, style) {
   let channel = null;
   let state = { ...data.state, ...(data.page ? fromHash(name, controls, location.hash) : {}) };
   let shown = null; // the state on the picture
+  let drawn = 0; // the width of the picture in its own pixels
   let zoom = 1;
   let playing = 0;
   let waiting = 0;
@@ -29,7 +30,7 @@ export function mount(host, data, draw, style) {
   const parts = frame(data, clock);
   root.replaceChildren(Object.assign(document.createElement("style"), { textContent: style }), parts.whole);
   host.setAttribute("data-lm-suppress-shortcuts", ""); // in JupyterLab m, b and dd belong to the notebook
-  const tips = pointing(parts.stage, parts.svg, parts.tip);
+  const tips = pointing(parts.svg, parts.tip);
 
   function set(fields, forward = false) {
     const wanted = { ...state, ...fields };
@@ -43,9 +44,13 @@ export function mount(host, data, draw, style) {
   function show(forward) {
     const { trace, words } = traces[keyOf(controls, state)];
     const step = clock === undefined ? 0 : state[clock];
-    const width = Math.round(Math.min(Math.max(parts.stage.clientWidth || 960, NARROWEST), WIDEST) / zoom);
+    const space = parts.stage.clientWidth || 960;
+    const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
     const { height, nodes } = draw({ trace, step, state, width, forward });
-    parts.stage.classList.toggle("still", pulled || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state)));
+    const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
+    parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
+    parts.stage.classList.toggle("beyond", zoom * width > space + zoom); // as on a phone, when type is larger
+    parts.svg.style.width = zoom * width > space + zoom ? `${zoom * width}px` : "";
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
     patch(parts.svg, [definitions(), ...nodes.flat(Infinity)]);
@@ -54,6 +59,7 @@ export function mount(host, data, draw, style) {
     if (parts.words.textContent !== say) parts.words.textContent = say;
     for (const control of controls) parts.controls[control.field].show(state[control.field], words.length - 1);
     shown = state;
+    drawn = width;
     tips.refresh();
     host.dispatchEvent(new CustomEvent("flashlab-shown", { detail: { state } }));
   }
@@ -130,7 +136,11 @@ export function mount(host, data, draw, style) {
     play,
     begin: () => { stop(); set({ [clock]: 0 }); },
     reset: () => { stop(); set(data.state); },
-    larger: (by) => { zoom = Math.min(Math.max(zoom + by, 1), 2); show(false); },
+    larger: (by) => {
+      zoom = Math.min(Math.max(zoom + by, 1), 2);
+      parts.whole.style.setProperty("--zoom", zoom);
+      show(false);
+    },
     full: () => (document.fullscreenElement ? document.exitFullscreen() : parts.whole.requestFullscreen()),
     link: async () => {
       const words = data.page ? location.href.split("#")[0] + toHash(name, state) : python(name, state);

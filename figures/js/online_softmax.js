@@ -11,7 +11,7 @@ export function draw({ trace, step, width }) {
   const divided = step === trace.steps.length;
   const now = trace.steps[Math.min(step, trace.steps.length - 1)];
   const before = trace.steps[divided ? step - 1 : Math.max(step - 1, 0)];
-  const wide = width >= 860;
+  const wide = width >= 950;
   const left = 34;
   const chart = { left, width: (wide ? width * 0.66 : width) - left - 8, count: trace.tokens.length };
   const column = (at) => chart.left + (at * chart.width) / chart.count;

@@ -17,7 +17,7 @@ const LANE = 18;
 export function draw({ trace, step, width, forward }) {
   const now = trace.steps[step];
   const done = trace.steps.slice(1, step + 1);
-  const wide = width >= 800;
+  const wide = width >= 860;
   const side = wide ? 270 : Math.min(width - SCORES[0] - STRIP - 6, 270);
   const beside = wide ? { x: SCORES[0] + side + STRIP + 50, y: 0 } : { x: 0, y: SCORES[1] + side + 52 };
   const squares = { x: beside.x, y: beside.y + (wide ? 226 : 258), side: Math.min(wide ? side / 2 : (width - 40) / 3, (width - beside.x - 38) / 3), words: width - beside.x };

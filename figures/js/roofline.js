@@ -11,7 +11,7 @@ const RADIUS = 11;
 const AWAY = 26; // of a mark from the roof
 
 export function draw({ trace, step, width, forward }) {
-  const wide = width >= 780;
+  const wide = width >= 940;
   const chart = { left: 52, top: 40, width: (wide ? width * 0.6 : width) - 60, height: wide ? 330 : 250 };
   const list = wide ? { x: width * 0.64, y: 40 } : { x: 0, y: chart.top + chart.height + 76 };
   const log = (value, [low, high], length) => (Math.log(value / low) / Math.log(high / low)) * length;

@@ -15,7 +15,7 @@ const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 export function draw({ trace, step, width, forward }) {
   const clock = trace.clock[step];
   const count = trace.runs.length;
-  const wide = width >= 290 * count;
+  const wide = width >= 315 * count;
   const space = 28;
   const panelWidth = wide ? Math.min((width - space * (count - 1)) / count, 420) : width;
   const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 250) : Math.min(width * 0.42, 220);

@@ -4,7 +4,7 @@ import { about } from "./svg.js";
 
 const STEPS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
-export function pointing(stage, svg, box) {
+export function pointing(svg, box) {
   let here = null;
 
   function show(mark) {
@@ -16,7 +16,7 @@ export function pointing(stage, svg, box) {
     mark.classList.add("here");
     const part = (tag, words) => Object.assign(document.createElement(tag), { textContent: words });
     box.replaceChildren(part("b", tip.title), ...(tip.lines ?? []).map((words) => part("span", words)), ...(tip.code ? [part("code", tip.code)] : []));
-    const [mine, whole] = [mark.getBoundingClientRect(), stage.getBoundingClientRect()];
+    const [mine, whole] = [mark.getBoundingClientRect(), svg.getBoundingClientRect()];
     const middle = mine.left + mine.width / 2 - whole.left;
     box.style.left = `${Math.max(0, Math.min(middle - box.offsetWidth / 2, whole.width - box.offsetWidth))}px`;
     const above = mine.top - whole.top - box.offsetHeight - 8;
@@ -35,6 +35,7 @@ export function pointing(stage, svg, box) {
     event.preventDefault();
     const next = event.key in STEPS ? beside(svg, marked(event), STEPS[event.key]) : svg.querySelector("[data-tip]");
     next?.focus({ preventScroll: true });
+    next?.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   return { refresh: () => show(here?.isConnected ? here : null), hide: () => show(null) };
 }

@@ -189,16 +189,26 @@ def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
     assert shown(sheet(file, hash=link))[1] == shown(figure)[1]
 
 
-def test_larger_type_is_larger_and_nothing_is_lost(sheet, file, request):
-    if "recomputation" in request.node.name:
-        pytest.xfail("known: the name dS is cut at the edge when type is larger")
-    figure = sheet(file)
-    text = figure.locator("svg text").first
-    before = text.bounding_box()["height"]
-    for _ in range(2):
+@pytest.mark.parametrize("width", WIDTHS)
+def test_larger_type_is_larger_and_nothing_is_lost(sheet, file, width):
+    figure = sheet(file, WIDTHS[width])
+    parts = [figure.locator("svg text").first, figure.locator(".words")]
+    size = "one => parseFloat(getComputedStyle(one).fontSize) * (one.getScreenCTM?.().a ?? 1)"
+    before = [part.evaluate(size) for part in parts]
+    for _ in range(4):
         figure.get_by_role("button", name="larger type").click()
-    assert text.bounding_box()["height"] > 1.4 * before
-    assert figure.locator("svg").first.evaluate(TEXTS)[0] == []
+        assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []]
+        assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert [part.evaluate(size) for part in parts] == pytest.approx([2 * one for one in before], rel=0.1)
+
+
+def test_no_width_cuts_a_letter(sheet, file):
+    figure = sheet(file)
+    for width in (360, 440, 560, 680, 800, 840, 880, 960, 1040, 2560):
+        figure.set_viewport_size({"width": width, "height": 900})
+        figure.wait_for_timeout(50)
+        assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], width
+        assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
 
 
 def test_everything_has_a_name(sheet, file):
@@ -234,9 +244,11 @@ TEXTS = """svg => {
     const whole = svg.getBoundingClientRect();
     const texts = [...svg.querySelectorAll('text')].filter(one => one.textContent.trim());
     const boxes = texts.map(one => [one, one.getBoundingClientRect()]);
-    const out = ([, box]) => box.left < whole.left - 1 || box.right > whole.right + 1
-        || box.top < whole.top - 1 || box.bottom > whole.bottom + 1;
-    const size = one => parseFloat(getComputedStyle(one).fontSize) * whole.width / svg.viewBox.baseVal.width;
+    const scale = whole.width / svg.viewBox.baseVal.width;
+    const edge = 1.5 * scale;
+    const out = ([, box]) => box.left < whole.left - edge || box.right > whole.right + edge
+        || box.top < whole.top - edge || box.bottom > whole.bottom + edge;
+    const size = one => parseFloat(getComputedStyle(one).fontSize) * scale;
     const upright = boxes.filter(([one]) => !one.hasAttribute('transform'));
     const covered = [];
     upright.forEach(([one, a], at) => upright.slice(at + 1).forEach(([other, b]) => {

@@ -1,3 +1,4 @@
+import sys
 from itertools import product
 
 import numpy as np
@@ -35,21 +36,52 @@ def test_every_element_is_stored_exactly_once_and_loaded_as_often_as_the_kernel_
 
 
 @states
-def test_the_lit_line_is_the_one_that_moves(state):
+def test_the_last_line_that_ran_is_the_one_that_moves(state):
     told = figure.trace(state)
     lit = {}
     for access in told["accesses"]:
-        line = told["source"][access["line"]]
-        assert f"tl.{access['kind']}(" in line
-        assert access["value"] in line
-        lit.setdefault(access["program"], []).append(access["line"])
-    if state.kernel == "add":
-        assert [told["source"][at].split("tl.")[1][:7] for at in lit[0]] == ["load(x ", "load(y ", "store(z"]
+        line = told["source"][access["ran"][-1]]
+        assert f"tl.{access['kind']}(" in line and access["value"] in line
+        assert f"tl.{access['kind']}({access['tensor']} " in line or state.kernel == "online softmax"
+        lit.setdefault(access["program"], []).append(access["ran"][-1])
     if state.kernel == "online softmax":  # all blocks once, then load and store in turn, by the second loop
         for lines in lit.values():
             blocks = len(lines) // 3
             first, again, store = lines[0], lines[blocks], lines[-1]
             assert lines == blocks * [first] + blocks * [again, store] and first < again < store
+
+
+@states
+def test_a_program_runs_every_line_of_its_kernel_from_the_first_on(state):
+    told = figure.trace(state)
+    ran = {}
+    for access in told["accesses"]:
+        ran.setdefault(access["program"], []).extend(access["ran"])
+    for lines in ran.values():
+        assert lines[0] == 1 and set(lines) == set(range(1, len(told["source"])))
+        if state.kernel != "online softmax":
+            assert lines == sorted(lines)
+
+
+def test_a_loop_runs_its_lines_once_for_each_block():
+    told = figure.trace(figure.State(0, "online softmax", 13, 4))
+    lines = [at for access in told["accesses"] for at in access["ran"]]
+    update = next(at for at, line in enumerate(told["source"]) if "l_i = alpha * l_i" in line)
+    assert lines.count(update) == 2 * 4  # programs, blocks
+
+
+def test_a_tracer_that_was_there_is_there_again():
+    def tracer(*_):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        figure._trace.cache_clear()
+        figure.trace(figure.State())
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
 
 
 def test_the_block_of_the_last_program_is_masked_past_the_end():

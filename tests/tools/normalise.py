@@ -1,7 +1,8 @@
 """Run notebooks and store them in the one form in which they are committed: `make notebooks`.
 
 A change in the file is then a change in the lesson: cell ids are words, outputs carry no time, no path and no widget
-state, and a figure's output is its picture and its words (its live widget means nothing without a kernel).
+state, pictures have their words as alt text, and a figure's output is its picture (its live widget means nothing
+without a kernel).
 
     python -m tests.tools.normalise notebooks/04_online_softmax.ipynb             run it, then store it
     python -m tests.tools.normalise --stored notebooks/04_online_softmax.ipynb    store it with the outputs that it has
@@ -54,6 +55,8 @@ def faults(notebook):
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 yield f"cell {cell.id!r}: stores an error, {output.ename}: {output.evalue}"
+            if "image/png" in output.get("data", {}) and output.data["text/plain"].startswith("<"):
+                yield f"cell {cell.id!r}: its picture has no words: return one of figures.charts, or write a __repr__"
             if path := _path_in(output):
                 yield f"cell {cell.id!r}: its output names a path of this machine, {path}"
     if (size := len(nbformat.writes(notebook).encode())) > LIMIT:
@@ -109,6 +112,7 @@ def _normalise_output(output, count):
     if "image/png" in output.data:
         output.data.pop(WIDGET, None)
         output.data["image/png"] = _smaller(output.data["image/png"])
+        output.metadata["image/png"] = {"alt": output.data["text/plain"]}  # as IPython's Image has it
 
 
 def _photograph(live):
