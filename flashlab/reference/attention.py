@@ -5,15 +5,18 @@ from numbers import Real
 import numpy as np
 
 from flashlab.reference.masks import as_mask
+from flashlab.reference.scores import as_score
 
 
-def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
+def attention(Q, K, V, *, mask=None, score=None, sink=None, scale=None, return_lse=False):
     """Compute O = softmax(scale * Q K^T) V with every intermediate of size N x N stored.
 
     Args:
         Q: queries [..., Nq, d]; K: keys [..., Nk, d]; V: values [..., Nk, dv]. numpy arrays of one floating dtype;
             the whole computation runs in it, so float64 inputs give the reference and others "the plain computation".
         mask: from ``masks``, or a boolean array broadcastable to [..., Nq, Nk], True where a key is seen; full if None.
+        score: what happens to a scaled score before the mask, from ``scores``; nothing if None.
+        sink: score of a key beside all others whose value is 0; none if None. lse counts it.
         scale: factor on the scores, 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores [..., Nq], in natural logarithms.
 
@@ -25,7 +28,7 @@ def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
 
     Source: Vaswani et al. 2017, equation 1; FlashAttention, section 2.2.
     """
-    P, lse = weights(Q, K, mask=mask, scale=scale)  # [..., Nq, Nk], [..., Nq]
+    P, lse = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk], [..., Nq]
     _same_dtype(Q=Q, V=V)
     if V.shape[-2] != K.shape[-2]:
         raise ValueError(f"V must have a row for each key: expected {K.shape[-2]}, got {V.shape[-2]}")
@@ -33,25 +36,28 @@ def attention(Q, K, V, *, mask=None, scale=None, return_lse=False):
     return (O, lse) if return_lse else O
 
 
-def weights(Q, K, *, mask=None, scale=None):
+def weights(Q, K, *, mask=None, score=None, sink=None, scale=None):
     """Return the weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
     _same_dtype(Q=Q, K=K)
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
     Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
     S = Q @ K.swapaxes(-1, -2) * scale_of(scale, d, Q.dtype)  # [..., Nq, Nk]
+    if score is not None:
+        S = as_score(score).apply(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     if mask is not None:
         S = np.where(_seen(mask, (Nq, Nk)), S, -np.inf)
-    m = S.max(-1, initial=-np.inf)  # [..., Nq]
+    sink = Q.dtype.type(-np.inf if sink is None else sink)
+    m = S.max(-1, initial=sink)  # [..., Nq]
     m_safe = np.where(m == -np.inf, 0, m)  # [..., Nq]   a row that sees no key
     P = np.exp(S - m_safe[..., None])  # [..., Nq, Nk]
-    l = P.sum(-1)  # [..., Nq]
+    l = P.sum(-1) + np.exp(sink - m_safe)  # [..., Nq]
     l_safe = np.where(l == 0, 1, l)  # [..., Nq]
     lse = np.where(l == 0, -np.inf, m_safe + np.log(l_safe))  # [..., Nq]
     return P / l_safe[..., None], lse.astype(Q.dtype)
 
 
-def attention_backward(Q, K, V, dO, *, mask=None, scale=None):
+def attention_backward(Q, K, V, dO, *, mask=None, score=None, sink=None, scale=None):
     """Compute the gradients of sum(dO * attention(Q, K, V)) with every N x N intermediate stored.
 
     Arguments as ``attention``, and dO [..., Nq, dv]. Returns (dQ, dK, dV), shaped like Q, K, V.
@@ -60,10 +66,13 @@ def attention_backward(Q, K, V, dO, *, mask=None, scale=None):
     """
     _same_dtype(Q=Q, K=K, V=V, dO=dO)
     scale = scale_of(scale, Q.shape[-1], Q.dtype)
-    P, _ = weights(Q, K, mask=mask, scale=scale)  # [..., Nq, Nk]
+    P, _ = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk]
     dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]
     dP = dO @ V.swapaxes(-1, -2)  # [..., Nq, Nk]
     dS = P * (dP - (P * dP).sum(-1, keepdims=True))  # [..., Nq, Nk]
+    if score is not None:
+        S, (Nq, Nk) = Q @ K.swapaxes(-1, -2) * scale, P.shape[-2:]
+        dS = dS * as_score(score).slope(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     dQ = scale * (dS @ K)  # [..., Nq, d]
     dK = scale * (dS.swapaxes(-1, -2) @ Q)  # [..., Nk, d]
     return dQ, dK, dV

@@ -26,6 +26,11 @@ def identity(Br, dv, dtype=np.float32) -> State:
     return State(np.full(Br, -np.inf, dtype), np.zeros(Br, dtype), np.zeros((Br, dv), dtype))
 
 
+def sink(score, Br, dv, dtype=np.float32) -> State:
+    """Return the state of Br rows that have met one key with this score, whose value is 0: an attention sink."""
+    return State(np.full(Br, score, dtype), np.ones(Br, dtype), np.zeros((Br, dv), dtype))
+
+
 def update(state, S_ij, V_j) -> State:
     """Take in one block of scores S_ij [Br, Bc] and its values V_j [Bc, dv]. Masked scores are -inf."""
     m_i, l_i, O_i = state

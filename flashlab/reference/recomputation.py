@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.linalg import norm
 
+from flashlab.reference.scores import as_score
 from flashlab.reference.tiling import fa1_traffic, fa2_forward, prepare, scores, tiles
 
 
@@ -21,7 +22,9 @@ class Gradients(NamedTuple):
     dV: np.ndarray
 
 
-def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None, memory=None):
+def backward(
+    Q, K, V, O, lse, dO, Br, Bc, *, mask=None, score=None, sink=None, dropout=None, scale=None, memory=None
+):  # fmt: skip
     """Compute the gradients of sum(dO * O) one tile at a time; nothing of the size of the scores is ever stored.
 
     Keys and values are outside: dK_j and dV_j grow in fast memory, dQ_i goes back to slow memory after every visit.
@@ -30,8 +33,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         O, lse: what the forward pass returned [Nq, dv], [Nq]; dO: gradient of the output [Nq, dv], in Q's dtype.
         Br, Bc: rows of a tile of queries, and of a tile of keys and values; they need not be the forward pass's.
-        mask, scale: as in the forward pass.
-        dropout: the ``Dropout`` of the forward pass, None if it had none.
+        mask, score, sink, dropout, scale: as in the forward pass.
         memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
 
     Returns:
@@ -44,7 +46,7 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
 
     Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
     """
-    memory, scale, mask = _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, dropout, memory)
+    memory, scale, mask, score = _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, score, sink, dropout, scale, memory)
     shape = len(Q), len(K)
     queries = tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
@@ -64,10 +66,11 @@ def backward(Q, K, V, O, lse, dO, Br, Bc, *, mask=None, scale=None, dropout=None
                     memory.hold(dQ=dQ_i, delta=delta_i)
                 else:
                     dQ_i, delta_i = memory.load("dQ", rows), memory.load("delta", rows)  # [Br, d], [Br]
-                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape)  # [Br, Bc]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape, score)  # [Br, Bc]
                 memory.hold(P_ij=S_ij, dS_ij=S_ij)  # the room of both: P_ij takes that of S_ij, dS_ij that of dP_ij
                 Z_ij = 1 if dropout is None else dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
-                part = gradients(Q_i, K_j, V_j, dO_i, rebuild(S_ij, lse_i), delta_i, scale, Z_ij)
+                slope_ij = 1 if score is None else score.slope(scale * (Q_i @ K_j.T), rows, cols, shape)  # [Br, Bc]
+                part = gradients(Q_i, K_j, V_j, dO_i, rebuild(S_ij, lse_i), delta_i, scale, Z_ij, slope_ij)
                 memory.drop("P_ij", "dS_ij")  # never stored
                 dK_j += part.dK
                 dV_j += part.dV
@@ -88,14 +91,24 @@ def delta(dO_i, O_i):
     return (dO_i * O_i).sum(-1)
 
 
-def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1):
+def sink_gradient(sink, lse, delta):
+    """Return the gradient of sum(dO * O) for the score of the sink, from lse [Nq] and delta [Nq] of all queries.
+
+    The sink's value is 0, so its weight e^(sink - lse) has dP = 0, and dS = P * (0 - delta).
+    """
+    return -(np.exp(sink - lse) * delta).sum()
+
+
+def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1, slope_ij=1):
     """Return what one tile of weights P_ij [Br, Bc] adds to dQ_i [Br, d], dK_j [Bc, d] and dV_j [Bc, dv].
 
-    Z_ij: factors of dropout [Br, Bc]. Source: FlashAttention, appendix B.4.
+    Z_ij: factors of dropout [Br, Bc]; slope_ij: derivative of the score function [Br, Bc]. Both are 1 without.
+
+    Source: FlashAttention, appendix B.4.
     """
     dV_j = (Z_ij * P_ij).T @ dO_i  # [Bc, dv]
     dP_ij = Z_ij * (dO_i @ V_j.T)  # [Br, Bc]
-    dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+    dS_ij = slope_ij * (P_ij * (dP_ij - delta_i[:, None]))  # [Br, Bc]
     dQ_i = scale * (dS_ij @ K_j)  # [Br, d]
     dK_j = scale * (dS_ij.T @ Q_i)  # [Bc, d]
     return Gradients(dQ_i, dK_j, dV_j)
@@ -125,31 +138,34 @@ def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
     )
 
 
-def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, scale, dropout, memory):
+def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, score, sink, dropout, scale, memory):
     memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
     shape = len(Q), V.shape[1]
     if O.shape != shape or dO.shape != shape or lse.shape != shape[:1]:
         raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
     if not Q.dtype == O.dtype == dO.dtype:
         raise TypeError(f"O and dO must have the dtype of Q, {Q.dtype}, got {O.dtype} and {dO.dtype}")
-    _check_forward(Q, K, V, O, lse, Br, Bc, mask, scale, dropout)
+    given = dict(mask=mask, score=score, sink=sink, dropout=dropout, scale=scale)
+    _check_forward(Q, K, V, O, lse, Br, Bc, given)
     memory.place(O=O, lse=lse, dO=dO)
     memory.reserve("delta", lse.shape, lse.dtype)
     for name, like in {"dQ": Q, "dK": K, "dV": V}.items():
         memory.reserve(name, like.shape, like.dtype)
-    return memory, scale, mask
+    return memory, scale, mask, as_score(score)
 
 
-def _check_forward(Q, K, V, O, lse, Br, Bc, mask, scale, dropout):
-    """Run the forward pass again: every row of O and lse must be that of this mask, scale and dropout."""
+def _check_forward(Q, K, V, O, lse, Br, Bc, given):
+    """Run the forward pass again: every row of O and lse must be that of the mask, scale and others ``given``."""
     Q, K, V = (np.asarray(X, lse.dtype) for X in (Q, K, V))
-    O_again, lse_again = fa2_forward(Q, K, V, Br, Bc, mask=mask, scale=scale, dropout=dropout)
+    O_again, lse_again = fa2_forward(Q, K, V, Br, Bc, **given)
     roundings = 512 * np.finfo(lse.dtype).eps
-    largest = 1 + abs(scale) * norm(Q, axis=1) * norm(K, axis=1).max(initial=0)  # [Nq]      no score exceeds it
+    largest = 1 + abs(given["scale"]) * norm(Q, axis=1) * norm(K, axis=1).max(
+        initial=0
+    )  # [Nq]      no score exceeds it
     with np.errstate(invalid="ignore"):  # -inf - -inf: NaN, which is no difference
         other = np.abs(lse - lse_again) > roundings * largest  # [Nq]
     other |= norm(O - O_again, axis=1) > 0.02 * norm(O_again, axis=1) + roundings * np.abs(V).max(initial=0)
     if other.any():
         raise ValueError(
-            f"O and lse of row {other.argmax()} are not those of this mask, scale and dropout: pass the forward's"
+            f"O and lse of row {other.argmax()} are not those of this mask, score, sink, scale and dropout: pass the forward's"
         )

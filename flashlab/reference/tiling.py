@@ -13,6 +13,7 @@ from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
 from flashlab.reference.attention import scale_of
 from flashlab.reference.masks import as_mask, count
+from flashlab.reference.scores import as_score
 
 
 def tiles(N, B):
@@ -20,13 +21,15 @@ def tiles(N, B):
     return [slice(start, min(start + B, N)) for start in range(0, N, B)]
 
 
-def fa2_forward(Q, K, V, Br, Bc, *, mask=None, dropout=None, scale=None, memory=None):
+def fa2_forward(Q, K, V, Br, Bc, *, mask=None, score=None, sink=None, dropout=None, scale=None, memory=None):
     """Compute attention with the queries outside: each tile of queries meets all keys before the next one starts.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         Br, Bc: rows of a tile of queries, and of a tile of keys and values.
         mask: which keys each query sees, from ``masks``; full if None. Tiles that no query sees are not visited.
+        score: what happens to a scaled score before the mask, from ``scores``; nothing if None.
+        sink: score of a key beside all others whose value is 0; none if None. lse counts it.
         dropout: a ``Dropout``, or None. The denominator counts all weights; those that are kept go to the output.
         scale: factor on the scores, 1/sqrt(d) if None.
         memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
@@ -41,17 +44,17 @@ def fa2_forward(Q, K, V, Br, Bc, *, mask=None, dropout=None, scale=None, memory=
     Source: FlashAttention-2, Algorithm 1.
     """
     memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
-    shape = len(Q), len(K)
+    score, shape = as_score(score), (len(Q), len(K))
     keys = tiles(len(K), Bc)
     for rows in tiles(len(Q), Br):
         with memory.kernel("program"):
             Q_i = memory.load("Q", rows)  # [Br, d]
-            state = online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype)
+            state = start(len(Q_i), V.shape[1], Q_i.dtype, sink)
             memory.hold(m_i=state.m, l_i=state.l, O_i=state.O)
             for j in mask.tiles(rows, Bc, shape):
                 cols = keys[j]
                 K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
-                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape)  # [Br, Bc]
+                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape, score)  # [Br, Bc]
                 memory.hold(S_ij=S_ij)  # P_ij will take its place
                 if dropout is None:
                     state = online_softmax.update(state, S_ij, V_j)
@@ -98,12 +101,19 @@ def fa1_forward(Q, K, V, Br, Bc, *, mask=None, scale=None, memory=None):
     return memory.tensors["O"], memory.tensors["lse"]
 
 
-def scores(Q_i, K_j, rows, cols, scale, mask, shape):
-    """Return one tile of scores S_ij [Br, Bc], scaled and masked.
+def start(Br, dv, dtype, sink=None):
+    """Return the state of Br rows before their first key: of nothing, or of the sink with this score."""
+    return online_softmax.identity(Br, dv, dtype) if sink is None else online_softmax.sink(sink, Br, dv, dtype)
+
+
+def scores(Q_i, K_j, rows, cols, scale, mask, shape, score=None):
+    """Return one tile of scores S_ij [Br, Bc], scaled, through the score function if there is one, and masked.
 
     rows, cols: the slices of Q_i [Br, d] and K_j [Bc, d] in Q and K; shape: (Nq, Nk).
     """
     S_ij = scale * (Q_i @ K_j.T)  # [Br, Bc]
+    if score is not None:
+        S_ij = score.apply(S_ij, rows, cols, shape)  # [Br, Bc]
     return mask.apply(S_ij, rows, cols, shape)
 
 

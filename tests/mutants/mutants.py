@@ -9,7 +9,7 @@ from flashlab.kernels.hopper import schedule
 from flashlab.kernels.portable import backward, forward
 from flashlab.machine import sm
 from flashlab.models import plain
-from flashlab.reference import dropout, masks, online_softmax, pipeline, recomputation, tiling
+from flashlab.reference import dropout, masks, online_softmax, pipeline, recomputation, scores, tiling
 from tests.mutants import acceptance
 
 
@@ -87,9 +87,34 @@ MUTANTS = [
         ("window: the left end ignored where a tile is called whole", "Window.whole", "sees_first and sees_last", "sees_last"),
         ("window: the first tile skipped", "Window.bounds", "rows.start + Nk - Nq - self.left", "rows.stop + Nk - Nq - self.left"),
         ("window: tiles from the first key on", "Window.bounds", "max(rows.start + Nk - Nq - self.left, 0)", "0"),
+        ("documents: bounds from the first query alone", "Documents.bounds", 'self.ids[last], "right"', 'self.ids[max(first, 0)], "right"'),
+        ("documents: a tile is whole where its queries share a document", "Documents.whole", "[first, last, cols.start, cols.stop - 1]", "[first, last]"),
+        ("documents: aligned at the upper left", "Documents._own", "i + shape[1] - shape[0]", "i"),
+        ("documents: a query before all keys sees the first document", "Documents.visible", "(own >= 0) & ", ""),
+        ("padding: a key too many", "Keys.visible", "j < self.n", "j <= self.n"),
+        ("padding: a tile is whole where its first key is seen", "Keys.whole", "cols.stop <= self.n", "cols.start < self.n"),
+        ("prefix without the causal part", "prefix", "causal() | sinks(n)", "sinks(n)"),
+        ("a tile is whole where one of two masks says so", "And.whole", " and ", " or "),
         ("blocks: queries and keys exchanged", "Blocks.visible", "self.kept[i // self.Br, j // self.Bc]", "self.kept.T[i // self.Br, j // self.Bc]"),
         ("blocks: the tile it touches last left out", "_touched", "count(part.stop, B)", "part.stop // B"),
         ("blocks: a tile is whole where any of it is kept", "Blocks.whole", ".all()", ".any()"),
+    ),
+    *_of(scores, acceptance.scored,
+        ("capped, but not stretched back", "Softcap.apply", "self.cap * np.tanh", "np.tanh"),
+        ("the cap is taken for units of log2", "Softcap.apply", "S_ij / self.cap", "S_ij * np.log2(np.e) / self.cap"),
+        ("backward without 1 − tanh²", "Softcap.slope", "1 - np.tanh(S_ij / self.cap) ** 2", "1"),
+        ("ALiBi aligned at the upper left", "Alibi.apply", "i + Nk - Nq - j", "i - j"),
+        ("ALiBi counts from the first key: O is right, lse shifted", "Alibi.apply", "np.abs(i + Nk - Nq - j)", "(0 * i - j)"),
+        ("ALiBi rewards distance", "Alibi.apply", "S_ij - S_ij", "S_ij + S_ij"),
+        ("slopes from head 0 on", "slopes", "range(1, below + 1)", "range(below)"),
+    ),
+    *_of(tiling, acceptance.scored,
+        ("score after the mask: a masked score becomes −cap", "scores", "return mask.apply(S_ij, rows, cols, shape)", "return score.apply(mask.apply(S_ij, rows, cols, shape), rows, cols, shape)"),
+        ("the sink forgotten", "start", "if sink is None", "if True"),
+    ),
+    *_of(online_softmax, acceptance.scored,
+        ("the sink in l and not in m", "sink", "State(np.full(Br, score, dtype), np.ones(Br, dtype)", "State(np.zeros(Br, dtype), np.full(Br, np.exp(dtype.type(score)), dtype)"),
+        ("the sink with l = 0", "sink", "np.ones", "np.zeros"),
     ),
     *_of(tiling, acceptance.tiled_traffic,
         ("tiles past the diagonal loaded", "fa2_forward", "mask.tiles(rows, Bc, shape)", "range(len(keys))"),

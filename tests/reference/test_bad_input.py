@@ -114,7 +114,7 @@ def test_backward_notices_that_forward_was_another(other, forward_had_it, dtype)
     ours, theirs = (other, {}) if forward_had_it else ({}, other)
     O, lse = tiling.fa2_forward(*tensors, 8, 8, **ours)
     recomputation.backward(*tensors, O, lse, dO.astype(dtype), 8, 8, **ours)
-    with pytest.raises(ValueError, match="O and lse of row .* are not those of this mask, scale and dropout"):
+    with pytest.raises(ValueError, match="O and lse of row .* are not those of this mask, score, sink, scale"):
         recomputation.backward(*tensors, O, lse, dO.astype(dtype), 8, 8, **theirs)
 
 

@@ -7,7 +7,25 @@ from hypothesis import strategies as st
 
 from flashlab.reference import recomputation, tiling
 from flashlab.reference.attention import attention, attention_backward
-from flashlab.reference.masks import Mask, as_mask, blocks, causal, count, full, window
+from flashlab.reference.masks import (
+    CUT,
+    SKIPPED,
+    WHOLE,
+    Mask,
+    as_mask,
+    blocks,
+    causal,
+    count,
+    dense,
+    documents,
+    full,
+    padding,
+    pairs,
+    prefix,
+    schedule,
+    sinks,
+    window,
+)
 
 lengths, sizes = st.integers(1, 30), st.integers(1, 12)
 ends = st.one_of(st.integers(0, 35), st.just(np.inf))
@@ -16,11 +34,26 @@ ends = st.one_of(st.integers(0, 35), st.just(np.inf))
 @st.composite
 def masks(draw, Nq, Nk):
     """Draw any mask for Nq queries and Nk keys."""
-    if draw(st.booleans()):
-        return window(draw(ends), draw(ends))
-    Br, Bc = draw(sizes), draw(sizes)
     random = np.random.default_rng(draw(st.integers(0, 9)))
-    return blocks(random.random((count(Nq, Br), count(Nk, Bc))) < draw(st.sampled_from([0.0, 0.3, 0.8, 1.0])), Br, Bc)
+    share = draw(st.sampled_from([0.0, 0.3, 0.8, 1.0]))
+    match draw(st.sampled_from(["window", "blocks", "documents", "keys", "prefix", "dense", "and", "or"])):
+        case "window":
+            return window(draw(ends), draw(ends))
+        case "blocks":
+            Br, Bc = draw(sizes), draw(sizes)
+            return blocks(random.random((count(Nq, Br), count(Nk, Bc))) < share, Br, Bc)
+        case "documents":
+            return documents(np.cumsum(random.random(Nk) < share / 4))
+        case "keys":
+            return draw(st.sampled_from([padding, sinks]))(draw(st.integers(0, 35)))
+        case "prefix":
+            return prefix(draw(st.integers(0, 35)))
+        case "dense":
+            return dense(random.random((Nq, Nk)) < share / 3)
+        case "and":
+            return draw(masks(Nq, Nk)) & draw(masks(Nq, Nk))
+        case "or":
+            return draw(masks(Nq, Nk)) | draw(masks(Nq, Nk))
 
 
 @given(st.data(), lengths, lengths, sizes, sizes)
@@ -30,12 +63,15 @@ def test_the_three_questions_follow_from_the_definition(data, Nq, Nk, Br, Bc):
     seen = mask.visible(*np.ogrid[:Nq, :Nk], shape) & np.ones(shape, bool)  # [Nq, Nk]
     np.testing.assert_array_equal(mask.dense(shape), seen)
     np.testing.assert_array_equal(mask.T.dense(shape[::-1]), seen.T)
-    keys = tiling.tiles(Nk, Bc)
+    assert pairs(mask, shape, Bc) == seen.sum()
+    kinds, keys = schedule(mask, shape, Br, Bc), tiling.tiles(Nk, Bc)
     for rows in tiling.tiles(Nq, Br):
         start, stop = mask.bounds(rows, shape)
-        assert not seen[rows, :start].any() and not seen[rows, stop:].any()
+        assert not seen[rows, :start].any() and not seen[rows, max(stop, 0) :].any()
         assert list(mask.tiles(rows, Bc, shape)) == [j for j, cols in enumerate(keys) if seen[rows, cols].any()]
-        for cols in keys:
+        for j, cols in enumerate(keys):
+            kind = WHOLE if seen[rows, cols].all() else CUT if seen[rows, cols].any() else SKIPPED
+            assert kinds[rows.start // Br, j] == kind
             assert mask.whole(rows, cols, shape) == Mask.whole(mask, rows, cols, shape) == seen[rows, cols].all()
             S_ij = np.ones(seen[rows, cols].shape, np.float32)
             np.testing.assert_array_equal(mask.apply(S_ij, rows, cols, shape), np.where(seen[rows, cols], 1, -np.inf))
@@ -68,7 +104,30 @@ def test_masks_by_hand():
     assert drawn(causal(), 4, 2) == ["..", "..", "#.", "##"]
     assert drawn(window(1), 4, 4) == ["#...", "##..", ".##.", "..##"]  # Hugging Face's window of 2
     assert drawn(window(1, 1), 3, 5) == [".###.", "..###", "...##"]
+    assert drawn(documents([0, 0, 3]), 3, 3) == ["##.", "##.", "..#"]
+    assert drawn(documents([0, 0, 1, 1]) & causal(), 3, 4) == ["##..", "..#.", "..##"]  # the first query is the second
+    assert drawn(documents([5, 6]), 3, 2) == ["..", "#.", ".#"]
+    assert drawn(padding(2), 2, 3) == ["##.", "##."]
+    assert drawn(prefix(2), 4, 4) == ["##..", "##..", "###.", "####"]
+    assert drawn(window(1) | sinks(1), 4, 4) == ["#...", "##..", "###.", "#.##"]
+    assert drawn(dense(np.array([[True, False], [False, True]])), 2, 2) == ["#.", ".#"]
     assert drawn(blocks(np.array([[True, False], [False, True]]), 2, 3), 3, 5) == ["###..", "###..", "...##"]
+
+
+@pytest.mark.parametrize("W, N", [(1, 8), (5, 8), (8, 8), (96, 1024)])
+def test_pairs_of_a_causal_window_are_those_of_its_formula(W, N):
+    assert pairs(window(W - 1), (N, N)) == W * N - W * (W - 1) // 2
+
+
+@pytest.mark.parametrize("W, T", [(64, 64), (256, 64), (256, 128)])
+def test_a_row_of_tiles_of_a_window_meets_one_tile_more_than_fit_into_it(W, T):
+    N = 8 * W
+    kinds = schedule(window(W - 1), (N, N), T, T)
+    late = kinds[W // T :]  # the window of these queries does not reach the first key
+    assert ((late != SKIPPED).sum(1) == W // T + 1).all()
+    assert ((late == CUT).sum(1) == 2).all()
+    seen = pairs(window(W - 1), (N, N)) - pairs(window(W - 1), (W, W))
+    assert seen / ((late != SKIPPED).sum() * T * T) == W / (W + T)
 
 
 def test_causal_is_a_window_without_a_left_end():
@@ -83,6 +142,15 @@ def test_causal_is_a_window_without_a_left_end():
     (lambda: blocks(np.ones((2, 2)), 1, 1), TypeError, "a boolean array"),
     (lambda: blocks(np.ones((2, 2), bool), 0, 4), ValueError, "at least one row and one column, got Br = 0, Bc = 4"),
     (lambda: blocks(np.ones((2, 2), bool), 2, 2).dense((5, 4)), ValueError, r"\[Tr, Tc\] = \(3, 2\), got \(2, 2\)"),
+    (lambda: documents([1, 0]), ValueError, "whole numbers .Nk. that never fall"),
+    (lambda: documents([0.0, 1.0]), ValueError, "whole numbers .Nk. that never fall"),
+    (lambda: documents([0, 1]).dense((3, 3)), ValueError, "documents of 3 keys, got 2"),
+    (lambda: padding(-1), ValueError, "0 or more, got -1"),
+    (lambda: sinks(True), ValueError, "0 or more, got True"),
+    (lambda: dense([[True]]), TypeError, "boolean array .Nq, Nk."),
+    (lambda: dense(np.ones((2, 2), bool)).dense((2, 3)), ValueError, r"\[Nq, Nk\] = \(2, 3\), got \(2, 2\)"),
+    (lambda: causal() & True, TypeError, "a mask combines with a mask, such as causal.., got True"),
+    (lambda: causal() | None, TypeError, "got None"),
     (lambda: as_mask(True), TypeError, "None or made by flashlab.reference.masks, such as causal.., got True"),
     (lambda: as_mask("causal"), TypeError, "got 'causal'"),
     (lambda: as_mask(causal), TypeError, "got <function causal"),

@@ -1,0 +1,156 @@
+"""Score functions: what a model does to a score between the product with the keys and the mask.
+
+The order is always the same: scale, then score, then mask. A score function takes scores in natural units, as
+``scale * Q_i @ K_j.T`` gives them. It answers two questions:
+
+- ``apply``: what does the score of query i and key j become?
+- ``slope``: by how much does the result move with the score? The backward pass multiplies dS_ij with it.
+
+A tuple of score functions is applied in its order: ``(bias(b), softcap(30))`` caps the sum. Positions follow the masks:
+query i is at the position i + Nk - Nq among the keys. ``rows`` and ``cols`` are slices; ``shape`` is (Nq, Nk).
+
+A score function of your own is a subclass of ``Score``. Without ``slope`` it serves the forward pass only.
+"""
+
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+
+
+def softcap(cap):
+    """Return the score function cap * tanh(s / cap), which keeps scores within -cap and cap.
+
+    Source: Gemma Team 2024, Gemma 2 (https://arxiv.org/abs/2408.00118), section 2.
+    """
+    return Softcap(cap)
+
+
+def alibi(slope):
+    """Return the score function s - slope * |distance|: one head of ALiBi. ``slopes`` gives those of all heads.
+
+    Source: Press et al. 2021, "Train short, test long" (https://arxiv.org/abs/2108.12409).
+    """
+    return Alibi(slope)
+
+
+def slopes(H):
+    """Return the slopes of ALiBi [H]: 2^(-8 h / H) for h = 1 .. H, where H is a power of two.
+
+    For any other H: the slopes of the power of two below, then every other one of the power of two above.
+
+    Source: the published implementation of ALiBi, ``get_slopes``.
+    """
+    if H < 1:
+        raise ValueError(f"ALiBi needs at least one head, got H = {H}")
+    below = 2 ** (H.bit_length() - 1)  # a power of two
+    powers = [-8 * h / below for h in range(1, below + 1)]
+    between = [-4 * h / below for h in range(1, 2 * below, 2)]
+    return 2.0 ** np.array((powers + between)[:H])
+
+
+def bias(b):
+    """Return the score function s + b, for a matrix b [Nq, Nk] or what broadcasts to it.
+
+    It is a tensor like any other, with bytes to read, which the tile loops of the reference do not book.
+    """
+    return Bias(b)
+
+
+def as_score(score):
+    """Return None for None, a score function itself, and one for a tuple of them. Anything else raises TypeError."""
+    functions = score if isinstance(score, tuple) else (score,)
+    if score is None or isinstance(score, Score):
+        return score
+    if not all(isinstance(function, Score) for function in functions):
+        made = "made by flashlab.reference.scores, such as softcap(30)"
+        raise TypeError(f"score must be None or {made}, or a tuple of such, got {score!r:.40}")
+    return Chain(functions)
+
+
+class Score:
+    """The two questions, to be answered by each score function."""
+
+    def apply(self, S_ij, rows, cols, shape):
+        """Return the new scores [Br, Bc] for S_ij [Br, Bc]."""
+        raise NotImplementedError
+
+    def slope(self, S_ij, rows, cols, shape):
+        """Return the derivative of ``apply`` at S_ij: [Br, Bc], or what broadcasts to it."""
+        raise NotImplementedError(f"{type(self).__name__} has no slope: the backward pass needs it")
+
+
+@dataclass(frozen=True)
+class Softcap(Score):
+    """cap * tanh(s / cap)."""
+
+    cap: float
+
+    def __post_init__(self):
+        if not (isinstance(self.cap, Real) and 0 < self.cap < np.inf):
+            raise ValueError(f"a soft cap is a number above 0, got {self.cap!r:.40}")
+
+    def apply(self, S_ij, rows, cols, shape):
+        return self.cap * np.tanh(S_ij / self.cap)
+
+    def slope(self, S_ij, rows, cols, shape):
+        return 1 - np.tanh(S_ij / self.cap) ** 2
+
+
+@dataclass(frozen=True)
+class Alibi(Score):
+    """s - slope * |i + Nk - Nq - j|."""
+
+    factor: float
+
+    def __post_init__(self):
+        if not (isinstance(self.factor, Real) and np.isfinite(self.factor)):
+            raise ValueError(f"ALiBi's slope is a finite number, one per head, got {self.factor!r:.40}")
+
+    def apply(self, S_ij, rows, cols, shape):
+        i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
+        Nq, Nk = shape
+        return S_ij - S_ij.dtype.type(self.factor) * np.abs(i + Nk - Nq - j).astype(S_ij.dtype)
+
+    def slope(self, S_ij, rows, cols, shape):
+        return 1
+
+
+@dataclass(frozen=True, eq=False)
+class Bias(Score):
+    """s + b[i, j]."""
+
+    b: np.ndarray
+
+    def __post_init__(self):
+        if not isinstance(self.b, np.ndarray) or not np.issubdtype(self.b.dtype, np.floating):
+            raise TypeError("a bias is an array of floating-point numbers that broadcasts to [Nq, Nk]")
+
+    def apply(self, S_ij, rows, cols, shape):
+        try:
+            b = np.broadcast_to(self.b, shape)  # [Nq, Nk]
+        except ValueError:
+            raise ValueError(f"expected a bias that broadcasts to [Nq, Nk] = {shape}, got {self.b.shape}") from None
+        return S_ij + b[rows, cols].astype(S_ij.dtype)
+
+    def slope(self, S_ij, rows, cols, shape):
+        return 1
+
+
+@dataclass(frozen=True)
+class Chain(Score):
+    """Several score functions, one after the other; none of them changes nothing."""
+
+    functions: tuple
+
+    def apply(self, S_ij, rows, cols, shape):
+        for function in self.functions:
+            S_ij = function.apply(S_ij, rows, cols, shape)
+        return S_ij
+
+    def slope(self, S_ij, rows, cols, shape):
+        slope = 1
+        for function in self.functions:
+            slope = slope * function.slope(S_ij, rows, cols, shape)
+            S_ij = function.apply(S_ij, rows, cols, shape)
+        return slope
