@@ -166,6 +166,5 @@ def _check_forward(Q, K, V, O, lse, Br, Bc, given):
         other = np.abs(lse - lse_again) > roundings * largest  # [Nq]
     other |= norm(O - O_again, axis=1) > 0.02 * norm(O_again, axis=1) + roundings * np.abs(V).max(initial=0)
     if other.any():
-        raise ValueError(
-            f"O and lse of row {other.argmax()} are not those of this mask, score, sink, scale and dropout: pass the forward's"
-        )
+        given = "mask, score, sink, scale and dropout"
+        raise ValueError(f"O and lse of row {other.argmax()} are not those of this {given}: pass the forward's")
