@@ -10,6 +10,14 @@ from PIL import Image
 
 from figures import style
 
+LOOKS = (  # of lines in one chart: a colour, and dashes for those who do not see it
+    (style.O, "-"),
+    (style.Q, "--"),
+    (style.K, ":"),
+    (style.STANDARD, "-."),
+    (style.FAST, (0, (6, 2, 1, 2, 1, 2))),
+)
+
 
 class Chart:
     """A still picture. In words it is what the caption says."""
@@ -38,7 +46,8 @@ def _painted(figure) -> bytes:
 def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):
     """Horizontal bars with their values written on them. ``values``: number by name."""
     said = [f"{style.number(value)} {unit}".strip() for value in values.values()]
-    ax = _axes(width, 0.34 * len(values), left=2.1, right=0.3 + 0.1 * max(map(len, said)), title=title)
+    left = max(2.1, 0.3 + 0.075 * max(map(len, values)))  # inches: room for the longest name
+    ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, said)), title=title)
     drawn = ax.barh(list(values), list(values.values()), color=colors, height=0.62)
     ax.bar_label(drawn, [f" {words}" for words in said], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
@@ -54,12 +63,13 @@ class _Plain(LogFormatter):
 
 
 def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimals=None, width=7.0):
-    """Lines over x, each named at its end. ``series``: values by name; ``decimals``: of the values in words."""
+    """Lines over x, at most five, each named at its end. ``series``: values by name; ``decimals``: of their words."""
+    if len(series) > len(LOOKS):
+        raise ValueError(f"expected at most {len(LOOKS)} lines, which look different, got {len(series)}")
     ax = style.quiet(_axes(width, 2.4, left=0.8, right=1.7, bottom=0.55, title=title), x=True, y=True)
-    looks = zip((style.O, style.Q, style.K, style.STANDARD), ("-", "--", ":", "-."), strict=True)
     ends = {}
-    for (name, y), (color, dashes) in zip(series.items(), looks, strict=False):
-        ax.plot(x, y, dashes, marker="o", markersize=3.5, color=color)
+    for (name, y), (color, dashes) in zip(series.items(), LOOKS, strict=False):
+        ax.plot(x, y, linestyle=dashes, marker="o", markersize=3.5, color=color)
         ends[name] = ax.text(x[-1], y[-1], f"  {name}", color=color, fontsize=10, va="center")
     ax.set(xscale="log" if log else "linear", yscale="log" if log else "linear")
     if log and len(x) <= 6:

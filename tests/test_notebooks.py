@@ -237,7 +237,7 @@ def stated(cell):
     if cell.id == "opening":
         source = re.search(r"\*\*What changes\*\* .*", source)[0]
     if "https://" not in source:
-        for number, unit in re.findall(rf"({NUMBER}) ?({'|'.join(UNITS)}|[kMG]i?B)?", source):
+        for number, unit in re.findall(rf"\b({NUMBER}) ?({'|'.join(UNITS)}|[kMG]i?B)?", source):
             if len(number) > 1 and (unit in UNITS or not unit and cell.id in ("opening", "recap")):
                 yield number.replace(",", ""), unit
 
@@ -262,7 +262,7 @@ def test_what_prose_states_of_a_measurement_a_cell_prints(name):
 
 
 def test_a_typed_measurement_is_found():
-    cell = nbformat.v4.new_markdown_cell("At 482 TFLOP/s, N = 4,096, or 12 % more, as [16](16_gluon.ipynb) and 7 say.")
+    cell = nbformat.v4.new_markdown_cell("At 482 TFLOP/s, N = 4,096, 12 % more in float64: [16](16_gluon.ipynb).")
     assert list(stated(cell)) == [("482", "TFLOP/s"), ("12", "%")]
     cell.id = "recap"
     assert ("4096", "") in stated(cell)

@@ -1,4 +1,4 @@
-"""The chart of dots: every number is on its row and in its panel, and in the words."""
+"""Charts: every number is drawn and in the words, and every name is inside the picture."""
 
 import pytest
 
@@ -32,3 +32,20 @@ def test_dots_stand_at_their_numbers(drawn):
 def test_dots_say_their_numbers_in_words():
     words = repr(charts.dots(PANELS, title="costs"))
     assert words == ("costs: error, one road 0.25, another 0.12 to 0.5; bytes, one road 20, another 0.1 to 3")
+
+
+def test_every_series_has_a_line_that_looks_different(drawn):
+    series = {f"rung {n}": [n, 2 * n] for n in range(1, 6)}
+    charts.lines([1, 2], series)
+    (ax,) = drawn[0].axes
+    assert [list(line.get_ydata()) for line in ax.lines] == list(series.values())
+    assert len({line.get_color() for line in ax.lines}) == len(series)
+    with pytest.raises(ValueError, match="at most 5 lines.*got 6"):
+        charts.lines([1, 2], series | {"rung 6": [6, 12]})
+
+
+def test_the_longest_name_of_a_bar_is_inside_the_picture(drawn):
+    charts.bars({"ours": 1, "one kernel in plain Triton, which spills 168 B": 2}, unit="TFLOP/s")
+    figure = drawn[0]
+    labels = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert all(0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in labels)
