@@ -27,16 +27,17 @@ TILE, COLS = 128, 128  # queries and keys of the block whose cycles are counted
 class Budget:
     """The cycles that a consumer's share of one block, ``rows`` queries by 128 keys, takes on one SM of Hopper.
 
-    Vector work is what a thread of such a kernel executes for its 64 scores, at the rates of NVIDIA's CUDA C++
-    Programming Guide: 66 exponentials (one per score, 2 alphas) at 16 per cycle, 67.5 maxima at 64, 201
-    multiplications, additions and conversions at 128; and for alpha * O as many multiplications as O has elements.
+    Vector work is what a thread of our kernel executes for its 64 scores (notebooks/data/hopper_instructions.json), at
+    the rates of NVIDIA's CUDA C++ Programming Guide: 66 exponentials (one per score, 2 alphas) at 16 per cycle, 68
+    maxima and 32 conversions at 64 (of conversions that is an assumption), 134 sums and products at 128. That makes
+    862, here rounded to a multiple of 8. For alpha * O it is as many multiplications as O has elements.
     """
 
     d: int = 128
     rows: int = 64
     flops: int = 4096  # of the tensor core per cycle: half of a B200's, FlashAttention-4 (arXiv 2603.05451), 2.2
     depth: int = 16  # of d, or of keys, that one instruction takes (wgmma m64nNk16)
-    softmax_of_64: int = 528 + 135 + 201  # rows
+    softmax_of_64: int = 864  # rows
     lanes: int = 128  # multiplications per cycle
     bytes: float = H100.l2_rate / H100.sms / H100.clock  # from L2 to one SM, per cycle
     latency: int = 263  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
