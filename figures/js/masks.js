@@ -1,0 +1,122 @@
+// The square of scores with the tiles of a mask: skipped, cut, whole; beside it what is visible, computed and moved.
+
+import { h } from "./svg.js";
+import { amount, fits, times } from "./words.js";
+import { bars, label, legend } from "./marks.js";
+
+const TOP = 42; // room for the titles
+const PANEL = 330; // least width of the bars beside the square
+
+export function draw({ trace, step, width }) {
+  const wide = width >= 720;
+  const side = Math.min(wide ? width - PANEL - 60 : width - 26, 460);
+  const unit = side / trace.Nk;
+  const left = 24;
+  const bottom = TOP + trace.Nq * unit;
+  const [x, y] = wide ? [left + side + 46, TOP] : [0, bottom + 74];
+  const keys = [
+    { name: "P", words: "whole tile: no mask" },
+    { name: "S", words: "cut tile: masked" },
+    { name: "slow", faint: 0.2, words: "computed, then hidden" },
+  ];
+  const below = wide ? bottom + 28 : bottom + 24;
+  const stacked = !wide || side < 440;
+  const meaning = stacked ? keys.map((entry, row) => legend(0, below + 20 * row, [entry])) : legend(left, below, keys);
+  const counted = counts({ trace, step, x, y: stacked && !wide ? y + 26 : y, width: wide ? width - x : width });
+  return {
+    height: Math.max(stacked ? below + 60 : below + 20, counted.bottom),
+    nodes: [square({ trace, step, left, unit, side }), meaning, counted.nodes],
+  };
+}
+
+function square({ trace, step, left, unit, side }) {
+  const { B, Nq, Nk, tiles } = trace;
+  const now = tiles[step - 1];
+  const box = ({ i, j }) => ({ x: left + j * B * unit, y: TOP + i * B * unit, width: (Math.min((j + 1) * B, Nk) - j * B) * unit, height: (Math.min((i + 1) * B, Nq) - i * B) * unit });
+  const visited = new Map(tiles.map((tile, at) => [`${tile.i} ${tile.j}`, { ...tile, at }]));
+  const across = Math.ceil(Nk / B);
+  const places = Array.from({ length: Math.ceil(Nq / B) * across }, (_, at) => ({ i: Math.floor(at / across), j: at % across }));
+  const grounds = places.map((place) => {
+    const tile = visited.get(`${place.i} ${place.j}`);
+    const done = tile && tile.at < step;
+    return h("rect", { key: `ground ${place.i} ${place.j}`, ...rounded(box(place)), fill: tile ? "var(--slow)" : "var(--paper)", "fill-opacity": tile ? (done ? 0.45 : 0.2) : 1 });
+  });
+  const seen = places.filter((place) => visited.has(`${place.i} ${place.j}`)).map((place) => {
+    const tile = visited.get(`${place.i} ${place.j}`);
+    const [key, opacity] = [`seen ${place.i} ${place.j}`, tile.at < step ? 1 : 0.45];
+    if (tile.whole) return h("rect", { key, ...rounded(box(place)), fill: "var(--P)", "fill-opacity": opacity });
+    return h("path", { key, d: strips(trace, place, left, unit), fill: "var(--S)", "fill-opacity": opacity });
+  });
+  const edges = places.map((place) => {
+    const tile = visited.get(`${place.i} ${place.j}`);
+    return h("rect", { key: `tile ${place.i} ${place.j}`, ...rounded(box(place)), fill: "transparent", stroke: "var(--pale)", tip: tip(trace, place, tile) });
+  });
+  const last = step > 0 && h("rect", { key: "current", ...rounded(box(now)), fill: "none", stroke: "var(--ink)", "stroke-width": 3 });
+  return [
+    label(left, 10, `${times(Nk, "key")}, ${trace.Nk / B} tiles`, { fill: "var(--K)", weight: 600 }),
+    label(left + side, 10, now ? `tile ${step} of ${tiles.length}` : `${times(tiles.length, "tile")} to visit, pale`, { anchor: "end", fill: "var(--grey)" }),
+    h("rect", { key: "K", x: left, y: TOP - 14, width: side, height: 8, fill: "var(--K)", "fill-opacity": 0.25 }),
+    step > 0 && h("rect", { key: "K_j", x: box(now).x, y: TOP - 14, width: box(now).width, height: 8, fill: "var(--K)", class: "grow" }),
+    h("rect", { key: "Q", x: left - 14, y: TOP, width: 8, height: Nq * unit, fill: "var(--Q)", "fill-opacity": 0.25 }),
+    step > 0 && h("rect", { key: "Q_i", x: left - 14, y: box(now).y, width: 8, height: box(now).height, fill: "var(--Q)", class: "grow" }),
+    grounds, seen, edges, last,
+  ];
+}
+
+const rounded = (box) => Object.fromEntries(Object.entries(box).map(([name, value]) => [name, Math.round(value * 100) / 100]));
+
+// The visible scores of one tile as a path of one strip per query.
+function strips({ spans, B, Nq, Nk }, { i, j }, left, unit) {
+  const [first, end] = [j * B, Math.min((j + 1) * B, Nk)];
+  const drawn = [];
+  for (let row = i * B; row < Math.min((i + 1) * B, Nq); row++) {
+    for (const [start, stop] of spans[row]) {
+      const [from, to] = [Math.max(start, first), Math.min(stop, end)];
+      if (from < to) drawn.push(`M${at(left + from * unit)} ${at(TOP + row * unit)}h${at((to - from) * unit)}v${at(unit)}h${at((from - to) * unit)}z`);
+    }
+  }
+  return drawn.join("");
+}
+
+const at = (value) => Math.round(value * 100) / 100;
+
+function tip({ B, Nq, Nk }, { i, j }, tile) {
+  const title = `queries ${i * B} to ${Math.min((i + 1) * B, Nq) - 1}, keys ${j * B} to ${Math.min((j + 1) * B, Nk) - 1}`;
+  if (!tile) return { title, lines: ["skipped: nobody sees anything here, nothing is loaded"] };
+  const area = (Math.min((i + 1) * B, Nq) - i * B) * (Math.min((j + 1) * B, Nk) - j * B);
+  const kind = tile.whole ? "whole: the mask is not asked" : `cut: ${times(tile.pairs, "pair")} of ${area} visible`;
+  return { title, lines: [kind, `tile ${tile.at + 1} of the loop`] };
+}
+
+function counts({ trace, step, x, y, width }) {
+  const { tiles, Nq, Nk, B } = trace;
+  const done = tiles.slice(0, step);
+  const pairs = done.reduce((sum, tile) => sum + tile.pairs, 0);
+  const all = Nq * Nk;
+  const moved = step === 0 ? 0 : step < tiles.length ? done.at(-1).moved : trace.moved;
+  const space = 74;
+  const scale = (width - space - 96) / all;
+  const number = (value) => Math.round(value).toLocaleString("en");
+  const scores = [
+    { name: "all", parts: [{ value: all, color: "var(--pale)" }], words: number(all), tip: { title: "all pairs", lines: [`${Nq} queries × ${Nk} keys`] } },
+    { name: "computed", parts: [{ value: done.length * B * B, color: "var(--slow)" }], words: number(done.length * B * B), tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] } },
+    { name: "visible", parts: [{ value: pairs, color: "var(--P)" }], words: number(pairs), tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] } },
+  ];
+  const longest = Math.max(trace.full, trace.moved);
+  const bytes = [
+    { name: "no mask", parts: [{ value: trace.full, color: "var(--pale)" }], words: amount(trace.full), tip: { title: "without a mask", lines: ["all tiles are visited"] } },
+    { name: "moved", parts: [{ value: moved, color: "var(--fast)" }], words: amount(moved), tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] } },
+  ];
+  const share = done.length ? pairs / (done.length * B * B) : 0;
+  const says = `useful share so far: ${share.toFixed(3)} of what is computed`;
+  return {
+    nodes: [
+      label(x, y + 6, "scores", { weight: 650 }),
+      bars({ x, y: y + 22, rows: scores, scale, row: 24, key: "scores", space }),
+      label(x, y + 108, fits(says, width, 13) ? says : `useful share: ${share.toFixed(3)}`, { fill: "var(--grey)" }),
+      label(x, y + 148, "bytes of Q, K, V, O and lse", { weight: 650 }),
+      bars({ x, y: y + 164, rows: bytes, scale: (width - space - 96) / longest, row: 24, key: "bytes", space }),
+    ],
+    bottom: y + 220,
+  };
+}
