@@ -7,6 +7,9 @@
 A watched array behaves like the array. Slices and transposes of it are watched too; what is computed from it is plain.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 
@@ -22,6 +25,27 @@ class Reads:
         watched.name, watched.reads = name, self
         return watched
 
+    @contextmanager
+    def through_copies(self) -> Iterator[None]:
+        """Let what numpy copies or converts stay watched, which it would return as a plain array."""
+        names = "array", "asarray", "ascontiguousarray"
+        originals = [getattr(np, name) for name in names]
+
+        def kept(original):
+            def convert(it, *args, **kwargs):
+                made = original(it, *args, **kwargs)
+                return it._like(made) if isinstance(it, _Watched) else made
+
+            return convert
+
+        for name, original in zip(names, originals, strict=True):
+            setattr(np, name, kept(original))
+        try:
+            yield
+        finally:
+            for name, original in zip(names, originals, strict=True):
+                setattr(np, name, original)
+
     def largest(self, name: str) -> int:
         """Return how many elements of an array were used at once, at most."""
         return max((size for used, size in self.log if used == name), default=0)
@@ -36,6 +60,11 @@ class _Watched(np.ndarray):
 
     def __array_finalize__(self, base):
         self.name, self.reads = getattr(base, "name", ""), getattr(base, "reads", None)
+
+    def _like(self, array):
+        watched = array.view(_Watched)
+        watched.name, watched.reads = self.name, self.reads
+        return watched
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **kwargs):
         if out:

@@ -53,7 +53,8 @@ def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], 
     The values must be picklable. ``on_wait(n)`` is called every now and then with the number of values so far. Whatever
     the work raises ends it and is told in ``Run.end``. KeyboardInterrupt ends the work and is raised.
     """
-    return (_forked if forks() else _threaded)(work, patience, on_wait)
+    with _interrupts_noted() as interrupted:
+        return (_forked if forks() else _threaded)(work, patience, on_wait, interrupted)
 
 
 def forks() -> bool:
@@ -64,10 +65,33 @@ def forks() -> bool:
     return torch is None or not torch.cuda.is_initialized()  # CUDA does not survive a fork
 
 
+# Interrupts
+
+
+@contextmanager
+def _interrupts_noted():
+    """Note Ctrl-C instead of raising KeyboardInterrupt at once; raise it at the end. Yield what says whether it came.
+
+    Raised while a process is forked, or waited for, it would be lost (Python swallows what a hook of ``os.fork``
+    raises) or leave that process behind.
+    """
+    handler, noted = signal.getsignal(signal.SIGINT), []
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield lambda: False  # here nobody is interrupted
+        return
+    signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+    try:
+        yield lambda: bool(noted)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if noted:
+            handler(*noted[0])
+
+
 # A process
 
 
-def _forked(work, patience, on_wait):
+def _forked(work, patience, on_wait, interrupted):
     answers, prints = os.pipe(), os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: see _child
@@ -80,7 +104,7 @@ def _forked(work, patience, on_wait):
     try:
         with suppress(ProcessLookupError, PermissionError):
             os.setpgid(pid, pid)
-        done = _listen(pid, answers[0], prints[0], patience, result, on_wait)
+        done = _listen(pid, answers[0], prints[0], patience, result, on_wait, interrupted)
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)  # with what it has started
@@ -146,8 +170,8 @@ def _send(descriptor, value):
         data = data[os.write(descriptor, data) :]
 
 
-def _listen(pid, answers, prints, patience, result, on_wait):
-    """Gather what a process sends and prints until it ends or has used up its patience; True if it sent all."""
+def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
+    """Gather what a process sends and prints until it ends, is interrupted or out of patience; True if it sent all."""
     clock, received, done = _clock_of(pid), bytearray(), False
     begun = moved = time.monotonic()  # moved: when it last computed anything worth the name
     used = 0.0
@@ -155,7 +179,7 @@ def _listen(pid, answers, prints, patience, result, on_wait):
         for descriptor in (answers, prints):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
-        while answers in selector.get_map():
+        while answers in selector.get_map() and not interrupted():
             for key, _ in selector.select(BEAT):
                 data = os.read(key.fd, 1 << 16)
                 if not data:
@@ -225,38 +249,52 @@ def _how(status):
 # A thread
 
 
-def _threaded(work, patience, on_wait):
+def _threaded(work, patience, on_wait, interrupted):
+    """Run work in a thread. What is changed for all threads meanwhile is undone even where that thread never stops."""
     result, stop, printed = Run(), threading.Event(), io.StringIO()
 
     def go():
         try:
-            with poisoned():
-                for value in work():
-                    if stop.is_set():
-                        return
-                    result.printed[-1] = printed.getvalue()[: PRINTED + 1]
-                    result.printed.append("")
-                    printed.truncate(printed.seek(0))
-                    result.values.append(value)
+            for value in work():
+                if stop.is_set():
+                    return
+                result.printed[-1] = printed.getvalue()[: PRINTED + 1]
+                result.printed.append("")
+                printed.truncate(printed.seek(0))
+                result.values.append(value)
         except BaseException as error:
-            result.end = f"{type(error).__name__}: {error}"
+            if not stop.is_set():
+                result.end = f"{type(error).__name__}: {error}"
 
     with ONE_AT_A_TIME:
         thread = threading.Thread(target=go, daemon=True)
         begun = time.monotonic()
-        try:
-            with redirect_stdout(printed), redirect_stderr(printed):
-                thread.start()
-                while thread.is_alive() and time.monotonic() - begun <= patience:
-                    thread.join(BEAT)
-        finally:
+        out, err = (_Apart(thread, printed, onward) for onward in (sys.stdout, sys.stderr))
+        with poisoned(), redirect_stdout(out), redirect_stderr(err):
+            thread.start()
+            while thread.is_alive() and time.monotonic() - begun <= patience and not interrupted():
+                thread.join(BEAT)
+                on_wait(len(result.values))
             stop.set()
             if thread.is_alive():
+                result.end = "patience"
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
                 thread.join(1)  # most stop at once
-                result.end = "patience"
     result.seconds = result.waited = time.monotonic() - begun
     return result
+
+
+class _Apart(io.TextIOBase):
+    """Keep what one thread prints; what the others print goes on to where it went."""
+
+    def __init__(self, thread, kept, onward):
+        self.thread, self.kept, self.onward = thread, kept, onward
+
+    def write(self, text):
+        return (self.kept if threading.current_thread() is self.thread else self.onward).write(text)
+
+    def flush(self):
+        self.onward.flush()
 
 
 # Undefined memory

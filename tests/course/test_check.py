@@ -187,7 +187,7 @@ def test_a_loop_without_an_end_after_a_wrong_answer_is_still_wrong(capsys, monke
 
     def wrong(a, b, calls=[]):  # noqa: B006
         calls.append(1)
-        while len(calls) > 3:
+        while len(calls) > 4:  # the first case takes four
             pass
         return nan(a, b)
 
@@ -199,6 +199,69 @@ def test_an_interrupted_check_leaves_nothing_behind(capsys):
     timer.start()
     assert said(capsys, lambda a, b: time.sleep(600)) == "○ online_softmax.merge: interrupted, so not judged.\n"
     assert children() == [] and threading.active_count() == 1
+    assert said(capsys, merge).startswith("✓")
+
+
+# Where no process can be forked
+
+
+@pytest.fixture(params=["a system without fork", "a GPU in use"])
+def no_fork(request, monkeypatch):
+    """CUDA does not survive a fork; macOS and Windows are not trusted with one."""
+    if request.param == "a GPU in use":
+        monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    else:
+        monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("it forked"))
+    assert not worker.forks()
+
+
+def test_without_fork_right_is_right_and_wrong_is_wrong_by_name(no_fork, capsys):
+    def one_maximum(a, b):
+        print("m is", a.m)
+        return merge(a, b)._replace(m=a.m)
+
+    for _ in range(2):
+        assert said(capsys, merge).startswith("✓")
+        text = said(capsys, one_maximum)
+        assert "the maximum of the first part was returned" in text and "    m is [0.]" in text
+        assert "it raised SystemExit: goodbye" in said(capsys, leaving)
+    assert threading.active_count() == 1
+
+
+def test_without_fork_what_never_ends_is_stopped_and_changes_nothing(no_fork, capsys, monkeypatch):
+    monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
+    monkeypatch.setattr(flashlab.course.check, "SLOW", 0.1)
+    before, freed = (sys.stdout, np.empty), threading.Event()
+
+    def forever(a, b):
+        while not freed.is_set():
+            try:
+                time.sleep(0.01)
+                print("still here")
+            except BaseException:  # so it outlives its check
+                pass
+
+    text = said(capsys, forever)
+    assert "… online_softmax.merge: at work, 0 of" in text  # which the thread's output does not swallow
+    assert text.split("\r")[-1].startswith("○ online_softmax.merge: still running after")
+    assert (sys.stdout, np.empty) == before
+    assert "✓ online_softmax.merge" in said(capsys, merge)  # beside the words of the thread that is left
+    freed.set()
+    while threading.active_count() > 1:
+        time.sleep(0.01)
+    assert (sys.stdout, np.empty) == before
+
+
+def test_without_fork_an_interrupt_ends_the_check(no_fork, capsys):
+    def forever(a, b):
+        while True:
+            time.sleep(0.01)
+
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    assert said(capsys, forever).split("\r")[-1] == "○ online_softmax.merge: interrupted, so not judged.\n"
+    assert threading.active_count() == 1
     assert said(capsys, merge).startswith("✓")
 
 

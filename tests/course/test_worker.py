@@ -1,8 +1,10 @@
 """A check is true whatever the machine is doing, and leaves nothing behind."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +126,39 @@ def test_no_descriptor_is_left_open():
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+HOOKS = []  # called in the parent at the end of each fork
+os.register_at_fork(after_in_parent=lambda: [hook() for hook in HOOKS])
+
+
+@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+def test_an_interrupt_while_a_process_is_forked_is_not_lost():
+    """Python swallows what a hook of os.fork raises, so there KeyboardInterrupt must not be raised."""
+    HOOKS.append(lambda: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            worker.run(lambda: iter([time.sleep(600)]), 60)
+    finally:
+        HOOKS.clear()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+@pytest.mark.parametrize("moment", np.linspace(0, 0.08, 41))
+def test_an_interrupt_at_any_moment_ends_the_work(moment):
+    """The signal comes from outside, as Ctrl-C does: before, while and after the process is forked."""
+    command = [sys.executable, "-c", f"import os, time; input(); time.sleep({moment}); os.kill({os.getpid()}, 2)"]
+    sender = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    with pytest.raises(KeyboardInterrupt):
+        sender.stdin.write("now\n")
+        sender.stdin.flush()
+        worker.run(lambda: iter([time.sleep(600)]), 60)
+        time.sleep(1)
+    sender.communicate()
+    assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+
+
 def test_a_thread_takes_the_place_of_a_process(monkeypatch):
     monkeypatch.setattr(worker, "forks", lambda: False)
 
@@ -208,4 +243,10 @@ def test_reads_are_counted_by_name_and_by_operation():
     assert (reads.largest("K"), reads.total("K")) == (12, 24)
     assert (reads.largest("V"), reads.total("V")) == (6, 24)
     assert type(K @ np.ones((4, 1))) is np.ndarray and reads.largest("K") == 24
+    with reads.through_copies():
+        for convert in (np.asarray, np.array, np.ascontiguousarray):
+            before = reads.total("V")
+            assert convert(V, np.float32).dtype == np.float32 and convert([1, 2]).sum() == 3
+            assert reads.total("V") == before and (convert(V)[:2] + 1 == 2).all() and reads.total("V") == before + 4
+    assert type(np.asarray(V)) is np.ndarray
     assert reads.largest("Q") == reads.total("Q") == 0
