@@ -15,7 +15,8 @@ import linecache
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -188,9 +189,13 @@ def _changed(args, given):
 
 
 def _broken(exercise, function, args):
-    for law in exercise.laws:
-        if sentence := law(function, *copy.deepcopy(args)):
-            return sentence
+    laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
+    if args is cases(exercise)[0].args:
+        laws += [partial(law, function) for law in exercise.once]
+    for law in laws:
+        with suppress(Exception):  # an error is for the cases to find
+            if sentence := law():
+                return sentence
     return ""
 
 

@@ -8,6 +8,9 @@
 
 ``sweep`` reads the sizes that ``build`` takes from its signature and calls it once for each regime of scores and for
 each unusual combination of sizes. All draws are seeded: the same call builds the same cases.
+
+``FINITE`` are the regimes for Q and K, which hold no mask; ``GENTLE`` those of them for gradients, in which a product
+with K makes visible how scores far from zero are rounded.
 """
 
 import inspect
@@ -31,6 +34,7 @@ SIZES = {
     "a width that is no power of two": {"d": 5, "dv": 3},
     "one head for all keys": {"Hk": 1},
 }
+WIDE = SIZES | {"a wide head": {"d": 144, "dv": 130}}
 
 
 class Regime(NamedTuple):
@@ -56,6 +60,10 @@ def _first_keys(rows, n):
     return np.broadcast_to(np.arange(n) < n // 2, (rows, n))
 
 
+def _last_keys(rows, n):
+    return np.broadcast_to(np.arange(n) >= n // 2, (rows, n))
+
+
 def _first_row(rows, n):
     return np.broadcast_to(np.arange(rows)[:, None] == 0, (rows, n))
 
@@ -71,11 +79,18 @@ REGIMES = (
     Regime("a first key with a much larger score", _at(0, 100.0)),
     Regime("a maximum that rises with every key", lambda n: np.linspace(-3, 30, n), noise=0.1),
     Regime("scores that fall with every key", lambda n: np.linspace(0, -14, n), noise=0.1),
-    Regime("first keys that are masked", hidden=_first_keys),
+    Regime("scores below −10⁶ that are all equal", lambda n: np.full(n, -2e6), noise=0),
+    Regime("scores below −10⁶ that fall with every key", lambda n: np.linspace(-3e6, -6e6, n)),
+    Regime("scores below −10⁶ that rise with every key", lambda n: np.linspace(-6e6, -3e6, n)),
+    Regime("first keys that are masked, before positive scores", lambda n: np.full(n, 5.0), hidden=_first_keys),
+    Regime("first keys that are masked, before negative scores", lambda n: np.full(n, -5.0), hidden=_first_keys),
+    Regime("last keys that are masked, after positive scores", lambda n: np.full(n, 5.0), hidden=_last_keys),
+    Regime("last keys that are masked, after negative scores", lambda n: np.full(n, -5.0), hidden=_last_keys),
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
 )
-FINITE = tuple(regime for regime in REGIMES if regime.hidden is None)  # for arguments Q and K, which hold no mask
+FINITE = tuple(regime for regime in REGIMES if regime.hidden is None)
+GENTLE = tuple(regime for regime in FINITE if np.abs(regime.keys(2)).max() < 1e6)
 
 
 class Draw:
@@ -97,11 +112,13 @@ class Draw:
         return S.astype(self.dtype)
 
     def queries_and_keys(self, Nq: int, Nk: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw Q [Nq, d] and K [Nk, d] whose scores Q Kᵀ / √d are in the regime."""
+        """Draw Q [Nq, d] and K [Nk, d] whose scores Q Kᵀ / √d are in the regime. Both fit into float16."""
         Q = self.rng.normal(size=(Nq, d))  # [Nq, d]
         K = self.regime.noise * self.rng.normal(size=(Nk, d))  # [Nk, d]
-        Q[:, 0] = np.sqrt(d)
-        K[:, 0] = self.regime.keys(Nk)
+        height = self.regime.keys(Nk)  # [Nk]
+        share = max(1, np.abs(height).max(initial=0) / 3e4)  # of it that Q takes on
+        Q[:, 0] = share * np.sqrt(d)
+        K[:, 0] = height / share
         return Q.astype(self.dtype), K.astype(self.dtype)
 
 
@@ -124,9 +141,12 @@ def sweep(
     if unknown := set(wanted) - known.keys():
         raise ValueError(f"expected sizes of {', '.join(known)}, got {', '.join(sorted(unknown))}")
     plain = {name: known[name] for name in wanted}
-    cases = [Case(regime.property, build(Draw(regime, seed, dtype), **plain)) for seed, regime in enumerate(regimes)]
-    for seed, (property, changes) in enumerate(sizes.items(), len(regimes)):
+    swept = [(regime.property, regime, plain) for regime in regimes]
+    for property, changes in sizes.items():
         shape = plain | {name: size for name, size in changes.items() if name in plain}
         if shape != plain:
-            cases.append(Case(property, build(Draw(REGIMES[0], seed, dtype), **shape)))
-    return cases
+            swept.append((property, REGIMES[0], shape))
+    return [
+        Case(property, build(Draw(regime, seed, dtype), **shape))
+        for seed, (property, regime, shape) in enumerate(swept)
+    ]

@@ -54,7 +54,7 @@ LARGE = 1.0
 def add_with_a_global(x, y, z, N, Bc: tl.constexpr):
     columns = tl.program_id(0) * Bc + tl.arange(0, Bc)
     inside = columns < N
-    tl.store(z + columns, LARGE * tl.load(x + columns, inside) + tl.load(y + columns, inside), inside)
+    tl.store(z + columns, LARGE * tl.load(x + columns, inside) + tl.load(y + N - 1 - columns, inside), inside)
 
 
 def test_a_right_kernel_that_does_not_compile_is_right_and_told(capsys):

@@ -1,13 +1,17 @@
-"""The exercises on first_triton_kernel. A try is a kernel; ``launch`` runs it on a case's arrays."""
+"""The exercises on first_triton_kernel. An attempt is a kernel; ``launch`` runs it on a case's arrays."""
 
 import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.course.laws import ADDED, nothing_clipped
 from flashlab.course.regimes import sweep
-from flashlab.kernels import DEVICE, INTERPRETED, first_triton_kernel, triton
+from flashlab.kernels import DEVICE, INTERPRETED, first_triton_kernel, tl, triton
 from flashlab.kernels.interpreter import count
 from flashlab.reference import safe_softmax as in_numpy
 
@@ -85,6 +89,59 @@ def loaded_by_program(launch, kernel, *args):
     return programs
 
 
+def loads_at_most(launch: Callable, due: Callable[..., int], before: str) -> Callable[..., str | None]:
+    """Build a law: a launch loads no more than ``due(*args)`` bytes. ``before``: what is loaded before the loop."""
+
+    def law(kernel, *args):
+        loaded, enough = sum(loaded_by_program(launch, kernel, *args)), due(*args)
+        if loaded > enough:
+            return (
+                f"the numbers are right, but it loaded {loaded:,} bytes where {enough:,} will do. {before} loaded "
+                "once, before the loop; a tile of K and V once, and not at all where no row of the program sees it."
+            )
+
+    return law
+
+
+@contextmanager
+def operands(*names: str) -> Iterator[list]:
+    """Gather the first two operands of these instructions of the interpreter, as they run."""
+    builder, found = sys.modules["triton.runtime.interpreter"].InterpreterBuilder, []
+    originals = [getattr(builder, name) for name in names]
+
+    def noted(original):
+        def run(self, x, y, *rest):
+            found.append((x, y))
+            return original(self, x, y, *rest)
+
+        return run
+
+    for name, original in zip(names, originals, strict=True):
+        setattr(builder, name, noted(original))
+    try:
+        yield found
+    finally:
+        for name, original in zip(names, originals, strict=True):
+            setattr(builder, name, original)
+
+
+def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callable], str | None]:
+    """Build a law of its own inputs: no small number is added where it makes a division or a logarithm safe.
+
+    Where all scores are 0, what is added in float32 is 0 or at least 1e-3, unless it was typed.
+    """
+
+    def law(kernel):
+        if not INTERPRETED:
+            return None
+        with operands("create_fadd", "create_fsub") as added:
+            launch(kernel, *zeros)
+        sizes = (np.abs(np.float64(operand.data)) for pair in added for operand in pair)
+        return ADDED if any(((0 < size) & (size < 1e-3)).any() for size in sizes) else None
+
+    return law
+
+
 def _own_block(kernel, x, y):
     if any(loaded > 2 * BLOCK * x.itemsize for loaded in loaded_by_program(_launch_add, kernel, x, y)):
         return (
@@ -106,8 +163,17 @@ def _two_readings(kernel, x):
         )
 
 
+@triton.jit
+def add_from_the_end(x, y, z, N, Bc: tl.constexpr):
+    columns = tl.program_id(0) * Bc + tl.arange(0, Bc)  # [Bc]
+    inside = columns < N  # [Bc]
+    x_j = tl.load(x + columns, mask=inside)  # [Bc]
+    y_j = tl.load(y + N - 1 - columns, mask=inside)  # [Bc]
+    tl.store(z + columns, x_j + y_j, mask=inside)
+
+
 def _sum(x, y):
-    return x + y
+    return x + y[::-1]
 
 
 def _softmax(x):
@@ -162,6 +228,7 @@ def _online_cases():
         ("a last block far below the first: its maximum is not the row's", [[200.0, 0.0, 0.0, 0.0, 0.0]]),
         ("a first block that is all −∞", [[-np.inf] * 4 + [2.0]]),
         ("a row that is all −∞", [[-np.inf] * 5]),
+        ("a score below any number that one would take for −∞", [[-2e9] + [-np.inf] * 4]),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
@@ -187,8 +254,19 @@ programs = Question(
     rel=0,
 )
 
+_ONE_ROW = np.zeros((1, 3), np.float32)
+
+
+def _softmax_of(kernel, x):
+    return _launch_softmax(kernel, x[None])[0]
+
+
+def _online_of(kernel, x):
+    return _launch_online(kernel, x[None])[0]
+
+
 add = Exercise(
-    reference=first_triton_kernel.add_kernel,
+    reference=add_from_the_end,
     launch=_launch_add,
     exact=_sum,
     cases=_add_cases,
@@ -196,27 +274,38 @@ add = Exercise(
     level=2,
     minutes=10,
     hints=(
-        "tl.program_id(0) is the number of your program. Which elements are yours, if each program takes Bc?",
-        "columns = tl.program_id(0) * Bc + tl.arange(0, Bc); those with columns < N exist.",
-        "Load x + columns and y + columns with mask=inside, and tl.store(z + columns, sum, mask=inside).",
+        "Which elements of z are yours, if each program takes Bc? And where in y is what belongs to element k?",
+        "columns = tl.program_id(0) * Bc + tl.arange(0, Bc); those with columns < N exist. What belongs to the first "
+        "one is y's last element, y + N - 1.",
+        "Load x + columns and y + N - 1 - columns with mask=inside, and tl.store(z + columns, sum, mask=inside).",
     ),
     mistakes=(
-        Mistake("every program took the first block: add program_id * Bc.", "j.to(tl.int64) * Bc + ", ""),
-        Mistake("blocks overlap: program j begins at j * Bc, not at j.", "j.to(tl.int64) * Bc", "j.to(tl.int64)"),
+        Mistake("every program took the first block: add program_id * Bc.", "tl.program_id(0) * Bc + ", ""),
+        Mistake("blocks overlap: program j begins at j * Bc, not at j.", "tl.program_id(0) * Bc", "tl.program_id(0)"),
         Mistake(
-            "the loads are not masked: the last block reads behind the end.",
+            "the loads are not masked: the last block reads past the end.",
             "x_j = tl.load(x + columns, mask=inside)",
             "x_j = tl.load(x + columns)",
         ),
         Mistake(
-            "the store is not masked: the last block writes behind the end.", "x_j + y_j, mask=inside)", "x_j + y_j)"
+            "the store is not masked: the last block writes past the end.", "x_j + y_j, mask=inside)", "x_j + y_j)"
         ),
         Mistake(
             "nothing was stored: only tl.store writes where z points.",
             "tl.store(z + columns, x_j + y_j, mask=inside)",
             "x_j + y_j",
         ),
-        Mistake("blocks overlap: program j begins at j * Bc.", "j.to(tl.int64) * Bc", "j.to(tl.int64) * (Bc - 1)"),
+        Mistake("blocks overlap: program j begins at j * Bc.", "tl.program_id(0) * Bc", "tl.program_id(0) * (Bc - 1)"),
+        Mistake("y was read from its beginning: what belongs to element k is y's element N − 1 − k.",
+                "y + N - 1 - columns", "y + columns"),
+        Mistake("off by one: the last element of y is N − 1.", "y + N - 1 - columns", "y + N - columns"),
+        Mistake("each block was inverted by itself: all of y is to be read from its end.",
+                "y + N - 1 - columns", "y + tl.minimum(tl.program_id(0) * Bc + Bc, N) - 1 - tl.arange(0, Bc)"),
+        Mistake("the sum was rounded to half precision.", "x_j + y_j", "(x_j + y_j).to(tl.float16)"),
+        Mistake("x was inverted as well: it is read from its beginning.", "x + columns", "x + N - 1 - columns"),
+        Mistake("x was inverted instead of y.",
+                "x + columns, mask=inside)  # [Bc]\n    y_j = tl.load(y + N - 1 - columns",
+                "x + N - 1 - columns, mask=inside)\n    y_j = tl.load(y + columns"),
         Mistake("the mask lets one element too many through: the last column is N − 1.", "columns < N", "columns <= N"),
         Mistake("the last element was masked out: columns < N are inside.", "columns < N", "columns < N - 1"),
         Mistake("y was never read.", "x_j + y_j", "x_j + x_j"),
@@ -227,7 +316,7 @@ add = Exercise(
             "z + tl.arange(0, Bc)",
         ),
     ),
-)
+)  # fmt: skip
 
 softmax_row = Exercise(
     reference=first_triton_kernel.softmax_kernel,
@@ -235,12 +324,13 @@ softmax_row = Exercise(
     exact=_softmax,
     cases=_softmax_cases,
     laws=(_one_reading,),
+    once=(no_small_number_added(_launch_softmax, _ONE_ROW), nothing_clipped(_softmax_of)),
     sways=True,
     level=2,
     minutes=15,
     hints=(
         "One program, one row: where in memory does row i begin, if rows are x_stride elements apart?",
-        "Load the row once with other=-inf behind the end, so that a masked element adds e^−∞ = 0 to the sum.",
+        "Load the row once with other=-inf past the end, so that a masked element adds e^−∞ = 0 to the sum.",
         "m = tl.max(S, 0); P = tl.exp(S - m), with 0 for m where it is −∞; divide by tl.sum(P, 0), by 1 where it is 0.",
     ),
     mistakes=(
@@ -248,7 +338,7 @@ softmax_row = Exercise(
         Mistake("masked elements were read as 0 and count in the sum: other=-float('inf').",
                 'other=-float("inf")', "other=0.0"),
         Mistake("every program took the first row: add program_id times the stride.", "x + i * x_stride", "x"),
-        Mistake("the store is not masked: it writes behind the end of the row.",
+        Mistake("the store is not masked: it writes past the end of the row.",
                 "tl.where(l_i == 0, 1, l_i), mask=inside)", "tl.where(l_i == 0, 1, l_i))"),
         Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * x_stride"),
         Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * N"),
@@ -294,6 +384,7 @@ online = Exercise(
     exact=_softmax,
     cases=_online_cases,
     laws=(_two_readings,),
+    once=(no_small_number_added(_launch_online, _ONE_ROW), nothing_clipped(_online_of)),
     sways=True,
     level=3,
     minutes=25,
@@ -305,7 +396,7 @@ online = Exercise(
     ),
     mistakes=(
         Mistake("the old sum was not rescaled: multiply it by e^(m_old − m_new).", "alpha * l_i", "l_i"),
-        Mistake("alpha is turned round: it is e^(m_old − m_new).", "tl.exp(m_i - m_safe)", "tl.exp(m_safe - m_i)"),
+        Mistake("alpha is inverted: it is e^(m_old − m_new).", "tl.exp(m_i - m_safe)", "tl.exp(m_safe - m_i)"),
         Mistake("the maximum was not kept for the next block: m_i = m_new.", "        m_i = m_new\n", ""),
         Mistake("−∞ − (−∞) is NaN: subtract 0 where the maximum is still −∞.",
                 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
@@ -318,7 +409,7 @@ online = Exercise(
                 "        m_i = m_new\n",
                 "        m_i = m_new\n        tl.store(y + rows[:, None] * y_stride + start + columns[None, :], "
                 "P_ij / l_i[:, None], mask=inside)\n    N = 0\n"),
-        Mistake("rows behind the last one are not masked: rows < R.", "tl.zeros([Br], tl.float32)  # [Br]\n",
+        Mistake("rows past the last one are not masked: rows < R.", "tl.zeros([Br], tl.float32)  # [Br]\n",
                 "tl.zeros([Br], tl.float32)  # [Br]\n    R += Br\n"),
         Mistake("rows of y lie y_stride elements apart.",
                 "y + rows[:, None] * y_stride", "y + rows[:, None] * x_stride"),
@@ -334,6 +425,26 @@ online = Exercise(
             "tl.maximum(m_i, tl.max(S_ij, 1))",
             "tl.where(m_i == -float(\"inf\"), tl.max(S_ij, 1), m_i)",
         ),
+        Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+                'm_safe = tl.where(m_new == -float("inf"), 0, m_new)', "m_safe = tl.maximum(m_new, 0.0)"),
+        *(
+            Mistake(
+                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                'm_safe = tl.where(m_new == -float("inf"), 0, m_new)',
+                f"m_safe = tl.maximum(m_new, {bound})",
+            )
+            for bound in (-1e4, -1e6)
+        ),
+        Mistake("0 was subtracted wherever the block is masked, but the past may hold keys: guard m_new.",
+                'tl.where(m_new == -float("inf"), 0, m_new)',
+                'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
+        Mistake("0 was subtracted in the first block: guard m_new, and not the old maximum.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', 'tl.where(m_i == -float("inf"), 0, m_new)'),
+        Mistake("Bc stands where Br belongs: program p begins at row p * Br.",
+                "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64) * Bc"),
+        Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",
+                'other=-float("inf")).to(tl.float32)  # [Br, Bc]\n        m_new',
+                ').to(tl.float32)  # [Br, Bc]\n        m_new'),
     ),
 )  # fmt: skip
 

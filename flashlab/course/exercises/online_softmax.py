@@ -3,7 +3,7 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced, nothing_added
+from flashlab.course.laws import no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.course.regimes import sweep
 from flashlab.reference import online_softmax
 
@@ -45,8 +45,8 @@ def _taken_in(draw, S, V):
 
 
 def _update_args(draw, Br, Bc, dv):
-    S, V = draw.scores(Br, 3 + Bc), draw.normal(3 + Bc, dv)  # three keys have come before
-    return _taken_in(draw, S[:, :3], V[:3]), S[:, 3:], V[3:]
+    S, V = draw.scores(Br, 2 * Bc), draw.normal(2 * Bc, dv)  # a block has come before; regimes mask halves
+    return _taken_in(draw, S[:, :Bc], V[:Bc]), S[:, Bc:], V[Bc:]
 
 
 def _merge_cases():
@@ -56,10 +56,12 @@ def _merge_cases():
         ("a second part with the larger maximum", low, high),
         ("a first part with the larger maximum", high, low),
         ("two parts with maxima below 0", _state([-3.0], [2.0], [[1.0]]), _state([-2.0], [1.0], [[1.0]])),
-        ("a part that has met no key", low, none),
+        ("a second part that has met no key", high, none),
+        ("a first part that has met no key", none, high),
         ("a maximum below any number that one would take for −∞", _state([-2e9], [1.0], [[2.0]]), none),
         ("two parts that have met no key", none, none),
         ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
+        ("a first part of very many keys, far below", _state([0.0], [1e12], [[2e12]]), _state([45.0], [1.0], [[3.0]])),
     ]
     small = [Case(name, (a, b)) for name, a, b in cases]
     return [*small, *sweep(_merge_args)]
@@ -70,8 +72,36 @@ def _sums_cases():
 
 
 def _merge_args(draw, Br, Bc, dv):
-    S, V = draw.scores(Br, 4 + Bc), draw.normal(4 + Bc, dv)
-    return _taken_in(draw, S[:, :4], V[:4]), _taken_in(draw, S[:, 4:], V[4:])
+    S, V = draw.scores(Br, 2 * Bc), draw.normal(2 * Bc, dv)  # a masked half leaves a part without keys
+    return _taken_in(draw, S[:, :Bc], V[:Bc]), _taken_in(draw, S[:, Bc:], V[Bc:])
+
+
+# Weights of scores x relative to 0, for laws: what becomes of values that are 1, beside one that is 0.
+
+
+def _of_a_block(update, x):
+    m, l, O = update(online_softmax.identity(1, len(x)), x[None], np.eye(len(x), dtype=x.dtype))
+    return O[0]
+
+
+def _of_the_past(update, x):
+    m, l, O = update(_past_and_zero(x)[0], np.zeros((len(x), 1), x.dtype), np.zeros((1, 1), x.dtype))
+    return O[:, 0]
+
+
+def _of_the_first_part(merge, x):
+    m, l, O = merge(*_past_and_zero(x))
+    return O[:, 0]
+
+
+def _of_the_second_part(merge, x):
+    m, l, O = merge(*reversed(_past_and_zero(x)))
+    return O[:, 0]
+
+
+def _past_and_zero(x):
+    """Two states: rows of one key with scores x and the value 1, and rows of one key with score 0 and the value 0."""
+    return _state(x, np.ones(len(x)), np.ones((len(x), 1))), _state(0 * x, np.ones(len(x)), np.zeros((len(x), 1)))
 
 
 def _finish_cases():
@@ -109,6 +139,19 @@ keep = Question(
         (3, "One too many, as long as it is about the denominator. What would the third be for? Read on."),
     ),
 )
+
+
+def _guards_of_one_part(m_a, m_b):
+    """Mistakes in merging: 0 is subtracted where one part is empty, and not only where both are."""
+    return [
+        Mistake(
+            "0 was subtracted wherever one part has met no key, but the other may have: guard m, the larger of both.",
+            "np.where(m == -np.inf, 0, m)",
+            f"np.where({empty}, 0, m)",
+        )
+        for empty in (f"{m_a} == -np.inf", f"{m_b} == -np.inf", f"np.minimum({m_a}, {m_b}) == -np.inf")
+    ]
+
 
 sums = Exercise(
     reference=merge_sums,
@@ -156,11 +199,24 @@ sums = Exercise(
             "the guarded maximum was returned: a row without keys has m = −∞, not 0.", "return m,", "return m_safe,"
         ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
-        Mistake(
-            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
-            "np.where(m == -np.inf, 0, m)",
-            "np.maximum(m, -1e4)",
+        *(
+            Mistake(
+                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                "np.where(m == -np.inf, 0, m)",
+                f"np.maximum(m, {bound})",
+            )
+            for bound in (-1e4, -1e6, -1e9)
         ),
+        *(
+            Mistake(
+                "exponents were clipped: a part far below the other has a weight of its own, however small.",
+                "np.exp(m_a - m_safe) * l_a + np.exp(m_b - m_safe) * l_b",
+                f"np.exp(np.maximum(m_a - m_safe, {limit})) * (m_a > -np.inf) * l_a + "
+                f"np.exp(np.maximum(m_b - m_safe, {limit})) * (m_b > -np.inf) * l_b",
+            )
+            for limit in (-20, -30)
+        ),
+        *_guards_of_one_part("m_a", "m_b"),
     ),
 )
 
@@ -168,6 +224,7 @@ update = Exercise(
     reference=online_softmax.update,
     cases=_update_cases,
     laws=(no_nan_replaced,),
+    once=(nothing_clipped(_of_a_block), nothing_clipped(_of_the_past)),
     level=2,
     minutes=10,
     hints=(
@@ -254,6 +311,16 @@ update = Exercise(
             "np.maximum(m_i, S_ij.max(-1, initial=-np.inf))",
             "np.where(m_i == -np.inf, S_ij.max(-1, initial=-np.inf), m_i)",
         ),
+        Mistake(
+            "0 was subtracted wherever the block is masked, but the past may hold keys: guard m_new.",
+            "np.where(m_new == -np.inf, 0, m_new)",
+            "np.where(S_ij.max(-1, initial=-np.inf) == -np.inf, 0, m_new)",
+        ),
+        Mistake(
+            "0 was subtracted in the first block: guard m_new, and not the old maximum.",
+            "np.where(m_new == -np.inf, 0, m_new)",
+            "np.where(m_i == -np.inf, 0, m_new)",
+        ),
     ),
 )
 
@@ -261,6 +328,7 @@ merge = Exercise(
     reference=online_softmax.merge,
     cases=_merge_cases,
     laws=(no_nan_replaced,),
+    once=(nothing_clipped(_of_the_first_part), nothing_clipped(_of_the_second_part)),
     level=1,
     minutes=5,
     hints=(
@@ -314,10 +382,13 @@ merge = Exercise(
             "np.maximum(m, 0)",
         ),
         Mistake("−∞ − (−∞) is NaN: where m is −∞, subtract 0 instead.", "np.where(m == -np.inf, 0, m)", "m"),
-        Mistake(
-            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
-            "np.where(m == -np.inf, 0, m)",
-            "np.maximum(m, -1e4)",
+        *(
+            Mistake(
+                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                "np.where(m == -np.inf, 0, m)",
+                f"np.maximum(m, {bound})",
+            )
+            for bound in (-1e4, -1e6, -1e9)
         ),
         Mistake("the guarded maximum was returned: a row without keys has m = −∞, not 0.", "State(m,", "State(m_safe,"),
         Mistake("the maximum of the first part was returned: it is the larger of both.", "State(m,", "State(a.m,"),
@@ -339,6 +410,17 @@ merge = Exercise(
             "alpha[:, None] * a.O + beta[:, None] * b.O",
             "((alpha * a.l)[:, None] * a.O + (beta * b.l)[:, None] * b.O) / (alpha * a.l + beta * b.l)[:, None]",
         ),
+        Mistake("one of the outputs was not rescaled: O needs the same factors as l.", "beta[:, None] * b.O", "b.O"),
+        Mistake("one of the outputs was not rescaled: O needs the same factors as l.", "alpha[:, None] * a.O", "a.O"),
+        Mistake(
+            "the factors of the outputs are exchanged: each side is rescaled from its own maximum.",
+            "alpha[:, None] * a.O + beta[:, None] * b.O",
+            "beta[:, None] * a.O + alpha[:, None] * b.O",
+        ),
+        Mistake(
+            "lse was returned for m: the sums are relative to the maximum.", "State(m,", "State(np.logaddexp(a.m, b.m),"
+        ),
+        *_guards_of_one_part("a.m", "b.m"),
     ),
 )
 

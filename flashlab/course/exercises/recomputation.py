@@ -3,8 +3,8 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced
-from flashlab.course.regimes import FINITE, REGIMES, sweep
+from flashlab.course.laws import no_nan_replaced, nothing_clipped
+from flashlab.course.regimes import GENTLE, REGIMES, WIDE, sweep
 from flashlab.reference import recomputation, safe_softmax
 
 inf = np.inf
@@ -28,7 +28,7 @@ def _delta_cases():
         Case("one row of two", (_array([[1, 2]]), _array([[3, 4]]))),
         Case("two rows, kept apart", (_array([[1, 0], [0, 2]]), _array([[5, 6], [7, 8]]))),
         Case("a row that sees no key", (_array([[1, 2]]), _array([[0, 0]]))),
-        *sweep(_delta_args, regimes=REGIMES[:1]),
+        *sweep(_delta_args, regimes=REGIMES[:1], sizes=WIDE),
     ]
 
 
@@ -42,6 +42,10 @@ def _rebuild_cases():
         Case("a score below any number that one would take for −∞", (_array([[-2e9, -inf]]), _array([-2e9]))),
         *sweep(_rebuild_args),
     ]
+
+
+def _rebuilt(rebuild, x):
+    return rebuild(x[None], np.zeros(1, x.dtype))[0]
 
 
 def _gradients_cases():
@@ -62,7 +66,7 @@ def _gradients_cases():
         Case("two queries, two keys", tile(2, 2, 3, 4)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
-        *sweep(_gradients_args, regimes=FINITE),
+        *sweep(_gradients_args, regimes=GENTLE),
     ]
 
 
@@ -106,6 +110,7 @@ delta = Exercise(
         Mistake("summed over the queries: sum over the head dimension, the last axis.", ".sum(-1)", ".sum(0)"),
         Mistake("a column came back: delta has one axis, [Br].", ".sum(-1)", ".sum(-1, keepdims=True)"),
         Mistake("that is the mean: delta is the sum.", ".sum(-1)", ".mean(-1)"),
+        Mistake("columns from 64 on were left out: a head may be wider.", ").sum(-1)", ")[:, :64].sum(-1)"),
         Mistake(
             "that is the matrix product, every query with every other: multiply element by element.",
             "(dO_i * O_i).sum(-1)",
@@ -127,6 +132,7 @@ rebuild = Exercise(
     reference=recomputation.rebuild,
     cases=_rebuild_cases,
     laws=(no_nan_replaced,),
+    once=(nothing_clipped(_rebuilt),),
     level=1,
     minutes=5,
     hints=(

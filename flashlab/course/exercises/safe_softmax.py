@@ -3,7 +3,7 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced, nothing_added
+from flashlab.course.laws import no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.course.regimes import FINITE, sweep
 from flashlab.reference import safe_softmax
 
@@ -32,6 +32,14 @@ def _beyond_one(softmax, x):
     """The sum of each row's weights, less 1; 0 for a row that is all -inf."""
     weights = np.asarray(softmax(np.float64(x)))
     return np.where(np.max(x, -1) == -inf, 0, weights.sum(-1) - 1)
+
+
+def _of_a_row(softmax, x):
+    return softmax(x)
+
+
+def _of_one_row(softmax, x):
+    return softmax(x[None])[0]
 
 
 def _of_one_score(lse, x):
@@ -64,6 +72,7 @@ def _lse_cases():
         ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
         ("a masked score", [[0.0, -inf]]),
         ("a row of nothing but masked scores", [[-inf, -inf]]),
+        ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
     )
     return [*small, *sweep(_rows_args)]
 
@@ -87,6 +96,7 @@ row = Exercise(
     reference=one_row,
     cases=_row_cases,
     laws=(no_nan_replaced, nothing_added(_beyond_one)),
+    once=(nothing_clipped(_of_a_row),),
     level=1,
     minutes=4,
     hints=(
@@ -240,6 +250,7 @@ rows = Exercise(
     reference=safe_softmax.safe,
     cases=_rows_cases,
     laws=(no_nan_replaced, nothing_added(_beyond_one)),
+    once=(nothing_clipped(_of_one_row),),
     level=2,
     minutes=8,
     hints=(

@@ -193,6 +193,8 @@ inside = Exercise(
         Mistake("the scale was forgotten: scores are divided by √d.", "Q_i.shape[1] ** -0.5", "1"),
         Mistake("divided by √dv: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "V.shape[1] ** -0.5"),
         Mistake("divided by d: scores are divided by √d.", "** -0.5", "** -1.0"),
+        Mistake("divided by √Br: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "Q_i.shape[0] ** -0.5"),
+        Mistake("divided by √Nk: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "max(len(K), 1) ** -0.5"),
         Mistake("the last, shorter tile of keys was dropped.", "range(0, len(K), Bc)", "range(0, len(K) - Bc + 1, Bc)"),
         Mistake(
             "the last tile begins too early: keys that it shares with the one before count twice.",
@@ -253,7 +255,7 @@ inside = Exercise(
             "V[: len(K[start : start + Bc])]",
         ),
         Mistake(
-            "the last key was dropped: range(0, len(K), Bc) reaches it.",
+            "a last tile of one key was dropped: the loop ends at len(K), and range leaves that out by itself.",
             "range(0, len(K), Bc)",
             "range(0, len(K) - 1, Bc)",
         ),
@@ -317,6 +319,8 @@ meet = Exercise(
     ),
     mistakes=(
         Mistake("the scale was forgotten: scores are divided by √d.", "Q_i.shape[1] ** -0.5", "1"),
+        Mistake("divided by √dv: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "V_j.shape[1] ** -0.5"),
+        Mistake("divided by d: scores are divided by √d.", "** -0.5", "** -1.0"),
         Mistake(
             "what came before was dropped: start from (lse, 1, O), not from the identity.",
             "online_softmax.State(lse_i, np.ones_like(lse_i), O_i)",
@@ -350,6 +354,16 @@ meet = Exercise(
             "l = lse is no sum of exponentials: relative to lse the past's weight is 1.",
             "np.ones_like(lse_i)",
             "1 * lse_i",
+        ),
+        Mistake(
+            "lse was bounded below: −∞ stands for no key at all, and finite scores may lie below any bound.",
+            "State(lse_i,",
+            "State(np.maximum(lse_i, -1e4),",
+        ),
+        Mistake(
+            "lse was bounded below: −∞ stands for no key at all, and finite scores may lie below any bound.",
+            "State(lse_i,",
+            "State(np.where(lse_i < -1e6, -np.inf, lse_i),",
         ),
         Mistake(
             "m = 0 is a score like any other: relative to lse, m is lse itself.",

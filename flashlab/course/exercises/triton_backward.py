@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched
-from flashlab.course.regimes import FINITE, REGIMES, sweep
+from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
+from flashlab.course.regimes import GENTLE, REGIMES, WIDE, sweep
 from flashlab.kernels import DEVICE, tl, triton
-from flashlab.reference import attention, masks, recomputation
+from flashlab.reference import attention, masks, recomputation, tiling
 
 BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot multiplies
 
@@ -105,7 +105,7 @@ def _delta_cases():
         Case("nine rows of five, in three programs", tuple(long)),
         Case("sixteen rows of three, in four full programs", tuple(rng.normal(size=(2, 16, 3)).astype(np.float32))),
         Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
-        *sweep(_delta_args, regimes=REGIMES[:1], usual={"Nq": 5, "dv": 6}),
+        *sweep(_delta_args, regimes=REGIMES[:1], sizes=WIDE, usual={"Nq": 5, "dv": 6}),
     ]
 
 
@@ -134,7 +134,7 @@ def _add_cases():
         Case("20 keys: a tile that does not hold the whole row", head(3, 20)),
         Case("causal: keys that some queries do not see", head(6, 6, causal=True)),
         Case("causal, with queries that see no key: lse = −∞", head(20, 4, causal=True)),
-        *sweep(_add_args, regimes=FINITE[:4], sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
+        *sweep(_add_args, regimes=GENTLE[:4], sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
     ]
 
 
@@ -198,7 +198,7 @@ delta = Exercise(
     minutes=10,
     hints=(
         "The first kernel's pattern in two dimensions: which rows are yours, which of them and of the columns exist?",
-        "The element in row r and column c lies r * dv + c elements behind the first: rows[:, None] * dv + "
+        "The element in row r and column c is r * dv + c elements after the first: rows[:, None] * dv + "
         "columns[None, :].",
         "Load O and dO there with other=0 and mask (rows < N)[:, None] & (columns < dv)[None, :], take them "
         ".to(tl.float32); store tl.sum(dO_i * O_i, 1) to delta + rows where rows < N.",
@@ -207,10 +207,10 @@ delta = Exercise(
         Mistake("summed over the queries: sum over the head dimension, axis 1.",
                 "tl.sum(dO_i * O_i, 1)", "tl.sum(dO_i * O_i, 0)"),
         Mistake("every program took the first rows: add program_id * Br.", "tl.program_id(0) * Br + ", ""),
-        Mistake("columns behind the row's end were counted, the next row's: mask columns < dv.",
+        Mistake("columns past the row's end were counted, the next row's: mask columns < dv.",
                 " & (columns < dv)[None, :]", ""),
         Mistake("rows lie dv elements apart, not width.", "rows[:, None] * dv", "rows[:, None] * width"),
-        Mistake("the store is not masked: the last program writes behind the end.", ", mask=rows < N)", ")"),
+        Mistake("the store is not masked: the last program writes past the end.", ", mask=rows < N)", ")"),
         Mistake("nothing was stored: only tl.store writes where delta points.",
                 "tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)", "tl.sum(dO_i * O_i, 1)"),
         Mistake("O was multiplied with itself: delta is rowsum(dO ∘ O).", "dO_i * O_i", "O_i * O_i"),
@@ -226,6 +226,8 @@ delta = Exercise(
         ),
         Mistake('that is the sum of dO alone: multiply with O first.', 'dO_i * O_i', 'dO_i'),
         Mistake('that is the mean: delta is the sum.', 'tl.sum(dO_i * O_i, 1)', 'tl.sum(dO_i * O_i, 1) / dv'),
+        Mistake("columns from 64 on were left out: a head may be wider.",
+                "(columns < dv)[None, :]", "(columns < tl.minimum(dv, 64))[None, :]"),
     ),
 )  # fmt: skip
 
@@ -283,6 +285,8 @@ add_rows = Exercise(
             "P_ij * (dP_ij - delta_i[:, None])",
             "scale * P_ij * (dP_ij - delta_i[:, None])",
         ),
+        Mistake("the sum so far was scaled again: scale what is added.",
+                "dK_j += scale * tl.dot(dS_ij.T, Q_i)", "dK_j = scale * (dK_j + tl.dot(dS_ij.T, Q_i))"),
         Mistake('V_j was not transposed: dP_ij = dO_i V_jᵀ.', 'V_j.T', 'V_j'),
         Mistake(
             "dV was taken from dS: V was multiplied with P.",
@@ -354,6 +358,14 @@ def _exact_dQ(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK):
     return attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None)[0]
 
 
+def _enough(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK):
+    """The bytes that the kernel need load: what belongs to the queries once, K and V once for each program."""
+    (Nq, d), mask = Q.shape, masks.causal() if causal else None
+    bill = tiling.fa2_traffic(Nq, len(K), d, Br, Bc, mask=mask)
+    of_rows = dO.nbytes + 2 * Nq * dO.itemsize  # dO; lse and delta
+    return of_rows + sum(size for (kind, _), size in bill.items() if kind == "load")
+
+
 def _query_cases():
     rng = np.random.default_rng(14)
 
@@ -372,6 +384,7 @@ def _query_cases():
         Case("tiles taller than wide, d = 64", head(40, 50, True, 32, 16, d=64)),
         Case("tiles wider than tall, d = 64", head(50, 40, False, 16, 32, d=64)),
         Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),
+        *sweep(_add_args, regimes=GENTLE, sizes={}, usual={"Nq": 3, "Nk": 19, "d": 16}),
     ]
 
 
@@ -380,6 +393,8 @@ dQ = Exercise(
     launch=query_gradients,
     exact=_exact_dQ,
     cases=_query_cases,
+    laws=(loads_at_most(query_gradients, _enough, "What belongs to the queries is"),),
+    sways=True,
     level=3,
     minutes=45,
     hints=(
@@ -422,5 +437,15 @@ dQ = Exercise(
                 "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
         Mistake("the store is not masked: the last program writes past the end.",
                 "scale * dQ_i, mask=exist)", "scale * dQ_i)"),
+        Mistake("a load is not masked: the last program reads past the end.",
+                "lse_i = tl.load(lse + rows, mask=rows < Nq, other=0)", "lse_i = tl.load(lse + rows)"),
+        Mistake("keys past the end were not masked: where lse is far below 0, e^(0 − lse) overflows, and ∞ · 0 is NaN.",
+                "seen = (keys < Nk)[None, :]", "seen = (keys >= 0)[None, :]"),
+        Mistake("Bc stands where Br belongs: tile i of the queries has Br rows.",
+                "(i + 1) * Br + Nk", "(i + 1) * Bc + Nk"),
+        Mistake("Bc stands where Br belongs: tile i of the queries begins at row i * Br.",
+                "rows = i * Br", "rows = i * Bc"),
+        Mistake("dS was rounded to half precision: all is float32 here.",
+                "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij.to(tl.float16), K_j.to(tl.float16)).to(tl.float32)"),
     ),
 )  # fmt: skip

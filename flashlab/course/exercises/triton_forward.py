@@ -9,10 +9,17 @@ import torch
 import torch.nn.functional as F
 
 from flashlab.course import data
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loaded_by_program
+from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
+from flashlab.course.exercises.first_triton_kernel import (
+    attempted,
+    inside_margins,
+    launched,
+    loads_at_most,
+    no_small_number_added,
+    operands,
+)
 from flashlab.course.regimes import FINITE, sweep
-from flashlab.kernels import DEVICE, tl, triton
+from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
 from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer
 from flashlab.reference import masks, tiling
@@ -149,6 +156,7 @@ bounds = Exercise(
             "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
             "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc",
         ),
+        Mistake("Br stands where Bc belongs: tiles of keys have Bc.", "// Bc * Bc", "// Br * Br"),
         Mistake(
             "every tile was masked: those that the first row sees in full need no mask.",
             "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
@@ -217,16 +225,30 @@ def _update_cases():
         case("a tile that does not raise the maximum", [4], [2], [[5]], [[2]], [[3]], 1.0),
         case("a row that has met no key, and meets none", [-inf], [0], [[0]], [[-inf, -inf]], [[1], [3]], 1.0),
         case("scores of some hundreds", [30], [2], [[5]], [[700, 600]], [[3], [2]], 1.0),
+        case("a score below any number that one would take for −∞", [-inf], [0], [[0]], [[-1.2e9]], [[3]], 1.0),
         *sweep(_update_args, usual={"Br": 9, "Bc": 13, "dv": 5}),
     ]
 
 
 def _update_args(draw, Br, Bc, dv):
     scale = 0.25
-    S, V = draw.scores(Br, 3 + Bc) / np.float32(scale), draw.normal(3 + Bc, dv).astype(np.float16)
+    S, V = draw.scores(Br, 2 * Bc) / np.float32(scale), draw.normal(2 * Bc, dv).astype(np.float16)
     nothing = State(np.full(Br, -inf), np.zeros(Br), np.zeros((Br, dv)))
-    state = _in_base_2(nothing, *(np.float64(x) for x in (S[:, :3], V[:3])), scale)  # three keys have come before
-    return State(*(np.float32(part) for part in state)), S[:, 3:], V[3:], scale
+    state = _in_base_2(nothing, *(np.float64(x) for x in (S[:, :Bc], V[:Bc])), scale)  # a tile has come before
+    return State(*(np.float32(part) for part in state)), S[:, Bc:], V[Bc:], scale
+
+
+def _narrowed(function, state, S_ij, V_j, scale):
+    """Law: tl.dot multiplies in the dtype of V."""
+    if not INTERPRETED:
+        return None
+    with operands("create_dot") as factors:
+        _launch_update(function, state, S_ij, V_j, scale)
+    if any(factor.dtype.primitive_bitwidth > 16 for pair in factors for factor in pair):
+        return (
+            "the numbers are right, but P_ij was multiplied in float32, which takes a GPU several times as long: "
+            "narrow P_ij to V_j.dtype for the product."
+        )
 
 
 update = Exercise(
@@ -234,6 +256,7 @@ update = Exercise(
     launch=_launch_update,
     exact=_in_base_2,
     cases=_update_cases,
+    laws=(_narrowed,),
     sways=True,
     level=2,
     minutes=15,
@@ -307,6 +330,15 @@ update = Exercise(
             "return m_new, l_i, O_i",
             "return m_new, l_i, O_i.to(tl.float16).to(tl.float32)",
         ),
+        Mistake("the old output was rounded to half precision: keep O_i in float32.",
+                "alpha[:, None] * O_i)", "(alpha[:, None] * O_i).to(tl.float16).to(tl.float32))"),
+        Mistake("a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)"),
+        Mistake("0 was subtracted wherever the tile is masked, but the past may hold keys: guard m_new.",
+                'tl.where(m_new == -float("inf"), 0, m_new)',
+                'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
+        Mistake("0 was subtracted in the first tile: guard m_new, and not the old maximum.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', 'tl.where(m_i == -float("inf"), 0, m_new)'),
     ),
 )  # fmt: skip
 
@@ -350,8 +382,8 @@ def attention_one_head(
 def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
     """Launch a kernel of one head, of the capstone's parameters, on numpy arrays Q [Nq, d], K and V [Nk, d] of float16.
 
-    O and lse come back in float32. Columns are filled up with zeros to a tile's width, which changes no score; behind
-    the inputs' last rows lies NaN, and around the outputs what must not be touched.
+    O and lse come back in float32. Columns are filled up with zeros to a tile's width, which changes no score; past
+    the inputs' last rows there is NaN, and around the outputs what must not be touched.
     """
     (Nq, d), width = Q.shape, max(16, triton.next_power_of_2(Q.shape[1]))
     q, k, v = (_followed_by_nan(x, width) for x in (Q, K, V))
@@ -369,18 +401,11 @@ def _followed_by_nan(x, width):
     return torch.from_numpy(whole).to(DEVICE)[: len(x)]
 
 
-def _loads_once(kernel, Q, K, V, causal, Br=TILE, Bc=TILE):
-    """Law: Q is loaded once, and K and V once by each program that sees them."""
+def _enough(Q, K, V, causal, Br=TILE, Bc=TILE):
+    """The bytes that the kernel need load: Q once, and K and V once for each program that sees them."""
     width, mask = max(16, triton.next_power_of_2(Q.shape[1])), masks.causal() if causal else None
     bill = tiling.fa2_traffic(len(Q), len(K), width, Br, Bc, mask=mask, dtype=np.float16)
-    due = sum(size for (kind, _), size in bill.items() if kind == "load")
-    loaded = sum(loaded_by_program(attend, kernel, Q, K, V, causal, Br, Bc))
-    if loaded > due:
-        return (
-            f"the numbers are right, but it loaded {loaded:,} bytes where {due:,} will do. Q_i is loaded once, before "
-            "the loop; a tile of K and V once"
-            + (", and not at all where no row of the program sees it." * causal or ".")
-        )
+    return sum(size for (kind, _), size in bill.items() if kind == "load")
 
 
 def _dense(Q, K, V, causal, Br=TILE, Bc=TILE):
@@ -406,6 +431,7 @@ def _forward_cases():
         case("negative scores: a key that is not there must not win", [[2.0]], [[-1.0], [-2.0]], [[10.0], [20.0]]),
         case("scores too large to be exponentiated", [[100.0]], [[10.0], [9.99]], [[1.0], [2.0]]),
         case("scores far below 0", [[100.0]], [[-10.0], [-9.99]], [[1.0], [2.0]]),
+        case("scores below any number that one would take for −∞", [[5e4]], [[-4e4], [-5e4]], [[1.0], [2.0]]),
         case("a second tile of keys that raises the maximum", [[1.0]], rising, values),
         case("a second tile of keys far below the first: its maximum is not the row's", [[1.0]], falling, values),
         case("causal: a query sees itself and what was before", [[1.0]] * 3, [[1], [2], [3]], [[10], [20], [30]], True),
@@ -433,12 +459,18 @@ def _forward_args(draw, Nq, Nk, d):
     return (*(x.astype(np.float16) for x in (Q, K, draw.normal(Nk, d))), False)
 
 
+_with_lse_unguarded = edited(  # as right: where l_i is 0, m_i is −∞
+    attention_one_head, 'tl.where(l_i == 0, -float("inf"), m_i + tl.log(l_safe))', "m_i + tl.log(l_safe)"
+)
+_ZEROS = (np.zeros((1, 16), np.float16), *np.zeros((2, 3, 16), np.float16))  # Q, K, V
+
 forward = Exercise(
     reference=attention_one_head,
     launch=attend,
     exact=_dense,
     cases=_forward_cases,
-    laws=(_loads_once,),
+    laws=(loads_at_most(attend, _enough, "Q_i is"),),
+    once=(no_small_number_added(attend, *_ZEROS),),
     sways=True,
     level=3,
     minutes=60,
@@ -446,7 +478,7 @@ forward = Exercise(
         "One program, one tile of O: load Q_i once; loop over the tiles of keys with m_i, l_i, O_i in registers; "
         "divide and store after the loop. Get one query and one key right first.",
         "rows = tl.program_id(0) * Br + tl.arange(0, Br), keys = start + tl.arange(0, Bc), addresses "
-        "K + keys[:, None] * d + tl.arange(0, d). A score whose key is behind the end or in the future becomes −∞ "
+        "K + keys[:, None] * d + tl.arange(0, d). A score whose key is past the end or in the future becomes −∞ "
         "before the maximum is taken.",
         "S_ij = tl.dot(Q_i, K_j.T) * scale; mask; then the six lines; O_i = tl.dot(P_ij.to(V_j.dtype), V_j, "
         "alpha[:, None] * O_i). At the end O_i / l_safe[:, None] and m_i + tl.log(l_safe), or 0 and −∞ where l_i is 0.",
@@ -455,7 +487,7 @@ forward = Exercise(
         Mistake("the scale was forgotten: scores are multiplied by scale.", "K_j.T) * scale", "K_j.T)"),
         Mistake("the scale was applied twice.", "K_j.T) * scale", "K_j.T) * scale * scale"),
         Mistake("K was not transposed: S_ij = Q_i K_jᵀ.", "K_j.T)", "K_j)"),
-        Mistake("keys behind the end were read as 0 and count: their scores must be −∞.",
+        Mistake("keys past the end were read as 0 and count: their scores must be −∞.",
                 "tl.where(inside[None, :], S_ij, -float(\"inf\"))", "S_ij"),
         Mistake("the maximum was not subtracted.", "tl.exp(S_ij - m_safe[:, None])", "tl.exp(S_ij)"),
         Mistake("the maximum of the last tile was used, not of all so far.",
@@ -494,10 +526,10 @@ forward = Exercise(
                 "tl.sum(P_ij, 1)", "tl.sum(P_ij.to(V_j.dtype), 1)"),
         Mistake("P_ij is float32, V_j float16: narrow P_ij to V_j.dtype for the product.",
                 "P_ij.to(V_j.dtype), V_j", "P_ij, V_j"),
-        Mistake("it read or stored behind the end: mask loads and stores.",
+        Mistake("it read or stored past the end: mask loads and stores.",
                 "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None], other=0.0)",
                 "V_j = tl.load(V + keys[:, None] * d + columns)"),
-        Mistake("it read or stored behind the end: mask loads and stores.", "lse_i, mask=rows < Nq", "lse_i"),
+        Mistake("it read or stored past the end: mask loads and stores.", "lse_i, mask=rows < Nq", "lse_i"),
         Mistake(
             "the maximum was frozen at the first tile: a later one may hold a larger score.",
             "tl.maximum(m_i, tl.max(S_ij, 1))",
@@ -531,7 +563,7 @@ forward = Exercise(
             "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None])",
         ),
         Mistake(
-            "a finite number stands where −∞ belongs, at the beginning or in the guard, and scores may lie below it.",
+            "a finite number was put in the place of −∞, at first or in the guard, and scores may lie below it.",
             "tl.full([Br], -float(\"inf\"), tl.float32)",
             "tl.full([Br], -1e4, tl.float32)",
         ),
@@ -572,7 +604,7 @@ forward = Exercise(
             "tl.maximum(m_new, 0)",
         ),
         Mistake(
-            "a finite number stands where −∞ belongs, at the beginning or in the guard, and scores may lie below it.",
+            "a finite number was put in the place of −∞, at first or in the guard, and scores may lie below it.",
             "tl.where(m_new == -float(\"inf\"), 0, m_new)",
             "tl.maximum(m_new, -1e4)",
         ),
@@ -605,6 +637,21 @@ forward = Exercise(
             "tl.max(S_ij, 1)",
             "tl.max(S_ij, 0)",
         ),
+        Mistake(
+            "the first row decides where to stop; it must be the last one, which sees most.",
+            "(i + 1) * Br + Nk - Nq",
+            "i * Br + Nk - Nq",
+        ),
+        Mistake("off by one: the keys are 0 to Nk − 1.", "tl.where(inside[None, :]", "tl.where((keys <= Nk)[None, :]"),
+        *(
+            Mistake("a large negative number is not −∞: a key that is not there would win over scores below it.",
+                    'tl.where(inside[None, :], S_ij, -float("inf"))', f"tl.where(inside[None, :], S_ij, {bound})")
+            for bound in (-1e4, -1e6, -1e9)
+        ),
+        Mistake("a finite number was put in the place of −∞, at first or in the guard, and scores may lie below it.",
+                'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)", of=_with_lse_unguarded),
+        Mistake("the scores were rounded to half precision: keep S_ij in float32.",
+                "tl.dot(Q_i, K_j.T) * scale", "tl.dot((Q_i * scale).to(tl.float16), K_j.T)"),
         Mistake(
             "1/√d was taken of the padded width: d may be filled up; use the argument scale.",
             "K_j.T) * scale",
@@ -750,11 +797,11 @@ def _heads_cases():
         return Case(name, tuple(rng.normal(size=shape).astype(np.float16) for shape in shapes))
 
     return [
-        case("two heads, each with keys of its own", 1, 2, 2, 1, 2),
-        case("two query heads share one head of keys", 1, 2, 1, 1, 2),
-        case("four query heads, two heads of keys: neighbours share", 1, 4, 2, 1, 2),
-        case("six query heads, two heads of keys", 1, 6, 2, 1, 2),
-        case("two texts", 2, 2, 2, 1, 2),
+        case("two heads, each with keys of its own", 1, 2, 2, 1, 3),
+        case("two query heads share one head of keys", 1, 2, 1, 1, 3),
+        case("four query heads, two heads of keys: neighbours share", 1, 4, 2, 1, 3),
+        case("six query heads, two heads of keys", 1, 6, 2, 1, 3),
+        case("two texts", 2, 2, 2, 1, 3),
         case("two texts of four query heads and two heads of keys", 2, 4, 2, 3, 5),
         case("more queries than keys", 2, 4, 2, 20, 3),
     ]
@@ -780,6 +827,10 @@ heads = Exercise(
                 "h // (H // Hk)", "h // Hk"),
         Mistake("there are only Hk heads of keys, and h counts the heads of queries.", "h // (H // Hk)", "h"),
         Mistake("a text has Hk heads of keys, not H.", "b * Hk + hk", "b * H + hk"),
+        Mistake("heads were taken for the outer axis: of [B, H, N, d] a text is the outermost, so b * H + h.",
+                "(b * H + h)", "(h * 2 + b)"),
+        Mistake("heads were taken for the outer axis: of [B, Hk, N, d] a text is the outermost, so b * Hk + hk.",
+                "(b * Hk + hk)", "(hk * 2 + b)"),
         Mistake("the batch was forgotten for the keys: b * Hk heads of keys come before this text.",
                 "(b * Hk + hk)", "hk"),
         Mistake("the batch was forgotten for the queries: b * H heads come before this text.", "(b * H + h)", "h"),

@@ -16,20 +16,21 @@ def stub(x, y, z, N, Bc: tl.constexpr):
 @triton.jit
 def add_with_pointers(x, y, z, N, Bc: tl.constexpr):
     at = tl.program_id(0) * Bc + tl.arange(0, Bc)
-    tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + at, at < N, 0.0), at < N)
+    tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + (N - 1 - at), at < N, 0.0), at < N)
 
 
 @triton.jit
 def add_backwards(x, y, z, N, Bc: tl.constexpr):
-    at = N - 1 - tl.program_id(0) * Bc - tl.arange(0, Bc)
-    tl.store(z + at, tl.load(y + at, mask=at >= 0) + tl.load(x + at, mask=at >= 0), mask=at >= 0)
+    of_y = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    of_x = N - 1 - of_y
+    tl.store(z + of_x, tl.load(y + of_y, mask=of_x >= 0) + tl.load(x + of_x, mask=of_x >= 0), mask=of_x >= 0)
 
 
 @triton.jit
 def add_one_by_one(x, y, z, N, Bc: tl.constexpr):
     start = tl.program_id(0) * Bc
     for at in range(start, tl.minimum(start + Bc, N)):
-        tl.store(z + at, tl.load(x + at) + tl.load(y + at))
+        tl.store(z + at, tl.load(x + at) + tl.load(y + N - 1 - at))
 
 
 @triton.jit

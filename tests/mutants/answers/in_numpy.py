@@ -40,6 +40,12 @@ def merge(a, b):
     return State(m, wa * a.l + wb * b.l, wa[:, None] * a.O + wb[:, None] * b.O)
 
 
+def sums(m_a, l_a, m_b, l_b):
+    m = np.maximum(m_a, m_b)
+    safe = np.where(np.isneginf(m), 0, m)
+    return m, l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)
+
+
 def update(state, S_ij, V_j):
     m_i, l_i, O_i = state
     m = np.maximum(m_i, np.max(S_ij, axis=1))
@@ -117,6 +123,7 @@ def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale):
 
 ANSWERS = [
     *wrong("safe_softmax.row", row,
+        ("exponents clipped at -30", "an exponent was clipped", "x - top", "np.clip(x - top, -30, 0)"),
         ("exp without a maximum", "no maximum was subtracted", "x - top", "x"),
         ("exp in float64, without a maximum", "float64 only moves the limit", "np.exp(x - top)", "np.exp(np.float64(x))"),
         ("scores clipped at 80", "scores were clipped", "np.exp(x - top)", "np.exp(np.clip(x, -80, 80))"),
@@ -140,6 +147,8 @@ ANSWERS = [
         ("log instead of weights", "those are the logarithms of the weights", "e / np.sum(e)", "x - top - np.log(np.sum(e))"),
     ),
     *wrong("safe_softmax.rows", rows,
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", "    top[np.isneginf(top)] = 0\n", "    top = np.maximum(top, -1e6)\n"),
+        ("exponents clipped at -30", "an exponent was clipped", "np.exp(x - top)", "np.exp(np.maximum(x - top, -30)) * (x > -np.inf)"),
         ("no guard", "NaN comes of −∞ − (−∞) and of 0 / 0", "    top[np.isneginf(top)] = 0\n", ""),
         ("no guard against 0 / 0", "NaN comes of −∞ − (−∞) and of 0 / 0", "    total[total == 0] = 1\n", ""),
         ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative, and such ", "    top[np.isneginf(top)] = 0\n", "    top = np.maximum(top, 0)\n"),
@@ -157,6 +166,7 @@ ANSWERS = [
         ("exp(x - lse)", "exp(x − lse) loses digits", "e / total", "np.exp(x - (top + np.log(total)))"),
     ),
     *wrong("safe_softmax.lse", lse,
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(top), 0, top)", "np.maximum(top, -1e6)"),
         ("log forgotten", "the logarithm is missing", "safe + np.log(total)", "safe + total"),
         ("the maximum not added back", "the maximum was not added back", "safe + np.log(total)", "np.log(total)"),
         ("sign", "the logarithm was subtracted", "safe + np.log(total)", "safe - np.log(total)"),
@@ -173,7 +183,21 @@ ANSWERS = [
         ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative, and such ", "np.where(np.isneginf(top), 0, top)", "np.maximum(top, 0)"),
         ("a column", "a column came back", "safe + np.log(total)", "(safe + np.log(total))[:, None]"),
     ),
+    *wrong("online_softmax.sums", sums,
+        ("guard on a", "0 was subtracted wherever one part has met no key", "np.where(np.isneginf(m), 0, m)", "np.where(m_a == -np.inf, 0, m)"),
+        ("guard on b", "0 was subtracted wherever one part has met no key", "np.where(np.isneginf(m), 0, m)", "np.where(m_b == -np.inf, 0, m)"),
+        ("guard on either", "0 was subtracted wherever one part has met no key", "np.where(np.isneginf(m), 0, m)", "np.where((m_a == -np.inf) | (m_b == -np.inf), 0, m)"),
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, -1e6)"),
+        ("exponents clipped at -20", "exponents were clipped", "np.exp(m_a - safe)", "np.exp(np.maximum(m_a - safe, -20)) * (m_a > -np.inf)"),
+    ),
     *wrong("online_softmax.merge", merge,
+        ("guard on a", "0 was subtracted wherever one part has met no key", "np.where(np.isneginf(m), 0, m)", "np.where(a.m == -np.inf, 0, m)"),
+        ("guard on b", "0 was subtracted wherever one part has met no key", "np.where(np.isneginf(m), 0, m)", "np.where(b.m == -np.inf, 0, m)"),
+        ("guard on either", "0 was subtracted wherever one part has met no key", "np.where(np.isneginf(m), 0, m)", "np.where((a.m == -np.inf) | (b.m == -np.inf), 0, m)"),
+        ("exponents clipped at -20", "an exponent was clipped", "np.exp(a.m - safe)", "np.exp(np.maximum(a.m - safe, -20)) * (a.m > -np.inf)"),
+        ("b.O not rescaled", "one of the outputs was not rescaled", "wb[:, None] * b.O", "b.O"),
+        ("outputs exchanged", "the factors of the outputs are exchanged", "wa[:, None] * a.O + wb[:, None] * b.O", "wb[:, None] * a.O + wa[:, None] * b.O"),
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, -1e6)"),
         ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative, and such ", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, 0)"),
         ("guard maximum(m, -1e4)", "a finite number guards −∞, but scores may lie below it, and ", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, -1e4)"),
         ("guarded m returned", "the guarded maximum was returned", "State(m,", "State(safe,"),
@@ -193,6 +217,10 @@ ANSWERS = [
         ("no columns", "alpha is [Br] and O is [Br, dv]", "wa[:, None] * a.O + wb[:, None] * b.O", "wa * a.O + wb * b.O"),
     ),
     *wrong("online_softmax.update", update,
+        ("guard on the block", "0 was subtracted wherever the block is masked", "np.where(np.isneginf(m), 0, m)", "np.where(S_ij.max(axis=1) == -np.inf, 0, m)"),
+        ("scores clipped at -30", "an exponent was clipped", "np.exp(S_ij - safe.reshape(-1, 1))", "np.exp(np.maximum(S_ij - safe.reshape(-1, 1), -30)) * (S_ij > -np.inf)"),
+        ("alpha clipped at -20", "an exponent was clipped", "np.exp(m_i - safe)", "np.exp(np.maximum(m_i - safe, -20)) * (m_i > -np.inf)"),
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, -1e6)"),
         ("P normalised in the block", "the weights were divided by the block's sum", "l = l_i", "P = P / P.sum(1, keepdims=True); l = l_i"),
         ("alpha on both parts", "alpha rescales what came before, not the block", "l_i * alpha + P.sum(axis=1)", "(l_i + P.sum(axis=1)) * alpha", "O_i * alpha.reshape(-1, 1) + P @ V_j", "(O_i + P @ V_j) * alpha.reshape(-1, 1)"),
         ("guarded m returned", "the guarded maximum was returned", "State(m,", "State(safe,"),
@@ -245,6 +273,9 @@ ANSWERS = [
         ("no return", "expected 1 result, got None", "return S", "S"),
     ),
     *wrong("tiling.inside", inside,
+        ("√Br", "divided by √Br", "np.float32(d**0.5)", "np.float32(len(Q_i)**0.5)"),
+        ("√Nk", "divided by √Nk", "np.float32(d**0.5)", "np.float32(max(len(K), 1)**0.5)"),
+        ("all keys at once behind asarray", "it took more than Bc keys at once", "    start = 0\n", "    K, V = np.asarray(K), np.array(V)\n    Bc = max(len(K), 1)\n    start = 0\n"),
         ("finish inside the loop", "the state was finished inside the loop", "        start = stop\n", "        start = stop\n        O, _ = online.finish(state)\n        state = state._replace(O=O)\n"),
         ("mean of block outputs", "that is the mean of what each tile gives by itself, but tile", "    return online.finish(state)", "    parts = [attention(Q_i, K[s : s + Bc], V[s : s + Bc]) for s in range(0, len(K), Bc)]\n    return (np.mean(parts, 0) if parts else state.O), online.finish(state)[1]"),
         ("sum of block outputs", "that is the sum of what each tile gives by itself, each with", "    return online.finish(state)", "    parts = [attention(Q_i, K[s : s + Bc], V[s : s + Bc]) for s in range(0, len(K), Bc)]\n    return (np.sum(parts, 0) if parts else state.O), online.finish(state)[1]"),
@@ -254,7 +285,7 @@ ANSWERS = [
         ("/ d", "divided by d: scores are divided by √d", "d**0.5", "d"),
         ("dv for d", "divided by √dv", "Q_i.shape[-1]", "V.shape[-1]"),
         ("the last tile dropped", "the last, shorter tile of keys was dropped", "while start < len(K)", "while start + Bc <= len(K)"),
-        ("the last key dropped", "the last key was dropped", "while start < len(K)", "while start < len(K) - 1"),
+        ("the last key dropped", "a last tile of one key was dropped", "while start < len(K)", "while start < len(K) - 1"),
         ("state not kept", "online_softmax.update returns a new state and leaves the old", "state = online.update(", "online.update("),
         ("fresh state for each tile", "every tile starts afresh", "online.update(state,", "online.update(online.identity(len(Q_i), V.shape[1]),"),
         ("not divided", "the output was not divided by l", "return online.finish(state)", "return state.O, online.finish(state)[1]"),
@@ -264,6 +295,7 @@ ANSWERS = [
         ("K not transposed", "K_j was not transposed", "K[start:stop].T", "K[start:stop]"),
     ),
     *wrong("tiling.meet", meet,
+        ("√dv", "divided by √dv", "Q_i.shape[1] ** -0.5", "V_j.shape[1] ** -0.5"),
         ("guard maximum(m, 0)", "0 was subtracted where all scores are negative, and rows far", "np.where(np.isneginf(top), 0, top)", "np.maximum(top, 0)"),
         ("no guard", "−∞ − (−∞) is NaN", "np.where(np.isneginf(top), 0, top)", "top"),
         ("m = 0, exp(lse) overflows", "e^lse overflows", "np.where(np.isneginf(top), 0, top)", "0 * lse_i.clip(0, 0)"),
@@ -286,6 +318,8 @@ ANSWERS = [
         ("from the identity", "what came before was dropped", "online.State(lse_i, np.ones(len(Q_i), S.dtype), O_i)", "online.identity(len(Q_i), V_j.shape[1])"),
     ),
     *wrong("recomputation.rebuild", rebuild,
+        ("guard maximum(lse, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(column), 0, column)", "np.maximum(column, -1e6)"),
+        ("exponents clipped at -20", "an exponent was clipped", "np.exp(S_ij - safe)", "np.exp(np.maximum(S_ij - safe, -20)) * (S_ij > -np.inf)"),
         ("guard maximum(lse, 0)", "0 was subtracted wherever the lse is negative, and such a ro", "np.where(np.isneginf(column), 0, column)", "np.maximum(column, 0)"),
         ("guard maximum(lse, -1e4)", "a finite number guards −∞, but scores may lie below it, and ", "np.where(np.isneginf(column), 0, column)", "np.maximum(column, -1e4)"),
         ("no guard", "−∞ − (−∞) is NaN", "np.where(np.isneginf(column), 0, column)", "column"),
@@ -301,6 +335,7 @@ ANSWERS = [
         ("not exponentiated", "those are the logarithms of the weights", "np.exp(S_ij - safe)", "S_ij - safe"),
     ),
     *wrong("recomputation.delta", delta,
+        ("64 columns", "columns from 64 on were left out", "dO_i * O_i", "dO_i[:, :64] * O_i[:, :64]"),
         ("summed over rows", "summed over the queries", "axis=1", "axis=0"),
         ("one number", "all rows were added together", ", axis=1", ""),
         ("keepdims", "a column came back", "axis=1", "axis=1, keepdims=True"),

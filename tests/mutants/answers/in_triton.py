@@ -12,7 +12,7 @@ def add(x, y, z, N, Bc: tl.constexpr):
     at = tl.program_id(0) * Bc + tl.arange(0, Bc)
     ok = at < N
     a = tl.load(x + at, mask=ok, other=0.0)
-    b = tl.load(y + at, mask=ok, other=0.0)
+    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)
     tl.store(z + at, a + b, mask=ok)
 
 
@@ -132,6 +132,41 @@ def add_rows(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
     return dK_j, dV_j
 
 
+@triton.jit
+def dq(
+    Q, K, V, dO, lse, delta, dQ, Nq, Nk, scale,
+    d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr, causal: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0)
+    r = i * Br + tl.arange(0, Br)
+    c = tl.arange(0, d)
+    real = (r < Nq)[:, None]
+    q = tl.load(Q + r[:, None] * d + c[None, :], mask=real, other=0.0)
+    g = tl.load(dO + r[:, None] * d + c[None, :], mask=real, other=0.0)
+    lse_i = tl.load(lse + r, mask=r < Nq, other=0.0)
+    delta_i = tl.load(delta + r, mask=r < Nq, other=0.0)
+    acc = tl.zeros([Br, d], tl.float32)
+    stop = Nk
+    if causal:
+        stop = tl.minimum((i + 1) * Br + Nk - Nq, Nk)
+    for start in range(0, stop, Bc):
+        j = start + tl.arange(0, Bc)
+        k = tl.load(K + j[:, None] * d + c[None, :], mask=(j < Nk)[:, None], other=0.0)
+        v = tl.load(V + j[:, None] * d + c[None, :], mask=(j < Nk)[:, None], other=0.0)
+        ok = real & (j < Nk)[None, :]
+        if causal:
+            ok = ok & (j[None, :] <= r[:, None] + Nk - Nq)
+        p = tl.where(ok, tl.exp(tl.dot(q, k.T) * scale - lse_i[:, None]), 0.0)
+        acc += tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)
+    tl.store(dQ + r[:, None] * d + c[None, :], acc * scale, mask=real)
+
+
+@triton.jit
+def heads(h, b, H, Hk, Nq, Nk, d):
+    shared = H // Hk
+    return (b * H + h) * (Nq * d), (b * Hk + h // shared) * (Nk * d)
+
+
 def forward(self, x):
     B, N, _ = x.shape
     q = self.q_proj(x).view(B, N, self.num_heads, -1).transpose(1, 2)
@@ -151,20 +186,30 @@ def step(Q, K, V, past_K, past_V):
 ANSWERS = [
     *wrong("first_triton_kernel.add", add,
         ("no program id", "every program took the first block", "tl.program_id(0) * Bc + ", ""),
-        ("every program adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + at, mask=ok), mask=ok)\n"),
-        ("program 0 adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N * (tl.program_id(0) == 0), Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + at, mask=ok), mask=ok)\n"),
+        ("every program adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
+        ("program 0 adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N * (tl.program_id(0) == 0), Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
         ("programs overlap", "blocks overlap", "tl.program_id(0) * Bc", "tl.program_id(0)"),
         ("no mask at the load", "the loads are not masked", "tl.load(x + at, mask=ok, other=0.0)", "tl.load(x + at)"),
         ("no mask at the store", "the store is not masked", "a + b, mask=ok)", "a + b)"),
         ("mask <=", "the mask lets one element too many through", "at < N", "at <= N"),
         ("mask one short", "the last element was masked out", "at < N", "at < N - 1"),
         ("nothing stored", "nothing was stored", "tl.store(z + at, a + b, mask=ok)", "z = a + b"),
-        ("x twice", "y was never read", "tl.load(y + at", "tl.load(x + at"),
+        ("x twice", "y was never read", "a + b", "a + a"),
         ("multiplied", "x and y were multiplied", "a + b", "a * b"),
         ("pointer not moved at the store", "every program stored into the first block", "z + at", "z + tl.arange(0, Bc)"),
+        ("y from its beginning", "y was read from its beginning", "y + N - 1 - at", "y + at"),
+        ("y off by one", "off by one", "y + N - 1 - at", "y + N - at"),
+        ("each block inverted", "each block was inverted by itself", "y + N - 1 - at", "y + tl.program_id(0) * Bc + tl.minimum(Bc, N - tl.program_id(0) * Bc) - 1 - tl.arange(0, Bc)"),
+        ("x from the end too", "x was inverted as well", "tl.load(x + at", "tl.load(x + N - 1 - at"),
+        ("x from the end instead", "x was inverted instead of y", "tl.load(x + at", "tl.load(x + N - 1 - at", "tl.load(y + N - 1 - at", "tl.load(y + at"),
+        ("in float16", "the sum was rounded to half precision", "a + b", "(a + b).to(tl.float16)"),
         ("stored to x", "nothing was stored", "z + at", "x + at"),
     ),
     *wrong("first_triton_kernel.softmax_row", softmax_row,
+        ("+ 1e-6", "a small number was added", "    l = tl.where(l == 0, 1.0, l)\n", "    l = l + 1e-6\n"),
+        ("+ 1e-9", "a small number was added", "    l = tl.where(l == 0, 1.0, l)\n", "    l = l + 1e-9\n"),
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", 'tl.where(m == -float("inf"), 0.0, m)', "tl.maximum(m, -1e6)"),
+        ("exponents clipped at -30", "an exponent was clipped", "tl.exp(S - m)", "tl.where(ok, tl.exp(tl.maximum(S - m, -30.0)), 0.0)"),
         ("0 for masked scores in the maximum", "a masked element counted as 0 in the maximum, and a row far ", "tl.max(S, 0)", "tl.max(tl.where(ok, S, 0.0), 0)"),
         ("other=0", "masked elements were read as 0 and count in the sum", 'other=-float("inf")', "other=0.0"),
         ("no other", "a masked load without other= reads anything at all, on a GPU", ', other=-float("inf")', ""),
@@ -186,14 +231,18 @@ ANSWERS = [
         ("-1e9 for −∞", "a large negative number is not −∞", 'other=-float("inf")', "other=-1e9"),
     ),
     *wrong("first_triton_kernel.online", online,
+        ("+ 1e-9", "a small number was added", "total = tl.where(l == 0, 1.0, l)", "total = l + 1e-9"),
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = tl.maximum(m_new, -1e6)"),
+        ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = tl.maximum(m_new, 0.0)"),
+        ("guard on the block", "0 was subtracted wherever the block is masked", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', 'safe = tl.where(tl.max(S, 1) == -float("inf"), 0.0, m_new)'),
         ("maximum frozen at the first tile", "the maximum was frozen at the first tile", "tl.maximum(m, tl.max(S, 1))", 'tl.where(m == -float("inf"), tl.max(S, 1), m)'),
         ("l not rescaled", "the old sum was not rescaled", "l * tl.exp(m - safe)", "l"),
-        ("inverse", "alpha is turned round", "tl.exp(m - safe)", "tl.exp(safe - m)"),
+        ("inverse", "alpha is inverted", "tl.exp(m - safe)", "tl.exp(safe - m)"),
         ("maximum of the block", "the maximum of the last block was used, not the row's", "tl.maximum(m, tl.max(S, 1))", "tl.max(S, 1)"),
         ("m not kept", "the maximum was not kept for the next block", "        m = m_new\n", ""),
         ("no column mask", "", "& (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
         ("no store mask", "", "at[None, :], P, mask=ok)", "at[None, :], P)"),
-        ("no row mask", "rows behind the last one are not masked", "        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "        ok = (rows[:, None] < R + Br) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
+        ("no row mask", "rows past the last one are not masked", "        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "        ok = (rows[:, None] < R + Br) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
         ("without a maximum", "", "tl.exp(S - safe[:, None]), 1)", "tl.exp(S), 1)", "l * tl.exp(m - safe)", "l", "tl.exp(S - safe[:, None]) /", "tl.exp(S) /"),
         ("no guard in the loop", "−∞ − (−∞) is NaN", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = m_new"),
         ("no guard after the loop", "−∞ − (−∞) and 0 / 0 are NaN", '    safe = tl.where(m == -float("inf"), 0.0, m)\n', "    safe = m\n"),
@@ -225,6 +274,11 @@ ANSWERS = [
         ("everything masked", "every tile was masked", "(least // Bc) * Bc", "0"),
     ),
     *wrong("triton_forward.update", update,
+        ("guard maximum(m, -1e6)", "a finite number guards −∞", 'tl.where(m == -float("inf"), 0.0, m)', "tl.maximum(m, -1e6)"),
+        ("guard on the tile", "0 was subtracted wherever the tile is masked", 'tl.where(m == -float("inf"), 0.0, m)', 'tl.where(tl.max(S, 1) == -float("inf"), 0.0, m)'),
+        ("guard on the old maximum", "0 was subtracted in the first tile", 'tl.where(m == -float("inf"), 0.0, m)', 'tl.where(m_i == -float("inf"), 0.0, m)'),
+        ("P never narrowed", "P_ij was multiplied in float32", "tl.dot(P.to(V_j.dtype), V_j)", "tl.dot(P, V_j.to(tl.float32))"),
+        ("old O in half", "the old output was rounded to half precision", "O_i * alpha[:, None]", "(O_i * alpha[:, None]).to(tl.float16).to(tl.float32)"),
         ("exp", "e^x where 2^x is meant", "alpha = tl.exp2", "alpha = tl.exp", "P = tl.exp2", "P = tl.exp"),
         ("exp for P", "e^x where 2^x is due", "P = tl.exp2", "P = tl.exp"),
         ("not scaled", "m_new is in units of the unscaled scores", "S_ij * scale_log2", "S_ij"),
@@ -246,6 +300,11 @@ ANSWERS = [
         ("O accumulated in half", "the output was rounded to half precision", "return m, l, O", "return m, l, O.to(tl.float16).to(tl.float32)"),
     ),
     *wrong("triton_forward.forward", my_forward,
+        ("guard maximum(m, -1e6)", "a finite number was put in the place of −∞", 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e6)"),
+        ("masked scores -1e6", "a large negative number is not −∞", 'S = tl.where(keep, S, -float("inf"))', "S = tl.where(keep, S, -1e6)"),
+        ("+ 1e-9", "a small number was added", "l_safe = tl.where(l == 0, 1, l)", "l_safe = l + 1e-9"),
+        ("a key too many", "off by one", "keep = k_ok[None, :]\n", "keep = (keys < Nk + 1)[None, :]\n"),
+        ("Q scaled in half", "the scores were rounded to half precision", "tl.dot(Q_i, K_j.T) * scale", "tl.dot((Q_i * scale).to(tl.float16), K_j.T)"),
         ("maximum frozen at the first tile", "the maximum was frozen at the first tile", "m_new = tl.maximum(m, tl.max(S, 1))", 'm_new = tl.where(m == -float("inf"), tl.max(S, 1), m)'),
         ("one key short where Nk - Nq = 1", "the loop ended a key too early", "(i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + Nk - Nq - 1, Nk)"),
         ("step of the wrong tile", "the loop went on by Br", "range(0, end, Bc)", "range(0, end, Br)"),
@@ -259,7 +318,7 @@ ANSWERS = [
         ("acc of Bc", "", "tl.zeros([Br, d]", "tl.zeros([Br, Bc]"),
         ("keys of Br", "your O = [[ 0.0025, -0.019 , ..., -0.1073, -0.2849], [ 0.073", "start + tl.arange(0, Bc)", "start + tl.arange(0, Br)"),
         ("no other at V", "a masked load without other= reads anything at all, on a GPU", "V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None], other=0.0)", "V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None])"),
-        ("m from -1e4", "a finite number stands where −∞ belongs", 'tl.full([Br], -float("inf"), tl.float32)', "tl.full([Br], -1e4, tl.float32)"),
+        ("m from -1e4", "a finite number was put in the place of −∞", 'tl.full([Br], -float("inf"), tl.float32)', "tl.full([Br], -1e4, tl.float32)"),
         ("m from 0", "the maximum began at 0, which is a score like any other", 'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
         ("nothing skipped", "the numbers are right, but it loaded 864 bytes where 736 wil", "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "Nk"),
         ("Q loaded each turn", "the numbers are right, but it loaded 128 bytes where 96 will", "S = tl.dot(Q_i,", "Q_i = tl.load(Q + rows[:, None] * d + cols[None, :], mask=q_ok[:, None], other=0.0)\n        S = tl.dot(Q_i,"),
@@ -267,7 +326,7 @@ ANSWERS = [
         ("exp2 without log2(e)", "2^x where e^x is meant", "tl.exp(m - m_safe)", "tl.exp2(m - m_safe)", "tl.exp(S - m_safe", "tl.exp2(S - m_safe"),
         ("O normalised in each tile", "O was divided by l inside the loop", "        m = m_new\n", "        m = m_new\n        acc = acc / tl.where(l == 0, 1, l)[:, None]\n"),
         ("store without mask", "it read or stored past the end", "acc / l_safe[:, None], mask=q_ok[:, None])", "acc / l_safe[:, None])"),
-        ("lse without mask", "it read or stored behind the end", "m + tl.log(l_safe)), mask=q_ok)", "m + tl.log(l_safe)))"),
+        ("lse without mask", "it read or stored past the end", "m + tl.log(l_safe)), mask=q_ok)", "m + tl.log(l_safe)))"),
         ("no scale", "the scale was forgotten", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T)"),
         ("scale of the padded width", "1/√d was taken of the padded width", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T) / tl.sqrt(d * 1.0)"),
         ("divided by scale", "scores were divided by scale", "tl.dot(Q_i, K_j.T) * scale", "tl.dot(Q_i, K_j.T) / scale"),
@@ -282,14 +341,14 @@ ANSWERS = [
         ("upper left in both", "aligned at the upper left", "rows[:, None] + Nk - Nq", "rows[:, None]", "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
         ("mask <", "the mask is off by one", "keys[None, :] <= rows", "keys[None, :] < rows"),
         ("mask one key more", "the mask is off by one", "rows[:, None] + Nk - Nq", "rows[:, None] + Nk - Nq + 1"),
-        ("mask of keys forgotten", "keys behind the end were read as 0 and count", "keep = k_ok[None, :]\n", "keep = keys[None, :] >= 0\n"),
+        ("mask of keys forgotten", "keys past the end were read as 0 and count", "keep = k_ok[None, :]\n", "keep = keys[None, :] >= 0\n"),
         ("causal forgotten", "the causal mask was forgotten", "keep & (keys[None, :] <= rows[:, None] + Nk - Nq)", "keep"),
         ("always causal", "the mask was always causal", "        if causal:\n            keep =", "        if d > 0:\n            keep ="),
         ("-1e9", "a large negative number is not −∞", 'S = tl.where(keep, S, -float("inf"))', "S = tl.where(keep, S, -1e9)"),
-        ("0 for masked", "keys behind the end were read as 0 and count", 'S = tl.where(keep, S, -float("inf"))', "S = tl.where(keep, S, 0.0)"),
+        ("0 for masked", "keys past the end were read as 0 and count", 'S = tl.where(keep, S, -float("inf"))', "S = tl.where(keep, S, 0.0)"),
         ("no guard", "−∞ − (−∞) is NaN", 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
         ("guard maximum(m, 0)", "0 was subtracted wherever the maximum is negative, and such ", 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, 0)"),
-        ("guard maximum(m, -1e4)", "a finite number stands where −∞ belongs", 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)"),
+        ("guard maximum(m, -1e4)", "a finite number was put in the place of −∞", 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)"),
         ("0 / 0", "0 / 0 is NaN: a row that sees no key has l = 0; divide by 1 ", "tl.where(l == 0, 1, l)", "l"),
         ("not divided", "the output was not divided by l", "acc / l_safe[:, None]", "acc"),
         ("lse without m", "lse lacks the maximum", "m + tl.log(l_safe)", "tl.log(l_safe)"),
@@ -315,10 +374,11 @@ ANSWERS = [
         ("Nq − Nk", "the difference is inverted", "rows[:, None] + Nk - Nq", "rows[:, None] + Nq - Nk"),
     ),
     *wrong("triton_backward.delta", delta,
+        ("64 columns", "columns from 64 on were left out", "(c[None, :] < dv)", "(c[None, :] < tl.minimum(dv, 64))"),
         ("no other", "a masked load without other= reads anything at all, on a GPU", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0)", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok)"),
         ("in float16", "the product was rounded to float16", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)", "o = tl.load(O + r[:, None] * dv + c[None, :], mask=ok, other=0.0)", "g = tl.load(dO + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)", "g = tl.load(dO + r[:, None] * dv + c[None, :], mask=ok, other=0.0)"),
         ("wrong axis", "summed over the queries", "axis=1", "axis=0"),
-        ("no column mask", "columns behind the row's end were counted, the next row's", " & (c[None, :] < dv)", ""),
+        ("no column mask", "columns past the row's end were counted, the next row's", " & (c[None, :] < dv)", ""),
         ("no row mask at the store", "the store is not masked", ", mask=r < N)", ")"),
         ("stride width", "rows lie dv elements apart, not width", "O + r[:, None] * dv + c[None, :], mask=ok, other=0.0).to(tl.float32)\n    g", "O + r[:, None] * width + c[None, :], mask=ok, other=0.0).to(tl.float32)\n    g"),
         ("stride width in both", "rows lie dv elements apart, not width", "o = tl.load(O + r[:, None] * dv", "o = tl.load(O + r[:, None] * width", "dO + r[:, None] * dv", "dO + r[:, None] * width"),
@@ -329,6 +389,7 @@ ANSWERS = [
         ("nothing stored", "nothing was stored", "    tl.store(delta + r, tl.sum(o * g, axis=1), mask=r < N)\n", "    delta = tl.sum(o * g, axis=1)\n"),
     ),
     *wrong("triton_backward.add_rows", add_rows,
+        ("dK scaled again", "the sum so far was scaled again", "dK_j = dK_j + tl.dot(tl.trans(dS), Q_i) * scale", "dK_j = (dK_j + tl.dot(tl.trans(dS), Q_i)) * scale"),
         ("delta missing", "delta is missing", "(dP - delta_i[:, None])", "dP"),
         ("row sum of the tile", "the row sum was taken over this tile only", "delta_i[:, None]", "tl.sum(P * dP, 1)[:, None]"),
         ("lse as a row", "lse_i stands for queries, which are the rows of the tile", "lse_i[:, None]", "lse_i[None, :]"),
@@ -354,6 +415,28 @@ ANSWERS = [
         ("P (1 − P) dP", "P (1 − P) is a weight's slope by its own score", "P * (dP - delta_i[:, None])", "P * (1 - P) * dP"),
         ("P dP − delta", "delta is subtracted from dP before P is multiplied with it", "P * (dP - delta_i[:, None])", "P * dP - delta_i[:, None]"),
     ),
+    *wrong("triton_forward.heads", heads,
+        ("heads outside", "heads were taken for the outer axis", "(b * H + h)", "(h * 2 + b)"),
+        ("heads of keys outside", "heads were taken for the outer axis", "(b * Hk + h // shared)", "(h // shared * 2 + b)"),
+        ("h % Hk", "neighbours share keys", "h // shared", "h % Hk"),
+        ("h // Hk", "H // Hk query heads share a head", "h // shared", "h // Hk"),
+        ("b * H for keys", "a text has Hk heads of keys", "b * Hk + h", "b * H + h"),
+        ("Nq for Nk", "a head of keys has Nk rows", "(Nk * d)", "(Nq * d)"),
+    ),
+    *wrong("triton_backward.dQ", dq,
+        ("absent keys not masked", "keys past the end were not masked", "real & (j < Nk)[None, :]", "real & (j >= 0)[None, :]"),
+        ("tiles that nobody sees", "the numbers are right, but it loaded", "stop = tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "stop = Nk"),
+        ("dO loaded in the loop", "the numbers are right, but it loaded", "        ok = real & ", "        g = tl.load(dO + r[:, None] * d + c[None, :], mask=real, other=0.0)\n        ok = real & "),
+        ("not scaled", "dQ is not scaled", "acc * scale", "acc"),
+        ("scores not scaled", "the scores were not scaled", "tl.dot(q, k.T) * scale", "tl.dot(q, k.T)"),
+        ("delta missing", "delta is missing", "(tl.dot(g, v.T) - delta_i[:, None])", "tl.dot(g, v.T)"),
+        ("upper left", "aligned at the upper left", "r[:, None] + Nk - Nq", "r[:, None]"),
+        ("multiplied by the mask", "a row that sees no key has lse = −∞", "tl.where(ok, tl.exp(tl.dot(q, k.T) * scale - lse_i[:, None]), 0.0)", "tl.exp(tl.dot(q, k.T) * scale - lse_i[:, None]) * ok"),
+        ("Bc for Br", "Bc stands where Br belongs", "(i + 1) * Br", "(i + 1) * Bc"),
+        ("lse not masked", "a load is not masked", "tl.load(lse + r, mask=r < Nq, other=0.0)", "tl.load(lse + r)"),
+        ("dS in float16", "dS was rounded to half precision", "tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)", "tl.dot((p * (tl.dot(g, v.T) - delta_i[:, None])).to(tl.float16), k.to(tl.float16)).to(tl.float32)"),
+        ("only the last tile", "only the last tile of keys was kept", "acc += ", "acc = "),
+    ),
     *wrong("attention_in_a_model.forward", forward,
         ("detached", "the numbers are right, but not all of the gradient comes bac", "transpose(1, 2).reshape(B, N, -1)", "detach().transpose(1, 2).reshape(B, N, -1)"),
         ("view in all three", "a view to [B, H, N, d] cuts positions to pieces", "self.q_proj(x).view(B, N, self.num_heads, -1).transpose(1, 2)", "self.q_proj(x).view(B, self.num_heads, N, -1)", "self.k_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.k_proj(x).view(B, self.num_kv_heads, N, -1)", "self.v_proj(x).view(B, N, self.num_kv_heads, -1).transpose(1, 2)", "self.v_proj(x).view(B, self.num_kv_heads, N, -1)"),
@@ -371,8 +454,8 @@ ANSWERS = [
     *wrong("attention_in_a_model.step", step,
         ("past zeroed in place", "it changed its inputs; make new arrays instead", "    return Step", "    past_K.zero_()\n    return Step"),
         ("not causal", "without causal=True a new token sees those that come after i", "causal=True", "causal=False"),
-        ("new keys first", "new keys come behind the past ones, as their values do", "[past_K, K]", "[K, past_K]"),
-        ("new values first", "new values come behind the past ones, as their keys do", "[past_V, V]", "[V, past_V]"),
+        ("new keys first", "new keys come after the past ones, as their values do", "[past_K, K]", "[K, past_K]"),
+        ("new values first", "new values come after the past ones, as their keys do", "[past_V, V]", "[V, past_V]"),
         ("the past alone", "only the past was attended to", "flash_attention(Q, K_all, V_all", "flash_attention(Q, past_K, past_V"),
         ("the new alone", "only the new tokens were attended to", "flash_attention(Q, K_all, V_all", "flash_attention(Q, K, V"),
         ("the cache not returned", "return the longer keys and values", "Step(O, K_all, V_all)", "Step(O, past_K, past_V)"),
