@@ -170,6 +170,14 @@ def test_the_opening_counts_the_exercises(name):
         assert count == 0 or f"{written} {word}{'s' * (count > 1)}" in opening, f"{count} {word}"
 
 
+@lessons
+def test_headings_of_exercises_state_their_minutes(notebook):
+    for text, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
+        stated, asked = re.search(r"^## .* · (\d+) minutes", text.source), re.search(r"check\(\"([\w.]+)", cell.source)
+        if stated and asked:
+            assert find(asked[1]).minutes == int(stated[1]), f"cell {text.id!r}"
+
+
 @formed
 def test_a_heading_begins_its_cell(name):
     inside = {cell.id for cell in prose(NOTEBOOKS[name]) if re.search(r"\n#+ ", cell.source)}

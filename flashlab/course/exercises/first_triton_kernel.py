@@ -387,7 +387,7 @@ online = Exercise(
     once=(no_small_number_added(_launch_online, _ONE_ROW), nothing_clipped(_online_of)),
     sways=True,
     level=3,
-    minutes=25,
+    minutes=30,
     hints=(
         "Two loops over the blocks of the row: one finds m and l as the online softmax does, one writes the weights.",
         "Between blocks keep m_i and l_i [Br] in registers, -inf and 0 at first; a block's masked elements are −∞.",

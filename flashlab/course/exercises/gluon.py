@@ -93,7 +93,7 @@ registers = Exercise(
         Case("four consumers: 102 is not a multiple of 8", (4, 24)),
     ],
     level=2,
-    minutes=6,
+    minutes=8,
     hints=(
         "Two steps. What does every thread get at the launch, where there are consumers + 1 warpgroups of 128 threads? "
         "And how much of it does a thread of the producer give back?",

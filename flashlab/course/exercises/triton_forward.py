@@ -105,7 +105,7 @@ bounds = Exercise(
     exact=kinds_of_tiles,
     cases=_bounds_cases,
     level=2,
-    minutes=12,
+    minutes=15,
     hints=(
         "Query r sees the keys j <= r + Nk - Nq. Which row of the tile sees least, and which sees most?",
         "Row i * Br sees i * Br + Nk - Nq + 1 keys: all whole tiles among them need no mask. The last row, "
