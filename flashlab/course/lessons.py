@@ -51,6 +51,8 @@ LESSONS = (
            "who holds which number, and who waits for whom: the same lines, on the chip", "hopper"),
     Lesson("schedules", "Schedules", "Hopper",
            "the same kernel, longest tile first: who computes what, and when", "hopper"),
+    Lesson("decoding", "Decoding", "What models ask for",
+           "one query keeps a whole card busy, in parts that merge", "triton"),
 )  # fmt: skip
 
 

@@ -129,6 +129,41 @@ def share(programs, slots):
     return programs / slots / math.ceil(programs / slots)
 
 
+class Plan(NamedTuple):
+    """One step on a card that gives every SM one program at a time, which reads at an even share of the bandwidth."""
+
+    programs: int
+    waves: int  # programs that the busiest SM runs, one after the other
+    share: float  # of the SMs' time that is used
+    kv_bytes: int  # keys and values, read once
+    part_bytes: int  # outputs and lse of the parts, written and read; 0 for one part
+    seconds: float
+
+
+def plan(card, B, Hk, N, S, *, g=8, d=128, itemsize=2) -> Plan:
+    """Return what a step takes if the N keys of each of B texts and Hk heads are split into S parts.
+
+    The waves read K and V, ceil(N / S) keys per program; the parts come and go at the card's bandwidth.
+    """
+    programs = B * Hk * S
+    waves = count(programs, card.sms)
+    part_bytes = 2 * programs * g * (d + 1) * 4 if S > 1 else 0
+    reading = waves * count(N, S) * 2 * d * itemsize / (card.dram_rate / card.sms)
+    kv_bytes = B * Hk * N * 2 * d * itemsize
+    return Plan(programs, waves, share(programs, card.sms), kv_bytes, part_bytes, reading + part_bytes / card.dram_rate)
+
+
+def weights(lse_s, *, wrong=False):
+    """Return the weight of each part [S] in the merge, e^(lse_s - lse), from their lse [S] in natural logarithms.
+
+    wrong: take logarithms of base 2 for natural ones, as happens where one kernel returns these and another merges
+    those. Each part's mass is raised to the power 1 / ln 2 = 1.44: the weights still add up to 1.
+    """
+    lse_s = lse_s / np.log(2) if wrong else lse_s
+    lse = np.logaddexp.reduce(lse_s)
+    return np.exp(lse_s - lse)
+
+
 def intensity(g, n=1, *, itemsize=2, distinct=2):
     """Return the FLOPs per byte of keys and values in one step: the batch and the length cancel out.
 

@@ -58,6 +58,27 @@ def test_the_rule_fills_the_card_with_the_fewest_parts():
         assert all(decoding.share(programs * s, 132) < 0.85 * best for s in range(1, S))
 
 
+def test_a_plan_counts_waves_and_bytes():
+    card = CARDS["H200 SXM"]
+    alone, split, over = (decoding.plan(card, 1, 8, 8192, S) for S in (1, 16, 17))
+    assert (alone.programs, alone.waves, split.waves, over.waves) == (8, 1, 1, 2)
+    assert alone.part_bytes == 0 and split.part_bytes == 2 * 128 * 8 * 129 * 4
+    assert alone.seconds == pytest.approx(8192 * 512 / (card.dram_rate / 132))
+    assert split.seconds < alone.seconds / 15 and over.seconds > 1.8 * split.seconds  # one program too many
+    memory = Memory()
+    decoding.decode(*draw(8, 1, 64, 128, 128), 16, 8, memory=memory)
+    moved = sum(nbytes for (_, name), nbytes in memory.bytes.items() if name.endswith("_s"))
+    assert moved == decoding.plan(card, 1, 1, 64, 4).part_bytes
+
+
+def test_the_wrong_base_makes_large_parts_larger_and_nobody_notices():
+    lse_s = np.array([8.0, 4.0, -np.inf])
+    right, wrong = decoding.weights(lse_s), decoding.weights(lse_s, wrong=True)
+    np.testing.assert_allclose(right, np.exp(lse_s) / np.exp(lse_s).sum())
+    np.testing.assert_allclose(wrong, right ** (1 / np.log(2)) / (right ** (1 / np.log(2))).sum())
+    assert wrong.sum() == pytest.approx(1) and wrong[1] < 0.2 * right[1]
+
+
 def test_intensity_is_the_group_not_the_batch():
     Q, K, V = draw(8, 1, 1000, 64, 64, np.float16)
     flops, nbytes = 2 * 2 * 8 * 1000 * 64, K.nbytes + V.nbytes

@@ -1,0 +1,102 @@
+"""One query and 132 SMs: what splitting the keys buys, what one program too many costs, and what the merge weighs.
+
+Kills the belief that a short query keeps a large card busy, and the one that more parts are always better.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from figures.figure import Scrub, Slide, Toggle, explorer, line
+from figures.style import amount
+from flashlab.course import data
+from flashlab.machine.hardware import CARDS
+from flashlab.machine.memory import Memory
+from flashlab.reference import decoding
+
+CARD = CARDS["H200 SXM"]
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64)
+GROUP, D = 8, 128
+TEXT, QUERY = 512, 511  # keys of the real row, and which query it is
+
+
+@dataclass(frozen=True)
+class State:
+    """B texts of N keys with Hk key/value heads, split into PARTS[step] parts; ``wrong``: the merge mixes bases."""
+
+    step: int = PARTS.index(16)
+    B: int = 1
+    Hk: int = 8
+    N: int = 8192
+    wrong: bool = False
+
+
+@cache
+def _lse(S):
+    """Return the lse of S parts of a real row [S]."""
+    Q, K, V = data.captured("alice").head()
+    return decoding.split(
+        Q[None, QUERY:], K, V, TEXT // S if TEXT % S == 0 else -(-TEXT // S), 64, memory=Memory()
+    ).lse[:, 0, 0]
+
+
+@cache
+def _trace(B, Hk, N, wrong):
+    chosen = decoding.splits(B * Hk, N, slots=CARD.sms)
+    parts = []
+    for S in PARTS:
+        plan = decoding.plan(CARD, B, Hk, N, S, g=GROUP, d=D)
+        right, mixed = (decoding.weights(_lse(S), wrong=it) for it in (False, True))  # [S], [S]
+        busiest = plan.programs % CARD.sms or CARD.sms  # SMs that have a program in the last wave
+        parts.append(
+            {
+                "S": S,
+                "programs": plan.programs,
+                "waves": plan.waves,
+                "busiest": busiest,
+                "share": plan.share,
+                "keys": -(-N // S),
+                "us": plan.seconds * 1e6,
+                "kv": amount(plan.kv_bytes),
+                "parts": amount(plan.part_bytes),
+                "peak": plan.kv_bytes / plan.seconds / CARD.dram_rate,
+                "weights": [float(f"{weight:.4g}") for weight in (mixed if wrong else right)],
+                "heaviest": float(max(right.max(), mixed.max())),
+            }
+        )
+    code = line(decoding.weights, "np.exp(lse_s - lse)")
+    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": chosen, "wrong": wrong, "parts": parts, "code": code}
+
+
+def trace(state):
+    """Return for each number of parts the programs, their waves and time, and the weights of a real row's parts.
+
+    ``busiest``: SMs that have as many programs as there are waves, the others have one less; ``peak``: the share of
+    the card's bandwidth that K and V have of the whole time; ``chosen``: the number of parts by the rule;
+    ``heaviest``: the largest weight by either base.
+    """
+    return _trace(state.B, state.Hk, state.N, state.wrong)
+
+
+def describe(state):
+    """Say how many programs run in how many waves, the time, and what the largest part weighs."""
+    told = trace(state)
+    part = told["parts"][state.step]
+    waves = f"{part['waves']} wave{'s' if part['waves'] > 1 else ''}"
+    weight = f"{100 * np.max(part['weights']):.3g} %"
+    return (
+        f"{part['programs']:,} programs on {CARD.sms} SMs: {waves}, {100 * part['share']:.0f} % of their time used, "
+        f"{part['us']:.3g} µs, {part['parts']} for parts. The heaviest of a real row's parts weighs {weight}"
+        f"{', by the wrong base' if state.wrong else ''}."
+    )
+
+
+CONTROLS = {
+    "step": Scrub(lambda state: len(PARTS) - 1, "parts", [f"{S} part{'s' if S > 1 else ''}" for S in PARTS]),
+    "B": Slide((1, 4, 16, 64), "texts B"),
+    "Hk": Slide((1, 8, 32), "key/value heads"),
+    "N": Slide((1024, 8192, 131072), "keys N"),
+    "wrong": Toggle("lse of the wrong base"),
+}
+explore = explorer(__name__)

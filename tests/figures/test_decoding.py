@@ -1,0 +1,40 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from figures import decoding as figure
+from flashlab.course import data
+from flashlab.reference import decoding
+from flashlab.reference.attention import weights
+
+
+@pytest.mark.parametrize(
+    "state", [figure.State(), figure.State(3, 16, 32, 131072), figure.State(5, 64, 1, 1024)], ids=str
+)
+def test_plans_are_flashlabs(state):
+    told = figure.trace(state)
+    for S, part in zip(figure.PARTS, told["parts"], strict=True):
+        plan = decoding.plan(figure.CARD, state.B, state.Hk, state.N, S)
+        assert (part["programs"], part["waves"], part["us"]) == (plan.programs, plan.waves, plan.seconds * 1e6)
+        programs = part["busiest"] * part["waves"] + (told["sms"] - part["busiest"]) * (part["waves"] - 1)
+        assert programs == plan.programs
+    assert told["chosen"] == decoding.splits(state.B * state.Hk, state.N, slots=132)
+
+
+@pytest.mark.parametrize("S", [1, 4, 33, 64])
+def test_weights_are_those_of_the_dense_row(S):
+    step = figure.PARTS.index(S)
+    ours = figure.trace(figure.State())["parts"][step]["weights"]
+    Q, K, _ = data.captured("alice").head()
+    P = weights(Q[-1:].astype(float), K.astype(float))[0][0]  # [N]
+    size = -(-len(P) // S)
+    theirs = [P[start : start + size].sum() for start in range(0, len(P), size)]
+    np.testing.assert_allclose(ours, theirs, 1e-3, 1e-6)
+    wrong = figure.trace(figure.State(wrong=True))["parts"][step]["weights"]
+    assert sum(wrong) == pytest.approx(1, abs=1e-3) and (S == 1 or max(wrong) > max(ours))
+
+
+def test_describe_has_the_numbers():
+    assert figure.describe(figure.State()).startswith("128 programs on 132 SMs: 1 wave, 97 % of their time used")
+    assert "2 waves" in figure.describe(replace(figure.State(), step=figure.PARTS.index(17)))
