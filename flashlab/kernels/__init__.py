@@ -5,11 +5,11 @@
 
 from flashlab.kernels.device import DEVICE, INTERPRETED, tl, triton  # isort: split
 
-from flashlab.kernels import interpreter, masks
+from flashlab.kernels import interpreter, masks, scores
 from flashlab.kernels.attention import flash_attention
 from flashlab.kernels.configurations import configuration
 
 if INTERPRETED:
     interpreter.install()
 
-__all__ = ["DEVICE", "INTERPRETED", "configuration", "flash_attention", "masks", "tl", "triton"]
+__all__ = ["DEVICE", "INTERPRETED", "configuration", "flash_attention", "masks", "scores", "tl", "triton"]

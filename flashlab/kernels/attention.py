@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashlab.kernels import masks, portable, tiles
+from flashlab.kernels import dropout as dropping
+from flashlab.kernels import masks, portable, scores, tiles
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.problem import Problem
@@ -26,7 +27,11 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = False,
-    mask: masks.Window | None = None,
+    mask: masks.Window | masks.Rule | None = None,
+    score: scores.Score | tuple[scores.Score, ...] | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    sinks: Tensor | None = None,
     scale: float | None = None,
     return_lse: bool = False,
     kernel: str | None = None,
@@ -43,6 +48,11 @@ def flash_attention(
             for mask=masks.causal().
         mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``. None: every query sees every
             key, or what ``causal`` says.
+        score: a function of the scaled scores, of ``flashlab.kernels.scores``, such as ``scores.softcap(30)``, or a
+            tuple of them, applied in its order. Slopes and biases get gradients.
+        dropout: each weight becomes 0 with this probability, rounded to a multiple of 2^-16, and the others grow.
+        seed: 0 to 2^64 - 1; the same seed drops the same weights in every kernel. None: torch's generator draws one.
+        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0. It gets a gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; None for
@@ -50,9 +60,10 @@ def flash_attention(
 
     Returns:
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
-        O = 0, lse = -inf and no gradient. The same inputs give the same bits, gradients included, with one exception:
-        the Hopper kernels add up dQ in an order that varies. Under ``torch.use_deterministic_algorithms(True)`` the
-        portable kernels compute the gradients.
+        O = 0, lse = -inf (its sink, if there is one) and no gradient. The same inputs give the same bits, gradients
+        included, with two exceptions: the Hopper kernels add up dQ in an order that varies, and so do all kernels the
+        gradient of a bias that is broadcast. Under ``torch.use_deterministic_algorithms(True)`` the portable kernels
+        compute the gradients, and that of a bias takes as much memory as [B, H, Nq, Nk] numbers.
 
     Sums are kept in float32. Products of float32 inputs are true float32 products if
     ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.
@@ -73,15 +84,34 @@ def flash_attention(
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = _pad_rows(q), _pad_rows(k), _pad_rows(v)
-    options = mask.left, mask.right, scale, kernel
-    if torch.compiler.is_compiling():
-        o, lse = torch.ops.flashlab.attention(q, k, v, *options)
+    if not isinstance(mask, masks.Window) or any(x is not None for x in (score, sinks, seed)) or dropout:
+        o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel)
+    elif torch.compiler.is_compiling():
+        o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     elif torch._C._are_functorch_transforms_active():
-        o, lse = _Transformed.apply(q, k, v, *options)
+        o, lse = _Transformed.apply(q, k, v, mask.left, mask.right, scale, kernel)
     else:
         o, lse = _Attention.apply(q, k, v, Problem.of(q, k, v, mask, scale), kernel)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse) if return_lse else o
+
+
+@torch.compiler.disable
+def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel):
+    """Run what torch's compiler cannot take as one step, nor its transforms at all."""
+    if torch._C._are_functorch_transforms_active():
+        raise NotImplementedError("torch.func takes windows at most: no other masks, scores, sinks or dropout")
+    drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
+    problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop)
+    if max(problem.B, problem.H) > LONGEST:
+        raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
+    masks.check(mask, problem)
+    _check_sinks(sinks, problem)
+    learned = [] if score is None else score.tensors
+    if score is not None:
+        training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        scores.check(score, problem, training)
+    return _WithRules.apply(q, k, v, sinks, *learned, problem, kernel)
 
 
 def _attention(q, k, v, problem, kernel):
@@ -89,7 +119,7 @@ def _attention(q, k, v, problem, kernel):
     o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
     lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=torch.float32)
     if o.numel() == 0 or problem.Nk == 0:
-        return o.zero_(), lse.fill_(-math.inf)
+        return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
         results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel) for x in parts]
@@ -100,19 +130,23 @@ def _attention(q, k, v, problem, kernel):
     return o, lse
 
 
-def _gradients(do, dlse, q, k, v, o, lse, problem, kernel):
-    """Run the backward pass: dQ, dK and dV."""
+def _gradients(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
+    """Run the backward pass: dQ, dK, dV and delta, [B, H, Nq] or longer. sums: as for ``portable.backward.run``."""
     gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     if o.numel() == 0 or problem.Nk == 0:
-        return tuple(x.zero_() for x in gradients)
+        return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
         results = [_gradients(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel) for x in parts]
         return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     choice = choose("backward", problem, kernel)
-    _kernels(choice).backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
-    return gradients
+    if choice.implementation == "portable":
+        delta = portable.backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, sums)
+    else:
+        _kernels(choice).backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
+        delta = lse  # which nobody asks for
+    return *gradients, delta
 
 
 def _kernels(choice):
@@ -158,7 +192,46 @@ class _Attention(torch.autograd.Function):
             return (None,) * 5
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do
-        return *_gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel), None, None
+        return *_gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel)[:3], None, None
+
+
+class _WithRules(torch.autograd.Function):
+    """One step for autograd that also differentiates sinks, slopes and biases."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sinks, *inputs):
+        *learned, problem, kernel = inputs
+        ctx.problem, ctx.kernel = problem, kernel
+        o, lse = _attention(q, k, v, problem, kernel)
+        ctx.save_for_backward(q, k, v, sinks, o, lse, *learned)  # learned: so that autograd notices changes
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do, dlse):
+        q, k, v, sinks, o, lse, *learned = ctx.saved_tensors
+        if do is None and dlse is None:
+            return (None,) * (6 + len(learned))
+        do = torch.zeros_like(o) if do is None else do
+        steps = [] if ctx.problem.score is None else ctx.problem.score.steps
+        needed = iter(ctx.needs_input_grad[4:])
+        wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
+        sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
+        *gradients, delta = _gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
+        dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
+        others = [
+            None if total is None else step.gradient(total).to(x.dtype)
+            for step, total in zip(steps, sums, strict=True)
+            for x in step.tensors
+        ]
+        return *gradients, dsinks, *others, None, None
+
+
+def _gradient_of_sinks(sinks, lse, delta):
+    """Return the gradient of the sinks [H]: -sum over rows of e^(s - lse) * delta, delta [B, H, Nq_padded]."""
+    share = torch.exp(sinks.float()[:, None] - lse).nan_to_num(0)  # [B, H, Nq]      nan: -inf - (-inf)
+    return -(share * delta[..., : lse.shape[-1]]).sum((0, 2)).to(sinks.dtype)
 
 
 # The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls are faster without.
@@ -177,7 +250,7 @@ def _operator(q, k, v, left, right, scale, kernel):
 
 def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
     problem = Problem.of(q, k, v, masks.Window(left, right), scale)
-    return _gradients(do, dlse, q, k, v, o, lse, problem, kernel)
+    return _gradients(do, dlse, q, k, v, o, lse, problem, kernel)[:3]
 
 
 def _shapes(q, k, v, *options):
@@ -256,6 +329,19 @@ def _check(q, k, v):
         raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
         raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
+
+
+def _check_sinks(sinks, problem):
+    """Raise if these cannot be one score per head."""
+    if sinks is None:
+        return
+    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
+        found = getattr(sinks, "dtype", type(sinks).__name__)
+        raise TypeError(f"sinks must be a floating-point tensor [H], got {found}")
+    if sinks.shape != (problem.H,) or sinks.device != problem.device:
+        raise ValueError(
+            f"sinks must be [H] = [{problem.H}] on {problem.device}, got {list(sinks.shape)} on {sinks.device}"
+        )
 
 
 def _scale(scale, d):

@@ -57,7 +57,7 @@ class Row(NamedTuple):
     warps: int
     stages: int
     causal: bool | None = None  # or any mask that cuts tiles
-    window: bool | None = None  # a mask that is neither full nor causal takes more registers
+    window: bool | None = None  # another mask than full or causal, scores and dropout take more registers
     N_from: int = 0  # fewest keys
     whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
     products: str | None = None  # "tensor" by tensor cores, "plain" without
@@ -151,7 +151,7 @@ def configuration(direction: str, q, k, v, *, causal: bool = False, mask=None, k
 def choose(direction: str, problem: Problem, kernel: str | None = None) -> Choice:
     """Return the ``Choice`` for one direction of a problem; arguments as for ``configuration``."""
     undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
-    return choose_for(card(problem.device), direction, problem, kernel, undetermined)
+    return choose_for(card(problem.device), direction, problem.kind, kernel, undetermined)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -196,12 +196,16 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
         return INTERPRETED
     width = max(problem.widths)
     sought = kernel, width, problem.mask != masks.full()
-    window = problem.mask not in (masks.full(), masks.causal())
+    extras = [problem.mask == "rule", problem.score is not None, problem.dropout is not None]
+    window = problem.mask not in (masks.full(), masks.causal()) or any(extras)
 
     def was_fastest(row):
         fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
         return fits and row.window in (None, window) and not (row.whole_tiles and problem.Nk % row.Bc)
 
+    if sum(extras) > 1:
+        other = problem._replace(mask=masks.window(0), score=None, dropout=None)
+        return _with_more_warps(portable(kernel, card, other))
     for table in MEASURED:
         if table.capability == card.capability and str(problem.dtype) in table.dtypes:
             if row := first(table.rows, was_fastest):
@@ -220,6 +224,11 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
             *row.launch, f"not measured: the first listed that fits, {needed} of {card.shared_bytes} bytes"
         )
     raise ValueError(f"no configuration of {kernel} for heads of {width} columns fits {card.shared_bytes} bytes")
+
+
+def _with_more_warps(c):
+    """Return the configuration with 8 warps at least: a thread then holds fewer elements of a tile."""
+    return c._replace(warps=max(c.warps, 8), why="not measured: 8 warps, since all at once takes more registers")
 
 
 def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int) -> int:
@@ -263,6 +272,8 @@ def against_hopper(card: Card | None, problem: Problem) -> str | None:
         return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
     if problem.mask not in (masks.full(), masks.causal()):
         return f"they know no mask but causal, got {problem.mask}"
+    if not problem.plain:
+        return "they know no score functions, sinks, dropout or packed texts"
     if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
         return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
     return None

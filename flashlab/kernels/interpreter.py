@@ -213,6 +213,15 @@ class _OutsideEveryTensor(IndexError):
     pass
 
 
+def _tensors(name, arg):
+    """Return the tensors of a launch's argument, named; those in a NamedTuple have the names of their fields."""
+    if isinstance(arg, tuple):
+        names = getattr(arg, "_fields", [name] * len(arg))
+        return [x for part, value in zip(names, arg, strict=True) for x in _tensors(part, value)]
+    base = getattr(arg, "base", arg)  # of descriptors and wrappers
+    return _named({name: base}) if hasattr(base, "data_ptr") else []
+
+
 def _named(tensors):
     """Return tensors with their names and the first and last addresses of their elements."""
     named = []
@@ -289,9 +298,8 @@ def _launch(call):
 
     def interpreted(self, *args, **kwargs):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
-        bases = {name: getattr(arg, "base", arg) for name, arg in named.items()}  # of descriptors and wrappers
         _launched.kernel, _launched.patched = self.fn.__name__, set()
-        _launched.tensors = _named({name: base for name, base in bases.items() if hasattr(base, "data_ptr")})
+        _launched.tensors = [x for name, arg in named.items() for x in _tensors(name, arg)]
         try:
             return call(self, *args, **kwargs)
         except interpreter.InterpreterError as error:

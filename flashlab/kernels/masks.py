@@ -1,19 +1,28 @@
 """Masks: which queries see which keys. A mask answers three questions, and a loop over tiles asks nothing else of it.
 
-bounds   Which keys can a tile of queries see at all? Tiles outside are never loaded.
-whole    Which keys does every query of the tile see? Tiles of these need no mask.
+met      Which tiles does some query of a tile see? The others are never loaded.
+whole    Which of them does every query see in full? These need no mask.
 visible  Which scores of the remaining tiles count? This is the definition.
+
+A ``Window`` answers by arithmetic: the keys that a tile of queries sees are one interval. Every other mask is a
+``Rule``: a function in Triton decides on each pair of a query and a key, and the tiles that it meets are listed before
+the launch. ``&`` and ``|`` combine masks: they combine the answers to each question by the same ``&`` and ``|``.
 
 The names and the convention are those of ``reference.masks``. Masks are aligned at the lower right: query i is at the
 position i + Nk - Nq among the keys. Both ends of a window are inclusive, and a query's own key counts: Hugging Face's
 "window of W" is ``window(W - 1)``, FlashAttention's ``window_size`` is ``window(left, right)``.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
+
+from flashlab.kernels import tiles
 
 FARTHEST = 2**29  # keys: no sequence is longer, and sums of a few such numbers fit 32 bits
 
@@ -24,10 +33,127 @@ class Window(NamedTuple):
     left: int | None = None
     right: int | None = None
 
+    def __and__(self, other):
+        return _both(self, other)
+
+    def __or__(self, other):
+        return _any(self, other)
+
     @property
-    def T(self):
-        """The same mask with queries and keys exchanged, for a loop that has the keys outside."""
-        return Window(self.right, self.left)
+    def terms(self):
+        """The mask as a union of intersections, as ``Rule`` has it."""
+        return ((self,),)
+
+    def tiles(self, grid):
+        own, j = grid.i + grid.Nk - grid.Nq, grid.j  # [.., Tr, 1], [1, Tc]
+        left, right = (FARTHEST if end is None else end for end in self)
+        met = (j + grid.Bc > own - left) & (j <= own + grid.Br - 1 + right)  # [.., Tr, Tc]
+        return met, (j >= own + grid.Br - 1 - left) & (j + grid.Bc - 1 <= own + right)
+
+    def told(self, problem):
+        if self.left is None:
+            return up_to, FARTHEST if self.right is None else self.right
+        return between, self.left, FARTHEST if self.right is None else self.right
+
+
+class Grid(NamedTuple):
+    """The tiles of a problem, for which a mask says what they are."""
+
+    Nq: int | torch.Tensor  # queries and keys: numbers, or [B, 1, 1, 1] where texts differ
+    Nk: int | torch.Tensor
+    most: tuple[int, int]  # the same, of the longest
+    Br: int
+    Bc: int
+    i: torch.Tensor  # [Tr, 1]  the first query of each tile
+    j: torch.Tensor  # [1, Tc]  the first key
+
+    @classmethod
+    def of(cls, problem, Br, Bc):
+        i, j = (
+            torch.arange(0, tiles.count(N, size) * size, size, device=problem.device)
+            for N, size in ((problem.Nq, Br), (problem.Nk, Bc))
+        )
+        return cls(*problem.lengths, (problem.Nq, problem.Nk), Br, Bc, i[:, None], j[None])
+
+
+class Rule:
+    """A mask in terms: a query sees a key if, in at least one term, every part says so.
+
+    Each part is a ``Window``, ``Documents``, ``First``, ``Padding``, ``Pattern`` or ``Custom``. Lists of tiles are kept
+    for the next call, until a tensor changes.
+    """
+
+    def __init__(self, terms):
+        self.terms = terms
+        self._lists = {}
+
+    def __and__(self, other):
+        return _both(self, other)
+
+    def __or__(self, other):
+        return _any(self, other)
+
+    def __repr__(self):
+        return " | ".join(" & ".join(type(part).__name__ for part in term) for term in self.terms)
+
+    def tiles(self, grid):
+        """Return which tiles are met, and which are whole: boolean, broadcastable to [B, H, Tr, Tc].
+
+        A tile may be called met though nobody sees it, and not whole though everybody does; never the other way round.
+        """
+        met = whole = torch.zeros_like(grid.i, dtype=torch.bool)
+        for term in self.terms:
+            answers = [part.tiles(grid) for part in term]
+            term_met, term_whole = (_all(answer) for answer in zip(*answers, strict=True))
+            met, whole = met | term_met, whole | term_whole
+        return met, whole
+
+    def lists(self, problem, Br, Bc, transposed):
+        """Return the lists of tiles, int32 [B or 1, H or 1, Tr, 2 + Tc].
+
+        Each begins with the number of tiles that need the mask and the number of all tiles; these follow, first those
+        that need it. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
+        """
+        tensors = [x for term in self.terms for part in term for x in getattr(part, "tensors", ())]
+        versions = tuple(x._version for x in tensors)
+        key = Br, Bc, transposed, problem.Nq, problem.Nk, problem.texts, versions
+        if key not in self._lists:
+            if len(self._lists) >= 64:
+                self._lists.clear()
+            self._lists[key] = self._make_lists(problem, Br, Bc, transposed)
+        return self._lists[key]
+
+    def _make_lists(self, problem, Br, Bc, transposed):
+        grid = Grid.of(problem, Br, Bc)
+        met, whole = self.tiles(grid)
+        met = met & (grid.i < grid.Nq) & (grid.j < grid.Nk)  # [B or 1, H or 1, Tr, Tc]
+        whole = whole & met & (grid.j + Bc <= grid.Nk)
+        met, whole = (x[(None,) * (4 - x.dim())] for x in (met, whole))
+        if transposed:
+            met, whole = met.mT, whole.mT
+        kinds = torch.where(met, whole.int(), 2)  # 0: cut, 1: whole, 2: not met
+        order = kinds.argsort(dim=-1, stable=True)
+        counts = torch.stack([(kinds < kind).sum(-1) for kind in (1, 2)], -1)  # [.., 2]
+        return torch.cat([counts, order], -1).int()
+
+    def told(self, problem, Br, Bc, transposed):
+        """Return the mask as the kernels take it."""
+        lists = self.lists(problem, Br, Bc, transposed)
+        batch, head = (lists.stride(dim) if lists.shape[dim] > 1 else 0 for dim in (0, 1))
+        rules = tuple(tuple(part.told(problem) for part in term) for term in self.terms)
+        return Told(None, None, rules, lists, batch, head, lists.shape[-1])
+
+
+class Told(NamedTuple):
+    """A mask as the kernels take it."""
+
+    left: int | None  # of a window
+    right: int | None
+    rules: tuple | None = None  # of a ``Rule``: per term, per part, a function in Triton and its arguments
+    lists: torch.Tensor | None = None  # of tiles, as ``Rule.lists``
+    batch: int = 0  # from the lists of one batch to those of the next
+    head: int = 0
+    length: int = 0  # of a list
 
 
 def full() -> Window:
@@ -51,6 +177,120 @@ def window(left, right=0) -> Window:
     return Window(_end(left), _end(right))
 
 
+def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None = None) -> Rule:
+    """Return the mask by which a query sees the keys of its own document.
+
+    ids: integers [Nk] or [B, Nk], the document of each key; or else offsets, integers [documents + 1]: document n has
+    the keys offsets[n] to offsets[n + 1] - 1. Query i is in the document of the key at its position. Documents are
+    usually combined: ``documents(ids) & causal()``.
+
+    Raises:
+        TypeError, ValueError: both or none are given, or no integers, or ones of other dimensions.
+    """
+    if (ids is None) == (offsets is None):
+        raise TypeError("documents takes either ids or offsets")
+    if ids is None:
+        offsets = _integers(offsets, "offsets", (1,))
+        ids = torch.bucketize(torch.arange(int(offsets[-1]), device=offsets.device), offsets[1:], right=True)  # [Nk]
+    return _rule(Documents(_integers(ids, "ids", (1, 2))))
+
+
+def sinks(n: int) -> Rule:
+    """Return the mask by which every query sees the first n keys, and no others: to be combined by ``|`` and ``&``.
+
+    ``causal() & (window(W - 1) | sinks(4))`` is the mask of StreamingLLM.
+    """
+    return _rule(First(_whole_number(n, "sinks")))
+
+
+def prefix(n: int) -> Rule:
+    """Return the mask of a prefix language model: all see the first n keys; otherwise it is causal."""
+    return _rule(First(_whole_number(n, "the prefix"))) | causal()
+
+
+def padding(lengths: torch.Tensor) -> Rule:
+    """Return the mask by which the queries of batch b see the first lengths[b] keys; lengths: integers [B]."""
+    return _rule(Padding(_integers(lengths, "lengths", (1,))))
+
+
+def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
+    """Return the mask that keeps or hides whole tiles of Br x Bc scores (block-sparse attention).
+
+    kept: boolean [.., Tr, Tc], True where the tile counts; dimensions before these are heads, and batches. The kernels'
+    tiles may have other sizes.
+
+    Source: FlashAttention, section 3.3.
+    """
+    if not all(isinstance(size, int) and size >= 1 for size in (Br, Bc)):
+        raise ValueError(f"a tile has at least one row and one column, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
+    return _rule(Pattern(_boolean(kept, "kept"), Br, Bc))
+
+
+def dense(seen: torch.Tensor) -> Rule:
+    """Return the mask that is written out: boolean, broadcastable to [B, H, Nq, Nk], True where a key is seen."""
+    return _rule(Pattern(_boolean(seen, "a dense mask"), 1, 1))
+
+
+def custom(visible, *arguments) -> Rule:
+    """Return a mask of your own.
+
+    visible: a ``@triton.jit`` function (b, h, i, j, Nq, Nk, *arguments) that returns whether query i sees key j, where
+        i and j are blocks of places that broadcast, such as [Br, 1] and [1, Bc], always below Nq and Nk.
+    arguments: tensors, which the function receives as pointers, and numbers.
+
+    No tile is skipped unless another mask says so: ``custom(...) & window(100)``.
+    """
+    if not hasattr(visible, "fn"):
+        raise TypeError(f"visible must be a @triton.jit function, got {visible!r:.40}")
+    return _rule(Custom(visible, arguments))
+
+
+def _rule(part):
+    return Rule(((part,),))
+
+
+def _both(a, b):
+    """Return the intersection: of two windows a window, otherwise each term of one with each of the other."""
+    if not isinstance(b, (Window, Rule)):
+        return NotImplemented
+    terms = [_merged(x + y) for x, y in itertools.product(a.terms, b.terms)]
+    return _simplest(terms)
+
+
+def _any(a, b):
+    """Return the union."""
+    if not isinstance(b, (Window, Rule)):
+        return NotImplemented
+    return _simplest([*a.terms, *b.terms])
+
+
+def _simplest(terms):
+    """Return the mask of these terms: a ``Window`` if it is one."""
+    if any(term == (full(),) for term in terms):
+        return full()
+    if len(terms) == 1 and len(terms[0]) == 1 and isinstance(terms[0][0], Window):
+        return terms[0][0]
+    return Rule(tuple(terms))
+
+
+def _merged(parts):
+    """Return the parts of a term with all windows made one, and each other part once."""
+    windows = [part for part in parts if isinstance(part, Window)]
+    others = list(dict.fromkeys(part for part in parts if not isinstance(part, Window)))
+    narrowest = Window(
+        *(min((end for end in ends if end is not None), default=None) for ends in zip(*windows, strict=True))
+    ) if windows else full()  # fmt: skip
+    return tuple(others if others and narrowest == full() else [*others, narrowest])
+
+
+def _all(answers):
+    """Return the conjunction of tensors that broadcast."""
+    result = answers[0]
+    for answer in answers[1:]:
+        result = result & answer
+    return result
+
+
 def _end(end):
     if isinstance(end, float) and end == math.inf:
         return None
@@ -59,7 +299,29 @@ def _end(end):
     return min(int(end), FARTHEST)
 
 
-def either(causal_mask, mask) -> Window:
+def _whole_number(n, name):
+    if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
+        raise ValueError(f"{name}: expected a whole number of keys from 0 on, got {n!r:.40}")
+    return min(int(n), FARTHEST)
+
+
+def _integers(x, name, dims):
+    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{name} must be a tensor of integers, got {getattr(x, 'dtype', type(x).__name__)}")
+    if x.dim() not in dims:
+        raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {list(x.shape)}")
+    return x
+
+
+def _boolean(x, name):
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.bool:
+        raise TypeError(f"{name} must be a boolean tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+    if not 2 <= x.dim() <= 4:
+        raise ValueError(f"{name} must have 2 to 4 dimensions, the last of queries and of keys, got {list(x.shape)}")
+    return x
+
+
+def either(causal_mask, mask) -> Window | Rule:
     """Return the mask that the arguments ``causal`` and ``mask`` of a call ask for.
 
     Raises:
@@ -69,16 +331,194 @@ def either(causal_mask, mask) -> Window:
         raise TypeError(f"causal must be True or False, got {causal_mask!r:.40}")
     if mask is None:
         return causal() if causal_mask else full()
-    if not isinstance(mask, Window):
+    if not isinstance(mask, (Window, Rule)):
         raise TypeError(f"mask must be None or made by flashlab.kernels.masks, such as causal(), got {mask!r:.40}")
     if causal_mask:
-        raise ValueError("causal=True is short for mask=masks.causal(): give one of the two")
+        raise ValueError("causal=True is short for mask=masks.causal(): give one of the two, or masks.causal() & mask")
     return mask
+
+
+def hides_keys(mask, problem) -> bool:
+    """Return whether there may be keys that no query sees."""
+    if problem.texts is None and problem.Nq >= problem.Nk:  # every key is some query's own
+        return not any(all(isinstance(part, (Window, Documents)) for part in term) for term in mask.terms)
+    return isinstance(mask, Rule) or mask.left is not None
+
+
+def check(mask, problem):
+    """Raise ValueError if a tensor of the mask does not fit the problem."""
+    for part in itertools.chain(*mask.terms):
+        if hasattr(part, "check"):
+            part.check(problem)
+
+
+def told(mask, problem, Br, Bc, transposed=False):
+    """Return a mask as the kernels take it, for tiles of this size; transposed: for a loop with the keys outside."""
+    return Told(*mask) if isinstance(mask, Window) else mask.told(problem, Br, Bc, transposed)
+
+
+# The parts of a rule. Each has the tiles that it meets, and a function in Triton that says what is visible.
+
+
+class Documents:
+    """Keys of the query's own document."""
+
+    def __init__(self, ids):
+        self.tensors = (ids if ids.dim() == 2 else ids[None],)
+
+    def check(self, problem):
+        expected = [problem.B, problem.Nk]
+        (ids,) = self.tensors
+        if ids.shape[1] != expected[1] or ids.shape[0] not in (1, expected[0]) or ids.device != problem.device:
+            raise ValueError(
+                f"ids must be [Nk] or [B, Nk] = {expected} on {problem.device}, got {list(ids.shape)} on {ids.device}"
+            )
+
+    def tiles(self, grid):
+        keys = self.tensors[0][:, None, None]  # [B or 1, 1, 1, Nk]
+        own = torch.arange(grid.most[0], device=keys.device)[None, None, None] + (grid.Nk - grid.Nq)  # [.., 1, 1, Nq]
+        queries = keys.take_along_dim(own.clamp(0, grid.most[1] - 1), -1)  # [B or 1, 1, 1, Nq]
+        low, high = (x.mT for x in _extremes(queries, grid.Br))  # [B or 1, 1, Tr, 1] each
+        first, last = _extremes(keys, grid.Bc)  # [B or 1, 1, 1, Tc] each
+        one = (low == high) & (first == last) & (low == first)
+        return (low <= last) & (first <= high), one & (grid.i + grid.Nk - grid.Nq >= 0)
+
+    def told(self, problem):
+        ids = self.tensors[0]
+        return same_document, ids, ids.stride(0) if len(ids) > 1 else 0, ids.stride(1)
+
+
+def _extremes(ids, size):
+    """Return the least and the greatest id of each tile of this size, of the last dimension."""
+    missing = -ids.shape[-1] % size
+    ids = torch.cat([ids, ids[..., -1:].expand(*ids.shape[:-1], missing)], -1)  # the last one again
+    return ids.unflatten(-1, (-1, size)).aminmax(dim=-1)
+
+
+class First:
+    """The first n keys."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def tiles(self, grid):
+        return grid.j < self.n, grid.j + grid.Bc <= self.n
+
+    def told(self, problem):
+        return among_the_first, self.n
+
+
+class Padding:
+    """The first keys, as many as each batch has."""
+
+    def __init__(self, lengths):
+        self.tensors = (lengths,)
+
+    def check(self, problem):
+        (lengths,) = self.tensors
+        if len(lengths) != problem.B or lengths.device != problem.device:
+            raise ValueError(
+                f"lengths must be [B] = [{problem.B}] on {problem.device}, "
+                f"got {list(lengths.shape)} on {lengths.device}"
+            )
+
+    def tiles(self, grid):
+        lengths = self.tensors[0][:, None, None, None]  # [B, 1, 1, 1]
+        return grid.j < lengths, grid.j + grid.Bc <= lengths
+
+    def told(self, problem):
+        return not_padding, self.tensors[0], self.tensors[0].stride(0)
+
+
+class Pattern:
+    """A boolean tensor, with one element per tile of Br x Bc scores."""
+
+    def __init__(self, kept, Br, Bc):
+        self.tensors, self.Br, self.Bc = (kept,), Br, Bc
+
+    def check(self, problem):
+        (kept,) = self.tensors
+        expected = problem.B, problem.H, tiles.count(problem.Nq, self.Br), tiles.count(problem.Nk, self.Bc)
+        fits = all(size in (1, whole) for size, whole in zip(kept.shape[::-1], expected[::-1], strict=False))
+        if not fits or kept.device != problem.device:
+            raise ValueError(
+                f"the mask must be broadcastable to {list(expected)} on {problem.device}, "
+                f"got {list(kept.shape)} on {kept.device}"
+            )
+
+    def tiles(self, grid):
+        (kept,) = self.tensors
+        starts, ends, sizes = [], [], (self.Br, self.Bc)  # per dimension, of the elements that each tile touches
+        for first, N, B, size in zip((grid.i, grid.j.mT), grid.most, (grid.Br, grid.Bc), sizes, strict=True):
+            starts.append(first // size)  # [tiles, 1]
+            ends.append(tiles.count((first + B).clamp(max=N), size))
+        kept = kept.expand(*kept.shape[:-2], *map(tiles.count, grid.most, sizes))
+        sums = F.pad(kept.cumsum(-1).cumsum(-2), (1, 0, 1, 0))  # [.., rows + 1, columns + 1]
+        (r0, c0), (r1, c1) = ((rows, columns.mT) for rows, columns in (starts, ends))
+        count = sums[..., r1, c1] - sums[..., r0, c1] - sums[..., r1, c0] + sums[..., r0, c0]  # [.., Tr, Tc]
+        return count > 0, count == (r1 - r0) * (c1 - c0)
+
+    def told(self, problem):
+        (kept,) = self.tensors
+        steps = (0,) * (4 - kept.dim()) + tuple(kept.stride(n) if s > 1 else 0 for n, s in enumerate(kept.shape))
+        return in_pattern, kept, *steps, self.Br, self.Bc
+
+
+class Custom:
+    """A function in Triton of the user's."""
+
+    def __init__(self, visible, arguments):
+        self.visible, self.arguments = visible, arguments
+        self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
+
+    def tiles(self, grid):
+        met = torch.ones_like(grid.i, dtype=torch.bool)
+        return met, ~met
+
+    def told(self, problem):
+        return self.visible, *self.arguments
+
+
+@triton.jit
+def up_to(b, h, i, j, Nq, Nk, right):
+    return j <= i + Nk - Nq + right
+
+
+@triton.jit
+def between(b, h, i, j, Nq, Nk, left, right):
+    own = i + Nk - Nq
+    return (j >= own - left) & (j <= own + right)
+
+
+@triton.jit
+def same_document(b, h, i, j, Nq, Nk, ids, batch, step):
+    ids += tl.cast(b, tl.int64) * batch
+    own = i + Nk - Nq
+    return (tl.load(ids + tl.maximum(own, 0) * step) == tl.load(ids + j * step)) & (own >= 0)
+
+
+@triton.jit
+def among_the_first(b, h, i, j, Nq, Nk, n):
+    return j < n
+
+
+@triton.jit
+def not_padding(b, h, i, j, Nq, Nk, lengths, step):
+    return j < tl.load(lengths + b * step)
+
+
+@triton.jit
+def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
+    kept += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
+    return tl.load(kept + (i // Br).to(tl.int64) * row + (j // Bc).to(tl.int64) * column) != 0
+
+
+# The questions, in Triton
 
 
 @triton.jit
 def bounds(mask, start, size: tl.constexpr, Nq, Nk):
-    """Return begin and end (excluded) of the keys that some query of start .. start + size sees."""
+    """Return begin and end (excluded) of the keys that some query of start .. start + size sees, in a window."""
     begin = 0
     end = Nk
     if mask.left is not None:
@@ -90,7 +530,7 @@ def bounds(mask, start, size: tl.constexpr, Nq, Nk):
 
 @triton.jit
 def whole(mask, start, size: tl.constexpr, Nq, Nk):
-    """Return begin and end (excluded) of the keys that every query of start .. start + size sees."""
+    """Return begin and end (excluded) of the keys that every query of start .. start + size sees, in a window."""
     begin = 0
     end = Nk
     if mask.left is not None:
@@ -101,34 +541,100 @@ def whole(mask, start, size: tl.constexpr, Nq, Nk):
 
 
 @triton.jit
-def visible(mask, queries, keys, Nq, Nk, ragged: tl.constexpr):
-    """Return which of these queries [Br] see which of these keys [Bc]: [Br, Bc], or what broadcasts to it.
+def visible(mask, b, h, i, j, Nq, Nk, ragged: tl.constexpr, transposed: tl.constexpr = False):
+    """Return which of the queries i see which of the keys j: [Br, Bc], or what broadcasts to it.
 
-    ragged: some of the keys may be past Nk. The mask limits at least one side, or this is True.
+    i and j: places in the whole matrix, [Br, 1] and [1, Bc]; transposed: [1, Br] and [Bc, 1]. ragged: some of the keys
+    may be past Nk. The mask hides something, or this is True.
     """
-    seen = keys[None, :] < Nk  # [1, Bc]
-    if mask.right is not None:
-        last = tl.minimum(queries + Nk - Nq + mask.right, Nk - 1)  # [Br]
-        seen = keys[None, :] <= last[:, None]  # [Br, Bc]
-    if mask.left is not None:
-        first = queries + Nk - Nq - mask.left  # [Br]
-        after = keys[None, :] >= first[:, None]  # [Br, Bc]
-        seen = seen & after if mask.right is not None or ragged else after
+    if mask.rules is not None:
+        seen = obeyed(mask.rules, b, h, tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1), Nq, Nk)  # [Br, Bc]
+        return seen & (j < Nk) if ragged else seen
+    elif transposed:
+        return inside(exchanged(mask), j, i, Nk, Nq, ragged)
+    else:
+        return inside(mask, i, j, Nq, Nk, ragged)
+
+
+@triton.jit
+def inside(window, i, j, Nq, Nk, ragged: tl.constexpr):
+    """Return which of the queries i [Br, 1] see which of the keys j [1, Bc] in a window."""
+    seen = j < Nk  # [1, Bc]
+    if window.right is not None:
+        last = tl.minimum(i + Nk - Nq + window.right, Nk - 1)  # [Br, 1]
+        seen = j <= last  # [Br, Bc]
+    if window.left is not None:
+        first = i + Nk - Nq - window.left  # [Br, 1]
+        after = j >= first  # [Br, Bc]
+        seen = seen & after if window.right is not None or ragged else after
     return seen
 
 
 @triton.jit
-def ranges(mask, start, size: tl.constexpr, Bc: tl.constexpr, Nq, Nk, ragged: tl.constexpr):
-    """Return the four ends of the loop's three ranges of keys: masked tiles, whole tiles, masked tiles.
+def forget(X_j, seen):
+    """Return a tile of keys or values [Bc, ..] with 0 for those that no query sees: 0 * NaN would be NaN."""
+    some = tl.max(tl.broadcast_to(seen, [seen.shape[0], X_j.shape[0]]).to(tl.int32), 0)  # [Bc]
+    return tl.where(some[:, None] != 0, X_j, 0.0).to(X_j.dtype)
 
-    Tiles of Bc keys begin at multiples of Bc. ragged: the last tile reaches past Nk and what it holds there must be
-    masked, too. A range that a mask never has is empty for the compiler as well, which then drops its loop.
+
+@triton.jit
+def obeyed(rules, b, h, i, j, Nq, Nk):
+    """Return whether, in some term of a ``Rule``, every part shows key j to query i: [Br, Bc]."""
+    seen = False
+    for term in tl.static_range(len(rules)):
+        every = True
+        for part in tl.static_range(len(rules[term])):
+            every = every & rules[term][part][0](b, h, i, j, Nq, Nk, *rules[term][part][1:])
+        seen = seen | every
+    return seen
+
+
+@triton.jit
+def ranges(mask, b, h, start, size: tl.constexpr, Bc: tl.constexpr, Nq, Nk, ragged: tl.constexpr):
+    """Return the four ends of the loop's three ranges: tiles that need the mask, whole ones, some that need it.
+
+    Of a window they are ends of keys, and tiles of Bc keys begin at multiples of Bc. Of a ``Rule`` they are places in
+    a list. ragged: the last tile reaches past Nk and what it holds there must be masked, too. A range that a mask never
+    has is empty for the compiler as well, which then drops its loop.
     """
-    begin, end = bounds(mask, start, size, Nq, Nk)
-    whole_begin, whole_end = whole(mask, start, size, Nq, Nk)
-    if mask.left is not None:
-        begin = begin // Bc * Bc
-        whole_begin = tl.minimum(tl.cdiv(whole_begin, Bc) * Bc, end)
-    if mask.right is not None or ragged:
-        whole_end = tl.maximum(whole_end // Bc * Bc, whole_begin)
-    return begin, whole_begin, whole_end, end
+    if mask.rules is not None:
+        at = listed(mask, b, h, start // size)
+        some = tl.load(at) + 2
+        every = tl.load(at + 1) + 2
+        return 2, some, every, every
+    else:
+        begin, end = bounds(mask, start, size, Nq, Nk)
+        whole_begin, whole_end = whole(mask, start, size, Nq, Nk)
+        if mask.left is not None:
+            begin = begin // Bc * Bc
+            whole_begin = tl.minimum(tl.cdiv(whole_begin, Bc) * Bc, end)
+        if mask.right is not None or ragged:
+            whole_end = tl.maximum(whole_end // Bc * Bc, whole_begin)
+        return begin, whole_begin, whole_end, end
+
+
+@triton.jit
+def listed(mask, b, h, n):
+    """Return a pointer to the list of tile n."""
+    return mask.lists + tl.cast(b, tl.int64) * mask.batch + tl.cast(h, tl.int64) * mask.head + n * mask.length
+
+
+@triton.jit
+def first_of(mask, b, h, n, place, Bc: tl.constexpr):
+    """Return where the tile at this place of a range begins; n: the tile whose loop it is."""
+    if mask.rules is not None:
+        return tl.load(listed(mask, b, h, n) + place) * Bc
+    else:
+        return place
+
+
+@triton.jit
+def exchanged(mask):
+    """Return the mask for a loop that has the keys outside, as far as ``ranges`` looks at it."""
+    return Told(mask.right, mask.left, mask.rules, mask.lists, mask.batch, mask.head, mask.length)
+
+
+@triton.jit
+def step(mask, Bc: tl.constexpr):
+    """Return the distance between two places of a range."""
+    return Bc if mask.rules is None else 1

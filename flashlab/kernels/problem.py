@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
-from flashlab.kernels import tiles
-from flashlab.kernels.masks import Window
+from flashlab.kernels import masks, tiles
 
 LOG2_E = tl.constexpr(math.log2(math.e))  # e^x = 2^(LOG2_E * x)
 
@@ -24,16 +23,20 @@ class Problem(NamedTuple):
     dv: int  # columns of V and O, padded likewise
     dtype: torch.dtype
     device: torch.device
-    mask: Window
+    mask: masks.Window | masks.Rule
     scale: float  # factor on the scores, above 0
     precision: str  # of float32 products: "ieee", or "tf32"
+    score: object = None  # a ``scores.Chain``
+    sinks: torch.Tensor | None = None  # [H]
+    dropout: object = None  # a ``dropout.Dropout``
+    texts: object = None  # of a packed call, ``packed.Texts``; then B is their number, Nq and Nk the greatest lengths
 
     @classmethod
-    def of(cls, q, k, v, mask, scale):
+    def of(cls, q, k, v, mask, scale, **options):
         """Describe attention over q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv]."""
         B, H, Nq, d = q.shape
         _, Hk, Nk, dv = v.shape
-        return cls(B, H, Hk, Nq, Nk, d, dv, q.dtype, q.device, mask, scale, tiles.precision_of(q))
+        return cls(B, H, Hk, Nq, Nk, d, dv, q.dtype, q.device, mask, scale, tiles.precision_of(q), **options)
 
     @property
     def group(self):
@@ -49,3 +52,68 @@ class Problem(NamedTuple):
     def widths(self):
         """Columns of tiles of Q and K, and of tiles of V and O."""
         return tiles.width_of(self.d), tiles.width_of(self.dv)
+
+    @property
+    def lengths(self):
+        """Queries and keys: numbers, or, of packed texts, [B, 1, 1, 1]."""
+        return (self.Nq, self.Nk) if self.texts is None else self.texts.lengths
+
+    @property
+    def plain(self):
+        """Whether there is a window at most, and nothing else that changes scores or weights."""
+        others = self.score, self.sinks, self.dropout, self.texts
+        return isinstance(self.mask, masks.Window) and all(x is None for x in others)
+
+    @property
+    def kind(self):
+        """The problem without its tensors: all that the choice of kernels depends on."""
+        if self.plain:
+            return self
+        mask = self.mask if isinstance(self.mask, masks.Window) else "rule"
+        given = {name: None if getattr(self, name) is None else name for name in ("score", "sinks", "dropout", "texts")}
+        return self._replace(mask=mask, **given)
+
+    def told(self, c, transposed=False, sums=()):
+        """Return what the kernels are told of the problem: ``Told``, and for the compiler ``Tile``.
+
+        c: a ``Configuration``. transposed: for a loop that has the keys outside. sums: as for ``scores.Chain.told``.
+        """
+        score = None if self.score is None else self.score.told(self, sums)
+        told = Told(
+            self.group, self.Nq, self.Nk, self.d, self.dv, self.scale,
+            self.scale_log2 if score is None else LOG2_E.value,
+            masks.told(self.mask, self, c.Br, c.Bc, transposed),
+            score, self.sinks, None if self.dropout is None else self.dropout.told, self.texts and self.texts.told,
+        )  # fmt: skip
+        ragged = self.texts is not None or self.Nk % c.Bc != 0
+        unseen = masks.hides_keys(self.mask, self)
+        return told, Tile(c.Br, c.Bc, *self.widths, ragged, unseen, self.precision)
+
+
+class Told(NamedTuple):
+    """A problem as the kernels take it: numbers, functions, and the tensors that these read."""
+
+    group: int  # query heads per key/value head
+    Nq: int
+    Nk: int
+    d: int
+    dv: int
+    scale: float
+    scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
+    mask: masks.Told
+    score: tuple | None  # as ``scores.Chain.told``
+    sinks: torch.Tensor | None  # [H]
+    dropout: tuple | None  # as ``dropout.Dropout.told``
+    texts: tuple | None  # as ``packed.Texts.told``
+
+
+class Tile(NamedTuple):
+    """The part of a launch that the compiler knows."""
+
+    Br: int
+    Bc: int
+    width: int  # columns of tiles of Q and K
+    width_v: int  # of V and O
+    ragged: bool  # Bc does not divide Nk
+    unseen: bool  # there may be keys that no query sees; they must not matter, whatever they are
+    precision: str  # of float32 products

@@ -70,8 +70,8 @@ def arguments(tensors, rows):
     tensors, and strides are not used.
     """
     if has_copy_engine(tensors[0].device):
-        return [_descriptor(x, r) for x, r in zip(tensors, rows, strict=True)], [(0, 0, 0, 1)] * len(tensors)
-    return list(tensors), [strides_of(x) for x in tensors]
+        return [_descriptor(x, r) for x, r in zip(tensors, rows, strict=True)], ((0, 0, 0, 1),) * len(tensors)
+    return list(tensors), tuple(strides_of(x) for x in tensors)
 
 
 def strides_of(x):

@@ -323,6 +323,94 @@ def kernel_masks():
             assert {key: n for key, n in expected.items() if n} == memory.bytes, f"{case.shows}: other tiles loaded"
 
 
+def kernel_rules():
+    """Documents, sinks, padding, patterns and their unions, with NaN in all keys and values that nobody sees."""
+    rng, B, H = np.random.default_rng(2), 2, 2
+    for Nq, Nk in (20, 45), (45, 45), (37, 20):
+        i, j = np.ogrid[:Nq, :Nk]
+        own = i + Nk - Nq
+        ids, lengths = np.sort(rng.integers(0, 4, (B, Nk)), 1), np.array([Nk // 2 - 1, Nk - 3])
+        kept, seen = rng.random((B, H, -(-Nq // 8), -(-Nk // 24))) > 0.5, rng.random((H, Nq, Nk)) > 0.7
+        same = (ids[:, np.maximum(own[:, 0], 0), None] == ids[:, None]) & (own >= 0)  # [B, Nq, Nk]
+        large = kept.repeat(8, 2).repeat(24, 3)[:, :, :Nq, :Nk]
+        on = {name: torch.tensor(x, device=kernels.DEVICE) for name, x in locals().items() if isinstance(x, np.ndarray)}
+        first = (j < 19) & (i >= 0)
+        written = {
+            "documents": (kernels.masks.documents(on["ids"]) & kernels.masks.causal(), same[:, None] & (j <= own)),
+            "sinks": (kernels.masks.sinks(19) | kernels.masks.window(3), first | ((own - 3 <= j) & (j <= own))),
+            "padding": (kernels.masks.padding(on["lengths"]), (j < lengths[:, None, None, None]) & (i >= 0)),
+            "blocks": (kernels.masks.blocks(on["kept"], 8, 24), large),
+            "dense": (kernels.masks.dense(on["seen"]) & kernels.masks.documents(on["ids"]), seen & same[:, None]),
+        }
+        for name, (mask, pairs) in written.items():
+            pairs = torch.tensor(np.broadcast_to(pairs, (B, H, Nq, Nk)).copy())
+            _compare_with_dense(f"{name}, Nq = {Nq}, Nk = {Nk}", B, H, pairs, mask=mask)
+
+
+def kernel_scores():
+    """Caps, slopes and biases in both orders, sinks and dropout; values and all gradients."""
+    B, H, Nq, Nk = 2, 2, 20, 45
+    i, j = torch.arange(Nq)[:, None], torch.arange(Nk)
+    pairs = (j <= i + Nk - Nq).expand(B, H, Nq, Nk)
+    slopes, added, sinks = torch.tensor([0.1, 0.6]), torch.randn(1, H, Nq, Nk), torch.tensor([0.5, -0.3])
+    away = (i + Nk - Nq - j).abs()
+
+    def capped(S, slopes, added):
+        return 1.5 * torch.tanh((S - slopes[:, None, None] * away + added) / 1.5)
+
+    def lowered(S, slopes, added):
+        return 1.5 * torch.tanh(S / 1.5) + added - slopes[:, None, None] * away
+
+    made = kernels.scores
+    for name, written, steps in (
+        ("ALiBi, bias, cap", capped, lambda x, y: (made.alibi(x), made.bias(y), made.softcap(1.5))),
+        ("cap, bias, ALiBi", lowered, lambda x, y: (made.softcap(1.5), made.bias(y), made.alibi(x))),
+    ):
+        _compare_with_dense(name, B, H, pairs, written, steps, (slopes, added), mask=kernels.masks.causal())
+    _compare_with_dense("sinks", B, H, pairs, sinks=sinks, mask=kernels.masks.causal())
+    Z = torch.tensor(np.stack([np.stack([
+        dropout.Dropout(0.3, 9, h, b).tile(slice(0, Nq), slice(0, Nk), np.float64) for h in range(H)
+    ]) for b in range(B)]))  # fmt: skip
+    _compare_with_dense("dropout", B, H, pairs, Z=Z, mask=kernels.masks.causal(), dropout=0.3, seed=9)
+
+
+def _compare_with_dense(name, B, H, pairs, written=None, steps=None, learned=(), sinks=None, Z=None, **options):
+    """Compare O, lse and all gradients with attention written out in float64; unseen keys and values are NaN."""
+    Nq, Nk = pairs.shape[2:]
+    rng = np.random.default_rng(3)
+    shapes = (B, H, Nq, 8), (B, H, Nk, 8), (B, H, Nk, 8)
+    tensors = [*(torch.tensor(rng.normal(size=shape)) for shape in shapes), *(x.double() for x in learned)]
+    tensors += [] if sinks is None else [sinks.double()]
+    weights = torch.tensor(rng.normal(size=(B, H, Nq, 8))), torch.tensor(rng.normal(size=(B, H, Nq)))
+    unseen = ~pairs.any(2)[..., None]
+
+    def run(dtype, attention):
+        leaves = [x.to(kernels.DEVICE, dtype).requires_grad_() for x in tensors]
+        q, k, v, *others = leaves
+        o, lse = attention(q, k, v, *others)
+        seen = lse.isfinite()
+        loss = (o.cpu() * weights[0]).sum() + (lse[seen].cpu() * weights[1][seen.cpu()]).sum()
+        return [x.detach().cpu().double() for x in (o, lse, *torch.autograd.grad(loss, leaves))]
+
+    def ours(q, k, v, *others):
+        k, v = (torch.where(unseen.to(x.device), torch.nan, x) for x in (k, v))
+        score = steps(*others[: len(learned)]) if steps else None
+        given = None if sinks is None else others[-1]
+        return kernels.flash_attention(q, k, v, score=score, sinks=given, return_lse=True, **options)
+
+    def dense(q, k, v, *others):
+        S = q @ k.mT * 8**-0.5
+        S = (written(S, *others[: len(learned)]) if written else S).masked_fill(~pairs, -torch.inf)
+        if sinks is not None:
+            S = torch.cat([S, others[-1][:, None, None].expand(B, H, Nq, 1)], 3)
+        lse = S.logsumexp(-1)
+        P = (S - lse.masked_fill(lse == -torch.inf, 0)[..., None]).exp()[..., :Nk]
+        return (P if Z is None else P * Z) @ v, lse
+
+    for mine, true in zip(run(torch.float32, ours), run(torch.float64, dense), strict=True):
+        torch.testing.assert_close(mine, true, rtol=2e-5, atol=2e-5, msg=lambda text: f"{name}: {text}")
+
+
 def _head(array):
     return torch.tensor(array[None, None], device=kernels.DEVICE)
 

@@ -46,16 +46,22 @@ def rejected(mutant, monkeypatch):
     return None
 
 
-@pytest.mark.parametrize("check", CHECKS)
+SLOW = {"kernel_rules", "kernel_scores"}  # seconds each; tests/kernels has the same comparisons
+
+
+@pytest.mark.parametrize(
+    "check", [pytest.param(check, marks=[pytest.mark.exhaustive] if check in SLOW else []) for check in CHECKS]
+)
 def test_what_is_right_is_accepted(check):
     getattr(acceptance, check)()
 
 
 def quick(mutants):
-    """Return test parameters: the first mutant of each function is quick, the others are exhaustive."""
+    """Return test parameters: the first mutant of each function, or slow check, is quick, the others are exhaustive."""
     seen, parameters = set(), []
     for mutant in mutants:
-        place = mutant.module, mutant.function
+        name = mutant.check.__name__
+        place = name if name in SLOW else (mutant.module, mutant.function)
         marks = [pytest.mark.exhaustive] if place in seen else []
         parameters.append(pytest.param(mutant, marks=marks, id=f"{mutant.function}: {mutant.mistake}"))
         seen.add(place)

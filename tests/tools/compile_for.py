@@ -21,7 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from flashlab.kernels import configurations, masks, tiles
+from flashlab.kernels import configurations, masks, scores, tiles
+from flashlab.kernels import dropout as dropping
 from flashlab.kernels.portable import backward, forward
 from flashlab.kernels.problem import Problem
 
@@ -65,7 +66,10 @@ def compile_for(capability, problem):
             replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
         q, k, v, o, lse = tensors_of(problem)
         forward.run(o, lse, q, k, v, problem, launches["forward"])
-        backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches)
+        sums = (
+            [] if problem.score is None else [getattr(s, "sums", lambda _: None)(problem) for s in problem.score.steps]
+        )
+        backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, sums)
     for compiled in made:
         name = compiled.metadata.name.removeprefix("attention_")
         yield describe(name, card, problem, launches[name], compiled)
@@ -83,7 +87,7 @@ def describe(name, card, problem, c, compiled):
     itemsize = 4 if card.capability < (8, 0) else problem.dtype.itemsize
     return {
         "kernel": name, "capability": card.capability, "dtype": str(problem.dtype), "d": problem.d,
-        "mask": problem.mask, "Nk": problem.Nk, "configuration": c,
+        "mask": problem.mask, "plain": problem.plain, "Nk": problem.Nk, "configuration": c,
         "shared": compiled.metadata.shared, "available": card.shared_bytes,
         "bound": configurations.shared_bytes(name, c, max(problem.widths), itemsize),
         **resources(compiled.asm["cubin"]),
@@ -114,6 +118,16 @@ def problem(dtype, d, mask, N=1000):
     return Problem(1, 1, 1, N, N, d, d, dtype, torch.device("cpu"), mask, d**-0.5, "tf32")
 
 
+def everything(d):
+    """A problem with a mask of lists, score functions, sinks and dropout."""
+    ids = torch.arange(1000, dtype=torch.int32) // 300
+    slopes = torch.ones(1)
+    return problem(torch.bfloat16, d, masks.documents(ids) & masks.causal())._replace(
+        score=scores.chain((scores.softcap(30.0), scores.alibi(slopes))), sinks=torch.zeros(1),
+        dropout=dropping.dropout(0.1, 7, torch.device("cpu")),
+    )  # fmt: skip
+
+
 def cases(capability):
     """Problems to compile for a card: dtypes, head dimensions and masks, most of what its configurations list."""
     few = {(7, 5): [(torch.float16, (64, 256))], (8, 6): [(torch.bfloat16, (128, 256)), (torch.float32, (128,))]}
@@ -125,6 +139,8 @@ def cases(capability):
         yield from (problem(torch.bfloat16, d, masks.full(), N) for d in (64, 128) for N in (1000, 1024))
     if capability in ((8, 0), (9, 0)):
         yield from (problem(torch.bfloat16, d, masks.window(200)) for d in (64, 128))
+        yield from (everything(d)._replace(dropout=None) for d in (64, 128))
+        yield from (everything(d) for d in (64, 128))
 
 
 if __name__ == "__main__":

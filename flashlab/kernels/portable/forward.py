@@ -11,22 +11,21 @@ import math
 import triton
 import triton.language as tl
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import dropout, masks, scores, tiles
 from flashlab.kernels.launch import launch
+from flashlab.kernels.problem import LOG2_E
 
 LN2 = tl.constexpr(math.log(2))
 
 
 def run(o, lse, q, k, v, problem, c):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c."""
-    B, H, _, Nq, Nk, d, dv = problem[:7]
     tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br))
     launch(
         attention_forward,
-        (tiles.count(Nq, c.Br), H, B),
+        (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse),
-        (*strides, problem.group, Nq, Nk, d, dv, problem.scale_log2, problem.mask)
-        + (c.Br, c.Bc, *problem.widths, Nk % c.Bc != 0, problem.precision),
+        (strides, *problem.told(c)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -35,34 +34,36 @@ def run(o, lse, q, k, v, problem, c):
 @triton.jit
 def attention_forward(
     Q, K, V, O, lse,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: descriptors or pointers; lse [B, H, Nq] a pointer
-    Q_strides, K_strides, V_strides, O_strides,
-    group, Nq, Nk, d, dv,  # group: query heads per key/value head
-    scale_log2,  # e^(scale * x) = 2^(scale_log2 * x)
-    mask,  # (left, right), as ``masks.Window``
-    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
-    ragged: tl.constexpr, precision: tl.constexpr,  # ragged: Bc does not divide Nk
+    strides,  # of the four
+    problem,  # ``Told``: sizes, mask, score function, ...
+    tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
 ):  # fmt: skip
     """Compute rows i * Br .. (i + 1) * Br of O in head h of batch b: program (p, h, b), where i counts down with p."""
+    Br: tl.constexpr = tile.Br
+    Bc: tl.constexpr = tile.Bc
+    width: tl.constexpr = tile.width
+    width_v: tl.constexpr = tile.width_v
     i = tl.num_programs(0) - 1 - tl.program_id(0)  # causal: the tiles that see most keys start first
     h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
-    Q = tiles.view(Q, [B, H, Nq, d], Q_strides, Br, width)
-    K = tiles.view(K, [B, H // group, Nk, d], K_strides, Bc, width)
-    V = tiles.view(V, [B, H // group, Nk, dv], V_strides, Bc, width_v)
-    O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
+    Hk, Nq, Nk = H // problem.group, problem.Nq, problem.Nk
+    Q = tiles.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
+    K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
+    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
+    O = tiles.view(O, [B, H, Nq, problem.dv], strides[3], Br, width_v)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
-    ends = masks.ranges(mask, i * Br, Br, Bc, Nq, Nk, ragged)
-    hk = h // group
+    ends = masks.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
+    if problem.sinks is not None:  # as if the row had met a key with this score, whose value is 0
+        m_i = tl.zeros([Br], tl.float32) + tl.load(problem.sinks + h).to(tl.float32) * LOG2_E  # [Br]
+        l_i += 1
     for part in tl.static_range(3):  # tiles that are cut by the mask, whole ones, cut ones
-        for start in range(ends[part], ends[part + 1], Bc):
-            m_i, l_i, O_i = update(
-                m_i, l_i, O_i, Q_i, K, V, b, hk, start, rows, Nq, Nk, scale_log2, mask,
-                Bc, part != 1, ragged, precision,
-            )  # fmt: skip
+        for at in range(ends[part], ends[part + 1], masks.step(problem.mask, Bc)):
+            start = masks.first_of(problem.mask, b, h, i, at, Bc)
+            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem, tile, part != 1)
 
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
     tiles.store(O, b, h, i * Br, O_i * (1 / l_safe)[:, None], Br, width_v)
@@ -72,21 +73,29 @@ def attention_forward(
 
 @triton.jit
 def update(
-    m_i, l_i, O_i, Q_i, K, V, b, hk, start, rows, Nq, Nk, scale_log2, mask,
-    Bc: tl.constexpr, masked: tl.constexpr, ragged: tl.constexpr, precision: tl.constexpr,
+    m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem, tile: tl.constexpr, masked: tl.constexpr
 ):  # fmt: skip
     """Take in one tile of keys and values. m_i is in units of log2, and so are the scores once they are scaled."""
-    K_j = tiles.load(K, b, hk, start, Bc, Q_i.shape[1])  # [Bc, d]
-    S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled
+    hk, scale_log2 = h // problem.group, problem.scale_log2
+    i, j = rows[:, None], (start + tl.arange(0, tile.Bc))[None, :]  # [Br, 1], [1, Bc]
+    K_j = tiles.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
+    S_ij = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]  not yet scaled
+    if problem.score is not None:  # which takes scaled scores; then scale_log2 is but log2(e)
+        S_ij = scores.apply(problem.score, len(problem.score), S_ij * problem.scale, b, h, i, j, problem.Nq, problem.Nk)
     if masked:
-        S_ij = tl.where(masks.visible(mask, rows, start + tl.arange(0, Bc), Nq, Nk, ragged), S_ij, -float("inf"))
+        seen = masks.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
+        S_ij = tl.where(seen, S_ij, -float("inf"))
     # The scale is positive, so it may wait until after the maximum, and S * scale - m is one instruction.
     m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)  # [Br]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
     alpha = tl.exp2(m_i - m_safe)  # [Br]
     P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
     l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
-    V_j = tiles.load(V, b, hk, start, Bc, O_i.shape[1])  # [Bc, dv]
+    if problem.dropout is not None:  # after the sum: l_i is that of all weights
+        P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]
+    V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
+    if masked and tile.unseen:
+        V_j = masks.forget(V_j, seen)
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
-    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=precision)  # [Br, dv]
+    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision)  # [Br, dv]
     return m_new, l_i, O_i

@@ -1,0 +1,72 @@
+"""Dropout in the kernels: whether a weight is kept is a function of the seed and of the weight's place.
+
+The bits are those of ``reference.dropout``: a call of Philox4x32-7 makes 16 bits each for eight weights, which one
+thread of a GPU holds after a product of tiles. Here it is written once per weight; the compiler finds what calls have
+in common.
+
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+STEPS = 2**16  # a probability is a multiple of 1 / STEPS
+
+
+class Dropout(NamedTuple):
+    """Weights become 0 with the probability threshold / 2^16; the others are multiplied by ``factor``."""
+
+    threshold: int
+    factor: float
+    seed: torch.Tensor  # int64 [1], the 64 bits of the seed
+
+    @property
+    def told(self):
+        """The same as the kernels take it."""
+        return self.seed, self.threshold, self.factor
+
+
+def dropout(p: float, seed: int | None, device: torch.device) -> Dropout | None:
+    """Return the dropout with this probability and seed; None if p is 0.
+
+    seed: 0 to 2^64 - 1; None draws one from torch's generator of the device.
+
+    Raises:
+        TypeError, ValueError: p is no probability below 1, or one that would be rounded to 0 or 1; or a wrong seed.
+    """
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(f"dropout must be a number, got {p!r:.40}")
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout must be a probability below 1, got {p}")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"a seed is a whole number from 0 to 2^64 - 1, or None, got {seed!r:.40}")
+    if seed is not None and not 0 <= seed < 2**64:
+        raise ValueError(f"a seed is a whole number from 0 to 2^64 - 1, or None, got {seed}")
+    if p == 0:
+        return None
+    threshold = round(p * STEPS)
+    if not 0 < threshold < STEPS:
+        raise ValueError(f"dropout goes in steps of 2^-16, and {p} would be rounded to {round(p)}")
+    if seed is None:
+        bits = torch.randint(-(2**63), 2**63 - 1, (1,), device=device)
+    else:
+        bits = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], device=device)
+    return Dropout(threshold, STEPS / (STEPS - threshold), bits)
+
+
+@triton.jit
+def drop(dropout, X, b, h, i, j):
+    """Return the tile X of weights, or of their gradients, with some elements 0 and the others multiplied.
+
+    i, j: places in the whole matrix that broadcast to X.
+    """
+    seed, threshold, factor = dropout
+    words = tl.philox(tl.load(seed), j & ~9, i & ~8, h, b, 7)  # of eight weights
+    left = tl.where((i & 8) == 0, words[0], words[2])  # 2 * bit 3 of i + bit 3 of j: which word
+    right = tl.where((i & 8) == 0, words[1], words[3])
+    word = tl.where((j & 8) == 0, left, right)
+    bits = tl.where((j & 1) == 0, word & 0xFFFF, word >> 16)
+    return tl.where(bits >= threshold, X * factor, 0.0)

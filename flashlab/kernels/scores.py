@@ -1,0 +1,297 @@
+"""Score functions: what becomes of a score before the mask. Scale, then score, then mask; in natural units.
+
+A score function is a function in Triton, its derivative, and what both are told: ``softcap``, ``alibi``, ``bias``, or
+your own. A tuple is applied in its order: ``(bias(b), softcap(30))`` caps the sum.
+
+Source: soft caps, Gemma 2; ALiBi, Press et al. 2022.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from flashlab.kernels.problem import LOG2_E
+
+
+class Score:
+    """One score function: ``function``, its ``derivative`` (None: 1), what both are told, and the tensors in that."""
+
+    tensors = ()
+
+
+class Chain(NamedTuple):
+    """Score functions, one after another."""
+
+    steps: tuple[Score, ...]
+
+    @property
+    def tensors(self):
+        """The tensors that the steps read."""
+        return [x for step in self.steps for x in step.tensors]
+
+    def told(self, problem, sums=()):
+        """Return, per step, a function, its arguments, its derivative, and the derivative's, as the kernels take them.
+
+        sums: per step what the gradient of its tensor is added to, or None. Where there is one, a function that does
+        so, and its arguments, come after these.
+        """
+        told = []
+        for step, total in itertools.zip_longest(self.steps, sums):
+            arguments = step.told(problem)
+            derivative = (constant, (1,)) if step.derivative is None else (step.derivative, arguments)
+            learn = () if total is None else (step.learn, step.where(total))
+            told.append((step.function, arguments, *derivative, *learn))
+        return tuple(told)
+
+
+def chain(score) -> Chain | None:
+    """Return the argument ``score`` of a call, a score function or a tuple of them, as a ``Chain``; None as it is.
+
+    Raises:
+        TypeError: it was not made here.
+    """
+    if score is None or score == ():
+        return None
+    steps = score if isinstance(score, tuple) else (score,)
+    if not all(isinstance(step, Score) for step in steps):
+        raise TypeError(
+            f"score must be made by flashlab.kernels.scores, such as softcap(30), or a tuple of such, got {score!r:.40}"
+        )
+    return Chain(steps)
+
+
+def softcap(cap: float) -> Score:
+    """Return the score function s -> cap * tanh(s / cap), which keeps scores between -cap and cap.
+
+    Raises:
+        ValueError: cap is not a finite number above 0.
+    """
+    if not isinstance(cap, (int, float)) or isinstance(cap, bool) or not 1e-30 < cap < 1e30:
+        raise ValueError(f"a soft cap is a finite number above 0, got {cap!r:.40}")
+    return Softcap(float(cap))
+
+
+def alibi(slopes: torch.Tensor) -> Score:
+    """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
+
+    slopes: [H] or [B, H], floating point; they may be learned.
+    """
+    return Alibi(_numbers(slopes, "slopes", (1, 2)))
+
+
+def bias(added: torch.Tensor) -> Score:
+    """Return the score function s -> s + added: floating point, broadcastable to [B, H, Nq, Nk]; it may be learned.
+
+    An element of -inf hides a key. A mask of ``masks`` does so without reading anything from memory.
+    """
+    return Bias(_numbers(added, "a bias", (0, 1, 2, 3, 4)))
+
+
+def custom(function, *arguments, derivative=None) -> Score:
+    """Return a score function of your own.
+
+    function: a ``@triton.jit`` function (s, b, h, i, j, Nq, Nk, *arguments) that returns the new score; s is a tile of
+        scores, i and j are blocks of places that broadcast to it, always below Nq and Nk.
+    derivative: another one, with the same parameters, that returns d function / d s. Without one there is no training.
+    arguments: tensors, which both receive as pointers, and numbers. They get no gradient.
+    """
+    for what in (function, derivative):
+        if not (hasattr(what, "fn") or what is derivative is None):
+            raise TypeError(f"expected a @triton.jit function, got {what!r:.40}")
+    return Custom(function, derivative, arguments)
+
+
+def check(score: Chain, problem, training: bool):
+    """Raise if a step does not fit the problem.
+
+    Raises:
+        ValueError: a tensor has the wrong shape or device, or there is no derivative in training.
+    """
+    for step in score.steps:
+        step.check(problem)
+        if training and isinstance(step, Custom) and step.derivative is None:
+            name = step.function.fn.__name__
+            raise ValueError(f"the score function {name} has no derivative, so it cannot be used in training")
+
+
+def _numbers(x, name, dims):
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+    if x.dim() not in dims:
+        raise ValueError(f"{name} must have {dims[0]} to {dims[-1]} dimensions, got shape {list(x.shape)}")
+    return x
+
+
+def _expanded(x, shape, device, name):
+    """Return x broadcast to a shape, or raise ValueError."""
+    fits = all(size in (1, whole) for size, whole in zip(x.shape[::-1], shape[::-1], strict=False))
+    if not fits or x.device != device:
+        raise ValueError(
+            f"{name} must be broadcastable to {list(shape)} on {device}, got {list(x.shape)} on {x.device}"
+        )
+    return x.expand(shape)
+
+
+# The kinds
+
+
+class Softcap(Score):
+    """Keep scores between -cap and cap."""
+
+    def __init__(self, cap):
+        self.cap, self.function, self.derivative = cap, capped, slope_of_cap
+
+    def check(self, problem):
+        """Nothing can be wrong."""
+
+    def told(self, problem):
+        return (self.cap,)
+
+
+class Alibi(Score):
+    """Lower the score of a key with its distance."""
+
+    def __init__(self, slopes):
+        self.tensors, self.function, self.derivative, self.learn = (slopes,), lowered, None, learn_slope
+
+    def check(self, problem):
+        _expanded(self.tensors[0], (problem.B, problem.H), problem.device, "slopes")
+
+    def told(self, problem):
+        slopes = self.tensors[0].expand(problem.B, problem.H)
+        return slopes, *slopes.stride()
+
+    def sums(self, problem):
+        """Return zeros for the gradient of each row."""
+        return self.tensors[0].new_zeros(problem.B, problem.H, problem.Nq, dtype=torch.float32)
+
+    def where(self, sums):
+        return sums, *sums.stride()
+
+    def gradient(self, sums):
+        return sums.sum(-1).sum_to_size(self.tensors[0].shape)
+
+
+class Bias(Score):
+    """Add a number to each score."""
+
+    def __init__(self, added):
+        self.tensors, self.function, self.derivative, self.learn = (added,), shifted, None, learn_bias
+
+    def check(self, problem):
+        _expanded(self.tensors[0], _all_pairs(problem), problem.device, "a bias")
+
+    def told(self, problem):
+        added = self.tensors[0].expand(_all_pairs(problem))
+        return added, *added.stride()
+
+    def sums(self, problem):
+        """Return zeros for the gradient, broadcast as the bias is; deterministic: of their full size."""
+        shape = _all_pairs(problem) if torch.are_deterministic_algorithms_enabled() else self.tensors[0].shape
+        return self.tensors[0].new_zeros(shape, dtype=torch.float32).expand(_all_pairs(problem))
+
+    def where(self, sums):
+        return sums, *sums.stride()
+
+    def gradient(self, sums):
+        one_each = tuple(slice(None) if step else slice(1) for step in sums.stride())
+        return sums[one_each].sum_to_size(self.tensors[0].shape)
+
+
+class Custom(Score):
+    """A function of the user's."""
+
+    def __init__(self, function, derivative, arguments):
+        self.function, self.derivative, self.arguments = function, derivative, arguments
+        self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
+
+    def check(self, problem):
+        if any(x.device != problem.device for x in self.tensors):
+            raise ValueError(f"tensors of a score function must be on {problem.device}")
+        if any(x.requires_grad for x in self.tensors):
+            raise ValueError("tensors of your own score function get no gradient: detach them")
+
+    def told(self, problem):
+        return self.arguments
+
+
+def _all_pairs(problem):
+    return problem.B, problem.H, problem.Nq, problem.Nk
+
+
+@triton.jit
+def capped(s, b, h, i, j, Nq, Nk, cap):
+    return cap * tanh(s / cap)
+
+
+@triton.jit
+def slope_of_cap(s, b, h, i, j, Nq, Nk, cap):
+    t = tanh(s / cap)
+    return 1 - t * t
+
+
+@triton.jit
+def tanh(x):
+    """Return the hyperbolic tangent, 1 - 2 / (1 + e^2x), to about 1e-7: two instructions for special functions."""
+    root = tl.rsqrt(1 + tl.exp2(x * (2 * LOG2_E)))
+    return 1 - 2 * root * root
+
+
+@triton.jit
+def lowered(s, b, h, i, j, Nq, Nk, slopes, batch, head):
+    slope = tl.load(slopes + b * batch + h * head).to(tl.float32)
+    return s - slope * tl.abs(i + Nk - Nq - j).to(tl.float32)
+
+
+@triton.jit
+def learn_slope(gradient, b, h, i, j, Nq, Nk, sums, batch, head, row):
+    distance = tl.abs(i + Nk - Nq - j).to(tl.float32)
+    tl.atomic_add(sums + b * batch + h * head + i, -tl.sum(gradient * distance, 1, keep_dims=True), mask=i < Nq)
+
+
+@triton.jit
+def shifted(s, b, h, i, j, Nq, Nk, added, batch, head, row, column):
+    added += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
+    return s + tl.load(added + i.to(tl.int64) * row + j.to(tl.int64) * column).to(tl.float32)
+
+
+@triton.jit
+def learn_bias(gradient, b, h, i, j, Nq, Nk, sums, batch, head, row, column):
+    sums += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
+    at = sums + i.to(tl.int64) * row + j.to(tl.int64) * column  # [Br, Bc]
+    tl.atomic_add(at, gradient, mask=(i < Nq) & (j < Nk))
+
+
+@triton.jit
+def constant(s, b, h, i, j, Nq, Nk, value):
+    return value
+
+
+# In the kernels
+
+
+@triton.jit
+def apply(score, steps: tl.constexpr, S, b, h, i, j, Nq, Nk):
+    """Return the tile of scores S after the first ``steps`` steps."""
+    i, j = tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1)
+    for k in tl.static_range(steps):
+        S = score[k][0](S, b, h, i, j, Nq, Nk, *score[k][1])
+    return S
+
+
+@triton.jit
+def differentiate(score, S, dS, b, h, i, j, Nq, Nk, learning: tl.constexpr):
+    """Return the gradient of the scaled scores S, given that of the scores after all steps.
+
+    learning: also add up the gradients of slopes and biases.
+    """
+    steps: tl.constexpr = len(score)
+    for k in tl.static_range(steps - 1, -1, -1):
+        if learning and len(score[k]) > 4:
+            score[k][4](dS, b, h, i, j, Nq, Nk, *score[k][5])
+        before = apply(score, k, S, b, h, i, j, Nq, Nk)
+        dS = dS * score[k][2](before, b, h, tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1), Nq, Nk, *score[k][3])
+    return dS

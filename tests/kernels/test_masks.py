@@ -1,0 +1,211 @@
+"""Every mask, alone and combined, against attention written out; and which tiles are loaded for it."""
+
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flashlab.kernels import DEVICE, flash_attention, interpreter, masks, tl, triton
+from flashlab.kernels.problem import Problem
+from tests.kernels import written_out
+from tests.tools.bounds import assert_as_exact_as_plain
+
+B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
+LENGTHS = [(1, 1), (64, 128), (239, 1), (113, 203), (128, 217), (108, 256), (256, 113), (127, 128)]  # FlashAttention's
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def draw(*shape, high=2, seed=1):
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@triton.jit
+def every_third(b, h, i, j, Nq, Nk, shift, step):
+    return (i + j + tl.load(shift + h)) % step == 0
+
+
+def cases(Nq, Nk):
+    """Masks by name, and the same written out."""
+    own, j = written_out.own(Nq, Nk)
+    causal, near = j <= own, (own - 20 <= j) & (j <= own)
+    ids = draw(B, Nk, high=5).sort(-1).values
+    same = (ids.gather(1, own.clamp(0).mT.expand(B, -1))[:, None, :, None] == ids[:, None, None]) & (own >= 0)
+    mixed = draw(Nk, high=3)
+    lengths = draw(B, high=Nk + 1)
+    kept = draw(H, -(-Nq // 16), -(-Nk // 48)) == 0
+    large = kept.repeat_interleave(16, 1).repeat_interleave(48, 2)[:, :Nq, :Nk]
+    seen = draw(B, 1, Nq, Nk) == 0
+    shift = draw(H, high=3)
+    third = (torch.arange(Nq, device=DEVICE)[:, None] + j + shift[:, None, None]) % 3 == 0
+    yield "documents", masks.documents(ids), same
+    yield "documents, causal", masks.documents(ids) & masks.causal(), same & causal
+    yield "documents in any order", masks.documents(mixed), (mixed[own.clamp(0)] == mixed) & (own >= 0)
+    yield "a prefix", masks.prefix(90), causal | (j < 90)
+    yield "sinks and a window", masks.causal() & (masks.sinks(4) | masks.window(20)), near | (causal & (j < 4))
+    yield "padding", masks.padding(lengths) & masks.causal(), causal & (j < lengths[:, None, None, None])
+    yield "blocks", masks.blocks(kept, 16, 48), large
+    yield "dense", masks.dense(seen), seen
+    yield "a row of a dense mask", masks.dense(seen[:, :, :1]) & masks.causal(), seen[:, :, :1] & causal
+    yield (
+        "one's own",
+        masks.custom(every_third, shift, 3) & masks.window(50, 9),
+        third & (own - 50 <= j) & (j <= own + 9),
+    )
+    yield "two unions", (masks.dense(seen) | masks.blocks(kept, 16, 48)) & (masks.documents(ids) | masks.sinks(7)), (
+        (seen | large) & (same | (j < 7))
+    )  # fmt: skip
+
+
+NAMES = [name for name, *_ in cases(Nq, Nk)]
+QUICK = {"documents, causal", "sinks and a window", "padding", "one's own", "two unions"}
+
+
+def hold(name, Nq, Nk, d, dtype=torch.float32, poison=True):
+    mask, seen = next(rest for which, *rest in cases(Nq, Nk) if which == name)
+    q, k, v = (
+        randn(*shape, seed=n).to(dtype) for n, shape in enumerate([(B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d)])
+    )
+    dO, dlse = randn(B, H, Nq, d, seed=3).to(dtype), randn(B, H, Nq, seed=4)
+
+    def run(attention, *tensors):
+        tensors = [x.requires_grad_() for x in tensors]
+        O, lse = attention(*tensors)
+        some = lse.isfinite()
+        loss = (O * dO.to(O)).sum() + (lse.to(O)[some] * dlse.to(O)[some]).sum()
+        return O, lse, *torch.autograd.grad(loss, tensors)
+
+    unseen = ~seen.expand(B, H, Nq, Nk).reshape(B, Hk, -1, Nk).any(2)  # [B, Hk, Nk]
+    nowhere = math.nan if poison else 0
+    ours = run(
+        lambda *x: flash_attention(*x, mask=mask, return_lse=True),
+        q.clone(), *(x.masked_fill(unseen[..., None], nowhere) for x in (k, v)),
+    )  # fmt: skip
+    plain = run(lambda *x: written_out.attention(*x, seen), *(x.clone() for x in (q, k, v)))
+    exact = run(lambda *x: written_out.attention(*x, seen), *(x.double() for x in (q, k, v)))
+    for mine, theirs, true in zip(ours, plain, exact, strict=True):
+        assert_as_exact_as_plain(mine.to(theirs.dtype), theirs, true, 16 if dtype == torch.float32 else 1)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.exhaustive) for n in NAMES])
+def test_masked_equals_dense_and_unseen_keys_do_not_matter(name):
+    hold(name, Nq, Nk, d)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("Nq, Nk", LENGTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_of_other_test_suites(name, Nq, Nk):
+    hold(name, Nq, Nk, 16)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("d", [32, 59, 64, 111, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_head_dimensions_and_dtypes(d, dtype):
+    hold("sinks and a window", 70, 133, d, dtype)
+    hold("two unions", 70, 133, d, dtype)
+
+
+def test_masks_of_windows_stay_windows():
+    assert masks.causal() & masks.window(7, 3) == masks.window(7, 0)
+    assert masks.window(7, 3) & masks.window(2, 9) == masks.window(2, 3)
+    assert masks.full() | masks.documents(draw(5)) == masks.full()
+    assert isinstance(masks.causal() & masks.full(), masks.Window)
+
+
+def tiles_loaded(mask, Nq, Nk, **options):
+    q, k, v = randn(1, 1, Nq, 16), randn(1, 1, Nk, 16), randn(1, 1, Nk, 16)
+    with interpreter.count() as memory:
+        flash_attention(q, k, v, mask=mask, **options)
+    return sorted((e.region[2].start // 64) for e in memory.events if (e.kind, e.name) == ("load", "K"))
+
+
+def test_tiles_that_nobody_sees_are_not_loaded():
+    ids = torch.tensor([0] * 64 + [1] * 128 + [2] * 64, device=DEVICE)
+    assert tiles_loaded(masks.documents(ids), 256, 256) == [0, 1, 1, 2, 2, 3]
+    assert tiles_loaded(masks.documents(ids) & masks.causal(), 256, 256) == [0, 1, 1, 2, 3]
+    assert tiles_loaded(masks.documents(offsets=torch.tensor([0, 64, 192, 256], device=DEVICE)), 256, 256) == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert tiles_loaded(masks.sinks(3) | masks.window(0), 64, 256) == [0, 3]
+    assert tiles_loaded(masks.padding(torch.tensor([65], device=DEVICE)), 64, 256) == [0, 1]
+    assert tiles_loaded(masks.blocks(torch.eye(2, dtype=torch.bool, device=DEVICE), 128, 128), 256, 256) == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+    assert tiles_loaded(masks.dense(torch.zeros(64, 256, dtype=torch.bool, device=DEVICE)), 64, 256) == []
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tile_with_a_visible_pair_is_listed_and_whole_ones_are_whole(name, transposed):
+    mask, seen = next(rest for which, *rest in cases(Nq, Nk) if which == name)
+    problem = Problem(B, H, Hk, Nq, Nk, d, d, torch.float32, DEVICE, mask, 1.0, "ieee")
+    lists = mask.lists(problem, 32, 32, transposed).expand(B, H, -1, -1)
+    padded = F.pad(seen.expand(B, H, Nq, Nk), (0, -Nk % 32, 0, -Nq % 32))
+    padded[:, :, Nq:] = True  # rows past the end do not matter
+    tiles = padded.unflatten(3, (-1, 32)).unflatten(2, (-1, 32)).transpose(3, 4)  # [B, H, Tr, Tc, 32, 32]
+    tiles = tiles.transpose(2, 3) if transposed else tiles
+    cut, met, order = lists[..., :1], lists[..., 1:2], lists[..., 2:].long()
+    place = torch.arange(order.shape[-1], device=DEVICE)
+    listed = torch.zeros(tiles.shape[:4], dtype=torch.bool, device=DEVICE).scatter(3, order, place < met)
+    whole = torch.zeros_like(listed).scatter(3, order, (cut <= place) & (place < met))
+    padded[:, :, Nq:] = False
+    assert listed[tiles.any((4, 5))].all()
+    padded[:, :, Nq:] = True
+    assert tiles[whole].all()
+
+
+def test_a_mask_whose_tensor_changes_is_asked_again():
+    q, k, v = randn(1, 1, 64, 16), randn(1, 1, 64, 16, seed=1), randn(1, 1, 64, 16, seed=2)
+    ids = torch.zeros(64, dtype=torch.int32, device=DEVICE)
+    mask = masks.documents(ids)
+    assert torch.equal(flash_attention(q, k, v, mask=mask), flash_attention(q, k, v))
+    ids[32:] = 1
+    halves = [flash_attention(*(x[:, :, part] for x in (q, k, v))) for part in (slice(0, 32), slice(32, 64))]
+    torch.testing.assert_close(flash_attention(q, k, v, mask=mask), torch.cat(halves, 2))
+
+
+BAD = [
+    (TypeError, "ids must be a tensor of integers", lambda: masks.documents(torch.zeros(3))),
+    (ValueError, "1 or 2 dimensions", lambda: masks.documents(draw(1, 1, 3))),
+    (TypeError, "either ids or offsets", lambda: masks.documents()),
+    (ValueError, "a whole number of keys", lambda: masks.sinks(-1)),
+    (ValueError, "a whole number of keys", lambda: masks.prefix(2.5)),
+    (TypeError, "lengths must be a tensor of integers", lambda: masks.padding([3])),
+    (TypeError, "must be a boolean tensor", lambda: masks.dense(torch.zeros(3, 3))),
+    (ValueError, "2 to 4 dimensions", lambda: masks.dense(torch.ones(3, dtype=torch.bool))),
+    (ValueError, "at least one row", lambda: masks.blocks(torch.ones(1, 1, dtype=torch.bool), 0, 16)),
+    (TypeError, "@triton.jit", lambda: masks.custom(lambda b, h, i, j: i == j)),
+    (TypeError, "unsupported operand", lambda: masks.causal() & True),
+    (ValueError, "ids must be [Nk] or [B, Nk] = [1, 3]", lambda: call(masks.documents(draw(4)))),
+    (ValueError, "lengths must be [B] = [1]", lambda: call(masks.padding(draw(2)))),
+    (ValueError, "broadcastable to [1, 1, 3, 3]", lambda: call(masks.dense(draw(2, 3) == 0))),
+    (ValueError, "broadcastable to [1, 1, 1, 1]", lambda: call(masks.blocks(draw(2, 2) == 0, 16, 16))),
+]  # fmt: skip
+
+
+def call(mask):
+    return flash_attention(*(randn(1, 1, 3, 16) for _ in range(3)), mask=mask)
+
+
+@pytest.mark.parametrize("error, said, make", BAD, ids=[said for _, said, _ in BAD])
+def test_a_mask_that_is_none_gets_a_sentence(error, said, make):
+    with pytest.raises(error, match=re.escape(said)):
+        make()

@@ -1,0 +1,219 @@
+"""Score functions, sinks and dropout against attention written out, with the gradients of what they learn."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.kernels import DEVICE, dropout, flash_attention, masks, scores, tl, triton
+from flashlab.reference.dropout import Dropout
+from tests.kernels import written_out
+from tests.tools.bounds import assert_as_exact_as_plain
+
+B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@triton.jit
+def cubed(s, b, h, i, j, Nq, Nk, weight, size):
+    return s + tl.load(weight + j) * s * s * s / size
+
+
+@triton.jit
+def slope_of_cubed(s, b, h, i, j, Nq, Nk, weight, size):
+    return 1 + 3 * tl.load(weight + j) * s * s / size
+
+
+OWN, KEYS = written_out.own(Nq, Nk)
+WEIGHT = randn(Nk).abs()
+MINE = scores.custom(cubed, WEIGHT, 70.0, derivative=slope_of_cubed)
+
+
+def lowered(S, slopes):
+    return S - slopes[..., None, None].to(S) * (OWN - KEYS).abs()
+
+
+CASES = {  # tensors that are learned; the score function made of them; the same written out
+    "soft cap": ((), lambda: scores.softcap(0.7), lambda S: 0.7 * torch.tanh(S / 0.7)),
+    "ALiBi": (((H,),), scores.alibi, lowered),
+    "ALiBi per batch": (((B, H),), scores.alibi, lowered),
+    "bias": (((B, H, Nq, Nk),), scores.bias, torch.add),
+    "bias of heads": (((H, 1, Nk),), scores.bias, torch.add),
+    "a bias that is one number": (((),), scores.bias, torch.add),
+    "bias, cap, ALiBi": (
+        ((1, H, Nq, Nk), (H,)), lambda x, y: (scores.bias(x), scores.softcap(2), scores.alibi(y)),
+        lambda S, x, y: lowered(2 * torch.tanh((S + x) / 2), y),
+    ),
+    "cap, bias": (((Nq, Nk),), lambda x: (scores.softcap(2), scores.bias(x)), lambda S, x: 2 * torch.tanh(S / 2) + x),
+    "one's own": ((), lambda: MINE, lambda S: S + WEIGHT.to(S) * S**3 / 70),
+}  # fmt: skip
+QUICK = {"bias, cap, ALiBi", "one's own", "bias of heads"}
+
+
+def hold(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=torch.float32):
+    """Compare O, lse and all gradients with attention written out, in the same dtype and in float64."""
+    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d), *learned, *([(H,)] if sinks else [])
+    tensors = [randn(*shape, seed=seed).to(dtype if seed < 3 else torch.float32) for seed, shape in enumerate(shapes)]
+    tensors[3:] = [x.abs() / 16 if shape[-1:] == (H,) else x for x, shape in zip(tensors[3:], shapes[3:], strict=True)]
+    seen = torch.ones(1, 1, dtype=torch.bool, device=DEVICE) if seen is None else seen
+    Z = written_out.factors(B, H, Nq, Nk, p, 5) if p else None
+    dO, dlse = randn(B, H, Nq, d, seed=10), randn(B, H, Nq, seed=11)
+
+    def run(attention, tensors):
+        tensors = [x.detach().clone().requires_grad_() for x in tensors]
+        q, k, v, *others = tensors
+        O, lse = attention(q, k, v, others[: len(learned)], others[-1] if sinks else None)
+        some = lse.isfinite()
+        return O, lse, *torch.autograd.grad((O * dO.to(O)).sum() + (lse[some] * dlse[some].to(lse)).sum(), tensors)
+
+    def ours(q, k, v, others, sink):
+        options = {"dropout": p, "seed": 5} if p else {}
+        return flash_attention(q, k, v, mask=mask, score=make and make(*others), sinks=sink, return_lse=True, **options)
+
+    def plain(q, k, v, others, sink):
+        score = same and (lambda S: same(S, *(x.to(S) for x in others)))
+        return written_out.attention(q, k, v, seen, score, sink, None if Z is None else Z.to(q))
+
+    three = run(ours, tensors), run(plain, tensors), run(plain, [x.double() for x in tensors])
+    for mine, theirs, exact in zip(*three, strict=True):
+        assert_as_exact_as_plain(mine.to(theirs.dtype), theirs, exact, 16 if dtype == torch.float32 else 1)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.exhaustive) for n in CASES])
+def test_scores_equal_those_written_out(name):
+    hold(*CASES[name], masks.window(60), (OWN - 60 <= KEYS) & (KEYS <= OWN))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_scores_in_half_precision(name, dtype):
+    hold(*CASES[name], masks.causal(), KEYS <= OWN, dtype=dtype)
+
+
+def test_sinks_are_a_key_without_a_value():
+    hold((), None, None, masks.window(9), (OWN - 9 <= KEYS) & (KEYS <= OWN), sinks=True)
+
+
+def test_everything_at_once():
+    ids = torch.arange(Nk, device=DEVICE) // 50
+    mask, seen = masks.documents(ids) & masks.causal(), (ids[OWN] == ids) & (KEYS <= OWN)
+    hold(*CASES["bias, cap, ALiBi"], mask, seen, sinks=True, p=0.3)
+
+
+@pytest.mark.parametrize("sink", [100.0, -100.0, -float("inf")])
+def test_a_sink_of_any_size(sink):
+    q, k, v = randn(1, 1, 4, 16), randn(1, 1, 9, 16, seed=1), randn(1, 1, 9, 16, seed=2)
+    sinks = torch.full((1,), sink, device=DEVICE, requires_grad=True)
+    O, lse = flash_attention(q, k, v, sinks=sinks, return_lse=True)
+    expected = written_out.attention(*(x.double() for x in (q, k, v)), torch.ones(1, 1, dtype=torch.bool), None, sinks)
+    torch.testing.assert_close((O.double(), lse.double()), expected, rtol=1e-5, atol=1e-6)
+    assert O.sum().backward() is None and sinks.grad.isfinite().all()
+
+
+def test_a_row_that_sees_no_key_has_the_lse_of_its_sink():
+    q, k, v = randn(1, 2, 4, 16), randn(1, 2, 2, 16), randn(1, 2, 2, 16)
+    sinks = torch.tensor([0.5, -3.0], device=DEVICE)
+    O, lse = flash_attention(q, k, v, causal=True, sinks=sinks, return_lse=True)
+    assert (O[:, :, :2] == 0).all() and torch.equal(lse[0, :, :2], sinks[:, None].expand(2, 2))
+    empty = flash_attention(q, k[:, :, :0], v[:, :, :0], sinks=sinks, return_lse=True)
+    assert (empty[0] == 0).all() and torch.equal(empty[1][0], sinks[:, None].expand(2, 4))
+
+
+def test_a_bias_of_minus_infinity_is_a_mask():
+    q, k, v = (randn(1, 1, 40, 16, seed=seed).requires_grad_() for seed in range(3))
+    hidden = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)).to(DEVICE) > 0.5
+    hidden[7] = True
+    added = torch.zeros(40, 40, device=DEVICE).masked_fill(hidden, -float("inf"))
+    both = []
+    for options in {"score": scores.bias(added)}, {"mask": masks.dense(~hidden)}:
+        O = flash_attention(q, k, v, **options)
+        both.append((O, *torch.autograd.grad((O**2).sum(), (q, k, v))))
+    torch.testing.assert_close(*both)
+    assert (both[0][0][:, :, 7] == 0).all()
+
+
+def test_derivatives_agree_with_finite_differences():
+    s = torch.linspace(-3, 3, 64, dtype=torch.float32, device=DEVICE)
+    for score in (scores.softcap(0.9), scores.softcap(30.0), MINE):
+        out = torch.empty(3, 64, device=DEVICE)
+        evaluate[(1,)](s, out, score.function, score.derivative, score.told(None), 2.0**-8)
+        numeric = (out[1] - out[0]) / 2.0**-7
+        torch.testing.assert_close(out[2], numeric, rtol=1e-3, atol=1e-3)
+
+
+@triton.jit
+def evaluate(s, out, function: tl.constexpr, derivative: tl.constexpr, arguments, h):
+    i = tl.arange(0, 64)
+    x = tl.load(s + i)
+    tl.store(out + i, function(x - h, 0, 0, i, i, 64, 64, *arguments))
+    tl.store(out + 64 + i, function(x + h, 0, 0, i, i, 64, 64, *arguments))
+    tl.store(out + 128 + i, derivative(x, 0, 0, i, i, 64, 64, *arguments))
+
+
+@triton.jit
+def factors(out, dropout_: tl.constexpr, told, N: tl.constexpr):
+    i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
+    ones = tl.full([N, N], 1.0, tl.float32)
+    tl.store(out + i * N + j, dropout_(told, ones, tl.program_id(0) + 2, tl.program_id(0) + 3, i + 40, j + 24))
+
+
+@pytest.mark.parametrize("seed", [7, 2**40 + 3, 2**64 - 5])
+def test_the_bits_of_dropout_are_those_of_numpy(seed):
+    out = torch.empty(64, 64, device=DEVICE)
+    factors[(1,)](out, dropout.drop, dropout.dropout(0.3, seed, DEVICE).told, 64)
+    expected = Dropout(0.3, seed, h=3, b=2).tile(slice(40, 104), slice(24, 88))
+    np.testing.assert_array_equal(out.cpu().numpy(), expected)
+
+
+def test_dropout_forward_and_backward():
+    hold((), None, None, masks.causal(), KEYS <= OWN, p=0.25)
+
+
+def test_a_seed_repeats_and_none_draws_one():
+    q, k, v = (randn(1, 1, 64, 16, seed=seed) for seed in range(3))
+    first, same, other = (flash_attention(q, k, v, dropout=0.5, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, same) and not torch.equal(first, other)
+    torch.manual_seed(0)
+    drawn = [flash_attention(q, k, v, dropout=0.5) for _ in range(2)]
+    assert not torch.equal(*drawn)
+    torch.manual_seed(0)
+    assert torch.equal(flash_attention(q, k, v, dropout=0.5), drawn[0])
+    assert torch.equal(flash_attention(q, k, v, dropout=0.0), flash_attention(q, k, v))
+
+
+BAD = [
+    (ValueError, "a soft cap is a finite number above 0", lambda: scores.softcap(0)),
+    (ValueError, "a soft cap is a finite number above 0", lambda: scores.softcap(float("inf"))),
+    (TypeError, "slopes must be a floating-point tensor", lambda: scores.alibi([0.5])),
+    (ValueError, "1 to 2 dimensions", lambda: scores.alibi(randn(1, 1, 1))),
+    (TypeError, "a bias must be a floating-point tensor", lambda: scores.bias(torch.ones(3, dtype=torch.int))),
+    (TypeError, "@triton.jit", lambda: scores.custom(abs)),
+    (TypeError, "score must be made by flashlab.kernels.scores", lambda: call(score=30)),
+    (ValueError, "slopes must be broadcastable to [1, 2]", lambda: call(score=scores.alibi(randn(3)))),
+    (ValueError, "a bias must be broadcastable to [1, 2, 3, 3]", lambda: call(score=scores.bias(randn(4)))),
+    (ValueError, "cubed has no derivative", lambda: call(score=scores.custom(cubed, WEIGHT, 7.0), training=True)),
+    (ValueError, "get no gradient", lambda: call(score=scores.custom(cubed, WEIGHT.clone().requires_grad_(), 7.0))),
+    (TypeError, "sinks must be a floating-point tensor", lambda: call(sinks=0.5)),
+    (ValueError, "sinks must be [H] = [2]", lambda: call(sinks=randn(3))),
+    (TypeError, "dropout must be a number", lambda: call(dropout="0.1")),
+    (ValueError, "dropout must be a probability below 1", lambda: call(dropout=1.0)),
+    (ValueError, "goes in steps of 2^-16", lambda: call(dropout=1e-9)),
+    (TypeError, "a seed is a whole number", lambda: call(dropout=0.1, seed=0.5)),
+    (ValueError, "a seed is a whole number", lambda: call(dropout=0.1, seed=2**64)),
+]  # fmt: skip
+
+
+def call(training=False, **options):
+    q, k, v = (randn(1, 2, 3, 16) for _ in range(3))
+    return flash_attention(q.requires_grad_(training), k, v, **options)
+
+
+@pytest.mark.parametrize("error, said, make", BAD, ids=[said for _, said, _ in BAD])
+def test_bad_input_gets_a_sentence(error, said, make):
+    with pytest.raises(error, match=re.escape(said)):
+        make()

@@ -1,0 +1,38 @@
+"""Attention written out, with every mask, score function, sink and dropout that the kernels know: the oracle."""
+
+import math
+
+import numpy as np
+import torch
+
+from flashlab.kernels import DEVICE
+from flashlab.reference.dropout import Dropout
+
+
+def attention(q, k, v, seen, score=None, sinks=None, Z=None):
+    """Return O [B, H, Nq, dv] and lse [B, H, Nq] in the dtype of q, with all scores in memory.
+
+    seen: boolean, Z: factors of dropout, both broadcastable to [B, H, Nq, Nk]. score: a function of the scaled scores.
+    """
+    group = q.shape[1] // k.shape[1]
+    S = q @ k.repeat_interleave(group, 1).mT * q.shape[-1] ** -0.5  # [B, H, Nq, Nk]
+    S = (S if score is None else score(S)).masked_fill(~seen, -math.inf)
+    if sinks is not None:
+        S = torch.cat([S, sinks[None, :, None, None].expand(*S.shape[:3], 1).to(S)], -1)  # [B, H, Nq, Nk + 1]
+    m = S.amax(-1, keepdim=True)
+    P = (S - m.masked_fill(m == -math.inf, 0)).exp()
+    l = P.sum(-1, keepdim=True)
+    P, lse = P / l.masked_fill(l == 0, 1), (m + l.log())[..., 0]
+    P = P if sinks is None else P[..., :-1]
+    return (P if Z is None else P * Z) @ v.repeat_interleave(group, 1), lse
+
+
+def factors(B, H, Nq, Nk, p, seed):
+    """Return dropout's factors [B, H, Nq, Nk] by the definition of the course."""
+    tiles = [Dropout(p, seed, h, b).tile(slice(0, Nq), slice(0, Nk), np.float64) for b in range(B) for h in range(H)]
+    return torch.tensor(np.stack(tiles)).view(B, H, Nq, Nk).to(DEVICE)
+
+
+def own(Nq, Nk):
+    """Return the key at the position of each query, [Nq, 1], and all keys, [1, Nk]."""
+    return torch.arange(Nk - Nq, Nk, device=DEVICE)[:, None], torch.arange(Nk, device=DEVICE)[None]
