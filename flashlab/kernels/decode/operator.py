@@ -71,6 +71,8 @@ def checked(q, cache, lengths, mask, scale, fixed_split):
         cache = cache._replace(lengths=lengths)
     _check(q, cache, fixed_split)
     mask = masks.either(mask is None, mask)
+    if not isinstance(mask, masks.Window):
+        raise ValueError(f"decoding takes windows only, such as masks.causal(), got {mask!r:.40}")
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     if not SCALES[0] <= scale <= SCALES[1]:
         raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
