@@ -302,6 +302,11 @@ update = Exercise(
             "    P_ij = P_ij / P_ij.sum(-1, keepdims=True)\n    l_i = ",
         ),
         Mistake(
+            "the block's output was divided by the block's sum: O stays a plain sum until all keys have come.",
+            "P_ij @ V_j",
+            "(P_ij / P_ij.sum(-1, keepdims=True)) @ V_j",
+        ),
+        Mistake(
             "alpha rescales what came before, not the block: the block is relative to m_new already.",
             "    return ",
             "    l_i, O_i = (state.l + P_ij.sum(-1)) * alpha, alpha[:, None] * (state.O + P_ij @ V_j)\n    return ",

@@ -163,6 +163,11 @@ rebuild = Exercise(
         Mistake(
             "lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].", "lse_safe[:, None]", "lse_safe"
         ),
+        Mistake(
+            "lse_i belongs to the rows of the tile: make it a column, lse_i[:, None].",
+            "lse_safe[:, None]",
+            "lse_safe[None, :]",
+        ),
         Mistake("lse was added: subtract it.", "S_ij - lse", "S_ij + lse"),
         Mistake(
             "0 was subtracted wherever the lse is negative, and such a row underflows: guard −∞ alone.",

@@ -124,6 +124,7 @@ row = Exercise(
             "np.abs(x).max()",
         ),
         Mistake("the first score was subtracted: it is not always near the largest.", "x.max()", "x[0]"),
+        Mistake("the last score was subtracted: it is not always near the largest.", "x.max()", "x[-1]"),
         Mistake("the mean was subtracted: the largest score may be far above it.", "x.max()", "x.mean()"),
         Mistake("the exponentials were not divided by their sum.", "e / e.sum()", "e"),
         Mistake(
@@ -231,6 +232,7 @@ lse = Exercise(
         ),
         Mistake("the logarithm is missing: m + log l.", "m_safe + np.log(np.where(l == 0, 1, l))", "m_safe + l"),
         Mistake("the logarithm was subtracted: m + log l.", "m_safe + np.log", "m_safe - np.log"),
+        Mistake("log(1 + l) was taken: the maximum's own exponential is in l already.", "np.log(", "np.log1p("),
         Mistake("m and log l were multiplied: add them.", "m_safe + np.log", "m_safe * np.log"),
         Mistake("that is the mean of the exponentials: lse takes their sum.", ".sum(-1)", ".mean(-1)"),
         Mistake(

@@ -98,6 +98,11 @@ mask = Exercise(
             "S_ij, -np.inf",
             "S_ij, -1e9",
         ),
+        Mistake(
+            "a large negative number is not −∞: a row that sees nothing would average its values.",
+            "S_ij, -np.inf",
+            "S_ij, np.nan_to_num(-np.inf)",
+        ),
         Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j > i"),
         Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j >= i"),
         Mistake(

@@ -12,7 +12,6 @@ def afterwards(exercise, right, *lines):
 ANSWERS = [
     *afterwards("safe_softmax.row",row,
         ("max of abs where far","np.max(x)","x[np.argmax(np.abs(x))]"),
-        ("last score","np.max(x)","x[-1]"),
         ("sum in float16","np.sum(e)","np.float32(np.sum(e.astype(np.float16)))"),
         ("60 less than the maximum","np.max(x)","np.max(x) - 60"),
         ("percentile","np.max(x)","np.percentile(x, 90)")),
@@ -23,7 +22,6 @@ ANSWERS = [
         ("masked row 1/N guard","total[total == 0] = 1","total[total == 0] = x.shape[1]; e[total[:, 0] == x.shape[1]] = 1")),
     *afterwards("safe_softmax.lse",lse,
         ("max of all","x.max(axis=1)","np.full(len(x), x.max())"),
-        ("log1p","np.log(total)","np.log1p(total)"),
         ("log of a sum that is never 0","np.log(total)","np.log(np.maximum(total, 1e-30))"),
         ("clip total","np.log(total)","np.log(np.maximum(total, 1))")),
     *afterwards("online_softmax.update",update,

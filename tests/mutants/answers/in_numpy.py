@@ -123,6 +123,7 @@ def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale):
 
 ANSWERS = [
     *wrong("safe_softmax.row", row,
+        ("the last score", "the last score was subtracted", "np.max(x)", "x[-1]"),
         ("exponents clipped at -30", "an exponent was clipped", "x - top", "np.clip(x - top, -30, 0)"),
         ("exp without a maximum", "no maximum was subtracted", "x - top", "x"),
         ("exp in float64, without a maximum", "float64 only moves the limit", "np.exp(x - top)", "np.exp(np.float64(x))"),
@@ -166,6 +167,7 @@ ANSWERS = [
         ("exp(x - lse)", "exp(x − lse) loses digits", "e / total", "np.exp(x - (top + np.log(total)))"),
     ),
     *wrong("safe_softmax.lse", lse,
+        ("log1p", "log(1 + l) was taken", "np.log(total)", "np.log1p(total)"),
         ("guard maximum(m, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(top), 0, top)", "np.maximum(top, -1e6)"),
         ("log forgotten", "the logarithm is missing", "safe + np.log(total)", "safe + total"),
         ("the maximum not added back", "the maximum was not added back", "safe + np.log(total)", "np.log(total)"),
@@ -217,6 +219,7 @@ ANSWERS = [
         ("no columns", "alpha is [Br] and O is [Br, dv]", "wa[:, None] * a.O + wb[:, None] * b.O", "wa * a.O + wb * b.O"),
     ),
     *wrong("online_softmax.update", update,
+        ("the block's output normalised", "the block's output was divided by the block's sum", "P @ V_j", "(P / P.sum(1, keepdims=True)) @ V_j"),
         ("guard on the block", "0 was subtracted wherever the block is masked", "np.where(np.isneginf(m), 0, m)", "np.where(S_ij.max(axis=1) == -np.inf, 0, m)"),
         ("scores clipped at -30", "an exponent was clipped", "np.exp(S_ij - safe.reshape(-1, 1))", "np.exp(np.maximum(S_ij - safe.reshape(-1, 1), -30)) * (S_ij > -np.inf)"),
         ("alpha clipped at -20", "an exponent was clipped", "np.exp(m_i - safe)", "np.exp(np.maximum(m_i - safe, -20)) * (m_i > -np.inf)"),
@@ -318,6 +321,7 @@ ANSWERS = [
         ("from the identity", "what came before was dropped", "online.State(lse_i, np.ones(len(Q_i), S.dtype), O_i)", "online.identity(len(Q_i), V_j.shape[1])"),
     ),
     *wrong("recomputation.rebuild", rebuild,
+        ("lse as a row", "lse_i belongs to the rows of the tile", "lse_i.reshape(-1, 1)", "lse_i[None, :]"),
         ("guard maximum(lse, -1e6)", "a finite number guards −∞", "np.where(np.isneginf(column), 0, column)", "np.maximum(column, -1e6)"),
         ("exponents clipped at -20", "an exponent was clipped", "np.exp(S_ij - safe)", "np.exp(np.maximum(S_ij - safe, -20)) * (S_ij > -np.inf)"),
         ("guard maximum(lse, 0)", "0 was subtracted wherever the lse is negative, and such a ro", "np.where(np.isneginf(column), 0, column)", "np.maximum(column, 0)"),
