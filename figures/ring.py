@@ -23,8 +23,8 @@ N, D = 96, 8  # tokens, which 2 P divides for every P below, and columns
 class State:
     """Step ``step`` of a ring of P processors."""
 
-    step: int = 3
-    P: int = 6
+    step: int = 4
+    P: int = 8
     causal: bool = True
 
 

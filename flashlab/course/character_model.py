@@ -50,12 +50,14 @@ class CharacterModel(nn.Module):
         self.blocks = nn.Sequential(*(Block(d_model, num_heads, attention) for _ in range(blocks)))
         self.read_out = nn.Sequential(nn.LayerNorm(d_model), nn.Linear(d_model, alphabet))
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the input of the first block, [B, N, d_model]."""
-        return self.character(tokens) + self.position.weight[: tokens.shape[-1]]
+    def embed(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the input of the first block, [B, N, d_model]. positions [N] of the tokens: 0, 1, ... if None."""
+        return (
+            self.character(tokens) + self.position.weight[slice(tokens.shape[-1]) if positions is None else positions]
+        )
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.read_out(self.blocks(self.embed(tokens)))
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+        return self.read_out(self.blocks(self.embed(tokens, positions)))
 
 
 class Training(NamedTuple):
@@ -79,10 +81,15 @@ def train(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     name: str | None = None,
+    positions: torch.Tensor | None = None,
+    add_up: Callable[[torch.Tensor], object] | None = None,
 ) -> Training:
     """Train a fresh model on one stretch of text per step. The seed decides the first weights and the stretches.
 
     name: the title of the progress bar; there is none if None.
+    positions: where the context is divided over processes, the places [n] in it that this one has, as
+    ``distributed.positions`` gives them; then the attention is one over the same processes, and ``add_up`` adds up a
+    tensor over them, in place, as ``torch.distributed.all_reduce`` does.
     """
     tokens, alphabet = text()
     with torch.random.fork_rng(devices=[]):
@@ -95,9 +102,16 @@ def train(
     try:
         for start in starts:
             stretch = tokens[start : start + CONTEXT + 1].to(DEVICE)  # [N + 1]
-            loss = F.cross_entropy(model(stretch[None, :-1])[0].double(), stretch[1:])
+            here, following = stretch[:-1], stretch[1:]  # [N], [N]
+            if positions is not None:
+                here, following = here[positions], following[positions]  # [n], [n]
+            scores = model(here[None], positions)[0].double()  # [N, alphabet]
+            loss = F.cross_entropy(scores, following, reduction="sum") / CONTEXT
             optimizer.zero_grad()
             loss.backward()
+            if add_up is not None:  # each process has the loss of its own tokens, and what that gives to the gradients
+                for tensor in (loss.detach(), *(parameter.grad for parameter in model.parameters())):
+                    add_up(tensor)
             optimizer.step()
             losses.append(loss.item())
             if name is not None:

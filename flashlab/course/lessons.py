@@ -53,6 +53,8 @@ LESSONS = (
            "the same kernel, longest tile first: who computes what, and when", "hopper"),
     Lesson("decoding", "Decoding", "What models ask for",
            "one query keeps a whole card busy, in parts that merge", "triton"),
+    Lesson("many_gpus", "Many GPUs", "Beyond",
+           "keys travel, states merge: one text over many machines, and who waits for whom"),
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What the processes of the tests run: functions of a module, so that they can be sent to them."""
 
+import functools
 import math
 import os
 import time
@@ -8,11 +9,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from flashlab.distributed import gather_attention, ring_attention, shard, ulysses_attention, unshard
+from flashlab.distributed import positions, ring_attention, shard, unshard
+from flashlab.distributed.whole import METHODS, whole
 from flashlab.distributed.wire import Wire
 from flashlab.reference import masks
 
-METHODS = {"ring": ring_attention, "gather": gather_attention, "all-to-all": ulysses_attention}
 groups = {}
 
 
@@ -53,11 +54,8 @@ def divided(method, P, layout, N, dtype, shape=None, **options):
     group = group_of(P)
     if dist.get_rank() >= P:
         return None
-    q, k, v, dO = (shard(x, group=group, layout=layout) for x in inputs(N, dtype, **(shape or {})))
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
-    O = METHODS[method](q, k, v, group=group, layout=layout, **options)
-    gradients = torch.autograd.grad(O, (q, k, v), dO)
-    return [unshard(x, group=group, layout=layout) for x in (O.detach(), *gradients)]
+    found = whole(method, *inputs(N, dtype, **(shape or {})), group=group, layout=layout, **options)
+    return [found.O, *found.gradients]
 
 
 def grid(P, cases):
@@ -67,12 +65,7 @@ def grid(P, cases):
 
 def recorded(method, layout, N, H, Hk, d, dv, options):
     """The events of a forward and a backward pass over all processes."""
-    events = []
-    q, k, v, dO = (shard(x, layout=layout) for x in inputs(N, torch.float32, H=H, Hk=Hk, d=d, dv=dv))
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
-    O = METHODS[method](q, k, v, layout=layout, record=events, **options)
-    torch.autograd.grad(O, (q, k, v), dO)
-    return events
+    return whole(method, *inputs(N, torch.float32, H=H, Hk=Hk, d=d, dv=dv), layout=layout, **options).events
 
 
 def logsumexp(method, layout, N):
@@ -123,3 +116,27 @@ def exact_lse(N):
     q, k, _, _ = inputs(N, torch.float64)
     S = q.unflatten(1, (4, -1)) @ k[:, :, None].mT / math.sqrt(q.shape[-1])
     return S.masked_fill(~seen(N, causal=True), -math.inf).logsumexp(-1).flatten(1, 2)
+
+
+def trained(P, layout, steps, forget_positions=False):
+    """The losses of the character model whose context is cut over the first P processes."""
+    from flashlab.course import character_model  # late: Triton
+
+    group = group_of(P)
+    if dist.get_rank() >= P:
+        return None
+
+    def attention(Q, K, V, *, causal):
+        return ring_attention(Q, K, V, group=group, layout=layout, causal=causal)
+
+    own = positions(character_model.CONTEXT, group=group, layout=layout)
+    model = character_model.CharacterModel
+    if forget_positions:
+        embed = model.embed
+        model.embed = lambda self, tokens, _: embed(self, tokens)
+    try:
+        add_up = functools.partial(dist.all_reduce, group=group)
+        return character_model.train(attention, steps=steps, positions=own, add_up=add_up).losses
+    finally:
+        if forget_positions:
+            model.embed = embed

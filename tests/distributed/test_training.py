@@ -1,0 +1,32 @@
+"""A model trained with its context cut over a group is the model trained on one processor, step for step."""
+
+import numpy as np
+import pytest
+
+character_model = pytest.importorskip("flashlab.course.character_model", reason="the kernels need triton")
+
+from flashlab.models import plain  # noqa: E402
+from tests.distributed import work  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "P, layout, steps",
+    [
+        (4, "zigzag", 4),
+        pytest.param(2, "zigzag", 24, marks=pytest.mark.exhaustive),
+        pytest.param(4, "striped", 24, marks=pytest.mark.exhaustive),
+        pytest.param(3, "contiguous", 24, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_same_losses_on_every_process(team, P, layout, steps):
+    alone = character_model.train(plain.dense, steps=steps).losses
+    for losses in team.run(work.trained, P, layout, steps)[:P]:
+        assert np.abs(losses - alone).max() < 1e-4  # of 4.5 nats; rounding grows as the training goes on
+    assert alone[-1] < alone[0]
+
+
+def test_without_positions_it_is_another_training(team):
+    """The comparison would notice: tokens that are taken to be at other places give other losses at once."""
+    alone = character_model.train(plain.dense, steps=1).losses
+    (wrong, *_) = team.run(work.trained, 4, "zigzag", 1, True)
+    assert np.abs(wrong - alone).max() > 1e-3
