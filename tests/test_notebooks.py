@@ -192,8 +192,16 @@ def test_prose_cells_are_short(name):
 def test_links_between_notebooks_lead_somewhere():
     for name, notebook in (NOTEBOOKS | {NOTATION.stem: nbformat.read(NOTATION, as_version=4)}).items():
         for cell in prose(notebook):
-            for target in re.findall(r"\]\(([\w./]+\.(?:ipynb|json|md|py))\b", cell.source):
+            for target, place in re.findall(r"\]\(([\w./]+\.(?:ipynb|json|md|py))(#[^)]*)?\)", cell.source):
                 assert (NOTATION.parent / target).is_file(), f"{name}: {cell.id} links to {target}"
+                assert not place or place in places(target), f"{name}: {cell.id} links to {target}{place}"
+
+
+def places(target):
+    """Return the places of a notebook to which a link may lead: its headings, as Jupyter names them."""
+    cells = prose(nbformat.read(NOTATION.parent / target, as_version=4))
+    headings = re.findall(r"^#+ (.*)$", "\n".join(cell.source for cell in cells), re.MULTILINE)
+    return {"#" + heading.replace(" ", "-") for heading in headings}
 
 
 # No term before its introduction.
