@@ -1,0 +1,175 @@
+"""Measure masks, score functions, sinks and dropout on this GPU, beside FlexAttention compiled by torch.
+
+    python -m flashlab.bench.masks --json notebooks/data/h200_masks.json
+
+One text of 16,384 tokens in bfloat16, heads times their dimension 2,048, all causal. A row counts the FLOPs of visible
+pairs. Both passes are those of training: the forward pass keeps what the backward pass needs. Results are compared
+before they are timed. Most of a run is compilation, so no cell is begun after ``--seconds``.
+"""
+
+import functools
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from flashlab.bench import record, round_robin
+from flashlab.bench.competitors import Attention
+from flashlab.kernels import flash_attention, masks, scores
+from flashlab.machine import costs
+
+MODULE = "flashlab.bench.masks"
+N, WIDTH, WINDOW, CAP = 16384, 2048, 1024, 30.0  # tokens, heads times d, keys of a window or a document, cap
+TRIANGLE = N * (N + 1) // 2  # pairs that a causal mask shows
+PAIRS = {  # visible, per row of the table
+    "causal": TRIANGLE,
+    "window": WINDOW * N - WINDOW * (WINDOW - 1) // 2,
+    "documents": N // WINDOW * (WINDOW * (WINDOW + 1) // 2),
+    "softcap": TRIANGLE, "alibi": TRIANGLE, "sinks": TRIANGLE, "dropout": TRIANGLE,
+}  # fmt: skip
+ONLY_OURS = "sinks", "dropout"  # FlexAttention has neither
+
+
+class Cell(NamedTuple):
+    """One place of the table: a kind of mask or score function, and which pass."""
+
+    kind: str
+    direction: str  # "forward" or "backward"
+    d: int
+    N: int = N
+    causal: bool = True
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return 1, WIDTH // self.d, self.N, self.d  # B, H, N, d
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the matrix products over visible pairs."""
+        products = costs.flops(self.N, self.N, self.d)
+        if self.direction == "backward":
+            products = costs.flops(self.N, self.N, self.d, training=True, rebuilt=True) - products
+        return self.shape[1] * products * PAIRS[self.kind] / self.N**2
+
+    def __str__(self):
+        return f"{self.direction} d={self.d} {self.kind}"
+
+
+def training(attend: Callable[..., torch.Tensor]) -> Attention:
+    """Return the function as it runs in training, whether or not the caller asks for gradients."""
+
+    def run(q, k, v, causal):
+        with torch.enable_grad():
+            return attend(*(x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)))
+
+    return run
+
+
+def documents(device: str = "cuda") -> torch.Tensor:
+    """Return the document of each token, [N]: WINDOW tokens each."""
+    return torch.arange(N, device=device, dtype=torch.int32) // WINDOW
+
+
+def slopes(H: int, device: str = "cuda") -> torch.Tensor:
+    """Return ALiBi's slopes of H heads, a power of two."""
+    return torch.tensor([2 ** (-8 * (h + 1) / H) for h in range(H)], device=device)
+
+
+def ours(kind: str, d: int) -> Attention:
+    """Return our portable kernels for a row of the table."""
+    H = WIDTH // d
+    options = {
+        "causal": lambda: {"causal": True},
+        "window": lambda: {"mask": masks.window(WINDOW - 1)},
+        "documents": lambda: {"mask": masks.documents(documents()) & masks.causal()},
+        "softcap": lambda: {"causal": True, "score": scores.softcap(CAP)},
+        "alibi": lambda: {"causal": True, "score": scores.alibi(slopes(H))},
+        "sinks": lambda: {"causal": True, "sinks": torch.zeros(H, device="cuda")},
+        "dropout": lambda: {"causal": True, "dropout": 0.1, "seed": 7},
+    }[kind]()
+    return training(functools.partial(flash_attention, kernel="portable", **options))
+
+
+def flex(kind: str, d: int) -> Attention:
+    """Return FlexAttention, compiled, for a row of the table."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.compiler.reset()
+    document, slope = documents(), slopes(WIDTH // d)
+    visible = {
+        "window": lambda b, h, i, j: (i >= j) & (i - j < WINDOW),
+        "documents": lambda b, h, i, j: (i >= j) & (document[i] == document[j]),
+    }.get(kind, lambda b, h, i, j: i >= j)
+    changed = {
+        "softcap": lambda s, b, h, i, j: CAP * torch.tanh(s / CAP),
+        "alibi": lambda s, b, h, i, j: s - slope[h] * (i - j),
+    }.get(kind)
+    block_mask = create_block_mask(visible, None, None, N, N, device="cuda")
+    attend = torch.compile(flex_attention, dynamic=False)
+    return training(functools.partial(attend, score_mod=changed, block_mask=block_mask))
+
+
+def functions(kind: str, d: int) -> Mapping[str, Attention]:
+    """Return the competitors of a row by name."""
+    both = {"portable": ours(kind, d)}
+    return both if kind in ONLY_OURS else both | {"flex": flex(kind, d)}
+
+
+def table(rows: list[dict]) -> str:
+    """Return the rows as text: TFLOP/s over visible pairs, and ours relative to FlexAttention's."""
+    lines, ratios = [f"{'TFLOP/s':26}{'portable':>10}{'flex':>8}{'ratio':>8}"], {}
+    for (kind, direction, d), group in itertools.groupby(rows, lambda row: (row["kind"], row["pass"], row["d"])):
+        speed = {row["impl"]: row["tflops"] for row in group}
+        mine, theirs = speed.get("portable", math.nan), speed.get("flex", math.nan)
+        lines.append(f"{direction:9} d={d:<4} {kind:10}{mine:10.0f}{theirs:8.0f}{mine / theirs:8.2f}")
+        if mine / theirs > 0:
+            ratios.setdefault(direction, []).append(mine / theirs)
+    for direction, values in ratios.items():
+        mean = math.exp(sum(map(math.log, values)) / len(values))
+        lines.append(f"{direction:9} geometric mean{mean:28.2f}")
+    return "\n".join(lines)
+
+
+def run(report: dict, path: Path | None, heads: list[int], kinds: list[str], rounds: int, seconds: float) -> dict:
+    """Measure row after row, and write the report after each. Returns the report."""
+    report |= {"tokens": N, "width": WIDTH, "window": WINDOW, "cap": CAP, "rows": [], "left_out": {}}
+    start = time.monotonic()
+    for d, kind in itertools.product(heads, kinds):
+        if time.monotonic() - start > seconds:
+            report["left_out"][f"{kind} d={d}"] = f"not begun after {seconds:.0f} s"
+            continue
+        competitors = functions(kind, d)
+        for direction in ("forward", "backward"):
+            rows, left_out = round_robin.measure(Cell(kind, direction, d), competitors, rounds=rounds, gap=0.1)
+            report["rows"] += [row | {"kind": kind} for row in rows]
+            report["left_out"] |= left_out
+        report["seconds"] = time.monotonic() - start
+        record.keep(path, report)
+    return report
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    parser = record.parser(MODULE, __doc__)
+    parser.add_argument("--d", nargs="+", type=round_robin.whole, default=[128, 64], help="head dimensions")
+    parser.add_argument("--kinds", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--rounds", type=round_robin.whole, default=3)
+    parser.add_argument("--seconds", type=round_robin.pause, default=90, help="after which no row is begun")
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    report = record.origin(MODULE, argv)
+    run(report, options.json, options.d, options.kinds, options.rounds, options.seconds)
+    print(table(report["rows"]))
+    for what, why in report["left_out"].items():
+        print(f"not timed: {what}: {why}")
+    return 0 if record.keep(options.json, report) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
