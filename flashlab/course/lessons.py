@@ -51,6 +51,8 @@ LESSONS = (
            "who holds which number, and who waits for whom: the same lines, on the chip", "hopper"),
     Lesson("schedules", "Schedules", "Hopper",
            "the same kernel, longest tile first: who computes what, and when", "hopper"),
+    Lesson("masks_and_scores", "Masks and scores", "What models ask for",
+           "a mask is a schedule: tiles that nobody sees cost nothing"),
     Lesson("decoding", "Decoding", "What models ask for",
            "one query keeps a whole card busy, in parts that merge", "triton"),
     Lesson("many_gpus", "Many GPUs", "Beyond",
