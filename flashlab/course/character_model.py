@@ -52,9 +52,8 @@ class CharacterModel(nn.Module):
 
     def embed(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         """Return the input of the first block, [B, N, d_model]. positions [N] of the tokens: 0, 1, ... if None."""
-        return (
-            self.character(tokens) + self.position.weight[slice(tokens.shape[-1]) if positions is None else positions]
-        )
+        places = slice(tokens.shape[-1]) if positions is None else positions
+        return self.character(tokens) + self.position.weight[places]
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         return self.read_out(self.blocks(self.embed(tokens, positions)))
