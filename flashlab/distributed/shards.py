@@ -1,12 +1,14 @@
 """Cut a tensor into the tokens of each rank, and put it together again."""
 
+import functools
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from flashlab.distributed.wire import Wire
-from flashlab.machine.layouts import layout_of, length
+from flashlab.machine.layouts import Runs, layout_of, length
 
 
 def positions(N: int, *, group=None, layout: str = "zigzag") -> Tensor:
@@ -15,13 +17,13 @@ def positions(N: int, *, group=None, layout: str = "zigzag") -> Tensor:
     Whatever depends on a token's place, such as rotary embeddings, needs these: the rank's own count does not do.
     """
     wire = Wire(group)
-    return order_of([layout_of(layout, N, wire.size)[wire.rank]])
+    return order_of((layout_of(layout, N, wire.size)[wire.rank],)).clone()
 
 
 def shard(x: Tensor, *, group=None, layout: str = "zigzag", dim: int = 2) -> Tensor:
     """Return this rank's part of x, cut along ``dim``: [..., n, ...] of [..., N, ...]. Nothing is sent."""
-    own = positions(x.shape[dim], group=group, layout=layout).to(x.device)
-    return x.index_select(dim, own)
+    wire = Wire(group)
+    return x.index_select(dim, order_of((layout_of(layout, x.shape[dim], wire.size)[wire.rank],), x.device))
 
 
 def unshard(x: Tensor, *, group=None, layout: str = "zigzag", dim: int = 2, timeout: float = 60.0) -> Tensor:
@@ -45,11 +47,19 @@ def together(x: Tensor, wire: Wire, layout, dim: int) -> Tensor:
     own = x.movedim(dim, 0).contiguous()  # [n, ...]
     per_token = math.prod(own.shape[1:])
     parts = wire.exchange([own] * wire.size, [length(runs) * per_token for runs in layout])
-    stacked = torch.cat(parts).view(-1, *own.shape[1:])  # [N, ...]
-    order = order_of(layout).to(x.device)  # [N]
-    return torch.empty_like(stacked).index_copy_(0, order, stacked).movedim(0, dim)
+    return arranged(torch.cat(parts).view(-1, *own.shape[1:]), layout, 0).movedim(0, dim)
 
 
-def order_of(layout):
-    """Return the positions of the tokens of several ranks, one rank after the other."""
-    return torch.cat([run.start + run.step * torch.arange(len(run)) for runs in layout for run in runs])
+def arranged(stacked: Tensor, layout: tuple[Runs, ...], dim: int) -> Tensor:
+    """Return [..., N, ...] in the order of positions, of the parts of all ranks one after the other."""
+    runs = [run for own in layout for run in own if len(run)]
+    if all(run.step == 1 for run in runs) and all(a.stop == b.start for a, b in pairwise(runs)):
+        return stacked
+    return torch.empty_like(stacked).index_copy_(dim, order_of(layout, stacked.device), stacked)
+
+
+@functools.lru_cache(maxsize=64)
+def order_of(layout: tuple[Runs, ...], device: torch.device | str = "cpu") -> Tensor:
+    """Return the positions of several ranks' tokens, one rank after the other. The tensor must not be changed."""
+    order = torch.cat([run.start + run.step * torch.arange(len(run)) for runs in layout for run in runs])
+    return order.to(device)

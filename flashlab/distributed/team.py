@@ -117,6 +117,8 @@ def _serve(pipe, rank, P, backend, place, timeout):
     """Be one process of a team: join the group, then run what comes through the pipe, until it closes."""
     torch.set_num_threads(1)
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    # A kernel that keeps every multiprocessor busy leaves no room for NCCL's, unless these are placed first.
+    os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
     if backend == "nccl":
         torch.cuda.set_device(rank)
     joined = None

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashlab.distributed import compute
-from flashlab.distributed.shards import order_of
+from flashlab.distributed.shards import arranged, order_of
 from flashlab.distributed.state import State
 from flashlab.distributed.task import prepare
 from flashlab.distributed.wire import Wire
@@ -102,13 +102,13 @@ def _to_heads(x, wire, task, name):
     counts = [length(runs) for runs in task.layout]
     came = wire.exchange(parts, [B * own * count * width for count in counts])
     stacked = torch.cat([part.view(B, own, -1, width) for part in came], 2)  # [B, H / P, N, width]
-    return torch.empty_like(stacked).index_copy_(2, order_of(task.layout).to(x.device), stacked)
+    return arranged(stacked, task.layout, 2)
 
 
 def _to_tokens(x, heads, wire, task, name):
     """Return all ``heads`` heads of this rank's tokens, for its heads of all tokens: the inverse of ``_to_heads``."""
     B, _, _, width = x.shape
-    parts = [x.index_select(2, order_of([runs]).to(x.device)) for runs in task.layout]  # [B, H / P, n, width] each
+    parts = [x.index_select(2, order_of((runs,), x.device)) for runs in task.layout]  # [B, H / P, n, width] each
     n = parts[wire.rank].shape[2]
     wire.log("send", name, 0, wire.rank, x.nbytes - parts[wire.rank].nbytes)
     counts = [b - a for a, b in pairwise(_cuts(heads, task.Hk, wire.size))]

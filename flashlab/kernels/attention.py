@@ -371,4 +371,4 @@ def gradients(do, q, k, v, o, lse, *, mask: masks.Window, scale: float, kernel: 
     are multiples of 16 bytes and a positive scale; do and o [B, H, Nq, dv], lse [B, H, Nq] in float32. Nothing is
     recorded for autograd.
     """
-    return _gradients(do, None, q, k, v, o, lse, Problem.of(q, k, v, mask, scale), kernel)
+    return _gradients(do, None, q, k, v, o, lse, Problem.of(q, k, v, mask, scale), kernel)[:3]
