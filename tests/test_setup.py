@@ -12,9 +12,11 @@ import torch.nn.functional as F
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from PIL import Image
 
+from figures import tiling
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.normalise import PICTURE, picture
+from tests.tools.drawn import NODE, digest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -83,10 +85,10 @@ def names(tree):
             yield node.module.split(".")[0]
 
 
-@pytest.mark.parametrize("folder", ["flashlab", "figures", "notebooks", "tests"])
+@pytest.mark.parametrize("folder", ["docs", "flashlab", "figures", "notebooks", "tests"])
 def test_every_imported_package_is_declared(folder):
-    wanted = PROJECT["dependencies"] if folder != "tests" else map(str, ranges())
-    known = {Requirement(text).name for text in wanted} | {"flashlab", "figures", "tests"} | OPTIONAL
+    wanted = map(str, ranges()) if folder in ("docs", "tests") else PROJECT["dependencies"]
+    known = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
     known |= set(sys.stdlib_module_names)
     assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in known} == set()
 
@@ -165,15 +167,16 @@ def test_the_code_in_the_readme_runs():
     assert all(X.grad.isfinite().all() and X.grad.any() for X in (K, V))
 
 
-def test_the_picture_in_the_readme_is_the_one_in_its_lesson():
-    pictures = [picture(nbformat.read(path, as_version=4)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    assert f"]({PICTURE.relative_to(ROOT).as_posix()})" in read("README.md")
-    assert [it for it in pictures if it] == [PICTURE.read_bytes()], "make notebooks stores it"
+@pytest.mark.skipif(NODE is None, reason="needs node")
+def test_the_picture_in_the_readme_is_the_figure():
+    film = ROOT / ".github" / "tiling.gif"
+    assert f"]({film.relative_to(ROOT).as_posix()})" in read("README.md")
+    assert Image.open(film).info["comment"].decode() == digest(tiling), "python -m tests.tools.moving films it again"
 
 
 def texts():
     """Yield each text file of the project: git and its ignored files are not asked."""
-    for folder in (".ci", ".github", "figures", "flashlab", "notebooks", "tests"):
+    for folder in (".ci", ".github", "docs", "figures", "flashlab", "notebooks", "tests"):
         yield from (
             path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and "__pycache__" not in str(path)
         )

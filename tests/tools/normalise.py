@@ -22,7 +22,6 @@ from nbclient import NotebookClient
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / ".github/tiling.png"  # the README's: this figure, as its lesson stores it
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT = ("jupyter", "tags")  # a cell's metadata: what is collapsed, and what it is
@@ -73,12 +72,6 @@ def execute(path):
     return notebook
 
 
-def picture(notebook):
-    """Return the stored picture of the figure that the README shows as PNG; None if this notebook has none."""
-    showing = [cell for cell in notebook.cells if f"{PICTURE.stem}.explore(" in cell.source and cell.get("outputs")]
-    return base64.b64decode(showing[0].outputs[0].data["image/png"]) if showing else None
-
-
 def main(arguments):
     """Store the notebooks named on the command line; return 1 if one has faults."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.normalise", description=__doc__.split("\n")[0])
@@ -93,8 +86,6 @@ def main(arguments):
             print(f"{path}: {fault}", file=sys.stderr)
         failed = failed or bool(found)
         nbformat.write(notebook, path)
-        if path.stem.endswith(PICTURE.stem):
-            PICTURE.write_bytes(picture(notebook))
         print(f"{path}: {len(notebook.cells)} cells, {path.stat().st_size / 1000:.0f} kB")
     return int(failed)
 
