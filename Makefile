@@ -7,6 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 BROWSER_STAMP := .venv/.stamp-browser
 TRANSFORMERS_STAMP := .venv/.stamp-transformers
+SITE_STAMP := .venv/.stamp-site
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
@@ -29,18 +30,19 @@ NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/saniti
 WORKERS := -n 2 --dist loadfile
 
 # A checkout that was moved, or whose .venv is damaged, is set up again.
-$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP))
+$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))
 
-.PHONY: help lab lint format test test-all test-browser test-gpu notebooks bench clean
+.PHONY: help lab lint format test test-all test-browser test-gpu notebooks bench site clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
 	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
 	@echo 'make test-all      the same, then what takes long: every wrong implementation and shape, models of transformers'
-	@echo 'make test-browser  every figure driven in a real JupyterLab; needs Chromium'
+	@echo 'make test-browser  every figure driven in a real JupyterLab, and the site; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU'
 	@echo 'make lint          ruff alone; make format mends what ruff can mend'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
 	@echo 'make bench         how fast figures answer a key and notebooks run here'
+	@echo 'make site          the course as web pages, in _site/: open _site/index.html'
 	@echo 'make clean         removes .venv and caches'
 
 lab: $(STAMP)
@@ -61,7 +63,7 @@ test: lint
 test-all: test $(TRANSFORMERS_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) tests
 
-test-browser: $(BROWSER_STAMP)
+test-browser: $(BROWSER_STAMP) $(SITE_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest tests/browser
 
 test-gpu: $(STAMP)
@@ -79,8 +81,12 @@ notebooks: $(STAMP)
 bench: $(BROWSER_STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.browser_bench
 
+site: $(SITE_STAMP)
+	$(PLAIN) $(BIN)/python -m docs.build
+	@echo 'The site is _site/index.html'
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .venv _site .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp comes last: whatever interrupts the set-up, the next make goes on with it.
@@ -110,6 +116,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(BROWSER_STAMP): $(STAMP)
 	$(INSTALL) --editable '.[browser]' || { \
 		echo "Playwright could not be installed, for the reason above: check the network, then run the same" \
+			"command again."; exit 1; }
+	@touch $@
+
+$(SITE_STAMP): $(STAMP)
+	$(INSTALL) --editable '.[site]' || { \
+		echo "Sphinx could not be installed, for the reason above: check the network, then run the same" \
 			"command again."; exit 1; }
 	@touch $@
 

@@ -80,14 +80,15 @@ def shipped(figure) -> dict:
     return {key(figure, state): numbers(figure, state) for state in chosen}
 
 
-def page(figure) -> str:
-    """Return a whole HTML file with one figure that moves without a kernel."""
+def page(figure, drawn: str | None = None) -> str:
+    """Return a whole HTML file with one figure that moves without a kernel. drawn: its fragment, if that is made."""
     title = name_of(figure).replace("_", " ").capitalize()
+    drawn = drawn or fragment(figure, figure.State(), shipped(figure), page=True)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{PAGE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-        f"{fragment(figure, figure.State(), shipped(figure), page=True)}</main>\n</body>\n</html>\n"
+        f"{drawn}</main>\n</body>\n</html>\n"
     )
 
 

@@ -2,9 +2,9 @@
 
 With n = N / P tokens per rank, e bytes per number, and d = dv, a rank sends
 
-ring, gather     forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32: P times 2 Hk n d 4 for
-                 the ring, whose last hop is home, P - 1 times for the gather;
-all-to-all       forward (P - 1) / P (2 H + 2 Hk) n d e; backward as much again.
+- ring, gather: forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32: P times 2 Hk n d 4 for
+  the ring, whose last hop is home, P - 1 times for the gather;
+- all-to-all: forward (P - 1) / P (2 H + 2 Hk) n d e; backward as much again.
 
 So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/value heads, or few ranks.
 """

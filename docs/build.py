@@ -1,0 +1,55 @@
+"""Build the site: `python -m docs.build [FOLDER]`, _site if none is given."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from sphinx.cmd.build import build_main
+
+from docs import drawn, lessons, pages
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+# What the theme and its extensions leave undone for those who listen to a page, or read it without a mouse.
+MENDED = {
+    'class="caption" role="heading"': 'class="caption" role="heading" aria-level="2"',
+    '<summary aria-label="Toggle hidden content">': "<summary>",
+    'display="block"': 'display="block" tabindex="0"',  # a formula that scrolls
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+}
+
+
+def main(target: Path) -> int:
+    """Write the site into the folder ``target``, which is emptied first. Return the exit status of Sphinx."""
+    if target.exists() and not (target / "index.html").exists() and any(target.iterdir()):
+        sys.exit(f"{target} holds something that is no site: name another folder, or empty it.")
+    with tempfile.TemporaryDirectory() as folder:
+        source, built = Path(folder) / "source", Path(folder) / "site"
+        lessons.write(source / "lessons")
+        pages.write(source)
+        status = build_main(["-c", str(HERE), "-b", "html", "-W", "--keep-going", "-q", str(source), str(built)])
+        if status:
+            return status
+        mend(built)
+        drawn.write(built / "figures")
+        lessons.write_for_colab(built / "colab")
+        shutil.rmtree(built / ".doctrees", ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.move(built, target)
+    return 0
+
+
+def mend(folder: Path):
+    """Replace what ``MENDED`` lists in every page."""
+    for path in folder.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for found, better in MENDED.items():
+            text = text.replace(found, better)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "_site"))

@@ -1,0 +1,162 @@
+"""The site, built as `make site` builds it and opened from its files: every page, wide and narrow, light and dark."""
+
+import http.server
+import re
+import subprocess
+import sys
+import threading
+from functools import cache, partial
+from urllib.parse import unquote, urlsplit
+
+import html5lib
+import pytest
+
+from docs import drawn, lessons
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.lab import ROOT
+from tests.browser.test_axe import AXE, FOUND
+
+MEGABYTE = 10**6
+LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
+BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html", "interface.html"]
+FIGURES = [f"figures/{name}.html" for name in drawn.names()]
+LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
+HOST = "[data-figure]"
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("web") / "site"
+    # Sphinx takes its warnings for errors: missing links, unknown headings.
+    subprocess.run([sys.executable, "-m", "docs.build", folder], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(params=LOOKS)
+def look(request):
+    return request.param
+
+
+@pytest.fixture
+def opened(browser, site):
+    """A function that opens a page of the site; what it asks for elsewhere and what goes wrong is noted on it."""
+    contexts = []
+
+    def open(path, look="wide", **options):
+        width, scheme = LOOKS[look]
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options))
+        sheet = contexts[-1].new_page()
+        sheet.faults = []
+        sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
+        sheet.on("request", lambda asked: None if ours(asked.url) else sheet.faults.append(asked.url))
+        sheet.goto(path if "://" in path else f"{site.as_uri()}/{path}")
+        return sheet
+
+    def ours(url):
+        return url.startswith((site.as_uri(), "data:", "blob:", "http://127.0.0.1:"))
+
+    yield open
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)
+def test_a_page_fits_asks_nobody_and_fails_nowhere(opened, path, look):
+    sheet = opened(path, look)
+    for host in sheet.locator(HOST).all():
+        host.locator("svg").first.wait_for()
+    SCREENSHOTS.mkdir(exist_ok=True)
+    sheet.screenshot(path=SCREENSHOTS / f"site-{path.replace('/', '-').removesuffix('.html')}-{look}.png")
+    assert sheet.faults == []
+    assert sheet.evaluate("document.documentElement.scrollWidth") <= LOOKS[look][0]
+    if AXE.exists():
+        sheet.evaluate(AXE.read_text(encoding="utf-8"))
+        assert sheet.evaluate(FOUND) == []
+
+
+def test_every_page_is_valid_html_and_every_link_leads_somewhere(site):
+    broken = []
+    for path in sorted(site.rglob("*.html")):
+        parser = html5lib.HTMLParser()
+        tree = parser.parse(path.read_text(encoding="utf-8"))
+        broken += [(path.name, error) for error in parser.errors]
+        broken += [(path.name, link) for link in links(tree) if not leads(site, path, link)]
+    assert broken == []
+
+
+def links(tree):
+    named = {"a": "href", "link": "href", "img": "src", "script": "src"}
+    for element in tree.iter():
+        link = element.get(named.get(str(element.tag).rpartition("}")[2], ""))
+        if link and not urlsplit(link).scheme:
+            yield link
+
+
+def leads(site, path, link):
+    parts = urlsplit(link)
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if parts.path.endswith("/") or not target.is_file() or not target.is_relative_to(site.resolve()):
+        return False
+    return not parts.fragment or target.suffix != ".html" or unquote(parts.fragment) in names(target)
+
+
+@cache
+def names(path):
+    return set(re.findall(r'\b(?:id|name)="([^"]+)"', path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", ["lessons/06_tiling.html", "figures/tiling.html"])
+def test_a_figure_answers_keyboard_mouse_and_touch(opened, path):
+    sheet = opened(path, has_touch=True)
+    host = sheet.locator(HOST)
+    clock = host.locator("input[type=range][data-field]").last
+    begun = int(clock.input_value())
+    clock.press("ArrowRight")
+    host.get_by_role("button", name="forward").or_(host.locator("button", has_text="▶")).first.click()
+    host.locator("button", has_text="▶").first.tap()
+    assert int(clock.input_value()) == begun + 3 and sheet.faults == []
+
+
+def test_an_address_keeps_the_state(opened):
+    sheet = opened("figures/tiling.html")
+    clock = sheet.locator("input[type=range][data-field]").last
+    clock.press("ArrowRight")
+    sheet.get_by_role("button", name=re.compile("link")).first.click()
+    again = opened(sheet.url)
+    assert "#" in sheet.url
+    assert again.locator("input[type=range][data-field]").last.input_value() == clock.input_value()
+
+
+def test_without_scripts_there_are_pictures_words_and_formulas(opened):
+    sheet = opened("lessons/04_online_softmax.html", java_script_enabled=False)
+    assert sheet.locator(f"{HOST} img").is_visible() and sheet.locator(f"{HOST} figcaption").inner_text()
+    assert sheet.locator("math").count() > 5
+
+
+def test_an_answer_is_folded_until_asked_for(opened):
+    sheet = opened("lessons/06_tiling.html")
+    folded = sheet.locator("details.hide").filter(has=sheet.locator(".cell_output"))
+    assert folded.count() > 2 and not folded.first.locator(".cell_output").is_visible()
+    folded.first.locator("summary").click()
+    assert folded.first.locator(".cell_output").is_visible()
+
+
+def test_search_finds_a_term_of_the_glossary(opened):
+    sheet = opened("search.html?q=occupancy")
+    sheet.locator("#search-results li a[href*='notation.html']").first.wait_for()
+
+
+def test_it_works_from_a_server_too(opened, site):
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        sheet = opened(f"http://127.0.0.1:{server.server_port}/lessons/06_tiling.html")
+        sheet.locator(f"{HOST} svg").first.wait_for()
+        server.shutdown()
+    assert sheet.faults == []
+
+
+def test_it_is_small(site):
+    sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
+    figures = {path.name: size for path, size in sizes.items() if path.parent.name == "figures"}
+    assert sum(sizes.values()) <= 25 * MEGABYTE and max(figures.values()) <= 3 * MEGABYTE
