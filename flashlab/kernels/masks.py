@@ -40,6 +40,11 @@ class Window(NamedTuple):
         return _any(self, other)
 
     @property
+    def T(self):
+        """The same mask with queries and keys exchanged."""
+        return Window(self.right, self.left)
+
+    @property
     def terms(self):
         """The mask as a union of intersections, as ``Rule`` has it."""
         return ((self,),)
@@ -353,8 +358,13 @@ def check(mask, problem):
 
 
 def told(mask, problem, Br, Bc, transposed=False):
-    """Return a mask as the kernels take it, for tiles of this size; transposed: for a loop with the keys outside."""
-    return Told(*mask) if isinstance(mask, Window) else mask.told(problem, Br, Bc, transposed)
+    """Return a mask as the kernels take it, for tiles of this size.
+
+    transposed: for a loop with the keys outside, which asks with queries and keys exchanged.
+    """
+    if isinstance(mask, Window):
+        return Told(*(mask.T if transposed else mask))
+    return mask.told(problem, Br, Bc, transposed)
 
 
 # The parts of a rule. Each has the tiles that it meets, and a function in Triton that says what is visible.
@@ -544,14 +554,15 @@ def whole(mask, start, size: tl.constexpr, Nq, Nk):
 def visible(mask, b, h, i, j, Nq, Nk, ragged: tl.constexpr, transposed: tl.constexpr = False):
     """Return which of the queries i see which of the keys j: [Br, Bc], or what broadcasts to it.
 
-    i and j: places in the whole matrix, [Br, 1] and [1, Bc]; transposed: [1, Br] and [Bc, 1]. ragged: some of the keys
+    i and j: places in the whole matrix, [Br, 1] and [1, Bc]; transposed: [1, Br] and [Bc, 1], with a window whose ends
+    are exchanged. ragged: some of the keys
     may be past Nk. The mask hides something, or this is True.
     """
     if mask.rules is not None:
         seen = obeyed(mask.rules, b, h, tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1), Nq, Nk)  # [Br, Bc]
         return seen & (j < Nk) if ragged else seen
     elif transposed:
-        return inside(exchanged(mask), j, i, Nk, Nq, ragged)
+        return inside(mask, j, i, Nk, Nq, ragged)
     else:
         return inside(mask, i, j, Nq, Nk, ragged)
 
@@ -626,12 +637,6 @@ def first_of(mask, b, h, n, place, Bc: tl.constexpr):
         return tl.load(listed(mask, b, h, n) + place) * Bc
     else:
         return place
-
-
-@triton.jit
-def exchanged(mask):
-    """Return the mask for a loop that has the keys outside, as far as ``ranges`` looks at it."""
-    return Told(mask.right, mask.left, mask.rules, mask.lists, mask.batch, mask.head, mask.length)
 
 
 @triton.jit

@@ -228,7 +228,7 @@ MUTANTS = [
         ("kernel: dK unscaled", "key_value_gradients", "dK_j * problem.scale", "dK_j"),
         ("kernel: dQ unscaled", "query_gradients", "dQ_i * problem.scale", "dQ_i"),
         ("kernel: mask forgotten in dK and dV", "add_rows", "tl.where(seen, Pt_ij, 0)", "Pt_ij"),
-        ("kernel: tiles of the mask not transposed in dK and dV", "key_value_gradients", "masks.exchanged(problem.mask)", "problem.mask"),
+        ("kernel: tiles of the mask not transposed in dK and dV", "key_value_gradients", "j * Bc, Bc, Br, Nk, Nq, False", "j * Bc, Bc, Br, Nq, Nk, False"),
         ("kernel: queries and keys exchanged in dK and dV", "add_rows", "b, h, i, j, Nq, Nk, False, True", "b, h, i, j, Nk, Nq, False, True"),
         ("kernel: keys past the end count in dQ", "add_columns", "tl.where(seen, P_ij, 0)", "P_ij"),
         ("kernel: lse taken for log2 already", "row_constants", "lse_i * LOG2_E)", "lse_i)"),

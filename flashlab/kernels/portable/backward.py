@@ -128,7 +128,7 @@ def key_value_gradients(
         h = hk * problem.group + member
         row = (b * H + h).to(tl.int64) * padded(Nq)
         # Queries past Nq are zeros, and add nothing.
-        ends = masks.ranges(masks.exchanged(problem.mask), b, h, j * Bc, Bc, Br, Nk, Nq, False)
+        ends = masks.ranges(problem.mask, b, h, j * Bc, Bc, Br, Nk, Nq, False)
         for part in tl.static_range(2, -1, -1):  # causal: the whole tiles first, which keeps fewer registers
             # Few tiles are cut by the mask: no pipeline for them.
             for at in tl.range(
