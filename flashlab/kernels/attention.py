@@ -13,12 +13,9 @@ from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import DEVICE
-from flashlab.kernels.problem import Problem
+from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-WIDEST = 256  # columns of a head
 LONGEST = 65535  # programs of a grid along y or z
-SCALES = 2.0**-126, 2.0**126  # scale * log2(e) must be a normal number of float32
 
 
 def flash_attention(
@@ -55,8 +52,9 @@ def flash_attention(
         sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0. It gets a gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
-        kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; None for
-            those measured to be faster: ``configuration("forward", q, k, v, causal=causal)`` tells which, and why.
+        kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"
+            for few queries, whose keys are divided among programs; None for those that should be fastest:
+            ``configuration("forward", q, k, v, causal=causal)`` tells which, and why.
 
     Returns:
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
@@ -126,6 +124,12 @@ def _attention(q, k, v, problem, kernel):
         return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     choice = choose("forward", problem, kernel)
+    if choice.implementation == "decode":
+        from flashlab.kernels.decode.cache import Cache  # late: the package's shared prefixes need this module
+        from flashlab.kernels.decode.operator import run
+
+        run(q, Cache(k, v), problem.mask, problem.scale, out=(o, lse))
+        return o, lse
     _kernels(choice).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
     return o, lse
 

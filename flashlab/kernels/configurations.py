@@ -125,6 +125,8 @@ MEASURED = tuple(table_of(values, PORTABLE) for values in _read("portable.json")
 UNMEASURED = table_of(_read("portable.json")["unmeasured"], PORTABLE)
 ON_HOPPER = table_of(_read("hopper.json"), HOPPER)
 STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # the kernel ``row_constants``
+IN_PARTS = Configuration(0, 0, 0, 0, "few queries: their keys are divided, tiles as kernels.decode.tiles has them")
+FEW, MANY = 16, 512  # queries at most, and keys at least, for which keys are divided
 INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
 
 
@@ -157,8 +159,15 @@ def choose(direction: str, problem: Problem, kernel: str | None = None) -> Choic
 @functools.lru_cache(maxsize=4096)
 def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str | None, undetermined: bool) -> Choice:
     """Choose for any card, as ``choose``; None is the interpreter. undetermined: torch forbids varying results."""
-    if kernel not in (None, "portable", "hopper"):
-        raise ValueError(f'kernel must be "portable", "hopper" or None, got {kernel!r}')
+    if kernel not in (None, "portable", "hopper", "decode"):
+        raise ValueError(f'kernel must be "portable", "hopper", "decode" or None, got {kernel!r}')
+    if direction == "forward" and kernel in (None, "decode"):
+        against = against_decoding(card, problem, kernel == "decode")
+        if against is None:
+            return Choice("decode", {direction: IN_PARTS}, f"decode: {IN_PARTS.why}")
+        if kernel == "decode":
+            raise ValueError(f"the kernels of decoding cannot do this: {against}")
+    kernel = None if kernel == "decode" else kernel  # of the backward pass
     against = against_hopper(card, problem)
     if kernel == "hopper" and against:
         raise ValueError(f"the Hopper kernels cannot do this: {against}")
@@ -260,6 +269,22 @@ def on_hopper(direction: str, problem: Problem) -> Configuration:
     if row is None:
         raise ValueError(f"hopper.json has no row for {sought} and {problem.Nk} keys")
     return Configuration(*row.launch, ON_HOPPER.found(row))
+
+
+def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | None:
+    """Return why keys are not divided among programs, as ``kernels.decode`` does it; None if they are.
+
+    The rule: few queries, up to ``FEW``, and at least ``MANY`` keys; on a GPU, unless it is asked for.
+    """
+    if not problem.plain:
+        return "they know no mask but windows, and no score functions, sinks, dropout or packed texts"
+    if asked:
+        return None
+    if card is None:
+        return "in the interpreter one program after the other runs"
+    if problem.Nq > FEW or problem.Nk < MANY:
+        return f"it is for up to {FEW} queries and from {MANY} keys on"
+    return None
 
 
 def against_hopper(card: Card | None, problem: Problem) -> str | None:

@@ -8,6 +8,9 @@ import triton.language as tl
 
 from flashlab.kernels import masks, tiles
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+WIDEST = 256  # columns of a head
+SCALES = 2.0**-126, 2.0**126  # scale * log2(e) must be a normal number of float32
 LOG2_E = tl.constexpr(math.log2(math.e))  # e^x = 2^(LOG2_E * x)
 
 

@@ -182,7 +182,7 @@ def test_configuration_describes_what_a_call_will_do():
         assert c.implementation == "portable" and c.launches and c.why
     with pytest.raises(ValueError, match='"forward" or "backward", got \'sideways\''):
         configuration("sideways", q, q, q)
-    with pytest.raises(ValueError, match='kernel must be "portable", "hopper" or None, got \'fast\''):
+    with pytest.raises(ValueError, match='kernel must be "portable", "hopper", "decode" or None, got \'fast\''):
         configuration("forward", q, q, q, kernel="fast")
 
 
@@ -192,6 +192,6 @@ def test_asking_for_hopper_without_one_is_refused_in_a_sentence():
         pytest.skip("there is one here")
     with pytest.raises(ValueError, match="need a GPU of compute capability 9.0"):
         flash_attention(q, q, q, kernel="hopper")
-    with pytest.raises(ValueError, match='kernel must be "portable", "hopper" or None, got \'fast\''):
+    with pytest.raises(ValueError, match='kernel must be "portable", "hopper", "decode" or None, got \'fast\''):
         flash_attention(q, q, q, kernel="fast")
     assert torch.equal(flash_attention(q, q, q, kernel="portable"), flash_attention(q, q, q))

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, INTERPRETED, masks
+from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks
 from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared, eight_bits, operator, tiles
+from flashlab.kernels.problem import Problem
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
@@ -266,6 +267,28 @@ def test_an_impossible_length_gives_nan():
     q, K, V, lengths = inputs([10, 10, 10])
     O = decode(q, (K, V), lengths=lengths + torch.tensor([0, 1, -11], dtype=torch.int32, device=DEVICE))
     assert O[0].isfinite().all() and O[1:].isnan().all()
+
+
+def test_flash_attention_divides_the_keys_of_few_queries():
+    card = configurations.Card((8, 0), 160_000)
+    for Nq, Nk, mask, expected in (
+        (1, 8192, masks.causal(), "decode"), (16, 512, masks.full(), "decode"), (17, 8192, masks.causal(), "portable"),
+        (1, 511, masks.causal(), "portable"), (1, 8192, masks.documents(torch.zeros(1, 8192).int()), "portable"),
+    ):  # fmt: skip
+        q, k = (torch.empty(1, 4, N, 64, dtype=torch.float16) for N in (Nq, Nk))
+        problem = Problem.of(q, k, k, mask, 1.0).kind
+        assert configurations.choose_for(card, "forward", problem, None, False).implementation == expected
+        assert configurations.choose_for(card, "backward", problem, None, False).implementation == "portable"
+
+
+def test_flash_attention_in_parts_is_right_and_has_gradients():
+    q, K, V, lengths = inputs([300], n=3)
+    q.requires_grad_()
+    results = flash_attention(q, K, V, causal=True, return_lse=True, kernel="decode")
+    assert_right(results, q.detach(), K, V, lengths, plain_masks.causal())
+    (gradient,) = torch.autograd.grad((results[0] ** 2).sum() + results[1].sum(), q)
+    others = flash_attention(q, K, V, causal=True, return_lse=True, kernel="portable")
+    torch.testing.assert_close(gradient, torch.autograd.grad((others[0] ** 2).sum() + others[1].sum(), q)[0])
 
 
 BAD = {

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.attention import DTYPES, SCALES, WIDEST
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import Launch, launch_for, parts_for, sms_of
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
-from flashlab.kernels.problem import LOG2_E
+from flashlab.kernels.problem import DTYPES, LOG2_E, SCALES, WIDEST
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.int8)
 
@@ -79,13 +78,14 @@ def checked(q, cache, lengths, mask, scale, fixed_split):
     return cache, mask, scale
 
 
-def run(q, cache, mask, scale, fixed_split=None, *, dtype=None, chosen: Launch | None = None, S: int | None = None):
+def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | None = None, S: int | None = None):
     """Compute O and lse from arguments that are right.
 
-    dtype: of O, q's if None. chosen, S: tiles and number of parts other than by the rule.
+    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32, contiguous, to be filled; new ones if None. chosen,
+    S: tiles and number of parts other than by the rule.
     """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
-    O, lse = q.new_empty(B, H, n, dv, dtype=dtype), q.new_empty(B, H, n, dtype=torch.float32)
+    O, lse = out or (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32))
     if O.numel() == 0 or cache.most == 0:
         return O.zero_(), lse.fill_(-math.inf)
     rope = d - dv if cache.latent else None

@@ -47,8 +47,8 @@ def decode_shared(
     prefixes. Arguments, results and errors as ``decode``; a window cannot be given.
     """
     cache, mask, scale = checked(q, cache, lengths, None, scale, fixed_split)
-    wide = torch.float32 if prefixes else None
-    O, lse = run(q, cache, mask, scale, fixed_split, dtype=wide)  # [B, H, n, dv], [B, H, n]
+    out = _wide(q, cache) if prefixes else None
+    O, lse = run(q, cache, mask, scale, fixed_split, out=out)  # [B, H, n, dv], [B, H, n]
     for prefix in prefixes:
         rows = q if prefix.texts is None else q[prefix.texts]  # [R, H, n, d]
         O_p, lse_p = _dense(rows, prefix.cache, scale, cache.K.shape[1])  # [1, Hk, R g n, dv], [1, Hk, R g n]
@@ -62,8 +62,15 @@ def _dense(q, cache, scale, Hk):
     R, H, n, d = q.shape
     rows = q.reshape(R, Hk, H // Hk * n, d).transpose(0, 1).reshape(1, Hk, R * H // Hk * n, d)
     if isinstance(cache, Cache):
-        return run(rows, cache, masks.full(), scale, dtype=torch.float32)
+        return run(rows, cache, masks.full(), scale, out=_wide(rows, cache))
     return flash_attention(rows, *cache, scale=scale, return_lse=True)
+
+
+def _wide(q, cache):
+    """Return new tensors for O and lse, both in float32."""
+    return q.new_empty(*q.shape[:3], cache.V.shape[3], dtype=torch.float32), q.new_empty(
+        q.shape[:3], dtype=torch.float32
+    )
 
 
 def merge(O: Tensor, lse: Tensor, O_p: Tensor, lse_p: Tensor, texts: Tensor | None = None) -> None:
