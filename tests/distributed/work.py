@@ -1,6 +1,7 @@
 """What the processes of the tests run: functions of a module, so that they can be sent to them."""
 
 import functools
+import importlib
 import math
 import os
 import time
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from flashlab.course.exercise import edited
 from flashlab.distributed import positions, ring_attention, shard, unshard
 from flashlab.distributed.whole import METHODS, whole
 from flashlab.distributed.wire import Wire
@@ -140,3 +142,25 @@ def trained(P, layout, steps, forget_positions=False):
     finally:
         if forget_positions:
             model.embed = embed
+
+
+def mutated(module, function, old, new):
+    """The results of a causal ring with one edit of one function, or what it fails with."""
+    module = importlib.import_module(f"flashlab.distributed.{module}")
+    *owner, name = function.split(".")
+    owner = getattr(module, owner[0]) if owner else module
+    right = getattr(owner, name)
+    wrong = edited(right, old, new)
+    others = (importlib.import_module(f"flashlab.distributed.{it}") for it in ("ring", "shards", "state"))
+    places = [it for it in (owner, *others) if getattr(it, name, None) is right]  # some import it by name
+    for place in places:
+        setattr(place, name, wrong)
+    try:
+        fresh = dist.new_group()  # what a wrong version sends and nobody receives stays in its group
+        found = whole("ring", *inputs(16, torch.float64), group=fresh, causal=True, timeout=2.0)
+        return [found.O, *found.gradients]
+    except (RuntimeError, ValueError, TypeError) as error:
+        return str(error)
+    finally:
+        for place in places:
+            setattr(place, name, right)

@@ -2,6 +2,7 @@
 the others. They take the tile sizes 16 x 16 (kernels: no smaller ones exist) or 4 x 4."""
 
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +14,10 @@ from flashlab.kernels import masks as triton_masks
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
-from flashlab.machine import sm
+from flashlab.machine import layouts, sm
 from flashlab.machine.memory import Memory
 from flashlab.models import plain
-from flashlab.reference import dropout, masks, pipeline, recomputation, safe_softmax, scores, tiling
+from flashlab.reference import dropout, masks, pipeline, recomputation, ring, safe_softmax, scores, tiling
 from flashlab.reference.attention import attention, attention_backward
 from tests.tools import hopper_scores
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -435,3 +436,43 @@ def _groups(run, gradients=False):
         o.backward(weight.to(o))
         for mine, theirs in zip(ours, leaves, strict=True):
             torch.testing.assert_close(mine.grad.cpu().double(), theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def ring_of_three():
+    """Three ranks in every layout, forward and backward, against one."""
+    Q, K, V, dO = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6, 6)))
+    for name in layouts.LAYOUTS:
+        for mask in (None, masks.causal()):
+            layout = layouts.layout_of(name, len(Q), 3)
+            O, lse = ring.forward(Q, K, V, layout, mask=mask)
+            ours = O, *ring.backward(dO, Q, K, V, O, lse, layout, mask=mask)
+            theirs = attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)
+            for x, y in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    nothing = np.zeros((1, 6)), np.full(1, -np.inf)
+    np.testing.assert_equal(ring.merge(*nothing, *nothing), nothing)
+
+
+def blocks_of_layouts():
+    """The blocks of two ranks hold what is seen, once, and zigzag leaves all ranks the same."""
+    layouts.blocks.cache_clear()
+    try:
+        for name, (left, right) in product(layouts.LAYOUTS, ((None, None), (None, 0), (5, 0), (1, 2))):
+            layout = layouts.layout_of(name, 24, 3)
+            everything = [(range(24),)] if name != "striped" else []
+            for queries, keys in product(layout, [*layout, *everything]):
+                i, j = (np.array([position for run in runs for position in run]) for runs in (queries, keys))
+                distance = j[None, :] - i[:, None]
+                seen = (distance >= -(24 if left is None else left)) & (distance <= (24 if right is None else right))
+                found = np.zeros(seen.shape, int)
+                for rows, cols, before, after in layouts.blocks(queries, keys, left, right):
+                    own = np.arange(*rows)[:, None] - rows[1] + cols[1]
+                    after, before = (99 if end is None else end for end in (after, before))
+                    k = np.arange(*cols)
+                    found[slice(*rows), slice(*cols)] += (k >= own - before) & (k <= own + after)
+                np.testing.assert_array_equal(found, seen)
+                assert layouts.pairs(queries, keys, left, right) == seen.sum()
+        for step in layouts.schedule(layouts.zigzag(24, 3), None, 0):
+            assert len({count for _, count in step}) == 1, "zigzag: some ranks have more to do than others"
+    finally:
+        layouts.blocks.cache_clear()

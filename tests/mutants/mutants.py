@@ -10,9 +10,9 @@ from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import masks as hopper_masks
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.portable import backward, forward
-from flashlab.machine import sm
+from flashlab.machine import layouts, sm
 from flashlab.models import plain
-from flashlab.reference import dropout, masks, online_softmax, pipeline, recomputation, scores, tiling
+from flashlab.reference import dropout, masks, online_softmax, pipeline, recomputation, ring, scores, tiling
 from tests.mutants import acceptance
 
 
@@ -326,5 +326,27 @@ MUTANTS = [
         ("hopper: the last block of keys dropped", "blocks", "gl.cdiv(seen, Bc)", "seen // Bc"),
         ("hopper: mask off by one", "hide", "<= limits", "< limits"),
         ("hopper: the first row's mask for every row", "hide", "limit + rows if causal", "limit + rows * 0 if causal"),
+    ),
+    *_of(ring, acceptance.ring_of_three,
+        ("lse of the block in the backward pass", "backward", "rebuild(S, lse[i])", "rebuild(S, np.logaddexp.reduce(S, -1))"),
+        ("one hop short: dK and dV of the neighbour", "backward", "has = has[-1:] + has[:-1]", "has = has[-1:] + has[:-1] if step < P - 1 else has"),
+        ("dQ of the last block only", "backward", "dQ[i] += shares[0]", "dQ[i] = shares[0]"),
+        ("keys of another owner are masked", "backward", "here[(rank - step) % P]", "here[(rank + step) % P]"),
+        ("keys go the other way round", "forward", "has = has[-1:] + has[:-1]", "has = has[1:] + has[:1]"),
+        ("one block is left out", "forward", "for step in range(P):", "for step in range(max(P - 1, 1)):"),
+        ("the last block's output stands", "forward", "merge(*states[rank], *attend(Q[i], *has[rank], i, here[owner], mask, N))", "attend(Q[i], *has[rank], i, here[owner], mask, N)"),
+        ("positions are counted, not those of the text", "positions", "[position for run in runs for position in run]", "range(sum(map(len, runs)))"),
+        ("outputs are added", "merge", "(l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None]", "O + O_b"),
+        ("outputs weigh the same", "merge", "l[:, None] * O + l_b[:, None] * O_b", "(O + O_b) / 2 * l_safe[:, None]"),
+        ("lse of the heavier side", "merge", "m + np.log(l_safe)", "m"),
+        ("−∞ unguarded", "merge", "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = m"),
+    ),
+    *_of(layouts, acceptance.blocks_of_layouts,
+        ("both stretches from the left", "zigzag", "2 * P - 1 - r", "P + r"),
+        ("right end off by one", "_part", "(right + ahead) // step + col - row", "(right + ahead) // step + col - row + 1"),
+        ("left end rounded the wrong way", "_part", "-((left - ahead) // step)", "(ahead - left) // step"),
+        ("local indices for positions", "_part", "run.step, start - first", "run.step, row - col"),
+        ("window aligned at the upper left", "_block", "hi + q1 - k1", "hi + q0 - k0"),
+        ("different edges are joined", "_below", " or a.hi != b.hi", ""),
     ),
 ]  # fmt: skip
