@@ -12,6 +12,7 @@ from flashlab import kernels
 from flashlab.kernels import interpreter
 from flashlab.kernels import masks as triton_masks
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
+from flashlab.kernels.decode import Cache, Prefix, decode_shared, eight_bits, operator
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
 from flashlab.machine import layouts, sm
@@ -283,6 +284,43 @@ def hopper_schedule():
         for Br in (128, 192):
             counts = hopper_scores.taken(Nq, Nk, mask, Br)
             assert (counts == hopper_scores.wanted(Nq, Nk, mask)).all(), "not these scores, once"
+
+
+def kernel_decoding():
+    """A step of three tokens in two key heads of three query heads, its past in parts, in pages, and in 8 bits."""
+    rng, lengths = np.random.default_rng(0), (0, 5, 70)
+    q, K, V = (torch.tensor(rng.normal(size=(3, *shape)), dtype=torch.float32)
+               for shape in ((6, 3, 8), (2, 70, 8), (2, 70, 8)))  # fmt: skip
+    table = torch.tensor([[7, 7, 7], [2, 9, 9], [4, 0, 3]], dtype=torch.int32)  # of pages of 24 tokens
+    paged = [torch.full((5, 2, 24, 8), np.nan) for _ in range(2)]
+    for b, j in ((1, 0), (2, 0), (2, 1), (2, 2)):
+        for X, x in zip(paged, (K, V), strict=True):
+            X[table[b, j], :, : max(0, min(24, lengths[b] - 24 * j))] = x[b, :, 24 * j : min(24 * j + 24, lengths[b])]
+    codes, scales = zip(*(eight_bits.rounded(x, torch.int8) for x in (K, V)), strict=True)
+    held = torch.tensor(lengths, dtype=torch.int32)
+    caches = {"pages": Cache(*paged, table, held), "8 bits": Cache(*codes, None, held, torch.stack(scales))}
+    rounded = [eight_bits.widened(*it) for it in zip(codes, scales, strict=True)]
+    for name, cache in caches.items():
+        keys, values = (K, V) if name == "pages" else rounded
+        queries = q if name == "pages" else q.half()
+        for window, S in ((triton_masks.causal(), 3), (triton_masks.window(20), 2), (triton_masks.causal(), 1)):
+            case = Case(f"{name}, {window}, {S} parts", 3, 70, 8, 8, True)
+            chosen = operator.Launch(16, 16, 4, 1, 1)
+            O, lse = operator.run(queries, cache._replace(), window, 0.4, chosen=chosen, S=S)
+            mask = masks.causal() if window.left is None else masks.window(20)
+            for b, N in enumerate(lengths):
+                inputs = [queries[b], *(x[b, :, :N].repeat_interleave(3, 0) for x in (keys, values))]
+                wide, narrow = ([x.to(t).numpy() for x in inputs] for t in (torch.float64, torch.float32))
+                plain, exact = (attention(*x, mask=mask, scale=0.4, return_lse=True) for x in (narrow, wide))
+                half = O.dtype == torch.float16
+                _hold(case, O[b].numpy(), plain[0].astype(O[b].numpy().dtype), exact[0], roundings=8 if half else 4)
+                _hold(case, lse[b].numpy(), plain[1], exact[1], roundings=16)
+    O, lse = decode_shared(q, [Prefix((K[2:, :, :9], V[2:, :, :9]))], (K, V), lengths=held, return_lse=True)
+    for b, N in enumerate(lengths[1:], 1):
+        whole = [torch.cat([x[2, :, :9], x[b, :, :N]], 1).repeat_interleave(3, 0).double().numpy() for x in (K, V)]
+        exact = attention(q[b].double().numpy(), *whole, mask=masks.causal(), return_lse=True)
+        for mine, true in zip((O[b], lse[b]), exact, strict=True):
+            np.testing.assert_allclose(mine.numpy(), true, 1e-4, 1e-5, err_msg="a shared prefix")
 
 
 def small_tiles(*_):

@@ -11,6 +11,7 @@ from flashlab.course import worker
 from flashlab.course.exercise import Exercise, edited
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import every
+from flashlab.kernels.decode import combine, operator
 from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import softmax as hopper_softmax
 from flashlab.reference import recomputation, tiling
@@ -36,7 +37,8 @@ def rejected(mutant, monkeypatch):
     owner = getattr(mutant.module, owner[0]) if owner else mutant.module
     right = getattr(owner, name)
     wrong = edited(right, mutant.old, mutant.new)
-    for module in {owner, tiling, recomputation, hopper_forward, hopper_softmax}:  # which import functions by name
+    by_name = {tiling, recomputation, operator, combine, hopper_forward, hopper_softmax}  # import functions by name
+    for module in {owner, *by_name}:
         if getattr(module, name, None) is right:
             monkeypatch.setattr(module, name, wrong)
     try:
@@ -46,7 +48,7 @@ def rejected(mutant, monkeypatch):
     return None
 
 
-SLOW = {"kernel_rules", "kernel_scores"}  # seconds each; tests/kernels has the same comparisons
+SLOW = {"kernel_rules", "kernel_scores", "kernel_decoding"}  # seconds each; tests/kernels has the same comparisons
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def attention_split(
     for start in range(begin, end, Bc):
         keys = start + tl.arange(0, Bc)  # [Bc]
         there = keys < end  # [Bc]
+        if mask[0] is not None:
+            there = there & (keys >= Nk - n - mask[0])  # what no token sees is not read: its page may be gone
         number, row = place(table, T, b, start, keys, there, page, Bc)  # page or pages [Bc], [Bc]
         K_at = K + number * K_p + hk * K_h + row * K_n  # [Bc]
         K_j = gather(K_at, there, cols, d_k, scales)  # [Bc, d]
