@@ -8,6 +8,7 @@ STAMP := .venv/.stamp
 BROWSER_STAMP := .venv/.stamp-browser
 TRANSFORMERS_STAMP := .venv/.stamp-transformers
 SITE_STAMP := .venv/.stamp-site
+AXE := .venv/node_modules/axe-core/axe.min.js
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
@@ -63,7 +64,7 @@ test: lint
 test-all: test $(TRANSFORMERS_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) tests
 
-test-browser: $(BROWSER_STAMP) $(SITE_STAMP)
+test-browser: $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
 	$(PLAIN) $(BIN)/python -m pytest tests/browser
 
 test-gpu: $(STAMP)
@@ -124,6 +125,13 @@ $(SITE_STAMP): $(STAMP)
 		echo "Sphinx could not be installed, for the reason above: check the network, then run the same" \
 			"command again."; exit 1; }
 	@touch $@
+
+# The checker of accessibility, for these tests only.
+$(AXE): | $(STAMP)
+	@command -v npm >/dev/null || { echo "There is no npm here, so the tests with axe are skipped."; exit 0; }; \
+		npm install --prefix .venv --no-save --no-audit --no-fund --silent axe-core@4.14.1 || { \
+		echo "axe-core could not be installed, for the reason above: check the network, then run the same" \
+			"command again."; exit 1; }
 
 $(TRANSFORMERS_STAMP): $(STAMP)
 	$(INSTALL) --editable '.[transformers]' || { \

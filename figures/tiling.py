@@ -146,7 +146,8 @@ def _status(run, clock):
         return f"{run['name']} has not begun"
     number, kernels = run["lines"][now]["number"], run["kernels"]
     what = "program" if len(set(kernels)) == 1 else f"kernel {kernels[number - 1]},"
-    return f"{run['name']}: {what} {number} of {len(kernels)}"
+    over = sum(nbytes for _, nbytes in run["lines"][now]["resident"]) > SRAM_BYTES
+    return f"{run['name']}: {what} {number} of {len(kernels)}{', does not fit' if over else ''}"
 
 
 CONTROLS = {

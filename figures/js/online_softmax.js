@@ -44,7 +44,7 @@ function scoresOf({ trace, now, column, unit, top, high, chart }) {
   const bars = trace.scores.map((score, at) => {
     const come = at < now.new[1];
     const tip = { title: `score of ${trace.tokens[at]}`, lines: [score === null ? "masked: −∞" : `s = ${digits(score)}`, come ? "has come, and is forgotten" : "not here yet"] };
-    if (score === null) return label(column(at + 0.5), y(0) - 9, "−∞", { anchor: "middle", size: 12, key: `score ${at}` });
+    if (score === null) return label(column(at + 0.5), y(0) - 10, "−∞", { anchor: "middle", size: 12, key: `score ${at}`, rotate: unit < 18 ? -90 : undefined });
     return h("rect", { key: `score ${at}`, x: column(at) + 0.12 * unit, y: Math.min(y(score), y(0)), width: 0.76 * unit, height: Math.max(Math.abs(y(score) - y(0)), 1), fill: come ? "var(--S)" : "var(--paper)", stroke: come ? "var(--S)" : "var(--grey)", "stroke-dasharray": come ? undefined : "2 2", tip });
   });
   const maximum = now.m === null ? [] : [
@@ -103,12 +103,12 @@ function sideOf({ trace, now, before, step, divided, x, y, width }) {
   const second = x + wide + Math.min(80, width / 4);
   const n = digits;
   const plus = (value) => (value < 0 ? `− ${n(-value)}` : `+ ${n(value)}`);
-  const factor = (value) => (value < 0 ? `(${n(value)})` : n(value));
+  const factor = (value) => (value === null || value < 0 ? `(${n(value)})` : n(value));
   const rows = divided
     ? ["all blocks have come:", `O / ℓ = ${n(now.O)} / ${n(now.l)}`, `      = ${n(trace.output)}`]
     : step === 0
       ? ["nothing has come:", "m = −∞, ℓ = 0, O = 0"]
-      : [`m: ${n(before.m)} → ${n(now.m)}`, `alpha = e^(${n(before.m)} − ${n(now.m)}) = ${n(now.alpha)}`, `ℓ = ${n(now.alpha)} · ${n(before.l)} ${plus(now.added[0])} = ${n(now.l)}`, `O = ${n(now.alpha)} · ${factor(before.O)} ${plus(now.added[1])} = ${n(now.O)}`];
+      : [`m: ${n(before.m)} → ${n(now.m)}`, `alpha = e^(${n(before.m)} − ${factor(now.m)}) = ${n(now.alpha)}`, `ℓ = ${n(now.alpha)} · ${n(before.l)} ${plus(now.added[0])} = ${n(now.l)}`, `O = ${n(now.alpha)} · ${factor(before.O)} ${plus(now.added[1])} = ${n(now.O)}`];
   return [
     label(x, y - 36, "all that is kept of the row: m, ℓ, O", { weight: 650, size: 15 }),
     rule(x, second + wide, floor, { color: "var(--grey)" }),

@@ -103,7 +103,7 @@ function time({ trace, run, step, longest, x, y, width, place }) {
     spans,
     h("line", { key: place("ideal"), x1: ideal, x2: ideal, y1: y - 8, y2: y + high + 4, stroke: "var(--ink)", "stroke-dasharray": "4 3", tip: { title: "the ideal", lines: ["every processor computes as much as any other, all the time"] } }),
     rule(left, x + width, y + high, { color: "var(--pale)", key: place("floor") }),
-    label(ideal, y + high + 14, "ideal", { anchor: "middle", size: 12, fill: "var(--grey)" }),
+    label(Math.min(ideal, x + width - 16), y + high + 14, "ideal", { anchor: "middle", size: 12, fill: "var(--grey)" }),
     label(x, y + high + 34, fits(said, width, 13) ? said : `idle ${Math.round(100 * idle)} %`, { weight: 600 }),
     label(x, y + high + 52, whole, { fill: "var(--grey)" }),
   ];

@@ -30,8 +30,8 @@ function update(parent, nodes, namespace, entering) {
   nodes.forEach((node, at) => {
     const key = typeof node === "object" ? (node.attributes.key ?? `${node.tag} ${at}`) : `letters ${at}`; // never the key of an element
     let child = old.get(key);
-    if (child === undefined) child = create(parent.ownerDocument, node, key, namespace, entering);
-    old.delete(key);
+    if (child !== undefined && child.localName === node.tag) old.delete(key); // letters have neither
+    else child = create(parent.ownerDocument, node, key, namespace, entering);
     if (typeof node === "object") {
       assign(child, node.attributes, memory.get(child).fresh ? (node.attributes.from ?? {}) : {});
       memory.get(child).fresh = false;

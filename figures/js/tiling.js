@@ -165,8 +165,8 @@ function packed(trace, resident, fast) {
 
 function fastMemory({ trace, inside, fast, place, from, now, number }) {
   const over = inside.used > trace.sram;
-  const whole = `fast memory: ${room(inside.used)} of ${room(trace.sram)}`;
-  const words = over ? `does not fit: ${room(inside.used)} of ${room(trace.sram)}` : fits(whole, fast.width, 13) ? whole : `${room(inside.used)} of ${room(trace.sram)}`;
+  const beside = `${room(inside.used)} of ${room(trace.sram)}`;
+  const words = [over ? `does not fit: ${beside}` : `fast memory: ${beside}`, beside].find((one) => fits(one, fast.width, 13)) ?? room(inside.used);
   return h(
     "g",
     { key: place("fast") },

@@ -1,12 +1,16 @@
-"""One browser and one JupyterLab for all browser tests, and a picture of the page of each test that fails."""
+"""One browser, one JupyterLab, a page of each figure, and a picture of the page of each test that fails."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 
+from figures import page
 from tests.browser.lab import Lab, chromium
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
+NAMES = [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
+WIDTHS = {"wide": 1280, "narrow": 390}
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +23,38 @@ def browser():
 def lab(browser):
     with Lab(browser) as lab:
         yield lab
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def file(request, tmp_path_factory):
+    """The page of a figure, with all its numbers."""
+    path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
+    path.write_text(page.page(importlib.import_module(f"figures.{request.param}")), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def sheet(browser):
+    """A function that opens the page; what it asks for and what goes wrong is noted on it."""
+    opened = []
+
+    def open(path, width=1280, hash="", **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        opened.append(context)
+        sheet = context.new_page()
+        sheet.faults = []
+        sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
+        sheet.on("console", lambda said: sheet.faults.append(said.text) if said.type == "error" else None)
+        sheet.on("request", lambda asked: sheet.faults.append(asked.url) if not ours(asked.url) else None)
+        sheet.goto(path.as_uri() + hash)
+        return sheet
+
+    def ours(url):
+        return url.startswith(("file:", "data:", "blob:"))
+
+    yield open
+    for context in opened:
+        context.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,47 +3,11 @@
 Leaves a picture of each in tests/browser/screenshots, light and dark, wide and narrow: look at them.
 """
 
-import importlib
 import re
 
 import pytest
 
-from figures import page
-from tests.browser.conftest import SCREENSHOTS
-
-NAMES = [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
-WIDTHS = {"wide": 1280, "narrow": 390}
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def file(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
-    path.write_text(page.page(importlib.import_module(f"figures.{request.param}")), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def sheet(browser):
-    """A function that opens the page; what it asks for and what goes wrong is noted on it."""
-    opened = []
-
-    def open(path, width=1280, hash="", **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        opened.append(context)
-        sheet = context.new_page()
-        sheet.faults = []
-        sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
-        sheet.on("console", lambda said: sheet.faults.append(said.text) if said.type == "error" else None)
-        sheet.on("request", lambda asked: sheet.faults.append(asked.url) if not ours(asked.url) else None)
-        sheet.goto(path.as_uri() + hash)
-        return sheet
-
-    def ours(url):
-        return url.startswith(("file:", "data:", "blob:"))
-
-    yield open
-    for context in opened:
-        context.close()
+from tests.browser.conftest import SCREENSHOTS, WIDTHS
 
 
 def shown(sheet):
@@ -65,26 +29,51 @@ def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
     assert not covered, f"letters over letters: {covered}"
 
 
+ENDS = {"checkbox": ["Space"], "range": ["Home", "End"], "select-one": ["Home", "End"]}
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_control_moves_the_picture_by_key(sheet, file, width):
-    figure = sheet(file, WIDTHS[width])
-    for field in figure.locator("[data-field]").evaluate_all("all => all.map(one => one.dataset.field)"):
-        figure.reload()
-        control = figure.locator(f"[data-field={field}]")
-        control.focus()
-        before = shown(figure)
-        kind = control.evaluate("one => one.type")
-        if kind == "checkbox":
-            figure.keyboard.press("Space")
-        elif kind == "range":
-            figure.keyboard.press("End" if control.evaluate("one => one.value !== one.max") else "Home")
-        else:
-            last = control.evaluate("one => one.selectedIndex === one.options.length - 1")
-            figure.keyboard.press("ArrowUp" if last else "ArrowDown")
-        now = shown(figure)
-        assert now[0] != before[0] and now[1] != before[1], field
+    """From end to end; there, too, nothing is cut, small or covered."""
+    figure = sheet(file, WIDTHS[width], reduced_motion="reduce")
+    for control in figure.locator("[data-field]").all():
+        figure.get_by_role("button", name="reset").click()
+        field, seen = control.get_attribute("data-field"), [shown(figure)]
+        for key in ENDS[control.evaluate("one => one.type")]:
+            control.press(key)
+            assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], (field, key)
+            seen.append(shown(figure))
+        assert any(drawing != seen[0][0] and words != seen[0][1] for drawing, words in seen[1:]), field
         assert figure.locator(".message").inner_text() == ""
     assert figure.faults == []
+
+
+@pytest.mark.parametrize("hand", ["click", "tap"])
+def test_every_control_moves_the_picture_by_hand(sheet, file, hand):
+    figure = sheet(file, WIDTHS["narrow"], has_touch=True)
+
+    def press(mark, **where):
+        getattr(mark, hand)(**where)
+
+    for control in figure.locator("[data-field]").all():
+        press(figure.get_by_role("button", name="reset"))
+        before, box = shown(figure), control.bounding_box()
+        for end in (4, box["width"] - 4):  # of a slider
+            if (kind := control.get_attribute("type")) == "range":
+                press(control, position={"x": end, "y": box["height"] / 2})
+        if kind == "checkbox":
+            press(control)
+        elif kind is None:  # a menu opens a list of the system's own
+            control.select_option(index=0 if control.evaluate("one => one.selectedIndex") else 1)
+        assert shown(figure)[0] != before[0], control.get_attribute("data-field")
+    assert figure.faults == []
+
+
+def test_a_mouse_reaches_every_value(sheet, file):
+    figure = sheet(file)
+    for slider in figure.locator("input[type=range]").all():
+        values = slider.evaluate("one => one.max - one.min + 1")
+        assert slider.bounding_box()["width"] - 16 >= 2 * values, slider.get_attribute("data-field")
 
 
 def test_the_clock_steps_plays_and_goes_back(sheet, file):
@@ -247,8 +236,8 @@ TEXTS = """svg => {
     const boxes = texts.map(one => [one, one.getBoundingClientRect()]);
     const scale = whole.width / svg.viewBox.baseVal.width;
     const edge = 1.5 * scale;
-    const out = ([, box]) => box.left < whole.left - edge || box.right > whole.right + edge
-        || box.top < whole.top - edge || box.bottom > whole.bottom + edge;
+    const out = ([one, box]) => box.left < whole.left - edge || box.right > whole.right + edge
+        || box.top < whole.top - edge || box.bottom > whole.bottom + edge || one.parentNode.localName === 'rect';
     const size = one => parseFloat(getComputedStyle(one).fontSize) * scale;
     const upright = boxes.filter(([one]) => !one.hasAttribute('transform'));
     const covered = [];

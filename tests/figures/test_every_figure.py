@@ -98,6 +98,13 @@ def test_every_choice_is_drawn(figure, width):
 
 
 @needs_node
+def test_every_step_changes_the_picture(figure):
+    states = list(figures.steps(figure, figure.State()))[:24]
+    drawings = [drawing["markup"] for drawing in drawn.draw(figure, states)]
+    assert len(states) < 2 or all(one != other for one, other in zip(drawings, drawings[1:], strict=False))
+
+
+@needs_node
 def test_the_same_state_is_drawn_the_same_whatever_came_before(figure):
     first, *_, last = figures.steps(figure, replace(figure.State(), **_begin(figure)))
     there, _, again = drawn.draw(figure, [first, last, first])

@@ -1,3 +1,4 @@
+import re
 from itertools import product
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 from figures import online_softmax as figure
 from flashlab.reference import online_softmax, safe_softmax
+from tests.tools import drawn
 
 STATES = [
     figure.State(0, tokens, block, source) for tokens, block, source in product((8, 23), (1, 4, 8), figure.TITLES)
@@ -63,3 +65,11 @@ def test_words_and_numbers_agree():
         assert ("shrinks by alpha" in words) == (step["alpha"] < 1)
     assert "alpha = 0.2056" in said[4] and "there is no past yet" in said[1]
     assert said[-1].startswith("All 23 scores have come. Divide once, by ℓ = 1.923")
+
+
+@pytest.mark.skipif(drawn.NODE is None, reason="needs node")
+def test_no_sign_follows_a_sign():
+    whole = [figure.State(0, 23, 4, source) for source in figure.TITLES]
+    steps = [figure.State(step, *(state.tokens, state.block, state.source)) for state in whole for step in range(8)]
+    texts = " ".join(drawing["markup"] for drawing in drawn.draw(figure, steps))
+    assert "alpha = e^(" in texts and not re.search(r"[−+·] [−+]", texts)

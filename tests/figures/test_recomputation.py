@@ -1,5 +1,6 @@
 """The recomputation figure shows the numbers that the counting memory booked."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from figures import style
 from flashlab.machine import costs
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, recomputation, standard_attention, tiling
+from tests.tools import drawn
 
 STATES = [figure.State(), figure.State(causal=True), figure.State(Br=64, Bc=256)]
 states = pytest.mark.parametrize("state", STATES, ids=str)
@@ -65,6 +67,20 @@ def test_every_tile_is_rebuilt_once_and_none_is_left():
     )
     assert all(step["name"][0] not in "SP" for step in steps if step["kind"] in ("load", "store"))
     assert steps[-1]["held"] == []
+
+
+@pytest.mark.skipif(drawn.NODE is None, reason="needs node")
+def test_the_picture_counts_as_the_words_do_and_has_one_scale():
+    for state in (figure.State(), replace(figure.State(), step=figure.count(figure.State()))):
+        (drawing,) = drawn.draw(figure, [state])
+        rebuilt = re.search(r"tiles of P rebuilt: (\d+)<", drawing["markup"])[1]
+        now = figure.trace(state)["steps"][state.step]
+        assert int(rebuilt) == now["rebuilt"] == now["again"] // (2 * 128 * 128 * 32)
+        if now["kind"]:
+            assert f"{rebuilt} of 16 tiles rebuilt" in figure.describe(state)
+    bars = re.findall(r'width="([\d.]+)"[^>]*aria-label="P (?:kept|rebuilt): bytes', drawing["markup"])
+    kept, again = (whole(figure.trace(state), at)[0] for at in (0, 1))
+    assert float(bars[0]) / float(bars[1]) == pytest.approx(kept / again, rel=0.01)
 
 
 def test_causal_leaves_tiles_out():

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ from figures import tiling as figure
 from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
 from flashlab.reference import masks, standard_attention, tiling
+from tests.tools import drawn
 
 STATES = [
     figure.State(),
@@ -90,6 +92,29 @@ def test_describe_has_the_numbers():
         "217 kB; FlashAttention-2: queries outside is done after 164 kB."
     )
     assert "Standard attention has not begun" in figure.describe(figure.State(step=0))
+
+
+def test_what_does_not_fit_is_said():
+    state = figure.State(N=256, Br=64)
+    fitting = [
+        sum(nbytes for _, nbytes in line["resident"]) <= figure.SRAM_BYTES
+        for line in figure.trace(state)["runs"][0]["lines"]
+    ]
+    assert not all(fitting)
+    said = {("does not fit" in figure.describe(replace(state, step=step))) for step in range(figure.count(state) + 1)}
+    assert said == {True, False}
+    assert not any("does not fit" in figure.describe(replace(figure.State(), step=step)) for step in range(70))
+
+
+@pytest.mark.skipif(drawn.NODE is None, reason="needs node")
+def test_scores_in_slow_memory_are_hatched_and_those_that_stay_on_the_chip_are_not():
+    """In grey both have one lightness."""
+    (drawing,) = drawn.draw(figure, [figure.State()])
+    cells = re.findall(r'<g [^>]*aria-label="scores of queries[^"]*"[^>]*>.*?</g>', drawing["markup"])
+    crossed = [cell for cell in cells if "crossed to or from slow memory" in cell and "goes" not in cell]
+    stayed = [cell for cell in cells if "never stored" in cell]
+    assert crossed and all("url(#stored)" in cell for cell in crossed)
+    assert stayed and not any("url(#stored)" in cell for cell in stayed)
 
 
 def test_a_kernels_events_are_replayed():
