@@ -110,7 +110,8 @@ def test_a_sink_of_any_size(sink):
     q, k, v = randn(1, 1, 4, 16), randn(1, 1, 9, 16, seed=1), randn(1, 1, 9, 16, seed=2)
     sinks = torch.full((1,), sink, device=DEVICE, requires_grad=True)
     O, lse = flash_attention(q, k, v, sinks=sinks, return_lse=True)
-    expected = written_out.attention(*(x.double() for x in (q, k, v)), torch.ones(1, 1, dtype=torch.bool), None, sinks)
+    seen = torch.ones(1, 1, dtype=torch.bool, device=DEVICE)
+    expected = written_out.attention(*(x.double() for x in (q, k, v)), seen, None, sinks)
     torch.testing.assert_close((O.double(), lse.double()), expected, rtol=1e-5, atol=1e-6)
     assert O.sum().backward() is None and sinks.grad.isfinite().all()
 
