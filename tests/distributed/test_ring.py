@@ -89,6 +89,7 @@ def test_fewer_tokens_than_processes(team, way):
                 torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["portable"])
 def test_the_kernels_compute_the_blocks_as_well(team, kernel):
     """In Triton's interpreter; blocks come in the dtype of the inputs, and merge in float32."""

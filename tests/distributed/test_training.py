@@ -8,14 +8,16 @@ character_model = pytest.importorskip("flashlab.course.character_model", reason=
 from flashlab.models import plain  # noqa: E402
 from tests.distributed import work  # noqa: E402
 
+pytestmark = pytest.mark.exhaustive  # every process imports the character model, and with it Triton
+
 
 @pytest.mark.parametrize(
     "P, layout, steps",
     [
-        (4, "zigzag", 4),
-        pytest.param(2, "zigzag", 24, marks=pytest.mark.exhaustive),
-        pytest.param(4, "striped", 24, marks=pytest.mark.exhaustive),
-        pytest.param(3, "contiguous", 24, marks=pytest.mark.exhaustive),
+        (4, "zigzag", 24),
+        (2, "zigzag", 24),
+        (4, "striped", 24),
+        (3, "contiguous", 24),
     ],
 )
 def test_the_same_losses_on_every_process(team, P, layout, steps):
