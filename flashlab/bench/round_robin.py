@@ -146,7 +146,9 @@ def _doubt(results, standard):
     if not all(x.isfinite().all() for x in results):
         return "results are not finite"
     name, expected = standard
-    difference = max(costs.error(x.detach().float().cpu(), y.detach().float().cpu()) for x, y in zip(results, expected, strict=True))
+    difference = max(
+        costs.error(x.detach().float().cpu(), y.detach().float().cpu()) for x, y in zip(results, expected, strict=True)
+    )
     return None if difference <= TOLERANCE else f"results differ by {difference:.2g} from {name}'s"
 
 
