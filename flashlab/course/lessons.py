@@ -53,6 +53,8 @@ LESSONS = (
            "the same kernel, longest tile first: who computes what, and when", "hopper"),
     Lesson("masks_and_scores", "Masks and scores", "What models ask for",
            "a mask is a schedule: tiles that nobody sees cost nothing"),
+    Lesson("packed_texts_and_dropout", "Packed texts and dropout", "What models ask for",
+           "no padding: texts in one row, and chance as a function of place"),
     Lesson("decoding", "Decoding", "What models ask for",
            "one query keeps a whole card busy, in parts that merge", "triton"),
     Lesson("many_gpus", "Many GPUs", "Beyond",

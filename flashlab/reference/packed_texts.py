@@ -1,0 +1,48 @@
+"""Packed texts: texts of different lengths in one row, [T, d], without padding.
+
+``offsets`` say where each text begins, and where the last one ends: text n has the rows offsets[n] to offsets[n + 1].
+FlashAttention calls them ``cu_seqlens``. Queries and keys of a text may differ in number.
+"""
+
+import numpy as np
+
+from flashlab.machine.memory import Memory
+from flashlab.reference.masks import count
+from flashlab.reference.tiling import fa2_forward
+
+
+def offsets(lengths):
+    """Return the offsets [texts + 1] of texts of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
+
+
+def forward(Q, K, V, offsets_q, offsets_k, Br, Bc, *, memory=None, **given):
+    """Compute attention inside each text: tiles begin where a text begins, and no tile has two texts.
+
+    Args:
+        Q: queries [T, d]; K, V: keys and values [Tk, d], [Tk, dv]; offsets_q, offsets_k: as from ``offsets``.
+        memory, given: as in ``tiling.fa2_forward``, for every text. Masks and scores see one text at a time.
+
+    Returns O [T, dv] and lse [T]. Raises ValueError for offsets that do not fit the rows.
+    """
+    for name, rows, ends in (("Q", len(Q), offsets_q), ("K", len(K), offsets_k)):
+        if ends[0] != 0 or ends[-1] != rows or (np.diff(ends) < 0).any():
+            raise ValueError(f"offsets of {name} begin with 0, never fall, and end with its {rows} rows, got {ends}")
+    if len(offsets_q) != len(offsets_k):
+        raise ValueError(
+            f"expected as many texts of keys as of queries, got {len(offsets_k) - 1}, {len(offsets_q) - 1}"
+        )
+    memory = Memory(record=False) if memory is None else memory
+    parts = []
+    for n in range(len(offsets_q) - 1):
+        rows, keys = slice(*offsets_q[n : n + 2]), slice(*offsets_k[n : n + 2])
+        parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, memory=memory, **given))
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+
+
+def work(offsets_q, Br):
+    """Return the tiles of queries of all texts [tiles, 3]: the text, and the first row and one past the last in it."""
+    lengths = np.diff(offsets_q)
+    return np.array(
+        [(n, i * Br, min((i + 1) * Br, N)) for n, N in enumerate(lengths) for i in range(count(int(N), Br))]
+    ).reshape(-1, 3)

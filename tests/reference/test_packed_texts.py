@@ -1,0 +1,65 @@
+"""Packed texts: every text is as if it were alone, and the tiles cover each row once."""
+
+import numpy as np
+import pytest
+
+from flashlab.machine.memory import Memory
+from flashlab.reference import packed_texts, tiling
+from flashlab.reference.attention import attention
+from flashlab.reference.dropout import Dropout
+from flashlab.reference.masks import causal, documents
+from flashlab.reference.scores import alibi
+
+LENGTHS = [5, 0, 1, 8, 3]
+
+
+def rows(seed, T, d):
+    return np.random.default_rng(seed).normal(size=(T, d))
+
+
+def test_each_text_is_as_if_it_were_alone():
+    ends, other = packed_texts.offsets(LENGTHS), packed_texts.offsets([7, 2, 1, 8, 4])
+    Q, K, V = rows(0, 17, 4), rows(1, 22, 4), rows(2, 22, 3)
+    given = dict(mask=causal(), score=alibi(0.2), sink=0.1, dropout=Dropout(0.2, 3))
+    O, lse = packed_texts.forward(Q, K, V, ends, other, 2, 3, **given)
+    for n in range(5):
+        part, keys = slice(*ends[n : n + 2]), slice(*other[n : n + 2])
+        alone = tiling.fa2_forward(Q[part], K[keys], V[keys], 4, 4, **given)
+        np.testing.assert_allclose(O[part], alone[0], 1e-12, 1e-13)
+        np.testing.assert_allclose(lse[part], alone[1], 1e-12, 1e-13)
+
+
+def test_it_equals_the_mask_of_documents_in_one_row():
+    ends, (Q, K, V) = packed_texts.offsets(LENGTHS), (rows(seed, 17, 4) for seed in (0, 1, 2))
+    O, lse = packed_texts.forward(Q, K, V, ends, ends, 3, 4, mask=causal())
+    exact = attention(Q, K, V, mask=causal() & documents(np.repeat(np.arange(5), LENGTHS)), return_lse=True)
+    np.testing.assert_allclose(O, exact[0], 1e-12, 1e-13)
+    np.testing.assert_allclose(lse, exact[1], 1e-12, 1e-13)
+
+
+def test_the_bytes_are_those_of_the_texts():
+    ends, (Q, K, V) = packed_texts.offsets(LENGTHS), (rows(seed, 17, 4) for seed in (0, 1, 2))
+    memory = Memory(record=False)
+    packed_texts.forward(Q, K, V, ends, ends, 3, 4, mask=causal(), memory=memory)
+    alone = (tiling.fa2_traffic(N, N, 4, 3, 4, mask=causal(), dtype=float).total() for N in LENGTHS)
+    assert memory.moved == sum(alone)
+
+
+@pytest.mark.parametrize("Br", [1, 3, 8, 20])
+def test_the_work_has_every_row_once_and_no_tile_of_two_texts(Br):
+    ends = packed_texts.offsets(LENGTHS)
+    covered = [ends[n] + i for n, start, stop in packed_texts.work(ends, Br) for i in range(start, stop)]
+    assert covered == list(range(17))
+    assert all(0 < stop - start <= Br and start % Br == 0 for _, start, stop in packed_texts.work(ends, Br))
+
+
+@pytest.mark.parametrize("ends, other, says", [
+    ([0, 3], [0, 4], "offsets of Q begin with 0, never fall, and end with its 4 rows"),
+    ([1, 4], [0, 4], "offsets of Q"),
+    ([0, 4], [0, 3, 2, 4], "offsets of K"),
+    ([0, 2, 4], [0, 4], "as many texts of keys as of queries, got 1, 2"),
+])  # fmt: skip
+def test_bad_offsets_are_one_sentence(ends, other, says):
+    X = rows(0, 4, 2)
+    with pytest.raises(ValueError, match=says):
+        packed_texts.forward(X, X, X, np.array(ends), np.array(other), 2, 2)
