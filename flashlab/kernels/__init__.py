@@ -8,8 +8,19 @@ from flashlab.kernels.device import DEVICE, INTERPRETED, tl, triton  # isort: sp
 from flashlab.kernels import interpreter, masks, scores
 from flashlab.kernels.attention import flash_attention
 from flashlab.kernels.configurations import configuration
+from flashlab.kernels.packed import flash_attention_packed
 
 if INTERPRETED:
     interpreter.install()
 
-__all__ = ["DEVICE", "INTERPRETED", "configuration", "flash_attention", "masks", "scores", "tl", "triton"]
+__all__ = [
+    "DEVICE",
+    "INTERPRETED",
+    "configuration",
+    "flash_attention",
+    "flash_attention_packed",
+    "masks",
+    "scores",
+    "tl",
+    "triton",
+]

@@ -72,6 +72,17 @@ def flash_attention(
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
+    return attend(
+        q, k, v, causal=causal, mask=mask, score=score, dropout=dropout, seed=seed, sinks=sinks, scale=scale,
+        return_lse=return_lse, kernel=kernel,
+    )  # fmt: skip
+
+
+def attend(
+    q, k, v, *, causal=False, mask=None, score=None, dropout=0.0, seed=None, sinks=None, scale=None, return_lse=False,
+    kernel=None, texts=None,
+):  # fmt: skip
+    """Compute ``flash_attention``. texts: ``packed.Texts``, if q, k and v are one row of them."""
     if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
@@ -82,8 +93,8 @@ def flash_attention(
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = _pad_rows(q), _pad_rows(k), _pad_rows(v)
-    if not isinstance(mask, masks.Window) or any(x is not None for x in (score, sinks, seed)) or dropout:
-        o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel)
+    if not isinstance(mask, masks.Window) or any(x is not None for x in (score, sinks, seed, texts)) or dropout:
+        o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
     elif torch.compiler.is_compiling():
         o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     elif torch._C._are_functorch_transforms_active():
@@ -95,12 +106,13 @@ def flash_attention(
 
 
 @torch.compiler.disable
-def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel):
+def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     """Run what torch's compiler cannot take as one step, nor its transforms at all."""
     if torch._C._are_functorch_transforms_active():
         raise NotImplementedError("torch.func takes windows at most: no other masks, scores, sinks or dropout")
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
-    problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop)
+    mask = mask if texts is None else texts.apart(mask)
+    problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
     if max(problem.B, problem.H) > LONGEST:
         raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
     masks.check(mask, problem)

@@ -40,6 +40,11 @@ class Window(NamedTuple):
         return _any(self, other)
 
     @property
+    def shows_own_key(self):
+        """Whether a query sees the key at its position."""
+        return True
+
+    @property
     def T(self):
         """The same mask with queries and keys exchanged."""
         return Window(self.right, self.left)
@@ -64,9 +69,8 @@ class Window(NamedTuple):
 class Grid(NamedTuple):
     """The tiles of a problem, for which a mask says what they are."""
 
-    Nq: int | torch.Tensor  # queries and keys: numbers, or [B, 1, 1, 1] where texts differ
-    Nk: int | torch.Tensor
-    most: tuple[int, int]  # the same, of the longest
+    Nq: int
+    Nk: int
     Br: int
     Bc: int
     i: torch.Tensor  # [Tr, 1]  the first query of each tile
@@ -78,7 +82,7 @@ class Grid(NamedTuple):
             torch.arange(0, tiles.count(N, size) * size, size, device=problem.device)
             for N, size in ((problem.Nq, Br), (problem.Nk, Bc))
         )
-        return cls(*problem.lengths, (problem.Nq, problem.Nk), Br, Bc, i[:, None], j[None])
+        return cls(problem.Nq, problem.Nk, Br, Bc, i[:, None], j[None])
 
 
 class Rule:
@@ -121,7 +125,7 @@ class Rule:
         """
         tensors = [x for term in self.terms for part in term for x in getattr(part, "tensors", ())]
         versions = tuple(x._version for x in tensors)
-        key = Br, Bc, transposed, problem.Nq, problem.Nk, problem.texts, versions
+        key = Br, Bc, transposed, problem.Nq, problem.Nk, versions
         if key not in self._lists:
             if len(self._lists) >= 64:
                 self._lists.clear()
@@ -131,7 +135,7 @@ class Rule:
     def _make_lists(self, problem, Br, Bc, transposed):
         grid = Grid.of(problem, Br, Bc)
         met, whole = self.tiles(grid)
-        met = met & (grid.i < grid.Nq) & (grid.j < grid.Nk)  # [B or 1, H or 1, Tr, Tc]
+        met = met.expand(torch.broadcast_shapes(met.shape, (len(grid.i), grid.j.shape[1])))  # [.., Tr, Tc]
         whole = whole & met & (grid.j + Bc <= grid.Nk)
         met, whole = (x[(None,) * (4 - x.dim())] for x in (met, whole))
         if transposed:
@@ -343,10 +347,15 @@ def either(causal_mask, mask) -> Window | Rule:
     return mask
 
 
+def shows_own_key(mask) -> bool:
+    """Return whether every query that has a key at its position sees it."""
+    return any(all(getattr(part, "shows_own_key", False) for part in term) for term in mask.terms)
+
+
 def hides_keys(mask, problem) -> bool:
     """Return whether there may be keys that no query sees."""
-    if problem.texts is None and problem.Nq >= problem.Nk:  # every key is some query's own
-        return not any(all(isinstance(part, (Window, Documents)) for part in term) for term in mask.terms)
+    if problem.Nq >= problem.Nk and shows_own_key(mask):  # and every key is some query's own
+        return False
     return isinstance(mask, Rule) or mask.left is not None
 
 
@@ -373,6 +382,8 @@ def told(mask, problem, Br, Bc, transposed=False):
 class Documents:
     """Keys of the query's own document."""
 
+    shows_own_key = True
+
     def __init__(self, ids):
         self.tensors = (ids if ids.dim() == 2 else ids[None],)
 
@@ -386,10 +397,10 @@ class Documents:
 
     def tiles(self, grid):
         keys = self.tensors[0][:, None, None]  # [B or 1, 1, 1, Nk]
-        own = torch.arange(grid.most[0], device=keys.device)[None, None, None] + (grid.Nk - grid.Nq)  # [.., 1, 1, Nq]
-        queries = keys.take_along_dim(own.clamp(0, grid.most[1] - 1), -1)  # [B or 1, 1, 1, Nq]
-        low, high = (x.mT for x in _extremes(queries, grid.Br))  # [B or 1, 1, Tr, 1] each
-        first, last = _extremes(keys, grid.Bc)  # [B or 1, 1, 1, Tc] each
+        own = torch.arange(grid.Nk - grid.Nq, grid.Nk, device=keys.device).clamp(0)  # [Nq]
+        queries = keys[..., own]  # [B or 1, 1, 1, Nq]
+        low, high = (x.mT for x in extremes(queries, grid.Br))  # [B or 1, 1, Tr, 1] each
+        first, last = extremes(keys, grid.Bc)  # [B or 1, 1, 1, Tc] each
         one = (low == high) & (first == last) & (low == first)
         return (low <= last) & (first <= high), one & (grid.i + grid.Nk - grid.Nq >= 0)
 
@@ -398,7 +409,7 @@ class Documents:
         return same_document, ids, ids.stride(0) if len(ids) > 1 else 0, ids.stride(1)
 
 
-def _extremes(ids, size):
+def extremes(ids, size):
     """Return the least and the greatest id of each tile of this size, of the last dimension."""
     missing = -ids.shape[-1] % size
     ids = torch.cat([ids, ids[..., -1:].expand(*ids.shape[:-1], missing)], -1)  # the last one again
@@ -459,10 +470,10 @@ class Pattern:
     def tiles(self, grid):
         (kept,) = self.tensors
         starts, ends, sizes = [], [], (self.Br, self.Bc)  # per dimension, of the elements that each tile touches
-        for first, N, B, size in zip((grid.i, grid.j.mT), grid.most, (grid.Br, grid.Bc), sizes, strict=True):
+        for first, N, B, size in zip((grid.i, grid.j.mT), (grid.Nq, grid.Nk), (grid.Br, grid.Bc), sizes, strict=True):
             starts.append(first // size)  # [tiles, 1]
             ends.append(tiles.count((first + B).clamp(max=N), size))
-        kept = kept.expand(*kept.shape[:-2], *map(tiles.count, grid.most, sizes))
+        kept = kept.expand(*kept.shape[:-2], *map(tiles.count, (grid.Nq, grid.Nk), sizes))
         sums = F.pad(kept.cumsum(-1).cumsum(-2), (1, 0, 1, 0))  # [.., rows + 1, columns + 1]
         (r0, c0), (r1, c1) = ((rows, columns.mT) for rows, columns in (starts, ends))
         count = sums[..., r1, c1] - sums[..., r0, c1] - sums[..., r1, c0] + sums[..., r0, c0]  # [.., Tr, Tc]

@@ -32,7 +32,7 @@ class Problem(NamedTuple):
     score: object = None  # a ``scores.Chain``
     sinks: torch.Tensor | None = None  # [H]
     dropout: object = None  # a ``dropout.Dropout``
-    texts: object = None  # of a packed call, ``packed.Texts``; then B is their number, Nq and Nk the greatest lengths
+    texts: object = None  # of a packed call, ``packed.Texts``; then B is 1, and Nq and Nk count the tokens of all
 
     @classmethod
     def of(cls, q, k, v, mask, scale, **options):
@@ -57,9 +57,11 @@ class Problem(NamedTuple):
         return tiles.width_of(self.d), tiles.width_of(self.dv)
 
     @property
-    def lengths(self):
-        """Queries and keys: numbers, or, of packed texts, [B, 1, 1, 1]."""
-        return (self.Nq, self.Nk) if self.texts is None else self.texts.lengths
+    def pairs(self):
+        """The shape that tensors of score functions broadcast to: batches or texts, heads, queries, keys."""
+        if self.texts is None:
+            return self.B, self.H, self.Nq, self.Nk
+        return self.texts.count, self.H, *self.texts.longest
 
     @property
     def plain(self):
@@ -88,9 +90,8 @@ class Problem(NamedTuple):
             masks.told(self.mask, self, c.Br, c.Bc, transposed),
             score, self.sinks, None if self.dropout is None else self.dropout.told, self.texts and self.texts.told,
         )  # fmt: skip
-        ragged = self.texts is not None or self.Nk % c.Bc != 0
         unseen = masks.hides_keys(self.mask, self)
-        return told, Tile(c.Br, c.Bc, *self.widths, ragged, unseen, self.precision)
+        return told, Tile(c.Br, c.Bc, *self.widths, self.Nk % c.Bc != 0, unseen, self.precision)
 
 
 class Told(NamedTuple):

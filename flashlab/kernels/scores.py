@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.places import places
 from flashlab.kernels.problem import LOG2_E
 
 
@@ -158,15 +159,15 @@ class Alibi(Score):
         self.tensors, self.function, self.derivative, self.learn = (slopes,), lowered, None, learn_slope
 
     def check(self, problem):
-        _expanded(self.tensors[0], (problem.B, problem.H), problem.device, "slopes")
+        _expanded(self.tensors[0], problem.pairs[:2], problem.device, "slopes")
 
     def told(self, problem):
-        slopes = self.tensors[0].expand(problem.B, problem.H)
+        slopes = self.tensors[0].expand(problem.pairs[:2])
         return slopes, *slopes.stride()
 
     def sums(self, problem):
         """Return zeros for the gradient of each row."""
-        return self.tensors[0].new_zeros(problem.B, problem.H, problem.Nq, dtype=torch.float32)
+        return self.tensors[0].new_zeros(problem.pairs[:3], dtype=torch.float32)
 
     def where(self, sums):
         return sums, *sums.stride()
@@ -182,16 +183,16 @@ class Bias(Score):
         self.tensors, self.function, self.derivative, self.learn = (added,), shifted, None, learn_bias
 
     def check(self, problem):
-        _expanded(self.tensors[0], _all_pairs(problem), problem.device, "a bias")
+        _expanded(self.tensors[0], problem.pairs, problem.device, "a bias")
 
     def told(self, problem):
-        added = self.tensors[0].expand(_all_pairs(problem))
+        added = self.tensors[0].expand(problem.pairs)
         return added, *added.stride()
 
     def sums(self, problem):
         """Return zeros for the gradient, broadcast as the bias is; deterministic: of their full size."""
-        shape = _all_pairs(problem) if torch.are_deterministic_algorithms_enabled() else self.tensors[0].shape
-        return self.tensors[0].new_zeros(shape, dtype=torch.float32).expand(_all_pairs(problem))
+        shape = problem.pairs if torch.are_deterministic_algorithms_enabled() else self.tensors[0].shape
+        return self.tensors[0].new_zeros(shape, dtype=torch.float32).expand(problem.pairs)
 
     def where(self, sums):
         return sums, *sums.stride()
@@ -216,10 +217,6 @@ class Custom(Score):
 
     def told(self, problem):
         return self.arguments
-
-
-def _all_pairs(problem):
-    return problem.B, problem.H, problem.Nq, problem.Nk
 
 
 @triton.jit
@@ -274,24 +271,39 @@ def constant(s, b, h, i, j, Nq, Nk, value):
 
 
 @triton.jit
-def apply(score, steps: tl.constexpr, S, b, h, i, j, Nq, Nk):
+def apply(problem, S, b, h, i, j):
+    """Return the tile of scaled scores S after all steps. i, j: places in the whole matrix that broadcast to S."""
+    b, i, j, Nq, Nk = places(problem.texts, b, i, j, problem.Nq, problem.Nk)
+    return after(problem.score, len(problem.score), S, b, h, i, j, Nq, Nk)
+
+
+@triton.jit
+def after(score, steps: tl.constexpr, S, b, h, i, j, Nq, Nk):
     """Return the tile of scores S after the first ``steps`` steps."""
-    i, j = tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1)
+    i, j = tl.minimum(i, Nq - 1), tl.maximum(tl.minimum(j, Nk - 1), 0)
     for k in tl.static_range(steps):
         S = score[k][0](S, b, h, i, j, Nq, Nk, *score[k][1])
     return S
 
 
 @triton.jit
-def differentiate(score, S, dS, b, h, i, j, Nq, Nk, learning: tl.constexpr):
+def differentiate(problem, S, dS, b, h, i, j, learning: tl.constexpr):
     """Return the gradient of the scaled scores S, given that of the scores after all steps.
 
     learning: also add up the gradients of slopes and biases.
     """
+    b, i, j, Nq, Nk = places(problem.texts, b, i, j, problem.Nq, problem.Nk)
+    return back(problem.score, S, dS, b, h, i, j, Nq, Nk, learning)
+
+
+@triton.jit
+def back(score, S, dS, b, h, i, j, Nq, Nk, learning: tl.constexpr):
+    """Return the gradient of S, the last step first."""
     steps: tl.constexpr = len(score)
     for k in tl.static_range(steps - 1, -1, -1):
         if learning and len(score[k]) > 4:
             score[k][4](dS, b, h, i, j, Nq, Nk, *score[k][5])
-        before = apply(score, k, S, b, h, i, j, Nq, Nk)
-        dS = dS * score[k][2](before, b, h, tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1), Nq, Nk, *score[k][3])
+        before = after(score, k, S, b, h, i, j, Nq, Nk)
+        inside_i, inside_j = tl.minimum(i, Nq - 1), tl.maximum(tl.minimum(j, Nk - 1), 0)
+        dS = dS * score[k][2](before, b, h, inside_i, inside_j, Nq, Nk, *score[k][3])
     return dS

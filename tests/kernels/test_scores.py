@@ -15,7 +15,7 @@ B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
 
 
 def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 @triton.jit
@@ -157,10 +157,10 @@ def evaluate(s, out, function: tl.constexpr, derivative: tl.constexpr, arguments
 
 
 @triton.jit
-def factors(out, dropout_: tl.constexpr, told, N: tl.constexpr):
+def factors(out, drop: tl.constexpr, told, N: tl.constexpr):
     i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
     ones = tl.full([N, N], 1.0, tl.float32)
-    tl.store(out + i * N + j, dropout_(told, ones, tl.program_id(0) + 2, tl.program_id(0) + 3, i + 40, j + 24))
+    tl.store(out + i * N + j, drop(told, ones, tl.program_id(0) + 2, tl.program_id(0) + 3, i + 40, j + 24))
 
 
 @pytest.mark.parametrize("seed", [7, 2**40 + 3, 2**64 - 5])

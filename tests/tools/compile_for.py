@@ -23,6 +23,7 @@ from triton.runtime import driver
 
 from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels import dropout as dropping
+from flashlab.kernels.packed import Texts
 from flashlab.kernels.portable import backward, forward
 from flashlab.kernels.problem import Problem
 
@@ -52,7 +53,7 @@ def compile_for(capability, problem):
     Yields a dict per kernel. problem.device is ignored.
     """
     card = configurations.Card(capability, SHARED[capability] * 1024)
-    launches = {name: configurations.portable(name, card, problem) for name in configurations.PORTABLE}
+    launches = {name: configurations.portable(name, card, problem.kind) for name in configurations.PORTABLE}
     launches["row_constants"] = configurations.STREAMED
     made = []
 
@@ -128,6 +129,15 @@ def everything(d):
     )  # fmt: skip
 
 
+def packed(d):
+    """A problem of packed texts, with ALiBi."""
+    ends = torch.tensor([0, 300, 1000], dtype=torch.int32)
+    both = everything(d)._replace(
+        texts=Texts(ends, ends), dropout=None, score=scores.chain(scores.alibi(torch.ones(2, 1)))
+    )
+    return both._replace(mask=both.texts.apart(masks.causal()))
+
+
 def cases(capability):
     """Problems to compile for a card: dtypes, head dimensions and masks, most of what its configurations list."""
     few = {(7, 5): [(torch.float16, (64, 256))], (8, 6): [(torch.bfloat16, (128, 256)), (torch.float32, (128,))]}
@@ -141,6 +151,7 @@ def cases(capability):
         yield from (problem(torch.bfloat16, d, masks.window(200)) for d in (64, 128))
         yield from (everything(d)._replace(dropout=None) for d in (64, 128))
         yield from (everything(d) for d in (64, 128))
+        yield from (packed(d) for d in (64, 128))
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def add_rows(
     dot = tl.dot(K_j, Q_i.T, input_precision=tile.precision)  # [Bc, Br]
     St_ij = dot
     if problem.score is not None:
-        St_ij = scores.apply(problem.score, len(problem.score), dot * problem.scale, b, h, i, j, Nq, Nk)  # [Bc, Br]
+        St_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Bc, Br]
     Pt_ij = tl.exp2(St_ij * problem.scale_log2 - lse_i[None, :])  # [Bc, Br]
     if masked:
         seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
@@ -174,7 +174,7 @@ def add_rows(
     if masked and tile.unseen:
         dSt_ij = tl.where(seen, dSt_ij, 0)
     if problem.score is not None:
-        dSt_ij = scores.differentiate(problem.score, dot * problem.scale, dSt_ij, b, h, i, j, Nq, Nk, False)
+        dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
     dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=tile.precision)  # [Bc, d]
     return dK_j, dV_j
 
@@ -231,7 +231,7 @@ def add_columns(
     dot = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]
     S_ij = dot
     if problem.score is not None:
-        S_ij = scores.apply(problem.score, len(problem.score), dot * problem.scale, b, h, i, j, Nq, Nk)  # [Br, Bc]
+        S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]
     P_ij = tl.exp2(S_ij * problem.scale_log2 - lse_i[:, None])  # [Br, Bc]
     if masked:
         P_ij = tl.where(seen, P_ij, 0)
@@ -240,7 +240,7 @@ def add_columns(
         dP_ij = dropout.drop(problem.dropout, dP_ij, b, h, i, j)
     dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
     if problem.score is not None:
-        dS_ij = scores.differentiate(problem.score, dot * problem.scale, dS_ij, b, h, i, j, Nq, Nk, True)
+        dS_ij = scores.differentiate(problem, dot * problem.scale, dS_ij, b, h, i, j, True)
     return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=tile.precision)  # [Br, d]
 
 

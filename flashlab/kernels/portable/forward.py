@@ -81,7 +81,7 @@ def update(
     K_j = tiles.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]  not yet scaled
     if problem.score is not None:  # which takes scaled scores; then scale_log2 is but log2(e)
-        S_ij = scores.apply(problem.score, len(problem.score), S_ij * problem.scale, b, h, i, j, problem.Nq, problem.Nk)
+        S_ij = scores.apply(problem, S_ij * problem.scale, b, h, i, j)
     if masked:
         seen = masks.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))

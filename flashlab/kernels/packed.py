@@ -1,0 +1,153 @@
+"""Packed texts: texts of different lengths, one after another without padding, and attention inside each.
+
+All texts are one row for the kernels, and a mask keeps them apart: tiles in which no query and key share a text are
+never visited. Masks and score functions count places from the first token of a text. Dropout counts them from the
+first token of all: weights that one thread holds then share a call of Philox, wherever texts begin.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashlab.kernels import masks
+from flashlab.kernels.attention import attend
+from flashlab.kernels.places import places
+
+KEPT = 8  # texts whose preparation is remembered
+_prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
+
+
+def flash_attention_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    offsets_q: Tensor,
+    offsets_k: Tensor | None = None,
+    **options,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention inside each of several texts, as ``flash_attention`` does for each alone; dropout apart.
+
+    Args:
+        q: queries [Tq, H, d] of all texts, one after another; k: keys [Tk, Hk, d]; v: values [Tk, Hk, dv].
+        offsets_q: integers [texts + 1] from 0 to Tq that never fall: text t has the queries offsets_q[t] to
+            offsets_q[t + 1] - 1. offsets_k: the same for keys and values, offsets_q if None. A text may be empty.
+        options: those of ``flash_attention``. Tensors of masks and score functions have a batch per text, and their
+            last dimensions are as long as the longest text.
+
+    Returns:
+        O [Tq, H, dv], and with return_lse also lse [H, Tq].
+
+    Raises:
+        TypeError, ValueError: an argument is not as described.
+
+    A NaN or an infinity in a text may reach its neighbours, with which it shares a tile. Offsets are read by the CPU
+    once, and remembered; the same tensors cost nothing in the next layer.
+    """
+    for name, x in {"q": q, "k": k, "v": v}.items():
+        if not isinstance(x, Tensor) or x.dim() != 3:
+            raise ValueError(f"{name} must be a tensor [tokens, heads, width], got {getattr(x, 'shape', x)!r:.60}")
+    texts = prepared(offsets_q, offsets_q if offsets_k is None else offsets_k)
+    for name, x, end in (("q", q, texts.ends[0]), ("k", k, texts.ends[1])):
+        if len(x) != end or x.device != offsets_q.device:
+            raise ValueError(f"the offsets of {name} end at {end} on {offsets_q.device}, got {len(x)} on {x.device}")
+    result = attend(*(x.transpose(0, 1)[None] for x in (q, k, v)), texts=texts, **options)
+    O, lse = result if isinstance(result, tuple) else (result, None)
+    O = O[0].transpose(0, 1)
+    return O if lse is None else (O, lse[0])
+
+
+def prepared(offsets_q, offsets_k):
+    """Return the ``Texts`` of these offsets: the same object for the same tensors, as long as they do not change."""
+    for name, x in {"offsets_q": offsets_q, "offsets_k": offsets_k}.items():
+        if not isinstance(x, Tensor) or x.is_floating_point() or x.dtype == torch.bool or x.dim() != 1 or len(x) < 1:
+            raise TypeError(f"{name} must be a tensor of integers [texts + 1], got {getattr(x, 'dtype', x)!r:.40}")
+    versions = offsets_q._version, offsets_k._version
+    for q, k, of, texts in _prepared:
+        if q is offsets_q and k is offsets_k and of == versions:
+            return texts
+    texts = Texts(offsets_q, offsets_k)
+    _prepared.append((offsets_q, offsets_k, versions, texts))
+    del _prepared[:-KEPT]
+    return texts
+
+
+class Texts:
+    """Where texts begin and end, and the masks that keep them apart."""
+
+    def __init__(self, offsets_q, offsets_k):
+        both = [x.tolist() for x in (offsets_q, offsets_k)]
+        if len(both[0]) != len(both[1]):
+            raise ValueError(f"there are {len(both[0]) - 1} texts of queries, and {len(both[1]) - 1} of keys")
+        for offsets in both:
+            if offsets[0] != 0 or any(b < a for a, b in zip(offsets, offsets[1:], strict=False)):
+                raise ValueError(f"offsets begin with 0 and never fall, got {str(offsets):.60}")
+        self.ends = both[0][-1], both[1][-1]
+        self.count = len(both[0]) - 1
+        self.longest = tuple(max((b - a for a, b in zip(x, x[1:], strict=False)), default=0) for x in both)
+        self.square = both[0] == both[1]
+        self.first = tuple(x.int() for x in (offsets_q, offsets_k))  # [texts + 1] each
+        self.of = tuple(
+            torch.bucketize(torch.arange(end, device=x.device), x[1:].contiguous(), right=True).int()
+            for x, end in zip((offsets_q, offsets_k), self.ends, strict=True)
+        )  # [Tq], [Tk]: the text of each token
+        self._masks = {}
+
+    @property
+    def told(self):
+        """The texts as the kernels take them."""
+        return *self.of, *self.first
+
+    def apart(self, mask):
+        """Return the mask by which a query sees the keys of its own text that ``mask`` shows it there."""
+        key = mask if isinstance(mask, masks.Window) else id(mask)
+        if key not in self._masks:
+            if len(self._masks) >= KEPT:
+                self._masks.clear()
+            self._masks[key] = mask, masks.Rule(((InTexts(self, mask),),))  # the mask too, so that its id is not reused
+        return self._masks[key][1]
+
+
+class InTexts:
+    """Keys of the query's own text, of which a mask shows some."""
+
+    def __init__(self, texts, mask):
+        self.texts, self.mask = texts, mask
+        self.tensors = tuple(x for term in mask.terms for part in term for x in getattr(part, "tensors", ()))
+        self.shows_own_key = texts.square and masks.shows_own_key(mask)
+
+    def alone(self, problem):
+        """Return the problem with texts as batches, as the mask sees it."""
+        return problem._replace(B=self.texts.count, Nq=self.texts.longest[0], Nk=self.texts.longest[1], texts=None)
+
+    def check(self, problem):
+        masks.check(self.mask, self.alone(problem))
+
+    def tiles(self, grid):
+        of_q, of_k = self.texts.of
+        first_q, first_k = self.texts.first
+        low, high = (x[:, None] for x in masks.extremes(of_q, grid.Br))  # [Tr, 1] each
+        first, last = masks.extremes(of_k, grid.Bc)  # [Tc] each
+        met = (low <= last) & (first <= high)  # [Tr, Tc]
+        whole = (low == high) & (first == last) & (low == first)
+        if not isinstance(self.mask, masks.Window):
+            return met, whole & False
+        of_q = of_q.long()
+        own = torch.arange(len(of_q), device=of_q.device) + first_k[of_q + 1] - first_q[of_q + 1]  # [Tq]
+        least, most = (x[:, None] for x in masks.extremes(own, grid.Br))  # [Tr, 1]
+        left, right = (masks.FARTHEST if end is None else end for end in self.mask)
+        met = met & (grid.j + grid.Bc > least - left) & (grid.j <= most + right)
+        return met, whole & (grid.j >= most - left) & (grid.j + grid.Bc - 1 <= least + right)
+
+    def told(self, problem):
+        alone = self.alone(problem)
+        rules = tuple(tuple(part.told(alone) for part in term) for term in self.mask.terms)
+        return in_text, self.texts.told, rules
+
+
+@triton.jit
+def in_text(b, h, i, j, Nq, Nk, texts, rules):
+    same = tl.load(texts[0] + i) == tl.load(texts[1] + j)
+    t, i, j, Nq, Nk = places(texts, b, i, j, Nq, Nk)
+    return same & masks.obeyed(rules, t, h, i, tl.minimum(j, tl.maximum(Nk - 1, 0)), Nq, Nk)

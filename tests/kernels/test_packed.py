@@ -1,0 +1,121 @@
+"""Packed texts give what each text gives alone, whatever is asked for: values, lse and every gradient."""
+
+import re
+
+import pytest
+import torch
+
+from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores
+from tests.tools.bounds import assert_as_exact_as_plain
+
+H, Hk, d = 4, 2, 16
+LENGTHS_Q, LENGTHS_K = [30, 0, 1, 75, 20], [30, 3, 40, 50, 20]
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def offsets(lengths):
+    return torch.tensor([0, *lengths], device=DEVICE).cumsum(0)
+
+
+def some(*values):
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
+SLOPES, BIAS = randn(H, seed=7).abs() / 16, randn(5, H, 1, 50, seed=8)
+EACH = randn(5, H, seed=9).abs() / 16
+LENGTHS = torch.tensor([20, 2, 40, 33, 9], device=DEVICE)
+CASES = {  # options for all texts, learned tensors, and the same for text t alone
+    "full": (lambda: {}, [], lambda t: {}),
+    "causal": (lambda: {"causal": True}, [], lambda t: {"causal": True}),
+    "window": (lambda: {"mask": masks.window(9, 3)}, [], lambda t: {"mask": masks.window(9, 3)}),
+    "sinks and a window": (
+        lambda: {"mask": (masks.sinks(3) | masks.window(9)) & masks.causal()}, [],
+        lambda t: {"mask": (masks.sinks(3) | masks.window(9)) & masks.causal()},
+    ),
+    "padding": (lambda: {"mask": masks.padding(LENGTHS)}, [], lambda t: {"mask": masks.padding(LENGTHS[t : t + 1])}),
+    "scores": (
+        lambda x, y: {"causal": True, "score": (scores.alibi(x), scores.bias(y), scores.softcap(2))}, [SLOPES, BIAS],
+        lambda t, x, y: {
+            "causal": True,
+            "score": (scores.alibi(x), scores.bias(y[t : t + 1, ..., : LENGTHS_K[t]]), scores.softcap(2)),
+        },
+    ),
+    "slopes of each text": (
+        lambda x: {"score": scores.alibi(x)}, [EACH], lambda t, x: {"score": scores.alibi(x[t : t + 1])},
+    ),
+    "sinks": (lambda x: {"sinks": x}, [randn(H)], lambda t, x: {"sinks": x}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sinks and a window", "scores", *map(some, [n for n in CASES if n not in ("scores", "sinks and a window")])],
+)
+@pytest.mark.parametrize("lengths_q", [LENGTHS_Q, some(LENGTHS_K)])
+def test_packed_texts_equal_texts_alone(name, lengths_q):
+    together, learned, alone = CASES[name]
+    starts_q, starts_k = offsets(lengths_q), offsets(LENGTHS_K)
+    leaves = [randn(sum(lengths_q), H, d), randn(sum(LENGTHS_K), Hk, d, seed=1), randn(sum(LENGTHS_K), Hk, d, seed=2)]
+    dO, dlse = randn(sum(lengths_q), H, d, seed=3), randn(H, sum(lengths_q), seed=4)
+
+    def packed(q, k, v, *others):
+        same = {} if lengths_q is LENGTHS_K else {"offsets_k": starts_k}
+        return flash_attention_packed(q, k, v, offsets_q=starts_q, **same, return_lse=True, **together(*others))
+
+    def one_by_one(q, k, v, *others):
+        results = [
+            flash_attention(
+                *(x.transpose(0, 1)[None] for x in (q[a:b], k[c:e], v[c:e])), return_lse=True, **alone(t, *others)
+            )
+            for t, (a, b, c, e) in enumerate(zip(starts_q, starts_q[1:], starts_k, starts_k[1:], strict=False))
+        ]  # fmt: skip
+        return torch.cat([O[0].transpose(0, 1) for O, _ in results]), torch.cat([lse[0] for _, lse in results], 1)
+
+    outcomes = []
+    for attention in (packed, one_by_one):
+        tensors = [x.clone().requires_grad_() for x in (*leaves, *learned)]
+        O, lse = attention(*tensors)
+        seen = lse.isfinite()
+        outcomes.append([O, lse, *torch.autograd.grad((O * dO).sum() + (lse[seen] * dlse[seen]).sum(), tensors)])
+    for ours, theirs in zip(*outcomes, strict=True):
+        assert_as_exact_as_plain(ours, theirs, theirs.double(), roundings=16)
+
+
+def test_the_same_text_twice_drops_other_weights_and_a_seed_repeats():
+    q, k, v = randn(40, H, d), randn(40, Hk, d, seed=1), randn(40, Hk, d, seed=2)
+    twice = [torch.cat([x, x]) for x in (q, k, v)]
+    options = {"offsets_q": offsets([40, 40]), "dropout": 0.5, "seed": 3}
+    O = flash_attention_packed(*twice, **options)
+    first = flash_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)), dropout=0.5, seed=3)
+    torch.testing.assert_close(O[:40], first[0].transpose(0, 1))
+    assert not torch.equal(O[:40], O[40:]) and torch.equal(O, flash_attention_packed(*twice, **options))
+
+
+def test_offsets_that_change_are_read_again():
+    q, k, v = randn(20, H, d), randn(20, Hk, d, seed=1), randn(20, Hk, d, seed=2)
+    starts = offsets([5, 15])
+    before = flash_attention_packed(q, k, v, offsets_q=starts)
+    starts[1] = 10
+    after = flash_attention_packed(q, k, v, offsets_q=starts)
+    assert not torch.equal(before, after)
+    assert torch.equal(after, flash_attention_packed(q, k, v, offsets_q=offsets([10, 10])))
+
+
+BAD = [
+    (ValueError, "q must be a tensor [tokens, heads, width]", lambda q: (q[None], q, q), [3]),
+    (TypeError, "offsets_q must be a tensor of integers", lambda q: (q, q, q), 3.0),
+    (ValueError, "offsets begin with 0 and never fall", lambda q: (q, q, q), [4, -1]),
+    (ValueError, "the offsets of q end at 2", lambda q: (q, q, q), [2]),
+    (ValueError, "there are 1 texts of queries, and 2 of keys", lambda q: (q, q, q), ([3], [1, 2])),
+]
+
+
+@pytest.mark.parametrize("error, said, tensors, lengths", BAD, ids=[said for _, said, *_ in BAD])
+def test_bad_input_gets_a_sentence(error, said, tensors, lengths):
+    both = lengths if isinstance(lengths, tuple) else (lengths,)
+    starts = [offsets(x) if isinstance(x, list) else torch.tensor([x]) for x in both]
+    with pytest.raises(error, match=re.escape(said)):
+        flash_attention_packed(*tensors(randn(3, H, d)), **dict(zip(("offsets_q", "offsets_k"), starts, strict=False)))
