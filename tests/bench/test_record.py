@@ -16,8 +16,8 @@ from flashlab.course import data  # noqa: E402
 from flashlab.machine.host import versions  # noqa: E402
 
 COMMANDS = ("flashlab.bench", *(f"flashlab.bench.{name}" for name in (
-    "round_robin", "hopper", "recomputation", "traffic", "shared_memory", "capture", "sweep", "llama", "masks", "decoding",
-    "ring")))  # fmt: skip
+    "round_robin", "hopper", "recomputation", "traffic", "shared_memory", "capture", "sweep", "llama",
+    "masks", "decoding", "ring")))  # fmt: skip
 
 
 def status(monkeypatch, module, *argv):
