@@ -66,7 +66,7 @@ function numbers({ trace, now, y, width }) {
   const all = trace.parts.map(({ S }) => S);
   const place = (S) => Math.log2(S) / Math.log2(all.at(-1));
   const chosen = Math.min(trace.chosen, all.at(-1));
-  const spans = [{ words: `the rule: ${times(trace.chosen, "part")}`, color: "var(--fast)", start: 0, stop: place(chosen), tip: { title: `the rule takes ${times(trace.chosen, "part")}`, lines: ["the fewest that use 85 % of the best share of the SMs' time"] } }];
+  const spans = [{ words: `the rule: ${times(trace.chosen, "part")}`, color: "var(--fast)", start: 0, stop: place(chosen), tip: { title: `the rule takes ${times(trace.chosen, "part")}`, lines: ["the fewest that use 95 % of the best share of the SMs' time"] } }];
   const ticks = [1, 2, 4, 8, 16, 32, 64].map((S) => ({ at: place(S), words: String(S) }));
   const drag = ({ x }) => ({ step: all.indexOf(nearest(all, 2 ** ((x / width) * Math.log2(all.at(-1))))) });
   return [ruler({ key: "parts", x: 0, y, width, spans, ticks, handle: { at: place(now.S), drag, tip: { title: times(now.S, "part"), lines: ["pull, or use the clock's keys"] } } })];

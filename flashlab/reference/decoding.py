@@ -110,14 +110,14 @@ def traffic(g, n, N, d, size, Bc, *, dv=None, dtype=np.float32):
     return Counter(loads | parts | {("store", "O"): rows * dv * itemsize, ("store", "lse"): rows * wide})
 
 
-def splits(programs, N, *, slots, Bc=64, worth=0.85):
+def splits(programs, N, *, slots, Bc=64, worth=0.95):
     """Return the number of parts into which to split N keys, where there are ``programs`` without a split.
 
     slots: how many programs the card runs at once. With S parts there are w = programs * S / slots waves of programs,
     and the last one is as long as any other, so w / ceil(w) of the card's time is used. The rule: the fewest parts that
     reach ``worth`` of the best share, at least one tile of Bc keys each. Fewer parts leave less to merge.
 
-    Source: the rule of FlashAttention's releases, ``num_splits_heuristic``.
+    Source: the rule of FlashAttention's releases, ``num_splits_heuristic``, where ``worth`` is 0.85.
     """
     most = max(1, count(N, Bc))
     shares = [share(programs * S, slots) for S in range(1, most + 1)]

@@ -132,8 +132,8 @@ def test_parts_are_those_of_a_texts_own_length():
 def test_pages_equal_a_tensor_bit_for_bit(page, mask):
     q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
     ours, _ = MASKS[mask]
-    whole = decode(q, (K, V), lengths=lengths, mask=ours, fixed_split=128, return_lse=True)
-    parts = decode(q, paged(K, V, lengths, page), mask=ours, fixed_split=128, return_lse=True)
+    mask, caches = ours or masks.causal(), (Cache(K, V, lengths=lengths), paged(K, V, lengths, page))
+    whole, parts = (operator.run(q, cache, mask, 0.25, 128, chosen=tiles.PAGED) for cache in caches)
     for x, y in zip(parts, whole, strict=True):
         assert torch.equal(x, y)
 

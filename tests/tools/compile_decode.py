@@ -59,7 +59,8 @@ def compile_for(capability, name, q, cache):
         rows, (d, dv) = q.shape[1] * q.shape[2] // cache.K.shape[1], (cache.K.shape[3], cache.V.shape[3])
         width = tiles.width_of(dv if cache.latent else max(d, dv))
         size, paged = cache.K.element_size(), cache.table is not None
-        launch = decode_tiles.launch_for(q.device, rows, width, size, paged)
+        short = cache.most < decode_tiles.SHORT
+        launch = decode_tiles.launch_for(q.device, rows, width, size, paged, short)
     if name == "d = 128":
         with mock.patch.object(shared, "launch", compile_instead):
             O, lse = torch.empty(2, 32, 1, 128), torch.empty(2, 32, 1)

@@ -136,12 +136,12 @@ merge = Exercise(
 
 
 def fewest(programs, tiles, slots):
-    """Return the fewest parts, of 1 to ``tiles``, whose share of the card's time is at least 0.85 of the best share."""
+    """Return the fewest parts, of 1 to ``tiles``, whose share of the card's time is at least 0.95 of the best share."""
     shares = []
     for S in range(1, tiles + 1):
         waves = programs * S / slots
         shares.append(waves / math.ceil(waves))
-    return next(S for S, share in enumerate(shares, 1) if share >= 0.85 * max(shares))
+    return next(S for S, share in enumerate(shares, 1) if share >= 0.95 * max(shares))
 
 
 parts = Exercise(
@@ -154,7 +154,7 @@ parts = Exercise(
         Case("one key tile: nothing to split", (1, 1, 132)),
         Case("few tiles: the best share is small, and still the best", (1, 5, 132)),
         Case("a little more than one wave", (140, 64, 132)),
-        Case("nearly full: not worth a merge", (120, 64, 132)),
+        Case("nearly full: not worth a merge", (126, 64, 132)),
         Case("places for two programs per SM", (8, 128, 264)),
     ],
     minutes=10,
@@ -162,13 +162,13 @@ parts = Exercise(
     hints=(
         "With S parts there are w = programs * S / slots waves of work, and the last wave takes as long as a full one.",
         "The share of the time that is used is w / ceil(w). Compute it for every S, and take the first good enough.",
-        "shares = [w / math.ceil(w) for S in 1 ... tiles]; the first S with share >= 0.85 * max(shares).",
+        "shares = [w / math.ceil(w) for S in 1 ... tiles]; the first S with share >= 0.95 * max(shares).",
     ),
     mistakes=(
         Mistake("the fewest parts that are good enough, not the best: every part must be merged.",
-                ">= 0.85 * max(shares)", "== max(shares)"),
+                ">= 0.95 * max(shares)", "== max(shares)"),
         Mistake("good enough is relative to the best share that can be had, not to 1.",
-                ">= 0.85 * max(shares)", ">= min(0.85, max(shares))"),
+                ">= 0.95 * max(shares)", ">= min(0.95, max(shares))"),
         Mistake("a wave that has begun takes as long as a full one: round up.",
                 "math.ceil(waves)", "max(1, round(waves))"),
         Mistake("S counts from 1: one part is no split.", "enumerate(shares, 1)", "enumerate(shares)"),

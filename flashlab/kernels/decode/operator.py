@@ -10,7 +10,7 @@ from flashlab.kernels import masks, tiles
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.split import attention_split
-from flashlab.kernels.decode.tiles import Launch, launch_for, parts_for, sms_of
+from flashlab.kernels.decode.tiles import SHORT, Launch, launch_for, parts_for, sms_of
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, LOG2_E, SCALES, WIDEST
@@ -91,9 +91,9 @@ def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | N
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
-    chosen = chosen or launch_for(
-        q.device, n * H // Hk, max(width, width_v), cache.K.element_size(), cache.table is not None
-    )
+    short = fixed_split is None and cache.most < SHORT  # with fixed parts, nothing depends on the other texts
+    kind = cache.K.element_size(), cache.table is not None, short
+    chosen = chosen or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
     programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
     seen = cache.most if mask.left is None else min(cache.most, mask.left + n + chosen.Bc)
     if fixed_split is not None:
