@@ -153,6 +153,7 @@ parts = Exercise(
         Case("exactly one wave", (132, 100, 132)),
         Case("one key tile: nothing to split", (1, 1, 132)),
         Case("few tiles: the best share is small, and still the best", (1, 5, 132)),
+        Case("all parts that there may be are hardly better than one less", (4, 32, 132)),
         Case("a little more than one wave", (140, 64, 132)),
         Case("nearly full: not worth a merge", (126, 64, 132)),
         Case("places for two programs per SM", (8, 128, 264)),
