@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.laws import ADDED, nothing_clipped
 from flashlab.course.regimes import sweep
 from flashlab.kernels import DEVICE, INTERPRETED, first_triton_kernel, tl, triton
@@ -378,6 +378,20 @@ softmax_row = Exercise(
     ),
 )  # fmt: skip
 
+_GUARD, _LAST_GUARD = (f'tl.where({m} == -float("inf"), 0, {m})' for m in ("m_new", "m_i"))  # of both loops
+
+
+def _guarded_by(bound):
+    """The kernel of the online softmax with another guard in its first loop."""
+    return edited(first_triton_kernel.softmax_online_kernel, _GUARD, f"tl.maximum(m_new, {bound})")
+
+
+_without_maximum = edited(
+    edited(first_triton_kernel.softmax_online_kernel, _GUARD, "tl.zeros([Br], tl.float32)"),
+    "tl.exp(m_i - m_safe)",
+    "tl.zeros([Br], tl.float32) + 1",
+)
+
 online = Exercise(
     reference=first_triton_kernel.softmax_online_kernel,
     launch=_launch_online,
@@ -426,20 +440,37 @@ online = Exercise(
             "tl.where(m_i == -float(\"inf\"), tl.max(S_ij, 1), m_i)",
         ),
         Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
-                'm_safe = tl.where(m_new == -float("inf"), 0, m_new)', "m_safe = tl.maximum(m_new, 0.0)"),
+                _GUARD, "tl.maximum(m_new, 0.0)"),
+        Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+                _LAST_GUARD, "tl.maximum(m_i, 0.0)", of=_guarded_by(0.0)),
         *(
             Mistake(
                 "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
-                'm_safe = tl.where(m_new == -float("inf"), 0, m_new)',
-                f"m_safe = tl.maximum(m_new, {bound})",
+                _GUARD,
+                f"tl.maximum(m_new, {bound})",
             )
             for bound in (-1e4, -1e6)
         ),
+        *(
+            Mistake(
+                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                _LAST_GUARD,
+                f"tl.maximum(m_i, {bound})",
+                of=_guarded_by(bound),
+            )
+            for bound in (-1e4, -1e6)
+        ),
+        Mistake("no maximum was subtracted: exp overflows.",
+                _LAST_GUARD, "tl.zeros([Br], tl.float32)", of=_without_maximum),
+        Mistake("summed over the rows: each row has its own sum, along axis 1.", "tl.sum(P_ij, 1)", "tl.sum(P_ij, 0)"),
+        Mistake("the store is not masked: it writes past the end of the row.", "P_ij, mask=inside)", "P_ij)"),
+        Mistake("columns past the row's end were read, the next row's: mask columns < N.",
+                "N, Bc):\n        inside = (rows < R)[:, None] & (start + columns < N)[None, :]",
+                "N, Bc):\n        inside = (rows < R)[:, None] & (columns >= 0)[None, :]"),
         Mistake("0 was subtracted wherever the block is masked, but the past may hold keys: guard m_new.",
-                'tl.where(m_new == -float("inf"), 0, m_new)',
-                'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
+                _GUARD, 'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
         Mistake("0 was subtracted in the first block: guard m_new, and not the old maximum.",
-                'tl.where(m_new == -float("inf"), 0, m_new)', 'tl.where(m_i == -float("inf"), 0, m_new)'),
+                _GUARD, 'tl.where(m_i == -float("inf"), 0, m_new)'),
         Mistake("Bc stands where Br belongs: program p begins at row p * Br.",
                 "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64) * Bc"),
         Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",

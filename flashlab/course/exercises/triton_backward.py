@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
 from flashlab.course.regimes import GENTLE, REGIMES, WIDE, sweep
 from flashlab.kernels import DEVICE, tl, triton
@@ -280,6 +280,8 @@ add_rows = Exercise(
                 "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
         Mistake("dV keeps only the last tile of queries: add to what came in.", "dV_j += ", "dV_j = "),
         Mistake("dK keeps only the last tile of queries: add to what came in.", "dK_j += ", "dK_j = "),
+        Mistake("dK and dV keep only the last tile of queries: add to what came in.",
+                "dK_j += ", "dK_j = ", of=edited(add_tile, "dV_j += ", "dV_j = ")),
         Mistake(
             "the scale was applied twice: dK takes it once.",
             "P_ij * (dP_ij - delta_i[:, None])",
