@@ -1,21 +1,18 @@
-"""Attention where models expect it: torch's function and a module, both with ``flash_attention`` inside.
-
-What its kernels cannot do (masks other than causal, dropout) is refused, never computed in some slower way.
-"""
+"""Attention where models expect it: torch's function and a module, both with ``flash_attention`` inside."""
 
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from flashlab.kernels import flash_attention
+from flashlab.kernels import flash_attention, masks, scores
 
 
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: None = None,
+    attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
@@ -26,7 +23,10 @@ def scaled_dot_product_attention(
     Args:
         query: [..., H, Nq, d]; key: [..., Hk, Nk, d]; value: [..., Hk, Nk, dv], of float16, bfloat16 or float32.
             Leading dimensions broadcast, and there may be none.
-        attn_mask: must be None. dropout_p: must be 0.
+        attn_mask: broadcastable to [..., H, Nq, Nk]: boolean, True where a key is seen; or numbers, which are added to
+            the scaled scores and get a gradient.
+        dropout_p: each weight becomes 0 with this probability, rounded to a multiple of 2^-16. The random numbers are
+            other ones than torch's.
         is_causal: query i sees keys j <= i, aligned at the upper left, as in torch. ``flash_attention`` aligns at the
             lower right; the two differ where Nq and Nk do.
         scale: factor on the scores, 1/sqrt(d) if None.
@@ -36,26 +36,26 @@ def scaled_dot_product_attention(
         [..., H, Nq, dv] in the dtype of query.
 
     Raises:
-        NotImplementedError: attn_mask or dropout_p is given.
-        TypeError, ValueError, RuntimeError: inputs that are no dense tensors, or dtypes, devices or shapes that do not
-            match.
+        TypeError, ValueError, RuntimeError: inputs that are no dense tensors, dtypes, devices or shapes that do not
+            match, or both attn_mask and is_causal.
     """
-    if attn_mask is not None:
-        raise NotImplementedError("attn_mask is not supported: the only mask is the causal one (is_causal=True)")
-    if dropout_p != 0:
-        raise NotImplementedError(f"dropout is not supported: expected dropout_p=0, got {dropout_p}")
     if not isinstance(is_causal, bool):
         raise TypeError(f"is_causal must be True or False, got {is_causal!r:.40}")
     _check(query, key, value)
     query, key, value, batch = _with_four_dimensions(query, key, value, enable_gqa)
     Nq, Nk = query.shape[2], key.shape[2]
+    options = {"scale": scale, "dropout": dropout_p}
+    if attn_mask is not None:
+        if is_causal:
+            raise ValueError("give attn_mask or is_causal=True, as in torch, and not both")
+        options |= _mask_options(attn_mask, (*batch, Nq, Nk))
     if is_causal and Nq != Nk:  # only the square from the upper left corner is causal: keys beyond it are never seen
         N = min(Nq, Nk)
-        O = flash_attention(query[:, :, :N], key[:, :, :N], value[:, :, :N], causal=True, scale=scale)
+        O = flash_attention(query[:, :, :N], key[:, :, :N], value[:, :, :N], causal=True, **options)
         if Nq > Nk:  # and queries beyond it see every key
-            O = torch.cat([O, flash_attention(query[:, :, N:], key, value, scale=scale)], 2)  # [B, H, Nq, dv]
+            O = torch.cat([O, flash_attention(query[:, :, N:], key, value, **options)], 2)  # [B, H, Nq, dv]
     else:
-        O = flash_attention(query, key, value, causal=is_causal, scale=scale)  # [B, H, Nq, dv]
+        O = flash_attention(query, key, value, causal=is_causal, **options)  # [B, H, Nq, dv]
     return O.reshape(*batch, *O.shape[-2:])
 
 
@@ -70,6 +70,20 @@ def _check(query, key, value):
             raise ValueError(f"{name} must have at least the dimensions [N, d], got shape {list(x.shape)}")
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"key and value must have one length, got {key.shape[-2]} and {value.shape[-2]}")
+
+
+def _mask_options(mask, shape):
+    """Return the options of ``flash_attention`` for a mask that is broadcastable to a shape [..., H, Nq, Nk]."""
+    if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise TypeError(
+            f"attn_mask must be a boolean or floating-point tensor, got {getattr(mask, 'dtype', mask)!r:.40}"
+        )
+    fits = all(size in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False))
+    if not fits or mask.dim() > len(shape):
+        raise ValueError(f"attn_mask must be broadcastable to {list(shape)}, got {list(mask.shape)}")
+    if mask.dim() > 4:  # the kernels have one dimension of batches
+        mask = mask.expand(*shape[:-3], *mask.shape[-3:]).flatten(0, -4)
+    return {"mask": masks.dense(mask)} if mask.dtype == torch.bool else {"score": scores.bias(mask)}
 
 
 def _with_four_dimensions(query, key, value, enable_gqa):

@@ -1,5 +1,7 @@
 """The drop-in means what torch means by it, the module equals a dense one, and both refuse what they cannot do."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -77,16 +79,48 @@ def test_sdpa_takes_a_scale_and_values_of_their_own_width():
     assert_is_torchs([(1, 2, 20, 16), (1, 2, 30, 16), (1, 2, 30, 24)], scale=0.7)
 
 
+@pytest.mark.parametrize("shape", [(20, 30), (2, 1, 20, 30), (3, 1, 30), (2, 3, 1, 1)], ids=str)
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_sdpa_takes_masks_as_torch_does(kind, shape):
+    mask = randn(*shape, seed=5)
+    mask = mask > -0.5 if kind == "bool" else mask
+    assert_is_torchs([(2, 3, 20, 16), (2, 3, 30, 16), (2, 3, 30, 16)], torch.float32, attn_mask=mask, scale=0.3)
+
+
+def test_sdpa_takes_masks_of_more_batches_and_of_none():
+    assert_is_torchs([(2, 2, 3, 9, 16)] * 3, torch.float32, attn_mask=randn(2, 1, 3, 9, 9) > 0)
+    assert_is_torchs([(9, 16)] * 3, torch.float32, attn_mask=randn(9, 9) > 0)
+
+
+def test_sdpa_gives_a_mask_of_numbers_its_gradient():
+    gradients = []
+    for function in (modules.scaled_dot_product_attention, F.scaled_dot_product_attention):
+        x, added = randn(1, 2, 9, 16), randn(2, 1, 9, seed=1).requires_grad_()
+        gradients.append(torch.autograd.grad((function(x, x, x, attn_mask=added) ** 2).sum(), added)[0])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("Nq, Nk", [(40, 40), (20, 50), (50, 20)])
+def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
+    torch.manual_seed(0)
+    q, k = randn(1, 32, Nq, 16), randn(1, 32, Nk, 16)
+    ones = torch.ones(1, 32, Nk, 16, device=DEVICE)
+    O = modules.scaled_dot_product_attention(q, k, ones, dropout_p=0.5, is_causal=True)[..., 0]  # sums of kept weights
+    assert O.unique().numel() > 100 and abs(O.mean().item() - 1) < 0.1
+
+
 @pytest.mark.parametrize(
-    "options, said",
+    "options, error, said",
     [
-        ({"attn_mask": torch.ones(9, 9, dtype=torch.bool)}, "attn_mask is not supported"),
-        ({"dropout_p": 0.1}, "dropout is not supported: expected dropout_p=0, got 0.1"),
+        ({"attn_mask": torch.ones(9, 9, dtype=torch.bool), "is_causal": True}, ValueError, "attn_mask or is_causal"),
+        ({"attn_mask": torch.ones(9, 9, dtype=torch.int)}, TypeError, "boolean or floating-point tensor"),
+        ({"attn_mask": torch.ones(8, 9)}, ValueError, "broadcastable to [1, 1, 9, 9], got [8, 9]"),
+        ({"dropout_p": 1.5}, ValueError, "probability below 1"),
     ],
 )
-def test_sdpa_refuses_what_it_cannot_do(options, said):
+def test_sdpa_refuses_masks_that_are_none(options, error, said):
     x = randn(1, 1, 9, 16)
-    with pytest.raises(NotImplementedError, match=said):
+    with pytest.raises(error, match=re.escape(said)):
         modules.scaled_dot_product_attention(x, x, x, **options)
 
 

@@ -1,11 +1,11 @@
-"""A model of transformers computes the same with ``flash_attention``, and is refused what would need a mask."""
+"""A model of transformers computes the same with ``flash_attention``, whatever masks and scores it asks for."""
 
 import pytest
 import torch
 
 ours = pytest.importorskip("flashlab.models.transformers", reason="the kernels need triton, which is for Linux")
 
-from flashlab.kernels import DEVICE, flash_attention  # noqa: E402
+from flashlab.kernels import DEVICE, flash_attention, masks, scores  # noqa: E402
 
 QKV = [torch.randn(2, heads, 9, 16, generator=torch.Generator().manual_seed(heads)).to(DEVICE) for heads in (4, 2, 2)]
 
@@ -25,20 +25,35 @@ def test_the_argument_decides_on_causality_and_without_it_the_layer(layer, argum
     torch.testing.assert_close(O, flash_attention(*QKV, causal=causal, scale=0.3).transpose(1, 2))
 
 
+def test_windows_caps_sinks_and_masks_reach_the_kernels():
+    sinks = torch.tensor([0.1, 0.2, 0.3, 0.4], device=DEVICE)
+    padding = torch.ones(2, 9, dtype=torch.bool, device=DEVICE)
+    padding[0, :3] = False
+    added = torch.randn(1, 4, 9, 9, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    padded = masks.dense(padding[:, None, None])
+    for asked, mask, options in (
+        ({"sliding_window": 4}, masks.window(3), {}),
+        ({"sliding_window": 9}, masks.causal(), {}),
+        ({"softcap": 0.5, "s_aux": sinks}, masks.causal(), {"score": scores.softcap(0.5), "sinks": sinks}),
+        ({"attention_mask": padding, "sliding_window": 4}, masks.window(3) & padded, {}),
+        ({"attention_mask": padding[:, None, None]}, padded, {}),
+        ({"attention_mask": added, "softcap": 2.0}, None, {"score": (scores.softcap(2.0), scores.bias(added))}),
+    ):
+        O, _ = ours.attend(Layer(True), *QKV, asked.pop("attention_mask", None), **asked)
+        torch.testing.assert_close(O, flash_attention(*QKV, mask=mask, **options).transpose(1, 2))
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"attention_mask": torch.zeros(2, 1, 9, 9)}, "an attention mask"),
-        ({"dropout": 0.1}, "dropout=0.1"),
-        ({"sliding_window": 8}, "a sliding window"),
-        ({"softcap": 30.0}, "softcap"),
+        ({"is_causal": False, "sliding_window": 8}, "a sliding window that is not causal"),
         ({"position_bias": torch.zeros(1, 4, 9, 9)}, "position_bias"),
-        ({"sinks": torch.zeros(4), "output_attentions": True}, "sinks, output_attentions"),
+        ({"head_mask": torch.zeros(4), "output_attentions": True}, "head_mask, output_attentions"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_options_that_would_change_the_result_are_refused(options, said):
-    with pytest.raises(NotImplementedError, match=f"but was given {said}"):
+    with pytest.raises(NotImplementedError, match=f"does not support: {said}"):
         ours.attend(Layer(True), *QKV, **({"attention_mask": None} | options))
 
 
@@ -80,19 +95,44 @@ def test_a_model_of_transformers_reads_its_prompt_in_parts(llama):
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-4)
 
 
+def states(model, *args, **options):
+    """Return the last hidden states, with transformers' own attention and with ours."""
+    found = []
+    for implementation in ("eager", "lab_attention"):
+        model.set_attn_implementation(implementation)
+        found.append(model(*args, **options).last_hidden_state)
+    return found
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])}, "supports no padding"),
-        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]]), "use_cache": False}, "not packed"),
-        ({"output_attentions": True}, "was given output_attentions"),
-    ],
-)
-def test_a_model_of_transformers_is_refused_what_needs_a_mask_or_the_weights(llama, options, said):
+def test_padded_and_packed_batches_compute_the_same(llama):
+    padding = torch.ones(2, 11, dtype=torch.long, device=DEVICE)
+    padding[0, :4] = 0
+    theirs, mine = states(llama.model, tokens(2, 11), attention_mask=padding)
+    torch.testing.assert_close(mine[padding > 0], theirs[padding > 0], rtol=1e-4, atol=1e-4)
+    places = torch.tensor([[0, 1, 2, 3, 0, 1, 2]], device=DEVICE)
+    theirs, mine = states(llama.model, tokens(1, 7), position_ids=places, use_cache=False)
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.exhaustive
+def test_a_padded_batch_writes_the_same_tokens(llama):
+    padding = torch.ones(2, 11, dtype=torch.long, device=DEVICE)
+    padding[0, :4] = 0
+    written = []
+    for implementation in ("eager", "lab_attention"):
+        llama.set_attn_implementation(implementation)
+        written.append(
+            llama.generate(tokens(2, 11), attention_mask=padding, max_new_tokens=6, do_sample=False, pad_token_id=0)
+        )
+    assert torch.equal(*written)
+
+
+@pytest.mark.exhaustive
+def test_weights_are_not_returned(llama):
     llama.set_attn_implementation("lab_attention")
-    with pytest.raises(NotImplementedError, match=said):
-        llama(tokens(1, 6), **{name: o.to(DEVICE) if torch.is_tensor(o) else o for name, o in options.items()})
+    with pytest.raises(NotImplementedError, match="output_attentions"):
+        llama(tokens(1, 6), output_attentions=True)
 
 
 @pytest.mark.exhaustive
@@ -111,21 +151,44 @@ def test_other_models_of_transformers_compute_the_same(kind, llama):
 
 
 @pytest.mark.exhaustive
-def test_a_model_with_a_sliding_window_is_refused(llama):
+@pytest.mark.parametrize("kind", ["Mistral", "Gemma2", "GptOss"])
+def test_models_with_windows_caps_and_sinks_compute_the_same(kind, llama):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 64}
-    config = transformers.MistralConfig(**sizes, num_hidden_layers=1, num_attention_heads=4, sliding_window=4)
-    model = transformers.MistralModel(config).to(DEVICE).eval()
-    model.set_attn_implementation("lab_attention")
-    with pytest.raises(NotImplementedError, match="not packed or sliding-window"):
-        model(tokens(1, 11))
+    more = {"Gemma2": {"attn_logit_softcapping": 0.5}, "GptOss": {"num_local_experts": 2, "num_experts_per_tok": 1}}
+    config = getattr(transformers, f"{kind}Config")(
+        **sizes, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=4,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None, **more.get(kind, {}),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).to(DEVICE).eval()
+    built = []
+    made = ours.masks.dense
+
+    def dense(seen):
+        built.append(seen.shape)
+        return made(seen)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours.masks, "dense", dense)
+        theirs, mine = states(model.model, tokens(2, 11))
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        written = []
+        for implementation in ("eager", "lab_attention"):
+            model.set_attn_implementation(implementation)
+            written.append(model.generate(tokens(2, 11), max_new_tokens=8, do_sample=False, pad_token_id=0))
+    assert torch.equal(*written)
+    assert not built  # no mask was written out
 
 
 @pytest.mark.exhaustive
-def test_a_static_cache_is_refused(llama):
-    llama.set_attn_implementation("lab_attention")
-    with pytest.raises(NotImplementedError, match="is the cache a static one"):
-        llama.generate(tokens(1, 6), max_new_tokens=2, cache_implementation="static", pad_token_id=0)
+def test_a_static_cache_computes_the_same(llama):
+    written = []
+    for implementation in ("eager", "lab_attention"):
+        llama.set_attn_implementation(implementation)
+        options = {"cache_implementation": "static", "pad_token_id": 0, "do_sample": False, "disable_compile": True}
+        written.append(llama.generate(tokens(2, 6), max_new_tokens=4, **options))
+    assert torch.equal(*written)
 
 
 def test_names_that_transformers_keeps_to_itself_are_refused():
