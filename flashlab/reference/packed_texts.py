@@ -4,9 +4,12 @@
 FlashAttention calls them ``cu_seqlens``. Queries and keys of a text may differ in number.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from flashlab.machine.memory import Memory
+from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import count
 from flashlab.reference.tiling import fa2_forward
 
@@ -16,12 +19,13 @@ def offsets(lengths):
     return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
 
 
-def forward(Q, K, V, offsets_q, offsets_k, Br, Bc, *, memory=None, **given):
+def forward(Q, K, V, offsets_q, offsets_k, Br, Bc, *, dropout=None, memory=None, **given):
     """Compute attention inside each text: tiles begin where a text begins, and no tile has two texts.
 
     Args:
         Q: queries [T, d]; K, V: keys and values [Tk, d], [Tk, dv]; offsets_q, offsets_k: as from ``offsets``.
-        memory, given: as in ``tiling.fa2_forward``, for every text. Masks and scores see one text at a time.
+        dropout: a ``Dropout``, or None. It counts places in the row, so that texts drop different pairs.
+        memory, given: as in ``tiling.fa2_forward``, for every text. Masks and scores count places in the text.
 
     Returns O [T, dv] and lse [T]. Raises ValueError for offsets that do not fit the rows.
     """
@@ -36,8 +40,23 @@ def forward(Q, K, V, offsets_q, offsets_k, Br, Bc, *, memory=None, **given):
     parts = []
     for n in range(len(offsets_q) - 1):
         rows, keys = slice(*offsets_q[n : n + 2]), slice(*offsets_k[n : n + 2])
-        parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, memory=memory, **given))
+        Z = None if dropout is None else Shifted(dropout, rows.start, keys.start)
+        parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, dropout=Z, memory=memory, **given))
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The dropout of a text whose queries begin in row ``row`` of the whole matrix, and its keys in column ``col``."""
+
+    dropout: Dropout
+    row: int
+    col: int
+
+    def tile(self, rows, cols, dtype=np.float32):
+        """Return the factors [Br, Bc], as ``Dropout.tile`` does, of slices that count from the text's beginning."""
+        rows = slice(rows.start + self.row, rows.stop + self.row)
+        return self.dropout.tile(rows, slice(cols.start + self.col, cols.stop + self.col), dtype)
 
 
 def work(offsets_q, Br):

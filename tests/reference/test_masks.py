@@ -57,7 +57,7 @@ def masks(draw, Nq, Nk):
 
 
 @given(st.data(), lengths, lengths, sizes, sizes)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_the_three_questions_follow_from_the_definition(data, Nq, Nk, Br, Bc):
     mask, shape = data.draw(masks(Nq, Nk)), (Nq, Nk)
     seen = mask.visible(*np.ogrid[:Nq, :Nk], shape) & np.ones(shape, bool)  # [Nq, Nk]
