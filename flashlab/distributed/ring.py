@@ -43,11 +43,13 @@ def ring_attention(
         layout: "contiguous", "zigzag" or "striped", of ``machine.layouts``.
         causal: a query sees the keys at its own position and before.
         mask: ``causal()`` or ``window(left, right)`` of ``flashlab.kernels.masks`` or ``flashlab.reference.masks``.
-        documents: places where packed texts begin, from 0 on, and N at the end: queries see their own text only.
+        documents: places where packed texts begin, from 0 on, and N at the end: queries see their own text only. Each
+            text that two ranks share is a call of the kernel.
         scale: factor on the scores, 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms; not differentiable.
         kernel: as for ``flash_attention``; "torch" for torch's own operations, which None means on a CPU.
-        timeout: seconds after which a rank on a CPU gives the others up.
+        timeout: seconds after which a rank on a CPU gives the others up. On a GPU the group's own timeout counts, and
+            what the ranks are about to compute is compared in the first call of a kind only.
         record: a list that takes a ``wire.Event`` for each block computed and each tensor sent.
 
     Returns:

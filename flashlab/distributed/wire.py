@@ -17,7 +17,7 @@ from torch import Tensor
 FACTS = 1024  # bytes in which a rank says what it is about to compute
 
 
-_agreed = {}  # group and facts -> what its ranks said
+_agreed = {}  # on a GPU: group and facts -> what its ranks said
 
 
 class GroupError(RuntimeError):
@@ -116,8 +116,10 @@ class Wire:
                     raise GroupError(
                         f"the processes disagree on {name}: rank 0 has {told[0][1][name]}, rank {rank} has {value}"
                     )
-        _agreed[known] = [number for number, _ in told]
-        return _agreed[known]
+        counts = [number for number, _ in told]
+        if device.type == "cuda":
+            _agreed[known] = counts
+        return counts
 
     def _wait(self, works):
         with self._together():
