@@ -57,6 +57,8 @@ LESSONS = (
            "no padding: texts in one row, and chance as a function of place"),
     Lesson("decoding", "Decoding", "What models ask for",
            "one query keeps a whole card busy, in parts that merge", "triton"),
+    Lesson("the_cache", "The cache", "What models ask for",
+           "the past in pages that texts share, in fewer bytes, and still exact attention to it", "triton"),
     Lesson("many_gpus", "Many GPUs", "Beyond",
            "keys travel, states merge: one text over many machines, and who waits for whom"),
 )  # fmt: skip

@@ -1,0 +1,80 @@
+"""The cache of keys and values: its bytes per token, the room it wastes, and latent attention in absorbed form."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.reference.attention import attention
+
+
+class Kind(NamedTuple):
+    """One way to keep a token in one layer: numbers, bytes per number, and bytes of scales."""
+
+    numbers: int
+    itemsize: int = 2
+    scale_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes per token and layer."""
+        return self.numbers * self.itemsize + self.scale_bytes
+
+
+def kinds(H=128, Hk=8, d=128, latent=512, rope=64) -> dict[str, Kind]:
+    """Return the ways to keep a token of a layer with H query heads of d columns, by name.
+
+    Multi-head attention keeps a key and a value for each query head, grouped heads for Hk of them, multi-query for one.
+    Latent attention keeps one vector for all heads, and beside it ``rope`` columns that carry the position; the sizes
+    are DeepSeek's. 8 bits: a scale of 4 bytes for each key and value.
+
+    Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
+    """
+    return {
+        "MHA": Kind(2 * H * d),
+        "GQA": Kind(2 * Hk * d),
+        "GQA, 8 bits": Kind(2 * Hk * d, 1, 2 * Hk * 4),
+        "MQA": Kind(2 * d),
+        "MLA": Kind(latent + rope),
+    }
+
+
+def expanded(q, q_rope, C, R, W_K, W_V, scale):
+    """Compute latent attention as it is defined: keys and values are made from the latents, one head after another.
+
+    Args:
+        q: [H, dn] and q_rope: [H, dr], the query of one token.
+        C: latents [N, r]; R: the keys' columns with the position [N, dr], the same for all heads.
+        W_K: [H, dn, r] and W_V: [H, dv, r] make keys and values from latents.
+        scale: factor on the scores, 1/sqrt(dn + dr).
+
+    Returns:
+        O [H, dv].
+    """
+    outputs = []
+    for h in range(len(q)):
+        K = np.concatenate([C @ W_K[h].T, R], 1)  # [N, dn + dr]
+        V = C @ W_V[h].T  # [N, dv]
+        outputs.append(attention(np.concatenate([q[h], q_rope[h]])[None], K, V, scale=scale)[0])
+    return np.stack(outputs)
+
+
+def absorbed(q, q_rope, C, R, W_K, W_V, scale):
+    """Compute the same without making a key or a value. Arguments and result as ``expanded``.
+
+    W_K goes to the query's side, W_V behind the sum: in between, every head is a query to one key [C, R] of r + dr
+    columns, whose first r are the value.
+    """
+    q = np.einsum("hn,hnr->hr", q, W_K)  # [H, r]
+    K = np.concatenate([C, R], 1)  # [N, r + dr]
+    O = attention(np.concatenate([q, q_rope], 1), K, C, scale=scale)  # [H, r]
+    return np.einsum("hr,hvr->hv", O, W_V)
+
+
+def reserved(lengths, page=None, longest=None) -> int:
+    """Return the tokens for which room is kept: whole pages of ``page`` each, or ``longest`` for every text."""
+    return sum(longest if page is None else -(-N // page) * page for N in lengths)
+
+
+def prefix_bytes(B, P, N, per_token) -> tuple[int, int]:
+    """Return the bytes that a step reads of B texts with N own tokens after P shared ones: apart, and P read once."""
+    return B * (P + N) * per_token, (P + B * N) * per_token

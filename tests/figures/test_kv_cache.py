@@ -1,0 +1,33 @@
+import pytest
+
+from figures import kv_cache as figure
+
+
+@pytest.mark.parametrize("page", [1, 4, 16])
+@pytest.mark.parametrize("sharing", [True, False])
+def test_the_pool_is_kept_in_order(page, sharing):
+    told = figure.trace(figure.State(page=page, sharing=sharing))
+    assert len(told["steps"]) == len(figure.SCRIPT) + 1
+    for now in told["steps"]:
+        held = {page for text in now["texts"] for page in text["pages"]}
+        assert len(held) + now["free"] == told["pages"] and now["held"] == page * len(held)
+        assert now["tokens"] <= now["held"] and now["rooms"] == figure.LONGEST * len(now["texts"])
+        assert all(len(text["pages"]) == -(-text["length"] // page) for text in now["texts"])
+        if not sharing:
+            assert sum(len(text["pages"]) for text in now["texts"]) == len(held)
+
+
+def test_a_fork_shares_until_it_writes():
+    steps = figure.trace(figure.State())["steps"]
+    fork, write = steps[4], steps[5]
+    pages = {text["name"]: text["pages"] for text in fork["texts"]}
+    assert fork["what"] == "C forks from A" and pages["A"] == pages["C"] and len(write["copies"]) == 1
+    pages = {text["name"]: text["pages"] for text in write["texts"]}
+    assert pages["A"][:3] == pages["C"][:3] and pages["A"][3] != pages["C"][3]
+
+
+def test_describe_has_the_numbers():
+    assert figure.describe(figure.State()) == (
+        "C grows by 3. 1 page copied. 22 tokens take room for 28 in pages of 4, 72 without pages, more than there is; "
+        "9 pages are free."
+    )
