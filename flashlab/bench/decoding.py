@@ -302,7 +302,7 @@ def main(argv: list[str]) -> int:
     report = record.origin(MODULE, argv) | {"what": __doc__.split("\n\n")[2], "rows": [], "sweep": [], "left_out": {}}
     compile_all()
     report["compiled_s"] = time.monotonic() - begun
-    parts = [*((plain, cell) for cell in CELLS), (pages,), (bits,), (latent,), (prefix,)]
+    parts = [*((plain, cell) for cell in CELLS), (prefix,), (pages,), (bits,), (latent,)]
     kept = True
     for function, *cell in parts:
         if time.monotonic() - begun > PAST_S:
