@@ -90,15 +90,20 @@ def test_the_clock_steps_plays_and_goes_back(sheet, file):
     assert len({words for _, words in seen}) == 4
     figure.get_by_role("button", name="one step back").click()
     assert shown(figure)[1] == seen[2][1]
-    figure.get_by_label("speed").select_option("fastest")
+    begun = at.input_value()
     figure.get_by_role("button", name="play").click()
     figure.wait_for_function(
-        "() => document.querySelector('[data-figure]').shadowRoot.querySelector('.clock input').value > 4"
+        "begun => document.querySelector('[data-figure]').shadowRoot.querySelector('.clock input').value > begun",
+        arg=begun,
     )
     figure.get_by_role("button", name="pause").click()
     stopped = at.input_value()
-    figure.wait_for_timeout(300)
+    figure.wait_for_timeout(700)  # longer than a step at the normal speed
     assert at.input_value() == stopped
+    figure.get_by_label("speed").select_option("fastest")
+    figure.get_by_role("button", name="play").click()
+    figure.wait_for_timeout(300)
+    assert int(at.input_value()) > int(stopped)
     figure.get_by_role("button", name="reset").click()
     assert figure.faults == []
 
