@@ -214,7 +214,7 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
 
     if sum(extras) > 1:
         other = problem._replace(mask=masks.window(0), score=None, dropout=None)
-        return _with_more_warps(portable(kernel, card, other))
+        return _with_smaller_tiles(kernel, portable(kernel, card, other))
     for table in MEASURED:
         if table.capability == card.capability and str(problem.dtype) in table.dtypes:
             if row := first(table.rows, was_fastest):
@@ -235,9 +235,12 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
     raise ValueError(f"no configuration of {kernel} for heads of {width} columns fits {card.shared_bytes} bytes")
 
 
-def _with_more_warps(c):
-    """Return the configuration with 8 warps at least: a thread then holds fewer elements of a tile."""
-    return c._replace(warps=max(c.warps, 8), why="not measured: 8 warps, since all at once takes more registers")
+def _with_smaller_tiles(kernel, c):
+    """Return the configuration with half as many rows or columns to stream, and 8 warps: fewer registers per thread."""
+    streamed = "Br" if kernel == "key_value_gradients" else "Bc"
+    half = max(16, getattr(c, streamed) // 2)
+    why = "not measured: smaller tiles, since several extras at once take more registers"
+    return c._replace(**{streamed: half}, warps=max(8, c.warps), why=why)
 
 
 def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int) -> int:
