@@ -43,7 +43,7 @@ CASES = {  # tensors that are learned; the score function made of them; the same
     "ALiBi per batch": (((B, H),), scores.alibi, lowered),
     "bias": (((B, H, Nq, Nk),), scores.bias, torch.add),
     "bias of heads": (((H, 1, Nk),), scores.bias, torch.add),
-    "a bias that is one number": (((),), scores.bias, torch.add),
+    "a bias of keys": (((Nk,),), scores.bias, torch.add),
     "bias, cap, ALiBi": (
         ((1, H, Nq, Nk), (H,)), lambda x, y: (scores.bias(x), scores.softcap(2), scores.alibi(y)),
         lambda S, x, y: lowered(2 * torch.tanh((S + x) / 2), y),
