@@ -201,7 +201,7 @@ def test_no_width_cuts_a_letter(sheet, file):
     figure = sheet(file)
     for width in (360, 440, 560, 680, 800, 840, 880, 960, 1040, 2560):
         figure.set_viewport_size({"width": width, "height": 900})
-        figure.wait_for_timeout(50)
+        figure.wait_for_function(REDRAWN)
         assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], width
         assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
 
@@ -233,6 +233,13 @@ def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
             return
     assert figure.faults == []
 
+
+# Is the drawing as wide as there is room for?
+REDRAWN = """() => {
+    const root = document.querySelector('[data-figure]').shadowRoot;
+    const wanted = Math.max(Math.min(root.querySelector('.stage').clientWidth, 1160), 340);
+    return root.querySelector('svg').viewBox.baseVal.width === wanted;
+}"""
 
 # Texts outside the drawing, smaller than 12 pixels, or over another text.
 TEXTS = """svg => {
