@@ -4,7 +4,8 @@ Kills two beliefs: that ping-pong is double buffering (stages are further buffer
 products; ping-pong is an order among products, and either can be had without the other), and that a warp which waits
 wastes the multiprocessor (while one consumer waits for its turn, the tensor core works for the other).
 
-Every box is an event of ``flashlab.reference.pipeline``, which computes attention of a real text while its clock runs.
+Every box is an event of ``flashlab.reference.pipeline``, a piece of one, or the time between two. That module computes
+attention of a real text while its clock runs.
 """
 
 from dataclasses import dataclass

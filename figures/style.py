@@ -20,7 +20,7 @@ def figure(width=8.0, height=3.6) -> Figure:
 
 
 def quick_text():
-    """A context in which a label takes half its time to draw, and looks the same."""
+    """A context in which a label takes about two thirds of its time to draw, and looks much the same."""
     return rc_context({"text.hinting": "no_hinting"})
 
 
