@@ -68,7 +68,8 @@ def readable(lesson: dict, name: str) -> dict:
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            cell["source"] = source.replace("](data/", f"]({REPOSITORY}/blob/main/notebooks/data/")
+            source = source.replace("](data/", "](../notebooks/data/")
+            cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/")
             asked = bool(PREDICT.search(source))
             continue
         if source.startswith(("import ", "from ")):
