@@ -198,11 +198,11 @@ class _Attention(torch.autograd.Function):
         *qkv, ctx.problem, ctx.kernel = inputs
         output = _attention(*inputs)
         ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # None, and no zeros, where an output is not used
         return output
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # there is no gradient of the gradient
     def backward(ctx, do, dlse):
         if do is None and dlse is None:
             return (None,) * 5

@@ -79,6 +79,17 @@ def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK):
     return KeyValueGradients(dK.cpu().numpy(), dV.cpu().numpy())
 
 
+def steps_that_run():
+    """Return functions ``add`` for ``key_value_gradients``, by name: the right one, and four wrong ones that run."""
+    return {
+        "as it should be": add_tile,
+        "delta forgotten": edited(add_tile, "(dP_ij - delta_i[:, None])", "dP_ij"),
+        "delta per tile": edited(add_tile, "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
+        "dK not scaled": edited(add_tile, "scale * tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, Q_i)"),
+        "P, not its transpose": edited(add_tile, "tl.dot(P_ij.T, dO_i)", "tl.dot(P_ij, dO_i)"),
+    }
+
+
 def _launch_delta(kernel, O, dO):
     delta, result = inside_margins(1, len(O))
     O, dO = (torch.tensor(x, device=DEVICE) for x in (O, dO))
@@ -403,7 +414,7 @@ dQ = Exercise(
         "It is the forward capstone's loop: one program per tile of queries, a loop over the tiles of keys. What is "
         "loaded before the loop, what in it, and which sum stays in registers?",
         "Before the loop: Q_i, dO_i [Br, d], lse_i, delta_i [Br]. In it: K_j, V_j, then S_ij, P_ij from lse_i, dP_ij "
-        "from dO_i and V_j, and dS_ij from both.",
+        "from dO_i and V_j, and dS_ij from both. Under the causal mask it ends at min(Nk, (i + 1) * Br + Nk - Nq).",
         "P_ij = tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0); dP_ij = tl.dot(dO_i, V_j.T); "
         "dS_ij = P_ij * (dP_ij - delta_i[:, None]); dQ_i += tl.dot(dS_ij, K_j). Store scale * dQ_i after the loop.",
     ),
