@@ -414,7 +414,7 @@ dQ = Exercise(
         "It is the forward capstone's loop: one program per tile of queries, a loop over the tiles of keys. What is "
         "loaded before the loop, what in it, and which sum stays in registers?",
         "Before the loop: Q_i, dO_i [Br, d], lse_i, delta_i [Br]. In it: K_j, V_j, then S_ij, P_ij from lse_i, dP_ij "
-        "from dO_i and V_j, and dS_ij from both. Under the causal mask it ends at min(Nk, (i + 1) * Br + Nk - Nq).",
+        "from dO_i and V_j, and dS_ij from both. Causal: the loop ends at min(Nk, (i + 1) * Br + Nk - Nq).",
         "P_ij = tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0); dP_ij = tl.dot(dO_i, V_j.T); "
         "dS_ij = P_ij * (dP_ij - delta_i[:, None]); dQ_i += tl.dot(dS_ij, K_j). Store scale * dQ_i after the loop.",
     ),
