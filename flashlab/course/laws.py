@@ -66,20 +66,25 @@ def nothing_added(excess: Callable) -> Callable[..., str | None]:
 
 
 CLIPPED = "an exponent was clipped: a score far below the largest keeps a weight of its own, however small."
+DROPPED = "a weight far below the largest was set to 0: it is small, but many of them, or a large value, make it count."
 FALLING = np.array([0, -25, -50, -75], np.float32)  # their exponentials fit into float32
 
 
 def nothing_clipped(weights: Callable) -> Callable[[Callable], str | None]:
-    """Build a law of its own inputs: the weight of a score far below the largest is its exponential, not a limit's.
+    """Build a law of its own inputs: the weight of a score far below the largest is its exponential: no limit, not 0.
 
     ``weights(attempt, x)`` returns the weights of scores x, of which only the first is near the largest. Beside weights
     near 1 an error of theirs would not show. What is wrong for other reasons is left to the cases.
     """
 
     def law(attempt):
-        found, due = np.asarray(weights(attempt, FALLING), np.float64), np.exp(np.float64(FALLING))  # [4] each
+        found, due = np.asarray(weights(attempt, FALLING)), np.exp(np.float64(FALLING))  # [4] each
+        narrowed, found = found.dtype == np.float16, np.float64(found)
         small = np.isclose(found[0], 1) and (found[1:] < 1e-6).all()
-        return CLIPPED if small and (found > 2 * due).any() else None
+        if small and np.allclose(found, np.maximum(due, found.min()), 0.01, 0) and (found > 2 * due).any():
+            return CLIPPED
+        dropped = (found == 0) & (not narrowed)
+        return DROPPED if small and dropped.any() and np.allclose(found[~dropped], due[~dropped], 0.01, 0) else None
 
     return law
 

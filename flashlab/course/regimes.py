@@ -33,6 +33,7 @@ SIZES = {
     "tiles taller than wide": {"Br": 4, "Bc": 2, "Nq": 6},
     "a width that is no power of two": {"d": 5, "dv": 3},
     "one head for all keys": {"Hk": 1},
+    "as many rows as keys and columns": {"Br": 3, "Bc": 3, "dv": 3},
 }
 WIDE = SIZES | {"a wide head": {"d": 144, "dv": 130}}
 
@@ -44,6 +45,7 @@ class Regime(NamedTuple):
     keys: Callable[[int], np.ndarray] = np.zeros  # what is added to the scores of each of n keys [n]
     noise: float = 1.0  # standard deviation around it
     hidden: Callable[[int, int], np.ndarray] | None = None  # which of rows x keys scores are -inf, for a mask
+    rows: Callable[[int], np.ndarray] = np.zeros  # what is added to the scores of each of n rows [n], not through Q
 
 
 def _at(place, height):
@@ -86,10 +88,11 @@ REGIMES = (
     Regime("first keys that are masked, before negative scores", lambda n: np.full(n, -5.0), hidden=_first_keys),
     Regime("last keys that are masked, after positive scores", lambda n: np.full(n, 5.0), hidden=_last_keys),
     Regime("last keys that are masked, after negative scores", lambda n: np.full(n, -5.0), hidden=_last_keys),
+    Regime("rows that lie 200 apart", rows=lambda n: 100.0 * (-1) ** np.arange(n)),
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
 )
-FINITE = tuple(regime for regime in REGIMES if regime.hidden is None)
+FINITE = tuple(regime for regime in REGIMES if regime.hidden is None and regime.rows is np.zeros)
 GENTLE = tuple(regime for regime in FINITE if np.abs(regime.keys(2)).max() < 1e6)
 
 
@@ -107,6 +110,7 @@ class Draw:
     def scores(self, rows: int, keys: int) -> np.ndarray:
         """Draw scores [rows, keys] in the regime, -inf where it masks."""
         S = self.regime.noise * self.rng.normal(size=(rows, keys)) + self.regime.keys(keys)  # [rows, keys]
+        S += self.regime.rows(rows)[:, None]
         if self.regime.hidden is not None:
             S = np.where(self.regime.hidden(rows, keys), -inf, S)
         return S.astype(self.dtype)

@@ -21,6 +21,14 @@ def _state(m, l, O):
     return online_softmax.State(*(np.array(part, np.float32) for part in (m, l, O)))
 
 
+RISES = np.array([0.3, 0.03, 0.009, 9e-4, 9e-5], np.float32)  # of the maximum, by little
+
+
+def _of_one_key(scores):
+    """A state of rows that have met one key each, with these scores and the value 2."""
+    return _state(scores, np.ones(len(scores)), np.full((len(scores), 1), 2))
+
+
 def _update_cases():
     seen = _state([0.0], [1.0], [[2.0]])
     column = np.array([[3.0]], np.float32)
@@ -34,6 +42,9 @@ def _update_cases():
         ("a first block that is masked out altogether", online_softmax.identity(1, 1), [[-inf]], column),
         ("a first key after a masked block", _state([-inf], [0.0], [[0.0]]), [[-5.0]], column),
         ("a score below any number that one would take for −∞", online_softmax.identity(1, 1), [[-2e9]], column),
+        ("a block that raises the maximum by little", _of_one_key(0 * RISES), RISES[:, None], column),
+        ("a block far below, of a large value", _state([0.0], [1.0], [[0.0]]), [[-20.5]], [[1e9]]),
+        ("a block very far below, of a very large value", _state([0.0], [1.0], [[0.0]]), [[-30.5]], [[1e13]]),
     ]
     small = [Case(name, (state, np.array(S, np.float32), np.array(V, np.float32))) for name, state, S, V in cases]
     return [*small, *sweep(_update_args)]
@@ -61,6 +72,10 @@ def _merge_cases():
         ("a maximum below any number that one would take for −∞", _state([-2e9], [1.0], [[2.0]]), none),
         ("two parts that have met no key", none, none),
         ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
+        ("a first part of many keys, far below", _state([0.0], [1e10], [[1e10]]), _state([20.5], [1.0], [[1.0]])),
+        ("a second part of many keys, far below", _state([20.5], [1.0], [[1.0]]), _state([0.0], [1e10], [[1e10]])),
+        ("a first part of more keys, further below", _state([0.0], [1e14], [[1e14]]), _state([30.5], [1.0], [[1.0]])),
+        ("a maximum that rises by little", _of_one_key(0 * RISES), _of_one_key(RISES)),
         ("a first part of very many keys, far below", _state([0.0], [1e12], [[2e12]]), _state([45.0], [1.0], [[3.0]])),
     ]
     small = [Case(name, (a, b)) for name, a, b in cases]
@@ -82,6 +97,11 @@ def _merge_args(draw, Br, Bc, dv):
 def _of_a_block(update, x):
     m, l, O = update(online_softmax.identity(1, len(x)), x[None], np.eye(len(x), dtype=x.dtype))
     return O[0]
+
+
+def _of_one_block_each(update, x):
+    states = [update(_state([0], [1], [[0]]), score.reshape(1, 1), np.ones((1, 1), x.dtype)) for score in x]
+    return np.concatenate([O[:, 0] for m, l, O in states])
 
 
 def _of_the_past(update, x):
@@ -224,7 +244,7 @@ update = Exercise(
     reference=online_softmax.update,
     cases=_update_cases,
     laws=(no_nan_replaced,),
-    once=(nothing_clipped(_of_a_block), nothing_clipped(_of_the_past)),
+    once=tuple(map(nothing_clipped, (_of_a_block, _of_one_block_each, _of_the_past))),
     level=2,
     minutes=10,
     hints=(
@@ -238,6 +258,16 @@ update = Exercise(
         Mistake("the old sum was not rescaled: multiply it by e^(m_old − m_new).", "alpha * l_i +", "l_i +"),
         Mistake(
             "the old output was not rescaled: multiply it by e^(m_old − m_new).", "alpha[:, None] * O_i +", "O_i +"
+        ),
+        Mistake(
+            "the past was rescaled twice: alpha brings it to m_new at once.",
+            "np.exp(m_i - m_safe)",
+            "np.exp(m_i - m_safe) ** 2",
+        ),
+        Mistake(
+            "the past was rescaled only where the maximum rises much: a rise of any size changes it.",
+            "np.exp(m_i - m_safe)",
+            "np.where(m_safe - m_i > 0.01, np.exp(m_i - m_safe), np.float32(1))",
         ),
         Mistake(
             "neither old sum was rescaled: both were taken relative to m_old.",

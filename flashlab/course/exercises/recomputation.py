@@ -236,7 +236,13 @@ gradients = Exercise(
             "dP_ij - delta_i[:, None]",
         ),
         Mistake("the scale is missing from dQ and from dK: S = scale · Q Kᵀ.", "dV_j = (", "scale = 1; dV_j = ("),
+        Mistake(
+            "a factor's gradient takes the other factor: dQ_i from K_j, and dK_j from Q_i.",
+            "dS_ij @ K_j)  # [Br, d]\n    dK_j = scale * (dS_ij.T @ Q_i)",
+            "dS_ij @ Q_i)\n    dK_j = scale * (dS_ij.T @ K_j)",
+        ),
         Mistake("the gradients are in the wrong order: dQ, dK, dV.", "Gradients(dQ_i, dK_j", "Gradients(dK_j, dQ_i"),
+        Mistake("the gradients are in the wrong order: dQ, dK, dV.", "(dQ_i, dK_j, dV_j)", "(dQ_i, dV_j, dK_j)"),
         Mistake("the gradients are in the wrong order: dQ, dK, dV.", "(dQ_i, dK_j, dV_j)", "(dV_j, dK_j, dQ_i)"),
         Mistake("the scale is missing from dQ: S = scale · Q Kᵀ.", "dQ_i = scale * ", "dQ_i = "),
         Mistake("the scale is missing from dK: S = scale · Q Kᵀ.", "dK_j = scale * ", "dK_j = "),

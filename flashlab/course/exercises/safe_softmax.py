@@ -60,7 +60,8 @@ def _row_cases():
         ("equal scores", [7.0, 7.0, 7.0, 7.0]),
         ("one score above four thousand that are far below it", [0.0] + [-30.0] * 4000),
     )
-    return [*small, *sweep(_row_args, regimes=FINITE)]
+    equal = Case("2,560 equal scores in float16", (np.zeros(2560, np.float16),))  # added one by one: 2,048
+    return [*small, equal, *sweep(_row_args, regimes=FINITE)]
 
 
 def _lse_cases():
@@ -73,6 +74,7 @@ def _lse_cases():
         ("a masked score", [[0.0, -inf]]),
         ("a row of nothing but masked scores", [[-inf, -inf]]),
         ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
+        ("thousands of scores far below the largest", [[0.0] + [-20.5] * 4096, [0.5] + [-inf] * 4096]),
     )
     return [*small, *sweep(_rows_args)]
 
@@ -89,7 +91,7 @@ def _rows_cases():
         ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
         ("a masked row beside others", [[1.0, 2.0], [-inf, -inf], [-300.0, -inf]]),
     )
-    return [*small, *sweep(_rows_args)]
+    return [*small, Case("4,096 equal scores in float16", (np.zeros((1, 4096), np.float16),)), *sweep(_rows_args)]
 
 
 row = Exercise(

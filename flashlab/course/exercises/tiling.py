@@ -290,6 +290,8 @@ def _meeting_cases():
         return Q, K, V, *keys_inside(Q, earlier, earlier[:, :2], 3)
 
     nothing = np.zeros((2, 2), np.float32), np.full(2, -inf, np.float32)
+    some = np.array([[0.0], [2.0], [3.0]], np.float32), np.array([-inf, 1.0, 2.0], np.float32)
+    zeros = np.zeros((1, 1), np.float32), np.ones(1, np.float32)
     first = *_draw(10, (2, 4), (3, 4), (3, 2)), *nothing
     one = (*_draw(11, (1, 1), (1, 1), (1, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
     return [
@@ -297,6 +299,9 @@ def _meeting_cases():
         Case("the first meeting", first),
         Case("a second meeting", after(12, 2, 3)),
         Case("a second meeting in which some maxima rise", after(13, 5, 4, factor=2)),
+        Case("rows some of which have met no key", (*_draw(17, (3, 4), (2, 4), (2, 1)), *some)),
+        Case("rows of which the first has met keys", (*_draw(18, (3, 4), (2, 4), (2, 1)), *(x[::-1] for x in some))),
+        Case("an output of zeros, of keys that it has met", (*_draw(19, (1, 4), (2, 4), (2, 1)), *zeros)),
         Case("no key in this tile", after(15, 2, 0)),
         Case("no key in this tile, and none before", (*_draw(16, (2, 4), (0, 4), (0, 2)), *nothing)),
         *sweep(_meeting_args, regimes=FINITE),
@@ -337,6 +342,23 @@ meet = Exercise(
             "O was multiplied by e^lse: relative to lse it stays as it is.",
             "np.ones_like(lse_i), O_i)",
             "np.ones_like(lse_i), np.exp(lse_i)[:, None] * O_i)",
+        ),
+        Mistake(
+            "all rows began anew, as at the first meeting: each row has its own lse, and its own past.",
+            "    state = online_softmax.State(",
+            "    if (lse_i == -np.inf).any():\n        lse_i = np.full_like(lse_i, -np.inf)\n"
+            "    state = online_softmax.State(",
+        ),
+        Mistake(
+            "the first meeting is told by lse = −∞: an output of 0 may be that of keys that have come.",
+            "    state = online_softmax.State(",
+            "    if not O_i.any():\n        lse_i = np.full_like(lse_i, -np.inf)\n    state = online_softmax.State(",
+        ),
+        Mistake("divided by √Bc: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "max(len(K_j), 1) ** -0.5"),
+        Mistake(
+            "the old lse was returned: the tile's keys belong to it now.",
+            "*online_softmax.finish(state)",
+            "online_softmax.finish(state)[0], 1 * lse_i",
         ),
         Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
         Mistake("−∞ − (−∞) is NaN: the update needs its guard.", "online_softmax.update(", "unguarded("),
