@@ -58,7 +58,7 @@ LESSONS = (
     Lesson("decoding", "Decoding", "What models ask for",
            "one query keeps a whole card busy, in parts that merge", "triton"),
     Lesson("the_cache", "The cache", "What models ask for",
-           "the past in pages that texts share, in fewer bytes, and still exact attention to it", "triton"),
+           "the past in pages that texts share, and in fewer bytes: exact attention to what is kept", "triton"),
     Lesson("many_gpus", "Many GPUs", "Beyond",
            "keys travel, states merge: one text over many machines, and who waits for whom"),
 )  # fmt: skip

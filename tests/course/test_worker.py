@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flashlab.course import regimes, watch, worker
+from tests.tools.processes import children
 
 torch = pytest.importorskip("torch")
 kernels = pytest.importorskip("flashlab.kernels")
@@ -133,6 +134,7 @@ os.register_at_fork(after_in_parent=lambda: [hook() for hook in HOOKS])
 @pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
 def test_an_interrupt_while_a_process_is_forked_is_not_lost():
     """Python swallows what a hook of os.fork raises, so there KeyboardInterrupt must not be raised."""
+    before = children()
     HOOKS.append(lambda: signal.raise_signal(signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -140,7 +142,7 @@ def test_an_interrupt_while_a_process_is_forked_is_not_lost():
     finally:
         HOOKS.clear()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+    assert children() == before
 
 
 @pytest.mark.exhaustive
@@ -149,6 +151,7 @@ def test_an_interrupt_while_a_process_is_forked_is_not_lost():
 def test_an_interrupt_at_any_moment_ends_the_work(moment):
     """The signal comes from outside, as Ctrl-C does: before, while and after the process is forked."""
     command = [sys.executable, "-c", f"import os, time; input(); time.sleep({moment}); os.kill({os.getpid()}, 2)"]
+    before = children()
     sender = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     with pytest.raises(KeyboardInterrupt):
         sender.stdin.write("now\n")
@@ -156,7 +159,7 @@ def test_an_interrupt_at_any_moment_ends_the_work(moment):
         worker.run(lambda: iter([time.sleep(600)]), 60)
         time.sleep(1)
     sender.communicate()
-    assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+    assert children() == before
 
 
 def test_a_thread_takes_the_place_of_a_process(monkeypatch):
