@@ -5,6 +5,7 @@ import pytest
 from flashlab.bench.compiled import compiled
 
 
+@pytest.mark.exhaustive
 def test_larger_tiles_take_more_and_the_code_can_be_read():
     small, large = compiled((64, 64, 64, 4, 2), (128, 128, 64, 4, 2))
     assert 0 < small.registers < large.registers <= 255 and 0 < small.shared < large.shared
@@ -12,6 +13,7 @@ def test_larger_tiles_take_more_and_the_code_can_be_read():
     assert "wgmma.mma_async" in small.ptx and "HGMMA" in small.sass and "MUFU.EX2" in small.sass
 
 
+@pytest.mark.exhaustive
 def test_the_compilers_refusal_is_told():
     with pytest.raises(RuntimeError, match="compiler's process failed"):
         compiled((48, 64, 64, 4, 2))

@@ -33,6 +33,7 @@ for Br, Bc, d, stages, warps in SHAPES:
 """
 
 
+@pytest.mark.exhaustive
 def test_the_stored_shared_memory_is_that_of_the_kernel_compiled_here():
     run = subprocess.run(
         [sys.executable, "-c", COMPILE], env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True

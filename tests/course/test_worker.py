@@ -75,6 +75,7 @@ def assert_true(outcomes):
     return judged
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
 def test_right_after_wrong_is_right_on_a_busy_machine(tmp_path):
     assert assert_true(learners(tmp_path, 2, 2)) == 2 * 2 * 2

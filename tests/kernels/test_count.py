@@ -23,6 +23,7 @@ def test_another_process_draws_up_the_same_bill(monkeypatch, interpreter_that_lo
     assert there.bytes == here.bytes and there.events == here.events
 
 
+@pytest.mark.exhaustive
 def test_what_goes_wrong_there_is_said_here(monkeypatch):
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     with pytest.raises(RuntimeError, match="x and y must be vectors of one length"):
