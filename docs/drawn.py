@@ -13,9 +13,8 @@ SCRIPT = '<script type="module">'
 
 def names() -> list[str]:
     """Return the names of the figures, in the order of the course."""
-    drawings = [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
     place = {lesson.name: number for number, lesson in enumerate(LESSONS)}
-    return sorted(drawings, key=lambda name: place.get(name, len(place)))
+    return sorted(page.drawn(), key=lambda name: place.get(name, len(place)))
 
 
 def figure(name: str) -> types.ModuleType:

@@ -1,6 +1,5 @@
 """The stored notebooks as pages: their figures alive, their answers folded, and copies that install themselves."""
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -45,7 +44,7 @@ def write(folder: Path):
     """Write each notebook, changed for reading, into ``folder``."""
     folder.mkdir(parents=True)
     for name in names():
-        (folder / name).write_text(json.dumps(readable(_stored(name), name)), encoding="utf-8")
+        (folder / name).write_text(json.dumps(readable(name)), encoding="utf-8")
 
 
 def write_for_colab(folder: Path):
@@ -61,9 +60,9 @@ def write_for_colab(folder: Path):
         (folder / name).write_text(json.dumps(lesson, ensure_ascii=False), encoding="utf-8")
 
 
-def readable(lesson: dict, name: str) -> dict:
-    """Return a copy of a notebook: figures that move, imports and what gives an answer away folded, links to run it."""
-    lesson = copy.deepcopy(lesson)
+def readable(name: str) -> dict:
+    """Return a stored notebook with figures that move, imports and given-away answers folded, and links to run it."""
+    lesson = _stored(name)
     asked = False
     for cell in lesson["cells"]:
         source = "".join(cell["source"])

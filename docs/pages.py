@@ -80,8 +80,8 @@ def gallery() -> str:
     cards = "\n".join(_card(name) for name in drawn.names())
     return f"""# Figures
 
-Each has a page of its own, which needs no kernel and no network. Set the controls, take the link, and whoever opens it
-sees what you see. In a page of yours: `<iframe src="…/figures/tiling.html" width="100%" height="760"></iframe>`.
+Each has a page of its own, which needs no kernel and no network. Set the controls, take the link, and all who open it
+see what you see. In a page of yours: `<iframe src="…/figures/tiling.html" width="100%" height="760"></iframe>`.
 
 {_raw(f'<div class="cards">{cards}</div>')}
 """

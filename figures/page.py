@@ -23,6 +23,11 @@ PAGE = """:root { color-scheme: light dark } h1 { margin: 8px }
 body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }"""
 
 
+def drawn() -> list[str]:
+    """Return the names of all figures that have a drawing."""
+    return [path.stem for path in sorted((HERE / "js").glob("*.js")) if path.stem not in SHARED]
+
+
 def name_of(figure) -> str:
     """Return the name that a figure's module, drawing and still picture share."""
     return figure.__name__.rpartition(".")[2]
@@ -80,15 +85,15 @@ def shipped(figure) -> dict:
     return {key(figure, state): numbers(figure, state) for state in chosen}
 
 
-def page(figure, drawn: str | None = None) -> str:
-    """Return a whole HTML file with one figure that moves without a kernel. drawn: its fragment, if that is made."""
+def page(figure, made: str | None = None) -> str:
+    """Return a whole HTML file with one figure that moves without a kernel. made: its fragment, if there is one."""
     title = name_of(figure).replace("_", " ").capitalize()
-    drawn = drawn or fragment(figure, figure.State(), shipped(figure), page=True)
+    made = made or fragment(figure, figure.State(), shipped(figure), page=True)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{PAGE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-        f"{drawn}</main>\n</body>\n</html>\n"
+        f"{made}</main>\n</body>\n</html>\n"
     )
 
 

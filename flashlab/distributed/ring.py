@@ -68,7 +68,7 @@ def ring_attention(
 
 
 class _Ring(torch.autograd.Function):
-    """One step for autograd. Kept are Q, K, V, O and lse of the rank's own tokens: nothing grows with the group."""
+    """One step for autograd. It keeps Q, K, V, O and lse of the rank's own tokens: nothing grows with the group."""
 
     @staticmethod
     def forward(ctx, q, k, v, wire, task):

@@ -44,12 +44,8 @@ class Wire:
                 "or start the processes with flashlab.distributed.Team"
             )
         self.group = dist.group.WORLD if group is None else group
-        self.rank, self.size, self.timeout, self.record = (
-            dist.get_rank(group),
-            dist.get_world_size(group),
-            timeout,
-            record,
-        )
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.timeout, self.record = timeout, record
         if self.rank < 0:
             raise GroupError("this process is not one of the group that it was asked to compute with")
 
@@ -131,7 +127,7 @@ class Wire:
 
     @contextmanager
     def _together(self):
-        """Say in one sentence what the transport says in many."""
+        """Turn the many sentences of the transport's errors into one ``GroupError``."""
         try:
             yield
         except RuntimeError as error:

@@ -566,8 +566,7 @@ def visible(mask, b, h, i, j, Nq, Nk, ragged: tl.constexpr, transposed: tl.const
     """Return which of the queries i see which of the keys j: [Br, Bc], or what broadcasts to it.
 
     i and j: places in the whole matrix, [Br, 1] and [1, Bc]; transposed: [1, Br] and [Bc, 1], with a window whose ends
-    are exchanged. ragged: some of the keys
-    may be past Nk. The mask hides something, or this is True.
+    are exchanged. ragged: some of the keys may be past Nk. The mask hides something, or this is True.
     """
     if mask.rules is not None:
         seen = obeyed(mask.rules, b, h, tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1), Nq, Nk)  # [Br, Bc]

@@ -35,11 +35,17 @@ def merge_rows(O, lse, O_b, lse_b, first, rows, n, dv, Br: tl.constexpr, width: 
     lse_j = tl.load(lse_b + there, mask=inside, other=0)  # [Br]
     O_i = tl.load(O + here[:, None] * dv + column, mask=tile, other=0)  # [Br, dv]
     O_j = tl.load(O_b + there[:, None] * dv + column, mask=tile, other=0).to(tl.float32)  # [Br, dv]
+    O_i, lse_i = merged(O_i, lse_i, O_j, lse_j)
+    tl.store(O + here[:, None] * dv + column, O_i, mask=tile)
+    tl.store(lse + here, lse_i, mask=inside)
 
+
+@triton.jit
+def merged(O_i, lse_i, O_j, lse_j):
+    """Return O [Br, dv] and lse [Br] of the keys of two results, whose lse are natural logarithms."""
     m = tl.maximum(lse_i, lse_j)  # [Br]
     m_safe = tl.where(m == -float("inf"), 0, m)  # [Br]      a row that has met no key yet
     l_i, l_j = tl.exp(lse_i - m_safe), tl.exp(lse_j - m_safe)  # [Br]
     l_safe = tl.where(m == -float("inf"), 1, l_i + l_j)  # [Br]
     O_i = (l_i / l_safe)[:, None] * O_i + (l_j / l_safe)[:, None] * O_j  # [Br, dv]
-    tl.store(O + here[:, None] * dv + column, O_i, mask=tile)
-    tl.store(lse + here, m + tl.log(l_safe), mask=inside)
+    return O_i, m + tl.log(l_safe)

@@ -9,7 +9,7 @@ from figures import page
 from tests.browser.lab import Lab, chromium
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
-NAMES = [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
+NAMES = page.drawn()
 WIDTHS = {"wide": 1280, "narrow": 390}
 
 

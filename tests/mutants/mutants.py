@@ -5,6 +5,7 @@ from typing import NamedTuple
 from flashlab.kernels import attention as attention_kernel
 from flashlab.kernels import dropout as kernel_dropout
 from flashlab.kernels import masks as kernel_masks
+from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
 from flashlab.kernels.decode import combine, shared, split
 from flashlab.kernels.hopper import forward as hopper_forward
@@ -354,8 +355,10 @@ MUTANTS = [
     *_of(shared, acceptance.kernel_decoding,
         ("prefix: heads before texts", "attention_merge", "(b * Hk + hk).to(tl.int64)", "(hk * R + b).to(tl.int64)"),
         ("prefix: another head's rows", "attention_merge", "i // per_head, i % per_head", "i % Hk, i // Hk"),
-        ("prefix: parts weigh alike", "attention_merge", "tl.exp(a - m_safe), tl.exp(b - m_safe)", "tl.exp(a * 0), tl.exp(b * 0)"),
-        ("prefix: lse of the own keys only", "attention_merge", "m + tl.log(l_safe)", "a + tl.log(l_safe) * 0"),
+    ),
+    *_of(kernel_merge, acceptance.kernel_decoding,
+        ("prefix: parts weigh alike", "merged", "tl.exp(lse_i - m_safe), tl.exp(lse_j - m_safe)", "tl.exp(lse_i * 0), tl.exp(lse_j * 0)"),
+        ("prefix: lse of the own keys only", "merged", "m + tl.log(l_safe)", "lse_i + tl.log(l_safe) * 0"),
     ),
     *_of(hopper_masks, acceptance.hopper_schedule,
         ("hopper: a tile that sees no key has no block", "blocks", "gl.maximum(gl.cdiv(seen, Bc), 1)", "gl.cdiv(seen, Bc)"),

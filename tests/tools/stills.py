@@ -33,8 +33,7 @@ def photograph(html: str) -> Image.Image:
 
 
 def main(names):
-    names = names or [path.stem for path in sorted((page.HERE / "js").glob("*.js")) if path.stem not in page.SHARED]
-    for name in names:
+    for name in names or page.drawn():
         figure = importlib.import_module(f"figures.{name}")
         about = PngInfo()
         about.add_text("drawn", digest(figure))

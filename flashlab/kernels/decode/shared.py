@@ -19,6 +19,7 @@ from flashlab.kernels.attention import flash_attention
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.operator import checked, run
 from flashlab.kernels.launch import launch
+from flashlab.kernels.merge import merged
 from flashlab.kernels.tiles import count, width_of
 
 ROWS = 16  # that one program merges
@@ -110,13 +111,10 @@ def attention_merge(
     to = (b * Hk + hk).to(tl.int64) * (group * n) + row % (group * n)  # [rows]   row of O [B, Hk, g, n]
     cols = tl.arange(0, width)  # [dv]
     seen = there[:, None] & (cols < dv)[None, :]  # [rows, dv]
-    a, b = tl.load(lse + to, mask=there, other=0.0), tl.load(lse_p + i, mask=there, other=0.0)  # [rows], [rows]
-    O_a = tl.load(O + to[:, None] * dv + cols[None, :], mask=seen, other=0.0)  # [rows, dv]
+    lse_i, lse_j = tl.load(lse + to, mask=there, other=0.0), tl.load(lse_p + i, mask=there, other=0.0)  # [rows]
+    O_i = tl.load(O + to[:, None] * dv + cols[None, :], mask=seen, other=0.0)  # [rows, dv]
     at = hk.to(tl.int64) * head_stride + row.to(tl.int64) * row_stride  # [rows]
-    O_b = tl.load(O_p + at[:, None] + cols[None, :], mask=seen, other=0.0).to(tl.float32)  # [rows, dv]
-    m = tl.maximum(a, b)  # [rows]
-    m_safe = tl.where(m == -float("inf"), 0, m)  # [rows]      neither saw a key
-    alpha, beta = tl.exp(a - m_safe), tl.exp(b - m_safe)  # [rows], [rows]
-    l_safe = tl.where(m == -float("inf"), 1, alpha + beta)  # [rows]
-    tl.store(O + to[:, None] * dv + cols[None, :], (alpha[:, None] * O_a + beta[:, None] * O_b) / l_safe[:, None], seen)
-    tl.store(lse + to, m + tl.log(l_safe), mask=there)
+    O_j = tl.load(O_p + at[:, None] + cols[None, :], mask=seen, other=0.0).to(tl.float32)  # [rows, dv]
+    O_i, lse_i = merged(O_i, lse_i, O_j, lse_j)
+    tl.store(O + to[:, None] * dv + cols[None, :], O_i, mask=seen)
+    tl.store(lse + to, lse_i, mask=there)
