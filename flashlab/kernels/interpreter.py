@@ -8,6 +8,7 @@ names in the module of every kernel. ``install`` repairs that, for all kernels o
   which the interpreter lacks, are refused.
 - Conversions from and to float8 (e4m3 and e5m2) are a GPU's: NaN and infinities stay what they are on the way up; on
   the way down numbers are rounded to nearest even, and what is too large becomes the largest finite number.
+- Products of float8 are exact sums, and inside ``tensor_core()`` what a Hopper tensor core makes of them.
 - A load or store outside every tensor of its launch raises ``IndexError``, naming how many elements and which program.
 - Inside ``count()`` every access is booked.
 
@@ -17,6 +18,7 @@ between programs.
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -44,10 +46,11 @@ _one_at_a_time = threading.RLock()  # the interpreter patches modules during a l
 
 
 class _Open(threading.local):
-    """The bills that ``count`` has open in this thread: a launch is booked by the thread that makes it."""
+    """What ``count`` and ``tensor_core`` have opened in this thread: a launch belongs to the thread that makes it."""
 
     def __init__(self):
         self.bills = []  # (Memory, tensors named by the caller)
+        self.bits = None  # that an accumulator keeps after the leading one; None: all
 
 
 _open = _Open()
@@ -80,12 +83,35 @@ def count(**tensors):
         _open.bills.pop()
 
 
+@contextmanager
+def tensor_core(bits=13):
+    """Inside, add up products of float8 as Hopper's tensor cores do. Works in the interpreter only.
+
+    An instruction adds 32 products to the accumulator, of which it keeps ``bits`` after the leading one. ``tl.dot``
+    adds the accumulator to float32 registers every ``max_num_imprecise_acc`` products, and never unless told to. With
+    0 it multiplies in half precision and keeps all bits. The model is ``reference.eight_bits.TensorCore``.
+
+    Raises:
+        RuntimeError: kernels are being compiled, and the device adds up as it does.
+    """
+    if not getattr(Builder, "flashlab", False):
+        raise RuntimeError("a tensor core is imitated in the interpreter: set TRITON_INTERPRET=1, here is a real one")
+    before, _open.bits = _open.bits, bits
+    try:
+        yield
+    finally:
+        _open.bits = before
+
+
 def install():
     """Repair the interpreter. Called when ``flashlab.kernels`` decides to interpret; a second call does nothing."""
     if getattr(Builder, "flashlab", False):
         return
     for name in ("binary_op", "unary_op", "ternary_op", "create_fma", "create_erf", "create_rsqrt", "create_dot"):
         _replace(Builder, name, _in_float32)
+    _replace(Builder, "create_dot", _float8_dot)
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, max_num_imprecise_acc_default=NEVER)
     _replace(Builder, "cast_impl", _rounding_cast)
     _replace(Builder, "create_fp_to_fp", _rounding_cast)
     _replace(interpreter.ReduceScanOpInterface, "apply", _reduced_in_float32)
@@ -195,6 +221,35 @@ def _to_float8(handle, target):
     values = torch.from_numpy(np.ascontiguousarray(handle.data, dtype=np.float32))
     codes = values.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max).to(dtype)
     return TensorHandle(codes.view(torch.uint8).numpy(), target)
+
+
+NEVER = (
+    2**30
+)  # products after which an accumulator is added to registers, where a kernel does not say: Hopper's default
+
+
+def _float8_dot(dot):
+    def run(self, a, b, d, precision, flush):
+        if not {a.dtype.scalar, b.dtype.scalar} <= FLOAT8.keys():
+            return dot(self, a, b, d, precision, flush)
+        A, B = _from_float8(a).data, _from_float8(b).data  # [M, K], [K, N]
+        summed = d.data + A @ B if _open.bits is None or flush == 0 else _added(d.data, A, B, _open.bits, flush)
+        return TensorHandle(summed.astype(d.data.dtype), d.dtype.scalar)
+
+    return run
+
+
+def _added(C, A, B, bits, flush):
+    """Return C + A @ B, added up 32 products at a time, where ``bits`` after the leading one are kept of each sum."""
+    total, sums = (C, 0.0 * C) if flush <= A.shape[-1] else (0.0 * C, C)  # [M, N], [M, N]
+    for start in range(0, A.shape[-1], 32):
+        there = slice(start, start + 32)
+        sums = sums + A[..., there].astype(np.float64) @ B[..., there, :]  # [M, N]
+        step = np.ldexp(1.0, np.frexp(sums)[1] - 1 - bits)  # [M, N]
+        sums = (np.trunc(sums / step) * step).astype(np.float32)
+        if (start + 32) % flush == 0:
+            total, sums = total + sums, 0 * sums
+    return total + sums
 
 
 def _without_bfloat16(atomic):

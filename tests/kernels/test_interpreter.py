@@ -8,9 +8,9 @@ import triton.language as tl
 
 from flashlab.kernels import INTERPRETED, attention, flash_attention
 from flashlab.kernels.configurations import Choice, Configuration
-from flashlab.kernels.interpreter import Builder, count
+from flashlab.kernels.interpreter import Builder, count, tensor_core
 from flashlab.machine.memory import Memory
-from flashlab.reference import masks
+from flashlab.reference import eight_bits, masks
 from flashlab.reference.tiling import fa2_forward, fa2_traffic
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
@@ -83,6 +83,20 @@ def test_float8_is_rounded_to_nearest_even_and_saturates(narrow, wide):
     assert torch.equal(y.float(), x.float().clamp(-largest, largest).to(narrow).float())
 
 
+@pytest.mark.parametrize("narrow", EIGHT)
+def test_rounding_to_float8_is_torchs_for_every_exponent_of_float32(narrow):
+    fields = 8 if narrow == torch.float8_e4m3fn else 4  # of mantissas; each tie, and its neighbours on both sides
+    ties = torch.arange(2 * fields) * (2**22 // fields)
+    mantissas = torch.cat([ties, ties[1:] - 1, ties + 1, torch.tensor([2**23 - 1])])
+    bits = (torch.arange(255)[:, None] << 23 | mantissas).flatten().to(torch.int32)
+    x = torch.cat([bits.view(torch.float32), -bits.view(torch.float32)])
+    x = torch.cat([x, torch.zeros(triton.next_power_of_2(len(x)) - len(x))])
+    y = torch.empty(len(x), dtype=torch.uint8).view(narrow)
+    cast[(1,)](x, y, len(x))
+    largest = torch.finfo(narrow).max
+    assert torch.equal(y.view(torch.uint8), x.clamp(-largest, largest).to(narrow).view(torch.uint8))
+
+
 @triton.jit
 def elementwise(x, y, out, N: tl.constexpr):
     i = tl.arange(0, N)
@@ -132,6 +146,48 @@ def test_bfloat16_dot_multiplies_numbers_and_sums_in_float32():
     exact = x.double() @ y.double()
     plain = (x.float() @ y.float() - exact).abs().max()
     assert (out - exact).abs().max() <= 2 * plain + torch.finfo(torch.float32).eps * exact.abs().max()
+
+
+@triton.jit
+def product(x, y, out, N: tl.constexpr, K: tl.constexpr, flush: tl.constexpr):
+    n, k = tl.arange(0, N), tl.arange(0, K)
+    at = n[:, None] * N + n[None, :]  # [N, N]
+    X, Y = tl.load(x + n[:, None] * K + k[None, :]), tl.load(y + k[:, None] * N + n[None, :])  # [N, K], [K, N]
+    tl.store(out + at, tl.dot(X, Y, tl.load(out + at), max_num_imprecise_acc=flush))
+
+
+def float8_product(flush, K=256, narrow=torch.float8_e4m3fn):
+    x, y = randn(16, K).abs().to(narrow), randn(K, 16, seed=1).abs().to(narrow)
+    out = randn(16, 16, seed=2)
+    before = out.double().numpy()
+    product[(1,)](x, y, out, 16, K, flush)
+    return out.double().numpy(), (before, x.double().numpy(), y.double().numpy())
+
+
+@pytest.mark.parametrize("narrow", EIGHT)
+def test_float8_dot_is_exact_and_keeps_nan(narrow):
+    ours, (C, A, B) = float8_product(None, narrow=narrow)
+    np.testing.assert_allclose(ours, C + A @ B, rtol=1e-6)
+    x = torch.full((16, 32), 0x7F, dtype=torch.uint8).view(narrow)  # NaN in both
+    out = torch.zeros(16, 16)
+    product[(1,)](x, torch.zeros(32, 16).to(narrow), out, 16, 32, None)
+    assert out.isnan().all()
+
+
+@pytest.mark.parametrize("flush", [None, 32, 128, 256])
+def test_inside_tensor_core_products_of_float8_are_the_models(flush):
+    with tensor_core():
+        ours, inputs = float8_product(flush)
+    np.testing.assert_allclose(ours, eight_bits.TensorCore(flush=flush)(*inputs), rtol=2e-7)
+    lost = np.abs(ours - eight_bits.exactly(*inputs)).max()
+    assert lost > 2.0**-15 * np.abs(ours).max()
+    assert np.abs(float8_product(flush)[0] - ours).max() == pytest.approx(lost, rel=1e-2)  # outside: exact again
+
+
+def test_a_flush_after_0_products_means_half_precision_and_all_bits():
+    with tensor_core():
+        ours, inputs = float8_product(0)
+    np.testing.assert_allclose(ours, eight_bits.exactly(*inputs), rtol=1e-6)
 
 
 @triton.jit
