@@ -1,6 +1,5 @@
 """Plain charts for a cell: bars, lines, dots and a map of weights, each with its words beside it."""
 
-import base64
 import io
 
 import numpy as np
@@ -8,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.ticker import LogFormatter
 from PIL import Image
 
-from figures import style
+from figures import page, style
 
 LOOKS = (  # of lines in one chart: a colour, and dashes for those who do not see it
     (style.O, "-"),
@@ -23,14 +22,14 @@ class Chart:
     """A still picture. In words it is what the caption says."""
 
     def __init__(self, figure, caption):
-        self._png = base64.b64encode(_painted(figure)).decode()
+        self._png = _painted(figure)
         self._caption = caption
 
     def __repr__(self):
         return self._caption
 
     def _repr_mimebundle_(self, **_):
-        return {"image/png": self._png, "text/plain": self._caption}
+        return {"text/plain": self._caption, "text/html": page.picture(self._png, self._caption)}
 
 
 def _painted(figure) -> bytes:

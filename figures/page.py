@@ -53,21 +53,28 @@ def still(figure, state) -> bytes | None:
     return path.read_bytes() if state == figure.State() and hasattr(figure, "__file__") and path.exists() else None
 
 
+def picture(png: bytes, words: str, style: str = "max-width: 100%") -> str:
+    """Return a picture as HTML with its words as alt text: JupyterLab gives the ones stored as image/png none."""
+    data = base64.b64encode(png).decode()
+    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{data}" style="{style}">'
+
+
+def captioned(png: bytes | None, words: str) -> str:
+    """Return what is left of a figure without scripts: its picture, if there is one, and its words."""
+    image = picture(png, words, "max-width: 100%; width: 960px") if png else ""
+    return f'<figure style="margin: 0">{image}<figcaption>{html.escape(words)}</figcaption></figure>'
+
+
 def fragment(figure, state, traces: dict, *, id: str | None = None, page: bool = False) -> str:
     """Return the HTML of one figure with these numbers by key: alive where scripts run, a picture and words elsewhere.
 
     id: of the element, by which a kernel finds it; page: no kernel will ever answer.
     """
     name, id = name_of(figure), id or f"flashlab-{uuid.uuid4().hex[:12]}"
-    words = html.escape(figure.describe(state))
-    picture = still(figure, state)
-    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}" if picture else ""
-    image = f'<img alt="{words}" src="{source}" style="max-width: 100%; width: 960px">' if picture else ""
     data = {"name": name, "controls": declared(figure), "state": asdict(state), "traces": traces, "page": page}
     style = (HERE / "js" / "theme.css").read_text(encoding="utf-8")
     return (
-        f'<div id="{id}" data-figure="{name}">'
-        f'<figure style="margin: 0">{image}<figcaption>{words}</figcaption></figure></div>\n'
+        f'<div id="{id}" data-figure="{name}">{captioned(still(figure, state), figure.describe(state))}</div>\n'
         f'<script type="module">\n{script(name)}\n'
         f'mount.start("{id}", {_json(data)}, {name}.draw, {_json(style)});\n</script>\n'
     )

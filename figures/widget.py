@@ -5,7 +5,6 @@ through all the numbers that it came with. The environment variable FLASHLAB_FIG
 stores in any case, the picture and its words.
 """
 
-import base64
 import os
 import uuid
 
@@ -56,13 +55,11 @@ class Explorer:
         return self.figure.describe(self.state)
 
     def _repr_mimebundle_(self, **_):
-        bundle = {"text/plain": repr(self)}
-        if picture := page.still(self.figure, self.state):
-            bundle["image/png"] = base64.b64encode(picture).decode()
-        if os.environ.get("FLASHLAB_FIGURES") != "still":
-            id = f"flashlab-{uuid.uuid4().hex[:12]}"
-            traces = {key(self.figure, self.state): numbers(self.figure, self.state)}
-            self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
-            self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))
-            bundle["text/html"] = page.fragment(self.figure, self.state, traces, id=id)
-        return bundle, {"image/png": {"alt": repr(self)}}
+        words = repr(self)
+        if os.environ.get("FLASHLAB_FIGURES") == "still":
+            return {"text/plain": words, "text/html": page.captioned(page.still(self.figure, self.state), words)}
+        id = f"flashlab-{uuid.uuid4().hex[:12]}"
+        traces = {key(self.figure, self.state): numbers(self.figure, self.state)}
+        self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
+        self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))
+        return {"text/plain": words, "text/html": page.fragment(self.figure, self.state, traces, id=id)}

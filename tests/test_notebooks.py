@@ -1,6 +1,9 @@
 """The form of a notebook as it is committed. That it runs, and prints what it stores, nbval checks (`make test`)."""
 
 import ast
+import base64
+import html
+import io
 import re
 from queue import Empty
 from statistics import median
@@ -8,7 +11,9 @@ from statistics import median
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
+from PIL import Image
 
+from figures import page
 from flashlab.course.exercise import Exercise, Question
 from flashlab.course.registry import find
 from tests.tools.kernels import WatchedKernel
@@ -120,8 +125,21 @@ def test_no_warning_is_filtered(notebook):
 def test_every_figure_has_a_picture_where_no_kernel_runs(notebook):
     for cell in code(notebook):
         if ".explore(" in cell.source:
-            kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
-            assert "image/png" in kinds, f"cell {cell.id!r}"
+            assert any(alts(output) for output in cell.outputs), f"cell {cell.id!r}"
+
+
+@lessons
+def test_every_stored_picture_has_its_words_as_alt_text(notebook):
+    for cell in code(notebook):
+        for output in cell.outputs:
+            assert all(alt == output.data["text/plain"] for alt in alts(output)), f"cell {cell.id!r}"
+
+
+def alts(output):
+    """The alt texts of the pictures in an output; None for a picture without one."""
+    pictures = re.findall(r"<img[^>]*>", output.get("data", {}).get("text/html", ""))
+    said = [re.search(r' alt="([^"]*)"', picture) for picture in pictures]
+    return [alt and html.unescape(alt[1]) for alt in said]
 
 
 # The form of a lesson.
@@ -297,7 +315,8 @@ def made(cell_id="a-cell", outputs=(), **metadata):
 
 
 def pictured(words):
-    return nbformat.v4.new_output("display_data", {"image/png": PNG, "text/plain": words})
+    shown = page.picture(base64.b64decode(PNG), words)
+    return nbformat.v4.new_output("display_data", {"text/html": shown, "text/plain": words})
 
 
 @pytest.mark.parametrize(
@@ -308,7 +327,7 @@ def pictured(words):
         (made(outputs=[nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])]), "stores an error"),
         (made(outputs=[nbformat.v4.new_output("stream", text=f"see {ROOT}/x.py")]), "names a path"),
         (made(outputs=[nbformat.v4.new_output("stream", text="x" * 400_000)]), "400,000 are allowed"),
-        (made(outputs=[pictured("<Figure size 640x480 with 1 Axes>")]), "no words"),
+        (made(outputs=[nbformat.v4.new_output("display_data", {"image/png": PNG, "text/plain": "a"})]), "no alt text"),
     ],
 )
 def test_faults_are_named(notebook, fault):
@@ -316,22 +335,37 @@ def test_faults_are_named(notebook, fault):
 
 
 def test_normalised_keeps_the_lesson_and_drops_the_run():
-    live = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}, "image/png": PNG, "text/plain": "a row"}
+    still = page.captioned(base64.b64decode(PNG), "a row")
+    shown = f'<div data-figure="bars">{still}</div><script></script>'
+    live = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}, "text/html": shown, "text/plain": "a row"}
     notebook = made(outputs=[nbformat.v4.new_output("display_data", live)], tags=["exercise"], execution={"a": "b"})
     notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     stored = normalise(notebook)
     assert stored.cells[0].metadata == {"tags": ["exercise"]}
-    assert stored.cells[0].outputs[0].data.keys() == {"image/png", "text/plain"}
+    assert stored.cells[0].outputs[0].data == {"text/html": still, "text/plain": "a row"}
     assert stored.cells[0].execution_count == 1 and "widgets" not in stored.metadata
     assert normalise(stored) == stored and list(faults(stored)) == []
     assert notebook.cells[0].execution_count == 7  # the argument is left as it was
 
 
 def test_a_stored_picture_has_its_words_as_alt_text_in_a_static_page():
-    stored = normalise(made(outputs=[pictured("a row of bars")]))
-    assert stored.cells[0].outputs[0].metadata == {"image/png": {"alt": "a row of bars"}}
-    html, _ = HTMLExporter(template_name="classic").from_notebook_node(stored)
-    assert re.findall(r'<img[^>]* alt="([^"]*)"', html) == ["a row of bars"]
+    stored = normalise(made(outputs=[pictured("a row of <bars>")]))
+    static, _ = HTMLExporter(template_name="lab").from_notebook_node(stored)
+    assert re.findall(r'<img[^>]* alt="([^"]*)"', static) == ["a row of &lt;bars&gt;"]
+
+
+def test_pictures_are_stored_in_fewer_bytes_and_with_the_same_pixels():
+    pixels = Image.new("RGB", (300, 300), "teal")
+    buffer = io.BytesIO()
+    pixels.save(buffer, "png", compress_level=0)
+    shown = page.picture(buffer.getvalue(), "teal")
+    stored = normalise(
+        made(outputs=[nbformat.v4.new_output("display_data", {"text/html": shown, "text/plain": "teal"})])
+    )
+    again = stored.cells[0].outputs[0].data["text/html"]
+    assert len(again) < len(shown) / 10 and alts(stored.cells[0].outputs[0]) == ["teal"]
+    data = base64.b64decode(re.search(r'base64,([^"]+)"', again)[1])
+    assert Image.open(io.BytesIO(data)).tobytes() == pixels.tobytes()
 
 
 def test_stored_outputs_are_kept_when_nothing_is_run(tmp_path):

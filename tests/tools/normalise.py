@@ -1,8 +1,8 @@
 """Run notebooks and store them in the one form in which they are committed: `make notebooks`.
 
 A change in the file is then a change in the lesson: cell ids are words, outputs carry no time, no path and no widget
-state, pictures have their words as alt text, and a figure's output is its picture (its live widget means nothing
-without a kernel).
+state, pictures have their words as alt text, and a figure's output is its picture and its words (its script means
+little without a kernel).
 
     python -m tests.tools.normalise notebooks/04_online_softmax.ipynb             run it, then store it
     python -m tests.tools.normalise --stored notebooks/04_online_softmax.ipynb    store it with the outputs that it has
@@ -21,12 +21,15 @@ import nbformat
 from nbclient import NotebookClient
 from PIL import Image
 
+from figures import page
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT = ("jupyter", "tags")  # a cell's metadata: what is collapsed, and what it is
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # online-merge-exercise
+PICTURE = re.compile(r'(?<=src="data:image/png;base64,)[^"]+')
 RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # what Jupyter gives a cell that has none, or another cell's
 
 
@@ -54,8 +57,8 @@ def faults(notebook):
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 yield f"cell {cell.id!r}: stores an error, {output.ename}: {output.evalue}"
-            if "image/png" in output.get("data", {}) and output.data["text/plain"].startswith("<"):
-                yield f"cell {cell.id!r}: its picture has no words: return one of figures.charts, or write a __repr__"
+            if "image/png" in output.get("data", {}):
+                yield f"cell {cell.id!r}: its picture has no alt text in JupyterLab: return one of figures.charts"
             if path := _path_in(output):
                 yield f"cell {cell.id!r}: its output names a path of this machine, {path}"
     if (size := len(nbformat.writes(notebook).encode())) > LIMIT:
@@ -96,30 +99,35 @@ def _normalise_output(output, count):
     if "data" not in output:
         return
     output.metadata = nbformat.from_dict({})
-    if "data-figure=" in output.data.get("text/html", ""):
-        live = output.data.pop("text/html")
-        if "image/png" not in output.data:  # it has no stored picture: it shows what this notebook computed
-            output.data["image/png"] = _photograph(live)
-    if "image/png" in output.data:
-        output.data.pop(WIDGET, None)
-        output.data["image/png"] = _smaller(output.data["image/png"])
-        output.metadata["image/png"] = {"alt": output.data["text/plain"]}  # as IPython's Image has it
+    output.data.pop(WIDGET, None)
+    if "text/html" in output.data:
+        output.data["text/html"] = PICTURE.sub(_smaller, _still(output.data["text/html"], output.data["text/plain"]))
+
+
+def _still(shown, words):
+    """Return what is left of a live figure without its script; other HTML as it is."""
+    if "data-figure=" not in shown:
+        return shown
+    still = re.search("<figure.*</figure>", shown, re.S)[0]
+    return still if "<img" in still else page.captioned(_photograph(shown), words)  # of what this notebook computed
 
 
 def _photograph(live):
     from tests.tools.stills import photograph  # needs Chromium
 
-    buffer = io.BytesIO()
-    photograph(live).save(buffer, "png", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return _encoded(photograph(live))
 
 
-def _smaller(png):
-    """Encode the same pixels in fewer bytes: a live figure is encoded for speed."""
-    data = base64.b64decode(png)
+def _smaller(found):
+    """Encode the same pixels in fewer bytes: a chart is encoded for speed."""
+    png = base64.b64decode(found[0])
+    return base64.b64encode(min(png, _encoded(Image.open(io.BytesIO(png))), key=len)).decode()
+
+
+def _encoded(image):
     buffer = io.BytesIO()
-    Image.open(io.BytesIO(data)).save(buffer, "png", optimize=True)
-    return base64.b64encode(min(data, buffer.getvalue(), key=len)).decode()
+    image.save(buffer, "png", optimize=True)
+    return buffer.getvalue()
 
 
 def _path_in(output):
