@@ -14,11 +14,13 @@ from flashlab.kernels import masks as triton_masks
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
 from flashlab.kernels.decode import Cache, Prefix, decode_shared, eight_bits, operator
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.linear_attention import linear_attention
 from flashlab.kernels.problem import Problem
 from flashlab.machine import layouts, sm
 from flashlab.machine.memory import Memory
 from flashlab.models import plain
 from flashlab.reference import dropout, masks, pipeline, recomputation, ring, safe_softmax, scores, tiling
+from flashlab.reference import linear_attention as linear
 from flashlab.reference.attention import attention, attention_backward
 from tests.tools import hopper_scores
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -514,3 +516,31 @@ def blocks_of_layouts():
             assert len({count for _, count in step}) == 1, "zigzag: some ranks have more to do than others"
     finally:
         layouts.blocks.cache_clear()
+
+
+def linear_chunks():
+    """Chunks of every size compute the definition, key by key, and states of stretches merge to that of the whole."""
+    Q, K, V = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6)))
+    for decay in (1.0, 0.7):
+        far = [[decay ** (i - j) if j <= i else 0 for j in range(11)] for i in range(11)]
+        exact = (np.array(far) * (Q @ K.T)) @ V
+        whole = sum(decay ** (10 - j) * np.outer(K[j], V[j]) for j in range(11))
+        np.testing.assert_allclose(linear.quadratic(Q, K, V, decay=decay), exact, 1e-9, 1e-12)
+        for C in (1, 4, 11):
+            for ours, theirs in zip(linear.chunked(Q, K, V, C, decay=decay), (exact, whole), strict=True):
+                np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
+        parts = [linear.state(K[part], V[part], decay=decay) for part in np.split(np.arange(11), [3, 7])]
+        for merged in (
+            linear.merge(linear.merge(*parts[:2]), parts[2]),
+            linear.merge(parts[0], linear.merge(*parts[1:])),
+        ):
+            np.testing.assert_allclose(merged.KV, whole, 1e-9, 1e-12)
+        Q32, K32, V32 = (torch.tensor(X, dtype=torch.float32)[None, None].repeat(1, 2, 4, 1) for X in (Q, K, V))
+        decays = torch.tensor([decay, 1.0])
+        for h, factor in enumerate(decays.tolist()):
+            rows = (X[0, h].double().numpy() for X in (Q32, K32, V32))
+            due, last = linear.chunked(*rows, 44, decay=factor)
+            given = (X.to(kernels.DEVICE) for X in (Q32, K32, V32))
+            O, state = linear_attention(*given, decay=decays.to(kernels.DEVICE), return_state=True, chunk=16)
+            np.testing.assert_allclose(O[0, h].cpu(), due, 1e-3, 1e-3)
+            np.testing.assert_allclose(state[0, h].cpu(), last, 1e-3, 1e-3)

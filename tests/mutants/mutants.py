@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from flashlab.kernels import attention as attention_kernel
 from flashlab.kernels import dropout as kernel_dropout
+from flashlab.kernels import linear_attention as kernel_linear
 from flashlab.kernels import masks as kernel_masks
 from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
@@ -14,7 +15,17 @@ from flashlab.kernels.hopper import schedule
 from flashlab.kernels.portable import backward, forward
 from flashlab.machine import layouts, sm
 from flashlab.models import plain
-from flashlab.reference import dropout, masks, online_softmax, pipeline, recomputation, ring, scores, tiling
+from flashlab.reference import (
+    dropout,
+    linear_attention,
+    masks,
+    online_softmax,
+    pipeline,
+    recomputation,
+    ring,
+    scores,
+    tiling,
+)
 from tests.mutants import acceptance
 
 
@@ -387,5 +398,26 @@ MUTANTS = [
         ("local indices for positions", "_part", "run.step, start - first", "run.step, row - col"),
         ("window aligned at the upper left", "_block", "hi + q1 - k1", "hi + q0 - k0"),
         ("different edges are joined", "_below", " or a.hi != b.hi", ""),
+    ),
+    *_of(linear_attention, acceptance.linear_chunks,
+        ("state updated before its use", "step", "past = powers(decay, r + 1, Q_i.dtype)[:, None] * (Q_i @ KV)", "KV = KV + K_i.T @ V_i\n    past = powers(decay, r + 1, Q_i.dtype)[:, None] * (Q_i @ KV)"),
+        ("decay on the wrong side: the keys' for the queries", "step", "powers(decay, r + 1, Q_i.dtype)", "powers(decay, C - 1 - r, Q_i.dtype)"),
+        ("the first query of a chunk does not shrink the past", "step", "powers(decay, r + 1, Q_i.dtype)", "powers(decay, r, Q_i.dtype)"),
+        ("decay on the wrong side: early keys keep the most", "step", "powers(decay, C - 1 - r, Q_i.dtype)", "powers(decay, r, Q_i.dtype)"),
+        ("the last key of a chunk shrinks already", "step", "powers(decay, C - 1 - r, Q_i.dtype)", "powers(decay, C - r, Q_i.dtype)"),
+        ("the state shrinks by one token per chunk", "step", "powers(decay, C, Q_i.dtype) * KV", "decay * KV"),
+        ("the state of the chunk alone", "step", "powers(decay, C, Q_i.dtype) * KV + left.T @ V_i", "left.T @ V_i"),
+        ("a query does not see its own key", "distances", "away >= 0", "away > 0"),
+        ("decay counted from the chunk's beginning", "distances", "np.maximum(away, 0)", "np.arange(C)[:, None] + 0 * away"),
+        ("decay on the wrong side of a merge", "merge", "second.shrink * first.KV + second.KV", "first.KV + first.shrink * second.KV"),
+        ("merge without decay", "merge", "second.shrink * first.KV", "first.KV"),
+    ),
+    *_of(kernel_linear, acceptance.linear_chunks,
+        ("state updated before its use", "linear_attention_chunks", "past = tl.dot(Q_i, KV.to(Q_i.dtype)", "past = tl.dot(Q_i, (KV + tl.dot(K_i.T, V_i)).to(Q_i.dtype)"),
+        ("decay on the wrong side: early keys keep the most", "linear_attention_chunks", "tl.maximum(c - 1 - r, 0)", "r"),
+        ("a last, short chunk shrinks the state like a whole one", "linear_attention_chunks", "c = tl.minimum(C, N - first)", "c = C"),
+        ("the first query of a chunk does not shrink the past", "linear_attention_chunks", "log2_decay * (r + 1)", "log2_decay * r"),
+        ("decay of head 0 for every head", "linear_attention_chunks", "log2_decay + h", "log2_decay"),
+        ("the state starts at 0 in every chunk", "linear_attention_chunks", "tl.exp2(log2_decay * c) * KV", "0.0 * KV"),
     ),
 ]  # fmt: skip

@@ -1,0 +1,192 @@
+"""Linear attention: without the exponential the product re-associates, and all of the past fits into one matrix.
+
+Causal attention without its softmax is O = (QKᵀ ∘ mask) V, and (QKᵀ) V = Q (KᵀV). So the past needs no keys: its state
+is KV = Σ kᵀv, [d, dv], however long it is. With ``decay`` each token shrinks what came before it: key j counts
+decay^(i - j) for query i. Softmax attention is another function; this one does not approximate it.
+
+States of neighbouring stretches merge by addition, the earlier one shrunk by the later one's length (``merge``): a
+monoid, as (m, l, O) is. A chunk of C tokens computes its own C x C scores and takes the rest from the state: C = 1 is
+a recurrence, C = N the quadratic form, and both give the same O.
+
+All take one head, Q and K [N, d] and V [N, dv] of one floating dtype; 0 < decay <= 1. Nothing is scaled or normalised:
+a column of ones in V gives the sums by which to divide.
+
+Source: Katharopoulos et al. 2020, arXiv 2006.16236; chunks and decay as in Sun et al. 2023, arXiv 2307.08621.
+"""
+
+from collections import Counter
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine.memory import Memory
+from flashlab.reference.attention import attention
+from flashlab.reference.tiling import tiles
+
+
+class State(NamedTuple):
+    """The trace that a stretch of n tokens leaves."""
+
+    shrink: float  # decay^n: the factor on what came before the stretch
+    KV: np.ndarray  # [d, dv]: the sum of kᵀv, each shrunk by the tokens after it
+
+
+def quadratic(Q, K, V, *, decay=1.0):
+    """Compute O [N, dv] from the definition, with all N x N scores: the oracle for the chunks."""
+    _check(Q, K, V, decay)
+    return (distances(len(Q), decay, Q.dtype) * (Q @ K.T)) @ V
+
+
+def chunked(Q, K, V, C, *, decay=1.0, start=None, memory=None):
+    """Compute attention chunk by chunk: the chunk's own scores, and the state for all that came before.
+
+    Args:
+        C: tokens per chunk; the last one may be shorter.
+        start: the state KV [d, dv] before the first token; zeros if None.
+        memory: a ``Memory`` that books the traffic; a fresh one if None. The state never leaves fast memory until the
+            end.
+
+    Returns:
+        O [N, dv] in the dtype of Q, and the state KV [d, dv] after the last token, in float32 or better.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes, decay or C that do not match.
+        FastMemoryFull: a chunk and the state do not fit into ``memory``.
+    """
+    _check(Q, K, V, decay)
+    if not isinstance(C, Integral) or C < 1:
+        raise ValueError(f"a chunk has a whole number of tokens, one at least, got C = {C}")
+    memory, (d, dv) = Memory(record=False) if memory is None else memory, (Q.shape[1], V.shape[1])
+    wide = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    memory.place(Q=Q, K=K, V=V, KV=np.zeros((d, dv), wide) if start is None else start.astype(wide))
+    memory.reserve("O", V.shape, Q.dtype)
+    with memory.kernel("head"):
+        KV = memory.load("KV") if start is not None else np.zeros((d, dv), wide)  # [d, dv]
+        memory.hold(KV=KV)
+        for rows in tiles(len(Q), C):
+            Q_i, K_i, V_i = (memory.load(name, rows) for name in "QKV")  # [C, d], [C, d], [C, dv]
+            memory.hold(S_i=np.empty((len(Q_i), len(Q_i)), wide))  # [C, C]   the scores of this chunk
+            O_i, KV = step(KV, Q_i, K_i, V_i, decay)  # [C, dv], [d, dv]
+            memory.store("O", O_i, rows)
+        memory.store("KV", KV)
+    return memory.tensors["O"], memory.tensors["KV"]
+
+
+def step(KV, Q_i, K_i, V_i, decay=1.0):
+    """Return the output O_i [C, dv] of a chunk, and the state KV [d, dv] after it.
+
+    KV is the state before the chunk. Query r of the chunk is r + 1 tokens past it, and key r is C - 1 - r tokens before
+    the chunk's end.
+    """
+    C = len(Q_i)
+    r = np.arange(C)  # [C]
+    S_i = distances(C, decay, Q_i.dtype) * (Q_i @ K_i.T)  # [C, C]
+    past = powers(decay, r + 1, Q_i.dtype)[:, None] * (Q_i @ KV)  # [C, dv]
+    O_i = S_i @ V_i + past  # [C, dv]
+    left = powers(decay, C - 1 - r, Q_i.dtype)[:, None] * K_i  # [C, d]
+    KV = powers(decay, C, Q_i.dtype) * KV + left.T @ V_i  # [d, dv]
+    return O_i, KV
+
+
+def state(K, V, *, decay=1.0):
+    """Return the ``State`` of a stretch of tokens."""
+    n = len(K)
+    left = powers(decay, n - 1 - np.arange(n), K.dtype)[:, None] * K  # [n, d]
+    return State(decay**n, left.T @ V)
+
+
+def merge(first, second):
+    """Return the state of two neighbouring stretches, in this order: the second one shrinks the first."""
+    return State(first.shrink * second.shrink, second.shrink * first.KV + second.KV)
+
+
+def identity(d, dv, dtype=np.float32):
+    """Return the state of no tokens."""
+    return State(1.0, np.zeros((d, dv), dtype))
+
+
+def distances(C, decay, dtype):
+    """Return decay^(i - j) where query i sees key j, and 0 where it does not, [C, C]."""
+    away = np.arange(C)[:, None] - np.arange(C)  # [C, C]
+    return np.where(away >= 0, powers(decay, np.maximum(away, 0), dtype), 0).astype(dtype)
+
+
+def powers(decay, n, dtype):
+    """Return decay^n as numbers of ``dtype``."""
+    return np.power(float(decay), n).astype(dtype)
+
+
+# Costs
+
+
+def flops(N, d, C, *, dv=None):
+    """Return the FLOPs of the matrix products of ``chunked``: c² (d + dv) within a chunk of c, 2 c d dv with the state,
+    twice each. For C that divides N and dv = d that is 4 N d (C + d)."""
+    dv = d if dv is None else dv
+    sizes = [rows.stop - rows.start for rows in tiles(N, C)]
+    return sum(2 * c * c * (d + dv) + 4 * c * d * dv for c in sizes)
+
+
+def softmax_flops(N, d, C):
+    """Return the FLOPs of causal softmax attention by square tiles of C, ``tiling.fa2_forward``.
+
+    For C that divides N that is 2 N d (N + C).
+    """
+    return sum(4 * d * (rows.stop - rows.start) * rows.stop for rows in tiles(N, C))
+
+
+def crossover(C, d):
+    """Return the length N from which on chunks take fewer FLOPs: 2 N d (N + C) = 4 N d (C + d) at N = C + 2 d."""
+    return C + 2 * d
+
+
+def traffic(N, d, *, dv=None, dtype=np.float32):
+    """Return the bill of ``chunked`` from an empty state: bytes by (direction, tensor), as in ``Memory.bytes``."""
+    dv, size = d if dv is None else dv, np.dtype(dtype).itemsize
+    return Counter({
+        ("load", "Q"): N * d * size, ("load", "K"): N * d * size, ("load", "V"): N * dv * size,
+        ("store", "O"): N * dv * size, ("store", "KV"): state_bytes(d, dv=dv, dtype=dtype),
+    })  # fmt: skip
+
+
+def state_bytes(d, *, dv=None, dtype=np.float32):
+    """Return the bytes of the state of one head, which is kept in float32 or better."""
+    return d * (d if dv is None else dv) * np.result_type(dtype, np.float32).itemsize
+
+
+def cache_bytes(N, d, *, dv=None, dtype=np.float32):
+    """Return the bytes of the keys and values of one head, which softmax attention keeps instead."""
+    return N * (d + (d if dv is None else dv)) * np.dtype(dtype).itemsize
+
+
+# What a state can hold
+
+
+def recall(K, V, *, decay=1.0, scale=None):
+    """Return which of n stored pairs are found by their keys: booleans [n].
+
+    Each key asks for its value, after all pairs were stored: found is the one whose value is closest to the answer in
+    direction. K: keys [n, d] of length 1; V: values [n, dv] of length 1. The answer is that of the state with this
+    decay; with ``scale`` that of softmax attention, this factor on its scores.
+    """
+    O = K @ state(K, V, decay=decay).KV if scale is None else attention(K, K, V, scale=scale)  # [n, dv]
+    return (O @ V.T).argmax(-1) == np.arange(len(K))
+
+
+def directions(n, d, seed=0):
+    """Draw n vectors [n, d] of length 1, in random directions."""
+    X = np.random.default_rng(seed).normal(size=(n, d))  # [n, d]
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def _check(Q, K, V, decay):
+    for name, tensor in {"Q": Q, "K": K, "V": V}.items():
+        if not isinstance(tensor, np.ndarray):
+            raise TypeError(f"{name} must be a numpy array, got {type(tensor).__name__}")
+    if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape != K.shape or len(K) != len(V):
+        raise ValueError(f"expected Q [N, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
+    if len({Q.dtype, K.dtype, V.dtype}) > 1 or not np.issubdtype(Q.dtype, np.floating):
+        raise TypeError(f"Q, K and V must have one floating dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
+    if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 < decay <= 1:
+        raise ValueError(f"decay is a number above 0 and at most 1, got {decay!r:.40}")

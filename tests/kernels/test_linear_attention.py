@@ -1,0 +1,118 @@
+"""The chunks in Triton compute what the definition says, go on from a state, and compile for GPUs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flashlab.kernels import DEVICE
+from flashlab.kernels.interpreter import count
+from flashlab.kernels.linear_attention import linear_attention
+from flashlab.reference import linear_attention as reference
+from tests.tools.bounds import assert_as_exact_as_plain
+
+pytestmark = pytest.mark.usefixtures("interpreter_that_loops")
+
+
+def draw(B, H, N, d, dv, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(N + d)
+    shapes = (B, H, N, d), (B, H, N, d), (B, H, N, dv)
+    return [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
+
+
+def dense(q, k, v, decay, dtype):
+    """By the definition, every product in this dtype, and the scores narrowed to it."""
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    N = q.shape[2]
+    away = torch.arange(N, device=q.device)[:, None] - torch.arange(N, device=q.device)  # [N, N]
+    near = torch.where(away >= 0, decay.double()[:, None, None] ** away.clamp(min=0), 0)  # [H, N, N]
+    return (near * (q @ k.mT)).to(dtype) @ v
+
+
+CASES = [
+    (1, 1, 1, 16, 16, 16), (2, 3, 40, 16, 16, 16), (1, 2, 64, 32, 48, 32), (1, 2, 37, 20, 5, 16), (2, 1, 65, 8, 70, 64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("B, H, N, d, dv, chunk", CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_chunks_are_the_definition(B, H, N, d, dv, chunk, dtype):
+    q, k, v = draw(B, H, N, d, dv, dtype)
+    decay = torch.tensor([0.9, 1.0, 0.01][:H], device=DEVICE)
+    exact, plain = (dense(q, k, v, decay, wide) for wide in (torch.float64, dtype))
+    assert_as_exact_as_plain(linear_attention(q, k, v, decay=decay, chunk=chunk), plain, exact, roundings=2)
+
+
+def test_it_goes_on_where_it_stopped():
+    q, k, v = draw(1, 2, 50, 16, 24)
+    decay = torch.tensor([0.7, 1.0], device=DEVICE)
+    whole, state = linear_attention(q, k, v, decay=decay, return_state=True, chunk=16)
+    first, there = linear_attention(*(x[:, :, :21] for x in (q, k, v)), decay=decay, return_state=True, chunk=16)
+    kept = there.clone()
+    rest, last = linear_attention(*(x[:, :, 21:] for x in (q, k, v)), decay=decay, start=there, return_state=True)
+    torch.testing.assert_close(torch.cat([first, rest], 2), whole)
+    torch.testing.assert_close(last, state)
+    assert torch.equal(there, kept), "the state that was passed has changed"
+    for h, factor in enumerate(decay.tolist()):
+        due = reference.state(k[0, h].cpu().numpy(), v[0, h].cpu().numpy(), decay=factor).KV
+        torch.testing.assert_close(state[0, h].cpu(), torch.from_numpy(due))
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="traffic is counted in the interpreter")
+def test_keys_are_read_once_per_block_of_columns():
+    q, k, v = draw(1, 2, 64, 16, 64)
+    with count() as memory:
+        linear_attention(q, k, v, chunk=16)
+    assert memory.bytes["load", "K"] == 2 * k.nbytes and memory.bytes["load", "V"] == v.nbytes
+    assert memory.bytes["store", "O"] == v.nbytes and memory.bytes["store", "state"] == 2 * 16 * 64 * 4
+
+
+def test_no_tokens_leave_the_state_as_it_was():
+    q, k, v = draw(1, 1, 0, 16, 16)
+    start = torch.ones(1, 1, 16, 16, device=DEVICE)
+    O, state = linear_attention(q, k, v, start=start, return_state=True)
+    assert O.shape == (1, 1, 0, 16) and torch.equal(state, start)
+
+
+@pytest.mark.parametrize("options, error, says", [
+    ({"decay": torch.tensor([0.5, 1.5])}, ValueError, "above 0 and at most 1"),
+    ({"decay": torch.tensor([0.5, torch.nan])}, ValueError, "above 0 and at most 1"),
+    ({"decay": torch.ones(3)}, ValueError, r"decay must be float32 \[2\]"),
+    ({"decay": 0.5}, TypeError, "decay must be a torch tensor"),
+    ({"start": torch.zeros(1, 2, 8, 8)}, ValueError, "start must be float32"),
+    ({"chunk": 24}, ValueError, "power of two"), ({"chunk": 8}, ValueError, "16 at least"),
+])  # fmt: skip
+def test_bad_options_are_refused(options, error, says):
+    options = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    with pytest.raises(error, match=says):
+        linear_attention(*draw(1, 2, 20, 16, 16), **options)
+
+
+def test_bad_tensors_are_refused():
+    q, k, v = draw(1, 2, 20, 16, 16)
+    with pytest.raises(ValueError, match="expected q"):
+        linear_attention(q, k[:, :, :5], v)
+    with pytest.raises(TypeError, match="one dtype"):
+        linear_attention(q, k.double(), v)
+    with pytest.raises(TypeError, match="torch tensor"):
+        linear_attention(q.tolist(), k, v)
+    with pytest.raises(ValueError, match="1 to 256"):
+        linear_attention(*draw(1, 1, 4, 300, 16))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_it_compiles_for_a_gpu_and_no_register_spills(capability):
+    command = [sys.executable, "-m", "tests.tools.compile_linear", capability]
+    run = subprocess.run(
+        command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    kernels = [json.loads(line) for line in run.stdout.splitlines()]
+    assert {(k["d"], k["dtype"]) for k in kernels} >= {(64, "torch.bfloat16"), (128, "torch.bfloat16")}
+    for k in kernels:
+        assert k["shared"] <= k["available"] and k["stack"] == 0, k
+        assert (k["products"] > 0) == (k["dtype"] != "torch.float32"), f"tensor cores: {k}"

@@ -1,0 +1,40 @@
+"""Compile the kernel of linear attention for a GPU that is not here: ``python -m tests.tools.compile_linear 9.0``.
+
+Print one JSON object per width and dtype. Needs TRITON_INTERPRET=0, and so a process of its own.
+"""
+
+import json
+import sys
+from unittest import mock
+
+import torch
+from triton.runtime import driver
+
+from flashlab.kernels import linear_attention
+from tests.tools.compile_for import SHARED, Elsewhere, resources
+
+CASES = (64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16), (64, torch.float32)  # fmt: skip
+
+
+def compile_for(capability, d, dtype):
+    """Compile the kernel for heads of d columns, and return what it takes."""
+    made = []
+
+    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
+        made.append(kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages))
+
+    driver.set_active(Elsewhere(capability))
+    device = mock.patch.object(linear_attention, "DEVICE", torch.device("cpu"))
+    with device, mock.patch.object(linear_attention, "launch", compile_instead):
+        linear_attention.linear_attention(*(torch.zeros(1, 2, 1000, d, dtype=dtype) for _ in "qkv"))
+    (compiled,) = made
+    ptx = compiled.asm["ptx"]
+    return {
+        "d": d, "dtype": str(dtype), "shared": compiled.metadata.shared, "available": SHARED[capability] * 1024,
+        "products": ptx.count("mma.sync") + ptx.count("wgmma.mma_async"), **resources(compiled.asm["cubin"]),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        print(json.dumps(compile_for(tuple(map(int, sys.argv[1].split("."))), *case)), flush=True)
