@@ -113,6 +113,7 @@ def test_any_path_is_set_up_once(tmp_path, fakes, name):
     assert_set_up_once(Checkout(tmp_path / name, fakes))
 
 
+@pytest.mark.exhaustive
 def test_a_checkout_that_was_moved_is_set_up_again(checkout):
     assert_set_up_once(checkout)
     checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
@@ -129,6 +130,7 @@ def test_packages_that_are_gone_come_back(checkout):
     assert checkout.make("lab").returncode == 0 and checkout.calls() == []
 
 
+@pytest.mark.exhaustive
 def test_a_package_without_a_file_comes_back_when_something_else_makes_the_set_up_run(checkout):
     assert_set_up_once(checkout)
     (checkout.site() / "jupyterlab/labextensions.py").unlink()
@@ -137,12 +139,14 @@ def test_a_package_without_a_file_comes_back_when_something_else_makes_the_set_u
     assert (checkout.site() / "jupyterlab/labextensions.py").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_venv_without_its_python_is_made_anew(checkout):
     assert_set_up_once(checkout)
     shutil.rmtree(checkout.folder / ".venv/bin")
     assert_set_up_once(checkout)
 
 
+@pytest.mark.exhaustive
 def test_a_package_installed_by_hand_is_no_damage(checkout):
     assert_set_up_once(checkout)
     (checkout.site() / "mine.py").write_text("")
@@ -164,6 +168,7 @@ def test_a_home_that_cannot_be_written_is_not_needed(checkout):
     assert checkout.make("lab", HOME=str(checkout.fakes)).returncode == 0 and checkout.calls() == []
 
 
+@pytest.mark.exhaustive
 def test_a_home_that_can_be_written_is_left_alone(checkout):
     assert checkout.make("lab").returncode == 0
     assert checkout.calls()[0][-1] == f"HOME={checkout.fakes}"

@@ -25,7 +25,14 @@ def test_flops_are_those_of_visible_pairs():
         assert cell.flops == pytest.approx(products * 2 * 128 * 16 * bench.PAIRS["window"])
 
 
-@pytest.mark.parametrize("kind", [k for k in bench.PAIRS if k not in bench.ONLY_OURS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(k, marks=[] if k == "window" else pytest.mark.exhaustive)
+        for k in bench.PAIRS
+        if k not in bench.ONLY_OURS
+    ],
+)
 def test_ours_and_flex_compute_the_same(kind, monkeypatch):
     for name, value in {"N": 256, "WINDOW": 64, "WIDTH": 32}.items():
         monkeypatch.setattr(bench, name, value)

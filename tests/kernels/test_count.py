@@ -15,6 +15,7 @@ def test_a_bill_is_what_the_interpreter_counts():
     assert sum(event.kind == "kernel" for event in memory.events) == 4
 
 
+@pytest.mark.exhaustive
 def test_another_process_draws_up_the_same_bill(monkeypatch, interpreter_that_loops):
     call = first_triton_kernel.softmax_online, torch.randn(3, 10)
     here = count(*call, rows=2, block=4)

@@ -23,6 +23,7 @@ def test_one_block_is_what_the_lesson_says():
     assert 128 * 64 * 2 < code.shared <= 128 * 64 * 2 + 64
 
 
+@pytest.mark.exhaustive
 def test_two_roles_have_two_barriers_per_stage_and_two_numbers_of_registers():
     code = machine_code("gram")
     assert count(code, "wgmma.mma_async") == 128 // 16 and count(code, "mbarrier.init") == 2 * 2

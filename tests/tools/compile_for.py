@@ -1,12 +1,10 @@
-"""Compile the attention kernels for a GPU that is not here: ``python -m tests.tools.compile_for 9.0 [LIMIT]``.
+"""Compile the attention kernels for a GPU that is not here: ``python -m tests.tools.compile_for 9.0``.
 
-LIMIT: compile that many problems at most. Print one JSON object per kernel: its launch, and the shared memory,
-registers and stack that the machine code takes. The arguments are those of a real launch: the kernels are run on
-tensors of the CPU, and ``launch`` compiles instead.
+Print one JSON object per kernel: its launch, and the shared memory, registers and stack that the machine code takes.
+The arguments are those of a real launch: the kernels are run on tensors of the CPU, and ``launch`` compiles instead.
 Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import itertools
 import json
 import re
 import subprocess
@@ -157,7 +155,6 @@ def cases(capability):
 
 if __name__ == "__main__":
     capability = tuple(int(number) for number in sys.argv[1].split("."))
-    limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    for case in itertools.islice(cases(capability), limit):
+    for case in cases(capability):
         for report in compile_for(capability, case):
             print(json.dumps(report, default=str), flush=True)

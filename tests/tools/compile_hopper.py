@@ -3,8 +3,7 @@
 Also "one_partition" and "warpgroups", the kernels of lesson 14's first rungs.
 
 Prints one JSON object per line for each configuration in use: what the machine code takes, and which instructions it
-and its loops consist of. With ``--few``, one configuration per kernel. Needs TRITON_INTERPRET=0, so it runs in a
-process of its own.
+and its loops consist of. Needs TRITON_INTERPRET=0, so it runs in a process of its own.
 """
 
 import json
@@ -149,15 +148,12 @@ def cases(name):
             yield name, row, torch.float16, False
 
 
-def main(names, few):
-    """Print each case of these kernels; few: only the last causal one, or else the first, of each."""
+def main(names):
+    """Print each case of these kernels."""
     for name in names:
-        chosen = list(cases(name))
-        if few:
-            chosen = [*chosen[:1], *(case for case in chosen if case[1]["causal"])][-1:]
-        for case in chosen:
+        for case in cases(name):
             print(json.dumps(compile_kernel(*case)), flush=True)
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1:] if name != "--few"], "--few" in sys.argv)
+    main(sys.argv[1:])

@@ -28,14 +28,16 @@ def said(capsys, name, attempt):
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_reference_is_right_and_quickly_checked(name, capsys):
-    begun = cpu_seconds()
+    slowest = SLOWEST["kernel" if EXERCISES[name].launch else "numpy"]
+    # What earlier tests left behind may end, and be counted, during a check: not during three of them.
+    assert any(seconds_of_a_right_answer(name, capsys) < slowest for _ in range(3))
+
+
+def seconds_of_a_right_answer(name, capsys):
+    """Return the seconds of CPU that a check takes, in this process and those that end meanwhile: attempts have one."""
+    begun = sum(os.times()[:4])
     assert said(capsys, name, EXERCISES[name].reference).startswith(f"✓ {name}: right in all ")
-    assert cpu_seconds() - begun < SLOWEST["kernel" if EXERCISES[name].launch else "numpy"]
-
-
-def cpu_seconds():
-    """Return the seconds of CPU that this process and those it has ended took: attempts run in their own."""
-    return sum(os.times()[:4])
+    return sum(os.times()[:4]) - begun
 
 
 def stub(*args):

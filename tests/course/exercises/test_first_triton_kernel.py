@@ -83,6 +83,7 @@ def test_a_right_kernel_passes_however_it_is_written(name, kernel):
     assert first_failure(find(name), kernel) is None
 
 
+@pytest.mark.exhaustive
 def test_a_row_that_is_read_three_times_is_told_so(capsys):
     check("first_triton_kernel.softmax_row", softmax_element_by_element)
     assert "a row was read more than once: it fits into its block" in capsys.readouterr().out

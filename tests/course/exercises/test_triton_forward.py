@@ -209,6 +209,7 @@ def test_kinds_of_tiles_by_hand():
     assert np.array_equal(kinds, [[1, 2, 0], [1, 1, 2]])
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_reads_keys_twice_is_told_what_it_moves(capsys):
     check("triton_forward.forward", forward_reading_k_twice)
     assert "it loaded 128 bytes where 96 will do. Q_i is loaded once" in capsys.readouterr().out
