@@ -28,7 +28,8 @@ field's name.
   message), never a per cent. ``says`` names each of them where they have names. A size that readers drag is a clock
   too: then its whole range is in one trace, and moves without the kernel (``block_size``).
 - ``Slide(values, label)`` is a slider over a few ordered values, ``Choose(values, label)`` a menu of names,
-  ``Toggle(label)`` on or off. Each value changes picture and words, whatever the other controls say.
+  ``Toggle(label)`` on or off. Each value changes picture and words, whatever the other controls say; where a slider
+  cannot, ``idle=lambda state: ...`` says why, and the page turns it off and shows the reason.
 
 **Speed.** For a state that the page does not have, the kernel computes ``trace`` and ``describe`` of every step: keep
 both together below 100 ms on one core. Cache the run on the fields that it depends on (``functools.lru_cache`` on a

@@ -25,10 +25,11 @@ class Scrub:
 
 @dataclass(frozen=True)
 class Slide:
-    """A slider over the given values, in their order."""
+    """A slider over the given values, in their order. idle(state): why it has no effect there, "" where it has one."""
 
     values: Sequence
     label: str = ""
+    idle: Callable[[Any], str] = lambda state: ""
     kind = "slide"
 
 
@@ -90,10 +91,12 @@ def key(figure, state) -> str:
 
 
 def numbers(figure, state) -> dict:
-    """Return what the page needs to draw a state at every step: its trace, and its words step by step."""
+    """Return what the page needs to draw a state at every step: its trace, its words step by step, what is idle."""
+    slides = {field: control for field, control in figure.CONTROLS.items() if isinstance(control, Slide)}
     return {
         "trace": figure.trace(state),
         "words": [figure.describe(now) for now in steps(figure, state)],
+        "idle": {field: why for field, slide in slides.items() if (why := slide.idle(state))},
     }
 
 

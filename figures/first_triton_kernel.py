@@ -147,6 +147,6 @@ CONTROLS = {
     "step": Scrub(count),
     "kernel": Choose(tuple(KERNELS)),
     "N": Slide(range(1, 17)),
-    "block": Slide((1, 2, 4, 8)),
+    "block": Slide((2, 4, 8), idle=lambda state: "a row is one block" if state.kernel == "softmax" else ""),
 }
 explore = explorer(__name__)

@@ -5,6 +5,7 @@ import { label, slot, source, tile } from "./marks.js";
 
 const LEFT = 20; // of the names of tensors
 const CELL = 26; // at most
+const SIDE = 28; // of a program
 const LOAD = "Q";
 const STORE = "O";
 
@@ -16,7 +17,7 @@ export function draw({ trace, step, width, forward }) {
   const done = trace.accesses.slice(0, step);
   const now = done.at(-1);
   const high = trace.height * cell;
-  const programs = programsOf({ trace, step, now, width: across });
+  const programs = programsOf({ trace, step, now });
   const tops = Object.fromEntries(trace.tensors.map((name, at) => [name, 84 + at * (high + 18)]));
   const bottom = 84 + trace.tensors.length * (high + 18) + 26;
   const held = registers({ trace, done, now, cell, x: LEFT, y: bottom, width: across });
@@ -38,15 +39,14 @@ export function draw({ trace, step, width, forward }) {
 }
 
 // The programs, one of which is at work: a press goes to where it begins.
-function programsOf({ trace, step, now, width }) {
-  const side = Math.min(28, (width - LEFT) / trace.programs - 3);
+function programsOf({ trace, step, now }) {
   const boxes = Array.from({ length: trace.programs }, (_, program) => {
     const mine = trace.accesses.map((one, at) => ({ ...one, at })).filter((one) => one.program === program);
     const state = now?.program === program ? "at work" : mine.at(-1).at < step ? "has ended" : "has not begun";
     const rows = trace.height > 1 ? `rows ${span(mine[0].rows)}` : `columns ${span(mine[0].columns)}`;
     return h("g", { key: `program ${program}`, tip: { title: `program ${program} ${state}`, lines: [rows, `${mine.length} loads and stores`] }, drag: () => ({ step: mine[0].at + 1 }) },
-      h("rect", { x: LEFT + program * (side + 3), y: 22, width: side, height: 26, rx: 4, fill: state === "at work" ? "var(--fast)" : state === "has ended" ? "var(--pale)" : "var(--paper)", stroke: "var(--grey)" }),
-      label(LEFT + program * (side + 3) + side / 2, 35, String(program), { anchor: "middle", size: side < 18 ? 12 : 13, weight: state === "at work" ? 700 : undefined, fill: state === "at work" ? "var(--on-fast)" : "var(--ink)" }));
+      h("rect", { x: LEFT + program * (SIDE + 3), y: 22, width: SIDE, height: 26, rx: 4, fill: state === "at work" ? "var(--fast)" : state === "has ended" ? "var(--pale)" : "var(--paper)", stroke: "var(--grey)" }),
+      label(LEFT + program * (SIDE + 3) + SIDE / 2, 35, String(program), { anchor: "middle", weight: state === "at work" ? 700 : undefined, fill: state === "at work" ? "var(--on-fast)" : "var(--ink)" }));
   });
   return [label(LEFT, 10, "one kernel, many programs", { fill: "var(--grey)" }), boxes];
 }

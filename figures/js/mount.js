@@ -11,7 +11,7 @@ const PACES = { slow: 1200, normal: 600, fast: 200, fastest: 50 }; // ms a step
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
-// data: {name, controls, state, traces: {key: {trace, words}}, page: is this a page without a kernel?}
+// data: {name, controls, state, traces: {key: {trace, words, idle}}, page: is this a page without a kernel?}
 // draw: from {trace, step, state, width, forward} to {height, nodes}. style: the text of theme.css.
 export function mount(host, data, draw, style) {
   const { name, controls } = data;
@@ -42,7 +42,7 @@ export function mount(host, data, draw, style) {
   }
 
   function show(forward) {
-    const { trace, words } = traces[keyOf(controls, state)];
+    const { trace, words, idle } = traces[keyOf(controls, state)];
     const step = clock === undefined ? 0 : state[clock];
     const space = parts.stage.clientWidth || 960;
     const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
@@ -57,7 +57,10 @@ export function mount(host, data, draw, style) {
     const say = words[step];
     parts.svg.setAttribute("aria-label", say);
     if (parts.words.textContent !== say) parts.words.textContent = say;
-    for (const control of controls) parts.controls[control.field].show(state[control.field], words.length - 1);
+    for (const { field } of controls) {
+      parts.controls[field].show(state[field], words.length - 1);
+      parts.controls[field].rest(idle[field]);
+    }
     shown = state;
     drawn = width;
     tips.refresh();
@@ -96,9 +99,9 @@ export function mount(host, data, draw, style) {
     parts.message.textContent = "";
   }
 
-  function receive({ key, trace, words, error }) {
+  function receive({ key, error, ...numbers }) {
     if (error) return refuse(error);
-    traces[key] = { trace, words };
+    traces[key] = numbers;
     if (key === keyOf(controls, state)) set({});
   }
 
@@ -218,6 +221,14 @@ function frame({ name, controls }, clock) {
   function controlOf(control) {
     const made = MAKERS[control.kind](control);
     made.input.dataset.field = control.field;
+    const reason = element("span");
+    made.rest = (why = "") => {
+      if (why === reason.textContent) return;
+      reason.textContent = why;
+      made.input.disabled = why !== "";
+      if (why) made.label.append(reason);
+      else reason.remove();
+    };
     parts.controls[control.field] = made;
     return made.label;
   }

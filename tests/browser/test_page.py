@@ -69,6 +69,17 @@ def test_every_control_moves_the_picture_by_hand(sheet, file, hand):
     assert figure.faults == []
 
 
+@pytest.mark.parametrize("file", ["first_triton_kernel"], indirect=True)
+def test_a_control_without_effect_is_off_and_says_why(sheet, file):
+    figure = sheet(file)
+    block = figure.locator("[data-field=block]")
+    for kernel, off in (("softmax", True), ("online softmax", False), ("add", False)):
+        figure.locator("[data-field=kernel]").select_option(kernel)
+        assert block.is_disabled() == off
+        assert ("a row is one block" in figure.locator("label", has=block).inner_text()) == off
+    assert figure.faults == []
+
+
 def test_a_mouse_reaches_every_value(sheet, file):
     figure = sheet(file)
     for slider in figure.locator("input[type=range]").all():

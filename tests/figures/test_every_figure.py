@@ -1,5 +1,6 @@
 """What holds for every figure, whatever it shows."""
 
+import functools
 import html
 import importlib
 import json
@@ -70,6 +71,17 @@ def test_every_control_changes_the_words(figure):
             ends = [replace(first, **{field: value}) for value in control.values]
             said = {figure.describe(state) for first in ends for state in some_steps(figure, first)}
         assert len(said) > 1, field
+
+
+@pytest.mark.exhaustive
+def test_a_control_has_an_effect_or_says_why_not(figure):
+    choices = {field: control.values for field, control in figure.CONTROLS.items() if not isinstance(control, Scrub)}
+    told = functools.cache(lambda state: {**numbers(figure, state), "idle": None})
+    for state in corners(figure):
+        idle = numbers(figure, state)["idle"]
+        for field, values in choices.items():
+            others = [replace(state, **{field: value}) for value in values]
+            assert (field in idle) == all(told(other) == told(state) for other in others), (state, field)
 
 
 def test_numbers_are_plain_and_words_are_few(figure):

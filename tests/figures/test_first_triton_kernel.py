@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from figures import first_triton_kernel as figure
+from figures.figure import numbers
 from flashlab.kernels import first_triton_kernel
 from flashlab.kernels.count import count
 
-STATES = [figure.State(0, kernel, N, block) for kernel, N, block in product(figure.KERNELS, (1, 5, 13, 16), (1, 8))]
+STATES = [figure.State(0, kernel, N, block) for kernel, N, block in product(figure.KERNELS, (1, 5, 13, 16), (2, 8))]
 states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
@@ -61,6 +62,11 @@ def test_a_program_runs_every_line_of_its_kernel_from_the_first_on(state):
         assert lines[0] == 1 and set(lines) == set(range(1, len(told["source"])))
         if state.kernel != "online softmax":
             assert lines == sorted(lines)
+
+
+def test_the_block_is_turned_off_where_a_row_is_one_block():
+    said = {kernel: numbers(figure, figure.State(0, kernel))["idle"] for kernel in figure.KERNELS}
+    assert said == {"add": {}, "softmax": {"block": "a row is one block"}, "online softmax": {}}
 
 
 def test_a_loop_runs_its_lines_once_for_each_block():
