@@ -30,6 +30,7 @@ class PerSM(NamedTuple):
     register_bytes: int = 256 * KiB
     exps: int = 16  # exponentials (special function unit) per clock
     smem_bytes_per_clock: int = 128  # source: ``BANKS``
+    tensor_memory_bytes: int = 0  # for the results of products, source: ``FA4``
 
 
 PER_SM = {
@@ -38,7 +39,7 @@ PER_SM = {
     "8.6": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
     "8.9": PerSM(128 * KiB, 100 * KiB, 99 * KiB),
     "9.0": PerSM(256 * KiB, 228 * KiB, 227 * KiB),
-    "10.0": PerSM(256 * KiB, 228 * KiB, 227 * KiB),
+    "10.0": PerSM(256 * KiB, 228 * KiB, 227 * KiB, tensor_memory_bytes=256 * KiB),
 }
 
 
@@ -138,7 +139,8 @@ def sources(card) -> dict[str, str]:
     """Return the document behind each number of a card, by the number's name. Numbers that are None are left out."""
     known = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
     banks = TURING if card.capability == "7.5" else BANKS
-    return known | {name: GUIDE for name in PerSM._fields} | {"smem_bytes_per_clock": banks}
+    per_sm = {name: GUIDE for name in PerSM._fields} | {"smem_bytes_per_clock": banks, "tensor_memory_bytes": FA4}
+    return known | per_sm
 
 
 def missing(card, name) -> str:
@@ -187,6 +189,14 @@ def flop_rate(card, dtype="float16") -> float:
     if rate is None:
         raise ValueError(f"no {dtype} rate is known for the {card.name}: {missing(card, str(dtype))}")
     return rate
+
+
+def flops_per_clock(card, dtype="float16") -> int:
+    """Return the FLOPs of products that one SM does per clock: a power of two, where published peaks are rounded.
+
+    Raises: ValueError where no document gives the peak.
+    """
+    return 2 ** round(np.log2(flop_rate(card, dtype) / card.sms / card.clock))
 
 
 def ridge(card, dtype="float16") -> float:

@@ -1,10 +1,14 @@
-"""One streaming multiprocessor (SM) of Hopper as its programs see it: barriers, and units that work by themselves.
+"""One streaming multiprocessor (SM) as its programs see it: barriers, and units that work by themselves.
 
 A program is a generator that yields operations. The copy engine, the tensor core and the vector units carry them out on
 real arrays, and each takes its cycles of a simulated clock; a program learns at a barrier what is done. Programs that
 agree on a wrong phase meet what they would meet on the chip: a ``Deadlock``, or a ``Race``.
 
-Source: NVIDIA, PTX ISA, section "mbarrier" (count, pending bytes, phase), "wgmma" and "cp.async.bulk.tensor".
+On Hopper a product's result is in the registers of the program that asked for it. On Blackwell it is in tensor memory,
+a buffer to which every program has access: ``into``, ``Take`` and ``Put``; and ``Commit`` has a barrier tell that
+products are done.
+
+Source: NVIDIA, PTX ISA, sections "mbarrier" (count, pending bytes, phase), "wgmma", "cp.async.bulk.tensor", "tcgen05".
 """
 
 import heapq
@@ -26,7 +30,7 @@ class Race(RuntimeError):
 class Tile(NamedTuple):
     """The content of a buffer: block j of a tensor, for step g or, of Q, for several steps."""
 
-    name: str  # Q, K, V
+    name: str  # Q, K, V; in tensor memory S, P, O
     j: int
     g: int | None = None
 
@@ -35,7 +39,7 @@ class Tile(NamedTuple):
 
 
 class Buffer:
-    """Room for one tile in shared memory. It holds NaN until something arrives."""
+    """Room for one tile in shared memory or tensor memory. It holds NaN until something arrives."""
 
     def __init__(self, name, shape, dtype):
         self.name, self.array = name, np.full(shape, np.nan, dtype)
@@ -115,6 +119,28 @@ class Product(NamedTuple):
     function: Callable
     instructions: int
     cycles: int  # of one instruction
+    into: tuple[Buffer, Tile] | None = None  # where the result goes in tensor memory, and the tile that it is
+
+
+class Commit(NamedTuple):
+    """Have the tensor core arrive at a barrier once all products are done that the program has asked for so far."""
+
+    barrier: Barrier
+
+
+class Take(NamedTuple):
+    """Read a tile from tensor memory. The yield returns a copy of its array."""
+
+    tile: Tile
+    buffer: Buffer
+
+
+class Put(NamedTuple):
+    """Write a tile to tensor memory."""
+
+    tile: Tile
+    array: np.ndarray
+    buffer: Buffer
 
 
 class Finish(NamedTuple):
@@ -124,11 +150,12 @@ class Finish(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute on the vector units, and go on when that is done."""
+    """Compute on the vector units and, if asked for, on the exponential unit beside them; go on when both are done."""
 
     kind: str
     j: int
     cycles: int
+    exponentials: int = 0  # cycles of the exponential unit, where it is counted apart from the vector units
 
 
 class Store(NamedTuple):
@@ -144,7 +171,7 @@ class Event(NamedTuple):
 
     start: int
     end: int
-    unit: str  # copy engine, tensor core, vector units, barrier, or the name of a program that waits
+    unit: str  # copy engine, tensor core, vector units, exponential unit, barrier, or the name of a program that waits
     by: str  # the program that asked for it
     kind: str  # Q K V O, S PV, softmax rescale; full[0] and such, where a phase is waited for or complete
     j: int  # the block; for a barrier the phase
@@ -219,9 +246,11 @@ class SM:
         self.now, self.latency, self.issue, self.strict = 0, latency, issue, strict
         self.events, self.races = [], []
         self.copy_engine, self.tensor_core, self.vector_units = Unit(self), Unit(self), Unit(self, slice=16)
+        self.exponential_unit = Unit(self, slice=16)
         self._agenda, self._count = [], 0  # heap of (cycle, number, action, arguments)
         self._waiting = {}  # by program: the barrier and phase, or the number of products, and since when
         self._products = {}  # by program: those that are not done
+        self._commits = []  # (products that are not done, barrier)
 
     def run(self, programs):
         """Run generators, in a dict by name, to their ends."""
@@ -251,7 +280,7 @@ class SM:
         except StopIteration:
             del self._programs[name]
             return
-        if not isinstance(operation, Wait | Arrive | Copy | Product | Finish | Work | Store):
+        if not isinstance(operation, Wait | Arrive | Copy | Product | Commit | Take | Put | Finish | Work | Store):
             raise TypeError(f"{name} yields {operation!r:.60}, which is no operation such as Wait or Arrive")
         getattr(self, f"_{type(operation).__name__.lower()}")(name, operation)
 
@@ -304,10 +333,10 @@ class SM:
 
     def _product(self, name, product):
         for buffer, tile in product.reads.items():
-            if buffer.coming or buffer.holds != tile:
-                there = f"{buffer.coming} is on its way" if buffer.coming else f"it holds {buffer.holds or 'nothing'}"
-                self._race(f"{name} wants {tile} from {buffer.name}, but {there}")
+            self._check(name, tile, buffer)
             buffer.readers.append(name)
+        if product.into:
+            self._claim(name, *product.into)
         about = "tensor core", name, product.kind, product.j, None, " ".join(buffer.name for buffer in product.reads)
         job = Job(product.instructions * product.cycles, lambda job: self._produced(name, job, product), *about)
         self._products[name].append(job)
@@ -315,12 +344,57 @@ class SM:
             self.after(k * self.issue, self.tensor_core.add, job, product.cycles)
         self.after(product.instructions * self.issue, self._go, name, job)
 
+    def _check(self, name, tile, buffer):
+        if buffer.coming or buffer.holds != tile:
+            there = f"{buffer.coming} is on its way" if buffer.coming else f"it holds {buffer.holds or 'nothing'}"
+            self._race(f"{name} wants {tile} from {buffer.name}, but {there}")
+
+    def _claim(self, name, buffer, tile):
+        """Announce a result; the tensor core works in order, so the program's own products have read by then."""
+        for reader in set(buffer.readers) - {name}:
+            self._race(f"{name} has {tile} written to {buffer.name} while {reader} reads {buffer.holds} there")
+        buffer.coming = tile
+
     def _produced(self, name, job, product):
         job._result = product.function(*(buffer.array for buffer in product.reads))
         for buffer in product.reads:
             buffer.readers.remove(name)
+        if product.into:
+            self._hold(*product.into, job._result)
         self._products[name].remove(job)
+        for jobs, barrier in self._commits:
+            if job in jobs:
+                jobs.remove(job)
+                if not jobs:
+                    self._complete(barrier, barrier.arrive())
+        self._commits = [(jobs, barrier) for jobs, barrier in self._commits if jobs]
         self._wake()
+
+    def _hold(self, buffer, tile, array):
+        buffer.array, buffer.holds = array, tile
+        if buffer.coming == tile:
+            buffer.coming = None
+
+    def _commit(self, name, commit):
+        jobs = list(self._products[name])
+        if jobs:
+            self._commits.append((jobs, commit.barrier))
+        else:
+            self._complete(commit.barrier, commit.barrier.arrive())
+        self.after(0, self._go, name)
+
+    def _take(self, name, take):
+        self._check(name, take.tile, take.buffer)
+        self.after(0, self._go, name, take.buffer.array.copy())
+
+    def _put(self, name, put):
+        buffer = put.buffer
+        for reader in buffer.readers:
+            self._race(f"{name} writes {put.tile} to {buffer.name} while {reader} reads {buffer.holds} there")
+        if buffer.coming:
+            self._race(f"{name} writes {put.tile} to {buffer.name} while {buffer.coming} is on its way")
+        self._hold(buffer, put.tile, put.array)
+        self.after(0, self._go, name)
 
     def _race(self, sentence):
         sentence = f"at cycle {self.now:,} {sentence}"
@@ -329,8 +403,18 @@ class SM:
         self.races.append(sentence)
 
     def _work(self, name, work):
-        job = Job(work.cycles, lambda _: self._go(name), "vector units", name, work.kind, work.j)
-        self.vector_units.add(job)
+        units = {"vector units": (self.vector_units, work.cycles)}
+        if work.exponentials:
+            units["exponential unit"] = self.exponential_unit, work.exponentials
+        under_way = list(units)
+
+        def done(job):
+            under_way.remove(job.about[0])
+            if not under_way:
+                self._go(name)
+
+        for unit, (works, cycles) in units.items():
+            works.add(Job(cycles, done, unit, name, work.kind, work.j))
 
     def _store(self, name, store):
         job = Job(store.cycles, lambda _: None, "copy engine", name, store.kind, store.j)

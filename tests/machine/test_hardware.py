@@ -59,6 +59,18 @@ def test_derived_numbers_are_those_of_the_papers(value, printed):
     assert value == pytest.approx(printed, rel=4e-3)
 
 
+@pytest.mark.parametrize("card, flops", [(T4, 1024), (A100, 2048), (H100, 4096), (B200, 8192)])
+def test_products_per_clock_are_a_power_of_two(card, flops):
+    """Source of the last three: FlashAttention-4, section 2.2."""
+    assert hardware.flops_per_clock(card) == flops
+    assert hardware.flop_rate(card) == pytest.approx(flops * card.sms * card.clock, rel=5e-3)
+
+
+def test_tensor_memory_came_with_blackwell():
+    assert {card.name for card in CARDS.values() if card.per_sm.tensor_memory_bytes} == {"B200"}
+    assert B200.per_sm.tensor_memory_bytes == B200.per_sm.register_bytes == 256 * KiB
+
+
 @cards
 def test_one_sm_has_its_share(card):
     whole, share = hardware.levels(card), hardware.levels(card, one_sm=True)

@@ -1,0 +1,277 @@
+"""What a B200 changes: products take half as long, exponentials and shared memory as long as before.
+
+Counted here are the cycles of each part of an SM; the exponential without the exponential unit; the maximum that is
+raised late; and orders in which additions to dQ wait for nobody. The schedule that follows from it is
+``flashlab.reference.roles``. No B200 was at hand: what is said of it has its source beside it, or is computed.
+
+Source: FlashAttention-4 (arXiv 2603.05451), sections 2.2, 3.1 and 3.2.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.machine import hardware
+from flashlab.reference.online_softmax import State
+
+B200 = hardware.CARDS["B200"]
+ROWS = 128  # of a product on Blackwell: its instruction takes 128 rows, as many as tensor memory has
+THRESHOLD = 8.0  # by how much the maximum may rise, in units of log2, before it is raised
+LOG2_E, LN_2 = np.log2(np.e), np.log(2)
+
+
+# Cycles
+
+
+class Cycles(NamedTuple):
+    """The cycles of one SM, by the part that spends them. If all overlap perfectly, the largest remains."""
+
+    products: float
+    shared_memory: float
+    exponentials: float
+
+
+def forward_cycles(Br, Bc, d, card=B200) -> Cycles:
+    """Return the cycles of a block of Br queries by Bc keys, in a 16-bit dtype. ``ROWS`` divides Br.
+
+    Shared memory is read by S = Q K^T, both of whose operands are there, and by P V, whose P is in tensor memory. For
+    each 128 rows of queries, K and V are read once more. Source of the comparison: FlashAttention-4, table 1.
+    """
+    if Br % ROWS:
+        raise ValueError(f"a product has {ROWS} rows: expected a multiple, got {Br}")
+    read = Br * d + Br // ROWS * 2 * Bc * d  # elements: Q, and K and V for each 128 rows
+    return Cycles(
+        products=2 * 2 * Br * Bc * d / hardware.flops_per_clock(card),
+        shared_memory=2 * read / card.per_sm.smem_bytes_per_clock,
+        exponentials=Br * Bc / card.per_sm.exps,
+    )
+
+
+def backward_cycles(pair=False, card=B200) -> Cycles:
+    """Return the cycles of the backward pass of a tile of 128 queries by 128 keys, d = 128, per SM.
+
+    Of the five products' left operands three are in shared memory (the others in tensor memory), of the right ones all
+    five. dS is written there in 16 bits; dQ is written in 32 bits, and read by the copy engine that adds it up. A
+    ``pair`` of SMs works on 256 rows and each keeps half of a right operand. This count is ours; its sums are those of
+    FlashAttention-4, table 3.
+    """
+    tile = 2 * ROWS * ROWS  # bytes in a 16-bit dtype
+    tiles = 3 + 5 * (0.5 if pair else 1) + 1 + 2 * 2
+    return Cycles(
+        products=5 * 2 * ROWS**3 / hardware.flops_per_clock(card),
+        shared_memory=tiles * tile / card.per_sm.smem_bytes_per_clock,
+        exponentials=ROWS**2 / card.per_sm.exps,
+    )
+
+
+# The exponential, without its unit
+
+
+def minimax(degree) -> np.ndarray:
+    """Return the coefficients, float32 [degree + 1], lowest first, of a polynomial p(x) near 2^x for x from 0 to 1.
+
+    p(0) is exactly 1, so that the weight of the maximum is. The others make the largest relative error as small as it
+    can be. Each is rounded to float32 before those after it are found, so that they make up for it.
+    """
+    if degree < 1:
+        raise ValueError(f"a degree is 1 at least, got {degree}")
+    c = np.float32([1])
+    while len(c) <= degree:
+        c = np.append(c, np.float32(_remez(c, degree)[0]))
+    return c
+
+
+def _remez(given, degree):
+    """Return the coefficients after those given, float64. The best have an error of one size and alternating signs at
+    one place more than there are coefficients (Chebyshev): solve for such an error, look where it is largest, repeat.
+    """
+    places, powers = degree - len(given) + 2, np.arange(len(given), degree + 1)
+    grid = np.linspace(0, 1, 20_001)[1:]
+    x = (1 - np.cos(np.pi * np.arange(1, places + 1) / places)) / 2  # [places]      a first guess
+    for _ in range(8):
+        A = np.column_stack([x[:, None] ** powers / 2 ** x[:, None], (-1.0) ** np.arange(places)])  # [places, places]
+        c = np.linalg.solve(A, 1 - _value(x, given) / 2**x)[:-1]  # the last unknown is the size of the error
+        error = (_value(grid, given) + grid[:, None] ** powers @ c) / 2**grid - 1
+        runs = np.split(np.arange(len(grid)), np.flatnonzero(np.diff(np.sign(error))) + 1)  # of one sign each
+        x = np.array([grid[run[np.abs(error[run]).argmax()]] for run in runs])[-places:]
+    return c
+
+
+def _value(x, c):
+    return np.polynomial.polynomial.polyval(x, c.astype(np.float64))
+
+
+def exp2(x, coefficients) -> np.ndarray:
+    """Return 2^x for float32 x up to 127 by additions, multiplications and bits, as the ordinary units can.
+
+    Range reduction (Cody and Waite): x = n + f with a whole n and 0 <= f <= 1. A polynomial gives 2^f, from 1 to 2; n
+    is added to the eight bits of its exponent. Below -126, where float32 has no full precision left, the result is 0 or
+    a number below 2^-126, as good as 0.
+    """
+    x = np.maximum(x, np.float32(-127))  # the exponent's eight bits know no smaller n
+    n = np.floor(x)
+    f = x - n
+    p = np.full_like(f, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        p = multiply_add(p, f, c)
+    with np.errstate(invalid="ignore"):  # NaN stays NaN
+        return (p.view(np.int32) + (n.astype(np.int32) << 23)).view(np.float32)
+
+
+def multiply_add(a, b, c):
+    """Return a * b + c of float32, rounded once, as a GPU's multiply-add does."""
+    return (a.astype(np.float64) * b + c).astype(np.float32)
+
+
+def bfloat16(x) -> np.ndarray:
+    """Return float32 x rounded to bfloat16: its upper 16 bits, as integers. Neighbours differ by 1."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.int32)  # to nearest, ties to even
+
+
+class Survey(NamedTuple):
+    """How far ``exp2`` is from 2^x over all that range reduction leaves."""
+
+    inputs: int
+    largest: float  # relative error
+    mean: float
+    ulps: float  # largest error in units of the last place of float32
+    same: float  # share of the inputs whose result is that of the exact one after rounding to bfloat16
+    apart: int  # and by how many bfloat16 numbers the others differ at most
+
+
+def survey(coefficients, every=1) -> Survey:
+    """Compare ``exp2`` with 2^x for every float32 that range reduction can leave, or each ``every``-th of them.
+
+    A float32 from -126 to 0 leaves a multiple of 2^-24 as its fraction: there are 2^24 from 0 on, below 1. They are
+    given as x = f - 1, so that range reduction is part of what is measured. The whole n changes no digit.
+    """
+    worst, total, ulps, same, apart, inputs = 0.0, 0.0, 0.0, 0, 0, 0
+    for start in range(0, 2**24, 2**20):
+        x = (np.arange(start, start + 2**20, every) * 2.0**-24 - 1).astype(np.float32)  # in chunks, for memory
+        got, exact = exp2(x, coefficients), np.exp2(x.astype(np.float64))
+        error, rounded = np.abs(got - exact), exact.astype(np.float32)
+        relative, steps = error / exact, np.abs(bfloat16(got) - bfloat16(rounded))
+        worst, total = max(worst, relative.max()), total + relative.sum()
+        ulps, apart = max(ulps, (error / np.spacing(rounded)).max()), max(apart, steps.max())
+        same, inputs = same + (steps == 0).sum(), inputs + len(x)
+    return Survey(inputs, float(worst), float(total / inputs), float(ulps), float(same / inputs), int(apart))
+
+
+class Rates(NamedTuple):
+    """What one SM does per cycle, and what a score costs beside its exponential."""
+
+    flops: int = 8192  # of products
+    exponentials: int = 16
+    lanes: int = 128  # additions, multiplications and multiply-adds
+    others: int = 64  # maxima and conversions, shifts, integers
+
+    def lane_cycles(self, scores, share, degree=3) -> float:
+        """Return the cycles of the ordinary units for so many scores, a ``share`` of them by polynomial.
+
+        A score takes a multiply-add (scale, subtract m), an addition (to l), half a maximum of three numbers and half a
+        conversion of two. A polynomial takes a maximum, three additions, ``degree`` multiply-adds, and one instruction
+        that shifts and adds. So says the machine code for Blackwell of ``kernels.blackwell.toy``, which a test counts.
+        """
+        plain = 2 / self.lanes + 1 / self.others
+        polynomial = (3 + degree) / self.lanes + 2 / self.others
+        return scores * (plain + share * polynomial)
+
+    def exponential_cycles(self, scores, share) -> float:
+        """Return the cycles of the exponential unit for so many scores, a ``share`` of them not its own."""
+        return scores * (1 - share) / self.exponentials
+
+    def balanced(self, degree=3) -> float:
+        """Return the share at which the ordinary units take as long as the exponential unit; 0 if they always do."""
+        most, least = self.exponential_cycles(1, 0), self.lane_cycles(1, 0, degree)
+        slope = self.lane_cycles(1, 1, degree) - least + most
+        return max(0.0, (most - least) / slope)
+
+
+# The maximum, late
+
+
+def lazy_update(state, S_ij, V_j, threshold=THRESHOLD) -> State:
+    """Take in one block as ``online_softmax.update`` does, but raise m only where it would rise by more than threshold.
+
+    The state is exact for whatever m it has: l and O are relative to the same m. S_ij [Br, Bc] is in natural units, the
+    threshold in those of log2, as a kernel has it: a weight is 2^threshold at most.
+    """
+    m_i, l_i, O_i = state
+    m_new = np.maximum(m_i, S_ij.max(-1, initial=-np.inf))  # [Br]
+    m_new = np.where(m_new > m_i + threshold * LN_2, m_new, m_i).astype(m_i.dtype)  # [Br]      the lazy maximum
+    m_safe = np.where(m_new == -np.inf, 0, m_new)  # [Br]      a row that has met no key yet
+    alpha = np.exp(m_i - m_safe)  # [Br]
+    P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
+    l_i = alpha * l_i + P_ij.sum(-1)  # [Br]
+    O_i = alpha[:, None] * O_i + P_ij @ V_j  # [Br, dv]
+    return State(m_new, l_i, O_i)
+
+
+def raised(S, Bc, threshold) -> float:
+    """Return the share of (row, block) pairs after the first block in which a lazy maximum is raised. S: [N, N]."""
+    m, rises, blocks = np.full(len(S), -np.inf), 0, range(0, S.shape[1], Bc)
+    for start in blocks:
+        m_new = np.maximum(m, S[:, start : start + Bc].max(-1))  # [N]
+        up = m_new > m + threshold * LN_2  # [N]
+        rises, m = rises + (start > 0) * up.sum(), np.where(up, m_new, m)
+    return float(rises / len(S) / (len(blocks) - 1))
+
+
+# The order of additions
+
+
+def visits(T, causal=False, shifted=True) -> list[list[int]]:
+    """Return for each of T programs, which has one tile of keys each, the tiles of queries in its order.
+
+    ``shifted``: program j begins at tile j and goes up, from the last tile on to the first. Otherwise at the first that
+    the mask lets it see.
+    """
+    if shifted:
+        return [[(j + step) % T for step in range(T - j if causal else T)] for j in range(T)]
+    return [list(range(j if causal else 0, T)) for j in range(T)]
+
+
+def turns(T, causal=False, shifted=True) -> list[list[int]]:
+    """Return for each tile of queries the programs in the order in which they add to its dQ."""
+    if shifted:
+        return [[j % T for j in range(i, -1 if causal else i - T, -1)] for i in range(T)]
+    return [list(range(i + 1 if causal else T)) for i in range(T)]
+
+
+class Finished(NamedTuple):
+    """When T programs were done, and how long they waited for their turns together."""
+
+    makespan: float
+    waited: float
+
+
+def finished(T, causal=False, shifted=True, compute=4, add=1) -> Finished:
+    """Let T programs compute and, in the fixed order ``turns``, add: a tile's dQ takes one addition at a time."""
+    queues, order = visits(T, causal, shifted), turns(T, causal, shifted)
+    done, free, waited = [0] * T, [0] * T, 0  # when each program, each dQ is free again
+    while any(queues):
+        j = next((j for j in range(T) if queues[j] and order[queues[j][0]][0] == j), None)
+        if j is None:
+            raise ValueError("every program waits for another's turn")
+        i = queues[j].pop(0)
+        order[i].pop(0)
+        ready = done[j] + compute
+        start = max(ready, free[i])
+        waited, done[j], free[i] = waited + start - ready, start + add, start + add
+    return Finished(max(done), waited)
+
+
+def dQ_sum(parts, order) -> np.ndarray:
+    """Return the sum of parts [T, rows, d], added in this order."""
+    total = np.zeros_like(parts[0])
+    for j in order:
+        total = total + parts[j]
+    return total
+
+
+def pairs(T) -> list[tuple[int, int]]:
+    """Return the tiles of queries 0 ... T - 1 in pairs that meet equally many keys under a causal mask. T is even."""
+    if T % 2:
+        raise ValueError(f"expected an even number of tiles, got {T}")
+    return [(i, T - 1 - i) for i in range(T // 2)]
