@@ -1,6 +1,8 @@
 """Say what this machine is, how each lesson runs on it, and which installed versions do not go together.
 
-``python -m flashlab.course.doctor`` prints it.
+``python -m flashlab.course.doctor`` prints it. With a shape it says which version of attention to call there, and why:
+
+    python -m flashlab.course.doctor --shape 1 16 16384 128 --mask causal --direction both
 """
 
 import argparse
@@ -8,6 +10,9 @@ import argparse
 from packaging.version import Version
 
 from flashlab.course.lessons import runs
+from flashlab.course.versions import DIRECTIONS, MASKS, Call
+from flashlab.course.which_version_when import advice, capability_of
+from flashlab.machine.hardware import CARDS
 from flashlab.machine.host import Machine, this_machine
 
 SUPPORTED = Version("3.11")  # the oldest Python
@@ -68,6 +73,47 @@ def findings(machine: Machine) -> list[str]:
     return found
 
 
+def call_of(options: argparse.Namespace, machine: Machine) -> Call:
+    """Return the call that the options ask about, on their card or on this machine's.
+
+    Raises: ValueError for a number below 1, heads that do not divide, or a card that ``hardware`` does not list.
+    """
+    B, H, N, d = options.shape
+    Hk, Nk = options.kv_heads or H, options.keys or N
+    if min(B, H, N, d, Hk, Nk, options.gpus) < 1 or H % Hk:
+        raise ValueError(
+            f"expected numbers from 1 on, and kv-heads that divide the heads, got {options.shape}, Hk = {Hk}"
+        )
+    card = options.card or (machine.gpu and machine.gpu.removeprefix("NVIDIA "))
+    capability = capability_of(options.card) if options.card else machine.capability
+    if card and capability is None:
+        raise ValueError(f"expected a card such as {', '.join(CARDS)}, got {options.card!r}")
+    return Call(B, H, N, d, Nk, Hk, options.dtype, options.mask, options.direction, card, capability, options.gpus)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m flashlab.course.doctor", description=doctor.__doc__)
+    parser.add_argument("--shape", nargs=4, type=int, metavar=("B", "H", "N", "D"),
+                        help="say which version to call: texts, heads, queries, width of a head")  # fmt: skip
+    parser.add_argument("--keys", type=int, help="keys, if not as many as queries")
+    parser.add_argument("--kv-heads", type=int, help="heads of keys and values, if fewer")
+    parser.add_argument("--dtype", default="bfloat16", help="float16, bfloat16, float32, float8 or int8 cache, float8")
+    parser.add_argument("--mask", choices=MASKS, default="full", help="the mask, or what is done to scores and weights")
+    parser.add_argument("--direction", choices=DIRECTIONS, default="forward")
+    parser.add_argument("--card", help="another card than this machine's, such as 'A100 80 GB'")
+    parser.add_argument("--gpus", type=int, default=1)
+    options = parser.parse_args(argv)
+    machine = this_machine()
+    if options.shape is None:
+        doctor(machine)
+        return
+    try:
+        call = call_of(options, machine)
+    except ValueError as error:
+        parser.error(str(error))
+    print("\n".join(advice(call)))
+
+
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m flashlab.course.doctor", description=doctor.__doc__).parse_args()
-    doctor()
+    main()

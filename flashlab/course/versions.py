@@ -1,0 +1,216 @@
+"""The versions of attention that can be called today: how each is called, what it cannot do, and how to tell which ran.
+
+A limit is a sentence with its source and a test, so that the table of the lesson and the answers of
+``which_version_when`` cannot differ. The sources were read on 22 November 2026; versions change.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+FEW = 16  # queries at most where keys are worth dividing
+HALVES = "float16", "bfloat16"
+DIRECTIONS = "forward", "backward", "both"
+PLAIN = "full", "causal"
+BY_TENSOR = "window", "documents", "alibi"  # masks and biases that a tensor [N, N] can also hold
+MASKS = *PLAIN, *BY_TENSOR, "softcap", "sinks", "dropout"
+
+
+class Call(NamedTuple):
+    """A call of attention, as far as the choice depends on it."""
+
+    B: int
+    H: int
+    Nq: int
+    d: int
+    Nk: int
+    Hk: int
+    dtype: str = "bfloat16"
+    mask: str = "full"  # one of MASKS: a mask, a score function, sinks or dropout
+    direction: str = "forward"  # "both" is a step of training
+    card: str | None = "H200"  # None: no GPU
+    capability: tuple[int, int] | None = (9, 0)
+    gpus: int = 1
+
+    def __str__(self):
+        heads = f"H = {self.H}" + (f", Hk = {self.Hk}" if self.Hk != self.H else "")
+        lengths = f"N = {self.Nq:,}" if self.Nq == self.Nk else f"Nq = {self.Nq:,}, Nk = {self.Nk:,}"
+        mask = "no mask" if self.mask == "full" else self.mask
+        direction = "forward and backward" if self.direction == "both" else self.direction
+        gpus = f", {self.gpus} GPUs" if self.gpus > 1 else ""
+        return f"B = {self.B}, {heads}, {lengths}, d = {self.d}, {self.dtype}, {mask}, {direction}{gpus}"
+
+
+class Limit(NamedTuple):
+    """A thing that a version cannot do."""
+
+    says: str
+    of: Callable[[Call], bool]  # whether a call asks for it
+    source: str
+
+
+class Version(NamedTuple):
+    """One implementation, with the release that was read or measured."""
+
+    name: str
+    called: str
+    release: str
+    shown_as: tuple[str, ...]  # parts of the names of its kernels, or of its operator on a CPU
+    limits: tuple[Limit, ...]
+    comes_with_torch: bool = False
+
+
+def below(*capability):
+    """Return the test of a call for a card of an older compute capability, or for no GPU."""
+    return lambda call: call.capability is None or call.capability < capability
+
+
+def beyond(masks):
+    """Return the test of a call for another mask or score function than these."""
+    return lambda call: call.mask not in masks
+
+
+def wide(d):
+    """Return the test of a call for heads of more than d columns."""
+    return lambda call: call.d > d
+
+
+def other_dtype(*dtypes):
+    """Return the test of a call for another dtype than these."""
+    return lambda call: call.dtype not in dtypes
+
+
+TORCH = "https://github.com/pytorch/pytorch/blob/001f694aef6f/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp"
+FLEX = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/attention/flex_attention.py"
+SDPA = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+DAO = "https://github.com/Dao-AILab/flash-attention/blob/0251105a2fb1/"
+FA2, FA2_CALL = f"{DAO}README.md", f"{DAO}flash_attn/flash_attn_interface.py"
+FA3, FA3_CALL, FA4 = f"{DAO}README.md", f"{DAO}hopper/flash_attn_interface.py", f"{DAO}flash_attn/cute/interface.py"
+SEEN = "a profile on a CPU, torch 2.13"
+OURS, CHOICE = "flashlab/kernels/attention.py", "flashlab/kernels/configurations.py"
+
+NO_SCORE = Limit("no soft caps and no sinks", beyond((*PLAIN, *BY_TENSOR, "dropout")), SDPA)
+
+VERSIONS = (
+    Version("flashlab portable", 'flash_attention(q, k, v, kernel="portable")', "this checkout",
+        ("attention_forward", "key_value_gradients", "query_gradients", "flashlab::attention"), (
+        Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
+        Limit("no heads wider than 256", wide(256), OURS),
+        Limit("float16, bfloat16 and float32 only", other_dtype(*HALVES, "float32"), OURS),
+    )),
+    Version("flashlab Hopper", "flash_attention(q, k, v)", "this checkout",
+        ("attention_forward", "attention_backward", "flashlab::attention"), (
+        Limit("compute capability 9.0 only", lambda call: call.capability != (9, 0), CHOICE),
+        Limit("no mask but causal, no score functions, sinks or dropout", beyond(PLAIN), CHOICE),
+        Limit("no heads wider than 128", wide(128), CHOICE),
+        Limit("float16 and bfloat16 only", other_dtype(*HALVES), CHOICE),
+    )),
+    Version("flashlab decoding", "flashlab.kernels.decode.decode(q, cache)", "this checkout",
+        ("attention_split", "attention_combine"), (
+        Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
+        Limit(f"for up to {FEW} queries", lambda call: call.Nq > FEW, CHOICE),
+        Limit("no backward pass", lambda call: call.direction != "forward", CHOICE),
+        Limit("no mask but windows, no score functions, sinks or dropout", beyond((*PLAIN, "window")), CHOICE),
+    )),
+    Version("SDPA math", "sdpa_kernel(SDPBackend.MATH)", "torch 2.13", ("_scaled_dot_product_attention_math",), (
+        Limit("no numbers of 8 bits", lambda call: "8" in call.dtype, SEEN),
+        NO_SCORE,
+    ), comes_with_torch=True),
+    Version("SDPA on a CPU", "scaled_dot_product_attention", "torch 2.13",
+        ("_scaled_dot_product_flash_attention_for_cpu",), (
+        Limit("tensors on a CPU only", lambda call: call.capability is not None, SEEN),
+        Limit("no dropout", lambda call: call.mask == "dropout", SEEN),
+        NO_SCORE,
+    ), comes_with_torch=True),
+    Version("SDPA efficient", "sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)", "torch 001f694a",
+        ("fmha_cutlass", "_scaled_dot_product_efficient_attention"), (
+        Limit("needs a GPU", below(5, 0), TORCH),
+        Limit("no bfloat16 below compute capability 8.0",
+              lambda call: call.dtype == "bfloat16" and below(8, 0)(call), TORCH),
+        Limit("float16, bfloat16 and float32 only", other_dtype(*HALVES, "float32"), TORCH),
+        Limit("d must be a multiple of 8 in 16 bits, of 4 in float32",
+              lambda call: call.d % (4 if call.dtype == "float32" else 8) > 0, TORCH),
+        NO_SCORE,
+    ), comes_with_torch=True),
+    Version("SDPA FlashAttention-2", "sdpa_kernel(SDPBackend.FLASH_ATTENTION)", "torch 001f694a",
+        ("pytorch_flash::", "_scaled_dot_product_flash_attention"), (
+        Limit("needs compute capability 8.0", below(8, 0), TORCH),
+        Limit("takes no attn_mask: causal, or none", beyond((*PLAIN, "dropout")), TORCH),
+        Limit("is_causal only for as many queries as keys",
+              lambda call: call.mask == "causal" and call.Nq != call.Nk, TORCH),
+        Limit("float16 and bfloat16 only", other_dtype(*HALVES), TORCH),
+        Limit("no heads wider than 256", wide(256), TORCH),
+    ), comes_with_torch=True),
+    Version("SDPA cuDNN", "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)", "torch 001f694a, cuDNN 9.19",
+        ("cudnn_generated_fort_native_sdpa", "_scaled_dot_product_cudnn_attention"), (
+        Limit("needs compute capability 8.0", below(8, 0), TORCH),
+        Limit("float16 and bfloat16 only", other_dtype(*HALVES), TORCH),
+        Limit("no heads wider than 128 before cuDNN 9.22, except 192 with values of 128", wide(128), TORCH),
+        Limit("d must be a multiple of 8", lambda call: call.d % 8 > 0, TORCH),
+        Limit("no single key", lambda call: call.Nk == 1, TORCH),
+        NO_SCORE,
+    ), comes_with_torch=True),
+    Version("FlexAttention", "torch.compile(flex_attention)", "torch 2.13", ("triton_tem_fused",), (
+        Limit("on a CPU no backward pass",
+              lambda call: call.capability is None and call.direction != "forward", FLEX),
+        Limit("no dropout, and no sinks", lambda call: call.mask in ("dropout", "sinks"), FLEX),
+    ), comes_with_torch=True),
+    Version("FlashAttention-2", "flash_attn.flash_attn_func", "flash-attention 0251105a", ("flash::flash_",), (
+        Limit("needs an Ampere, Ada or Hopper GPU",
+              lambda call: call.capability is None or not (8, 0) <= call.capability < (10, 0), FA2),
+        Limit("float16 and bfloat16 only", other_dtype(*HALVES), FA2),
+        Limit("no heads wider than 256", wide(256), FA2),
+        Limit("no sinks, no mask or score function of one's own", lambda call: call.mask == "sinks", FA2_CALL),
+    )),
+    Version("FlashAttention-3", "flash_attn_3.flash_attn_interface.flash_attn_func", "flash-attention 0251105a",
+        ("flash::FlashAttn", "flash::enable_sm90"), (
+        Limit("needs an H100, H800 or H200, and is built from source", lambda call: call.capability != (9, 0), FA3),
+        Limit("float8 forward only", lambda call: call.dtype == "float8" and call.direction != "forward", FA3),
+        Limit("float16, bfloat16 and float8 only", other_dtype(*HALVES, "float8"), FA3),
+        Limit("no dropout, ALiBi or sinks", lambda call: call.mask in ("dropout", "alibi", "sinks"), FA3_CALL),
+    )),
+    Version("FlashAttention-4", "flash_attn.cute.flash_attn_func", "flash-attention 0251105a", ("flash_attncute",), (
+        Limit("needs compute capability 8.0", below(8, 0), FA4),
+        Limit("no backward pass on compute capability 8",
+              lambda call: call.direction != "forward" and below(9, 0)(call), FA4),
+        Limit("does not divide keys on compute capability 8, 9 and 12",
+              lambda call: call.Nq <= FEW and (call.capability or (0, 0))[0] in (8, 9, 12), FA4),
+        Limit("float16, bfloat16 and float8 only", other_dtype(*HALVES, "float8"), FA4),
+        Limit("float8 on compute capability 10 only, and forward only", lambda call: call.dtype == "float8"
+              and ((call.capability or (0, 0))[0] != 10 or call.direction != "forward"), FA4),
+        Limit("no heads wider than 256", wide(256), FA4),
+        Limit("on compute capability 10, d is at most 128, 192 with values of 128, or 256",
+              lambda call: (call.capability or (0, 0))[0] == 10 and call.d > 128 and call.d not in (192, 256), FA4),
+        Limit("no dropout", lambda call: call.mask == "dropout", FA4),
+    )),
+)  # fmt: skip
+BY_NAME = {version.name: version for version in VERSIONS}
+
+
+def against(version: Version, call: Call) -> list[Limit]:
+    """Return the limits of a version that a call exceeds; none if it can compute the call."""
+    return [limit for limit in version.limits if limit.of(call)]
+
+
+def shown(name: str) -> str | None:
+    """Return whose kernel or operator has this name in a profile; None if it is nobody's attention.
+
+    flashlab's portable and Hopper kernels share their names; ``flashlab.kernels.configuration`` tells them apart.
+    """
+    return next((version.name for version in VERSIONS if any(part in name for part in version.shown_as)), None)
+
+
+def ran(function: Callable, *args, **options) -> tuple[str, ...]:
+    """Call a function under torch's profiler and return the versions of attention that ran, sorted by name.
+
+    On a GPU kernels tell, elsewhere operators. An attention that was written out, product by product, is not seen.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu
+    with profile(activities=activities) as told:
+        function(*args, **options)
+        if gpu:
+            torch.cuda.synchronize()
+    return tuple(sorted({version for event in told.key_averages() if (version := shown(event.key))}))

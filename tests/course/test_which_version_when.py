@@ -1,0 +1,203 @@
+"""The answers are those of the stored measurements, and where there is none they say so and name the nearest."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from flashlab.course import data, doctor
+from flashlab.course.versions import BY_NAME, VERSIONS, Call
+from flashlab.course.which_version_when import (
+    PUBLISHED,
+    READERS,
+    TIE,
+    advice,
+    capability_of,
+    card_of,
+    cells,
+    rows,
+    sentence,
+    table,
+    which,
+)
+from flashlab.machine.host import this_machine
+
+CALL = Call(1, 16, 16384, 128, 16384, 16, mask="causal")
+
+
+def stored(file, **wanted):
+    """The rows of a file, as they lie there, with these values."""
+    return [row for row in data.measured(file)["rows"] if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def test_every_measured_call_is_answered_by_its_fastest_row():
+    for cell in cells():
+        answer = which(cell[0].call)
+        assert answer.measured and answer.version == answer.cell[0].version
+        assert answer.cell[0].us == min(row.us for row in answer.cell)
+        same = {row.version for row in rows() if row.call == cell[0].call}
+        assert {row.version for row in answer.cell} <= same
+        if answer.cell[0].file == cell[0].file:
+            assert answer.cell == cell
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("d, causal, N", [(64, False, 1024), (64, True, 16384), (128, True, 4096)])
+def test_the_answers_are_those_of_the_file(direction, d, causal, N):
+    found = stored("h200_hopper", **{"pass": direction, "d": d, "causal": causal, "N": N})
+    fastest = max((row for row in found if row["impl"] in ("hopper", "portable", "cudnn", "fa4")),
+                  key=lambda row: row["tflops"])  # fmt: skip
+    names = {"hopper": "flashlab Hopper", "portable": "flashlab portable", "cudnn": "SDPA cuDNN",
+             "fa4": "FlashAttention-4"}  # fmt: skip
+    H, mask = 2048 // d, "causal" if causal else "full"
+    answer = which(Call(16384 // N, H, N, d, N, H, mask=mask, direction=direction))
+    assert answer.version == names[fastest["impl"]]
+    assert answer.cell[0].us == pytest.approx(1e3 * fastest["ms"])
+    assert answer.cell[0].date == data.measured("h200_hopper")["date"]
+
+
+def test_training_is_both_passes_of_one_version():
+    (ahead,) = stored("h200_hopper", **{"pass": "forward", "d": 128, "causal": True, "N": 16384, "impl": "fa4"})
+    (back,) = stored("h200_hopper", **{"pass": "backward", "d": 128, "causal": True, "N": 16384, "impl": "fa4"})
+    answer = which(CALL._replace(direction="both"))
+    assert {row.version: row.us for row in answer.cell}["FlashAttention-4"] == 1e3 * (ahead["ms"] + back["ms"])
+
+
+def test_a_step_of_decoding_and_several_gpus():
+    answer = which(Call(1, 32, 1, 128, 131072, 8))
+    times = {row["impl"]: row["us"] for row in stored("h200_decoding", part="plain", N=131072)}
+    assert {row.version: row.us for row in answer.cell} == {
+        "SDPA cuDNN": times["cudnn"], "SDPA FlashAttention-2": times["flash"], "flashlab decoding": times["flashlab"]
+    }  # fmt: skip
+    assert which(Call(1, 32, 1, 128, 131072, 8, mask="causal")).cell == answer.cell  # one query sees all keys
+    many = which(Call(1, 32, 4 * 32768, 128, 4 * 32768, 8, mask="causal", gpus=4))
+    (fastest,) = stored("h200_ring", P=4, tokens=32768, direction="forward", variant="all-to-all")
+    assert many.measured and many.version == "flashlab all-to-all" and many.cell[0].us == 1e3 * fastest["ms"]
+
+
+def test_another_size_takes_the_nearest_cell_and_says_how_it_differs():
+    answer = which(CALL._replace(Nq=15000, Nk=15000, d=96))
+    assert not answer.measured and answer.version == which(CALL).version and answer.cell == which(CALL).cell
+    assert answer.differs == ("Nq = 16,384", "Nk = 16,384", "d = 128")
+    said = sentence(answer)
+    assert "this was not measured" in said and "d = 128" in said and "h200_hopper.json" in said
+
+
+@pytest.mark.parametrize("changes, differs", [
+    ({"mask": "dropout"}, "mask causal"), ({"dtype": "float32"}, "bfloat16"), ({"card": "L4"}, "card H200"),
+    ({"Nq": 8}, "Nq = "),
+])  # fmt: skip
+def test_another_mask_dtype_or_card_is_no_choice_but_names_the_nearest(changes, differs):
+    answer = which(CALL._replace(**changes, capability=(8, 9) if "card" in changes else (9, 0)))
+    assert answer.version is None and answer.cell and not answer.published
+    assert any(it.startswith(differs) or "mask" in it for it in answer.differs)
+    said = sentence(answer)
+    assert "no choice" in said and "this was not measured; the nearest was" in said
+    assert answer.able and all(name in said for name in answer.able)
+
+
+def test_float16_is_as_fast_as_bfloat16():
+    answer = which(CALL._replace(dtype="float16"))
+    assert answer.version == which(CALL).version and answer.differs == ("bfloat16",)
+
+
+def test_what_cannot_compute_a_call_is_never_the_answer():
+    wide = which(CALL._replace(d=192))
+    assert {"flashlab Hopper", "SDPA cuDNN"} <= set(wide.refused) and wide.version not in wide.refused
+    assert all(row.version not in wide.refused for row in wide.cell)
+    nothing = which(CALL._replace(dtype="float8", mask="sinks"))
+    assert nothing.version is None and nothing.able == () and "no version that is known here" in sentence(nothing)
+
+
+def test_a_card_that_is_not_here_is_answered_from_papers_where_they_say_something():
+    for paper in PUBLISHED:
+        here = CALL._replace(card=f"{paper.card} SXM", capability=capability_of(paper.card),
+                             direction=paper.direction, dtype=paper.dtypes[0])  # fmt: skip
+        answer = which(here)
+        assert answer.published == paper and answer.version == paper.version and not answer.measured
+        assert paper.source in sentence(answer) and "nothing was measured here on this card" in sentence(answer)
+    assert which(CALL._replace(card="B200", capability=(10, 0), mask="window")).published is None
+    assert which(CALL._replace(card="A100", capability=(8, 0))).version == "FlashAttention-2"
+
+
+def test_only_what_is_installed_is_chosen_from():
+    torch_only = [it.name for it in VERSIONS if it.comes_with_torch]
+    answer = which(CALL, installed=torch_only)
+    assert {row.version for row in answer.cell} == {"SDPA cuDNN", "FlexAttention", "SDPA FlashAttention-2"}
+    assert answer.version == "SDPA cuDNN"
+    assert any(line.startswith("With torch alone: sdpa_kernel(SDPBackend.CUDNN_ATTENTION)") for line in advice(CALL))
+
+
+def test_ties_are_named():
+    answer = which(Call(16, 64, 1, 128, 16384, 8))
+    assert answer.ties == ("SDPA FlashAttention-2", "flashlab decoding")
+    assert all(row.us <= TIE * answer.cell[0].us for row in answer.cell if row.version in answer.ties)
+    assert "As fast, within 3%: SDPA FlashAttention-2, flashlab decoding." in sentence(answer)
+
+
+def test_every_file_with_competitors_is_read():
+    assert set(READERS) <= set(data.names(".json"))
+    for file in READERS:
+        assert [row for row in rows() if row.file == file], file
+    for row in rows():
+        assert row.version in BY_NAME or row.call.gpus > 1
+        assert json.loads(json.dumps(row.us)) > 0 and row.date >= "2026-11-20" and "H200" in row.device
+
+
+def test_the_table_has_a_line_per_measured_call():
+    lines = table("forward", ("causal",)).splitlines()
+    calls = {cell[0].call for cell in cells()}
+    due = [call for call in calls if (call.direction, call.mask, call.gpus) == ("forward", "causal", 1)]
+    assert len(lines) == 1 + len(due)
+    line = next(line for line in lines if " 16,384  16,384  128 " in line)
+    assert "flashlab Hopper" in line and "FlashAttention-4, × 1.06" in line
+
+
+def test_cards_are_known_by_their_first_words():
+    assert card_of("NVIDIA H200") == card_of("H200 SXM") == "H200" and card_of("NVIDIA GeForce RTX 4090") == "RTX 4090"
+    assert card_of("NVIDIA A100-SXM4-80GB") == card_of("A100 40 GB") and card_of(None) is None
+    assert capability_of("A100-SXM4-80GB") == (8, 0) and capability_of("something") is None
+
+
+# the command
+
+
+def ask(*arguments):
+    command = [sys.executable, "-m", "flashlab.course.doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_doctor_answers_for_a_shape(capsys):
+    doctor.main(["--shape", "1", "16", "16384", "128", "--mask", "causal", "--card", "H200 SXM"])
+    said = capsys.readouterr().out
+    assert said.startswith("On the H200 SXM, for B = 1, H = 16, N = 16,384, d = 128, bfloat16, causal, forward: ")
+    assert "flashlab Hopper 1,426 µs; FlashAttention-4 1,511" in said and "2026-11-22, h200_hopper.json" in said
+
+
+def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
+    server = replace(this_machine(), gpu="NVIDIA H200", capability=(9, 0))
+    monkeypatch.setattr(doctor, "this_machine", lambda: server)
+    doctor.main(["--shape", "16", "64", "1", "128", "--keys", "16384", "--kv-heads", "8"])
+    assert capsys.readouterr().out.startswith("On the H200, for B = 16, H = 64, Hk = 8, Nq = 1, Nk = 16,384")
+    monkeypatch.setattr(doctor, "this_machine", lambda: replace(server, gpu=None, capability=None))
+    doctor.main(["--shape", "1", "2", "64", "16", "--dtype", "float32"])
+    said = capsys.readouterr().out
+    assert said.startswith("Without a GPU, for B = 1, H = 2") and "Can compute it: SDPA math, SDPA on a CPU" in said
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["1", "16", "1024", "128", "--card", "X9"], "expected a card such as"),
+    (["1", "16", "0", "128", "--card", "T4"], "numbers from 1 on"),
+    (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "divide the heads"),
+])  # fmt: skip
+def test_the_doctor_refuses_what_makes_no_sense(arguments, says, capsys):
+    with pytest.raises(SystemExit):
+        doctor.main(["--shape", *arguments])
+    assert says in capsys.readouterr().err
+
+
+def test_the_command_runs():
+    run = ask("--shape", "1", "16", "16384", "128", "--card", "B200", "--direction", "forward")
+    assert run.returncode == 0 and "flash_attn.cute.flash_attn_func" in run.stdout and "2603.05451" in run.stdout
