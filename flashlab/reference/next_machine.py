@@ -7,6 +7,7 @@ raised late; and orders in which additions to dQ wait for nobody. The schedule t
 Source: FlashAttention-4 (arXiv 2603.05451), sections 2.2, 3.1 and 3.2.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,7 @@ def backward_cycles(pair=False, card=B200) -> Cycles:
 # The exponential, without its unit
 
 
+@cache
 def minimax(degree) -> np.ndarray:
     """Return the coefficients, float32 [degree + 1], lowest first, of a polynomial p(x) near 2^x for x from 0 to 1.
 
@@ -78,6 +80,7 @@ def minimax(degree) -> np.ndarray:
     c = np.float32([1])
     while len(c) <= degree:
         c = np.append(c, np.float32(_remez(c, degree)[0]))
+    c.setflags(write=False)  # it is computed once
     return c
 
 

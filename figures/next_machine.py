@@ -1,0 +1,168 @@
+"""Three units of a B200's multiprocessor on a clock: products, exponentials, and everything else.
+
+Kills two beliefs: that twice the products make attention twice as fast (at d = 64 the tensor core would be idle half of
+the time), and that a polynomial replaces the exponential unit because it is faster (it works beside it, and where
+products are the limit it gains nothing: the best share moves with the head dimension).
+
+Every box is an event of ``flashlab.reference.roles``, which computes attention of a real text while its clock runs.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from figures.figure import Choose, Scrub, Slide, explorer, line
+from flashlab.course import data
+from flashlab.reference import roles
+from flashlab.reference.next_machine import Rates
+
+SHARES = tuple(f"{n}/16" if n else "0" for n in range(7))
+WIDTHS = {"64": (64, 64), "128": (128, 128), "192, values 128": (192, 128)}
+CARDS = {
+    "B200": Rates(),
+    "B200, exponentials of a B300": Rates(exponentials=32),
+    "B200, products of an H100": Rates(flops=4096),
+}
+ROWS = "tensor core", "exponential unit", "vector units"  # as the simulator calls them
+LANES = dict(zip(ROWS, ("products", "exponentials", "all else"), strict=True))
+SHOWN, COUNTED = 103, 32  # keys per block of the run on the clock, five blocks, and of those that are counted, sixteen
+CODE = {
+    "S": line(roles.multiply, "_ask_scores(pipe, w, j + 1)"),
+    "PV": line(roles.multiply, "pipe.weighted"),
+    "maximum": line(roles.softmax, 'Work("maximum"'),
+    "weights": line(roles.softmax, 'Work("weights"'),
+    "rescale": line(roles.correct, 'Work("rescale"'),
+    "divide": line(roles.correct, 'Work("divide"'),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """``step`` moments have passed at which something began or ended."""
+
+    step: int = 34
+    share: str = "2/16"
+    d: str = "128"
+    card: str = "B200"
+
+
+def design(state):
+    """Return the design of this state."""
+    d, dv = WIDTHS[state.d]
+    return roles.Design(float(Fraction(state.share)), d=d, dv=dv, rates=CARDS[state.card])
+
+
+@lru_cache(maxsize=128)
+def _run(design, Bc):
+    Q, K, V = data.captured("alice").head()
+    return roles.forward(Q[:256], K, V, design, Bc=Bc)
+
+
+def run(state):
+    """Return the run that the clock shows."""
+    return _run(design(state), SHOWN)
+
+
+@lru_cache(maxsize=128)
+def _times(design):
+    return sorted({0, *(time for event in _run(design, SHOWN).events if event.unit in ROWS for time in event[:2])})
+
+
+def times(state):
+    """Return the cycles at which something begins or ends, from 0 on."""
+    return _times(design(state))
+
+
+def count(state):
+    """Return the number of moments after the first."""
+    return len(times(state)) - 1
+
+
+def counted(state):
+    """Return for each share how long a block takes once all is under way, and how long each unit works for it."""
+    return _counted(state.d, state.card)
+
+
+@lru_cache(maxsize=16)
+def _counted(d, card):
+    found = []
+    for share in SHARES:
+        it = design(State(0, share, d, card))
+        units = [sum(n * cycles for n, cycles in (it.scores, it.weighted)), it.weights[1], it.maximum + it.weights[0]]
+        steady = round(_run(it, COUNTED).steady)
+        found.append({"share": share, "cycles": steady, "units": [len(roles.TILES) * cycles for cycles in units]})
+    return found
+
+
+def best(state):
+    """Return the least share that takes no more than half a per cent longer than the best one."""
+    found = counted(state)
+    least = min(it["cycles"] for it in found)
+    return next(it["share"] for it in found if it["cycles"] <= 1.005 * least)
+
+
+def trace(state):
+    """Return the boxes of the three units, and what each share comes to."""
+    events = [event for event in run(state).events if event.unit in ROWS]
+    return {
+        "cycles": run(state).cycles,
+        "times": times(state),
+        "lanes": list(LANES.values()),
+        "code": CODE,
+        "boxes": [_box(event) for event in events],
+        "shares": counted(state),
+        "chosen": SHARES.index(state.share),
+        "best": best(state),
+        "most": max(2 * sum(2 * 128 * 128 * d for d in WIDTHS["192, values 128"]) // CARDS[state.card].flops, 2200),
+    }
+
+
+def _box(event):
+    place = 2 if event.by == "correct" else tile(event)
+    return {
+        "lane": ROWS.index(event.unit), "place": place, "start": event.start, "end": event.end,
+        "kind": event.kind, "name": name(event), "words": words(event),
+    }  # fmt: skip
+
+
+def tile(event):
+    """Return which of the two tiles of queries an event of a product or a softmax belongs to."""
+    return int(event.by[-1]) if event.by.startswith("softmax") else int("[1]" in event.where)
+
+
+def name(event):
+    """Return an event's short name, such as S₃."""
+    names = {"S": "S", "PV": "PV", "maximum": "m", "weights": "P"}
+    return names[event.kind] + chr(0x2080 + event.j) if event.kind in names else ""
+
+
+def words(event):
+    """Say what an event is."""
+    if event.by == "correct":
+        return "O is rescaled" if event.kind == "rescale" else "O is divided by ℓ"
+    what = {"exponential unit": "exponentials of ", "vector units": "sums for "}.get(event.unit, "")
+    what = "" if event.kind == "maximum" else what
+    return f"{what}{name(event)} of tile {tile(event)}"
+
+
+def describe(state):
+    """Say what begins or ends at this moment, what a block takes, and which share would be best."""
+    now, whole, chosen = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
+    here = [e for e in whole.events if e.unit in ROWS and now in e[:2]]
+    happened = [f"{words(e)} {'begins' if e.start == now else 'ends'}" for e in here][:1] or ["copies come"]
+    products, exponentials, others = chosen["units"]
+    return (
+        f"Cycle {now:,} of {whole.cycles:,}: {happened[0]}. A block takes {chosen['cycles']:,} cycles: "
+        f"{products:,} of products, {exponentials:,} of exponentials, {others:,} of all else. "
+        f"The best share here is {best(state)}."
+    )
+
+
+CONTROLS = {
+    "step": Scrub(count, "moment"),
+    "share": Slide(SHARES, "share by polynomial"),
+    "d": Slide(tuple(WIDTHS), "head dimension"),
+    "card": Choose(tuple(CARDS)),
+}
+
+explore = explorer(__name__)
