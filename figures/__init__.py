@@ -67,12 +67,12 @@ test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``
 - ``bars({x, y, rows: [{name, parts: [{value, color, stored}], words, tip}], scale, row, key, space})``: a bill;
 - ``rule(x0, x1, y, {dash, color})``: a line across; ``ruler({key, x, y, width, spans, ticks, handle})``: an axis with
   spans above it and a handle to pull, everything at fractions of the width;
-- ``legend(x, y, [{name, stored, faint, words}])``; ``source(x, y, rows, {width, ran, lit, tips, key})``: code, and the
-  lines of it that run.
+- ``legend(x, y, [{name, stored, faint, dash, words}])``, with ``dash`` for an empty place;
+- ``source(x, y, rows, {width, ran, lit, tips, key})``: code, and the lines of it that run.
 
 ``words.js``: ``amount(bytes)`` (decimal), ``room(bytes)`` (KiB, for memory on a chip), ``digits(value, count)``,
-``times(count, thing)``, ``fits(text, width, size)``, ``wrapped(text, width, size)``. What a second figure needs goes
-into these two files, and a line into this guide.
+``grouped(count)``, ``times(count, thing)``, ``fits(text, width, size)``, ``wrapped(text, width, size)``. What a second
+figure needs goes into these two files, and a line into this guide.
 
 **Then** ``python -m tests.tools.stills NAME`` photographs the first state (node and Chromium, for development only);
 ``pytest tests/figures`` checks what holds for every figure and ``tests/figures/test_NAME.py`` that the trace is

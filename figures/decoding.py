@@ -84,9 +84,9 @@ def describe(state):
     told = trace(state)
     part = told["parts"][state.step]
     waves = f"{part['waves']} wave{'s' if part['waves'] > 1 else ''}"
-    weight = f"{100 * np.max(part['weights']):.3g} %"
+    weight = f"{100 * np.max(part['weights']):.3g}%"
     return (
-        f"{part['programs']:,} programs on {CARD.sms} SMs: {waves}, {100 * part['share']:.0f} % of their time used, "
+        f"{part['programs']:,} programs on {CARD.sms} SMs: {waves}, {100 * part['share']:.0f}% of their time used, "
         f"{part['us']:.3g} µs, {part['parts']} for parts. The heaviest of a real row's parts weighs {weight}"
         f"{', by the wrong base' if state.wrong else ''}."
     )

@@ -1,7 +1,7 @@
 // Tiles with a corner to pull, rows and columns to scale; below, the memory that they must fit into, bytes to scale.
 
 import { h } from "./svg.js";
-import { digits, room, times, wrapped } from "./words.js";
+import { digits, grouped, room, times, wrapped } from "./words.js";
 import { nearest } from "./state.js";
 import { label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
@@ -9,6 +9,8 @@ const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" 
 const COLORS = { m: "standard", l: "standard" };
 const SPILL = 1.7; // how far what bursts a memory is drawn, in lengths of the memory
 const FAST = 44; // height of a memory
+const FITS = { color: "var(--fast)", dash: "6 4" }; // outlines of blocks: the largest that fits, and the least that is enough
+const ENOUGH = { color: "var(--ink)", dash: "2 3" };
 
 export function draw({ trace, step, width }) {
   const now = trace.sizes[step];
@@ -42,9 +44,7 @@ function tilesOf({ trace, now, width }) {
     key: name, x, y, width: wide, height: high, name: NAMES[name], letter: NAMES[name], current: now.refused !== null && name === "S_ij",
     tip: { title: `${NAMES[name]}: ${shape}`, lines: [`${room(bytes[name])} ${where(name)}`] },
   });
-  const outline = (B, words, color, key) => B > 0 && [
-    h("rect", { key, x: left, y: top, width: B * unit, height: B * unit, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": "6 4", "pointer-events": "none" }),
-  ];
+  const outline = (key, B, { color, dash }) => B > 0 && h("rect", { key, x: left, y: top, width: B * unit, height: B * unit, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": dash, "pointer-events": "none" });
   const drag = ({ x, y }) => {
     const all = trace.sizes.map(({ B }) => B);
     return { step: all.indexOf(nearest(all, Math.max(x - left, y - top) / unit)) };
@@ -60,19 +60,19 @@ function tilesOf({ trace, now, width }) {
       one("Q", left - thick - 2, top, thick, side, `${now.B} × ${d}`),
       one("S_ij", left, top, side, side, square),
       one("O_i", left + side + 2, top, thick, side, `${now.B} × ${d}`),
-      outline(fits, "fits", "var(--fast)", "fits"),
-      outline(enough, "enough", "var(--ink)", "enough"),
+      outline("fits", fits, FITS),
+      outline("enough", enough, ENOUGH),
       h("g", { key: "corner", drag, class: "mark", style: `transform: translate(${left + side}px, ${top + side}px)`, tip: { title: `B = ${now.B}`, lines: ["pull the corner"] } },
         h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
         h("circle", { r: 7, fill: now.refused ? "var(--wrong)" : "var(--ink)", stroke: "var(--paper)", "stroke-width": 2 })),
-      sample(bottom + 14, "var(--fast)", fits ? `the largest that fits, ${fits} × ${fits}` : "nothing fits"),
-      sample(bottom + 32, "var(--ink)", enough ? `from ${enough} × ${enough} on arithmetic decides` : trace.sizes[0].ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic never decides here"),
+      sample(bottom + 14, FITS, fits ? `the largest that fits, ${fits} × ${fits}` : "nothing fits"),
+      sample(bottom + 32, ENOUGH, enough ? `from ${enough} × ${enough} on arithmetic decides` : trace.sizes[0].ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic never decides here"),
     ],
   };
 }
 
-const sample = (y, color, words) => [
-  h("line", { x1: 0, x2: 34, y1: y, y2: y, stroke: color, "stroke-width": 2, "stroke-dasharray": "6 4" }),
+const sample = (y, { color, dash }, words) => [
+  h("line", { x1: 0, x2: 34, y1: y, y2: y, stroke: color, "stroke-width": 2, "stroke-dasharray": dash }),
   label(42, y, words, { size: 12 }),
 ];
 
@@ -108,7 +108,7 @@ function memory({ words, tiles, limit, scale, x, y, width }) {
     left += bytes * scale;
     const letter = NAMES[name];
     const shown = Math.min(left, edge) - start;
-    return shown > 0 && tile({ key: name, x: start, y: top + 3, width: shown, height: FAST - 6, name: COLORS[letter] ?? letter, letter, tip: { title: letter, lines: [`${room(bytes)}, ${digits((100 * bytes) / limit, 3)} % of the room`] } });
+    return shown > 0 && tile({ key: name, x: start, y: top + 3, width: shown, height: FAST - 6, name: COLORS[letter] ?? letter, letter, tip: { title: letter, lines: [`${room(bytes)}, ${digits((100 * bytes) / limit, 3)}% of the room`] } });
   });
   return [
     label(x, y, `${words} of ${limit / 1024} KiB`, { weight: 600, fill: over ? "var(--wrong)" : "var(--ink)" }),
@@ -126,11 +126,11 @@ function clocks({ trace, now, x, y, width }) {
   const scale = (width - 150) / most;
   const bar = (row, name, value, color, words) => [
     label(x + 74, y + 24 + row * 24, name, { anchor: "end" }),
-    h("rect", { key: name, x: x + 80, y: y + 16 + row * 24, width: value * scale, height: 16, fill: color, class: "grow", tip: { title: `${name}: ${digits(value, 3)} × arithmetic`, lines: [`N = ${trace.N.toLocaleString("en")}: K and V are read ${times(now.reads)}`] } }),
+    h("rect", { key: name, x: x + 80, y: y + 16 + row * 24, width: value * scale, height: 16, fill: color, class: "grow", tip: { title: `${name}: ${digits(value, 3)} × arithmetic`, lines: [`N = ${grouped(trace.N)}: K and V are read ${times(now.reads)}`] } }),
     label(x + 86 + value * scale, y + 24 + row * 24, words),
   ];
   return [
-    label(x, y, `time for N = ${trace.N.toLocaleString("en")}; K and V are read ${times(now.reads)}`, { weight: 600 }),
+    label(x, y, `time for N = ${grouped(trace.N)}; K and V are read ${times(now.reads)}`, { weight: 600 }),
     bar(0, "bytes", now.ratio, "var(--standard)", `${digits(now.ratio, 3)} ×`),
     bar(1, "arithmetic", 1, "var(--flash)", "1"),
     rule(x + 80 + scale, x + 80 + scale, y + 14, { key: "one" }),

@@ -1,7 +1,7 @@
 // What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all lengths.
 
 import { h } from "./svg.js";
-import { amount, digits, fits } from "./words.js";
+import { amount, digits, fits, grouped } from "./words.js";
 import { nearest } from "./state.js";
 import { label, lines, ruler } from "./marks.js";
 
@@ -45,7 +45,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const below = y + top;
   const title = `${LOOKS[name].name}: ${amount(need.total)}`;
   const worth = need.total / trace.room;
-  const cards = worth >= 1 ? `${worth < 1000 ? digits(worth, 3) : Math.round(worth).toLocaleString("en")} cards` : `${digits(100 * worth, 3)} % of the card`;
+  const cards = worth >= 1 ? `${worth < 1000 ? digits(worth, 3) : grouped(Math.round(worth))} cards` : `${digits(100 * worth, 3)}% of the card`;
   const drag = ({ x: across }) => {
     const wanted = Math.max((across - left) / side, 0.001);
     const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
@@ -54,7 +54,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const tip = {
     square: { title: `N × N: ${amount(need.square)}`, lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`] },
     thin: { title: `N × d: ${amount(need.thin + need.rows)}`, lines: [`Q, K, V, O and their gradients: ${amount(need.thin)}`, need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N"].concat(folded ? ["folded: as many tokens are higher than the card"] : []) },
-    card: { title: `memory of an ${trace.card}`, lines: [`${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`, `${LOOKS[name].name} fills it with ${longest.toLocaleString("en")} tokens`] },
+    card: { title: `memory of an ${trace.card}`, lines: [`${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`, `${LOOKS[name].name} fills it with ${grouped(longest)} tokens`] },
   };
   const box = (key, color, start, stop, what) => {
     const place = { x: left + start, y: below, width: Math.max(shown(stop) - start, 0.5), height: tall, class: "grow" };
@@ -74,7 +74,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
     name === "fused" && across < 0.75 * side && label(strip.x, strip.y, folded ? "N × d, folded" : "N × d"),
     name === "standard" && square > 60 && tall > 40 && [h("rect", { x: left + 8, y: below + 8, width: 52, height: 22, rx: 3, fill: "var(--paper)", "pointer-events": "none" }), label(left + 34, below + 19, "N × N", { anchor: "middle" })],
     Math.max(full, across) > limit && [h("rect", { x: corner.x - 84, y: corner.y - 32, width: 66, height: 22, rx: 3, fill: "var(--paper)" }), label(corner.x - 51, corner.y - 21, "and on →", { anchor: "middle", size: 12 })],
-    name === "standard" && h("g", { key: "corner", drag, class: "mark", style: `transform: translate(${corner.x}px, ${corner.y}px)`, tip: { title: `N = ${trace.lengths[step].toLocaleString("en")}`, lines: ["pull the corner"] } },
+    name === "standard" && h("g", { key: "corner", drag, class: "mark", style: `transform: translate(${corner.x}px, ${corner.y}px)`, tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] } },
       h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
       h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" })),
   ];
@@ -87,7 +87,7 @@ function said({ trace, step, x, y }) {
   const rows = fused.lasts ? [`standard: at least ${standard.lasts[step]}`, `fused: at least ${fused.lasts[step]}`] : [`no ${trace.dtype} rate is known`];
   const more = twice < 0 ? [] : [`standard memory ${grows(standard)}`, `fused memory ${grows(fused)}`, "time × 4, both"];
   return [
-    label(x, y, `N = ${trace.lengths[step].toLocaleString("en")}`, { weight: 650, size: 15 }),
+    label(x, y, `N = ${grouped(trace.lengths[step])}`, { weight: 650, size: 15 }),
     label(x, y + 34, "time at the card's peak", { weight: 600 }),
     lines(x, y + 54, rows),
     more.length > 0 && label(x, y + 106, "twice the tokens", { weight: 600 }),
@@ -100,14 +100,14 @@ function lengths({ trace, step, y, width }) {
   const [first, last] = [Math.log(all[0]), Math.log(all.at(-1))];
   const at = (N) => Math.min(Math.max((Math.log(Math.max(N, 1)) - first) / (last - first), 0), 1);
   const spans = Object.entries(ways).map(([name, way]) => ({
-    words: `${name}: fits until ${way.longest.toLocaleString("en")} tokens${way.ends && width >= 600 ? `, which take at least ${way.ends}` : ""}`,
+    words: `${name}: fits until ${grouped(way.longest)} tokens${way.ends && width >= 600 ? `, which take at least ${way.ends}` : ""}`,
     color: LOOKS[name].color,
     start: 0,
     stop: at(way.longest),
-    tip: { title: `${LOOKS[name].name} fits until ${way.longest.toLocaleString("en")} tokens`, lines: way.ends ? [`which take at least ${way.ends}`] : [] },
+    tip: { title: `${LOOKS[name].name} fits until ${grouped(way.longest)} tokens`, lines: way.ends ? [`which take at least ${way.ends}`] : [] },
   }));
   const ticks = [[1024, "1 K"], [16384, "16 K"], [131072, "128 K"], [2 ** 20, "1 M"], [2 ** 23, "8 M"]].map(([N, words]) => ({ at: at(N), words }));
   const drag = ({ x }) => ({ step: nearest(all.map((_, index) => index), (x / width) * (all.length - 1)) });
-  const handle = { at: at(all[step]), drag, tip: { title: `N = ${all[step].toLocaleString("en")}`, lines: ["pull, or use the clock's keys"] } };
+  const handle = { at: at(all[step]), drag, tip: { title: `N = ${grouped(all[step])}`, lines: ["pull, or use the clock's keys"] } };
   return [label(0, y - 14, "tokens N, on a logarithmic scale: pull the dot", { size: 12, fill: "var(--grey)" }), ruler({ key: "lengths", x: 0, y, width, spans, ticks, handle })];
 }

@@ -92,13 +92,13 @@ export function ruler({ key, x, y, width, spans, ticks, handle }) {
       h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" })));
 }
 
-// What the colours and the hatching of a drawing mean.
+// What the colours, the hatching and the dashed places of a drawing mean.
 export function legend(x, y, entries) {
   let left = x;
-  return entries.map(({ name, stored, faint, words }) => {
-    const start = left;
+  return entries.map(({ words, ...look }) => {
+    const box = { key: `legend ${words}`, x: left, y: y - 7, width: 14, height: 14 };
     left += 22 + words.length * SIZE * 0.56 + 14;
-    return [tile({ key: `legend ${words}`, x: start, y: y - 7, width: 14, height: 14, name, stored, faint }), label(start + 20, y, words)];
+    return [look.dash ? slot({ ...box, ...look }) : tile({ ...box, ...look }), label(box.x + 20, y, words)];
   });
 }
 

@@ -1,10 +1,11 @@
 // The square of scores with the tiles of a mask: skipped, cut, whole; beside it what is visible, computed and moved.
 
 import { h } from "./svg.js";
-import { amount, fits, times } from "./words.js";
+import { amount, fits, grouped, times } from "./words.js";
 import { bars, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
+const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
 const PANEL = 330; // least width of the bars beside the square
 
 export function draw({ trace, step, width }) {
@@ -13,13 +14,13 @@ export function draw({ trace, step, width }) {
   const unit = side / trace.Nk;
   const left = 24;
   const bottom = TOP + trace.Nq * unit;
-  const [x, y] = wide ? [left + side + 46, TOP] : [0, bottom + 74];
+  const [x, y] = wide ? [left + side + 46, TOP] : [0, bottom + 92];
   const keys = [
     { name: "P", words: "whole tile: no mask" },
     { name: "S", words: "cut tile: masked" },
-    { name: "slow", faint: 0.2, words: "computed, then hidden" },
+    { name: "slow", faint: DONE, words: "computed, then hidden" },
   ];
-  const below = wide ? bottom + 28 : bottom + 24;
+  const below = bottom + 42;
   const stacked = !wide || side < 440;
   const meaning = stacked ? keys.map((entry, row) => legend(0, below + 20 * row, [entry])) : legend(left, below, keys);
   const counted = counts({ trace, step, x, y: stacked && !wide ? y + 26 : y, width: wide ? width - x : width });
@@ -39,11 +40,11 @@ function square({ trace, step, left, unit, side }) {
   const grounds = places.map((place) => {
     const tile = visited.get(`${place.i} ${place.j}`);
     const done = tile && tile.at < step;
-    return h("rect", { key: `ground ${place.i} ${place.j}`, ...rounded(box(place)), fill: tile ? "var(--slow)" : "var(--paper)", "fill-opacity": tile ? (done ? 0.45 : 0.2) : 1 });
+    return h("rect", { key: `ground ${place.i} ${place.j}`, ...rounded(box(place)), fill: tile ? "var(--slow)" : "var(--paper)", "fill-opacity": tile ? (done ? DONE : TO_DO) : 1 });
   });
   const seen = places.filter((place) => visited.has(`${place.i} ${place.j}`)).map((place) => {
     const tile = visited.get(`${place.i} ${place.j}`);
-    const [key, opacity] = [`seen ${place.i} ${place.j}`, tile.at < step ? 1 : 0.45];
+    const [key, opacity] = [`seen ${place.i} ${place.j}`, tile.at < step ? 1 : TO_DO];
     if (tile.whole) return h("rect", { key, ...rounded(box(place)), fill: "var(--P)", "fill-opacity": opacity });
     return h("path", { key, d: strips(trace, place, left, unit), fill: "var(--S)", "fill-opacity": opacity });
   });
@@ -53,13 +54,15 @@ function square({ trace, step, left, unit, side }) {
   });
   const last = step > 0 && h("rect", { key: "current", ...rounded(box(now)), fill: "none", stroke: "var(--ink)", "stroke-width": 3 });
   return [
-    label(left, 10, `${times(Nk, "key")}, ${trace.Nk / B} tiles`, { fill: "var(--K)", weight: 600 }),
+    label(left, 10, `${times(Nk, "key")}, ${Nk / B} tiles`, { weight: 600 }),
     label(left + side, 10, now ? `tile ${step} of ${tiles.length}` : `${times(tiles.length, "tile")} to visit, pale`, { anchor: "end", fill: "var(--grey)" }),
     h("rect", { key: "K", x: left, y: TOP - 14, width: side, height: 8, fill: "var(--K)", "fill-opacity": 0.25 }),
     step > 0 && h("rect", { key: "K_j", x: box(now).x, y: TOP - 14, width: box(now).width, height: 8, fill: "var(--K)", class: "grow" }),
     h("rect", { key: "Q", x: left - 14, y: TOP, width: 8, height: Nq * unit, fill: "var(--Q)", "fill-opacity": 0.25 }),
     step > 0 && h("rect", { key: "Q_i", x: left - 14, y: box(now).y, width: 8, height: box(now).height, fill: "var(--Q)", class: "grow" }),
     grounds, seen, edges, last,
+    label(left, TOP + Nq * unit + 14, "↓ queries", { size: 12, fill: "var(--grey)" }),
+    label(left + side, TOP + Nq * unit + 14, "keys →", { anchor: "end", size: 12, fill: "var(--grey)" }),
   ];
 }
 
@@ -96,7 +99,7 @@ function counts({ trace, step, x, y, width }) {
   const moved = step === 0 ? 0 : step < tiles.length ? done.at(-1).moved : trace.moved;
   const space = 74;
   const scale = (width - space - 96) / all;
-  const number = (value) => Math.round(value).toLocaleString("en");
+  const number = (value) => grouped(Math.round(value));
   const scores = [
     { name: "all", parts: [{ value: all, color: "var(--pale)" }], words: number(all), tip: { title: "all pairs", lines: [`${Nq} queries × ${Nk} keys`] } },
     { name: "computed", parts: [{ value: done.length * B * B, color: "var(--slow)" }], words: number(done.length * B * B), tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] } },

@@ -1,7 +1,7 @@
 // Memories as squares on one ground, seen through a window that zooms; beside them their bandwidths as streams.
 
 import { h } from "./svg.js";
-import { digits, fits, room } from "./words.js";
+import { digits, fits, grouped, room } from "./words.js";
 import { label, rule } from "./marks.js";
 
 const BETWEEN = 10; // between squares
@@ -55,7 +55,7 @@ function windowOf({ trace, things, step, view }) {
     if (x > end - 12) return null;
     const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
     const [fill, opacity] = look(one.short);
-    const lines = [one.part > 1 ? `1/${Math.round(one.part).toLocaleString("en")} of ${dram.name}` : `${digits(1 / one.part, 3)} × ${dram.name}`, edge > view.height ? `its edge is ${digits(edge / view.height, 3)} times the window's` : edge < 1 ? `${digits(edge, 2)} pixels wide here` : ""].filter(Boolean);
+    const lines = [one.part > 1 ? `1/${grouped(Math.round(one.part))} of ${dram.name}` : `${digits(1 / one.part, 3)} × ${dram.name}`, edge > view.height ? `its edge is ${digits(edge / view.height, 3)} times the window's` : edge < 1 ? `${digits(edge, 2)} pixels wide here` : ""].filter(Boolean);
     const inside = [[one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20), holds(one), edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : ""].filter(Boolean);
     const named = width > 8 * 12 && height > 70;
     return h("g", { key: one.short, tip: { title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`, lines } },
@@ -112,7 +112,7 @@ function tableOf({ trace, things, dram, x, y, width }) {
   const rows = things.map((one, row) => {
     const top = y + 34 + 24 * row;
     const [fill, opacity] = look(one.short);
-    const part = !one.nbytes ? "" : one.part > 1 ? `1/${Math.round(one.part).toLocaleString("en")}` : one.short === "CPU" ? `${digits(1 / one.part, 3)} ×` : "";
+    const part = !one.nbytes ? "" : one.part > 1 ? `1/${grouped(Math.round(one.part))}` : one.short === "CPU" ? `${digits(1 / one.part, 3)} ×` : "";
     const short = width > 480 ? (one.whose ? `${one.name}, ${one.whose}` : one.name) : one.name.replace(" memory +", " +");
     const press = one.nbytes && { tip: { title: one.name, lines: ["press to let it fill the window"] }, drag: () => ({ zoom: zoomOf(trace, one.nbytes) }) };
     return h("g", { key: `row ${one.short}`, ...press }, h("rect", { x, y: top - 12, width: right - x, height: 24, fill: "transparent" }), h("rect", { x, y: top - 7, width: 14, height: 14, fill, "fill-opacity": opacity }), label(x + 20, top, one.short, { weight: 600 }), label(x + 86, top, one.short === one.name ? "the card's DRAM" : short), label(right - 82, top, one.nbytes ? holds(one) : "differs", { anchor: "end" }), label(right, top, part, { anchor: "end" }));

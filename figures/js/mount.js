@@ -4,6 +4,7 @@ import { about, patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { clamped, clockOf, fromHash, keyOf, python, toHash } from "./state.js";
 import { pointing } from "./tip.js";
+import { grouped } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
@@ -21,6 +22,7 @@ export function mount(host, data, draw, style) {
   let state = { ...data.state, ...(data.page ? fromHash(name, controls, location.hash) : {}) };
   let shown = null; // the state on the picture
   let drawn = 0; // the width of the picture in its own pixels
+  let space = 0; // for the picture on the page
   let zoom = 1;
   let playing = 0;
   let waiting = 0;
@@ -44,7 +46,6 @@ export function mount(host, data, draw, style) {
   function show(forward) {
     const { trace, words, idle } = traces[keyOf(controls, state)];
     const step = clock === undefined ? 0 : state[clock];
-    const space = parts.stage.clientWidth || 960;
     const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
     const { height, nodes } = draw({ trace, step, state, width, forward });
     const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
@@ -158,7 +159,9 @@ export function mount(host, data, draw, style) {
     actions.set(fields);
     pulled = false;
   });
-  new ResizeObserver(() => show(false)).observe(parts.stage);
+  const measure = () => { space = parts.stage.clientWidth || 960; }; // asked for while drawing, it would be laid out twice
+  new ResizeObserver(() => { measure(); show(false); }).observe(parts.stage);
+  measure();
   wearing(parts.whole);
   if (!traces[keyOf(controls, state)]) state = data.state;
   set({});
@@ -239,9 +242,11 @@ function frame({ name, controls }, clock) {
       const output = element("output");
       input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
       const show = (value) => {
+        const said = typeof value === "number" ? grouped(value) : value;
         input.value = values.indexOf(value);
-        input.setAttribute("aria-valuetext", String(value));
-        output.textContent = value.toLocaleString("en");
+        if (output.textContent === said) return; // a text that is set is laid out again
+        input.setAttribute("aria-valuetext", said);
+        output.textContent = said;
       };
       return { input, show, label: element("label", {}, label, input, output) };
     },

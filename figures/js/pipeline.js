@@ -1,7 +1,7 @@
 // A timeline of one multiprocessor, a row for each unit: from left to right where there is room, else from top to bottom.
 
 import { h } from "./svg.js";
-import { fits } from "./words.js";
+import { fits, grouped } from "./words.js";
 import { SIZE, label, lines } from "./marks.js";
 
 const COLORS = { Q: "Q", K: "K", V: "V", S: "S", PV: "O", O: "O", softmax: "P", rescale: "standard" };
@@ -36,7 +36,7 @@ export function draw({ trace, step, width }) {
   return {
     height: below + (wide ? 18 * noted.length - 4 : 66 + 20 * (trace.workers.length + 2 + trace.stages)),
     nodes: [
-      label(0, 10, `cycle ${now.toLocaleString("en")} of ${trace.cycles.toLocaleString("en")}`, { weight: 650, size: 15 }),
+      label(0, 10, `cycle ${grouped(now)} of ${grouped(trace.cycles)}`, { weight: 650, size: 15 }),
       label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(told.busy)} so far`, { anchor: wide ? "end" : "start" }),
       headsOf({ rows, told, trace, wide, width }),
       trace.boxes.map((box, at) => boxOf(box, at, scene)),
@@ -135,8 +135,8 @@ function timeOf({ trace, long, wide, end, high, unit }) {
   return [
     ticks.map((cycle) =>
       wide
-        ? label(long(cycle), end + 16, cycle.toLocaleString("en"), { anchor: "middle", size: 12 })
-        : label(CLOCK - 8, long(cycle), cycle.toLocaleString("en"), { anchor: "end", size: 12 })),
+        ? label(long(cycle), end + 16, grouped(cycle), { anchor: "middle", size: 12 })
+        : label(CLOCK - 8, long(cycle), grouped(cycle), { anchor: "end", size: 12 })),
     wide && label(0, end + 16, "cycles", { size: 12 }),
     h("rect", { key: "time", ...strip, fill: "transparent", drag, tip: { title: "time, in cycles", lines: ["click or drag: the clock goes there"] } }),
   ].filter(Boolean);
@@ -153,7 +153,7 @@ function dragged(trace, wide, unit) {
 function clockOf({ trace, now, long, wide, end, high, unit }) {
   const at = long(now);
   const drag = dragged(trace, wide, unit);
-  const tip = { title: "the clock: drag it", lines: [`cycle ${now.toLocaleString("en")}`] };
+  const tip = { title: "the clock: drag it", lines: [`cycle ${grouped(now)}`] };
   const [top, bottom] = wide ? [TOP.wide - 14, end + 4] : [CLOCK - 6, CLOCK + 290];
   const line = wide ? { x1: at, x2: at, y1: top, y2: bottom } : { x1: top, x2: bottom, y1: at, y2: at };
   const band = wide ? { x: at - 9, y: top - 14, width: 18, height: 16 } : { x: top - 4, y: at - 10, width: 16, height: 20 };

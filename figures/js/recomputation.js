@@ -43,7 +43,7 @@ export function draw({ trace, step, width, forward }) {
   };
 }
 
-const KEY = [{ name: "K", words: "in fast memory" }, { name: "K", faint: 0.3, words: "in slow memory" }, { name: "paper", words: "dashed: empty" }];
+const KEY = [{ name: "K", words: "in fast memory" }, { name: "K", faint: 0.3, words: "in slow memory" }, { dash: true, words: "empty" }];
 
 // Where the tile of a tensor is, or a tile of the scores.
 function placing(trace, side) {

@@ -54,13 +54,15 @@ function square({ trace, run, step, x, y, side, place }) {
     const share = scores / trace.block;
     const done = s <= step;
     const now = s === step;
-    const said = scores ? `${times(scores, "score")}, ${digits(100 * share, 3)} % of the block` : "the mask hides all of it";
+    const said = scores ? `${times(scores, "score")}, ${digits(100 * share, 3)}% of the block` : "the mask hides all of it";
     const tip = { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${said}`] };
     const high = done ? share * (unit - 2) : 0;
+    const cell = { x: left + 1, y: top + 1, width: unit - 2, height: unit - 2 };
+    const bottom = top + unit - 1;
     return h("g", { key: place(`cell ${rank} ${owner}`), tip },
-      h("rect", { key: "paper", x: left + 1, y: top + 1, width: unit - 2, height: unit - 2, fill: "var(--paper)" }),
-      h("rect", { key: "fill", x: left + 1, y: top + unit - 1 - high, width: unit - 2, height: high, fill: now ? "var(--P)" : "var(--S)", class: "grow" }),
-      h("rect", { key: "edge", x: left + 1, y: top + 1, width: unit - 2, height: unit - 2, fill: "none", stroke: now ? "var(--ink)" : "var(--pale)", "stroke-width": now ? 2.5 : 1 }),
+      h("rect", { key: "paper", ...cell, fill: "var(--paper)", stroke: "var(--pale)" }),
+      high > 0 && h("rect", { key: "fill", ...cell, y: bottom - high, height: high, fill: now ? "var(--P)" : "var(--S)", class: "grow", from: { y: bottom, height: 0 } }),
+      now && h("rect", { key: "edge", ...cell, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
       label(left + 11, top + Math.min(12, 0.29 * unit), s, { anchor: "middle", size: 12, fill: high > unit - 8 ? (now ? "var(--on-P)" : "var(--on-S)") : done && !scores ? "var(--grey)" : "var(--ink)" }),
       done && !scores && unit > 40 && label(left + unit / 2 + 4, top + unit / 2 + 4, "–", { anchor: "middle", size: 14, fill: "var(--grey)" }));
   }));
@@ -85,10 +87,10 @@ function time({ trace, run, step, longest, x, y, width, place }) {
     return ranks.map(({ scores, owner }, rank) => {
       const top = y + rank * ROW;
       const tip = { title: `processor ${rank}, step ${s}`, lines: [`keys of ${owner}: ${times(scores, "score")}`, scores < slowest ? `then idle for as long as ${times(slowest - scores, "score")} take` : "nobody is slower"] };
+      const span = { x: left + begun * scale, y: top, width: slowest * scale, height: ROW - 6 };
       return h("g", { key: place(`span ${s} ${rank}`), tip },
-        h("rect", { x: left + begun * scale, y: top, width: slowest * scale, height: ROW - 6, fill: "var(--standard)", "fill-opacity": 0.35 }),
-        h("rect", { x: left + begun * scale, y: top, width: slowest * scale, height: ROW - 6, fill: "url(#stored)" }),
-        h("rect", { x: left + begun * scale, y: top, width: scores * scale, height: ROW - 6, fill: s === step ? "var(--P)" : "var(--S)", stroke: "var(--paper)" }));
+        scores < slowest && [h("rect", { ...span, fill: "var(--standard)", "fill-opacity": 0.35 }), h("rect", { ...span, fill: "url(#stored)" })],
+        h("rect", { key: "busy", ...span, width: scores * scale, fill: s === step ? "var(--P)" : "var(--S)", stroke: "var(--paper)" }));
     });
   });
   const high = trace.P * ROW;
@@ -96,7 +98,7 @@ function time({ trace, run, step, longest, x, y, width, place }) {
   const idle = start ? 1 - work / (start * trace.P) : 0;
   const sent = passed.reduce((sum, ranks) => sum + ranks[0].sent, 0);
   const ideal = left + trace.ideal * scale;
-  const said = `idle ${Math.round(100 * idle)} %, sent ${amount(sent)} each`;
+  const said = `idle ${Math.round(100 * idle)}%, sent ${amount(sent)} each`;
   const whole = `ends at ${digits(run.makespan / trace.ideal, 3)} × the ideal`;
   return [
     passed[0].map((_, rank) => label(left - 6, y + rank * ROW + (ROW - 6) / 2, rank, { anchor: "end", size: 12 })),
@@ -104,7 +106,7 @@ function time({ trace, run, step, longest, x, y, width, place }) {
     h("line", { key: place("ideal"), x1: ideal, x2: ideal, y1: y - 8, y2: y + high + 4, stroke: "var(--ink)", "stroke-dasharray": "4 3", tip: { title: "the ideal", lines: ["every processor computes as much as any other, all the time"] } }),
     rule(left, x + width, y + high, { color: "var(--pale)", key: place("floor") }),
     label(Math.min(ideal, x + width - 16), y + high + 14, "ideal", { anchor: "middle", size: 12, fill: "var(--grey)" }),
-    label(x, y + high + 34, fits(said, width, 13) ? said : `idle ${Math.round(100 * idle)} %`, { weight: 600 }),
+    label(x, y + high + 34, fits(said, width, 13) ? said : `idle ${Math.round(100 * idle)}%`, { weight: 600 }),
     label(x, y + high + 52, whole, { fill: "var(--grey)" }),
   ];
 }

@@ -2,7 +2,7 @@
 // that slides along it.
 
 import { h } from "./svg.js";
-import { amount, digits } from "./words.js";
+import { amount, digits, grouped } from "./words.js";
 import { at, label } from "./marks.js";
 
 const INTENSITY = [0.4, 3e4]; // FLOPs per byte
@@ -31,8 +31,8 @@ export function draw({ trace, step, width, forward }) {
 
 function axes({ chart, x, y }) {
   const bottom = chart.top + chart.height;
-  const across = [1, 10, 100, 1000, 10000].map((value) => [h("path", { d: `M${x(value)} ${bottom}v5`, stroke: "var(--grey)" }), label(x(value), bottom + 15, value.toLocaleString("en"), { anchor: "middle", size: 12 })]);
-  const up = [0.1, 1, 10, 100, 1000, 10000].map((value) => [h("path", { d: `M${chart.left} ${y(value * 1e12)}h-5`, stroke: "var(--grey)" }), label(chart.left - 8, y(value * 1e12), value.toLocaleString("en"), { anchor: "end", size: 12 })]);
+  const across = [1, 10, 100, 1000, 10000].map((value) => [h("path", { d: `M${x(value)} ${bottom}v5`, stroke: "var(--grey)" }), label(x(value), bottom + 15, grouped(value), { anchor: "middle", size: 12 })]);
+  const up = [0.1, 1, 10, 100, 1000, 10000].map((value) => [h("path", { d: `M${chart.left} ${y(value * 1e12)}h-5`, stroke: "var(--grey)" }), label(chart.left - 8, y(value * 1e12), grouped(value), { anchor: "end", size: 12 })]);
   return [
     label(0, 10, "TFLOP/s within reach", { weight: 650 }),
     h("path", { d: `M${chart.left} ${chart.top}V${bottom}H${chart.left + chart.width}`, fill: "none", stroke: "var(--grey)" }),
@@ -92,7 +92,7 @@ function listed({ trace, marks, x, y }) {
   return marks.map((one, row) => {
     const top = y + 14 + 46 * row;
     const color = one.number > 3 ? "flash" : "standard";
-    const words = one.waits ? "press ▶: all three in one kernel" : `${digits(one.intensity, 3)} FLOP/B${trace.peak ? `, ${digits(one.reach / 1e12, 3)} TFLOP/s, ${(100 * one.share).toFixed(1)} % of the peak` : ""}`;
+    const words = one.waits ? "press ▶: all three in one kernel" : `${digits(one.intensity, 3)} FLOP/B${trace.peak ? `, ${digits(one.reach / 1e12, 3)} TFLOP/s, ${(100 * one.share).toFixed(1)}% of the peak` : ""}`;
     return h("g", { key: `row ${one.number}`, tip: { title: one.waits ? "not fused yet" : one.name, lines: [`moves ${amount(one.nbytes)} for one head`] } },
       h("rect", { x, y: top - 14, width: 316, height: 42, fill: "transparent" }),
       h("circle", { cx: x + RADIUS + 1, cy: top, r: RADIUS, fill: one.number === 5 || one.waits ? "var(--paper)" : `var(--${color})`, stroke: `var(--${color})`, "stroke-width": 2 }),

@@ -4,8 +4,16 @@
 // Return a node. Attributes with a meaning of their own: key; tip (what pointing at it shows: {title, lines, code});
 // drag (a function from a point of the drawing to the fields that it sets); from (attributes with which it enters).
 export function h(tag, attributes = {}, ...children) {
-  const kept = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
-  return { tag, attributes, children: kept };
+  return { tag, attributes, children: gathered(children, []) };
+}
+
+// All that is there, however deep in lists it is.
+function gathered(children, kept) {
+  for (const child of children) {
+    if (Array.isArray(child)) gathered(child, kept);
+    else if (child !== null && child !== undefined && child !== false) kept.push(child);
+  }
+  return kept;
 }
 
 const SPECIAL = new Set(["key", "tip", "drag", "from"]);
@@ -24,6 +32,7 @@ export function patch(parent, nodes, namespace = "http://www.w3.org/2000/svg") {
 }
 
 function update(parent, nodes, namespace, entering) {
+  if (nodes.length === 0 && parent.firstChild === null) return; // as in most marks
   const old = new Map();
   for (const child of parent.childNodes) old.set(memory.get(child)?.key, child);
   let place = parent.firstChild;
@@ -54,11 +63,9 @@ function create(document, node, key, namespace, entering) {
 
 function assign(element, attributes, first) {
   const now = memory.get(element);
-  const wanted = { ...plain(attributes), ...first };
-  for (const name of Object.keys(now.shown)) if (!(name in wanted)) element.removeAttribute(name);
-  for (const [name, value] of Object.entries(wanted)) {
-    if (now.shown[name] !== value) element.setAttribute(name, value);
-  }
+  const wanted = Object.assign(plain(attributes), first);
+  for (const name in now.shown) if (!(name in wanted)) element.removeAttribute(name);
+  for (const name in wanted) if (now.shown[name] !== wanted[name]) element.setAttribute(name, wanted[name]);
   now.shown = wanted;
   now.tip = attributes.tip;
   now.drag = attributes.drag;
@@ -66,8 +73,9 @@ function assign(element, attributes, first) {
 
 function plain(attributes) {
   const kept = {};
-  for (const [name, value] of Object.entries(attributes)) {
-    if (!SPECIAL.has(name) && value !== undefined && value !== null && value !== false) kept[name] = String(value);
+  for (const name in attributes) {
+    const value = attributes[name];
+    if (!SPECIAL.has(name) && value !== undefined && value !== null && value !== false) kept[name] = value;
   }
   if (attributes.tip) Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
   if (attributes.drag) kept["data-drag"] = "";
@@ -82,7 +90,7 @@ export function said(tip) {
 // The drawing as text, for a page without scripts and for tests.
 export function markup(node) {
   if (typeof node !== "object") return escape(String(node));
-  const words = Object.entries(plain(node.attributes)).map(([name, value]) => ` ${name}="${escape(value)}"`);
+  const words = Object.entries(plain(node.attributes)).map(([name, value]) => ` ${name}="${escape(String(value))}"`);
   return `<${node.tag}${words.join("")}>${node.children.map(markup).join("")}</${node.tag}>`;
 }
 
