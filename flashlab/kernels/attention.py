@@ -13,7 +13,7 @@ from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import DEVICE
-from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem
+from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem, check_sinks
 
 LONGEST = 65535  # programs of a grid along y or z
 
@@ -116,7 +116,7 @@ def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts
     if max(problem.B, problem.H) > LONGEST:
         raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
     masks.check(mask, problem)
-    _check_sinks(sinks, problem)
+    check_sinks(sinks, problem)
     learned = [] if score is None else score.tensors
     if score is not None:
         training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
@@ -140,7 +140,7 @@ def _attention(q, k, v, problem, kernel):
         from flashlab.kernels.decode.cache import Cache  # late: the package's shared prefixes need this module
         from flashlab.kernels.decode.operator import run
 
-        run(q, Cache(k, v), problem.mask, problem.scale, out=(o, lse))
+        run(q, Cache(k, v), problem, out=(o, lse))
         return o, lse
     _kernels(choice).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
     return o, lse
@@ -345,19 +345,6 @@ def _check(q, k, v):
         raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
         raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
-
-
-def _check_sinks(sinks, problem):
-    """Raise if these cannot be one score per head."""
-    if sinks is None:
-        return
-    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
-        found = getattr(sinks, "dtype", type(sinks).__name__)
-        raise TypeError(f"sinks must be a floating-point tensor [H], got {found}")
-    if sinks.shape != (problem.H,) or sinks.device != problem.device:
-        raise ValueError(
-            f"sinks must be [H] = [{problem.H}] on {problem.device}, got {list(sinks.shape)} on {sinks.device}"
-        )
 
 
 def _scale(scale, d):

@@ -277,12 +277,14 @@ def on_hopper(direction: str, problem: Problem) -> Configuration:
 def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | None:
     """Return why keys are not divided among programs, as ``kernels.decode`` does it; None if they are.
 
-    The rule: few queries, up to ``FEW``, and at least ``MANY`` keys; on a GPU, unless it is asked for.
+    The rule: few queries, up to ``FEW``, at least ``MANY`` keys, and a window; on a GPU, unless it is asked for.
     """
-    if not problem.plain:
-        return "they know no mask but windows, and no score functions, sinks, dropout or packed texts"
+    if problem.dropout is not None or problem.texts is not None:
+        return "they know no dropout and no packed texts"
     if asked:
         return None
+    if problem.mask == "rule":
+        return "they skip no tiles of a mask that is no window"
     if card is None:
         return "in the interpreter one program after the other runs"
     if problem.Nq > FEW or problem.Nk < MANY:

@@ -244,7 +244,8 @@ def custom(visible, *arguments) -> Rule:
     """Return a mask of your own.
 
     visible: a ``@triton.jit`` function (b, h, i, j, Nq, Nk, *arguments) that returns whether query i sees key j, where
-        i and j are blocks of places that broadcast, such as [Br, 1] and [1, Bc], always below Nq and Nk.
+        i and j are blocks of places that broadcast, such as [Br, 1] and [1, Bc], always below Nq and Nk; b is a number,
+        and so is h, but in ``decode`` h is a block as i is.
     arguments: tensors, which the function receives as pointers, and numbers.
 
     No tile is skipped unless another mask says so: ``custom(...) & window(100)``.

@@ -121,3 +121,16 @@ class Tile(NamedTuple):
     ragged: bool  # Bc does not divide Nk
     unseen: bool  # there may be keys that no query sees; they must not matter, whatever they are
     precision: str  # of float32 products
+
+
+def check_sinks(sinks, problem):
+    """Raise if these cannot be one score per head."""
+    if sinks is None:
+        return
+    if not isinstance(sinks, torch.Tensor) or not sinks.is_floating_point():
+        found = getattr(sinks, "dtype", type(sinks).__name__)
+        raise TypeError(f"sinks must be a floating-point tensor [H], got {found}")
+    if sinks.shape != (problem.H,) or sinks.device != problem.device:
+        raise ValueError(
+            f"sinks must be [H] = [{problem.H}] on {problem.device}, got {list(sinks.shape)} on {sinks.device}"
+        )

@@ -95,7 +95,8 @@ def custom(function, *arguments, derivative=None) -> Score:
     """Return a score function of your own.
 
     function: a ``@triton.jit`` function (s, b, h, i, j, Nq, Nk, *arguments) that returns the new score; s is a tile of
-        scores, i and j are blocks of places that broadcast to it, always below Nq and Nk.
+        scores, i and j are blocks of places that broadcast to it, always below Nq and Nk; b is a number, and so is h,
+        but in ``decode`` h is a block as i is.
     derivative: another one, with the same parameters, that returns d function / d s. Without one there is no training.
     arguments: tensors, which both receive as pointers, and numbers. They get no gradient.
     """

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks
+from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks, scores, tl, triton
 from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared, eight_bits, operator, tiles
 from flashlab.kernels.problem import Problem
 from flashlab.reference import decoding
@@ -75,6 +75,12 @@ def paged(K, V, lengths, page, seed=0):
     return Cache(*pages, numbers, lengths)
 
 
+def run(q, cache, mask=None, **options):
+    """O and lse with scale 0.25, with tiles or parts of the test's own."""
+    problem = operator.problem_of(q, cache, masks.causal() if mask is None else mask, 0.25)
+    return operator.run(q, cache, problem, **options)
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("n, H, Hk", [(3, 4, 2), some(3, 6, 1), some(1, 3, 3), some(16, 2, 1), some(5, 32, 2)])
 def test_parts_equal_dense(n, H, Hk, mask):
@@ -105,7 +111,7 @@ def test_half_precision(dtype, d, dv):
 @pytest.mark.parametrize("S", [3, some(1), some(2), some(5), some(17), some(40)])
 def test_any_number_of_parts_gives_the_same_answer(S):
     q, K, V, lengths = inputs([0, 65, 300], n=2)
-    results = operator.run(q, Cache(K, V, lengths=lengths), masks.causal(), 0.25, S=S)
+    results = run(q, Cache(K, V, lengths=lengths), S=S)
     assert_right(results, q, K, V, lengths, plain_masks.causal(), 0.25)
 
 
@@ -121,7 +127,7 @@ def test_parts_are_those_of_a_texts_own_length():
 
     operator.launch = watch
     try:
-        operator.run(q, Cache(K, V, lengths=lengths), masks.causal(), 0.25, chosen=chosen, S=4)
+        run(q, Cache(K, V, lengths=lengths), chosen=chosen, S=4)
     finally:
         operator.launch = original
     assert O_s[0].isfinite().all()  # 64 keys in four parts, too, although the longest text has 200
@@ -133,7 +139,7 @@ def test_pages_equal_a_tensor_bit_for_bit(page, mask):
     q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
     ours, _ = MASKS[mask]
     mask, caches = ours or masks.causal(), (Cache(K, V, lengths=lengths), paged(K, V, lengths, page))
-    whole, parts = (operator.run(q, cache, mask, 0.25, 128, chosen=tiles.PAGED) for cache in caches)
+    whole, parts = (run(q, cache, mask, fixed_split=128, chosen=tiles.PAGED) for cache in caches)
     for x, y in zip(parts, whole, strict=True):
         assert torch.equal(x, y)
 
@@ -292,6 +298,58 @@ def test_flash_attention_in_parts_is_right_and_has_gradients():
     (gradient,) = torch.autograd.grad((results[0] ** 2).sum() + results[1].sum(), q)
     others = flash_attention(q, K, V, causal=True, return_lse=True, kernel="portable")
     torch.testing.assert_close(gradient, torch.autograd.grad((others[0] ** 2).sum() + others[1].sum(), q)[0])
+
+
+@triton.jit
+def even_distance(b, h, i, j, Nq, Nk):
+    return tl.abs(i + Nk - Nq - j) % 2 == 0
+
+
+SLOPES, SINKS, ADDED, IDS = randn(4, seed=6).abs() / 16, randn(4, seed=9), randn(4, 3, 140, seed=8), torch.arange(140)
+ASKED = {  # options for a cache, or a text, of N keys
+    "sinks and a window": lambda N: {"mask": masks.causal() & (masks.sinks(5) | masks.window(37))},
+    "two windows": lambda N: {"mask": (masks.window(9, 2) | masks.window(30)) & masks.sinks(100)},
+    "a prefix": lambda N: {"mask": masks.prefix(70)},
+    "documents": lambda N: {"mask": masks.documents(IDS[:N].to(DEVICE) // 48) & masks.causal()},
+    "written out": lambda N: {"mask": masks.dense(ADDED[..., :N] > 0)},
+    "one's own mask": lambda N: {"mask": masks.custom(even_distance) & masks.window(50)},
+    "soft cap": lambda N: {"mask": masks.causal(), "score": scores.softcap(1.5)},
+    "ALiBi, a bias, a cap": lambda N: {
+        "mask": masks.causal(), "score": (scores.alibi(SLOPES), scores.bias(ADDED[..., :N]), scores.softcap(3)),
+    },
+    "learned sinks": lambda N: {"sinks": SINKS, "mask": masks.window(60)},
+    "all": lambda N: {
+        "sinks": SINKS, "score": (scores.alibi(SLOPES), scores.softcap(2)),
+        "mask": masks.causal() & (masks.sinks(3) | masks.window(40)),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [some(it) if it not in ("sinks and a window", "all") else it for it in ASKED])
+def test_masks_scores_and_sinks_are_those_of_flash_attention(name):
+    options = ASKED[name](140)
+    q, K, V, lengths = inputs([0, 77, 140], n=3)
+    for fixed_split in (None, 128):
+        results = decode(q, (K, V), lengths=lengths, **options, fixed_split=fixed_split, return_lse=True)
+        assert (results[0][0] == 0).all()
+        nothing = options.get("sinks", torch.full((4,), -math.inf, device=DEVICE))
+        torch.testing.assert_close(results[1][0], nothing[:, None].expand(4, 3))
+        for b, N in (1, 77), (2, 140):
+            text = (x[b : b + 1, :, :N] for x in (K, V))
+            alone = flash_attention(q[b : b + 1], *text, **ASKED[name](N), kernel="portable", return_lse=True)
+            for mine, other in zip(results, alone, strict=True):
+                assert_as_exact_as_plain(mine[b : b + 1], other, other.double(), roundings=16)
+
+
+def test_keys_between_the_first_ones_and_the_window_may_be_gone():
+    q, K, V, lengths = inputs([400], n=2)
+    whole = decode(q, (K, V), lengths=lengths, mask=ASKED["sinks and a window"](400)["mask"])
+    K[:, :, 5 : 400 - 2 - 37], V[:, :, 5 : 400 - 2 - 37] = math.nan, math.nan
+    cache = paged(K, V, lengths, 16)
+    cache.table[:, 1:22] = ABSURD  # pages whose keys nobody sees
+    for given in (K, V), cache:
+        held = {"lengths": lengths} if given is not cache else {}
+        assert torch.equal(decode(q, given, **held, mask=ASKED["sinks and a window"](400)["mask"]), whole)
 
 
 BAD = {

@@ -11,6 +11,7 @@ import torch
 from flashlab import kernels
 from flashlab.kernels import interpreter
 from flashlab.kernels import masks as triton_masks
+from flashlab.kernels import scores as triton_scores
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
 from flashlab.kernels.decode import Cache, Prefix, decode_shared, eight_bits, operator
 from flashlab.kernels.hopper import schedule
@@ -308,7 +309,8 @@ def kernel_decoding():
         for window, S in ((triton_masks.causal(), 3), (triton_masks.window(20), 2), (triton_masks.causal(), 1)):
             case = Case(f"{name}, {window}, {S} parts", 3, 70, 8, 8, True)
             chosen = operator.Launch(16, 16, 4, 1, 1)
-            O, lse = operator.run(queries, cache._replace(), window, 0.4, chosen=chosen, S=S)
+            problem = operator.problem_of(queries, cache, window, 0.4)
+            O, lse = operator.run(queries, cache, problem, chosen=chosen, S=S)
             mask = masks.causal() if window.left is None else masks.window(20)
             for b, N in enumerate(lengths):
                 inputs = [queries[b], *(x[b, :, :N].repeat_interleave(3, 0) for x in (keys, values))]
@@ -323,6 +325,15 @@ def kernel_decoding():
         exact = attention(q[b].double().numpy(), *whole, mask=masks.causal(), return_lse=True)
         for mine, true in zip((O[b], lse[b]), exact, strict=True):
             np.testing.assert_allclose(mine.numpy(), true, 1e-4, 1e-5, err_msg="a shared prefix")
+    mask = triton_masks.causal() & (triton_masks.sinks(3) | triton_masks.window(20))
+    score, sinks = (triton_scores.alibi(torch.arange(6) / 8), triton_scores.softcap(1.0)), torch.arange(6.0)
+    problem = operator.checked(q, Cache(K, V, None, held), None, mask, 0.4, None, score, sinks)[1]
+    results = operator.run(q, Cache(K, V, None, held), problem, chosen=operator.Launch(16, 16, 4, 1, 1), S=2)
+    for b, N in enumerate(lengths[1:], 1):
+        alone = [q[b : b + 1], *(x[b : b + 1, :, :N] for x in (K, V))]
+        options = {"mask": mask, "score": score, "sinks": sinks, "scale": 0.4, "kernel": "portable"}
+        for mine, true in zip(results, kernels.flash_attention(*alone, **options, return_lse=True), strict=True):
+            np.testing.assert_allclose(mine[b], true[0], 1e-4, 1e-5, err_msg="mask, scores and sinks")
 
 
 def small_tiles(*_):

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from triton.runtime import driver
 
-from flashlab.kernels import configurations, masks, tiles
+from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels.decode import Cache, operator, shared
 from flashlab.kernels.decode import tiles as decode_tiles
 from tests.tools.compile_for import SHARED, Elsewhere, resources
@@ -21,27 +21,32 @@ BF16, FP16 = torch.bfloat16, torch.float16
 
 
 def cases(capability):
-    """Yield a name, queries and a cache for each kind of cache, with lengths: q [B, H, n, d]."""
+    """Yield a name, queries q [B, H, n, d], a cache with lengths, and options, for each kind of cache."""
     lengths = torch.zeros(2, dtype=torch.int32)
     table = torch.zeros(2, 128, dtype=torch.int32)
     for d, dtype in (128, BF16), (64, FP16), (256, BF16), (64, torch.float32):
         K = torch.empty(2, 8, 8192, d, dtype=dtype)
-        yield f"d = {d}", torch.empty(2, 32, 1, d, dtype=dtype), Cache(K, K.clone(), None, lengths)
+        yield f"d = {d}", torch.empty(2, 32, 1, d, dtype=dtype), Cache(K, K.clone(), None, lengths), {}
     K = torch.empty(2, 1, 8192, 128, dtype=BF16)
-    yield "64 rows", torch.empty(2, 16, 4, 128, dtype=BF16), Cache(K, K.clone(), None, lengths)
+    yield "64 rows", torch.empty(2, 16, 4, 128, dtype=BF16), Cache(K, K.clone(), None, lengths), {}
     for page in (16, 128):
         K = torch.empty(64, 8, page, 128, dtype=BF16)
-        yield f"pages of {page}", torch.empty(2, 32, 1, 128, dtype=BF16), Cache(K, K.clone(), table, lengths)
+        yield f"pages of {page}", torch.empty(2, 32, 1, 128, dtype=BF16), Cache(K, K.clone(), table, lengths), {}
     for dtype in (torch.int8, torch.float8_e4m3fn)[: 2 if capability >= (8, 9) else 1]:
         K = torch.empty(64, 8, 64, 128, dtype=dtype)
         cache = Cache(K, K.clone(), table, lengths, torch.empty(2, 64, 8, 64))
-        yield str(dtype), torch.empty(2, 32, 1, 128, dtype=BF16), cache
+        yield str(dtype), torch.empty(2, 32, 1, 128, dtype=BF16), cache, {}
     for H in (16, 128):
         K = torch.empty(64, 1, 64, 576, dtype=BF16)
-        yield f"latent, {H} heads", torch.empty(2, H, 1, 576, dtype=BF16), Cache(K, K[..., :512], table, lengths)
+        yield f"latent, {H} heads", torch.empty(2, H, 1, 576, dtype=BF16), Cache(K, K[..., :512], table, lengths), {}
+    K = torch.empty(64, 8, 64, 128, dtype=BF16)
+    asked = {"score": scores.chain((scores.alibi(torch.ones(32)), scores.softcap(30.0))), "sinks": torch.ones(32)}
+    for mask in (masks.window(1023), masks.causal() & (masks.sinks(4) | masks.window(1023))):
+        cache = Cache(K, K.clone(), table, lengths)
+        yield repr(mask), torch.empty(2, 32, 1, 128, dtype=BF16), cache, asked | {"mask": mask}
 
 
-def compile_for(capability, name, q, cache):
+def compile_for(capability, name, q, cache, options):
     """Compile ``attention_split`` and ``attention_combine`` for one case. Yields a dict per kernel."""
     card = configurations.Card(capability, SHARED[capability] * 1024)
     made = []
@@ -55,7 +60,8 @@ def compile_for(capability, name, q, cache):
         mock.patch.object(decode_tiles, "card", lambda device: card),
         mock.patch.object(operator, "launch", compile_instead),
     ):
-        operator.run(q, cache, masks.causal(), 0.1, S=8)
+        options = {"mask": masks.causal(), "scale": 0.1} | options
+        operator.run(q, cache, operator.problem_of(q, cache, **options), S=8)
         rows, (d, dv) = q.shape[1] * q.shape[2] // cache.K.shape[1], (cache.K.shape[3], cache.V.shape[3])
         width = tiles.width_of(dv if cache.latent else max(d, dv))
         size, paged = cache.K.element_size(), cache.table is not None

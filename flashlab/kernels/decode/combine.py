@@ -15,7 +15,7 @@ def attention_combine(
     O, lse,  # [rows, dv], [rows]
     lengths,  # [B] int32, or None
     sizes,  # rows = B * H * n, H * n, n, the most keys of a batch
-    parts, mask,  # as for ``attention_split``
+    parts, reach,  # as for ``attention_split``
     dv: tl.constexpr, Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
 ):  # fmt: skip
     """Merge the parts of one row, for one tile of its columns: program (row, tile)."""
@@ -24,8 +24,8 @@ def attention_combine(
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + i // per_batch)
-    first, size = divided(parts, n, Nk, most, mask, Bc)
-    written = tl.maximum(tl.cdiv(tl.minimum(Nk, most) - first, size), 1)  # parts; the first always is
+    read, _, size = divided(parts, n, Nk, most, reach, Bc)
+    written = tl.maximum(tl.cdiv(read, size), 1)  # parts; the first always is
     cols = tl.program_id(1) * width + tl.arange(0, width)  # [width]
     m_i = tl.full([1], -float("inf"), tl.float32)  # [1]
     l_i = tl.zeros([1], tl.float32)  # [1]

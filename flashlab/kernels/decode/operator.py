@@ -6,14 +6,15 @@ import math
 import torch
 from torch import Tensor
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import masks, scores, tiles
+from flashlab.kernels.decode.asked import asked
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.split import attention_split
-from flashlab.kernels.decode.tiles import SHORT, Launch, launch_for, parts_for, sms_of
+from flashlab.kernels.decode.tiles import SHORT, Launch, Tile, launch_for, parts_for, sms_of
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
-from flashlab.kernels.problem import DTYPES, LOG2_E, SCALES, WIDEST
+from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem, check_sinks
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.int8)
 
@@ -23,7 +24,9 @@ def decode(
     cache: Cache | tuple[Tensor, Tensor],
     *,
     lengths: Tensor | None = None,
-    mask: masks.Window | None = None,
+    mask: masks.Window | masks.Rule | None = None,
+    score: scores.Score | tuple[scores.Score, ...] | None = None,
+    sinks: Tensor | None = None,
     scale: float | None = None,
     return_lse: bool = False,
     fixed_split: int | None = None,
@@ -40,7 +43,11 @@ def decode(
             to 256; up to 576 and 512 where V is the first columns of K.
         lengths: keys of each text [B], int32, new ones included; None: those of the cache, or all N.
         mask: what the tokens see, from ``kernels.masks``; causal if None: a token sees the past, itself, and the new
-            tokens before it.
+            tokens before it. Keys outside of a window are not read, nor those between the first ones and a window in
+            ``causal() & (sinks(4) | window(W - 1))``: their pages may be gone. All other masks only hide.
+        score: a function of the scaled scores, from ``kernels.scores``, or a tuple of them. Tensors of masks and
+            scores have places for the n new tokens and for all N keys of the cache.
+        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0.
         scale: factor on the scores, above 0; 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms.
         fixed_split: keys per part, a multiple of 128. A text's result then has the same bits whatever else is in the
@@ -48,38 +55,48 @@ def decode(
 
     Returns:
         O [B, H, n, dv] in the dtype of q, or (O, lse) with lse [B, H, n] in float32. A row that sees no key has O = 0
-        and lse = -inf. On a GPU, a text whose length is negative or beyond the cache has NaN in both: lengths are not
-        read on the host.
+        and lse = -inf (its sink, if there is one). On a GPU, a text whose length is negative or beyond the cache has
+        NaN in both: lengths are not read on the host.
 
     No gradients. Sums and parts are kept in float32.
 
     Raises:
         TypeError, ValueError: an argument is not as described.
     """
-    cache, mask, scale = checked(q, cache, lengths, mask, scale, fixed_split)
-    O, lse = run(q, cache, mask, scale, fixed_split)
+    cache, problem = checked(q, cache, lengths, mask, scale, fixed_split, score, sinks)
+    O, lse = run(q, cache, problem, fixed_split)
     return (O, lse) if return_lse else O
 
 
-def checked(q, cache, lengths, mask, scale, fixed_split):
-    """Return the ``Cache``, the mask and the scale that the arguments of ``decode`` mean, or raise as it does."""
+def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None):
+    """Return the ``Cache`` and the ``Problem`` that the arguments of ``decode`` mean, or raise as it does."""
     cache = cache if isinstance(cache, Cache) else Cache(*cache)
     if lengths is not None:
         if cache.lengths is not None:
             raise ValueError("the cache has lengths of its own: give lengths once")
         cache = cache._replace(lengths=lengths)
     _check(q, cache, fixed_split)
-    mask = masks.either(mask is None, mask)
-    if not isinstance(mask, masks.Window):
-        raise ValueError(f"decoding takes windows only, such as masks.causal(), got {mask!r:.40}")
+    mask, score = masks.either(mask is None, mask), scores.chain(score)
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     if not SCALES[0] <= scale <= SCALES[1]:
         raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
-    return cache, mask, scale
+    problem = problem_of(q, cache, mask, scale, score=score, sinks=sinks)
+    masks.check(mask, problem)
+    check_sinks(sinks, problem)
+    if score is not None:
+        scores.check(score, problem, training=False)
+    return cache, problem
 
 
-def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | None = None, S: int | None = None):
-    """Compute O and lse from arguments that are right.
+def problem_of(q, cache, mask, scale, **options) -> Problem:
+    """Describe attention of queries q [B, H, n, d] to all keys that a cache may hold."""
+    B, H, n, d = q.shape
+    sizes = B, H, cache.K.shape[1], n, cache.most, d, cache.V.shape[3]
+    return Problem(*sizes, q.dtype, q.device, mask, scale, tiles.precision_of(q), **options)
+
+
+def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None = None, S: int | None = None):
+    """Compute O and lse of a ``Problem`` from arguments that are right.
 
     out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32, contiguous, to be filled; new ones if None. chosen,
     S: tiles and number of parts other than by the rule.
@@ -87,7 +104,7 @@ def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | N
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
     O, lse = out or (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32))
     if O.numel() == 0 or cache.most == 0:
-        return O.zero_(), lse.fill_(-math.inf)
+        return O.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
@@ -95,7 +112,9 @@ def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | N
     kind = cache.K.element_size(), cache.table is not None, short
     chosen = chosen or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
     programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
-    seen = cache.most if mask.left is None else min(cache.most, mask.left + n + chosen.Bc)
+    told = asked(problem)
+    left, _, first = told.reach
+    seen = cache.most if left is None else min(cache.most, left + n + (first or 0) + 2 * chosen.Bc)
     if fixed_split is not None:
         parts = tiles.count(seen, fixed_split), fixed_split
     else:
@@ -111,8 +130,8 @@ def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | N
         (
             (*q.stride()[:3], *cache.K.stride()[:3], *cache.V.stride()[:3], *scales),
             (B, H, Hk, n, cache.most, 0 if cache.table is None else cache.table.stride(0)),
-            parts, scale * LOG2_E.value, tuple(mask),
-            d, dv, cache.K.shape[2], chosen.Br, chosen.Bc, width, width_v, rope, tiles.precision_of(q),
+            parts, told,
+            Tile(d, dv, cache.K.shape[2], chosen.Br, chosen.Bc, width, width_v, rope, problem.precision),
         ),
         warps=chosen.warps,
         stages=chosen.stages,
@@ -122,7 +141,7 @@ def run(q, cache, mask, scale, fixed_split=None, *, out=None, chosen: Launch | N
             attention_combine,
             (B * H * n, tiles.count(dv, 128), 1),
             (O_s, lse_s, O, lse, cache.lengths),
-            ((B * H * n, H * n, n, cache.most), parts, tuple(mask), dv, chosen.Bc, 16, min(width_v, 128)),
+            ((B * H * n, H * n, n, cache.most), parts, told.reach, dv, chosen.Bc, 16, min(width_v, 128)),
             warps=4,
         )
     return O, lse

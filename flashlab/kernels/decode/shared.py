@@ -17,7 +17,7 @@ from torch import Tensor
 from flashlab.kernels import masks
 from flashlab.kernels.attention import flash_attention
 from flashlab.kernels.decode.cache import Cache
-from flashlab.kernels.decode.operator import checked, run
+from flashlab.kernels.decode.operator import checked, problem_of, run
 from flashlab.kernels.launch import launch
 from flashlab.kernels.merge import merged
 from flashlab.kernels.tiles import count, width_of
@@ -45,14 +45,14 @@ def decode_shared(
     """Compute attention of n new tokens per text to its prefixes and then to its own keys in ``cache``.
 
     The result is that of ``decode`` with the keys of the prefixes before each text's own; every token sees all of its
-    prefixes. Arguments, results and errors as ``decode``; a window cannot be given.
+    prefixes. Arguments, results and errors as ``decode``; masks, scores and sinks cannot be given.
     """
-    cache, mask, scale = checked(q, cache, lengths, None, scale, fixed_split)
+    cache, problem = checked(q, cache, lengths, None, scale, fixed_split)
     out = _wide(q, cache) if prefixes else None
-    O, lse = run(q, cache, mask, scale, fixed_split, out=out)  # [B, H, n, dv], [B, H, n]
+    O, lse = run(q, cache, problem, fixed_split, out=out)  # [B, H, n, dv], [B, H, n]
     for prefix in prefixes:
         rows = q if prefix.texts is None else q[prefix.texts]  # [R, H, n, d]
-        O_p, lse_p = _dense(rows, prefix.cache, scale, cache.K.shape[1])  # [1, Hk, R g n, dv], [1, Hk, R g n]
+        O_p, lse_p = _dense(rows, prefix.cache, problem.scale, cache.K.shape[1])  # [1, Hk, R g n, dv], [1, Hk, R g n]
         merge(O, lse, O_p, lse_p, prefix.texts)
     O = O.to(q.dtype)
     return (O, lse) if return_lse else O
@@ -63,7 +63,7 @@ def _dense(q, cache, scale, Hk):
     R, H, n, d = q.shape
     rows = q.reshape(R, Hk, H // Hk * n, d).transpose(0, 1).reshape(1, Hk, R * H // Hk * n, d)
     if isinstance(cache, Cache):
-        return run(rows, cache, masks.full(), scale, out=_wide(rows, cache))
+        return run(rows, cache, problem_of(rows, cache, masks.full(), scale), out=_wide(rows, cache))
     return flash_attention(rows, *cache, scale=scale, return_lse=True)
 
 

@@ -13,7 +13,10 @@ Source: Flash-Decoding, https://pytorch.org/blog/flash-decoding/; the reference 
 import triton
 import triton.language as tl
 
+from flashlab.kernels import masks
+from flashlab.kernels import scores as score_functions
 from flashlab.kernels.portable.forward import LN2
+from flashlab.kernels.problem import LOG2_E
 
 
 @triton.jit(do_not_specialize=["sizes", "parts"])  # which change from step to step: one compilation for all
@@ -25,14 +28,19 @@ def attention_split(
     strides,  # of Q, K, V and scales, without the last dimension
     sizes,  # B, H, Hk, n, the most keys of a batch (all have so many if lengths is None), columns of the table
     parts,  # S, and the keys per part, or 0 to divide each batch's own keys by S
-    scale_log2,  # e^(scale * x) = 2^(scale_log2 * x)
-    mask,  # (left, right), as ``masks.Window``
-    d: tl.constexpr, dv: tl.constexpr, page: tl.constexpr,
-    Br: tl.constexpr, Bc: tl.constexpr, width: tl.constexpr, width_v: tl.constexpr,
-    rope: tl.constexpr,  # columns of K after those that are its values, too; None: V is a tensor of its own
-    precision: tl.constexpr,
+    asked,  # ``Asked``: scale, mask, score function, sinks
+    tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
 ):  # fmt: skip
     """Compute part s of the keys of one key/value head, for one tile of rows: program (x, s)."""
+    d: tl.constexpr = tile.d
+    dv: tl.constexpr = tile.dv
+    Br: tl.constexpr = tile.Br
+    Bc: tl.constexpr = tile.Bc
+    width: tl.constexpr = tile.width
+    width_v: tl.constexpr = tile.width_v
+    rope: tl.constexpr = tile.rope
+    precision: tl.constexpr = tile.precision
+    left, right, first = asked.reach
     Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
     B, H, Hk, n, most, T = sizes
     group = H // Hk
@@ -42,35 +50,42 @@ def attention_split(
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + b)
-    first, size = divided(parts, n, Nk, most, mask, Bc)
-    begin = first + s * size
-    end = tl.minimum(begin + size, tl.minimum(Nk, most))
+    read, skipped, size = divided(parts, n, Nk, most, asked.reach, Bc)
+    begin = s * size  # as if the skipped keys were not there
+    end = tl.minimum(begin + size, read)
     if (s > 0) & (begin >= end):  # nobody asks for this part; part 0 is always there
         return
 
     rows = x % tiles * Br + tl.arange(0, Br)  # [Br]      a row is a token and a head of the group
     token, h = rows // group, hk * group + rows % group  # [Br], [Br]
     alive = rows < n * group  # [Br]
-    if mask[0] is not None:
-        begin = tl.maximum(begin, (x % tiles * Br // group + Nk - n - mask[0]) // Bc * Bc)  # what the first token sees
-    if mask[1] is not None:
-        end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + mask[1] + 1)  # and the last one
+    if left is not None and first is None:
+        begin = tl.maximum(begin, (x % tiles * Br // group + Nk - n - left) // Bc * Bc - skipped)  # the first token's
+    if right is not None:
+        end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + right + 1 - skipped)  # the last one's
     d_k = d if rope is None else dv  # columns of K_j; the others are R_j's
-    cols, cols_v, cols_r = tl.arange(0, width), tl.arange(0, width_v), dv + tl.arange(0, rope or 1)  # [d], [dv], [rope]
-    at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
-    Q_i = tl.load(at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
+    cols, cols_v = tl.arange(0, width), tl.arange(0, width_v)  # [d], [dv]
+    cols_r = dv + tl.arange(0, rope or 1)  # [rope]
+    Q_at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
+    Q_i = tl.load(Q_at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
     Q_i = widened(Q_i, scales)
     if rope:
-        R_i = widened(tl.load(at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
+        R_i = widened(tl.load(Q_at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
-    for start in range(begin, end, Bc):
+    if asked.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
+        sink = tl.load(asked.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
+        m_i = tl.where(s == 0, sink, m_i)  # [Br]
+        l_i += 1  # beside a maximum of -inf, as in the other parts, it counts for nothing
+    for at in range(begin, end, Bc):
+        start = at + skipped if first is None else tl.where(at < first, at, at + skipped)
         keys = start + tl.arange(0, Bc)  # [Bc]
-        there = keys < end  # [Bc]
-        if mask[0] is not None:
-            there = there & (keys >= Nk - n - mask[0])  # what no token sees is not read: its page may be gone
-        number, row = place(table, T, b, start, keys, there, page, Bc)  # page or pages [Bc], [Bc]
+        there = at + tl.arange(0, Bc) < end  # [Bc]
+        if left is not None:  # what no token sees is not read: its page may be gone
+            near = keys >= Nk - n - left  # [Bc]
+            there = there & (near if first is None else near | (keys < first))
+        number, row = place(table, T, b, start, keys, there, tile.page, Bc)  # page or pages [Bc], [Bc]
         K_at = K + number * K_p + hk * K_h + row * K_n  # [Bc]
         K_j = gather(K_at, there, cols, d_k, scales)  # [Bc, d]
         S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled
@@ -85,8 +100,16 @@ def attention_split(
             scale_at = scales + number * scales_p + hk * scales_h + row  # [Bc]
             S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]
             V_scale = tl.load(scale_at + scales_kv, mask=there, other=0.0)  # [Bc]
-        S_ij = tl.where(visible(mask, token, keys, n, Nk), S_ij, -float("inf"))
-        m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision)
+        i, j = tl.minimum(token, n - 1)[:, None], tl.minimum(keys, most - 1)[None, :]  # [Br, 1], [1, Bc]
+        if asked.score is not None:
+            steps: tl.constexpr = len(asked.score)
+            S_ij = score_functions.after(asked.score, steps, S_ij * asked.scale, b, h[:, None], i, j, n, Nk)
+        if asked.rules is None:
+            seen = visible(asked.reach, token, keys, n, Nk)  # [Br, Bc]
+        else:
+            seen = masks.obeyed(asked.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
+        S_ij = tl.where(seen, S_ij, -float("inf"))
+        m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, V_scale, asked.scale_log2, precision)
 
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
     wrong = tl.where((Nk < 0) | (Nk > most), float("nan"), 0.0)  # a length that the cache cannot have
@@ -114,17 +137,22 @@ def update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision: tl.constexp
 
 
 @triton.jit
-def divided(parts, n, Nk, most, mask, Bc: tl.constexpr):
-    """Return the first key that some of the n last tokens sees, and the keys per part; both are multiples of Bc.
+def divided(parts, n, Nk, most, reach, Bc: tl.constexpr):
+    """Return the keys that are read, those that are skipped, before the window, and the keys per part.
+
+    The last two are multiples of Bc. The first keys of a ``Reach``, in whole tiles, are not skipped.
 
     parts: S, and the keys per part if that is fixed, otherwise 0: then S parts share a batch's own keys evenly.
     """
     S, size = parts
-    first = 0
-    if mask[0] is not None:
-        first = tl.maximum(tl.minimum(Nk, most) - n - mask[0], 0) // Bc * Bc
-    even = tl.maximum(tl.cdiv(tl.cdiv(tl.minimum(Nk, most) - first, S), Bc), 1) * Bc
-    return first, tl.where(size == 0, even, size)
+    there = tl.minimum(Nk, most)
+    skipped = 0
+    if reach.left is not None:
+        skipped = tl.maximum(there - n - reach.left, 0) // Bc * Bc
+        if reach.first is not None:
+            skipped = tl.maximum(skipped - tl.cdiv(reach.first, Bc) * Bc, 0)
+    even = tl.maximum(tl.cdiv(tl.cdiv(there - skipped, S), Bc), 1) * Bc
+    return there - skipped, skipped, tl.where(size == 0, even, size)
 
 
 @triton.jit
@@ -161,12 +189,12 @@ def widened(X, scales):
 
 
 @triton.jit
-def visible(mask, token, keys, n, Nk):
+def visible(reach, token, keys, n, Nk):
     """Return which of these tokens [Br] see which of these keys [Bc], as ``masks.visible`` does for queries."""
     own = token + Nk - n  # [Br]   the key at a token's position
     seen = keys[None, :] < Nk  # [1, Bc]
-    if mask[1] is not None:
-        seen = seen & (keys[None, :] <= (own + mask[1])[:, None])  # [Br, Bc]
-    if mask[0] is not None:
-        seen = seen & (keys[None, :] >= (own - mask[0])[:, None])  # [Br, Bc]
+    if reach.right is not None:
+        seen = seen & (keys[None, :] <= (own + reach.right)[:, None])  # [Br, Bc]
+    if reach.left is not None:
+        seen = seen & (keys[None, :] >= (own - reach.left)[:, None])  # [Br, Bc]
     return seen

@@ -23,6 +23,20 @@ class Launch(NamedTuple):
     per_sm: int  # programs that are on one SM at a time
 
 
+class Tile(NamedTuple):
+    """The part of a launch that the compiler knows."""
+
+    d: int
+    dv: int
+    page: int  # keys per page
+    Br: int
+    Bc: int
+    width: int  # columns of tiles of Q and K, without ``rope``
+    width_v: int  # of V and O
+    rope: int | None  # columns of K after those that are its values, too; None: V is a tensor of its own
+    precision: str  # of float32 products
+
+
 # By rows of a tile and its columns: the fastest of the sweep in notebooks/data/h200_decoding.json where it has them
 # (16 rows of 128 and 512, 64 rows of 512; one H200, 2026-11-22), otherwise like their neighbours. 64 rows are for
 # Hopper's matrix instruction; all other tiles have 16.
