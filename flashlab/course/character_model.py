@@ -51,7 +51,10 @@ class CharacterModel(nn.Module):
         self.read_out = nn.Sequential(nn.LayerNorm(d_model), nn.Linear(d_model, alphabet))
 
     def embed(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the input of the first block, [B, N, d_model]. positions [N] of the tokens: 0, 1, ... if None."""
+        """Return the input of the first block, [B, N, d_model].
+
+        positions: [N], or [B, N] where texts differ, of the tokens; 0, 1, ... if None.
+        """
         places = slice(tokens.shape[-1]) if positions is None else positions
         return self.character(tokens) + self.position.weight[places]
 
