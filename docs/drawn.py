@@ -1,25 +1,42 @@
 """The figures of the site: one script each, which its own page and every lesson that shows it load."""
 
 import importlib
+import json
+import re
 import types
 from functools import cache
 from pathlib import Path
 
 from figures import page
-from flashlab.course.lessons import LESSONS
+from flashlab.course.data import NOTEBOOKS
+from flashlab.course.lessons import LESSONS, Lesson, notebook
 
 SCRIPT = '<script type="module">'
+FIGURE = re.compile(r"^(?:figures\.)?(\w+)\.explore\(\)$", re.M)  # the line of a notebook that shows one
 
 
 def names() -> list[str]:
-    """Return the names of the figures, in the order of the course."""
-    place = {lesson.name: number for number, lesson in enumerate(LESSONS)}
-    return sorted(page.drawn(), key=lambda name: place.get(name, len(place)))
+    """Return the names of the figures, in the order of the course; those that no lesson shows come last."""
+    place = {lesson: number for number, lesson in enumerate(LESSONS)}
+    return sorted(page.drawn(), key=lambda name: place.get(lesson_of(name), len(place)))
 
 
 def figure(name: str) -> types.ModuleType:
     """Return the module of a figure."""
     return importlib.import_module(f"figures.{name}")
+
+
+@cache
+def lesson_of(name: str) -> Lesson | None:
+    """Return the lesson that bears a figure's name, or else the first that shows it; None if none does."""
+    showing = [lesson for lesson in LESSONS if name in _shown(notebook(lesson))]
+    return next((lesson for lesson in showing if lesson.name == name), showing[0] if showing else None)
+
+
+def title(name: str) -> str:
+    """Return the title of a figure: that of the lesson with its name, or its name in words."""
+    lesson = lesson_of(name)
+    return lesson.title if lesson and lesson.name == name else page.title_of(figure(name))
 
 
 def alive(name: str, folder: str) -> str:
@@ -31,9 +48,25 @@ def write(folder: Path):
     """Write each figure's script, and a page of its own for links and frames, into ``folder``."""
     folder.mkdir(exist_ok=True)
     for name in names():
-        whole = page.page(figure(name), _parts(name)[0] + f'<script defer src="{name}.js"></script>\n')
+        whole = page.page(figure(name), alive(name, ".") + _home(name))
         (folder / f"{name}.html").write_text(whole, encoding="utf-8")
         (folder / f"{name}.js").write_text(_parts(name)[1], encoding="utf-8")
+
+
+def _home(name):
+    """Return links for those who come to a figure from elsewhere; they lead out of a frame."""
+    words = '<a href="../index.html" target="_top">How FlashAttention works</a>'
+    if lesson := lesson_of(name):
+        address = f"../lessons/{notebook(lesson).removesuffix('.ipynb')}.html"
+        words = f'<a href="{address}" target="_top">{lesson.title}</a>, a lesson of {words}'
+    return f'<p style="margin: 8px">From {words}.</p>\n'
+
+
+@cache
+def _shown(file):
+    """Return the names of the figures that a notebook shows."""
+    cells = json.loads((NOTEBOOKS / file).read_text(encoding="utf-8"))["cells"]
+    return [name for cell in cells if cell["cell_type"] == "code" for name in FIGURE.findall("".join(cell["source"]))]
 
 
 @cache

@@ -4,17 +4,20 @@ import json
 import re
 from pathlib import Path
 
-from docs.drawn import alive
+from docs.drawn import FIGURE, alive
+from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, notebook
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 REPOSITORY = "https://github.com/flashlab-course/flashlab"
 COLAB = "https://colab.research.google.com/github/flashlab-course/flashlab/blob/gh-pages/colab"
-FIGURE = re.compile(r"^(?:figures\.)?(\w+)\.explore\(\)$", re.M)
+CODESPACE = "https://codespaces.new/flashlab-course/flashlab"
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
-# What a machine of Colab lacks. Its own torch and Triton stay: they belong to its driver.
-INSTALL = f"""# On Google Colab, run this cell first; elsewhere leave it out.
+PINS = (NOTEBOOKS.parent / "constraints.txt").read_text(encoding="utf-8")
+# What a machine of Colab may lack (Triton, without a GPU). Its own torch and Triton stay: they belong to its driver.
+NEEDED = {name: re.search(rf"^{name}==([\w.]+)", PINS, re.M)[1] for name in ("anywidget", "hypothesis", "triton")}
+INSTALL = f"""# On Google Colab, run this cell first; elsewhere leave it out. A GPU is used if there is one.
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -23,10 +26,14 @@ import sys
 course = pathlib.Path("/content/flashlab")
 if not course.exists():
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", "{REPOSITORY}", course], check=True)
-needed = ["anywidget", "hypothesis"]
-subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *needed], check=True)
+needed = {json.dumps(NEEDED)}
+missing = [f"{{name}}=={{version}}" for name, version in needed.items() if importlib.util.find_spec(name) is None]
+if missing:
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing], check=True)
 sys.path.insert(0, str(course))
+os.environ["PYTHONPATH"] = str(course)  # for the processes that a lesson starts
 os.chdir(course / "notebooks")
+os.environ["FLASHLAB_FIGURES"] = "whole"  # an output of Colab cannot ask its kernel for more numbers
 """
 
 
@@ -63,7 +70,7 @@ def write_for_colab(folder: Path):
 def readable(name: str) -> dict:
     """Return a stored notebook with figures that move, imports and given-away answers folded, and links to run it."""
     lesson = _stored(name)
-    asked = False
+    asked = False  # does an answer follow, until the next prose?
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
@@ -71,21 +78,33 @@ def readable(name: str) -> dict:
             cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/")
             asked = bool(PREDICT.search(source))
             continue
+        tags = cell["metadata"].get("tags", [])
         if source.startswith(("import ", "from ")):
-            cell["metadata"]["tags"] = ["hide-input"]
-        figure = FIGURE.search(source)
-        if figure:
+            tags = ["hide-input"]
+        if figure := FIGURE.search(source):
             html = alive(figure[1], "../figures")
             cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
         elif asked or cell["metadata"].get("jupyter", {}).get("outputs_hidden"):
-            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
-        asked = "exercise" in cell["metadata"].get("tags", [])
+            tags = [*tags, "hide-output"]
+        for words in _said_of_pictures(cell):
+            cell["metadata"]["mystnb"] = {"image": {"alt": words}}
+        cell["metadata"]["tags"] = tags
+        asked = asked or "exercise" in tags
     if name != "notation.ipynb":
-        lesson["cells"].insert(1, _links(name))
+        lesson["cells"].insert(1, links(name))
     return lesson
 
 
-def _links(name):
+def _said_of_pictures(cell):
+    """Yield the words beside each picture in a cell's outputs."""
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "image/png" in data:
+            yield " ".join("".join(data["text/plain"]).split())
+
+
+def links(name: str) -> dict:
+    """Return the cell that leads from a page to the notebook, in Colab and in the repository."""
     words = f"[Run it in Colab]({COLAB}/{name}) · [the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})"
     return {"cell_type": "markdown", "id": "run-it", "metadata": {}, "source": words}
 

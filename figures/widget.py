@@ -2,7 +2,8 @@
 
 The only file that knows of anywidget. The saved output needs no kernel and no widget state: reopened, the figure moves
 through all the numbers that it came with. The environment variable FLASHLAB_FIGURES=still leaves only what a notebook
-stores in any case, the picture and its words.
+stores in any case, the picture and its words; FLASHLAB_FIGURES=whole brings the numbers of all controls at once, for
+Google Colab, where an output cannot ask its kernel.
 """
 
 import os
@@ -56,10 +57,12 @@ class Explorer:
 
     def _repr_mimebundle_(self, **_):
         words = repr(self)
-        if os.environ.get("FLASHLAB_FIGURES") == "still":
+        kind = os.environ.get("FLASHLAB_FIGURES")
+        if kind == "still":
             return {"text/plain": words, "text/html": page.captioned(page.still(self.figure, self.state), words)}
         id = f"flashlab-{uuid.uuid4().hex[:12]}"
-        traces = {key(self.figure, self.state): numbers(self.figure, self.state)}
+        traces = page.shipped(self.figure) if kind == "whole" else {}
+        traces |= {key(self.figure, self.state): numbers(self.figure, self.state)}
         self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
         self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))
         return {"text/plain": words, "text/html": page.fragment(self.figure, self.state, traces, id=id)}
