@@ -16,7 +16,8 @@ ROOT = HERE.parent
 MENDED = {
     'class="caption" role="heading"': 'class="caption" role="heading" aria-level="2"',
     '<summary aria-label="Toggle hidden content">': "<summary>",
-    'display="block"': 'display="block" tabindex="0"',  # a formula that scrolls
+    'cell_output docutils container">\n<img': 'cell_output docutils container" tabindex="0">\n<img',
+    'display="block"': 'display="block" tabindex="0"',  # a formula that scrolls, as charts do
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }

@@ -16,16 +16,18 @@ copyright = "the flashlab authors, MIT licence"
 version = release = installed("flashlab-course")
 language = "en"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode", "docs.mathml"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode"]
+extensions += ["docs.kernels", "docs.mathml"]
 html_math_renderer = "mathml"
 nb_execution_mode = "off"  # what a lesson printed is stored, and nbval holds it
 nb_merge_streams = True
+nb_code_prompt_show = "Show the {type}"
+nb_code_prompt_hide = "Hide the {type}"
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 myst_heading_slug_func = "docs.lessons.anchor"  # links between notebooks were written for Jupyter
 myst_dmath_double_inline = True
 
-suppress_warnings = ["docutils"]  # docstrings are written to be read as they are: only pages are held to a form
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_use_rtype = False
@@ -61,9 +63,30 @@ def linkcode_resolve(domain, info):
 
 
 def setup(app):
-    """Let * and | in a docstring be what they are in mathematics."""
-    app.connect("autodoc-process-docstring", _mathematics, priority=100)
+    """Let docstrings, which are written for the editor, read well on a page."""
+    app.connect("autodoc-process-docstring", _readable, priority=100)
+    app.connect("autodoc-skip-member", _skip)
 
 
-def _mathematics(app, what, name, obj, options, lines):
-    lines[:] = [PLAIN.sub(lambda found: found[1] or "\\" + found[2], line) for line in lines]
+def _readable(app, what, name, obj, options, lines):
+    """Let * and | be what they are in mathematics, and make a list of the lines that begin with a parameter's name."""
+    try:
+        names = inspect.signature(obj).parameters
+    except (TypeError, ValueError):  # a module, or nothing that is called
+        names = {}
+    listed, made = False, []
+    for line in lines:
+        line = PLAIN.sub(lambda found: found[1] or "\\" + found[2], line)
+        about, _, words = line.partition(": ")
+        if words and all(name in names for name in about.split(", ")):
+            made += [f"- **{about}**: {words}"] if listed else ["", f"- **{about}**: {words}"]
+            listed = True
+        else:
+            listed = listed and bool(line) and line != "Raises:"
+            made.append(f"  {line.strip()}" if listed else line)
+    lines[:] = made
+
+
+def _skip(app, what, name, it, skipped, options):
+    """Leave out what Python writes about the fields of a named tuple. Return None where autodoc decides."""
+    return True if (getattr(it, "__doc__", None) or "").startswith("Alias for field number") else None

@@ -23,6 +23,6 @@ def block(translator, node):
 
 
 def _write(translator, node, display):
-    tex = re.sub(r"\\text(tt|bf|it|rm)\b", r"\\text", node.astext())
+    tex = re.sub(r"\\text(tt|bf|it|rm)\b", r"\\text", node.astext()).replace(r"\_", "_")  # in words _ is no subscript
     translator.body.append(convert(tex, display=display))
     raise SkipNode

@@ -1,17 +1,15 @@
 """The pages that are no lessons: the front page, the figures, the measurements, the wrong answers, the interface."""
 
 import base64
-import html
 import importlib
 import pkgutil
 from itertools import groupby
 from pathlib import Path
 
 import flashlab
-from docs import drawn
-from docs.lessons import REPOSITORY
+from docs import drawn, measurements
+from docs.lessons import CODESPACE, REPOSITORY
 from figures import page
-from flashlab.course import data
 from flashlab.course.lessons import LESSONS, notebook
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +22,6 @@ WINGS = {
     "course": "What makes it a course",
     "bench": "Measurements",
 }
-OURS = ("hopper", "portable", "flashlab")
 
 
 def write(folder: Path):
@@ -32,7 +29,7 @@ def write(folder: Path):
     for name, text in {
         "index.md": front(),
         "figures.md": gallery(),
-        "measurements.md": measurements(),
+        "measurements.md": measurements.page(),
         "wrong_answers.md": (ROOT / "tests/mutants/README.md").read_text(encoding="utf-8"),
         "interface.rst": interface(),
         **{f"interface/{wing}.rst": members(wing) for wing in _wings()},
@@ -52,8 +49,11 @@ Every figure replays a recorded run: play it, step through it, point at a tile.
 
 {_raw(drawn.alive("tiling", "figures"))}
 
-**To read**: begin with [lesson 00](lessons/{notebook(LESSONS[0])}). **To run**: each lesson has a link to Google Colab;
-on your own machine, `git clone {REPOSITORY}`, then `make lab`. A GPU is not needed.
+**To read**: begin with [lesson 00](lessons/{notebook(LESSONS[0])}). **To run**: each lesson opens in Google Colab with
+one click, and the whole course in a [Codespace]({CODESPACE}); on your own machine, `git clone {REPOSITORY}`, then
+`make lab`. A GPU is not needed. **To look up**: [notation and glossary](lessons/notation.ipynb),
+[all figures](figures.md), [measurements](measurements.md), [wrong implementations, and what rejects
+them](wrong_answers.md), [the interface of the code](interface.rst).
 
 {_map()}
 
@@ -90,42 +90,7 @@ see what you see. In a page of yours: `<iframe src="…/figures/tiling.html" wid
 def _card(name):
     figure = drawn.figure(name)
     source = f"data:image/png;base64,{base64.b64encode(page.still(figure, figure.State())).decode()}"
-    title = next((lesson.title for lesson in LESSONS if lesson.name == name), name.replace("_", " ").capitalize())
-    return f'<a href="figures/{name}.html"><img alt="" loading="lazy" src="{source}"><br>{title}</a>'
-
-
-def measurements() -> str:
-    """Return the page of stored measurements of speed, as bars, each with its device, date and command."""
-    files = [path.stem for path in sorted(data.DATA.glob("h200_*.json"))]
-    parts = [_measured(name, data.measured(name)) for name in files]
-    return "# Measurements\n\nTFLOP/s of what is computed, longer is better. Ours are dark red.\n\n" + "\n\n".join(
-        filter(None, parts)
-    )
-
-
-def _measured(name, stored):
-    rows = [row for row in stored.get("rows", ()) if {"impl", "tflops", "pass", "d", "causal", "N"} <= row.keys()]
-    if not rows:
-        return None
-    versions = ", ".join(f"{package} {version}" for package, version in stored["versions"].items())
-    cell = lambda row: (row["pass"], row["d"], row["causal"], row["N"])  # noqa: E731
-    tables = [_bars(*of, list(group)) for of, group in groupby(sorted(rows, key=cell), cell)]
-    return f"## {name}\n\n{stored['device']}, {stored['date']}; {versions}. `{stored['command']}`\n\n" + _raw(
-        f'<div class="cells">{"".join(tables)}</div>'
-    )
-
-
-def _bars(which, d, causal, N, rows):
-    """Return a small table: a bar for each implementation."""
-    most = max(row["tflops"] for row in rows)
-    lines = "".join(
-        f'<tr class="{"ours" if row["impl"] in OURS else "theirs"}"><th scope="row">{html.escape(row["impl"])}</th>'
-        f'<td class="bar"><span style="width: {100 * row["tflops"] / most:.1f}%"></span></td>'
-        f'<td class="number">{row["tflops"]:.0f}</td></tr>'
-        for row in sorted(rows, key=lambda row: -row["tflops"])
-    )
-    words = f"{which}, d = {d}, {'causal' if causal else 'no mask'}, N = {N:,}"
-    return f"<table><caption>{words}</caption>{lines}</table>"
+    return f'<a href="figures/{name}.html"><img alt="" loading="lazy" src="{source}"><br>{drawn.title(name)}</a>'
 
 
 def interface() -> str:
@@ -142,7 +107,16 @@ def members(wing: str) -> str:
 
 
 def _documented(module):
-    return f".. automodule:: flashlab.{module}\n   :members:\n"
+    """Return the directive for a module and, of a package, links to what it offers from modules of its own."""
+    whole = importlib.import_module(f"flashlab.{module}")
+    offered = [(name, getattr(whole, name)) for name in getattr(whole, "__all__", ()) if hasattr(whole, "__path__")]
+    links = [
+        f":py:obj:`{name} <{it.__module__}.{name}>`"
+        for name, it in offered
+        if getattr(it, "__module__", "").startswith(f"{whole.__name__}.")
+    ]
+    names = f"\nTo be imported from here: {', '.join(links)}.\n" if links else ""
+    return f".. automodule:: flashlab.{module}\n   :members:\n   :ignore-module-all:\n{names}"
 
 
 def _headed(words, line):
@@ -151,8 +125,9 @@ def _headed(words, line):
 
 def _modules(wing):
     package = importlib.import_module(f"flashlab.{wing}")
-    found = pkgutil.walk_packages(package.__path__, f"{wing}.")
-    return [it.name for it in found if "exercises" not in it.name and not it.name.endswith("__main__")]
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    names = [it.name.removeprefix("flashlab.") for it in found]
+    return [name for name in names if "exercises" not in name and not name.endswith("__main__")]
 
 
 def _wings():

@@ -19,7 +19,8 @@ HERE = Path(__file__).parent
 SHARED = ("svg", "words", "marks", "state", "tip", "mount")  # each imports from those before it
 MOST = 64  # sets of numbers that a page carries; beyond that, those that differ from the first in one control
 
-PAGE = """:root { color-scheme: light dark } h1 { margin: 8px }
+PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasText }
+h1 { margin: 8px } a { color: LinkText }
 body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }"""
 
 
@@ -31,6 +32,12 @@ def drawn() -> list[str]:
 def name_of(figure) -> str:
     """Return the name that a figure's module, drawing and still picture share."""
     return figure.__name__.rpartition(".")[2]
+
+
+def title_of(figure) -> str:
+    """Return the title of a figure's page: its name in words."""
+    words = name_of(figure).split("_")
+    return " ".join([words[0].upper() if len(words[0]) == 2 else words[0].capitalize(), *words[1:]])
 
 
 @cache
@@ -94,7 +101,7 @@ def shipped(figure) -> dict:
 
 def page(figure, made: str | None = None) -> str:
     """Return a whole HTML file with one figure that moves without a kernel. made: its fragment, if there is one."""
-    title = name_of(figure).replace("_", " ").capitalize()
+    title = title_of(figure)
     made = made or fragment(figure, figure.State(), shipped(figure), page=True)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'

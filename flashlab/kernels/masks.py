@@ -503,17 +503,20 @@ class Custom:
 
 @triton.jit
 def up_to(b, h, i, j, Nq, Nk, right):
+    """Return whether key j is at most ``right`` keys after the place of query i."""
     return j <= i + Nk - Nq + right
 
 
 @triton.jit
 def between(b, h, i, j, Nq, Nk, left, right):
+    """Return whether key j is at most ``left`` keys before the place of query i and at most ``right`` after it."""
     own = i + Nk - Nq
     return (j >= own - left) & (j <= own + right)
 
 
 @triton.jit
 def same_document(b, h, i, j, Nq, Nk, ids, batch, step):
+    """Return whether query i and key j belong to the same document. A query before the first key has none."""
     ids += tl.cast(b, tl.int64) * batch
     own = i + Nk - Nq
     return (tl.load(ids + tl.maximum(own, 0) * step) == tl.load(ids + j * step)) & (own >= 0)
@@ -521,16 +524,19 @@ def same_document(b, h, i, j, Nq, Nk, ids, batch, step):
 
 @triton.jit
 def among_the_first(b, h, i, j, Nq, Nk, n):
+    """Return whether key j is one of the first n."""
     return j < n
 
 
 @triton.jit
 def not_padding(b, h, i, j, Nq, Nk, lengths, step):
+    """Return whether key j is within the length of its text."""
     return j < tl.load(lengths + b * step)
 
 
 @triton.jit
 def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
+    """Return whether the pattern keeps the tile of query i and key j."""
     kept += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
     return tl.load(kept + (i // Br).to(tl.int64) * row + (j // Bc).to(tl.int64) * column) != 0
 

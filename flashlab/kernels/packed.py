@@ -148,6 +148,7 @@ class InTexts:
 
 @triton.jit
 def in_text(b, h, i, j, Nq, Nk, texts, rules):
+    """Return whether query i and key j belong to one text, and the rules let i see j there."""
     same = tl.load(texts[0] + i) == tl.load(texts[1] + j)
     t, i, j, Nq, Nk = places(texts, b, i, j, Nq, Nk)
     return same & masks.obeyed(rules, t, h, i, tl.minimum(j, tl.maximum(Nk - 1, 0)), Nq, Nk)

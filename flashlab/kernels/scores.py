@@ -222,11 +222,13 @@ class Custom(Score):
 
 @triton.jit
 def capped(s, b, h, i, j, Nq, Nk, cap):
+    """Return the score s, kept between -cap and cap."""
     return cap * tanh(s / cap)
 
 
 @triton.jit
 def slope_of_cap(s, b, h, i, j, Nq, Nk, cap):
+    """Return the derivative of ``capped`` at the score s."""
     t = tanh(s / cap)
     return 1 - t * t
 
@@ -240,24 +242,28 @@ def tanh(x):
 
 @triton.jit
 def lowered(s, b, h, i, j, Nq, Nk, slopes, batch, head):
+    """Return the score s less the head's slope times the distance between query i and key j."""
     slope = tl.load(slopes + b * batch + h * head).to(tl.float32)
     return s - slope * tl.abs(i + Nk - Nq - j).to(tl.float32)
 
 
 @triton.jit
 def learn_slope(gradient, b, h, i, j, Nq, Nk, sums, batch, head, row):
+    """Add the share of each query in the gradient of the slope to ``sums``: one number per query."""
     distance = tl.abs(i + Nk - Nq - j).to(tl.float32)
     tl.atomic_add(sums + b * batch + h * head + i, -tl.sum(gradient * distance, 1, keep_dims=True), mask=i < Nq)
 
 
 @triton.jit
 def shifted(s, b, h, i, j, Nq, Nk, added, batch, head, row, column):
+    """Return the score s plus the bias of query i and key j."""
     added += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
     return s + tl.load(added + i.to(tl.int64) * row + j.to(tl.int64) * column).to(tl.float32)
 
 
 @triton.jit
 def learn_bias(gradient, b, h, i, j, Nq, Nk, sums, batch, head, row, column):
+    """Add the gradient of the scores to that of the bias, in ``sums``."""
     sums += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
     at = sums + i.to(tl.int64) * row + j.to(tl.int64) * column  # [Br, Bc]
     tl.atomic_add(at, gradient, mask=(i < Nq) & (j < Nk))
@@ -265,6 +271,7 @@ def learn_bias(gradient, b, h, i, j, Nq, Nk, sums, batch, head, row, column):
 
 @triton.jit
 def constant(s, b, h, i, j, Nq, Nk, value):
+    """Return ``value`` for every score."""
     return value
 
 

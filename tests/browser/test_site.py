@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from functools import cache, partial
+from statistics import median
 from urllib.parse import unquote, urlsplit
 
 import html5lib
@@ -22,6 +23,16 @@ BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 HOST = "[data-figure]"
+
+
+# The promise of the time, in ms since the visit began, at which a figure was on the screen, or the page without one.
+PAINTED = """
+globalThis.painted = new Promise((resolve) => {
+  const after = () => requestAnimationFrame(() => setTimeout(() => resolve(performance.now())));
+  document.addEventListener("flashlab-shown", after, { capture: true, once: true });
+  addEventListener("load", () => document.querySelector("[data-figure]") ?? after());
+});
+"""
 
 
 @pytest.fixture(scope="session")
@@ -127,10 +138,31 @@ def test_an_address_keeps_the_state(opened):
     assert again.locator("input[type=range][data-field]").last.input_value() == clock.input_value()
 
 
-def test_without_scripts_there_are_pictures_words_and_formulas(opened):
-    sheet = opened("lessons/04_online_softmax.html", java_script_enabled=False)
-    assert sheet.locator(f"{HOST} img").is_visible() and sheet.locator(f"{HOST} figcaption").inner_text()
-    assert sheet.locator("math").count() > 5
+@pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)
+def test_without_scripts_there_are_pictures_words_and_formulas(opened, path):
+    sheet = opened(path, "narrow", java_script_enabled=False)
+    hosts = sheet.locator(HOST).all()
+    assert sheet.locator("h1").is_visible() and (hosts or path not in [*FIGURES, "index.html"])
+    for host in hosts:
+        picture = host.locator("img")
+        assert picture.is_visible() and picture.get_attribute("alt") and host.locator("figcaption").inner_text()
+        assert picture.evaluate("it => it.naturalWidth") > 0
+    words = re.sub(r"<(code|pre|script|style|title)\b.*?</\1>|<[^>]*>", "", sheet.content(), flags=re.DOTALL)
+    assert "$" not in words  # every formula is set
+
+
+@pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)
+def test_the_first_picture_comes_within_a_second(browser, site, path):
+    """From disk, the median of three visits: the first figure is painted and alive, or the page that has none."""
+    times = []
+    for _ in range(3):
+        sheet = browser.new_page(viewport={"width": 1280, "height": 900})
+        sheet.add_init_script(PAINTED)
+        sheet.goto(f"{site.as_uri()}/{path}")
+        times.append(sheet.evaluate("painted"))
+        sheet.close()
+    print(f"{path}: {median(times):.0f} ms, of {sorted(map(round, times))}")
+    assert median(times) <= 1000
 
 
 def test_an_answer_is_folded_until_asked_for(opened):

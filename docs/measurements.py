@@ -1,0 +1,201 @@
+"""The stored measurements as a page: bars, each group with its device, versions, date and command."""
+
+import html
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+from docs.lessons import REPOSITORY
+from flashlab.course import data
+
+THEIRS = ("copy", "cudnn", "fa4", "flash", "flex", "standard", "torch")  # what names of others begin with
+CALLED = {
+    "copy": "a copy of the bytes",
+    "cudnn": "cuDNN",
+    "fa4": "FlashAttention-4",
+    "fastest": "flashlab, swept",
+    "flash": "torch's flash",
+    "flex": "FlexAttention",
+}
+FAST = "TFLOP/s; longer is better."
+SHORT = "Microseconds; shorter is better."
+
+
+class Bar(NamedTuple):
+    """What was measured, and the number."""
+
+    name: str
+    value: float
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether it is code of this course."""
+        return not self.name.startswith(THEIRS)
+
+
+class Charts(NamedTuple):
+    """The charts of one file: a title, what the numbers are, and (words, bars) of each chart."""
+
+    title: str
+    says: str
+    of: Callable[[dict], Iterable[tuple[str, list[Bar]]]]
+
+
+def by_shape(stored):
+    """Yield a chart for each pass, width, mask and length."""
+    for (which, d, causal, N), rows in _groups(
+        stored["rows"], lambda row: (row["pass"], row["d"], row["causal"], row["N"])
+    ):
+        yield f"{which}, d = {d}, {_mask(causal)}, N = {N:,}", [Bar(row["impl"], row["tflops"]) for row in rows]
+
+
+def by_mask(stored):
+    """Yield a chart for each mask or score function, and each pass."""
+    for (which, kind), rows in _groups(stored["rows"], lambda row: (row["pass"], row["kind"])):
+        yield f"{which}, {kind}", [Bar(row["impl"], row["tflops"]) for row in rows]
+
+
+def by_cache(stored):
+    """Yield a chart for each shape of a cache."""
+    size = lambda row: (row["part"], row["B"], row["N"], row["H"], row.get("Hk", 1))  # noqa: E731
+    for (part, B, N, H, Hk), rows in _groups(stored["rows"], size):
+        words = f"{part}: {B} {'text' if B == 1 else 'texts'} of {N:,} tokens, {H} query heads, {Hk} of keys"
+        yield words, [Bar(row["impl"], row["us"]) for row in rows]
+
+
+def by_ring(stored):
+    """Yield a chart for each number of GPUs, length and direction."""
+    alone = {(row["tokens"], row["direction"]): row["tflops"] for row in stored["rows"] if row["P"] == 1}
+    several = [row for row in stored["rows"] if row["P"] > 1]
+    for (P, tokens, which), rows in _groups(several, lambda row: (row["P"], row["tokens"], row["direction"])):
+        bars = [Bar(row["variant"], row["tflops"]) for row in rows] + [Bar("one GPU", alone[tokens, which])]
+        yield f"{P} GPUs, {tokens:,} tokens each, {'forward and backward' if which == 'both' else which}", bars
+
+
+def by_launch(stored):
+    """Yield one chart of launches, and one of clocks."""
+    launch = "{Br} × {Bc}, warps {warps}, stages {stages}".format_map
+    yield stored["sweep"], [Bar(launch(row), row["tflops"]) for row in stored["rows"]]
+    first, *others = stored["clocks_us"].items()
+    yield f"one short call, in microseconds; {first[0]}: {first[1] / 1e6:.1f} s", [Bar(*it) for it in others]
+
+
+def by_threshold(stored):
+    """Yield a chart for each mask and length: how seldom the maximum is raised. The mean of two rounds."""
+    for (causal, N), rows in _groups(stored["rows"], lambda row: (row["causal"], row["N"])):
+        bars = [Bar(f"if it rises by over {row['raised_above']}", sum(row["tflops"]) / 2) for row in rows]
+        bars += [Bar("cudnn", sum(rows[0]["cudnn_tflops"]) / 2)]
+        yield f"forward, d = 128, {_mask(causal)}, N = {N:,}", bars
+
+
+def by_kernel(stored):
+    """Yield one chart of kernels, or of attempts at one."""
+    said = {True: "", False: " (incomplete)"}
+    yield "backward, d = 128", [Bar(row["kernel"] + said[row["complete"]], row["tflops"]) for row in stored["rows"]]
+
+
+def by_traffic(stored):
+    """Yield the bytes loaded and stored, as predicted and as counted."""
+    for words, predicted, counted in (("loaded", "load", "read"), ("stored", "store", "written")):
+        yield (
+            f"{words}, in MB",
+            [
+                Bar("standard, counted", stored["measured"]["standard"][counted] / 1e6),
+                Bar("flashlab, counted", stored["measured"]["flashlab"][counted] / 1e6),
+                Bar("flashlab, predicted", stored["predicted"]["formula"][predicted] / 1e6),
+            ],
+        )
+
+
+def by_algorithm(stored):
+    """Yield time, memory and bytes of two algorithms."""
+    for field, words, unit in (("ms", "ms", 1), ("peak_bytes", "GB at the peak", 1e9), ("bytes", "GB moved", 1e9)):
+        yield words, [Bar(name, stored[name][field] / unit) for name in ("standard", "flash")]
+
+
+def by_tile(stored):
+    """Yield one chart of the shared memory of each tile."""
+    launch = "{Br} × {Bc}, d = {d}, stages {stages}".format_map
+    yield "KiB per program", [Bar(launch(row), row["shared"] / 1024) for row in stored["launches"] if "shared" in row]
+
+
+def by_instruction(stored):
+    """Yield one chart of what a thread executes."""
+    yield stored["of"], [Bar(*it) for it in stored["instructions"].items()]
+
+
+CHARTS = {
+    "h200_hopper": Charts("The kernels for Hopper", FAST, by_shape),
+    "h200_attention": Charts("The portable kernels", FAST, by_shape),
+    "h200_masks": Charts("Masks and score functions", FAST, by_mask),
+    "h200_decoding": Charts("A step of decoding", SHORT, by_cache),
+    "h200_ring": Charts("One sequence on several GPUs", "TFLOP/s per GPU; longer is better.", by_ring),
+    "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
+    "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
+    "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),
+    "h200_traffic": Charts("Bytes, predicted and counted", "Shorter is better.", by_traffic),
+    "h200_recomputation": Charts("Stored or recomputed", "Shorter is better.", by_algorithm),
+    "shared_memory": Charts("Shared memory of a tile", "What a small kernel took.", by_tile),
+    "hopper_instructions": Charts("Instructions of a step", "Counted in the machine code.", by_instruction),
+    "llama": Charts(
+        "What a Llama writes", "The same tokens with transformers' attention and with ours.", lambda stored: ()
+    ),
+}
+
+
+def page() -> str:
+    """Return the page: the files that have charts, in this order, and the others by name."""
+    parts = [_section(name, data.measured(name)) for name in sorted(data.names(".json"), key=_place)]
+    told = f"[the data]({REPOSITORY}/blob/main/notebooks/data/README.md)"
+    head = f"# Measurements\n\nOurs are dark red. How each file was made is told beside {told}."
+    return "\n\n".join([head, *parts]) + "\n"
+
+
+def _place(name):
+    return [*CHARTS, name].index(name)
+
+
+def _section(name, stored):
+    """Return the charts of one file under what is known of their making."""
+    charts = CHARTS.get(name, Charts(name, "", lambda stored: ()))
+    about = stored.get("about", stored)
+    versions = about.get("versions") or {it: about[it] for it in ("torch", "cuda") if it in about}
+    said = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+    made = (
+        f"{about['device']}, {about['date']}; {said}. [{name}.json]({REPOSITORY}/blob/main/notebooks/data/{name}.json)"
+    )
+    tables = "".join(_bars(*chart) for chart in charts.of(stored))
+    shown = f'```{{raw}} html\n<div class="cells">{tables}</div>\n```' if tables else ""
+    return f"## {charts.title}\n\n{charts.says} {made}\n\n`{about['command']}`\n\n{shown}"
+
+
+def _bars(words, bars):
+    """Return a small table: a bar for each number, the longest first."""
+    most = max(bar.value for bar in bars)
+    lines = "".join(_line(bar, most) for bar in sorted(bars, key=lambda bar: -bar.value))
+    return f"<table><caption>{html.escape(words)}</caption>{lines}</table>"
+
+
+def _line(bar, most):
+    return (
+        f'<tr class="{"ours" if bar.ours else "theirs"}">'
+        f'<th scope="row">{html.escape(CALLED.get(bar.name, bar.name))}</th>'
+        f'<td class="bar"><span style="width: {100 * bar.value / most:.1f}%"></span></td>'
+        f'<td class="number">{_number(bar.value)}</td></tr>'
+    )
+
+
+def _groups(rows, key):
+    """Yield the rows with the same key together, forward first."""
+    order = lambda row: tuple("" if it == "forward" else it for it in key(row))  # noqa: E731
+    for _, together in groupby(sorted(rows, key=order), order):
+        together = list(together)
+        yield key(together[0]), together
+
+
+def _number(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _mask(causal):
+    return "causal" if causal else "no mask"
