@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.costs import error
+from flashlab.reference import attention as dense
 from flashlab.reference import masks
 from flashlab.reference.attention import scale_of
 from flashlab.reference.online_softmax import State, finish, identity
@@ -251,3 +253,19 @@ def update(state, S_ij, V_j, scale, raised, kind, product) -> State:
     l_i = alpha * l_i + P_ij.sum(-1)  # [Br]
     O_i = scale * product(alpha[:, None] * O_i / scale, ROUND[kind](P_ij), V_j)  # [Br, dv]
     return State(m_new, l_i, O_i)
+
+
+def alone(Q, K, V, kind="e4m3", per="head"):
+    """Return the error of O with one part in 8 bits and all others exact, by part: "Q and K", "V" and "weights".
+
+    Arguments as ``quantise`` takes them, for Q [Nq, d], K [Nk, d] and V [Nk, dv]. The error is that of ``costs.error``.
+    """
+    exact = dense.attention(Q, K, V)  # [Nq, dv]
+    as_they_are = [Quantised(X, np.ones((len(X), 1), X.dtype), kind) for X in (Q, K, V)]
+    q, k, v = (quantise(X, kind, per).widened() for X in (Q, K, V))
+    outputs = {
+        "Q and K": dense.attention(q, k, V),
+        "V": dense.attention(Q, K, v),
+        "weights": attention(*as_they_are)[0],
+    }
+    return {part: error(O, exact) for part, O in outputs.items()}

@@ -238,3 +238,13 @@ def test_a_larger_largest_weight_saves_small_ones():
     kept = {largest: eight_bits.attention(*inputs, largest=largest)[0][0, 0] / 448 for largest in (1, 256)}
     first = np.exp(8) / (np.exp(8) + 999)  # its exact share
     assert kept[1] == pytest.approx(first) and kept[256] == pytest.approx(1, rel=0.02)
+
+
+def test_each_part_alone_errs_by_what_it_rounds():
+    Q, K, V = normal(40, 8), normal(60, 8, seed=1), normal(60, 5, seed=2)
+    parts = eight_bits.alone(Q, K, V, "int8", "token")
+    exact, (q, k, v) = attention(Q, K, V), (quantise(X, "int8", "token").widened() for X in (Q, K, V))
+    assert parts["Q and K"] == error(attention(q, k, V), exact) and parts["V"] == error(attention(Q, K, v), exact)
+    P = weights(Q, K)[0]
+    rounded = eight_bits.to_int8(127 * P / P.max(1, keepdims=True)) / 127 * P.max(1, keepdims=True)
+    assert parts["weights"] == pytest.approx(error(rounded @ V, exact))
