@@ -61,6 +61,8 @@ LESSONS = (
            "the past in pages that texts share, and in fewer bytes: exact attention to what is kept", "triton"),
     Lesson("many_gpus", "Many GPUs", "Beyond",
            "keys travel, states merge: one text over many machines, and who waits for whom"),
+    Lesson("eight_bits", "Eight bits", "Beyond",
+           "a few hundred numbers suffice: where each error comes from, and what spares it"),
     Lesson("next_machine", "The next machine", "Beyond",
            "twice the products, as many exponentials as before: the schedule changes, not the mathematics"),
 )  # fmt: skip

@@ -13,14 +13,25 @@ from flashlab.kernels import interpreter
 from flashlab.kernels import masks as triton_masks
 from flashlab.kernels import scores as triton_scores
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
-from flashlab.kernels.decode import Cache, Prefix, decode_shared, eight_bits, operator
+from flashlab.kernels.decode import Cache, Prefix, decode_shared, operator
+from flashlab.kernels.decode import eight_bits as kept_in_eight_bits
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.linear_attention import linear_attention
 from flashlab.kernels.problem import Problem
 from flashlab.machine import layouts, sm
 from flashlab.machine.memory import Memory
 from flashlab.models import plain
-from flashlab.reference import dropout, masks, pipeline, recomputation, ring, safe_softmax, scores, tiling
+from flashlab.reference import (
+    dropout,
+    eight_bits,
+    masks,
+    pipeline,
+    recomputation,
+    ring,
+    safe_softmax,
+    scores,
+    tiling,
+)
 from flashlab.reference import linear_attention as linear
 from flashlab.reference.attention import attention, attention_backward
 from tests.tools import hopper_scores
@@ -299,10 +310,10 @@ def kernel_decoding():
     for b, j in ((1, 0), (2, 0), (2, 1), (2, 2)):
         for X, x in zip(paged, (K, V), strict=True):
             X[table[b, j], :, : max(0, min(24, lengths[b] - 24 * j))] = x[b, :, 24 * j : min(24 * j + 24, lengths[b])]
-    codes, scales = zip(*(eight_bits.rounded(x, torch.int8) for x in (K, V)), strict=True)
+    codes, scales = zip(*(kept_in_eight_bits.rounded(x, torch.int8) for x in (K, V)), strict=True)
     held = torch.tensor(lengths, dtype=torch.int32)
     caches = {"pages": Cache(*paged, table, held), "8 bits": Cache(*codes, None, held, torch.stack(scales))}
-    rounded = [eight_bits.widened(*it) for it in zip(codes, scales, strict=True)]
+    rounded = [kept_in_eight_bits.widened(*it) for it in zip(codes, scales, strict=True)]
     for name, cache in caches.items():
         keys, values = (K, V) if name == "pages" else rounded
         queries = q if name == "pages" else q.half()
@@ -502,6 +513,40 @@ def ring_of_three():
                 np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
     nothing = np.zeros((1, 6)), np.full(1, -np.inf)
     np.testing.assert_equal(ring.merge(*nothing, *nothing), nothing)
+
+
+def in_eight_bits():
+    """Rounding is exact, rotations keep scores, sums lose what they must, and tiles agree with one dense product."""
+    x = np.array([0.3, -1e6, 470, 2.0**-9, 1.4 * 2.0**-8, 1.0625, 17, 0])
+    np.testing.assert_equal(eight_bits.to_e4m3(x), [0.3125, -448, 448, 2.0**-9, 1.5 * 2.0**-8, 1, 16, 0])
+    Q, K, V = (np.random.default_rng(seed).normal(size=(96, 8)) for seed in range(3))
+    s = eight_bits.signs(8)
+    rotated = eight_bits.rotate(Q, s)
+    np.testing.assert_allclose(rotated @ eight_bits.rotate(K, s).T, Q @ K.T)
+    np.testing.assert_allclose(eight_bits.hadamard(rotated) * s, Q)
+    np.testing.assert_allclose(eight_bits.without_mean(K)[0].mean(0), 0, atol=1e-12)
+    Q, K, V = 3 * Q, K * np.repeat([3, 1, 2], 32)[:, None], V * np.repeat([1, 9, 0], 32)[:, None]
+    Q[0] = -100 * np.abs(Q[0])
+    inputs = [eight_bits.quantise(X, per="block", block=32) for X in (Q, K, V)]
+    widened = [x.widened() for x in inputs]
+    for x, X in zip(inputs, (Q, K, V), strict=True):
+        near = np.abs(x.widened() - X) <= np.maximum(2.0**-4 * np.abs(X), 2.0**-10 * x.scale)
+        assert near.all(), "further than half a step away"
+    O, lse = eight_bits.attention(*inputs, Bc=32)
+    exact, lse_exact = attention(*widened, return_lse=True)
+    np.testing.assert_allclose(lse, lse_exact, rtol=1e-9)
+    assert np.linalg.norm(O - exact) <= 0.03 * np.linalg.norm(exact), "more than the rounding of weights"
+    far = [eight_bits.Quantised(X, np.ones((len(X), 1))) for X in (np.ones((1, 1)), np.array([[8.0], *127 * [[0.0]]]))]
+    O, _ = eight_bits.attention(*far, eight_bits.Quantised(1 - far[1].numbers / 8, np.ones((128, 1))))
+    np.testing.assert_allclose(O, 127 * np.exp(-8) / (1 + 127 * np.exp(-8)), rtol=0.07)  # small weights count
+    ones, total = np.ones((1, 32 * 1025)), 0.0
+    for _ in range(1025):
+        step = 2.0 ** (np.floor(np.log2(total + 32.125)) - 13)
+        total = (total + 32.125) // step * step  # a sum of 32 terms of 1 + 2^-8
+    np.testing.assert_equal(eight_bits.TensorCore(13)(np.zeros((1, 1)), ones, ones.T + 2.0**-8), total)
+    two_level = eight_bits.TensorCore(13, flush=64)(np.zeros((1, 1)), ones, ones.T + 2.0**-8)
+    np.testing.assert_equal(two_level, 32.125 * 1025)
+    np.testing.assert_equal(eight_bits.cut(np.array([1.9, -1.9, 3.99]), 1), [1.5, -1.5, 3])
 
 
 def blocks_of_layouts():
