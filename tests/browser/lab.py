@@ -90,11 +90,14 @@ class Lab:
         self.log.close()
         shutil.rmtree(self.folder)
 
-    def open(self, name, run=True) -> "Notebook":
-        """The notebook of this name, run from its first cell to its last unless told otherwise."""
+    def open(self, name, run=True, kernel=True) -> "Notebook":
+        """The notebook of this name, run from its first cell to its last unless told otherwise.
+
+        kernel: wait until there is one, as every cell that is run later does, too.
+        """
         self.page.goto(f"http://127.0.0.1:{self.port}/doc/tree/notebooks/{name}.ipynb?token={self.token}&reset")
         self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context")
-        self.page.evaluate(READY)
+        self.page.evaluate(READY if run or kernel else OPENED)
         if run:
             self.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
         return Notebook(self.page)
@@ -148,6 +151,11 @@ class Notebook:
         """Return the errors in its cells."""
         return self.page.evaluate(ERRORS)
 
+
+OPENED = """async () => {
+    await jupyterapp.restored;
+    await jupyterapp.shell.currentWidget.context.ready;
+}"""
 
 READY = """async () => {
     await jupyterapp.restored;

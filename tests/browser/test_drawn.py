@@ -1,15 +1,18 @@
 """Drawn figures in a real JupyterLab: alive, in touch with the kernel, and still alive when the kernel is gone.
 
-A figure's notebook is opened once, and the tests follow each other as a learner's day does.
+All are cells of one notebook, and the tests follow each other as a learner's day does.
 """
 
+import importlib
 import time
 
+import nbformat
 import pytest
 
 from tests.browser.conftest import NAMES
 from tests.browser.lab import READY, SECONDS, figures
 from tests.browser.test_page import shown
+from tests.tools.normalise import KERNEL
 
 HOST = "[data-figure={}]"
 CELL = """name => {
@@ -30,21 +33,49 @@ SHOW = """async at => {
     notebook.activeCellIndex = at;
     await notebook.scrollToItem(at, 'start');
 }"""
+SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 
 
-@pytest.fixture(scope="module", params=[name for name in NAMES if figures()[name]])
+@pytest.fixture(scope="module")
+def notebook(lab):
+    """A notebook of all figures, run."""
+    cells = [nbformat.v4.new_code_cell(f"import figures.{name}\n\nfigures.{name}.explore()") for name in NAMES]
+    made = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
+    nbformat.write(made, lab.folder / "notebooks" / "all_figures.ipynb")
+    assert lab.open("all_figures").errors() == []
+
+
+@pytest.fixture(scope="module")
+def dead(lab, notebook):
+    """The kernel is gone."""
+    lab.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+
+@pytest.fixture(scope="module")
+def again(lab, dead):
+    """The notebook is saved, and opened again with a kernel that knows nothing of it."""
+    reopened(lab)
+
+
+@pytest.fixture(params=NAMES)
 def name(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def figure(lab, name):
-    """The figure's cell, run after the imports, in a notebook that is otherwise as stored."""
-    lab.open(figures()[name], run=False)
-    lab.page.evaluate(RUN, lab.page.evaluate(CELL, name))
+@pytest.fixture
+def figure(lab, notebook, name):
+    """A figure, scrolled into view."""
+    lab.page.evaluate(SHOW, NAMES.index(name))
     host = lab.page.locator(HOST.format(name))
     host.locator("svg").first.wait_for()
     return host
+
+
+def reopened(lab):
+    lab.page.evaluate(SAVE)
+    lab.page.reload()
+    lab.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context")
+    lab.page.evaluate(READY)
 
 
 def controls(figure):
@@ -86,8 +117,7 @@ def test_the_kernel_answers(lab, figure):
     assert figure.locator(".message").inner_text() == "" and lab.outside == []
 
 
-def test_after_the_kernels_death_it_moves_and_says_what_to_do(lab, figure):
-    lab.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+def test_after_the_kernels_death_it_moves_and_says_what_to_do(dead, figure):
     figure.get_by_role("button", name="reset").click()
     if figure.locator(".clock").count():
         before = shown(figure)
@@ -101,23 +131,27 @@ def test_after_the_kernels_death_it_moves_and_says_what_to_do(lab, figure):
     assert "run this cell again" in figure.locator(".message").inner_text()
 
 
-def test_saved_and_opened_again_without_a_kernel_it_is_there(lab, name, figure):
-    """Alive where JupyterLab trusts the notebook: every cell with more than text and pictures was run here.
+def test_saved_and_opened_again_without_a_kernel_it_is_alive(again, name, figure):
+    module = importlib.import_module(f"figures.{name}")
+    assert shown(figure)[1] == module.describe(module.State())
+    if figure.locator(".clock").count():
+        figure.locator(".clock input").press("Home")
+        begun = shown(figure)
+        figure.get_by_role("button", name="one step on").click()
+        assert shown(figure)[0] != begun[0] and shown(figure)[1] != begun[1]
 
-    Elsewhere JupyterLab takes the script out, and the picture and its words are left.
-    """
-    figure.get_by_role("button", name="reset").click()
+
+def test_a_lesson_that_was_run_in_part_has_picture_and_words_when_opened_again(lab):
+    """JupyterLab trusts a notebook where it has run every cell with more than text, and elsewhere takes scripts out."""
+    lab.open(figures()["tiling"], run=False)
+    at = lab.page.evaluate(CELL, "tiling")
+    lab.page.evaluate(RUN, at)
+    figure = lab.page.locator(HOST.format("tiling"))
+    figure.locator("svg").first.wait_for()
     words = shown(figure)[1]
-    lab.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
-    lab.page.reload()
-    lab.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context")
-    lab.page.evaluate(READY)
-    at = lab.page.evaluate(CELL, name)
+    reopened(lab)
     lab.page.evaluate(SHOW, at)
-    if lab.page.evaluate("at => jupyterapp.shell.currentWidget.content.widgets[at].model.trusted", at):
-        figure.locator("svg").first.wait_for()
-        assert shown(figure)[1] == words
-    else:
-        cell = lab.page.locator(".jp-Cell", has_text=f"{name}.explore(")
-        cell.locator("figcaption", has_text=words).wait_for()
-        assert cell.locator("figure img").get_attribute("alt") == words
+    cell = lab.page.locator(".jp-Cell", has_text="tiling.explore(")
+    cell.locator("figcaption", has_text=words).wait_for()
+    assert cell.locator("figure img").get_attribute("alt") == words
+    assert not lab.page.evaluate("at => jupyterapp.shell.currentWidget.content.widgets[at].model.trusted", at)

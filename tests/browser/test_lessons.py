@@ -19,7 +19,7 @@ def test_every_figure_is_shown_in_a_lesson():
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_lesson_opens_in_the_browser(lab, name):
-    assert lab.open(name, run=False).errors() == []
+    assert lab.open(name, run=False, kernel=False).errors() == []
     assert lab.page.locator(".Toastify__toast").count() == 0, "a pop-up greets the learner"
     for at, words in pictures(name).items():
         lab.page.evaluate(SHOWN, at)

@@ -43,7 +43,7 @@ def main():
     with chromium() as browser, Lab(browser) as lab, tempfile.TemporaryDirectory() as folder:
         print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {browser.version}")
         print(f"\nFrom key press to picture in ms, {PRESSES} presses: drawn, and painted (median, 95th percentile).")
-        print(f"Limits: {QUICK[0]} and {QUICK[1]} drawn where the numbers are there, {NEW} where they are new")
+        print(f"Limits: {QUICK[0]} and {QUICK[1]} painted where the numbers are there, {NEW} for new ones; !: beyond")
         print(f"{'figure':24}{'where':10}{'control':12}{'drawn':>12}{'painted':>14}")
         sheet = browser.new_page(viewport={"width": 1280, "height": 900})
         for name, notebook in figures().items():
@@ -65,7 +65,7 @@ def report(name, where, host):
     host.locator("svg").first.wait_for()
     host.evaluate(WATCH)
     if where == "lab":  # each press asks the kernel: these numbers are not there
-        told(name, where, "new numbers", asked(host))
+        told(name, where, "new numbers", asked(host), (NEW, NEW))
     clock = host.locator("input[type=range][data-field]").last
     clock.focus()
     there, back = "ArrowRight", "ArrowLeft"
@@ -95,13 +95,14 @@ def asked(host):
     return host.evaluate("() => answers")
 
 
-def told(name, where, field, answers):
-    """Print the medians and the 95th percentiles of [drawn, painted] in ms."""
+def told(name, where, field, answers, limits=QUICK):
+    """Print the medians and the 95th percentiles of [drawn, painted] in ms, and ! where the painted are too high."""
     if len(answers) < 2:
         return
     columns = [(median(ms), quantiles(ms, n=20, method="inclusive")[-1]) for ms in zip(*answers, strict=True)]
     words = "".join(f"{middle:6.1f} {high:6.1f} " for middle, high in columns)
-    print(f"{name:24}{where:10}{field:12}{words}", flush=True)
+    beyond = any(ms > limit for ms, limit in zip(columns[-1], limits, strict=True))
+    print(f"{name:24}{where:10}{field:12}{words}{'!' if beyond else ''}".rstrip(), flush=True)
 
 
 def nbval(path):
