@@ -25,7 +25,7 @@ import numpy as np
 from flashlab.course.exercise import Exercise
 
 OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
-LATER = 12  # cases after the one that is wrong first in which mistakes are compared
+LATER = 16  # cases after the one that is wrong first in which mistakes are compared
 NUDGES = 3  # times that the inputs are rounded at random
 
 
@@ -271,12 +271,14 @@ def _compared(name, yours, rounded, exact, sways):
     own = rounded.value[finite] - exact[finite]
     floating = np.issubdtype(rounded.value.dtype, np.floating)
     eps = np.finfo(rounded.value.dtype).eps if floating else 0
-    limit = 2 * _largest(own) + 8 * eps * _largest(exact[finite]) + 4 * sways
+    floor = np.finfo(np.float32).tiny if floating else 0  # numbers below have lost digits, however they are computed
+    limit = 2 * _largest(own) + 8 * eps * _largest(exact[finite]) + 4 * sways + floor
     with np.errstate(all="ignore"):
         right = np.abs(yours.value[finite] - exact[finite]) <= limit  # NaN compares as wrong
     if right.all() and np.array_equal(yours.value[~finite], exact[~finite]):
         return None
-    said = f"  expected {name or 'result'} = {_short(exact)}\n  {what} = {_short(yours.value)}"
+    due, given = _apart(exact, yours.value)
+    said = f"  expected {name or 'result'} = {due}\n  {what} = {given}"
     if floating and yours.value.dtype.kind == "f" and yours.value.dtype.itemsize < rounded.value.dtype.itemsize:
         said += f"\n  {what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}."
     return said
@@ -343,10 +345,18 @@ def _inputs(reference, args):
     return "\n".join(f"  {name} = {_short(value)}" for name, value in zip(names, args, strict=False))
 
 
-def _short(value):
+def _apart(expected, given):
+    """Return two arrays in words, with as many digits as it takes to tell them apart."""
+    for digits in (4, 7, 10, 16):
+        if (due := _short(expected, digits)) != (yours := _short(given, digits)):
+            break
+    return due, yours
+
+
+def _short(value, digits=4):
     if hasattr(value, "_fields"):
         return ", ".join(f"{name} = {_short(leaf)}" for name, leaf in zip(value._fields, value, strict=True))
     if isinstance(value, np.ndarray) or np.isscalar(value):
-        text = np.array2string(np.asarray(value), precision=4, threshold=32, edgeitems=2, separator=", ")
+        text = np.array2string(np.asarray(value), precision=digits, threshold=32, edgeitems=2, separator=", ")
         return shortened(text.replace("\n", ""), 200)
     return shortened(value, 200)

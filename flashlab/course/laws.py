@@ -67,7 +67,7 @@ def nothing_added(excess: Callable) -> Callable[..., str | None]:
 
 CLIPPED = "an exponent was clipped: a score far below the largest keeps a weight of its own, however small."
 DROPPED = "a weight far below the largest was set to 0: it is small, but many of them, or a large value, make it count."
-FALLING = np.array([0, -25, -50, -75], np.float32)  # their exponentials fit into float32
+FALLING = np.array([0, -25, -50, -75, -87], np.float32)  # their exponentials are normal numbers of float32
 
 
 def nothing_clipped(weights: Callable) -> Callable[[Callable], str | None]:
@@ -78,7 +78,7 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], str | None]:
     """
 
     def law(attempt):
-        found, due = np.asarray(weights(attempt, FALLING)), np.exp(np.float64(FALLING))  # [4] each
+        found, due = np.asarray(weights(attempt, FALLING)), np.exp(np.float64(FALLING))  # [5] each
         narrowed, found = found.dtype == np.float16, np.float64(found)
         small = np.isclose(found[0], 1) and (found[1:] < 1e-6).all()
         if small and np.allclose(found, np.maximum(due, found.min()), 0.01, 0) and (found > 2 * due).any():

@@ -35,7 +35,7 @@ SIZES = {
     "one head for all keys": {"Hk": 1},
     "as many rows as keys and columns": {"Br": 3, "Bc": 3, "dv": 3},
 }
-WIDE = SIZES | {"a wide head": {"d": 144, "dv": 130}}
+WIDE = SIZES | {"a wide head": {"d": 272, "dv": 260}}
 
 
 class Regime(NamedTuple):
@@ -75,6 +75,8 @@ REGIMES = (
     Regime("scores that are all negative", lambda n: np.full(n, -8.0)),
     Regime("scores that are all positive", lambda n: np.full(n, 8.0)),
     Regime("scores that are all equal", lambda n: np.full(n, 0.5), noise=0),
+    Regime("scores whose exponentials fit, but not their sum", lambda n: np.full(n, 88.0), noise=0.2),
+    Regime("scores whose exponentials lose digits", lambda n: np.full(n, -99.0), noise=0.5),
     Regime("scores far above zero", lambda n: np.full(n, 3e4)),
     Regime("scores far below zero", lambda n: np.full(n, -3e4)),
     Regime("a last key with a much larger score", _at(-1, 100.0)),

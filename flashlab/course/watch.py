@@ -77,6 +77,9 @@ class _Watched(np.ndarray):
     def item(self, *args):
         return _booked(self).item(*args)
 
+    def tolist(self):
+        return _booked(self).tolist()
+
 
 def _plain(array):
     return array.view(np.ndarray) if isinstance(array, _Watched) else array

@@ -32,7 +32,8 @@ def _shared(x):
     return torch.from_numpy(x).to(DEVICE)
 
 
-def _gradient_of_x(forward, x, num_heads, num_kv_heads, causal):
+def _gradients(forward, x, num_heads, num_kv_heads, causal):
+    """The gradients that reach x and the weights; None for what gets none."""
     module = FlashAttention(x.shape[-1], num_heads, num_kv_heads, causal=causal)
     weights = _weights(x.shape[-1], num_heads, num_kv_heads)
     module.load_state_dict({f"{name}.weight": torch.tensor(W) for name, W in weights.items()})
@@ -40,15 +41,16 @@ def _gradient_of_x(forward, x, num_heads, num_kv_heads, causal):
     O = forward(module.to(DEVICE), x)
     if O.requires_grad:
         O.sin().sum().backward()
-    return x.grad
+    return [x.grad, *(weight.grad for weight in module.parameters())]
 
 
 def _gradients_flow(forward, x, *settings):
-    """Law: the gradient that reaches x is the module's own."""
+    """Law: the gradient that reaches x is the module's own, and each weight gets one."""
     if x.shape[1] != 2:  # two cases are enough
         return None
-    yours, right = (_gradient_of_x(it, x, *settings) for it in (forward, FlashAttention.forward))
-    if yours is None or not torch.allclose(yours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item()):
+    (yours, *weights), (right, *_) = (_gradients(it, x, *settings) for it in (forward, FlashAttention.forward))
+    missing = any(gradient is None for gradient in (yours, *weights))
+    if missing or not torch.allclose(yours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item()):
         return (
             "the numbers are right, but not all of the gradient comes back through them: something was detached, and "
             "a model with this forward cannot learn."
@@ -82,6 +84,7 @@ def _forward_cases():
         Case("as many positions as heads", (x(1, 4, 16), 4, 4, True)),
         Case("four heads that share two key/value heads", (x(1, 3, 16), 4, 2, True)),
         Case("two texts", (x(2, 3, 8), 2, 1, False)),
+        Case("six heads that share three key/value heads, causal", (x(2, 5, 24), 6, 3, True)),
     ]
 
 
@@ -187,6 +190,7 @@ def _step_cases():
         Case("two new tokens: the first must not see the second", new_and_past(2, 3)),
         Case("two query heads that share a key/value head", new_and_past(1, 3, H=2)),
         Case("two texts, two key/value heads", new_and_past(3, 2, H=2, Hk=2, B=2)),
+        Case("two new tokens, four query heads that share two key/value heads", new_and_past(2, 4, H=4, Hk=2)),
     ]
 
 

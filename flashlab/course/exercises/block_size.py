@@ -18,6 +18,7 @@ formula = Exercise(
         Case("a short head: d limits Br", (51_200, 64)),
         Case("a long head: the memory limits Br", (51_200, 128)),
         Case("a memory smaller than four rows", (3, 8)),
+        Case("a memory of exactly four hundred rows", (4_000, 10)),
     ],
     level=1,
     minutes=5,
@@ -27,6 +28,7 @@ formula = Exercise(
         "Bc = -(-M // (4 * d)); return min(Bc, d), Bc.",
     ),
     mistakes=(
+        Mistake("one too many where 4 d divides M: round up, do not add 1.", "-(-M // (4 * d))", "M // (4 * d) + 1"),
         Mistake("rounded down: the formula has ⌈ ⌉, up.", "-(-M // (4 * d))", "M // (4 * d)"),
         Mistake("divided by 4, then multiplied with d: write M / (4 * d).", "-(-M // (4 * d))", "-(-M // 4 * d)"),
         Mistake("three tiles instead of four: O_i is there too.", "4 * d", "3 * d"),

@@ -94,6 +94,9 @@ def _merge_cases():
         "a part that saw no key": [0.5, -inf, 1.5],
         "no part saw a key": [-inf, -inf],
         "sixteen parts": np.linspace(-4, 9, 16),
+        "an lse of exactly 0, as of one key with the score 0": [0, -1, 0],
+        "parts that lie 300 apart": [-150, 150],
+        "an lse below any number that one would take for −∞": [-2e9, -inf],
     }
     return [Case(name, _parts(seed, lse_s)) for seed, (name, lse_s) in enumerate(lists.items())]
 
@@ -157,6 +160,7 @@ parts = Exercise(
         Case("a little more than one wave", (140, 64, 132)),
         Case("nearly full: not worth a merge", (126, 64, 132)),
         Case("places for two programs per SM", (8, 128, 264)),
+        Case("a share of exactly 0.95 of the best", (19, 20, 20)),
     ],
     minutes=10,
     level=2,
@@ -278,6 +282,9 @@ combine_kernel = Exercise(
         Case("an lse that cannot be exponentiated", _rows_of_parts(3, 2, 2, 4, shift=200.0)),
         Case("an lse far below 0", _rows_of_parts(4, 3, 2, 4, shift=-200.0)),
         Case("parts that saw no key, and a row of which none did", _some_empty(5, 3, 3, 4)),
+        Case("nine parts of four rows, a wide head", _rows_of_parts(6, 9, 4, 40)),
+        Case("parts that lie 300 apart", (_rows_of_parts(7, 2, 2, 4)[0], np.float32([[-150, 150], [150, -150]]))),
+        Case("an lse below any number that one would take for −∞", _rows_of_parts(8, 2, 2, 4, shift=-2e9)),
     ],
     launch=_launch_combine,
     exact=_combined,

@@ -48,10 +48,10 @@ def inside_margins(rows, N):
     return part, untouched
 
 
-def _launch_add(kernel, x, y):
+def _launch_add(kernel, x, y, Bc=BLOCK):
     z, result = inside_margins(1, len(x))
     x, y = (torch.tensor(array, device=DEVICE) for array in (x, y))
-    launched(kernel, (triton.cdiv(len(x), BLOCK),), x, y, z, len(x), BLOCK)
+    launched(kernel, (triton.cdiv(len(x), Bc),), x, y, z, len(x), Bc)
     return result()[0]
 
 
@@ -63,11 +63,10 @@ def _launch_softmax(kernel, x):
     return result()
 
 
-def _launch_online(kernel, x):
+def _launch_online(kernel, x, Br=2, Bc=BLOCK):
     y, result = inside_margins(*x.shape)
     x = torch.nn.functional.pad(torch.tensor(x), (0, 3), value=np.nan).to(DEVICE)[:, : x.shape[1]]
-    rows = 2
-    launched(kernel, (triton.cdiv(len(x), rows),), x, y, x.stride(0), y.stride(0), *x.shape, rows, BLOCK)
+    launched(kernel, (triton.cdiv(len(x), Br),), x, y, x.stride(0), y.stride(0), *x.shape, Br, Bc)
     return result()
 
 
@@ -142,8 +141,65 @@ def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callabl
     return law
 
 
-def _own_block(kernel, x, y):
-    if any(loaded > 2 * BLOCK * x.itemsize for loaded in loaded_by_program(_launch_add, kernel, x, y)):
+WRAPS = (
+    "the offsets wrap around: a tensor may have more than 2³¹ elements, which 32 bits cannot count. Widen before the "
+    "product: tl.program_id(0).to(tl.int64)."
+)
+
+
+@contextmanager
+def running_as(program: int) -> Iterator[list[int]]:
+    """Let every launch believe that it is this program. It loads zeros and stores nothing; gather its addresses."""
+    interpreter = sys.modules["triton.runtime.interpreter"]
+    builder, found = interpreter.InterpreterBuilder, []
+
+    def load(self, pointers, mask, *rest):
+        store(self, pointers, None, mask)
+        kind = pointers.get_element_ty()
+        return interpreter.TensorHandle(np.zeros(pointers.data.shape, interpreter._get_np_dtype(kind)), kind)
+
+    def store(self, pointers, value, mask, *rest):
+        found.extend(pointers.data[mask.data].tolist() or [0])
+        if len(found) > 1000:
+            raise RuntimeError("a loop over all of a tensor that is not there")
+
+    def number(self, axis):
+        return interpreter.TensorHandle(np.array([program if axis == 0 else 0], np.int32), tl.int32)
+
+    fakes = {"create_masked_load": load, "create_masked_store": store, "create_get_program_id": number}
+    originals = {name: getattr(builder, name) for name in fakes}
+    try:
+        for name, fake in fakes.items():
+            setattr(builder, name, fake)
+        yield found
+    finally:
+        for name, original in originals.items():
+            setattr(builder, name, original)
+
+
+def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], str | None]:
+    """Build a law of its own inputs: offsets are right where they exceed 2³¹. Nothing is loaded from there.
+
+    The kernel of so many tensors of float32, and ``sizes``, runs as program 0 and as ``program``. From one to the
+    other, each address moves by one of these numbers of elements.
+    """
+
+    def law(kernel):
+        if not INTERPRETED:
+            return None
+        given, places = torch.zeros(tensors, 1), []
+        for number in (0, program):
+            with running_as(number) as found, np.errstate(over="ignore"):
+                launched(kernel, (1,), *given, *sizes)
+            places.append(found)
+        moved = [(there - here) // 4 for here, there in zip(*places, strict=True)]
+        return WRAPS if any(it not in moves and (it - move) % 2**32 == 0 for it in moved for move in moves) else None
+
+    return law
+
+
+def _own_block(kernel, x, y, Bc=BLOCK):
+    if any(loaded > 2 * Bc * x.itemsize for loaded in loaded_by_program(_launch_add, kernel, x, y, Bc)):
         return (
             "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block is "
             "its own, so that the programs share the work."
@@ -155,8 +211,8 @@ def _one_reading(kernel, x):
         return "the numbers are right, but a row was read more than once: it fits into its block, so keep it there."
 
 
-def _two_readings(kernel, x):
-    if sum(loaded_by_program(_launch_online, kernel, x)) > 2 * x.nbytes:
+def _two_readings(kernel, x, Br=2, Bc=BLOCK):
+    if sum(loaded_by_program(_launch_online, kernel, x, Br, Bc)) > 2 * x.nbytes:
         return (
             "the numbers are right, but rows were read more than twice: the online softmax finds m and l in one "
             "reading, and the weights are written in the second."
@@ -165,18 +221,18 @@ def _two_readings(kernel, x):
 
 @triton.jit
 def add_from_the_end(x, y, z, N, Bc: tl.constexpr):
-    columns = tl.program_id(0) * Bc + tl.arange(0, Bc)  # [Bc]
+    columns = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)  # [Bc]
     inside = columns < N  # [Bc]
     x_j = tl.load(x + columns, mask=inside)  # [Bc]
     y_j = tl.load(y + N - 1 - columns, mask=inside)  # [Bc]
     tl.store(z + columns, x_j + y_j, mask=inside)
 
 
-def _sum(x, y):
+def _sum(x, y, Bc=BLOCK):
     return x + y[::-1]
 
 
-def _softmax(x):
+def _softmax(x, Br=2, Bc=BLOCK):
     return in_numpy.safe(x)
 
 
@@ -192,6 +248,8 @@ def _add_cases():
         Case("exactly two blocks", _vectors(8)),
         Case("two blocks, the second one not full", _vectors(6)),
         Case("many blocks", _vectors(29)),
+        Case("a wider block", (*_vectors(29), 16)),
+        Case("a narrower block", (*_vectors(5), 2)),
     ]
 
 
@@ -230,10 +288,17 @@ def _online_cases():
         ("a row that is all −∞", [[-np.inf] * 5]),
         ("a score below any number that one would take for −∞", [[-2e9] + [-np.inf] * 4]),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
+        ("a second block that raises the maximum by little", [[0.0] * 4 + [0.005], [0.0] * 4 + [5e-4]]),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
-    return [*small, *sweep(_rows, usual={"N": 11, "Br": 3})]
+    return [*small, *sweep(_rows, usual={"N": 11, "Br": 3}), *_tiles()]
+
+
+def _tiles():
+    for Br, Bc, rows, N in ((1, 8, 3, 9), (4, 2, 5, 7), (8, 16, 9, 33), (2, 2, 4, 4), (4, 4, 2, 3)):
+        x = np.random.default_rng(N).normal(0, 3, size=(rows, N)).astype(np.float32)
+        yield Case(f"tiles of {Br} × {Bc}", (x, Br, Bc))
 
 
 programs = Question(
@@ -255,6 +320,7 @@ programs = Question(
 )
 
 _ONE_ROW = np.zeros((1, 3), np.float32)
+_FAR, _APART = 1_500_000_000, (100_003, 100_008)  # the number of a program; how far rows of x and y lie apart
 
 
 def _softmax_of(kernel, x):
@@ -271,17 +337,20 @@ add = Exercise(
     exact=_sum,
     cases=_add_cases,
     laws=(_own_block,),
+    once=(no_offset_wraps(3, _FAR, (4 * _FAR + 4, 4), 4 * _FAR, -4 * _FAR),),
     level=2,
     minutes=10,
     hints=(
         "Which elements of z are yours, if each program takes Bc? And where in y is what belongs to element k?",
-        "columns = tl.program_id(0) * Bc + tl.arange(0, Bc); those with columns < N exist. What belongs to the first "
-        "one is y's last element, y + N - 1.",
+        "columns = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc); those with columns < N exist. What belongs "
+        "to the first one is y's last element, y + N - 1.",
         "Load x + columns and y + N - 1 - columns with mask=inside, and tl.store(z + columns, sum, mask=inside).",
     ),
     mistakes=(
-        Mistake("every program took the first block: add program_id * Bc.", "tl.program_id(0) * Bc + ", ""),
-        Mistake("blocks overlap: program j begins at j * Bc, not at j.", "tl.program_id(0) * Bc", "tl.program_id(0)"),
+        Mistake("every program took the first block: add program_id * Bc.",
+                "tl.program_id(0).to(tl.int64) * Bc + ", ""),
+        Mistake("blocks overlap: program j begins at j * Bc, not at j.",
+                "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64)"),
         Mistake(
             "the loads are not masked: the last block reads past the end.",
             "x_j = tl.load(x + columns, mask=inside)",
@@ -295,12 +364,15 @@ add = Exercise(
             "tl.store(z + columns, x_j + y_j, mask=inside)",
             "x_j + y_j",
         ),
-        Mistake("blocks overlap: program j begins at j * Bc.", "tl.program_id(0) * Bc", "tl.program_id(0) * (Bc - 1)"),
+        Mistake("blocks overlap: program j begins at j * Bc.",
+                "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64) * (Bc - 1)"),
         Mistake("y was read from its beginning: what belongs to element k is y's element N − 1 − k.",
                 "y + N - 1 - columns", "y + columns"),
         Mistake("off by one: the last element of y is N − 1.", "y + N - 1 - columns", "y + N - columns"),
         Mistake("each block was inverted by itself: all of y is to be read from its end.",
                 "y + N - 1 - columns", "y + tl.minimum(tl.program_id(0) * Bc + Bc, N) - 1 - tl.arange(0, Bc)"),
+        Mistake("each block was inverted by itself: all of y is to be read from its end.",
+                "y + N - 1 - columns", "y + tl.program_id(0) * Bc + Bc - 1 - tl.arange(0, Bc)"),
         Mistake("the sum was rounded to half precision.", "x_j + y_j", "(x_j + y_j).to(tl.float16)"),
         Mistake("x was inverted as well: it is read from its beginning.", "x + columns", "x + N - 1 - columns"),
         Mistake("x was inverted instead of y.",
@@ -324,7 +396,11 @@ softmax_row = Exercise(
     exact=_softmax,
     cases=_softmax_cases,
     laws=(_one_reading,),
-    once=(no_small_number_added(_launch_softmax, _ONE_ROW), nothing_clipped(_softmax_of)),
+    once=(
+        no_small_number_added(_launch_softmax, _ONE_ROW),
+        nothing_clipped(_softmax_of),
+        no_offset_wraps(2, 40_000, (*_APART, 4, 4), *(40_000 * apart for apart in _APART)),
+    ),
     sways=True,
     level=2,
     minutes=15,
@@ -357,10 +433,13 @@ softmax_row = Exercise(
             "m_safe = tl.where(m_i == -float(\"inf\"), 0, m_i)",
             "m_safe = tl.maximum(m_i, 0.0)",
         ),
-        Mistake(
-            "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
-            "m_safe = tl.where(m_i == -float(\"inf\"), 0, m_i)",
-            "m_safe = tl.maximum(m_i, -1e4)",
+        *(
+            Mistake(
+                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                'm_safe = tl.where(m_i == -float("inf"), 0, m_i)',
+                f"m_safe = tl.maximum(m_i, {bound})",
+            )
+            for bound in (-1e4, -1e6)
         ),
         Mistake(
             "a masked load without other= reads anything at all, on a GPU: say what stands there.",
@@ -398,7 +477,11 @@ online = Exercise(
     exact=_softmax,
     cases=_online_cases,
     laws=(_two_readings,),
-    once=(no_small_number_added(_launch_online, _ONE_ROW), nothing_clipped(_online_of)),
+    once=(
+        no_small_number_added(_launch_online, _ONE_ROW),
+        nothing_clipped(_online_of),
+        no_offset_wraps(2, 20_000, (*_APART, 50_000, 8, 2, 4), *(40_000 * apart for apart in _APART)),
+    ),
     sways=True,
     level=3,
     minutes=30,
@@ -471,6 +554,12 @@ online = Exercise(
                 _GUARD, 'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
         Mistake("0 was subtracted in the first block: guard m_new, and not the old maximum.",
                 _GUARD, 'tl.where(m_i == -float("inf"), 0, m_new)'),
+        Mistake("the maximum began at 0, which is a score like any other: begin at −∞.",
+                'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
+        Mistake("the maximum began at a finite number, and scores may lie below it: begin at −∞.",
+                'tl.full([Br], -float("inf"), tl.float32)', "tl.full([Br], -1e9, tl.float32)"),
+        Mistake("one maximum for all rows: a row far below it underflows. tl.max(S_ij, 1) has one for each.",
+                "tl.max(S_ij, 1)", "tl.max(tl.max(S_ij, 1), 0)"),
         Mistake("Bc stands where Br belongs: program p begins at row p * Br.",
                 "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64) * Bc"),
         Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",

@@ -12,7 +12,7 @@ def holder(i, j):
 
 thread = Exercise(
     reference=holder,
-    launch=lambda thread_of, i, j: np.array([[int(thread_of(a, b)) for b in j] for a in i]),
+    launch=lambda thread_of, i, j: np.array([[thread_of(a, b) for b in j] for a in i]),
     exact=lambda i, j: np.array([[holder(a, b) for b in j] for a in i]),
     cases=lambda: [
         Case("the first eight columns of row 0", ([0], list(range(8)))),
@@ -21,6 +21,7 @@ thread = Exercise(
         Case("rows 8 to 15: the same threads again", (list(range(8, 16)), [0])),
         Case("row 16, with which the second warp begins", ([15, 16, 17], [0, 1, 2])),
         Case("the whole of 64 rows and 32 columns", (list(range(64)), list(range(32)))),
+        Case("the last columns of 128", ([0, 63], list(range(96, 128)))),
     ],
     level=2,
     minutes=10,
@@ -91,6 +92,7 @@ registers = Exercise(
         Case("three consumers, and a producer that keeps 24", (3, 24)),
         Case("a producer that keeps more", (2, 40)),
         Case("four consumers: 102 is not a multiple of 8", (4, 24)),
+        *(Case(f"{n} consumers, {kept} kept", (n, kept)) for n in (2, 3, 4, 5) for kept in (24, 32, 48, 56)),
     ],
     level=2,
     minutes=8,

@@ -23,6 +23,7 @@ turn = Exercise(
         Case("three ranks", (0, 2, 3)),
         Case("a rank alone", (0, 0, 1)),
         Case("many ranks", (5, 60, 64)),
+        *(Case(f"rank {rank} of 5 in step {step}", (rank, step, 5)) for rank in range(5) for step in range(5)),
     ],
     minutes=5,
     hints=(
@@ -80,6 +81,7 @@ zigzag = Exercise(
         Case("the last rank, whose stretches meet in the middle", (3, 4, 32)),
         Case("a rank alone", (0, 1, 6)),
         Case("three ranks", (0, 3, 18)),
+        *(Case(f"rank {rank} of 5", (rank, 5, 20)) for rank in range(5)),
     ],
     minutes=8,
     hints=(
@@ -126,6 +128,11 @@ def _by_hand():
         Case("the second side weighs three times as much", (one, np.float32([0]), one + 4, np.log(np.float32([3])))),
         Case("the first side has met no key", (0 * one, inf, one, np.float32([1]))),
         Case("neither side has met a key", (0 * one, inf, 0 * one, inf)),
+        Case("a first side that weighs nearly everything", (one, np.float32([200]), one + 2, np.float32([0]))),
+        Case("a second side that weighs nearly everything", (one, np.float32([0]), one + 2, np.float32([200]))),
+        Case("a first side that weighs e¹² times less", (one + 2, np.float32([-12]), one, np.float32([0]))),
+        Case("a second side that weighs e¹² times less", (one, np.float32([0]), one + 2, np.float32([-12]))),
+        Case("an lse of −2e9, and none", (one, np.float32([-2e9]), 0 * one, inf)),
         Case("scores around 200, whose exponentials overflow", (one, np.float32([200]), one + 2, np.float32([201]))),
     ]
 
@@ -156,6 +163,11 @@ merge = Exercise(
         Mistake("the maximum is missing from lse.", "m + np.log(l_safe)", "np.log(l_safe)"),
         Mistake("nothing was subtracted before exp, which overflows for scores as small as 100.",
                 "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = 0 * np.where(m == -np.inf, 0, m)"),
+        *(
+            Mistake("one side's lse was subtracted from both: subtract the larger, or the other overflows.",
+                    "np.maximum(lse, lse_b)", side)
+            for side in ("lse", "lse_b", "np.where(lse == -np.inf, lse_b, lse)")
+        ),
         Mistake("where both sides are −∞, −∞ − (−∞) is NaN: use 0 for such a maximum.",
                 "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = m"),
         Mistake("the logarithm has base 2: lse is natural.", "np.log(l_safe)", "np.log2(l_safe)"),

@@ -90,8 +90,18 @@ def _bounds_cases():
         ("one query, whose window is all it has", (7, 8), 12, 12, 2, 2),
         ("a narrow last tile", (8, 11), 11, 11, 5, 4),
         ("tiles of 128 and a window of 1,024", (4096, 4224), 16384, 16384, 1023, 0),
+        *_windows(),
     ]
     return [Case(name, (slice(*rows), *rest)) for name, rows, *rest in cases]
+
+
+def _windows():
+    """Some tiles of some lengths under some windows, of which each query sees a key."""
+    for Nq, Nk in ((7, 7), (4, 9), (9, 7)):
+        for start in range(max(Nq - Nk, 0), Nq, 2):
+            for left, right in ((0, 0), (1, 0), (3, 0), (2, 1), (0, 2), (9, 9)):
+                name = f"Nq = {Nq}, Nk = {Nk}, left = {left}, right = {right}: the tile at row {start}"
+                yield name, (start, min(start + 2, Nq)), Nq, Nk, left, right
 
 
 bounds = Exercise(
@@ -116,6 +126,8 @@ bounds = Exercise(
         Mistake("aligned at the upper left: query i is at key i + Nk − Nq.",
                 "rows.start + Nk - Nq - left, 0)\n    stop = min(rows.stop + Nk - Nq",
                 "rows.start - left, 0)\n    stop = min(rows.stop"),
+        Mistake("with fewer keys than queries the difference is negative, and stays so.",
+                "start = max(rows.start + Nk - Nq", "Nk, Nq = Nk, min(Nq, Nk)\n    start = max(rows.start + Nk - Nq"),
         Mistake("the right end is not aligned: query i is at key i + Nk − Nq there, too.",
                 "rows.stop + Nk - Nq", "rows.stop"),
         Mistake("stop excludes the last key: it is one past it, and rows.stop is one past the last query already.",

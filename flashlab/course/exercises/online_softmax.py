@@ -45,9 +45,17 @@ def _update_cases():
         ("a block that raises the maximum by little", _of_one_key(0 * RISES), RISES[:, None], column),
         ("a block far below, of a large value", _state([0.0], [1.0], [[0.0]]), [[-20.5]], [[1e9]]),
         ("a block very far below, of a very large value", _state([0.0], [1.0], [[0.0]]), [[-30.5]], [[1e13]]),
+        ("a past of very many keys, far below", _state([0.0], [1e37], [[1e37]]), [[80.0]], column),
     ]
     small = [Case(name, (state, np.array(S, np.float32), np.array(V, np.float32))) for name, state, S, V in cases]
     return [*small, *sweep(_update_args)]
+
+
+def _weights_stay_wide(update):
+    """Law of its own inputs: where values come in float16, weights are not rounded to it."""
+    m, l, O = update(_state([0], [1], [[0]]), np.float32([[-1]]), np.float16([[1]]))
+    if O.shape == (1, 1) and 1e-5 < abs(float(O[0, 0]) - np.exp(-1)) < 1e-3:
+        return "the weights were rounded to the values' float16: the state is float32, and so are the weights."
 
 
 def _taken_in(draw, S, V):
@@ -76,6 +84,12 @@ def _merge_cases():
         ("a second part of many keys, far below", _state([20.5], [1.0], [[1.0]]), _state([0.0], [1e10], [[1e10]])),
         ("a first part of more keys, further below", _state([0.0], [1e14], [[1e14]]), _state([30.5], [1.0], [[1.0]])),
         ("a maximum that rises by little", _of_one_key(0 * RISES), _of_one_key(RISES)),
+        ("a first part far below, of more keys still", _state([0.0], [1e37], [[1e37]]), _state([80.0], [1.0], [[1.0]])),
+        (
+            "a second part far below, of more keys still",
+            _state([80.0], [1.0], [[1.0]]),
+            _state([0.0], [1e37], [[1e37]]),
+        ),
         ("a first part of very many keys, far below", _state([0.0], [1e12], [[2e12]]), _state([45.0], [1.0], [[3.0]])),
     ]
     small = [Case(name, (a, b)) for name, a, b in cases]
@@ -117,6 +131,9 @@ def _of_the_first_part(merge, x):
 def _of_the_second_part(merge, x):
     m, l, O = merge(*reversed(_past_and_zero(x)))
     return O[:, 0]
+
+
+WEIGHTS = _of_a_block, _of_one_block_each, _of_the_past  # of scores, that an update gives
 
 
 def _past_and_zero(x):
@@ -244,7 +261,7 @@ update = Exercise(
     reference=online_softmax.update,
     cases=_update_cases,
     laws=(no_nan_replaced,),
-    once=tuple(map(nothing_clipped, (_of_a_block, _of_one_block_each, _of_the_past))),
+    once=(*map(nothing_clipped, WEIGHTS), _weights_stay_wide),
     level=2,
     minutes=10,
     hints=(

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced
+from flashlab.course.exercises.online_softmax import WEIGHTS
+from flashlab.course.laws import no_nan_replaced, nothing_clipped
 from flashlab.course.regimes import sweep
 from flashlab.reference import online_softmax, packed_texts
 
@@ -55,6 +56,8 @@ def _offsets_cases():
         "texts of one token": [1, 1, 1],
         "an empty text between two others": [2, 0, 3],
         "an empty text at the end": [2, 1, 0],
+        "an empty text first": [0, 3, 1],
+        "empty texts in a row": [2, 0, 0, 4],
         "many texts": [7, 1, 12, 3, 5],
     }
     return [Case(name, (packed_texts.offsets(some),)) for name, some in lengths.items()]
@@ -114,7 +117,7 @@ work = Exercise(
     launch=_sorted,
     exact=lambda offsets, Br: _sorted(tiles_of, offsets, Br),
     cases=lambda: [
-        Case(f"{case.property}, tiles of {Br}", (*case.args, Br)) for case in _offsets_cases() for Br in (2, 4)
+        Case(f"{case.property}, tiles of {Br}", (*case.args, Br)) for case in _offsets_cases() for Br in (1, 2, 3, 4)
     ],
     level=2,
     minutes=8,
@@ -170,10 +173,16 @@ def _update_cases():
     return by_hand + sweep(build)
 
 
+def _nothing_dropped(weights):
+    """What ``weights`` finds of an update that drops nothing."""
+    return lambda update, x: weights(lambda state, S, V: update(state, S, V, np.ones_like(S)), x)
+
+
 update = Exercise(
     reference=update_with_dropout,
     cases=_update_cases,
     laws=(no_nan_replaced,),
+    once=tuple(nothing_clipped(_nothing_dropped(weights)) for weights in WEIGHTS),
     level=2,
     minutes=8,
     hints=(

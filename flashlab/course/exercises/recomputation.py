@@ -37,6 +37,7 @@ def _rebuild_cases():
         Case("a row of one key", (_array([[2]]), _array([2]))),
         Case("two of a row's four equal keys", (_array([[0, 0]]), np.log(_array([4])))),
         Case("scores too large to be exponentiated", (_array([[1000, 999]]), _array([1001]))),
+        Case("an lse of exactly 0", (_array([[0, -1]]), _array([0]))),
         Case("a masked key", (_array([[0, -inf]]), _array([1]))),
         Case("a row that sees no key", (_array([[-inf, -inf]]), _array([-inf]))),
         Case("a score below any number that one would take for −∞", (_array([[-2e9, -inf]]), _array([-2e9]))),
@@ -206,6 +207,7 @@ rebuild = Exercise(
 gradients = Exercise(
     reference=recomputation.gradients,
     cases=_gradients_cases,
+    sways=True,  # dP - delta is a difference of numbers that may be nearly equal
     level=3,
     minutes=20,
     hints=(

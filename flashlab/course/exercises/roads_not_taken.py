@@ -46,6 +46,8 @@ def _reach_cases():
         ("a tile at the beginning, before which there are no keys", 0, 4, 3, 20),
         ("a tile at the end, after which there are no keys", 16, 20, 3, 20),
         ("a window wider than the text", 4, 8, 50, 20),
+        ("a long text", 4096, 4224, 1023, 100_000),
+        ("a window that reaches past the text on one side", 14, 18, 3, 20),
     ]
     return [Case(name, tuple(numbers)) for name, *numbers in cases]
 

@@ -70,6 +70,8 @@ look_up = Exercise(
         Case("pages of one token", _pages(4, 6, 1, [5, 0, 3], 3)),
         Case("an empty text", _pages(5, 2, 4, [7], 0)),
         Case("pages of five tokens", _pages(6, 5, 5, [4, 2, 0, 99], 11)),
+        Case("a page that comes twice", _pages(7, 3, 2, [1, 0, 1], 6)),
+        Case("a long text", _pages(8, 40, 3, [*range(39, -1, -1)], 119)),
     ],
     minutes=8,
     hints=(
@@ -109,6 +111,12 @@ needed = Exercise(
         Case("shared, but the last page is full: nothing to copy", (8, 3, 4, True)),
         Case("an empty fork", (0, 3, 4, True)),
         Case("pages of one token", (3, 2, 1, True)),
+        *(
+            Case(f"{length} tokens, {n} more, pages of 3{', shared' * shared}", (length, n, 3, shared))
+            for length in range(8)
+            for n in range(6)
+            for shared in (False, True)
+        ),
     ],
     minutes=8,
     level=2,
@@ -168,6 +176,8 @@ eight_bits = Exercise(
         Mistake("the largest in size may be negative: take the maximum of |X|.", "np.abs(X).max(1)", "X.max(1)"),
         Mistake("round to nearest; cutting off is twice as wrong.",
                 "np.round(X / scale[:, None])", "np.trunc(X / scale[:, None])"),
+        Mistake("round to nearest; rounding down is twice as wrong.",
+                "np.round(X / scale[:, None])", "np.floor(X / scale[:, None])"),
         Mistake("the largest number becomes 127, not 128: int8 has no 128.", "/ 127", "/ 128"),
         Mistake("0 / 0: a row of zeros needs some scale.", "np.where(scale == 0, 1, scale)", "scale"),
         Mistake("codes must be multiplied by the scale, so X is divided by it.",
@@ -185,10 +195,12 @@ def absorbed_heads(q, q_rope, C, R, W_K, W_V, scale):
     return np.einsum("hr,hvr->hv", P @ C, W_V)
 
 
-def _latents(seed, H, N, dn=3, dr=2, r=5, dv=4):
+def _latents(seed, H, N, dn=3, dr=2, r=5, dv=4, factor=1):
     rng = np.random.default_rng(seed)
     shapes = (H, dn), (H, dr), (N, r), (N, dr), (H, dn, r), (H, dv, r)
-    return *(rng.normal(size=shape).astype(np.float32) for shape in shapes), float((dn + dr) ** -0.5)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    arrays[0] *= factor  # q, and scores with it
+    return *arrays, float((dn + dr) ** -0.5)
 
 
 absorb = Exercise(
@@ -198,6 +210,8 @@ absorb = Exercise(
         Case("one head, two tokens", _latents(1, 1, 2)),
         Case("two heads", _latents(2, 2, 4)),
         Case("more columns in values than in keys", _latents(3, 3, 6, dn=2, dv=7)),
+        Case("scores too large to be exponentiated", _latents(4, 2, 5, factor=300)),
+        Case("scores far below 0", _latents(5, 2, 1, factor=300)),
     ],
     minutes=20,
     level=3,
@@ -214,6 +228,9 @@ absorb = Exercise(
                 "scale * (q", "(len(C[0]) + len(R[0])) ** -0.5 * (q"),
         Mistake("the position's columns take part in the same softmax: scale both.",
                 "scale * (q @ C.T + q_rope @ R.T)", "scale * (q @ C.T) + q_rope @ R.T"),
+        Mistake("no maximum was subtracted: exponentials overflow, or all are 0.", "S - S.max(1, keepdims=True)", "S"),
+        Mistake("one maximum for all heads: the scores of a head far below it underflow.",
+                "S.max(1, keepdims=True)", "S.max()"),
         Mistake("the weights must be divided by their sum.", "P / P.sum(1, keepdims=True)", "P"),
         Mistake("each head has its own W_V.", '"hr,hvr->hv", P @ C, W_V', '"hr,vr->hv", P @ C, W_V[0]'),
         Mistake("each head has its own W_K.", '"hn,hnr->hr", q, W_K', '"hn,nr->hr", q, W_K[0]'),

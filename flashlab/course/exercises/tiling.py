@@ -50,11 +50,16 @@ def _masked_cases():
         ("more keys than queries: a tile further right", (0, 2), (2, 5), 2, 5),
         ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
         ("a narrow last tile", (3, 7), (6, 7), 7, 7),
+        ("a tile far down a long text", (2_081, 2_085), (2_080, 2_083), 2_100, 2_100),
         *_every_tile(),
     ]
+    zeros = np.zeros((2, 3), np.float32), slice(0, 2), slice(0, 3), 2, 3
     return [
-        Case(name, (*_draw(at, (r[1] - r[0], c[1] - c[0])), slice(*r), slice(*c), Nq, Nk))
-        for at, (name, r, c, Nq, Nk) in enumerate(cases)
+        *(
+            Case(name, (*_draw(at, (r[1] - r[0], c[1] - c[0])), slice(*r), slice(*c), Nq, Nk))
+            for at, (name, r, c, Nq, Nk) in enumerate(cases)
+        ),
+        Case("scores of 0, which are scores like any other", zeros),
     ]
 
 
@@ -164,8 +169,17 @@ def _inside_cases():
         Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
         Case("a tile larger than all keys", (*_draw(5, (2, 4), (3, 4), (3, 2)), 8)),
         Case("no key at all", (*_draw(6, (2, 4), (0, 4), (0, 2)), 2)),
+        Case("keys far below, of large values", (*_far_below(-20.5, 1e9), 2)),
+        Case("keys very far below, of very large values", (*_far_below(-30.5, 1e13), 2)),
+        Case("first keys far below, of large values", (*(x[::-1] for x in _far_below(-20.5, 1e9)), 2)),
         *sweep(_inside_args, regimes=FINITE),
     ]
+
+
+def _far_below(score, value):
+    """Q_i, K and V of a query that meets two keys with a score of 0 and the value 0, then two far below."""
+    column = np.array([[0.0], [0.0], [1.0], [1.0]], np.float32)
+    return np.ones((1, 1), np.float32), np.float32(score) * column, np.float32(value) * column
 
 
 def _inside_args(draw, Br, Nk, d, dv, Bc):
@@ -291,7 +305,7 @@ def _meeting_cases():
 
     nothing = np.zeros((2, 2), np.float32), np.full(2, -inf, np.float32)
     some = np.array([[0.0], [2.0], [3.0]], np.float32), np.array([-inf, 1.0, 2.0], np.float32)
-    zeros = np.zeros((1, 1), np.float32), np.ones(1, np.float32)
+    zeros, single = (np.zeros((1, 1), np.float32), np.ones(1, np.float32)), np.ones((1, 1), np.float32)
     first = *_draw(10, (2, 4), (3, 4), (3, 2)), *nothing
     one = (*_draw(11, (1, 1), (1, 1), (1, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
     return [
@@ -303,6 +317,9 @@ def _meeting_cases():
         Case("rows of which the first has met keys", (*_draw(18, (3, 4), (2, 4), (2, 1)), *(x[::-1] for x in some))),
         Case("an output of zeros, of keys that it has met", (*_draw(19, (1, 4), (2, 4), (2, 1)), *zeros)),
         Case("no key in this tile", after(15, 2, 0)),
+        Case("a past far below, of a large value", (single, 0 * single, 0 * single, 1e9 * single, np.float32([-20.5]))),
+        Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
+        Case("a tile very far below", (single, -30.5 * single, 1e13 * single, 0 * single, np.float32([0]))),
         Case("no key in this tile, and none before", (*_draw(16, (2, 4), (0, 4), (0, 2)), *nothing)),
         *sweep(_meeting_args, regimes=FINITE),
     ]

@@ -7,6 +7,7 @@ import torch
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
+from flashlab.course.exercises.triton_forward import remainders
 from flashlab.course.regimes import GENTLE, REGIMES, WIDE, sweep
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
@@ -65,17 +66,18 @@ def loop_over_queries(
     tl.store(dV + at_keys, dV_j, are_keys)
 
 
-def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK):
+def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None):
     """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``block``.
 
-    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
+    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; scale: 1/√d if None.
     """
-    O, lse = attention.attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True)  # [Nq, d], [Nq]
+    mask, scale = masks.causal() if causal else None, scale or Q.shape[1] ** -0.5
+    O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     dK, dV = (torch.full(x.shape, torch.nan, device=DEVICE) for x in (K, V))  # [Nk, d] each
     Nk, d = K.shape
     grid = (triton.cdiv(Nk, block),)
-    loop_over_queries[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, d**-0.5, block, block, d, causal)
+    loop_over_queries[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, scale, block, block, d, causal)
     return KeyValueGradients(dK.cpu().numpy(), dV.cpu().numpy())
 
 
@@ -90,20 +92,21 @@ def steps_that_run():
     }
 
 
-def _launch_delta(kernel, O, dO):
+def _launch_delta(kernel, O, dO, Br=4):
     delta, result = inside_margins(1, len(O))
     O, dO = (torch.tensor(x, device=DEVICE) for x in (O, dO))
     N, dv = O.shape
-    launched(kernel, (triton.cdiv(N, 4),), O, dO, delta, N, dv, 4, triton.next_power_of_2(dv))
+    launched(kernel, (triton.cdiv(N, Br),), O, dO, delta, N, dv, Br, triton.next_power_of_2(dv))
     return result()[0]
 
 
-def _exact_delta(O, dO):
+def _exact_delta(O, dO, Br=4):
     return recomputation.delta(dO, O)
 
 
-def _exact_gradients(Q, K, V, dO, causal):
-    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None)[1:])
+def _exact_gradients(Q, K, V, dO, causal, block=BLOCK, scale=None):
+    mask = masks.causal() if causal else None
+    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=mask, scale=scale)[1:])
 
 
 def _delta_cases():
@@ -115,6 +118,8 @@ def _delta_cases():
         Case("six rows of three: the last tile hangs over two edges", tuple(ragged)),
         Case("nine rows of five, in three programs", tuple(long)),
         Case("sixteen rows of three, in four full programs", tuple(rng.normal(size=(2, 16, 3)).astype(np.float32))),
+        Case("a taller tile", (*long, 8)),
+        Case("a tile of two rows", (*ragged, 2)),
         Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
         *sweep(_delta_args, regimes=REGIMES[:1], sizes=WIDE, usual={"Nq": 5, "dv": 6}),
     ]
@@ -132,9 +137,9 @@ def _add_args(draw, Nq, Nk, d):
 def _add_cases():
     rng = np.random.default_rng(13)
 
-    def head(Nq, Nk, causal=False):
+    def head(Nq, Nk, causal=False, d=BLOCK):
         lengths = Nq, Nk, Nk, Nq
-        return *(rng.normal(size=(N, BLOCK)).astype(np.float32) for N in lengths), causal
+        return *(rng.normal(size=(N, d)).astype(np.float32) for N in lengths), causal
 
     Q, K, V, dO, _ = head(1, 1)
     return [
@@ -145,6 +150,9 @@ def _add_cases():
         Case("20 keys: a tile that does not hold the whole row", head(3, 20)),
         Case("causal: keys that some queries do not see", head(6, 6, causal=True)),
         Case("causal, with queries that see no key: lse = −∞", head(20, 4, causal=True)),
+        Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, 0.7)),
+        Case("a wide head", head(3, 5, d=128)),
+        Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
         *sweep(_add_args, regimes=GENTLE[:4], sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
     ]
 
@@ -301,6 +309,9 @@ add_rows = Exercise(
         Mistake("the sum so far was scaled again: scale what is added.",
                 "dK_j += scale * tl.dot(dS_ij.T, Q_i)", "dK_j = scale * (dK_j + tl.dot(dS_ij.T, Q_i))"),
         Mistake('V_j was not transposed: dP_ij = dO_i V_jᵀ.', 'V_j.T', 'V_j'),
+        Mistake("1/√d was used for the scale: take the argument scale.",
+                "    S_ij = scale * ", "    scale = 1 / tl.sqrt(1.0 * Q_i.shape[1])\n    S_ij = scale * "),
+        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.", "tl.dot(Q_i, K_j.T)", "(Q_i @ K_j.T)"),
         Mistake(
             "dV was taken from dS: V was multiplied with P.",
             "    dP_ij = tl.dot(dO_i, V_j.T)",
@@ -354,24 +365,25 @@ def query_gradients_one_head(
     tl.store(dQ + at, scale * dQ_i, mask=exist)
 
 
-def query_gradients(kernel, Q, K, V, dO, causal=False, Br=BLOCK, Bc=BLOCK):
+def query_gradients(kernel, Q, K, V, dO, causal=False, Br=BLOCK, Bc=BLOCK, scale=None):
     """Return dQ [Nq, d] of one head, from a kernel of the capstone's parameters.
 
-    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two.
+    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; scale: 1/√d if None.
     """
-    O, lse = attention.attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True)  # [Nq, d], [Nq]
+    mask, scale = masks.causal() if causal else None, scale or Q.shape[1] ** -0.5
+    O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     Nq, d = Q.shape
     dQ, result = inside_margins(1, Nq * d)  # rows side by side
-    launched(kernel, (triton.cdiv(Nq, Br),), *on_device, dQ, Nq, len(K), d**-0.5, d, Br, Bc, causal)
+    launched(kernel, (triton.cdiv(Nq, Br),), *on_device, dQ, Nq, len(K), scale, d, Br, Bc, causal)
     return result().reshape(Nq, d)
 
 
-def _exact_dQ(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK):
-    return attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None)[0]
+def _exact_dQ(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
+    return attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None, scale=scale)[0]
 
 
-def _enough(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK):
+def _enough(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
     """The bytes that the kernel need load: what belongs to the queries once, K and V once for each program."""
     (Nq, d), mask = Q.shape, masks.causal() if causal else None
     bill = tiling.fa2_traffic(Nq, len(K), d, Br, Bc, mask=mask)
@@ -397,9 +409,14 @@ def _query_cases():
         Case("tiles taller than wide, d = 64", head(40, 50, True, 32, 16, d=64)),
         Case("tiles wider than tall, d = 64", head(50, 40, False, 16, 32, d=64)),
         Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),
+        Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, BLOCK, 0.7)),
+        Case("a wide head", head(3, 17, d=128)),
+        *(Case(f"Nq = {Nq}, Nk = {Nk}, causal", head(Nq, Nk, True)) for Nq, Nk in remainders(BLOCK)),
         *sweep(_add_args, regimes=GENTLE, sizes={}, usual={"Nq": 3, "Nk": 19, "d": 16}),
     ]
 
+
+_with_end_clamped = edited(query_gradients_one_head, "(i + 1) * Br + Nk - Nq", "(i + 1) * Br + tl.maximum(Nk - Nq, 0)")
 
 dQ = Exercise(
     reference=query_gradients_one_head,
@@ -458,6 +475,23 @@ dQ = Exercise(
                 "(i + 1) * Br + Nk", "(i + 1) * Bc + Nk"),
         Mistake("Bc stands where Br belongs: tile i of the queries begins at row i * Br.",
                 "rows = i * Br", "rows = i * Bc"),
+        Mistake("1/√d was used for the scale: take the argument scale.",
+                "    i, columns = ", "    scale = 1 / tl.sqrt(1.0 * d)\n    i, columns = "),
+        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.", "tl.dot(Q_i, K_j.T)", "(Q_i @ K_j.T)"),
+        Mistake("the sum so far was scaled again in each tile: scale it once, after the loop.",
+                "dQ_i += tl.dot(dS_ij, K_j)  # [Br, d]\n    tl.store(dQ + at, scale * dQ_i",
+                "dQ_i = scale * (dQ_i + tl.dot(dS_ij, K_j))\n    tl.store(dQ + at, dQ_i"),
+        Mistake("the scale was applied twice: dQ takes it once.", "dS_ij = P_ij * ", "dS_ij = scale * P_ij * "),
+        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)"),
+        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)", of=_with_end_clamped),
+        *(
+            Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",
+                    f"{X}_j = tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)[:, None], other=0)",
+                    f"{X}_j = tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)[:, None])")
+            for X in "KV"
+        ),
         Mistake("dS was rounded to half precision: all is float32 here.",
                 "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij.to(tl.float16), K_j.to(tl.float16)).to(tl.float32)"),
     ),

@@ -50,24 +50,25 @@ def causal_bounds(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
 
 @triton.jit
 def _visit(kinds, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
-    """Both loops without their work: 1 for a tile met unmasked, 2 for a masked one; column Tc is for all others."""
+    """Both loops without their work: 1 for a tile met unmasked, 2 for a masked one; beside them, all others."""
     i = tl.program_id(0)
     unmasked, seen = bounds(i, Nq, Nk, Br, Bc)
     for start in range(0, unmasked, Bc):
-        at = kinds + i * (Tc + 1) + tl.where((start >= 0) & (start < Nk), start // Bc, Tc)
+        at = kinds + i * (Tc + 2) + tl.where(start < 0, 0, tl.where(start < Nk, 1 + start // Bc, 1 + Tc))
         tl.store(at, tl.load(at) + 1)
     for start in range(unmasked, seen, Bc):
-        at = kinds + i * (Tc + 1) + tl.where((start >= 0) & (start < Nk), start // Bc, Tc)
+        at = kinds + i * (Tc + 2) + tl.where(start < 0, 0, tl.where(start < Nk, 1 + start // Bc, 1 + Tc))
         tl.store(at, tl.load(at) + 2)
 
 
 def _launch_bounds(function, Nq, Nk, Br, Bc):
     Tr, Tc = triton.cdiv(Nq, Br), triton.cdiv(Nk, Bc)
-    kinds = torch.zeros(Tr, Tc + 1, dtype=torch.int32, device=DEVICE)  # [Tr, Tc + 1]
+    kinds = torch.zeros(Tr, Tc + 2, dtype=torch.int32, device=DEVICE)  # [Tr, Tc + 2]
     _visit[(Tr,)](kinds, Nq, Nk, Tc, attempted(function), Br, Bc)
-    if kinds[:, Tc].any():
-        raise IndexError("a loop visited a tile that lies outside the keys")
-    return kinds[:, :Tc].cpu().numpy()
+    for column, place in ((0, "before the first key"), (-1, "past the last key")):
+        if kinds[:, column].any():
+            raise IndexError(f"a loop visited a tile {place}")
+    return kinds[:, 1:-1].cpu().numpy()
 
 
 def kinds_of_tiles(Nq, Nk, Br, Bc):
@@ -94,9 +95,11 @@ def _bounds_cases():
 
 
 def _lengths_and_tiles():
-    for Nq, Nk in ((1, 1), (8, 8), (7, 9), (9, 7), (8, 9), (6, 8), (3, 13), (13, 3)):
-        for Br, Bc in ((2, 4), (4, 2), (1, 2), (8, 2), (2, 8)):
+    some = [(1, 1), (8, 8), (7, 9), (9, 7), (8, 9), (6, 8), (3, 13), (13, 3)]
+    for Nq, Nk in some + [(Nq, Nk) for Nq in (3, 8) for Nk in range(1, 12)]:  # every remainder of both
+        for Br, Bc in ((2, 4), (4, 2), (1, 2), (8, 2), (2, 8), (4, 4)):
             yield f"Nq = {Nq}, Nk = {Nk}, tiles of {Br} × {Bc}", (Nq, Nk, Br, Bc)
+    yield "Nq = 3, Nk = 5001, tiles of 2 × 1024", (3, 5001, 2, 1024)
 
 
 bounds = Exercise(
@@ -116,6 +119,18 @@ bounds = Exercise(
     mistakes=(
         Mistake("off by one: row i * Br sees key i * Br + Nk − Nq too, so it sees one key more.",
                 "i * Br + Nk - Nq + 1", "i * Br + Nk - Nq"),
+        Mistake("one key too many: row i * Br sees i * Br + Nk − Nq + 1 keys.",
+                "i * Br + Nk - Nq + 1", "i * Br + Nk - Nq + 2"),
+        Mistake("the difference is inverted: query i sees the keys j ≤ i + Nk − Nq.",
+                "unmasked = tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc  # the first row sees least\n"
+                "    seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk)",
+                "unmasked, seen = tl.maximum(i * Br + Nq - Nk + 1, 0) // Bc * Bc, "
+                "tl.minimum((i + 1) * Br + Nq - Nk, Nk)"),
+        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+                "unmasked = tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc  # the first row sees least\n"
+                "    seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk)",
+                "shift = tl.maximum(Nk - Nq, 0)\n"
+                "    unmasked, seen = (i * Br + shift + 1) // Bc * Bc, tl.minimum((i + 1) * Br + shift, Nk)"),
         Mistake("the last row of the tile decides what is unmasked; it must be the first one.",
                 "i * Br + Nk - Nq + 1", "(i + 1) * Br + Nk - Nq"),
         Mistake("the first row decides where to stop; it must be the last one, which sees most.",
@@ -226,6 +241,9 @@ def _update_cases():
         case("a row that has met no key, and meets none", [-inf], [0], [[0]], [[-inf, -inf]], [[1], [3]], 1.0),
         case("scores of some hundreds", [30], [2], [[5]], [[700, 600]], [[3], [2]], 1.0),
         case("a score below any number that one would take for −∞", [-inf], [0], [[0]], [[-1.2e9]], [[3]], 1.0),
+        case("a key far below, of a large value", [0], [1], [[0]], [[-12]], [[6e4]], 1.0),
+        case("a past far below, of many keys", [-17], [1e5], [[1e5]], [[0]], [[1]], 1.0),
+        case("maxima that rise by little", [0] * 4, [1] * 4, [[4]] * 4, [[0.2], [0.02], [0.006], [6e-4]], [[3]], 1.0),
         *sweep(_update_args, usual={"Br": 9, "Bc": 13, "dv": 5}),
     ]
 
@@ -238,13 +256,18 @@ def _update_args(draw, Br, Bc, dv):
     return State(*(np.float32(part) for part in state)), S[:, Bc:], V[Bc:], scale
 
 
+def _factors_are_wide(launch, *args):
+    """Is there a factor of more than 16 bits in a product of tiles? Only the interpreter can tell."""
+    if not INTERPRETED:
+        return False
+    with operands("create_dot") as factors:
+        launch(*args)
+    return any(factor.dtype.primitive_bitwidth > 16 for pair in factors for factor in pair)
+
+
 def _narrowed(function, state, S_ij, V_j, scale):
     """Law: tl.dot multiplies in the dtype of V."""
-    if not INTERPRETED:
-        return None
-    with operands("create_dot") as factors:
-        _launch_update(function, state, S_ij, V_j, scale)
-    if any(factor.dtype.primitive_bitwidth > 16 for pair in factors for factor in pair):
+    if _factors_are_wide(_launch_update, function, state, S_ij, V_j, scale):
         return (
             "the numbers are right, but P_ij was multiplied in float32, which takes a GPU several times as long: "
             "narrow P_ij to V_j.dtype for the product."
@@ -339,6 +362,10 @@ update = Exercise(
                 'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
         Mistake("0 was subtracted in the first tile: guard m_new, and not the old maximum.",
                 'tl.where(m_new == -float("inf"), 0, m_new)', 'tl.where(m_i == -float("inf"), 0, m_new)'),
+        Mistake("the past was rescaled only where the maximum rises much: a rise of any size changes it.",
+                "tl.exp2(m_i - m_safe)", "tl.where(m_safe - m_i > 0.01, tl.exp2(m_i - m_safe), 1.0)"),
+        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.",
+                "tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)", "P_ij.to(V_j.dtype) @ V_j"),
     ),
 )  # fmt: skip
 
@@ -438,12 +465,28 @@ def _forward_cases():
         case("causal, more keys than queries: the last query sees the last key", *draw(2, 5, 1), True),
         case("causal over several tiles, more keys than queries", *draw(21, 40, 4), True),
         case("causal, fewer keys than queries: queries that see nothing", *draw(19, 2, 1), True),
+        case("causal, the first row sees all keys of a tile but one", *draw(16, 30, 4), True),
         case("whole tiles, two programs", *draw(32, 32, 4)),
         case("lengths that no tile divides", *draw(21, 37, 4)),
+        case("a key far below, of a large value", [[1.0]], [[0.0], [-12.0]], [[0.0], [6e4]]),
+        case(
+            "a tile of keys far below, of large values",
+            [[1.0]],
+            [[0.0]] * 16 + [[-12.0]] * 9,
+            [[0.0]] * 16 + [[6e4]] * 9,
+        ),
+        case("a maximum that rises by little", [[1.0]], [[1.0]] * 16 + [[1.002]], values),
+        case("a wide head", *draw(17, 33, 100)),
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
         *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
+        *(case(f"Nq = {Nq}, Nk = {Nk}, causal", *draw(Nq, Nk, 4), True) for Nq, Nk in remainders(TILE)),
         *sweep(_forward_args, regimes=FINITE, sizes={}, usual={"Nq": 3, "Nk": 35, "d": 3}),
     ]
+
+
+def remainders(tile):
+    """Lengths (Nq, Nk) in which Nk, Nq and their difference take every remainder of a tile."""
+    return [(tile + 4, tile + 4 + more) for more in range(tile)] + [(tile + more, tile + 1) for more in range(tile)]
 
 
 def _sizes():
@@ -462,7 +505,18 @@ def _forward_args(draw, Nq, Nk, d):
 _with_lse_unguarded = edited(  # as right: where l_i is 0, m_i is −∞
     attention_one_head, 'tl.where(l_i == 0, -float("inf"), m_i + tl.log(l_safe))', "m_i + tl.log(l_safe)"
 )
+_with_end_clamped = edited(attention_one_head, "(i + 1) * Br + Nk - Nq", "(i + 1) * Br + tl.maximum(Nk - Nq, 0)")
 _ZEROS = (np.zeros((1, 16), np.float16), *np.zeros((2, 3, 16), np.float16))  # Q, K, V
+
+
+def _multiplied_narrow(kernel):
+    """Law of its own inputs: tl.dot multiplies in float16, as the inputs are."""
+    if _factors_are_wide(attend, kernel, *_ZEROS):
+        return (
+            "the numbers are right, but a product was computed in float32, which takes a GPU several times as long: "
+            "narrow P_ij to V_j.dtype, and leave Q_i, K_j and V_j as they come."
+        )
+
 
 forward = Exercise(
     reference=attention_one_head,
@@ -470,7 +524,7 @@ forward = Exercise(
     exact=_dense,
     cases=_forward_cases,
     laws=(loads_at_most(attend, _enough, "Q_i is"),),
-    once=(no_small_number_added(attend, *_ZEROS),),
+    once=(no_small_number_added(attend, *_ZEROS), _multiplied_narrow),
     sways=True,
     level=3,
     minutes=60,
@@ -650,6 +704,15 @@ forward = Exercise(
         ),
         Mistake("a finite number was put in the place of −∞, at first or in the guard, and scores may lie below it.",
                 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)", of=_with_lse_unguarded),
+        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)"),
+        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)", of=_with_end_clamped),
+        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.", "tl.dot(Q_i, K_j.T)", "(Q_i @ K_j.T)"),
+        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.",
+                "tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)", "P_ij.to(V_j.dtype) @ V_j"),
+        Mistake("the mask was left out where a tile is not whole: its first row must see the tile's last key.",
+                "if causal:\n            S_ij", "if causal and start + Bc > i * Br + Nk - Nq + 2:\n            S_ij"),
         Mistake("the scores were rounded to half precision: keep S_ij in float32.",
                 "tl.dot(Q_i, K_j.T) * scale", "tl.dot((Q_i * scale).to(tl.float16), K_j.T)"),
         Mistake(
@@ -777,10 +840,11 @@ def _every_head(
 
 def _launch_heads(function, Q, K, V):
     (B, H, Nq, d), (Hk, Nk) = Q.shape, K.shape[1:3]
-    q, k, v = (torch.from_numpy(np.pad(x, [(0, 0)] * 3 + [(0, TILE - d)])).to(DEVICE) for x in (Q, K, V))
+    width = max(TILE, triton.next_power_of_2(d))
+    q, k, v = (torch.from_numpy(np.pad(x, [(0, 0)] * 3 + [(0, width - d)])).to(DEVICE) for x in (Q, K, V))
     O, lse = torch.full(q.shape, np.nan, device=DEVICE), torch.full((B, H, Nq), np.nan, device=DEVICE)
     grid, sizes = (triton.cdiv(Nq, TILE), H, B), (H, Hk, Nq, Nk, d**-0.5)
-    _every_head[grid](q, k, v, O, lse, *sizes, attempted(function), TILE, TILE, TILE)
+    _every_head[grid](q, k, v, O, lse, *sizes, attempted(function), width, TILE, TILE)
     return O.cpu().numpy()[..., :d]
 
 
@@ -791,9 +855,9 @@ def _grouped(Q, K, V):
 
 
 def _heads_cases():
-    def case(name, B, H, Hk, Nq, Nk):
+    def case(name, B, H, Hk, Nq, Nk, d=1):
         rng = np.random.default_rng(Nq + Nk)
-        shapes = (B, H, Nq, 1), (B, Hk, Nk, 1), (B, Hk, Nk, 1)
+        shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d)
         return Case(name, tuple(rng.normal(size=shape).astype(np.float16) for shape in shapes))
 
     return [
@@ -804,7 +868,29 @@ def _heads_cases():
         case("two texts", 2, 2, 2, 1, 3),
         case("two texts of four query heads and two heads of keys", 2, 4, 2, 3, 5),
         case("more queries than keys", 2, 4, 2, 20, 3),
+        case("three texts, six query heads on three heads of keys, d = 32", 3, 6, 3, 2, 4, 32),
     ]
+
+
+@triton.jit
+def _find_once(found, h, b, H, Hk, Nq, Nk, d, find: tl.constexpr):
+    q, k = find(h, b, H, Hk, Nq, Nk, d)
+    tl.store(found, q)
+    tl.store(found + 1, k)
+
+
+def _wide_enough(function):
+    """Law of its own inputs: the offsets hold where they exceed 2³¹. Nothing is loaded from there."""
+    h, b, H, Hk, N, d = 5, 40_000, 16, 4, 4096, 64
+    found = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    with np.errstate(over="ignore"):
+        _find_once[(1,)](found, h, b, H, Hk, N, N, d, attempted(function))
+    due = [(b * H + h) * N * d, (b * Hk + h // (H // Hk)) * N * d]
+    if any(it != right and (it - right) % 2**32 == 0 for it, right in zip(found.tolist(), due, strict=True)):
+        return (
+            "the offsets wrap around: 40,000 texts have more than 2³¹ elements, which 32 bits cannot count. Widen a "
+            "factor with .to(tl.int64) before the product."
+        )
 
 
 heads = Exercise(
@@ -812,6 +898,7 @@ heads = Exercise(
     launch=_launch_heads,
     exact=_grouped,
     cases=_heads_cases,
+    once=(_wide_enough,),
     level=2,
     minutes=10,
     hints=(
@@ -835,6 +922,17 @@ heads = Exercise(
                 "(b * Hk + hk)", "hk"),
         Mistake("the batch was forgotten for the queries: b * H heads come before this text.", "(b * H + h)", "h"),
         Mistake("a head of keys has Nk rows, not Nq.", "Nk * d", "Nq * d"),
+        Mistake("rows were counted, not numbers: each row has d of them.",
+                "Nq * d\n    first_key = (b * Hk + hk).to(tl.int64) * Nk * d",
+                "Nq\n    first_key = (b * Hk + hk).to(tl.int64) * Nk"),
+        Mistake("rows were counted, not numbers: each row has d of them.",
+                "(b * Hk + hk).to(tl.int64) * Nk * d", "(b * Hk + hk).to(tl.int64) * Nk"),
+        Mistake("rows were counted, not numbers: each row has d of them.",
+                "(b * H + h).to(tl.int64) * Nq * d", "(b * H + h).to(tl.int64) * Nq"),
+        Mistake("neighbours share keys: query head h uses key head h // (H // Hk), not a remainder.",
+                "h // (H // Hk)", "h % (H // Hk)"),
         Mistake("a head of queries has Nq rows, not Nk.", ".to(tl.int64) * Nq", ".to(tl.int64) * Nk"),
+        Mistake("32 bits are too few: widen with .to(tl.int64), and before the product.",
+                "(b * H + h).to(tl.int64) * Nq * d", "((b * H + h) * Nq * d).to(tl.int64)"),
     ),
 )  # fmt: skip

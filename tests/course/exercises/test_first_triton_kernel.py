@@ -15,27 +15,27 @@ def stub(x, y, z, N, Bc: tl.constexpr):
 
 @triton.jit
 def add_with_pointers(x, y, z, N, Bc: tl.constexpr):
-    at = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)
     tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + (N - 1 - at), at < N, 0.0), at < N)
 
 
 @triton.jit
 def add_backwards(x, y, z, N, Bc: tl.constexpr):
-    of_y = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    of_y = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)
     of_x = N - 1 - of_y
     tl.store(z + of_x, tl.load(y + of_y, mask=of_x >= 0) + tl.load(x + of_x, mask=of_x >= 0), mask=of_x >= 0)
 
 
 @triton.jit
 def add_one_by_one(x, y, z, N, Bc: tl.constexpr):
-    start = tl.program_id(0) * Bc
+    start = tl.program_id(0).to(tl.int64) * Bc
     for at in range(start, tl.minimum(start + Bc, N)):
         tl.store(z + at, tl.load(x + at) + tl.load(y + N - 1 - at))
 
 
 @triton.jit
 def softmax_in_base_2(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
-    i, at = tl.program_id(0), tl.arange(0, Bc)
+    i, at = tl.program_id(0).to(tl.int64), tl.arange(0, Bc)
     S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
     m = tl.maximum(tl.max(S, 0), -1e38)
     P = tl.exp2((S - m) * 1.4426950408889634)
@@ -44,7 +44,7 @@ def softmax_in_base_2(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 
 @triton.jit
 def softmax_by_lse(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
-    i, at = tl.program_id(0), tl.arange(0, Bc)
+    i, at = tl.program_id(0).to(tl.int64), tl.arange(0, Bc)
     S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
     m = tl.max(S, 0)
     if m == -float("inf"):
@@ -55,7 +55,7 @@ def softmax_by_lse(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 
 @triton.jit
 def softmax_element_by_element(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
-    i = tl.program_id(0)
+    i = tl.program_id(0).to(tl.int64)
     m = -float("inf")
     l = 0.0
     for at in range(N):
