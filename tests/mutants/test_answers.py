@@ -1,14 +1,17 @@
 """Every wrong answer that was collected is rejected, and told by name where its line says so."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
 from flashlab import kernels
 from flashlab.course import judge, worker
 from flashlab.course.registry import find
-from tests.mutants.answers import afterwards, in_numpy, in_triton
+from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_triton
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
+IN_NUMPY = in_numpy.ANSWERS + in_other_lessons.ANSWERS
 NAMED = 0.85  # of all wrong answers, at least
 
 
@@ -16,18 +19,42 @@ def sentence(answer):
     """What the check says of a wrong answer: on the case that it gets wrong, and by name. None if it is accepted."""
     exercise = find(answer.exercise)
     with worker.poisoned(), np.errstate(all="ignore"):
-        tried, due = list(judge.outcomes(exercise, answer.attempt())), judge.known(exercise)
-        for at, outcome in enumerate(tried):
+        tried, due, outcomes = [], judge.known(exercise), judge.outcomes(exercise, answer.attempt())
+        for at, outcome in enumerate(outcomes):
+            tried.append(outcome)
             if said := judge.failure(exercise, at, outcome, due[at]):
+                tried.extend(islice(outcomes, judge.LATER))
                 return f"{said}\n{next(judge.recognise(exercise, tried, at, due))}"
     return None
+
+
+def accepted(exercise, right):
+    """Is a right answer accepted?"""
+    with worker.poisoned():
+        return judge.first_failure(find(exercise), right) is None
 
 
 def ids(answers):
     return [f"{answer.exercise}: {answer.what}" for answer in answers]
 
 
-@pytest.mark.parametrize("answer", in_numpy.ANSWERS, ids=ids(in_numpy.ANSWERS))
+def rights(answers):
+    """Return the right answers of which these are edits, each once."""
+    return sorted({(answer.exercise, answer.right) for answer in answers}, key=str)
+
+
+def test_a_right_answer_in_numpy_is_accepted():
+    for exercise, right in rights(IN_NUMPY):
+        assert accepted(exercise, right)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("exercise, right", rights(in_triton.ANSWERS))
+def test_a_right_kernel_is_accepted(exercise, right):
+    assert accepted(exercise, right)
+
+
+@pytest.mark.parametrize("answer", IN_NUMPY, ids=ids(IN_NUMPY))
 def test_a_wrong_answer_in_numpy_is_rejected_by_name(answer):
     assert answer.says in (sentence(answer) or "IT IS ACCEPTED")
 
@@ -46,5 +73,5 @@ def test_a_wrong_answer_written_afterwards_is_rejected(answer):
 
 
 def test_most_wrong_answers_have_a_name():
-    answers = in_numpy.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
+    answers = IN_NUMPY + in_triton.ANSWERS + afterwards.ANSWERS
     assert sum(answer.says != "" for answer in answers) >= NAMED * len(answers)

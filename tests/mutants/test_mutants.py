@@ -13,7 +13,7 @@ from flashlab.course.exercise import Exercise, edited
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import every
 from tests.mutants import acceptance
-from tests.mutants.answers import afterwards, in_numpy, in_triton
+from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_triton
 from tests.mutants.mutants import MUTANTS
 
 TABLE = Path(__file__).with_name("README.md")
@@ -94,7 +94,7 @@ def table():
 
 def _answers():
     """Count the collected wrong answers, and those with a name; ``test_answers.py`` checks that all are rejected."""
-    answers = in_numpy.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
+    answers = in_numpy.ANSWERS + in_other_lessons.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
     rejected, named = (Counter(it.exercise for it in chosen) for chosen in (answers, [it for it in answers if it.says]))
     yield f"\n## Wrong answers to the exercises: {rejected.total()}, {named.total()} of them named\n"
     yield "| exercise | rejected | with a sentence of its own |\n|---|---|---|"

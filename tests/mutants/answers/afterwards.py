@@ -50,7 +50,7 @@ ANSWERS = [
         ("delta mean","delta_i.reshape(-1, 1)","delta_i.mean()"),
         ("dK from dQ","dS.T @ Q_i * scale","dS.T @ dO_i[:, :1] * Q_i.mean()")),
     *afterwards("first_triton_kernel.add",in_triton.add,
-        ("i times N","tl.program_id(0) * Bc","tl.program_id(0) * N")),
+        ("i times N","tl.program_id(0).to(tl.int64) * Bc","tl.program_id(0).to(tl.int64) * N")),
     *afterwards("first_triton_kernel.online",in_triton.online,
         ("store in loop 2 own max","tl.exp(S - safe[:, None]) / total","tl.exp(S - tl.max(S, 1)[:, None]) / total"),
         ("m from -1e4","tl.full([Br], -float(\"inf\"), tl.float32)","tl.full([Br], -1e4, tl.float32)")),

@@ -9,7 +9,7 @@ from tests.mutants.answers import wrong
 
 @triton.jit
 def add(x, y, z, N, Bc: tl.constexpr):
-    at = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)
     ok = at < N
     a = tl.load(x + at, mask=ok, other=0.0)
     b = tl.load(y + N - 1 - at, mask=ok, other=0.0)
@@ -18,7 +18,7 @@ def add(x, y, z, N, Bc: tl.constexpr):
 
 @triton.jit
 def softmax_row(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
-    i = tl.program_id(0)
+    i = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, Bc)
     ok = at < N
     S = tl.load(x + i * x_stride + at, mask=ok, other=-float("inf"))
@@ -32,7 +32,7 @@ def softmax_row(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 
 @triton.jit
 def online(x, y, x_stride, y_stride, R, N, Br: tl.constexpr, Bc: tl.constexpr):
-    rows = tl.program_id(0) * Br + tl.arange(0, Br)
+    rows = tl.program_id(0).to(tl.int64) * Br + tl.arange(0, Br)
     m = tl.full([Br], -float("inf"), tl.float32)
     l = tl.zeros([Br], tl.float32)
     for start in range(0, N, Bc):
@@ -163,7 +163,7 @@ def dq(
 
 @triton.jit
 def heads(h, b, H, Hk, Nq, Nk, d):
-    shared = H // Hk
+    shared, b = H // Hk, b.to(tl.int64)
     return (b * H + h) * (Nq * d), (b * Hk + h // shared) * (Nk * d)
 
 
@@ -183,12 +183,27 @@ def step(Q, K, V, past_K, past_V):
     return Step(O, K_all, V_all)
 
 
+@triton.jit
+def combine(O_s, lse_s, O, lse, rows, S, dv, Bs: tl.constexpr, width: tl.constexpr):
+    i, s, c = tl.program_id(0), tl.arange(0, Bs), tl.arange(0, width)
+    part = tl.load(lse_s + s * rows + i, mask=s < S, other=-float("inf"))
+    ok = (s[:, None] < S) & (c[None, :] < dv)
+    o = tl.load(O_s + (s * rows + i)[:, None] * dv + c[None, :], mask=ok, other=0.0)
+    m = tl.max(part, 0)
+    safe = tl.where(m == -float("inf"), 0.0, m)
+    w = tl.exp(part - safe)
+    l = tl.sum(w, 0)
+    total = tl.where(l == 0, 1.0, l)
+    tl.store(O + i * dv + c, tl.sum(w[:, None] * o, 0) / total, mask=c < dv)
+    tl.store(lse + i, tl.where(l == 0, -float("inf"), safe + tl.log(total)))
+
+
 ANSWERS = [
     *wrong("first_triton_kernel.add", add,
-        ("no program id", "every program took the first block", "tl.program_id(0) * Bc + ", ""),
-        ("every program adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
-        ("program 0 adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N * (tl.program_id(0) == 0), Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
-        ("programs overlap", "blocks overlap", "tl.program_id(0) * Bc", "tl.program_id(0)"),
+        ("no program id", "every program took the first block", "tl.program_id(0).to(tl.int64) * Bc + ", ""),
+        ("every program adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
+        ("program 0 adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N * (tl.program_id(0).to(tl.int64) == 0), Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
+        ("programs overlap", "blocks overlap", "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64)"),
         ("no mask at the load", "the loads are not masked", "tl.load(x + at, mask=ok, other=0.0)", "tl.load(x + at)"),
         ("no mask at the store", "the store is not masked", "a + b, mask=ok)", "a + b)"),
         ("mask <=", "the mask lets one element too many through", "at < N", "at <= N"),
@@ -199,7 +214,7 @@ ANSWERS = [
         ("pointer not moved at the store", "every program stored into the first block", "z + at", "z + tl.arange(0, Bc)"),
         ("y from its beginning", "y was read from its beginning", "y + N - 1 - at", "y + at"),
         ("y off by one", "off by one", "y + N - 1 - at", "y + N - at"),
-        ("each block inverted", "each block was inverted by itself", "y + N - 1 - at", "y + tl.program_id(0) * Bc + tl.minimum(Bc, N - tl.program_id(0) * Bc) - 1 - tl.arange(0, Bc)"),
+        ("each block inverted", "each block was inverted by itself", "y + N - 1 - at", "y + tl.program_id(0).to(tl.int64) * Bc + tl.minimum(Bc, N - tl.program_id(0).to(tl.int64) * Bc) - 1 - tl.arange(0, Bc)"),
         ("x from the end too", "x was inverted as well", "tl.load(x + at", "tl.load(x + N - 1 - at"),
         ("x from the end instead", "x was inverted instead of y", "tl.load(x + at", "tl.load(x + N - 1 - at", "tl.load(y + N - 1 - at", "tl.load(y + at"),
         ("in float16", "the sum was rounded to half precision", "a + b", "(a + b).to(tl.float16)"),
@@ -214,7 +229,7 @@ ANSWERS = [
         ("other=0", "masked elements were read as 0 and count in the sum", 'other=-float("inf")', "other=0.0"),
         ("no other", "a masked load without other= reads anything at all, on a GPU", ', other=-float("inf")', ""),
         ("no maximum", "the maximum was not subtracted", "S - m", "S"),
-        ("no program id", "rows lie x_stride elements apart, not N", "tl.program_id(0)", "0"),
+        ("no program id", "rows lie x_stride elements apart, not N", "tl.program_id(0).to(tl.int64)", "0"),
         ("not divided", "the exponentials were not divided by their sum", "P / l", "P"),
         ("no guard", "−∞ − (−∞) and 0 / 0 are NaN", '    m = tl.where(m == -float("inf"), 0.0, m)\n', ""),
         ("0 / 0", "−∞ − (−∞) and 0 / 0 are NaN", "    l = tl.where(l == 0, 1.0, l)\n", ""),
@@ -253,7 +268,7 @@ ANSWERS = [
         ("guard maximum(m, -1e4)", "a finite number guards −∞", 'safe = tl.where(m_new == -float("inf"), 0.0, m_new)', "safe = tl.maximum(m_new, -1e4)", '    safe = tl.where(m == -float("inf"), 0.0, m)\n', "    safe = tl.maximum(m, -1e4)\n"),
         ("three passes", "the numbers are right, but rows were read more than twice", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        m = tl.maximum(m, tl.max(tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\")), 1))\n    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
         ("the last key dropped where blocks are full", "", "range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "range(0, N - 1, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = (rows[:, None] < R) & (at[None, :] < N)\n        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new"),
-        ("programs overlap", "programs overlap", "tl.program_id(0) * Br", "tl.program_id(0)"),
+        ("programs overlap", "programs overlap", "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0).to(tl.int64)"),
         ("sum over rows", "summed over the rows", "tl.sum(tl.exp(S - safe[:, None]), 1)", "tl.sum(tl.exp(S - safe[:, None]), 0)"),
     ),
     *wrong("triton_forward.bounds", bounds,
@@ -462,5 +477,127 @@ ANSWERS = [
         ("the new returned", "only the new keys and values were returned", "Step(O, K_all, V_all)", "Step(O, K, V)"),
         ("torch's is_causal", "torch's is_causal lets query i see keys up to i, counted fro", "flash_attention(Q, K_all, V_all, causal=True)", "torch.nn.functional.scaled_dot_product_attention(Q, K_all, V_all, is_causal=True, enable_gqa=True)"),
         ("wrong dimension", "", "[past_K, K], dim=2", "[past_K, K], dim=1"),
+    ),
+    *wrong("first_triton_kernel.add", add,
+        ("32 bits", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0) * Bc"),
+        ("64 bits after the product", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Bc", "(tl.program_id(0) * Bc).to(tl.int64)"),
+        ("4 for Bc", "", "tl.arange(0, Bc)", "tl.arange(0, 4)"),
+        ("4 for Bc in the offset", "", "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64) * 4"),
+        ("inverted within a full block", "each block was inverted by itself", "y + N - 1 - at", "y + tl.program_id(0) * Bc + Bc - 1 - tl.arange(0, Bc)"),
+    ),
+    *wrong("first_triton_kernel.softmax_row", softmax_row,
+        ("32 bits", "the offsets wrap around", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        ("the maximum only beyond 88.5", "", 'tl.where(m == -float("inf"), 0.0, m)', "tl.where(tl.abs(m) < 88.5, 0.0, tl.maximum(m, -1e38))"),
+        ("weights e^-80 dropped", "a weight far below the largest was set to 0", "tl.exp(S - m)", "tl.where(S - m < -80, 0.0, tl.exp(S - m))"),
+        ("the sum in float16", "", "tl.sum(P, 0)", "tl.sum(P.to(tl.float16), 0).to(tl.float32)"),
+    ),
+    *wrong("first_triton_kernel.online", online,
+        ("32 bits", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Br", "tl.program_id(0) * Br"),
+        ("64 bits after the product", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Br", "(tl.program_id(0) * Br)", "tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float(\"inf\"))\n        m_new", "tl.load(x + (rows[:, None] * x_stride + at[None, :]).to(tl.int64), mask=ok, other=-float(\"inf\"))\n        m_new"),
+        ("one maximum for the tile", "one maximum for all rows", "tl.max(S, 1)", "tl.max(tl.max(S, 1), 0)"),
+        ("m from 0", "the maximum began at 0", 'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
+        ("m from -1e9", "the maximum began at a finite number", 'tl.full([Br], -float("inf"), tl.float32)', "tl.full([Br], -1e9, tl.float32)"),
+        ("2 for Br", "", "tl.program_id(0).to(tl.int64) * Br + tl.arange(0, Br)", "tl.program_id(0).to(tl.int64) * 2 + tl.arange(0, Br)"),
+        ("rescaled where the maximum rises by 0.01", "", "l * tl.exp(m - safe)", "l * tl.where(safe - m > 0.01, tl.exp(m - safe), 1.0)"),
+    ),
+    *wrong("triton_forward.bounds", bounds,
+        ("a key too many in the first", "one key too many", "shift + 1, 0)", "shift + 2, 0)"),
+        ("an index for a count", "the last key was dropped", "i * Br + Br + shift, Nk)", "i * Br + Br + shift - 1, Nk)"),
+        ("inverted", "the difference is inverted", "Nk - Nq", "Nq - Nk"),
+        ("max(shift, 0)", "with fewer keys than queries the difference is negative", "Nk - Nq", "tl.maximum(Nk - Nq, 0)"),
+        ("rounded up at whole tiles", "", "(least // Bc) * Bc", "((least + 1) // Bc) * Bc"),
+        ("least by the last key", "", "(least // Bc) * Bc, most", "(tl.minimum(least, Nk - 1) // Bc) * Bc, most"),
+    ),
+    *wrong("triton_forward.update", update,
+        ("rescaled where the maximum rises by 0.01", "the past was rescaled only where the maximum rises much", "alpha = tl.exp2(m_i - safe)", "alpha = tl.where(safe - m_i > 0.01, tl.exp2(m_i - safe), 1.0)"),
+        ("rescaled where it rises by 0.001", "", "alpha = tl.exp2(m_i - safe)", "alpha = tl.where(safe - m_i > 0.001, tl.exp2(m_i - safe), 1.0)"),
+        ("numpy's product", "@ is for numpy and torch", "tl.dot(P.to(V_j.dtype), V_j)", "(P.to(V_j.dtype) @ V_j)"),
+        ("weights 10 below dropped", "a key far below, of a large value", "P = tl.exp2(S - safe[:, None])", "P = tl.where(S - safe[:, None] < -15, 0.0, tl.exp2(S - safe[:, None]))"),
+        ("a past far below dropped", "", "alpha = tl.exp2(m_i - safe)", "alpha = tl.where(m_i - safe < -15, 0.0, tl.exp2(m_i - safe))"),
+        ("P in bfloat16", "", "tl.dot(P.to(V_j.dtype), V_j)", "tl.dot(P.to(tl.bfloat16).to(V_j.dtype), V_j)"),
+        ("alpha in float16", "", "alpha = tl.exp2(m_i - safe)", "alpha = tl.exp2(m_i - safe).to(tl.float16).to(tl.float32)"),
+        ("scaled in float16", "", "S = S_ij * scale_log2", "S = (S_ij * scale_log2).to(tl.float16).to(tl.float32)"),
+    ),
+    *wrong("triton_forward.forward", my_forward,
+        ("a mask left out a key too early", "the mask was left out where a tile is not whole", "        if causal:\n            keep", "        if causal and start + Bc > i * Br + Nk - Nq + 2:\n            keep"),
+        ("a mask left out at the tile's last row", "", "        if causal:\n            keep", "        if causal and start + Bc > (i + 1) * Br + Nk - Nq:\n            keep"),
+        ("end of keys masked in the last tile alone, off by one", "", "keep = k_ok[None, :]\n", "keep = (k_ok | (start + Bc <= Nk + 1))[None, :]\n"),
+        ("max(0, Nk - Nq) in the mask", "with fewer keys than queries the difference is negative", "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(0, Nk - Nq)"),
+        ("max(0, Nk - Nq) in both", "with fewer keys than queries the difference is negative", "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(0, Nk - Nq)", "(i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + tl.maximum(0, Nk - Nq), Nk)"),
+        ("numpy's product", "@ is for numpy and torch", "tl.dot(Q_i, K_j.T)", "(Q_i @ K_j.T)"),
+        ("V in float32", "a product was computed in float32", "tl.dot(P.to(V_j.dtype), V_j)", "tl.dot(P, V_j.to(tl.float32))"),
+        ("scores in float32", "a product was computed in float32", "tl.dot(Q_i, K_j.T)", "tl.dot(Q_i.to(tl.float32), K_j.T.to(tl.float32))"),
+        ("weights 10 below dropped", "a key far below, of a large value", "P = tl.exp(S - m_safe[:, None])", "P = tl.where(S - m_safe[:, None] < -10, 0.0, tl.exp(S - m_safe[:, None]))"),
+        ("tiles 10 below dropped", "a tile of keys far below, of large values", "S = tl.where(keep, S, -float(\"inf\"))", "S = tl.where(keep & (tl.max(S, 1) > m - 10)[:, None], S, -float(\"inf\"))"),
+        ("rescaled where the maximum rises by 0.001", "", "alpha = tl.exp(m - m_safe)", "alpha = tl.where(m_safe - m > 0.001, tl.exp(m - m_safe), 1.0)"),
+        ("16 for Br", "", "i * Br + tl.arange(0, Br)", "i * 16 + tl.arange(0, Br)"),
+        ("empty rows by the mask of the first key", "", "tl.where(l == 0, -float(\"inf\"), m + tl.log(l_safe))", "tl.where(rows + Nk - Nq < 1, -float(\"inf\"), m + tl.log(l_safe))"),
+        ("the output in float16", "", "acc / l_safe[:, None], mask", "(acc / l_safe[:, None]).to(tl.float16), mask"),
+        ("lse in float16", "", "m + tl.log(l_safe)", "(m + tl.log(l_safe)).to(tl.float16)"),
+        ("alpha in float16", "", "alpha = tl.exp(m - m_safe)", "alpha = tl.exp(m - m_safe).to(tl.float16).to(tl.float32)"),
+        ("the maximum in float16", "", "m_new = tl.maximum(m, tl.max(S, 1))", "m_new = tl.maximum(m, tl.max(S, 1)).to(tl.float16).to(tl.float32)"),
+        ("maximum of the last key of each tile", "", "tl.maximum(m, tl.max(S, 1))", "tl.maximum(m, tl.where(m == -float(\"inf\"), tl.max(S, 1), m))"),
+        ("causal for more keys than queries alone", "", "        if causal:\n            keep", "        if causal and Nk >= Nq:\n            keep"),
+        ("64 columns of V", "a wide head", "V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None], other=0.0)", "V_j = tl.load(V + keys[:, None] * d + cols[None, :], mask=k_ok[:, None] & (cols < 64)[None, :], other=0.0)"),
+        ("K's rows by Br", "", "K + keys[:, None] * d", "K + keys[:, None] * Br"),
+    ),
+    *wrong("triton_forward.heads", heads,
+        ("32 bits", "32 bits are too few", "    shared, b = H // Hk, b.to(tl.int64)\n", "    shared = H // Hk\n"),
+        ("64 bits after the product", "32 bits are too few", "    shared, b = H // Hk, b.to(tl.int64)\n    return (b * H + h) * (Nq * d), (b * Hk + h // shared) * (Nk * d)", "    shared = H // Hk\n    return ((b * H + h) * (Nq * d)).to(tl.int64), ((b * Hk + h // shared) * (Nk * d)).to(tl.int64)"),
+        ("32 bits for the keys", "the offsets wrap around", "(b * Hk + h // shared) * (Nk * d)", "(b * Hk + h // shared).to(tl.int32) * (Nk * d)"),
+        ("d forgotten", "rows were counted, not numbers", "(Nq * d)", "Nq", "(Nk * d)", "Nk"),
+        ("d forgotten for the keys", "rows were counted, not numbers", "(Nk * d)", "Nk"),
+        ("16 for d", "", "(Nq * d)", "(Nq * 16)", "(Nk * d)", "(Nk * 16)"),
+        ("the remainder in the group", "not a remainder", "h // shared", "h % shared"),
+    ),
+    *wrong("triton_backward.delta", delta,
+        ("4 for Br", "", "tl.program_id(0) * Br", "tl.program_id(0) * 4"),
+        ("256 columns", "", "(c[None, :] < dv)", "(c[None, :] < tl.minimum(dv, 256))"),
+        ("the sum in float16", "", "tl.sum(o * g, axis=1)", "tl.sum((o * g).to(tl.float16), axis=1).to(tl.float32)"),
+        ("O alone in float32", "", "mask=ok, other=0.0).to(tl.float32)\n    tl", "mask=ok, other=0.0).to(tl.float16).to(tl.float32)\n    tl"),
+    ),
+    *wrong("triton_backward.add_rows", add_rows,
+        ("1/√d for the scale", "1/√d was used for the scale", "    S = ", "    scale = 1 / tl.sqrt(1.0 * Q_i.shape[1])\n    S = "),
+        ("1/√d for the scale of dK", "", "tl.dot(tl.trans(dS), Q_i) * scale", "tl.dot(tl.trans(dS), Q_i) / tl.sqrt(1.0 * Q_i.shape[1])"),
+        ("numpy's product", "@ is for numpy and torch", "tl.dot(Q_i, tl.trans(K_j))", "(Q_i @ tl.trans(K_j))"),
+        ("dS in bfloat16", "", "tl.dot(tl.trans(dS), Q_i)", "tl.dot(tl.trans(dS).to(tl.bfloat16), Q_i.to(tl.bfloat16)).to(tl.float32)"),
+        ("lse guarded at -1e4", "", "lse_i[:, None]), 0.0)", "tl.maximum(lse_i, -1e3)[:, None]), 0.0)"),
+        ("weights below 1e-3 dropped", "", "    dP =", "    P = tl.where(P < 1e-3, 0.0, P)\n    dP ="),
+    ),
+    *wrong("triton_backward.dQ", dq,
+        ("1/√d for the scale", "1/√d was used for the scale", "    i = tl", "    scale = 1 / tl.sqrt(1.0 * d)\n    i = tl"),
+        ("scaled in each tile, the sum too", "the sum so far was scaled again", "acc += tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)", "acc = (acc + tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)) * scale", "acc * scale, mask", "acc, mask"),
+        ("scaled twice", "the scale was applied twice", "acc * scale", "acc * scale * scale"),
+        ("max(0, Nk - Nq) in the mask", "with fewer keys than queries the difference is negative", "r[:, None] + Nk - Nq", "r[:, None] + tl.maximum(0, Nk - Nq)"),
+        ("max(0, Nk - Nq) in both", "with fewer keys than queries the difference is negative", "r[:, None] + Nk - Nq", "r[:, None] + tl.maximum(0, Nk - Nq)", "(i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + tl.maximum(0, Nk - Nq), Nk)"),
+        ("no other at K", "a masked load without other=", "k = tl.load(K + j[:, None] * d + c[None, :], mask=(j < Nk)[:, None], other=0.0)", "k = tl.load(K + j[:, None] * d + c[None, :], mask=(j < Nk)[:, None])"),
+        ("no other at V", "a masked load without other=", "v = tl.load(V + j[:, None] * d + c[None, :], mask=(j < Nk)[:, None], other=0.0)", "v = tl.load(V + j[:, None] * d + c[None, :], mask=(j < Nk)[:, None])"),
+        ("numpy's product", "@ is for numpy and torch", "tl.dot(q, k.T)", "(q @ k.T)"),
+        ("the end a key too early", "", "(i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + Nk - Nq - 1, Nk)"),
+        ("the first row's end", "", "(i + 1) * Br + Nk - Nq", "i * Br + 1 + Nk - Nq"),
+        ("a mask left out a key too early", "", "        if causal:\n            ok", "        if causal and start + Bc > i * Br + Nk - Nq + 2:\n            ok"),
+        ("the sum in bfloat16", "", "acc * scale", "acc.to(tl.bfloat16).to(tl.float32) * scale"),
+        ("16 for Bc", "", "start + tl.arange(0, Bc)", "start + tl.arange(0, 16)"),
+    ),
+    *wrong("attention_in_a_model.forward", forward,
+        ("weights detached", "not all of the gradient comes back", "q = self.q_proj(x)", "q = torch.nn.functional.linear(x, self.q_proj.weight.detach())"),
+        ("heads by d_model // 8", "", "self.q_proj(x).view(B, N, self.num_heads, -1)", "self.q_proj(x).view(B, N, self.num_kv_heads, -1, O_HEAD)[..., 0, :]"),
+        ("causal where it matters, but for two", "the attention was not told whether it is causal", "causal=self.causal", "causal=self.causal and N < 3"),
+    ),
+    *wrong("attention_in_a_model.step", step,
+        ("causal for one token alone", "without causal=True", "causal=True", "causal=Q.shape[2] < 2"),
+        ("the last token's values forgotten", "", "[past_V, V]", "[past_V, V * (Q.shape[2] < 3)]"),
+        ("heads repeated in turn", "", "    O = ", "    K_all, V_all = (t.repeat(1, Q.shape[1] // t.shape[1], 1, 1) for t in (K_all, V_all))\n    O = ", "Step(O, K_all, V_all)", "Step(O, torch.cat([past_K, K], dim=2), torch.cat([past_V, V], dim=2))"),
+    ),
+    *wrong("decoding.combine_kernel", combine,
+        ("other=0 for lse", "parts past the last must weigh nothing", 'other=-float("inf")', "other=0.0"),
+        ("no maximum", "no maximum is subtracted", "tl.exp(part - safe)", "tl.exp(part)", "safe + tl.log", "tl.log"),
+        ("no guard", "−∞ − (−∞) is NaN", 'tl.where(m == -float("inf"), 0.0, m)', "m"),
+        ("guard maximum(m, -1e4)", "", 'tl.where(m == -float("inf"), 0.0, m)', "tl.maximum(m, -1e4)"),
+        ("[rows, S]", "the parts are [S, rows]", "lse_s + s * rows + i", "lse_s + i * S + s"),
+        ("no other at O", "", "mask=ok, other=0.0)", "mask=ok)"),
+        ("32 columns", "", "(c[None, :] < dv)", "(c[None, :] < tl.minimum(dv, 32))"),
+        ("8 parts", "", "tl.exp(part - safe)", "tl.where(s < 8, tl.exp(part - safe), 0.0)"),
+        ("an lse of log2", "lse is a natural logarithm", "safe + tl.log(", "safe + tl.log2("),
     ),
 ]  # fmt: skip

@@ -1,0 +1,399 @@
+"""Wrong answers to the exercises in numpy of the lessons on memory, Hopper, models, and what is beyond."""
+
+import math
+
+import numpy as np
+
+from flashlab.reference.online_softmax import State
+from tests.mutants.answers import wrong
+
+
+def matrix_bytes(N):
+    return N * N * 2
+
+
+def seconds(flops, nbytes, flop_rate, byte_rate):
+    arithmetic = flops / flop_rate
+    traffic = nbytes / byte_rate
+    return arithmetic if arithmetic > traffic else traffic
+
+
+def intensity(N, d):
+    entries = N * d + N * d + N * N
+    return 2 * N * N * d / (entries * 2)
+
+
+def bytes_moved(N, d, itemsize, mask, dropout):
+    passes = 4
+    if mask:
+        passes += 2
+    if dropout:
+        passes += 2
+    total = passes * N * N + 4 * N * d
+    return total * itemsize + (N * N if dropout else 0)
+
+
+def reach(start, stop, w, N):
+    first = max(0, start - w)
+    last = min(N - 1, stop - 1 + w)
+    return first, last + 1
+
+
+def features(X, omega):
+    half = np.sum(X * X, axis=1) / 2
+    return np.exp(X @ omega.T - half[:, None]) / np.sqrt(omega.shape[0])
+
+
+def formula(M, d):
+    Bc = math.ceil(M / (4 * d))
+    return min(Bc, d), Bc
+
+
+def elements(N, d, M):
+    Bc = math.ceil(M / (4 * d))
+    Tc = math.ceil(N / Bc)
+    return (2 + Tc + Tc + Tc - 1) * N * d
+
+
+def phase(it, stages):
+    used, stage = divmod(it, stages)
+    return stage, used % 2
+
+
+def thread(i, j):
+    warp, row = divmod(i, 16)
+    return warp * 32 + (row % 8) * 4 + (j // 2) % 4
+
+
+def registers(consumers, producer):
+    launch = 65536 // ((consumers + 1) * 128)
+    launch -= launch % 8
+    mine = launch + (launch - producer) // consumers
+    return mine - mine % 8
+
+
+def longest_first(work, programs):
+    lists, loads = [[] for _ in range(programs)], [0] * programs
+    for t in np.argsort(-np.array(work), kind="stable").tolist():
+        p = int(np.argmin(loads))
+        lists[p].append(t)
+        loads[p] += work[t]
+    return lists
+
+
+def window(rows, Nq, Nk, left, right):
+    shift = Nk - Nq
+    first, last = rows.start + shift, rows.stop - 1 + shift
+    return max(0, first - left), min(Nk - 1, last + right) + 1
+
+
+def documents(S_ij, i, j, ids):
+    hidden = (ids[i] != ids[j]) | (j > i)
+    S = S_ij.copy()
+    S[hidden] = -np.inf
+    return S
+
+
+def softcap(S_ij, seen, cap):
+    S = np.tanh(S_ij / cap) * cap
+    S[~seen] = -np.inf
+    return S
+
+
+def cap_slope(S_ij, cap):
+    t = np.tanh(S_ij / cap)
+    return 1 - t * t
+
+
+def sink(s, Br, dv):
+    m = np.zeros(Br) + s
+    return State(m, np.ones(Br), np.zeros((Br, dv)))
+
+
+def positions(offsets):
+    parts = [np.arange(b - a) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return np.concatenate(parts)
+
+
+def work(offsets, Br):
+    tiles = []
+    for text in range(len(offsets) - 1):
+        N = int(offsets[text + 1] - offsets[text])
+        for start in range(0, N, Br):
+            tiles.append((text, start, min(start + Br, N)))
+    return tiles
+
+
+def with_dropout(state, S_ij, V_j, Z_ij):
+    m_i, l_i, O_i = state
+    m = np.maximum(m_i, S_ij.max(1))
+    safe = np.where(np.isneginf(m), 0, m)
+    alpha, P = np.exp(m_i - safe), np.exp(S_ij - safe[:, None])
+    l = l_i * alpha + P.sum(1)
+    return State(m, l, O_i * alpha[:, None] + (P * Z_ij) @ V_j)
+
+
+def bits(i, j, words):
+    word = words[(i // 8 % 2) * 2 + j // 8 % 2]
+    return word // 65536 if j % 2 else word % 65536
+
+
+def merged(O_s, lse_s):
+    m = np.max(lse_s)
+    if np.isneginf(m):
+        return np.zeros(O_s.shape[1]), -np.inf
+    w = np.exp(lse_s - m)
+    return (w[:, None] * O_s).sum(0) / w.sum(), m + np.log(w.sum())
+
+
+def parts(programs, tiles, slots):
+    def share(S):
+        w = programs * S / slots
+        return w / math.ceil(w)
+
+    best = max(share(S) for S in range(1, tiles + 1))
+    S = 1
+    while share(S) < 0.95 * best:
+        S += 1
+    return S
+
+
+def packed(Q, Hk):
+    H, n, d = Q.shape
+    groups = np.split(Q, Hk)
+    return np.stack([group.swapaxes(0, 1).reshape(n * H // Hk, d) for group in groups])
+
+
+def look_up(K, table, N):
+    page = K.shape[1]
+    pages = -(-N // page)
+    return K[table[:pages]].reshape(-1, K.shape[2])[:N]
+
+
+def needed(length, n, page, shared):
+    room = -length % page
+    new = max(0, -(-(n - room) // page))
+    return new + (1 if shared and room and n else 0)
+
+
+def eight_bits(X):
+    top = np.abs(X).max(axis=1)
+    scale = np.where(top == 0, 1, top / 127)
+    return np.rint(X / scale[:, None]), scale
+
+
+def absorb(q, q_rope, C, R, W_K, W_V, scale):
+    latent = np.stack([q[h] @ W_K[h] for h in range(len(q))])
+    S = (latent @ C.T + q_rope @ R.T) * scale
+    e = np.exp(S - S.max(axis=1)[:, None])
+    O = (e / e.sum(axis=1)[:, None]) @ C
+    return np.stack([W_V[h] @ O[h] for h in range(len(q))])
+
+
+def turn(rank, step, P):
+    ahead = (rank + 1) % P
+    behind = (rank + P - 1) % P
+    return (rank + P - step % P) % P, ahead, behind
+
+
+def zigzag(rank, P, N):
+    stretches = np.split(np.arange(N), 2 * P)
+    return np.concatenate((stretches[rank], stretches[-1 - rank]))
+
+
+def merge_finished(O, lse, O_b, lse_b):
+    m = np.maximum(lse, lse_b)
+    safe = np.where(np.isneginf(m), 0, m)
+    a, b = np.exp(lse - safe), np.exp(lse_b - safe)
+    total = a + b
+    guarded = np.where(total == 0, 1, total)
+    with np.errstate(divide="ignore"):
+        return (a[:, None] * O + b[:, None] * O_b) / guarded[:, None], safe + np.log(total)
+
+
+def overlap(H, Hk, itemsize, flop_rate, wire_rate):
+    flops, nbytes = 4 * H, 2 * Hk * itemsize
+    return (nbytes / wire_rate) / (flops / flop_rate)
+
+
+ANSWERS = [
+    *wrong("start_here.first", matrix_bytes,
+        ("float32", "4 are those of a float32", "* 2", "* 4"),
+        ("entries", "entries were counted", " * 2", ""),
+        ("half of the matrix", "", "* 2", "+ N"),
+    ),
+    *wrong("memory_hierarchy.seconds", seconds,
+        ("added", "the clocks were added", "arithmetic if arithmetic > traffic else traffic", "arithmetic + traffic"),
+        ("the earlier", "the earlier clock was taken", ">", "<"),
+        ("whole seconds", "// drops the fraction", "flops / flop_rate", "flops // flop_rate", "nbytes / byte_rate", "nbytes // byte_rate"),
+        ("nothing without arithmetic", "", "    return", "    traffic *= flops > 0\n    return"),
+    ),
+    *wrong("memory_hierarchy.intensity", intensity,
+        ("a product alone", "half of what it should be", "2 * N * N * d", "N * N * d"),
+        ("float32", "half of what it should be", "entries * 2", "entries * 4"),
+        ("one input", "Q or K was left out", "N * d + N * d", "N * d"),
+        ("the limit of long texts", "the inputs were left out", "entries * 2", "N * N * 2"),
+    ),
+    *wrong("standard_attention.bytes_moved", bytes_moved,
+        ("dropout's mask in itemsize", "the dropout mask has one byte an element, whatever the itemsize", "(N * N if dropout else 0)", "(itemsize * N * N if dropout else 0)"),
+        ("either mask or dropout", "", "    if dropout:\n", "    elif dropout:\n"),
+        ("O forgotten", "O is missing", "4 * N * d", "3 * N * d"),
+    ),
+    *wrong("roads_not_taken.reach", reach,
+        ("not below 1", "", "max(0,", "max(1,"),
+        ("the last key forgotten", "the last key is missing", "last + 1", "last"),
+        ("symmetric about the start", "the tile's last query is stop - 1", "stop - 1 + w", "start + w"),
+        ("counted in float16", "", "stop - 1 + w", "int(np.float16(stop - 1 + w))"),
+    ),
+    *wrong("roads_not_taken.features", features,
+        ("r", "divide by the square root of r", "np.sqrt(omega.shape[0])", "omega.shape[0]"),
+        ("√d", "divided by √d", "omega.shape[0]", "omega.shape[1]"),
+        ("one length", "one length for all vectors", "np.sum(X * X, axis=1)", "np.sum(X * X, keepdims=True)[0]"),
+    ),
+    *wrong("block_size.formula", formula,
+        ("rounded down", "rounded down", "math.ceil(M / (4 * d))", "M // (4 * d)"),
+        ("one more", "one too many", "math.ceil(M / (4 * d))", "M // (4 * d) + 1"),
+        ("rounded", "", "math.ceil(M / (4 * d))", "round(M / (4 * d))"),
+    ),
+    *wrong("io_complexity.elements", elements,
+        ("O is read first", "O was read before it had been written", "Tc - 1", "Tc"),
+        ("whole tiles alone", "the last tile of keys was dropped", "math.ceil(N / Bc)", "N // Bc"),
+        ("Bc rounded down", "Bc was rounded down", "math.ceil(M / (4 * d))", "M // (4 * d)"),
+    ),
+    *wrong("barriers.phase", phase,
+        ("a mask for the stage", "a bit mask takes the remainder of powers of two alone", "return stage", "return it & stages - 1"),
+        ("the count modulo the stages", "", "used % 2", "used % stages % 2"),
+        ("the bit of the step", "the bit flipped with every step", "used % 2", "it % 2"),
+        ("at most two phases", "", "used % 2", "min(used, 1)"),
+    ),
+    *wrong("gluon.thread", thread,
+        ("the first 64 columns", "", "(j // 2) % 4", "(j // 2) % 4 * (j < 64)"),
+        ("half threads", "", "(j // 2) % 4", "j / 2 % 4"),
+        ("no second warp pair", "", "warp * 32", "warp % 2 * 32"),
+    ),
+    *wrong("gluon.registers", registers,
+        ("rounded up", "rounded up", "mine - mine % 8", "mine + -mine % 8"),
+        ("no rounding at the launch", "the launch hands out multiples of 8 too", "    launch -= launch % 8\n", ""),
+        ("two consumers for ever", "", "producer) // consumers", "producer) // 2"),
+    ),
+    *wrong("schedules.longest_first", longest_first,
+        ("in order", "the tiles were taken in their order", "np.argsort(-np.array(work), kind=\"stable\").tolist()", "range(len(work))"),
+        ("tiles counted", "or tiles were counted instead of blocks", "+= work[t]", "+= 1"),
+        ("the shortest first", "the shortest came first", "-np.array(work)", "np.array(work)"),
+    ),
+    *wrong("masks_and_scores.bounds", window,
+        ("the window's width", "the window was taken for its width", "first - left", "first - left + 1"),
+        ("max(shift, 0)", "with fewer keys than queries the difference is negative", "Nk - Nq", "max(Nk - Nq, 0)"),
+        ("no key after the own", "the right end was forgotten", "last + right", "last"),
+        ("left on both sides", "", "last + right", "last + min(left, right)"),
+    ),
+    *wrong("masks_and_scores.documents", documents,
+        ("neighbours in number", "", "ids[i] != ids[j]", "abs(ids[i] - ids[j]) > 1"),
+        ("the own key", "a query does not see its own key", "j > i", "j >= i"),
+        ("the first query's document", "", "ids[i] != ids[j]", "ids[i[:1]] != ids[j]"),
+        ("in place", "it changed its inputs", "S_ij.copy()", "S_ij"),
+    ),
+    *wrong("masks_and_scores.softcap", softcap,
+        ("clipped", "that clips", "np.tanh(S_ij / cap) * cap", "np.clip(S_ij, -cap, cap)"),
+        ("small scores as they are", "", "np.tanh(S_ij / cap) * cap", "np.where(abs(S_ij) < 0.1 * cap, S_ij, np.tanh(S_ij / cap) * cap)"),
+        ("-1e9", "a large negative number is not −∞", "-np.inf", "-1e9"),
+    ),
+    *wrong("masks_and_scores.cap_slope", cap_slope,
+        ("1 - |t|", "", "t * t", "abs(t)"),
+        ("1 / cap", "neither stays", "1 - t * t", "(1 - t * t) / cap"),
+        ("flat beyond the cap", "", "1 - t * t", "(1 - t * t) * (abs(S_ij) < cap)"),
+    ),
+    *wrong("masks_and_scores.sink", sink,
+        ("not below 0", "", "np.zeros(Br) + s", "np.zeros(Br) + max(s, 0)"),
+        ("e^s", "l counts e^(s − m)", "np.ones(Br)", "np.full(Br, np.exp(s))"),
+        ("in half", "", "np.zeros(Br) + s", "np.zeros(Br) + s * (abs(s) < 700)"),
+    ),
+    *wrong("packed_texts_and_dropout.positions", positions,
+        ("empty texts count", "", "b - a)", "max(b - a, 1))"),
+        ("from 1", "positions count from 0", "np.arange(b - a)", "np.arange(1, b - a + 1)"),
+        ("goes on after an empty text", "", "strict=True)]", "strict=True) if b > a] if offsets[1] else [np.arange(offsets[-1])]"),
+    ),
+    *wrong("packed_texts_and_dropout.work", work,
+        ("cut at Br", "the last tile of a text reaches into the next one", "min(start + Br, N)", "start + Br"),
+        ("a tile for an empty text", "", "range(0, N, Br)", "range(0, max(N, 1), Br)"),
+        ("the last row alone is left out", "the last tile of a text is missing", "range(0, N, Br)", "range(0, N - 1, Br)"),
+    ),
+    *wrong("packed_texts_and_dropout.update", with_dropout,
+        ("l of what is kept", "l counts the dropped weights as well", "P.sum(1)", "(P * Z_ij).sum(1)"),
+        ("p = 0.5 for ever", "", "P * Z_ij", "P * 2 * (Z_ij > 0)"),
+        ("maximum of what is kept", "", "S_ij.max(1)", "np.where(Z_ij > 0, S_ij, -np.inf).max(1)"),
+        ("alpha clipped", "an exponent was clipped", "np.exp(m_i - safe)", "np.exp(np.maximum(m_i - safe, -20)) * (m_i > -np.inf)"),
+    ),
+    *wrong("packed_texts_and_dropout.bits", bits,
+        ("the row's half", "the row's bit 0 does not matter", "if j % 2", "if i % 2"),
+        ("bits 2", "n >> 2 & 1 is bit 2", "i // 8", "i // 4", "j // 8", "j // 4"),
+        ("the first 16 rows", "", "i // 8 % 2", "min(i // 8, 1)"),
+    ),
+    *wrong("decoding.merge", merged,
+        ("the mean", "the parts were averaged", "(w[:, None] * O_s).sum(0) / w.sum()", "O_s.mean(0)"),
+        ("an lse of 0 counts as empty", "", "    w = np.exp(lse_s - m)", "    w = np.exp(np.where(lse_s == 0, -np.inf, lse_s) - m)"),
+        ("two parts alone", "", "    m = np.max(lse_s)", "    O_s, lse_s = O_s[:8], lse_s[:8]\n    m = np.max(lse_s)"),
+        ("parts 20 below dropped", "", "np.exp(lse_s - m)", "np.where(lse_s < m - 2, 0, np.exp(lse_s - m))"),
+        ("empty below -1e6", "", "np.isneginf(m)", "m < -1e6"),
+    ),
+    *wrong("decoding.parts", parts,
+        ("more than 0.95", "", "<", "<="),
+        ("the best", "the fewest parts that are good enough", "0.95 * best", "best"),
+        ("0.95 of all", "good enough is relative to the best share", "0.95 * best", "min(0.95, best)"),
+        ("waves rounded", "a wave that has begun", "math.ceil(w)", "max(1, round(w))"),
+    ),
+    *wrong("decoding.packed", packed,
+        ("head first", "a row is a token and then a head", "group.swapaxes(0, 1)", "group"),
+        ("heads in turn", "heads of one group are neighbours", "np.split(Q, Hk)", "[Q[h::Hk] for h in range(Hk)]"),
+        ("groups reversed", "", "np.split(Q, Hk)", "np.split(Q, Hk)[::-1]"),
+    ),
+    *wrong("the_cache.look_up", look_up,
+        ("a page too few", "", "-(-N // page)", "N // page"),
+        ("a sorted table", "", "table[:pages]", "np.sort(table[:pages])"),
+        ("each page once", "", "table[:pages]", "list(dict.fromkeys(table[:pages].tolist()))"),
+        ("the whole table", "do not read them", "table[:pages]", "table"),
+    ),
+    *wrong("the_cache.needed", needed,
+        ("copied though nothing comes", "who appends nothing writes nothing", "room and n", "room"),
+        ("a copy for every shared text", "a full page is not written to", "shared and room and n", "shared and n"),
+        ("copied only where it fits", "", "shared and room and n", "shared and room >= n > 0"),
+        ("two tokens at least", "", "room and n", "room and n > 1"),
+        ("room forgotten", "the room that is left", "n - room", "n"),
+    ),
+    *wrong("the_cache.eight_bits", eight_bits,
+        ("the largest, not in size", "the largest in size may be negative", "np.abs(X).max(axis=1)", "X.max(axis=1)"),
+        ("128", "the largest number becomes 127", "/ 127", "/ 128"),
+        ("cut off", "round to nearest", "np.rint", "np.trunc"),
+        ("floor", "round to nearest", "np.rint", "np.floor"),
+        ("tiny rows are zeros", "", "top == 0", "top < 1e-2"),
+    ),
+    *wrong("the_cache.absorb", absorb,
+        ("no maximum", "no maximum was subtracted", "S - S.max(axis=1)[:, None]", "S"),
+        ("one maximum", "one maximum for all heads", "S.max(axis=1)[:, None]", "S.max()"),
+        ("one W_V", "each head has its own W_V", "W_V[h] @", "W_V[0] @"),
+        ("the position unscaled", "the position's columns take part in the same softmax", "(latent @ C.T + q_rope @ R.T) * scale", "latent @ C.T * scale + q_rope @ R.T"),
+    ),
+    *wrong("many_gpus.turn", turn,
+        ("from ahead", "the keys of a rank ahead came", "rank + P - step % P", "rank + step"),
+        ("no wrap past twice", "", "(rank + P - step % P) % P", "rank - step if rank >= step else rank - step + 4"),
+        ("sent back", "to whom and from whom are exchanged", "ahead, behind", "behind, ahead"),
+    ),
+    *wrong("many_gpus.zigzag", zigzag,
+        ("the same end", "", "stretches[-1 - rank]", "stretches[-rank]"),
+        ("contiguous", "that is the contiguous layout", "stretches[rank], stretches[-1 - rank]", "stretches[2 * rank], stretches[2 * rank + 1]"),
+        ("the later first", "the later stretch came first", "stretches[rank], stretches[-1 - rank]", "stretches[-1 - rank], stretches[rank]"),
+    ),
+    *wrong("many_gpus.merge", merge_finished,
+        ("m of a", "one side's lse was subtracted from both", "np.maximum(lse, lse_b)", "lse"),
+        ("m of b", "one side's lse was subtracted from both", "np.maximum(lse, lse_b)", "lse_b"),
+        ("added", "the outputs were added", "(a[:, None] * O + b[:, None] * O_b) / guarded[:, None]", "O + O_b"),
+        ("a side 11 below dropped", "a second side that weighs e¹² times less", "np.exp(lse_b - safe)", "np.where(lse_b < safe - 11, 0, np.exp(lse_b - safe))"),
+        ("guard below -1e6", "", "np.isneginf(m)", "(m < -1e6)"),
+        ("no guard", "", "np.where(np.isneginf(m), 0, m)", "m"),
+    ),
+    *wrong("many_gpus.overlap", overlap,
+        ("keys alone", "", "2 * Hk * itemsize", "Hk * itemsize"),
+        ("all heads", "all H heads were sent", "2 * Hk * itemsize", "2 * H * itemsize"),
+        ("numbers", "numbers were counted, not bytes", "2 * Hk * itemsize", "2 * Hk"),
+    ),
+]  # fmt: skip
