@@ -1,7 +1,7 @@
 """The weights of a real row fall onto the 256 numbers of e4m3, and what that and 8 bits of Q, K and V cost the output.
 
 Kills four beliefs: that a scale makes float8 more exact (it moves a window, and its steps are relative); that e4m3 is
-the better number for everything (int8 has a quarter of its error on Q and K, unless an outlier stretches a scale); that
+the better number for everything (int8 has a third of its error on Q and K, unless an outlier stretches a scale); that
 a rotation always helps; and that tensor cores add up in float32.
 
 One head of a trained model on *Alice*. The outlier is a factor on one column of K. Errors are those of
