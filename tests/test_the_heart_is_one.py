@@ -1,7 +1,7 @@
 """The six lines of FlashAttention are the same in every language: same names, same order, same mathematics.
 
-What may differ is removed before they are compared: the library's name, how a row is reduced, the scale and the base of
-the exponential, the narrowing of P_ij, conversions of layout, and the instruction that multiplies matrices.
+What may differ is removed before they are compared: the library's name, how a row is reduced, the scale, an offset and
+the base of the exponential, the narrowing of P_ij, conversions of layout, and the instruction that multiplies matrices.
 """
 
 import ast
@@ -32,7 +32,7 @@ LIBRARIES = {"np", "numpy", "torch", "tl", "gl", "math"}
 ROWS = {"max": "rowmax", "amax": "rowmax", "sum": "rowsum"}
 SAME = {"convert_layout", "along_rows", "operand", "to", "astype"}  # the first argument, in another form
 PRODUCTS = {"dot", "warpgroup_mma", "mma_v2"}  # of a, b and an accumulator
-ASIDE = {"scale", "scale_log2"}
+ASIDE = {"scale", "scale_log2", "offset"}
 
 
 class _Plain(ast.NodeTransformer):
@@ -64,6 +64,8 @@ class _Plain(ast.NodeTransformer):
 
     def visit_BinOp(self, node):
         node = self.generic_visit(node)
+        if isinstance(node.op, ast.Sub) and isinstance(node.right, ast.Name) and node.right.id in ASIDE:
+            return node.left
         if isinstance(node.op, ast.Mult):
             for side, other in ((node.left, node.right), (node.right, node.left)):
                 if isinstance(side, ast.Name) and side.id in ASIDE:

@@ -5,8 +5,9 @@
 
 from flashlab.kernels.device import DEVICE, INTERPRETED, tl, triton  # isort: split
 
-from flashlab.kernels import interpreter, masks, scores
+from flashlab.kernels import float8, interpreter, masks, scores
 from flashlab.kernels.attention import flash_attention
+from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import configuration
 from flashlab.kernels.packed import flash_attention_packed
 
@@ -17,7 +18,9 @@ __all__ = [
     "DEVICE",
     "INTERPRETED",
     "configuration",
+    "float8",
     "flash_attention",
+    "flash_attention_float8",
     "flash_attention_packed",
     "masks",
     "scores",

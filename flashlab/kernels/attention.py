@@ -5,7 +5,6 @@ import math
 import numbers
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -86,13 +85,13 @@ def attend(
     if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
-    _check(q, k, v)
+    check(q, k, v)
     mask = masks.either(causal, mask)
     scale = _scale(scale, q.shape[-1])
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
-    q, k, v = _pad_rows(q), _pad_rows(k), _pad_rows(v)
+    q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
     if not isinstance(mask, masks.Window) or any(x is not None for x in (score, sinks, seed, texts)) or dropout:
         o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
     elif torch.compiler.is_compiling():
@@ -315,8 +314,8 @@ class _Transformed(torch.autograd.Function):
         raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
-def _check(q, k, v):
-    """Raise TypeError or ValueError if these cannot be queries, keys and values."""
+def check(q, k, v, dtypes=DTYPES):
+    """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes."""
     named = {"q": q, "k": k, "v": v}
     for name, x in named.items():
         if not isinstance(x, Tensor):
@@ -325,9 +324,11 @@ def _check(q, k, v):
             raise TypeError(f"{name} must be a dense tensor, got {'nested' if x.is_nested else x.layout}")
         if x.ndim != 4:
             raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
-    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in DTYPES:
+    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in dtypes:
         found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
-        raise TypeError(f"q, k and v must have one dtype out of float16, bfloat16 and float32, got {found}")
+        *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+        expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
+        raise TypeError(f"q, k and v must {expected}, got {found}")
     if q.device.type != DEVICE.type or not (q.device == k.device == v.device):
         found = ", ".join(f"{name} on {x.device}" for name, x in named.items())
         raise ValueError(f"the kernels run on {DEVICE.type} here, and q, k and v must all be there, got {found}")
@@ -359,12 +360,6 @@ def _scale(scale, d):
     if not (scale == 0 or SCALES[0] <= abs(scale) <= SCALES[1]):  # NaN is neither
         raise ValueError(f"scale must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale}")
     return scale
-
-
-def _pad_rows(x):
-    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
-    missing = -x.shape[-1] % (16 // x.element_size())
-    return F.pad(x, (0, missing)) if missing else x
 
 
 def gradients(do, q, k, v, o, lse, *, mask: masks.Window, scale: float, kernel: str | None = None):

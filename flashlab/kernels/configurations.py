@@ -253,7 +253,8 @@ def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int)
     streamed, kept = (c.Br, c.Bc) if kernel == "key_value_gradients" else (c.Bc, c.Br)
     tiles_kept = 1 if kernel == "forward" else 2
     tiles_streamed = 1 if c.stages == 1 else 2 * c.stages
-    return itemsize * width * (tiles_kept * kept + tiles_streamed * streamed) + 8 * c.stages * c.Br + 2048
+    output = 4 * width * c.Br if itemsize == 1 else 0  # O leaves in float32 at most, when the tiles have gone
+    return max(itemsize * width * (tiles_kept * kept + tiles_streamed * streamed), output) + 8 * c.stages * c.Br + 2048
 
 
 def hopper_width(d: int, dv: int) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import float8, masks, tiles
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
@@ -33,6 +33,7 @@ class Problem(NamedTuple):
     sinks: torch.Tensor | None = None  # [H]
     dropout: object = None  # a ``dropout.Dropout``
     texts: object = None  # of a packed call, ``packed.Texts``; then B is 1, and Nq and Nk count the tokens of all
+    scales: float8.Scales | None = None  # of q, k and v in float8
 
     @classmethod
     def of(cls, q, k, v, mask, scale, **options):
@@ -66,7 +67,7 @@ class Problem(NamedTuple):
     @property
     def plain(self):
         """Whether there is a window at most, and nothing else that changes scores or weights."""
-        others = self.score, self.sinks, self.dropout, self.texts
+        others = self.score, self.sinks, self.dropout, self.texts, self.scales
         return isinstance(self.mask, masks.Window) and all(x is None for x in others)
 
     @property
@@ -75,7 +76,8 @@ class Problem(NamedTuple):
         if self.plain:
             return self
         mask = self.mask if isinstance(self.mask, masks.Window) else "rule"
-        given = {name: None if getattr(self, name) is None else name for name in ("score", "sinks", "dropout", "texts")}
+        names = "score", "sinks", "dropout", "texts", "scales"
+        given = {name: None if getattr(self, name) is None else name for name in names}
         return self._replace(mask=mask, **given)
 
     def told(self, c, transposed=False, sums=()):
@@ -89,9 +91,11 @@ class Problem(NamedTuple):
             self.scale_log2 if score is None else LOG2_E.value,
             masks.told(self.mask, self, c.Br, c.Bc, transposed),
             score, self.sinks, None if self.dropout is None else self.dropout.told, self.texts and self.texts.told,
+            self.scales and self.scales.told,
         )  # fmt: skip
         unseen = masks.hides_keys(self.mask, self)
-        return told, Tile(c.Br, c.Bc, *self.widths, self.Nk % c.Bc != 0, unseen, self.precision)
+        eight = () if self.scales is None else (True, float8.OFFSET, c.Bc if self.scales.two_level else None)
+        return told, Tile(c.Br, c.Bc, *self.widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
 
 
 class Told(NamedTuple):
@@ -109,6 +113,7 @@ class Told(NamedTuple):
     sinks: torch.Tensor | None  # [H]
     dropout: tuple | None  # as ``dropout.Dropout.told``
     texts: tuple | None  # as ``packed.Texts.told``
+    scales: tuple | None  # as ``float8.Scales.told``
 
 
 class Tile(NamedTuple):
@@ -121,6 +126,9 @@ class Tile(NamedTuple):
     ragged: bool  # Bc does not divide Nk
     unseen: bool  # there may be keys that no query sees; they must not matter, whatever they are
     precision: str  # of float32 products
+    transposed: bool = False  # in memory, the keys of V are side by side, as tensor cores need them in float8
+    offset: int = 0  # the largest weight of a row so far is 2^offset
+    flush: int | None = None  # products of float8 that a tensor core adds up before float32 registers do; None: all
 
 
 def check_sinks(sinks, problem):

@@ -9,30 +9,42 @@ kernel makes it from a pointer, and the compiler turns it into addresses and mas
 import functools
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
-def view(X, shape, strides, rows: tl.constexpr, width: tl.constexpr):
-    """Return the descriptor of X [B, H, N, d] with tiles of rows x width; X itself if it is one already."""
+def view(X, shape, strides, rows: tl.constexpr, width: tl.constexpr, transposed: tl.constexpr = False):
+    """Return the descriptor of X [B, H, N, d] with tiles of rows x width; X itself if it is one already.
+
+    transposed: in memory, X is [B, H, d, N], and so are its strides.
+    """
     if isinstance(X, tl.tensor_descriptor):
         return X
+    elif transposed:
+        return tl.make_tensor_descriptor(X, [shape[0], shape[1], shape[3], shape[2]], strides, [1, 1, width, rows])
     else:
         return tl.make_tensor_descriptor(X, shape, strides, [1, 1, rows, width])
 
 
 @triton.jit
-def load(X, b, h, start, rows: tl.constexpr, width: tl.constexpr):
+def load(X, b, h, start, rows: tl.constexpr, width: tl.constexpr, transposed: tl.constexpr = False):
     """Return rows start .. start + rows of head h of batch b: [rows, width]."""
-    return tl.reshape(X.load([b, h, start, 0]), [rows, width])
+    if transposed:
+        return tl.reshape(X.load([b, h, 0, start]), [width, rows]).T
+    else:
+        return tl.reshape(X.load([b, h, start, 0]), [rows, width])
 
 
 @triton.jit
-def store(X, b, h, start, tile, rows: tl.constexpr, width: tl.constexpr):
+def store(X, b, h, start, tile, rows: tl.constexpr, width: tl.constexpr, transposed: tl.constexpr = False):
     """Write a tile [rows, width], narrowed to the dtype of X."""
-    X.store([b, h, start, 0], tl.reshape(tile.to(X.dtype), [1, 1, rows, width]))
+    if transposed:
+        X.store([b, h, 0, start], tl.reshape(tile.to(X.dtype).T, [1, 1, width, rows]))
+    else:
+        X.store([b, h, start, 0], tl.reshape(tile.to(X.dtype), [1, 1, rows, width]))
 
 
 @functools.cache
@@ -46,12 +58,11 @@ def count(N, B):
     return -(-N // B)
 
 
-def ready(x):
-    """Return x unchanged if its layout suits the kernels, otherwise a contiguous copy.
+def suits(x):
+    """Return whether the layout of x suits the kernels.
 
     A descriptor requires 16-byte steps between rows, heads and batches, a start at a multiple of 16 bytes, and the
-    elements of a row side by side. ``attention`` has padded rows whose width is no multiple of 16 bytes. Tensors of
-    other ranks (lse [B, H, Nq]) must be contiguous.
+    elements of a row side by side. Tensors of other ranks (lse [B, H, Nq]) must be contiguous.
     """
     if x.ndim == 4:
         B, H, N, _ = x.shape
@@ -60,25 +71,42 @@ def ready(x):
         regular = unit == 1 and all(s > 0 and s % step == 0 for s, size in ((b, B), (h, H), (n, N)) if size > 1)
     else:
         regular = x.is_contiguous()
-    return x if regular and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
+    return regular and x.data_ptr() % 16 == 0
 
 
-def arguments(tensors, rows):
+def ready(x):
+    """Return x unchanged if its layout suits the kernels, otherwise a contiguous copy.
+
+    ``pad_rows`` comes first where the width of a row may be no multiple of 16 bytes.
+    """
+    return x if suits(x) else x.clone(memory_format=torch.contiguous_format)
+
+
+def pad_rows(x):
+    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
+    missing = -x.shape[-1] % (16 // x.element_size())
+    return F.pad(x, (0, missing)) if missing else x
+
+
+def arguments(tensors, rows, transposed=()):
     """Build the launch arguments for tensors: first the tensors or their descriptors, then their strides.
 
-    rows: the height of each tensor's tiles. Where the hardware has the copy engine, descriptors take the place of the
-    tensors, and strides are not used.
+    rows: the height of each tensor's tiles. transposed: the numbers of those whose rows, not columns, are side by side.
+    Where the hardware has the copy engine, descriptors take the place of the tensors, and strides are not used.
     """
+    stored = [x.mT if n in transposed else x for n, x in enumerate(tensors)]
     if has_copy_engine(tensors[0].device):
-        return [_descriptor(x, r) for x, r in zip(tensors, rows, strict=True)], ((0, 0, 0, 1),) * len(tensors)
-    return list(tensors), tuple(strides_of(x) for x in tensors)
+        descriptors = [_descriptor(x, r, n in transposed) for n, (x, r) in enumerate(zip(stored, rows, strict=True))]
+        return descriptors, ((0, 0, 0, 1),) * len(tensors)
+    return stored, tuple(strides_of(x) for x in stored)
 
 
 def strides_of(x):
     """Return the strides of x in elements. Dimensions of size one, whose stride is never used, get a harmless one."""
     B, H, N, d = x.shape
     b, h, n, _ = x.stride()
-    return b if B > 1 else d, h if H > 1 else d, n if N > 1 else d, 1
+    any_will_do = count(d, 16) * 16  # of which descriptors check that it is a multiple of 16 bytes
+    return b if B > 1 else any_will_do, h if H > 1 else any_will_do, n if N > 1 else any_will_do, 1
 
 
 @functools.cache
@@ -87,11 +115,15 @@ def has_copy_engine(device):
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
-def _descriptor(x, rows):
-    """Make a ``TensorDescriptor`` without its constructor's checks: ``ready`` has made them, and they take time."""
+def _descriptor(x, rows, transposed=False):
+    """Make a ``TensorDescriptor`` without its constructor's checks: ``ready`` has made them, and they take time.
+
+    transposed: x is [B, H, d, N], and its tiles have ``rows`` of the last dimension.
+    """
     descriptor = object.__new__(TensorDescriptor)
     descriptor.base, descriptor.shape, descriptor.strides = x, x.shape, strides_of(x)
-    descriptor.block_shape = [1, 1, rows, width_of(x.shape[3])]
+    block = (width_of(x.shape[2]), rows) if transposed else (rows, width_of(x.shape[3]))
+    descriptor.block_shape = [1, 1, *block]
     return descriptor
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from flashlab import kernels
-from flashlab.kernels import interpreter
+from flashlab.kernels import float8, interpreter
 from flashlab.kernels import masks as triton_masks
 from flashlab.kernels import scores as triton_scores
+from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
 from flashlab.kernels.decode import Cache, Prefix, decode_shared, operator
 from flashlab.kernels.decode import eight_bits as kept_in_eight_bits
@@ -34,6 +35,9 @@ from flashlab.reference import (
 )
 from flashlab.reference import linear_attention as linear
 from flashlab.reference.attention import attention, attention_backward
+from tests.kernels.in_eight_bits import error as relative_error
+from tests.kernels.in_eight_bits import in_eight_bits as codes_of
+from tests.kernels.in_eight_bits import in_exact_arithmetic
 from tests.tools import hopper_scores
 from tests.tools.bounds import assert_as_exact_as_plain
 
@@ -384,6 +388,44 @@ def kernel_masks():
                 _hold(case, mine, theirs, true, roundings=16)
             expected = tiling.fa2_traffic(case.Nq, case.Nk, case.d, 16, 16, dv=case.dv, mask=mask)
             assert {key: n for key, n in expected.items() if n} == memory.bytes, f"{case.shows}: other tiles loaded"
+
+
+def kernel_float8():
+    """Codes, scales and rotations are the reference's, and attention of them as a tensor core of 14 bits adds up."""
+    made = {name: torch.randn(1, heads, N, 32, generator=torch.Generator().manual_seed(N)) for name, heads, N in
+            (("q", 2, 140), ("k", 1, 300), ("v", 1, 301))}  # fmt: skip
+    q, k, v = made["q"] * torch.linspace(1, 3, 140)[:, None], made["k"], made["v"][:, :, 1:].abs()
+    q[..., 3], k[:, :, 130:] = 9 * q[..., 3], 2 * k[:, :, 130:]  # a column and a block of larger numbers
+    k[:, :, 200, 3], v[:, :, 150:] = 6.0, 3 * v[:, :, 150:]
+    v = torch.cat([v, 2 * v], 1)[:, 1:]
+    signs = float8.random_signs(32, 5)
+    for x, given, per in ((q, signs, "block"), (k * 0, None, "block"), (-k.abs(), None, "block"), (v, None, "head")):
+        codes, scale = float8.quantise(x, signs=given, per=per)
+        true = x.double().numpy() if given is None else eight_bits.rotate(x.double().numpy(), signs.numpy())
+        expected = eight_bits.quantise(true, per=per)
+        np.testing.assert_allclose(scale[..., 0], expected.scale[:, :, 0, 0] if x.any() else 2.0**-126, rtol=1e-5)
+        assert np.mean(codes.double().numpy() != expected.numbers) < 2e-3, "other codes"
+    for three, mask, theirs in (
+        (codes_of(q, k, v), None, None),
+        (codes_of(q, k, v, signs), triton_masks.causal(), masks.causal()),
+        (codes_of(q * 0, k * 0, v), triton_masks.causal(), masks.causal()),
+    ):
+        _compare_in_eight_bits(three, mask, theirs, 4e-3)
+    q, k, v = (torch.randn(1, 1, N, 16, generator=torch.Generator().manual_seed(N)) for N in (8, 3000, 3001))
+    _compare_in_eight_bits(codes_of(q, k, v[:, :, 1:].abs()), None, None, 1e-3)
+    q[..., 0], k[:, :, 0], v[:, :, 1] = 4, 0, 0  # a score of 7, and a value of 0
+    k[:, :, 0, 0] = 7
+    _compare_in_eight_bits(codes_of(q[:, :, :2], k[:, :, :600], v[:, :, 1:601]), None, None, 1e-2)
+
+
+def _compare_in_eight_bits(three, mask, theirs, limit):
+    """Compare with the reference, whose sums are exact. A weight between two codes may go either way."""
+    codes, scales = zip(*three, strict=True)
+    with interpreter.tensor_core():
+        O, lse = flash_attention_float8(*codes, scales=scales, mask=mask, dtype=torch.float32, return_lse=True)
+    exact, exact_lse = in_exact_arithmetic(three, theirs)
+    assert (found := relative_error(O, exact)) <= limit, f"O is {found:.2g} off exact arithmetic on the same codes"
+    torch.testing.assert_close(lse.double(), exact_lse, rtol=3e-4, atol=2e-3)
 
 
 def kernel_rules():

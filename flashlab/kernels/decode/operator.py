@@ -1,12 +1,11 @@
 """``decode``: attention of new tokens to a cache, in parts that are merged."""
 
-import functools
 import math
 
 import torch
 from torch import Tensor
 
-from flashlab.kernels import masks, scores, tiles
+from flashlab.kernels import float8, masks, scores, tiles
 from flashlab.kernels.decode.asked import asked
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
@@ -201,10 +200,5 @@ def _check_dtypes(q, cache):
         shape = (2, *cache.K.shape[:3])
         if cache.scales.shape != shape or cache.scales.dtype != torch.float32 or cache.scales.stride(3) not in (0, 1):
             raise ValueError(f"scales must be float32 of shape {list(shape)}, got {list(cache.scales.shape)}")
-        if kv == torch.float8_e4m3fn and not _has_float8(q.device):
+        if kv == torch.float8_e4m3fn and not float8.supported(q.device):
             raise ValueError("this GPU cannot convert float8 numbers: compute capability 8.9 can; use int8")
-
-
-@functools.cache
-def _has_float8(device):
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)

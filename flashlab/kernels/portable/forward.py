@@ -11,7 +11,7 @@ import math
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, masks, scores, tiles
+from flashlab.kernels import dropout, float8, masks, scores, tiles
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import LOG2_E
 
@@ -20,7 +20,8 @@ LN2 = tl.constexpr(math.log(2))
 
 def run(o, lse, q, k, v, problem, c):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c."""
-    tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br))
+    transposed = () if problem.scales is None else (2,)  # V in float8
+    tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
     launch(
         attention_forward,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
@@ -48,10 +49,11 @@ def attention_forward(
     Hk, Nq, Nk = H // problem.group, problem.Nq, problem.Nk
     Q = tiles.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
     K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
+    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v, tile.transposed)
     O = tiles.view(O, [B, H, Nq, problem.dv], strides[3], Br, width_v)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
+    scale_log2 = float8.scaled(problem.scale_log2, problem.scales, float8.OF_Q, b, h, i * Br)
     ends = masks.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
@@ -63,20 +65,22 @@ def attention_forward(
     for part in tl.static_range(3):  # tiles that are cut by the mask, whole ones, cut ones
         for at in range(ends[part], ends[part + 1], masks.step(problem.mask, Bc)):
             start = masks.first_of(problem.mask, b, h, i, at, Bc)
-            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem, tile, part != 1)
+            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, scale_log2, problem, tile, part != 1)
 
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
-    tiles.store(O, b, h, i * Br, O_i * (1 / l_safe)[:, None], Br, width_v)
+    factor = float8.scaled(1 / l_safe, problem.scales, float8.OF_V, b, h // problem.group, 0)  # [Br]
+    tiles.store(O, b, h, i * Br, O_i * factor[:, None], Br, width_v)
     lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
     tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
 
 
 @triton.jit
 def update(
-    m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem, tile: tl.constexpr, masked: tl.constexpr
+    m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, scale_log2, problem, tile: tl.constexpr, masked: tl.constexpr
 ):  # fmt: skip
     """Take in one tile of keys and values. m_i is in units of log2, and so are the scores once they are scaled."""
-    hk, scale_log2 = h // problem.group, problem.scale_log2
+    hk, offset = h // problem.group, tile.offset
+    scale_log2 = float8.scaled(scale_log2, problem.scales, float8.OF_K, b, hk, start)
     i, j = rows[:, None], (start + tl.arange(0, tile.Bc))[None, :]  # [Br, 1], [1, Bc]
     K_j = tiles.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]  not yet scaled
@@ -86,16 +90,18 @@ def update(
         seen = masks.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
     # The scale is positive, so it may wait until after the maximum, and S * scale - m is one instruction.
-    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)  # [Br]
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2 - offset)  # [Br]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
     alpha = tl.exp2(m_i - m_safe)  # [Br]
     P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
     l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
     if problem.dropout is not None:  # after the sum: l_i is that of all weights
         P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]
-    V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
+    V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v, tile.transposed)  # [Bc, dv]
     if masked and tile.unseen:
         V_j = masks.forget(V_j, seen)
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
-    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision)  # [Br, dv]
+    O_i = tl.dot(  # [Br, dv]
+        P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision, max_num_imprecise_acc=tile.flush
+    )
     return m_new, l_i, O_i

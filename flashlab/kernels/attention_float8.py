@@ -1,0 +1,107 @@
+"""``flash_attention_float8``: the portable forward kernel on numbers of 8 bits."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from flashlab.kernels import masks, portable, tiles
+from flashlab.kernels.attention import LONGEST, check
+from flashlab.kernels.configurations import choose
+from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_device
+from flashlab.kernels.problem import DTYPES, SCALES, Problem
+
+
+def flash_attention_float8(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scales: tuple[Tensor, Tensor, Tensor],
+    causal: bool = False,
+    mask: masks.Window | masks.Rule | None = None,
+    scale: float | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute attention of queries, keys and values in float8, as ``float8.quantise`` makes them, forward only.
+
+    The scores are sums of products of codes, times the scales. The weights, too, are rounded to float8 before they
+    multiply the values: the largest of a row so far is 2^8 then, so that those down to 2^-17 of it do not vanish. The
+    sum of their products with the values leaves the tensor core after every tile of keys and goes on in float32.
+
+    Args:
+        q: queries [B, H, Nq, d] in float8_e4m3fn.
+        k: keys [B, Hk, Nk, d].
+        v: values [B, Hk, Nk, dv]. They are fastest where the tokens of a column are side by side in memory, as
+            ``quantise(v, per="head", transposed=True)`` leaves them; otherwise they are copied so.
+        scales: what the codes of q, k and v are multiplied by, in float32, each above 0 and broadcastable to a number
+            per 128 tokens, [B, H, ceil(Nq / 128)] and [B, Hk, ceil(Nk / 128)]. That of v must be the same for all
+            tokens of a head, [B, Hk, 1] or less: it multiplies O.
+        causal, mask, return_lse: as for ``flash_attention``.
+        scale: factor on the scores beside those of the codes, above 0; 1/sqrt(d) if None.
+        dtype: of O: bfloat16, float16 or float32.
+
+    Returns:
+        O [B, H, Nq, dv], or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has O = 0 and lse = -inf.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described, or the GPU has no float8.
+        NotImplementedError: an argument requires a gradient: there is no backward pass in float8.
+
+    Source: FlashAttention-3, section 3.3; DeepSeek-V3, section 3.3.2, for sums that leave the tensor core.
+    """
+    check(q, k, v, dtypes=(E4M3,))
+    check_device(q.device)
+    mask = masks.either(causal, mask)
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
+    if dtype not in DTYPES:
+        raise TypeError(f"dtype, that of O, must be bfloat16, float16 or float32, got {dtype!r:.40}")
+    if max(q.shape[:2]) > LONGEST:
+        raise ValueError(f"B and H are at most {LONGEST} in float8, got {q.shape[0]} and {q.shape[1]}")
+    problem = Problem.of(q, k, v, mask, scale, scales=_scales(scales, q, k, v))
+    masks.check(mask, problem)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *problem.scales[:3])):
+        raise NotImplementedError("there is no backward pass in float8: use flash_attention, or torch.no_grad()")
+    o, lse = run(q, k, v, problem, dtype)
+    return (o, lse) if return_lse else o
+
+
+def run(q, k, v, problem, dtype, chosen=None):
+    """Compute O and lse from arguments that are right. chosen: a ``Configuration`` other than the table's."""
+    o = torch.empty(*q.shape[:3], v.shape[3], dtype=dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if o.numel() == 0 or problem.Nk == 0:
+        return o.zero_(), lse.fill_(-math.inf)
+    q, k, v = _ready(q), _ready(k), _ready(v.mT).mT
+    chosen = chosen or choose("forward", problem, "portable").launches["forward"]
+    portable.forward.run(o, lse, q, k, v, problem, chosen)
+    return o, lse
+
+
+def _ready(x):
+    """Return x if its layout suits the kernels, otherwise a copy whose rows begin at multiples of 16 bytes."""
+    if tiles.suits(x):
+        return x
+    return tiles.ready(tiles.pad_rows(x.view(torch.uint8))).view(E4M3)[..., : x.shape[3]]  # torch pads no float8
+
+
+def _scales(scales, q, k, v):
+    """Return the ``Scales`` that an argument means, or raise TypeError or ValueError."""
+    if not isinstance(scales, (tuple, list)) or len(scales) != 3:
+        raise TypeError(f"scales must be three tensors, those of q, k and v, got {type(scales).__name__}")
+    whole = []
+    for name, scale, x in zip("qkv", scales, (q, k, v), strict=True):
+        if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or scale.device != x.device:
+            found = f"{scale.dtype} on {scale.device}" if isinstance(scale, Tensor) else type(scale).__name__
+            raise TypeError(f"the scale of {name} must be a float32 tensor on {x.device}, got {found}")
+        shape = *x.shape[:2], 1 if name == "v" else tiles.count(x.shape[2], BLOCK.value)
+        try:
+            whole.append(scale.expand(shape))
+        except RuntimeError:
+            raise ValueError(
+                f"the scale of {name} must be broadcastable to {list(shape)}, got {list(scale.shape)}"
+            ) from None
+    return Scales(*whole)

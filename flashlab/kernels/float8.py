@@ -1,0 +1,190 @@
+"""Tensors in float8: codes of e4m3, with a scale for each 128 tokens of a head, or one for all of them.
+
+A code has 3 bits of mantissa: it is within 1/16 of any number from 2^-6 to 448 in size, and coarser below. The scale
+makes the largest number of a block 448. A rotation spreads a column of large numbers over the others, where their
+rounding errors no longer add up in one place; the products of queries and keys stay what they were.
+
+Source: FlashAttention-3, section 3.3.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashlab.kernels import tiles
+from flashlab.kernels.device import DEVICE
+from flashlab.kernels.launch import launch
+
+E4M3 = torch.float8_e4m3fn
+BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
+GROUP = tl.constexpr(128)  # columns that are rotated together, at most
+LARGEST = tl.constexpr(448.0)  # of the numbers that have a code
+OFFSET = 8  # the largest weight is 2^8: were it 1, those below 2^-10 would have the code 0
+LEAST = tl.constexpr(2.0**-126)  # of the products of scales: 0 * -inf would be NaN
+OF_Q, OF_K, OF_V = map(tl.constexpr, range(3))
+
+
+class Quantised(NamedTuple):
+    """A tensor in 8 bits: x ≈ codes * scale."""
+
+    codes: Tensor  # [B, H, N, d] in float8_e4m3fn
+    scale: Tensor  # [B, H, blocks of N, or 1] in float32, for ``BLOCK`` tokens each
+
+
+class Scales(NamedTuple):
+    """What the codes of one call are multiplied by, and how their products are added up."""
+
+    q: Tensor  # [B, H, blocks of Nq]
+    k: Tensor  # [B, Hk, blocks of Nk]
+    v: Tensor  # [B, Hk, 1]
+    two_level: bool = True  # sums leave the tensor core after every tile: a Hopper's keeps 14 bits of a sum, or fewer
+
+    @property
+    def told(self):
+        """The scales as the kernels take them: each a tensor and its strides."""
+        return tuple((x, *x.stride()) for x in self[:3])
+
+
+@triton.jit
+def scaled(x, scales, which: tl.constexpr, b, h, start):
+    """Return x times the scale that token ``start`` has in head h of batch b; x itself if there are no scales."""
+    if scales is None:
+        return x
+    else:
+        of = scales[which]
+        return tl.maximum(x * tl.load(of[0] + b * of[1] + h * of[2] + start // BLOCK * of[3]), LEAST)
+
+
+def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, transposed: bool = False) -> Quantised:
+    """Return x in 8 bits, scaled such that the largest number of each block, or of each head, becomes 448 in size.
+
+    Args:
+        x: queries, keys or values [B, H, N, d] in float16, bfloat16 or float32; d is 1 to 256.
+        per: "block", a scale for each 128 tokens of a head; or "head", for which x is read twice.
+        signs: [d], each 1 or -1, as ``random_signs`` draws them: x is rotated first. Its columns are multiplied by the
+            signs, and its rows by a Hadamard matrix, with entries ±1 / sqrt(d); d is a power of two from 16 on. Of 256
+            columns, each half is rotated by itself. Queries and keys that are rotated alike keep their scores.
+        transposed: in memory, the tokens of a column are side by side, as tensor cores need the values.
+
+    Returns:
+        ``Quantised``. Codes are nearest to the number, ties to even; 0 stays 0, and NaN stays NaN. No gradients.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described, or the GPU has no float8.
+    """
+    _check(x, per, signs)
+    B, H, N, d = x.shape
+    width, blocks = tiles.width_of(d), tiles.count(N, BLOCK.value)
+    codes = _codes(B, H, d, N, x.device).mT if transposed else _codes(B, H, N, d, x.device)
+    scale = torch.empty(B, H, blocks, device=x.device)
+    if x.numel() == 0:
+        return Quantised(codes, scale if per == "block" else scale.new_ones(B, H, 1))
+    x = tiles.ready(tiles.pad_rows(x))
+    tensors, strides = tiles.arguments((x, codes), (BLOCK.value,) * 2, (1,) if transposed else ())
+    for finds, stores in ((True, True),) if per == "block" else ((True, False), (False, True)):
+        launch(
+            quantise_block,
+            (blocks, H, B),
+            (*tensors, scale, signs),
+            (strides, scale.expand(B, H, blocks).stride(), N, d, width, transposed, finds, stores),
+            warps=8,
+        )
+        scale = scale if per == "block" else scale.amax(-1, keepdim=True)  # [B, H, 1]
+    return Quantised(codes, scale)
+
+
+def random_signs(d: int, seed: int, device="cpu") -> Tensor:
+    """Return d signs at random, 1 or -1, in float32."""
+    bits = torch.randint(2, (d,), generator=torch.Generator().manual_seed(seed))
+    return (1.0 - 2.0 * bits).to(device)
+
+
+@triton.jit
+def quantise_block(
+    X, codes, scale, signs,  # X, codes [B, H, N, d]: descriptors or pointers; pointers scale [B, H, blocks], signs [d]
+    strides, scale_strides, N, d: tl.constexpr, width: tl.constexpr,
+    transposed: tl.constexpr, finds: tl.constexpr, stores: tl.constexpr,
+):  # fmt: skip
+    """Find the scale of block n of head h of batch b, or take it as it is, and store the codes: program (n, h, b)."""
+    n, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    H, B = tl.num_programs(1), tl.num_programs(2)
+    X = tiles.view(X, [B, H, N, d], strides[0], BLOCK, width)
+    x = tiles.load(X, b, h, n * BLOCK, BLOCK, width)  # [BLOCK, d]   zeros past N and d
+    x = x.to(tl.float32) if signs is None else rotate(x, signs, d)  # [BLOCK, d]
+    at = scale + b * scale_strides[0] + h * scale_strides[1] + n * scale_strides[2]
+    if finds:
+        s = tl.maximum(tl.max(tl.abs(x)) / LARGEST, LEAST)
+        tl.store(at, s)
+    else:
+        s = tl.load(at)
+    if stores:
+        codes = tiles.view(codes, [B, H, N, d], strides[1], BLOCK, width, transposed)
+        tiles.store(codes, b, h, n * BLOCK, x / s, BLOCK, width, transposed)
+
+
+@triton.jit
+def rotate(x, signs, d: tl.constexpr):
+    """Return x [rows, d] with signs [d] on its columns, each group of ``GROUP`` times a Hadamard matrix, in float32."""
+    rows: tl.constexpr = x.shape[0]
+    group: tl.constexpr = min(d, GROUP)
+    i, j = tl.arange(0, group)[:, None], tl.arange(0, group)[None, :]
+    ones = i & j  # [group, group]   an entry is negative if these bits have an odd number of ones
+    ones ^= ones >> 4
+    ones ^= ones >> 2
+    ones ^= ones >> 1
+    matrix = 1 - 2 * (ones & 1)  # [group, group]
+    x = x * tl.load(signs + tl.arange(0, d)).to(x.dtype)  # [rows, d]
+    x = tl.reshape(x, [rows * (d // group), group])  # [rows * d / group, group]
+    if x.dtype == tl.float32:  # in two numbers of 8 bits of mantissa, whose products with ±1 are exact
+        high = x.to(tl.bfloat16)
+        low = (x - high.to(tl.float32)).to(tl.bfloat16)
+        y = tl.dot(low, matrix.to(tl.bfloat16), tl.dot(high, matrix.to(tl.bfloat16)))  # [rows * d / group, group]
+    else:
+        y = tl.dot(x, matrix.to(x.dtype))  # [rows * d / group, group]
+    return tl.reshape(y, [rows, d]) * group**-0.5
+
+
+def _codes(*shape_and_device):
+    """Return a tensor for codes whose rows are multiples of 16 bytes in memory, as descriptors require."""
+    *shape, columns, device = shape_and_device
+    padded = tiles.count(columns, 16) * 16
+    return torch.empty(*shape, padded, dtype=E4M3, device=device)[..., :columns]
+
+
+@functools.cache
+def supported(device) -> bool:
+    """Return whether a device can multiply and convert float8: compute capability 8.9 and later, or the interpreter."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def check_device(device):
+    """Raise ValueError if a GPU has no float8."""
+    if not supported(device):
+        raise ValueError("this GPU has no float8: compute capability 8.9 and later have")
+
+
+def _check(x, per, signs):
+    if not isinstance(x, Tensor) or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        found = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, got {found}")
+    if x.ndim != 4 or not 1 <= x.shape[3] <= 256:
+        raise ValueError(f"x must be [batch, heads, length, width] with a width from 1 to 256, got {list(x.shape)}")
+    if x.device.type != DEVICE.type:
+        raise ValueError(f"the kernels run on {DEVICE.type} here, got x on {x.device}")
+    check_device(x.device)
+    if max(x.shape[:2]) > 65535:
+        raise ValueError(f"batches and heads are at most 65535 each, got {x.shape[0]} and {x.shape[1]}")
+    if per not in ("block", "head"):
+        raise ValueError(f'a scale is per "block" or per "head", got {per!r:.40}')
+    if signs is None:
+        return
+    d = x.shape[3]
+    if d < 16 or d & (d - 1):
+        raise ValueError(f"a rotation takes heads of 16, 32, 64, 128 or 256 columns, got {d}: append zeros")
+    right = isinstance(signs, Tensor) and signs.is_floating_point() and signs.is_contiguous()
+    if not right or signs.shape != (d,) or signs.device != x.device:
+        raise ValueError(f"signs must be [d] = [{d}] floating-point numbers on {x.device}")

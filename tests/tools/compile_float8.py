@@ -1,0 +1,109 @@
+"""Compile the kernels of float8 for a GPU that is not here: ``python -m tests.tools.compile_float8 9.0 [LIMIT]``.
+
+Print one JSON object per launch, as ``compile_for`` does, with the instructions of tensor cores that its machine code
+has. LIMIT: compile that many cases at most. Needs TRITON_INTERPRET=0, and so a process of its own.
+"""
+
+import itertools
+import json
+import re
+import sys
+import tempfile
+from contextlib import ExitStack
+from unittest import mock
+
+import torch
+from triton.runtime import driver
+
+from flashlab.kernels import configurations, float8, masks, tiles
+from flashlab.kernels.attention_float8 import run
+from flashlab.kernels.portable import forward
+from flashlab.kernels.problem import Problem, Tile
+from tests.tools.compile_for import SHARED, Elsewhere, cuobjdump, resources
+
+
+def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, chosen=None):
+    """Return a call of the attention kernel on one head, its scales per block."""
+    q = torch.empty(1, 1, N, d, dtype=float8.E4M3)
+    v = torch.empty(1, 1, d, tiles.count(N, 16) * 16, dtype=float8.E4M3)[..., :N].mT
+    scale = torch.ones(1, 1, tiles.count(N, 128))
+    scales = float8.Scales(scale, scale, scale[..., :1], two_level)
+    problem = Problem.of(q, q, v, mask, d**-0.5, scales=scales)
+    return lambda: run(q, q, v, problem, dtype, chosen)
+
+
+def quantise(d, dtype, **options):
+    """Return a call that quantises one head, rotated or transposed."""
+    signs = float8.random_signs(d, 0) if options.pop("rotated", False) else None
+    return lambda: float8.quantise(torch.empty(1, 1, 1000, d, dtype=dtype), signs=signs, **options)
+
+
+def cases():
+    """Yield a name and a call for what is compiled: heads of all widths, the masks, and each way to quantise."""
+    documents = masks.documents(torch.arange(1000, dtype=torch.int32) // 300) & masks.causal()
+    for d in (64, 128, 256):
+        yield f"d = {d}, one level", attention(d, masks.full(), two_level=False)
+        for name, mask in {
+            "full": masks.full(),
+            "causal": masks.causal(),
+            "window": masks.window(200),
+            "documents": documents,
+        }.items():
+            yield f"d = {d}, {name}", attention(d, mask)
+        yield f"d = {d}, whole tiles, O in float32", attention(d, masks.full(), torch.float32, 1024)
+        yield f"d = {d}, rotated", quantise(d, torch.bfloat16, rotated=True)
+        yield f"d = {d}, transposed", quantise(d, torch.bfloat16, per="head", transposed=True)
+    yield "float32, rotated", quantise(128, torch.float32, rotated=True)
+
+
+def compile_for(capability, name, call):
+    """Compile the kernels of one case. Yields a dict per launch."""
+    card, made = configurations.Card(capability, SHARED.get(capability, 99) * 1024), []
+
+    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
+        compiled = kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages)
+        made.append((compiled, tile_of(numbers), warps, stages))
+
+    driver.set_active(Elsewhere(capability))
+    with ExitStack() as replaced:
+        for owner, attribute, stand_in in (
+            (tiles, "has_copy_engine", lambda device: capability >= (9, 0)),
+            (configurations, "card", lambda device: card),
+            (float8, "_check", lambda *_: None),
+            (float8, "launch", compile_instead),
+            (forward, "launch", compile_instead),
+        ):
+            replaced.enter_context(mock.patch.object(owner, attribute, stand_in))
+        call()
+    for compiled, tile, warps, stages in made:
+        launch = {"Br": tile.Br, "Bc": tile.Bc, "flush": tile.flush, "warps": warps, "stages": stages} if tile else {}
+        c = configurations.Configuration(tile.Br, tile.Bc, warps, stages) if tile else None
+        yield {
+            "kernel": compiled.metadata.name, "case": name, **launch,
+            "shared": compiled.metadata.shared, "available": card.shared_bytes,
+            "bound": configurations.shared_bytes("forward", c, max(tile.width, tile.width_v), 1) if tile else None,
+            **resources(compiled.asm["cubin"]), "products": products(compiled.asm["cubin"]),
+        }  # fmt: skip
+
+
+def tile_of(numbers):
+    """Return the ``Tile`` among the numbers of a launch, or None."""
+    return next((x for x in numbers if isinstance(x, Tile)), None)
+
+
+def products(cubin):
+    """Return how often each instruction of a tensor core is in the machine code, and multiplications and additions."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        sass = cuobjdump("-sass", file.name)
+    names = "QGMMA", "HGMMA", "QMMA", "HMMA", "FFMA", "FMUL", "FADD"
+    return {name: len(re.findall(rf"\b{name}\b", sass)) for name in names}
+
+
+if __name__ == "__main__":
+    capability = tuple(int(number) for number in sys.argv[1].split("."))
+    limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    for case in itertools.islice(cases(), limit):
+        for report in compile_for(capability, *case):
+            print(json.dumps(report), flush=True)
