@@ -7,6 +7,7 @@ raised late; and orders in which additions to dQ wait for nobody. The schedule t
 Source: FlashAttention-4 (arXiv 2603.05451), sections 2.2, 3.1 and 3.2.
 """
 
+import heapq
 from functools import cache
 from typing import NamedTuple
 
@@ -278,3 +279,11 @@ def pairs(T) -> list[tuple[int, int]]:
     if T % 2:
         raise ValueError(f"expected an even number of tiles, got {T}")
     return [(i, T - 1 - i) for i in range(T // 2)]
+
+
+def busiest(work, programs) -> int:
+    """Return the work of the busiest program, if each piece goes, in this order, to whichever is free first."""
+    busy = [0] * programs  # a heap
+    for piece in work:
+        heapq.heapreplace(busy, busy[0] + int(piece))
+    return max(busy)

@@ -26,9 +26,12 @@ from flashlab.reference import (
     dropout,
     eight_bits,
     masks,
+    next_machine,
+    online_softmax,
     pipeline,
     recomputation,
     ring,
+    roles,
     safe_softmax,
     scores,
     tiling,
@@ -642,3 +645,67 @@ def linear_chunks():
             O, state = linear_attention(*given, decay=decays.to(kernels.DEVICE), return_state=True, chunk=16)
             np.testing.assert_allclose(O[0, h].cpu(), due, 1e-3, 1e-3)
             np.testing.assert_allclose(state[0, h].cpu(), last, 1e-3, 1e-3)
+
+
+def late_maximum():
+    """A lazy maximum is exact, and no weight exceeds the threshold: the maximum may rise by 5, 6 and 20."""
+    S = np.array([0.0, 5.0, 6.0, 26.0, 20.0])[None, :] + np.zeros((2, 1))
+    S[1, :2] = -np.inf
+    V = np.random.default_rng(0).normal(size=(5, 3))
+    state = online_softmax.identity(2, 3, S.dtype)
+    for j in range(5):
+        state = next_machine.lazy_update(state, S[:, j : j + 1], V[j : j + 1])
+        seen = S[:, j] > -np.inf
+        assert np.exp(S[seen, j] - state.m[seen]).max() <= 2**8, "a weight is larger than the threshold allows"
+        assert j != 1 or state.m[0] == 0, "a rise of 5 natural units is 7.2 of log2: m stays"
+    weights = np.exp(S - 26)
+    np.testing.assert_allclose(online_softmax.finish(state)[0], weights @ V / weights.sum(1, keepdims=True), 1e-12)
+
+
+def powers_of_two():
+    """2^x by polynomial is near 2^x over the whole range, exact at whole numbers, 0 far below."""
+    c = next_machine.minimax.__wrapped__(3)  # not from its cache
+    x = np.linspace(-126, 126, 4001, dtype=np.float32)
+    np.testing.assert_allclose(next_machine.exp2(x, c), np.exp2(x.astype(np.float64)), 9e-5)
+    whole = np.float32([0, -1, -126, 7, -200, -np.inf])
+    np.testing.assert_array_equal(next_machine.exp2(whole, c), [1, 0.5, 2.0**-126, 128, 0, 0])
+    survey = next_machine.survey(c, 4096)
+    assert abs(survey.largest - 8.56e-5) < 5e-7 and survey.apart <= 1, "not the least error"
+    bits = next_machine.bfloat16(np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-7 - 2**-20]))
+    np.testing.assert_array_equal(bits - bits[0], [0, 0, 2, 1])
+
+
+def cycles_of_the_next_machine():
+    """Tables 1 and 3 of FlashAttention-4, and the cycles of both units at the balanced share."""
+    assert next_machine.forward_cycles(128, 128, 128) == (1024, 768, 1024), "table 1"
+    assert next_machine.forward_cycles(256, 128, 64) == (1024, 768, 2048), "table 1, two tiles, half the head"
+    assert next_machine.backward_cycles() == (2560, 3328, 1024), "table 3"
+    assert next_machine.backward_cycles(pair=True) == (2560, 2688, 1024), "table 3, a pair"
+    rates = next_machine.Rates()
+    share = rates.balanced()
+    ends = rates.lane_cycles(9, share), rates.exponential_cycles(9, share)
+    assert abs(ends[0] - ends[1]) < 1e-9 < share, "the units are not balanced"
+    assert rates.lane_cycles(128 * 128, 1) == 1792, "instructions per score"
+    assert rates.exponential_cycles(128 * 128, 0.25) == 768, "three quarters of the exponentials"
+
+
+def order_of_additions():
+    """Each program visits each tile that it sees once, and nobody waits; pairs have the same work."""
+    for causal in (False, True):
+        assert next_machine.finished(5, causal) == (25, 0), "somebody waits"
+        visits = next_machine.visits(5, causal)
+        assert [sorted(queue) for queue in visits] == [list(range(j if causal else 0, 5)) for j in range(5)], "visits"
+    pairs = next_machine.pairs(6)
+    assert len({i + j for i, j in pairs}) == 1 and len(set(sum(pairs, ()))) == 6, "unequal pairs"
+
+
+def roles_of_the_next_machine():
+    """The roles compute attention of two tiles, with maxima that rise by little and by much, and meet no race."""
+    rng = np.random.default_rng(0)
+    Q, K, V = (rng.normal(size=(n, d)) for n, d in ((6, 4), (20, 4), (20, 3)))
+    K *= np.linspace(0.5, 40, 20)[:, None]
+    for design in (roles.Design(), roles.Design(stages=2, d=64, threshold=0)):
+        run = roles.forward(Q, K, V, design, Bc=4)
+        np.testing.assert_allclose(run.O, attention(Q, K, V), 1e-9, 1e-12)
+    plain = roles.forward(Q.astype(np.float32), K.astype(np.float32), V.astype(np.float32), roles.Design(share=1), Bc=4)
+    np.testing.assert_allclose(plain.O, attention(Q, K, V), 2e-3, 2e-3)

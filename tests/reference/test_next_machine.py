@@ -207,6 +207,13 @@ def test_dQ_depends_on_the_order_in_its_last_bits_only():
     assert (up != down).any() and (up == next_machine.dQ_sum(parts, range(8))).all()
 
 
+def test_the_busiest_program():
+    work = [1, 2, 3, 4, 5, 6]
+    assert next_machine.busiest(work, 3) == 9 and next_machine.busiest(work[::-1], 3) == 7
+    assert next_machine.busiest([a + b + 2 for a, b in next_machine.pairs(6)], 3) == 7
+    assert next_machine.busiest([], 2) == 0
+
+
 def test_pairs_have_equal_work():
     pairs = next_machine.pairs(8)
     assert {i + 1 + j + 1 for i, j in pairs} == {9} and sorted(sum(pairs, ())) == [*range(8)]
