@@ -16,7 +16,7 @@ ROOT = HERE.parent
 MENDED = {
     'class="caption" role="heading"': 'class="caption" role="heading" aria-level="2"',
     '<summary aria-label="Toggle hidden content">': "<summary>",
-    'cell_output docutils container">\n<img': 'cell_output docutils container" tabindex="0">\n<img',
+    '<div class="output text_html"><img': '<div tabindex="0" class="output text_html"><img',
     'display="block"': 'display="block" tabindex="0"',  # a formula that scrolls, as charts do
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',

@@ -48,7 +48,7 @@ def write(folder: Path):
     """Write each figure's script, and a page of its own for links and frames, into ``folder``."""
     folder.mkdir(exist_ok=True)
     for name in names():
-        whole = page.page(figure(name), alive(name, ".") + _home(name))
+        whole = page.page(figure(name), alive(name, ".") + _home(name), title(name))
         (folder / f"{name}.html").write_text(whole, encoding="utf-8")
         (folder / f"{name}.js").write_text(_parts(name)[1], encoding="utf-8")
 

@@ -86,21 +86,11 @@ def readable(name: str) -> dict:
             cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
         elif asked or cell["metadata"].get("jupyter", {}).get("outputs_hidden"):
             tags = [*tags, "hide-output"]
-        for words in _said_of_pictures(cell):
-            cell["metadata"]["mystnb"] = {"image": {"alt": words}}
         cell["metadata"]["tags"] = tags
         asked = asked or "exercise" in tags
     if name != "notation.ipynb":
         lesson["cells"].insert(1, links(name))
     return lesson
-
-
-def _said_of_pictures(cell):
-    """Yield the words beside each picture in a cell's outputs."""
-    for output in cell["outputs"]:
-        data = output.get("data", {})
-        if "image/png" in data:
-            yield " ".join("".join(data["text/plain"]).split())
 
 
 def links(name: str) -> dict:

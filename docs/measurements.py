@@ -30,7 +30,7 @@ class Bar(NamedTuple):
     @property
     def ours(self) -> bool:
         """Tell whether it is code of this course."""
-        return not self.name.startswith(THEIRS)
+        return self.name.startswith("flashlab") or not self.name.startswith(THEIRS)
 
 
 class Charts(NamedTuple):
@@ -124,6 +124,12 @@ def by_instruction(stored):
     yield stored["of"], [Bar(*it) for it in stored["instructions"].items()]
 
 
+def by_way(stored):
+    """Yield a chart for each way to compute exponentials."""
+    for way, counted in stored["ways"].items():
+        yield f"{way}: {stored['of']}", [Bar(*it) for it in counted["sass"].items() if it[1]]
+
+
 CHARTS = {
     "h200_hopper": Charts("The kernels for Hopper", FAST, by_shape),
     "h200_attention": Charts("The portable kernels", FAST, by_shape),
@@ -137,6 +143,7 @@ CHARTS = {
     "h200_recomputation": Charts("Stored or recomputed", "Shorter is better.", by_algorithm),
     "shared_memory": Charts("Shared memory of a tile", "What a small kernel took.", by_tile),
     "hopper_instructions": Charts("Instructions of a step", "Counted in the machine code.", by_instruction),
+    "blackwell_instructions": Charts("Instructions of a tile", "Counted in the machine code.", by_way),
     "llama": Charts(
         "What a Llama writes", "The same tokens with transformers' attention and with ours.", lambda stored: ()
     ),

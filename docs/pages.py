@@ -102,7 +102,7 @@ def interface() -> str:
 def members(wing: str) -> str:
     """Return the page of one wing: every public function and class of its modules, from their docstrings."""
     title = _headed(f"{wing}: {WINGS[wing][0].lower()}{WINGS[wing][1:]}", "=")
-    modules = (f"{_headed(module, '-')}\n\n{_documented(module)}" for module in _modules(wing))
+    modules = (f"{_headed(module.partition('.')[2], '-')}\n\n{_documented(module)}" for module in _modules(wing))
     return "\n\n".join([title, _documented(wing), *modules])
 
 

@@ -99,9 +99,12 @@ def shipped(figure) -> dict:
     return {key(figure, state): numbers(figure, state) for state in chosen}
 
 
-def page(figure, made: str | None = None) -> str:
-    """Return a whole HTML file with one figure that moves without a kernel. made: its fragment, if there is one."""
-    title = title_of(figure)
+def page(figure, made: str | None = None, title: str | None = None) -> str:
+    """Return a whole HTML file with one figure that moves without a kernel.
+
+    made: its fragment, if there is one; title: the figure's name in words, if None.
+    """
+    title = title or title_of(figure)
     made = made or fragment(figure, figure.State(), shipped(figure), page=True)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'

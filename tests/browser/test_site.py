@@ -20,6 +20,7 @@ from tests.browser.test_axe import AXE, FOUND
 MEGABYTE = 10**6
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
 BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html", "interface.html"]
+BESIDE += ["interface/kernels.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 HOST = "[data-figure]"
@@ -171,6 +172,18 @@ def test_an_answer_is_folded_until_asked_for(opened):
     assert folded.count() > 2 and not folded.first.locator(".cell_output").is_visible()
     folded.first.locator("summary").click()
     assert folded.first.locator(".cell_output").is_visible()
+
+
+def test_the_interface_shows_kernels_with_signature_and_docstring(opened):
+    sheet = opened("interface/kernels.html")
+    name = "flashlab.kernels.portable.forward.attention_forward"
+    kernel = sheet.locator("dl.function").filter(has=sheet.locator(f'dt[id="{name}"]'))
+    assert "(Q, K, V, O, lse, strides, problem, tile: constexpr)" in kernel.locator("dt").inner_text().replace(
+        "\n", " "
+    )
+    assert "Compute rows i * Br .. (i + 1) * Br of O" in kernel.locator("dd").inner_text()
+    assert "/flashlab/kernels/portable/forward.py#L" in kernel.locator("dt a.external").get_attribute("href")
+    assert sheet.locator('dt[id="flashlab.kernels.first_triton_kernel.add_kernel"]').count() == 1  # without a docstring
 
 
 def test_search_finds_a_term_of_the_glossary(opened):
