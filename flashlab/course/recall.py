@@ -1,0 +1,61 @@
+"""A needle in a haystack, at the size of one head of the character model: n pairs are stored, and each key asks back.
+
+Everything is learned, and by both kinds of attention alike: the query, key and value of each symbol, and the read-out.
+The only difference is what happens to the scores: a softmax, or nothing. The pairs are drawn anew for each text, so
+there is nothing to learn by heart.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+SYMBOLS = 64  # different keys, and as many values
+BATCH, RATE = 16, 0.05  # texts per step, and Adam's rate
+
+Weights = Callable[[torch.Tensor], torch.Tensor]  # from scores [..., n, n]
+KINDS: dict[str, Weights] = {"softmax": lambda S: S.softmax(-1), "linear": lambda S: S}
+
+
+class Model(NamedTuple):
+    """One head: a vector of length d for each symbol, in each of its four roles, [SYMBOLS, d]."""
+
+    Q: torch.Tensor
+    K: torch.Tensor
+    V: torch.Tensor
+    read_out: torch.Tensor
+    weights: Weights
+
+    def answers(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Return scores [B, n, SYMBOLS] of the value of each key, when these pairs are stored: keys, values [B, n]."""
+        S = self.Q[keys] @ self.K[keys].mT  # [B, n, n]
+        return self.weights(S) @ self.V[values] @ self.read_out.T
+
+
+def texts(B: int, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw n different keys for each of B texts, and a value for each key: int64 [B, n] both."""
+    keys = torch.rand(B, SYMBOLS, generator=generator).argsort(1)[:, :n]
+    return keys, torch.randint(SYMBOLS, (B, n), generator=generator)
+
+
+def train(kind: str, *, d: int = 16, steps: int = 600, seed: int = 0) -> Model:
+    """Train a head with d columns on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Model(*(torch.randn(SYMBOLS, d, generator=generator).requires_grad_() for _ in range(4)), KINDS[kind])
+    optimizer = torch.optim.Adam(model[:4], lr=RATE)
+    for _ in range(steps):
+        n = int(torch.randint(4, SYMBOLS + 1, (1,), generator=generator))
+        keys, values = texts(BATCH, n, generator)
+        loss = F.cross_entropy(model.answers(keys, values).flatten(0, 1), values.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def share(model: Model, n: int, *, B: int = 64, seed: int = 1) -> float:
+    """Return the share of values that are found among n pairs, in B fresh texts."""
+    keys, values = texts(B, n, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        return (model.answers(keys, values).argmax(-1) == values).double().mean().item()

@@ -1,0 +1,70 @@
+from itertools import product
+
+import numpy as np
+import pytest
+
+from figures import crossover as figure
+from flashlab.machine import costs, hardware
+from flashlab.machine.memory import Memory
+from flashlab.reference import linear_attention, masks, tiling
+
+STATES = [figure.State(0, d, C, dtype) for d, C, dtype in product((32, 256), (32, 128), ("float16", "float32"))]
+states = pytest.mark.parametrize("state", STATES, ids=str)
+
+
+def by_name(told):
+    return {measure["what"]: measure for measure in told["measures"]}
+
+
+@pytest.mark.parametrize("d, C", [(32, 32), (64, 32)])
+def test_costs_are_those_of_runs(d, C):
+    at = 4
+    N, told = figure.LENGTHS[at], by_name(figure.trace(figure.State(0, d, C, "float32")))
+    X = [np.ones((N, d), np.float32)] * 3
+    dense, linear = Memory(), Memory()
+    _, dense_flops = costs.counted(tiling.fa2_forward, *X, C, C, mask=masks.causal(), memory=dense)
+    (_, KV), linear_flops = costs.counted(linear_attention.chunked, *X, C, memory=linear)
+    assert (told["flops"]["softmax"][at], told["flops"]["linear"][at]) == (dense_flops, linear_flops)
+    assert (told["bytes"]["softmax"][at], told["bytes"]["linear"][at]) == (dense.moved, linear.moved)
+    assert (told["state"]["softmax"][at], told["state"]["linear"][at]) == (X[1].nbytes + X[2].nbytes, KV.nbytes)
+
+
+@states
+def test_lines_cross_where_it_is_said(state):
+    told = figure.trace(state)
+    for measure in told["measures"]:
+        for N, softmax, linear in zip(told["lengths"], measure["softmax"], measure["linear"], strict=True):
+            if N % state.C == 0:
+                assert (softmax >= linear) == (N >= measure["crossing"]), (measure["name"], N)
+    flops = by_name(told)["flops"]["crossing"]
+    assert 0 <= flops - linear_attention.crossover(state.C, state.d) < state.C
+
+
+@states
+def test_the_least_time_is_under_the_roof(state):
+    card, told = hardware.CARDS[figure.CARD], figure.trace(state)
+    measures = by_name(told)
+    for at, N in enumerate(told["lengths"]):
+        once = 4 * N * state.d * hardware.stored(state.dtype).itemsize
+        for way in ("softmax", "linear"):
+            seconds = measures["seconds"][way][at]
+            rate = hardware.flop_rate(card, state.dtype)
+            assert seconds >= max(measures["flops"][way][at] / rate, once / card.dram_rate) * (1 - 1e-12)
+    assert told["ridge"] == hardware.ridge(card, state.dtype)
+
+
+def test_in_half_precision_linear_attention_waits_for_bytes_and_time_crosses_later():
+    told = figure.trace(figure.State())
+    crossings = {what: measure["crossing"] for what, measure in by_name(told).items()}
+    assert crossings["state"] < crossings["bytes"] < crossings["flops"] < crossings["seconds"]
+    assert max(told["intensity"]) < told["ridge"]
+    default = {what: it["softmax"][6] / it["linear"][6] for what, it in by_name(told).items()}
+    assert figure.State().step == 6 and default["flops"] > 1 > default["seconds"]  # the figure's point
+
+
+def test_words_have_the_numbers():
+    assert figure.describe(figure.State(step=8)) == (
+        "N = 1,024, d = 128, C = 64, float16. Softmax over linear: FLOPs × 2.83, bytes × 4.47, kept × 8, "
+        "least time × 1.24. Linear waits for bytes."
+    )
+    assert "Linear waits for arithmetic" in figure.describe(figure.State(dtype="float32"))
