@@ -65,6 +65,8 @@ LESSONS = (
            "a few hundred numbers suffice: where each error comes from, and what spares it"),
     Lesson("next_machine", "The next machine", "Beyond",
            "twice the products, as many exponentials as before: the schedule changes, not the mathematics"),
+    Lesson("which_version_when", "Which version when", "Beyond",
+           "the fastest that can is looked up, never guessed; and what attention gives up without exp", "triton"),
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ A limit is a sentence with its source and a test, so that the table of the lesso
 ``which_version_when`` cannot differ. The sources were read on 22 November 2026; versions change.
 """
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -204,6 +205,7 @@ def ran(function: Callable, *args, **options) -> tuple[str, ...]:
 
     On a GPU kernels tell, elsewhere operators. An attention that was written out, product by product, is not seen.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read by the first profile: it would log to standard error
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -285,9 +285,13 @@ def advice(call: Call) -> list[str]:
 
 
 def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str:
-    """Return the decisions for all calls of this kind that were measured, one line each: the fastest, and the next."""
+    """Return the decisions for all calls of this kind that were measured, a line each: the fastest, and the next.
+
+    The last line says where and when.
+    """
     calls = dict.fromkeys(cell[0].call for cell in cells())
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
+    runs: set[str] = set()
     lines = [f"{'B':>3} {'H/Hk':>6} {'Nq':>7} {'Nk':>7} {'d':>4} {'dtype':13}{'mask':10}{'fastest':26}{'µs':>8}  next"]
     for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
         best, *others = which(call).cell
@@ -296,4 +300,6 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str
             f"{call.B:3} {f'{call.H}/{call.Hk}':>6} {call.Nq:7,} {call.Nk:7,} {call.d:4} {call.dtype:13}{call.mask:10}"
         )
         lines.append(f"{shape}{best.version:26}{best.us:8,.0f}  {then}")
+        runs.add(f"{best.file}.json, {best.device}, {best.date}")
+    lines += [f"from {'; '.join(sorted(runs))}"]
     return "\n".join(lines)

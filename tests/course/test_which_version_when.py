@@ -146,11 +146,11 @@ def test_every_file_with_competitors_is_read():
         assert json.loads(json.dumps(row.us)) > 0 and row.date >= "2026-11-20" and "H200" in row.device
 
 
-def test_the_table_has_a_line_per_measured_call():
+def test_the_table_has_a_line_per_measured_call_and_says_where_it_is_from():
     lines = table("forward", ("causal",)).splitlines()
     calls = {cell[0].call for cell in cells()}
     due = [call for call in calls if (call.direction, call.mask, call.gpus) == ("forward", "causal", 1)]
-    assert len(lines) == 1 + len(due)
+    assert len(lines) == 2 + len(due) and lines[-1].startswith("from h200_hopper.json, NVIDIA H200, 2026-11-22")
     line = next(line for line in lines if " 16,384  16,384  128 " in line)
     assert "flashlab Hopper" in line and "FlashAttention-4, × 1.06" in line
 
