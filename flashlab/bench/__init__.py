@@ -3,6 +3,7 @@
     python -m flashlab.bench                 speed of attention, ours beside torch's (``round_robin``)
     python -m flashlab.bench.hopper          speed of the Hopper kernels, and of the rungs that lead to them
     python -m flashlab.bench.decoding        a step of decoding, ours beside torch's, and our sweep
+    python -m flashlab.bench.float8          attention in 8 bits beside bfloat16, and a sweep of its tiles
     python -m flashlab.bench.recomputation   time and DRAM traffic of a forward and a backward pass
     python -m flashlab.bench.traffic         traffic of a forward pass: predicted, counted, measured
     python -m flashlab.bench.ring            attention over several GPUs, beside torch's

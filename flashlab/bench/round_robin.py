@@ -70,6 +70,7 @@ def measure(
     timer: Callable[[Callable], float] = timing.gpu_timer,
     device: str = "cuda",
     dtype: torch.dtype = torch.bfloat16,
+    tolerance: float = TOLERANCE,
     tell: Callable[[int, int, str], object] = lambda *_: None,
 ) -> Measured:
     """Time every function on one cell.
@@ -78,6 +79,7 @@ def measure(
         functions: the competitors by name. The results of the first that runs are the standard for the others.
         rounds: number of turns of each. gap: idle seconds before each turn.
         timer: the function from a callable to the milliseconds of one call. device, dtype: of the tensors.
+        tolerance: relative difference of results above which they count as wrong.
         tell: called with (turns done, turns in all, what comes next).
 
     Returns:
@@ -105,7 +107,7 @@ def measure(
         first_s[name] = time.perf_counter() - start
         if standard is None and all(x.isfinite().all() for x in results):
             standard = name, results
-        if doubt := _doubt(results, standard):
+        if doubt := _doubt(results, standard, tolerance):
             left_out[name] = doubt
         else:
             runs[name] = run
@@ -141,7 +143,7 @@ def prepare(function: Attention, cell: Cell, q, k, v, dO) -> Callable[[], tuple[
     return lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True)
 
 
-def _doubt(results, standard):
+def _doubt(results, standard, tolerance=TOLERANCE):
     """Say why these results are not to be trusted; None if they are. standard: a name and its results, or None."""
     if not all(x.isfinite().all() for x in results):
         return "results are not finite"
@@ -149,7 +151,7 @@ def _doubt(results, standard):
     difference = max(
         costs.error(x.detach().float().cpu(), y.detach().float().cpu()) for x, y in zip(results, expected, strict=True)
     )
-    return None if difference <= TOLERANCE else f"results differ by {difference:.2g} from {name}'s"
+    return None if difference <= tolerance else f"results differ by {difference:.2g} from {name}'s"
 
 
 def _row(cell, name, rounds_ms, first_s):

@@ -17,7 +17,7 @@ from flashlab.machine.host import versions  # noqa: E402
 
 COMMANDS = ("flashlab.bench", *(f"flashlab.bench.{name}" for name in (
     "round_robin", "hopper", "recomputation", "traffic", "shared_memory", "capture", "sweep", "llama",
-    "masks", "decoding", "ring")))  # fmt: skip
+    "masks", "decoding", "ring", "float8")))  # fmt: skip
 
 
 def status(monkeypatch, module, *argv):
@@ -100,5 +100,5 @@ def test_a_report_that_cannot_be_written_is_printed(tmp_path, capsys):
 
 def test_the_readme_of_the_data_names_commands_that_exist():
     text = (data.DATA / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"python -m (flashlab[\w.]*)", text)) == set(COMMANDS) - {"flashlab.bench.round_robin"}
+    assert set(re.findall(r"python -m (flashlab.bench[\w.]*)", text)) == set(COMMANDS) - {"flashlab.bench.round_robin"}
     assert sorted(re.findall(r"\*\*`(\w+)\.json`\*\*", text)) == data.names(".json")

@@ -1,0 +1,190 @@
+"""Measure attention in float8 on this GPU, beside bfloat16: ours and cuDNN's.
+
+    python -m flashlab.bench.float8 --json notebooks/data/h200_float8.json
+
+Forward, 16,384 tokens in sequences of N, heads times their dimension 2,048. First the tiles of the float8 kernel are
+swept. Then the fastest of them take turns with the table's, with sums that stay in the tensor core ("one level"), with
+a call that makes the codes first, and with bfloat16. What makes the codes is timed alone as well: queries and keys are
+rotated, values transposed. Otherwise the codes are made before the clock starts.
+"""
+
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from flashlab.bench import record, round_robin
+from flashlab.bench.competitors import Attention, implementation
+from flashlab.bench.round_robin import Cell
+from flashlab.kernels import attention_float8, masks
+from flashlab.kernels.configurations import Configuration
+from flashlab.kernels.float8 import Quantised, Scales, quantise, random_signs
+from flashlab.kernels.problem import Problem
+from flashlab.machine import timing
+
+MODULE = "flashlab.bench.float8"
+TOLERANCE = 0.1  # relative difference from bfloat16: codes of normal numbers make it 0.05
+QUANTISE = "quantise"  # the row of the time that making codes takes
+
+# Br, Bc, warps, stages
+NARROW = [Configuration(*it) for it in (
+    (64, 64, 4, 3), (64, 128, 4, 2), (64, 128, 4, 3), (128, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 2),
+    (128, 128, 8, 3),
+)]  # fmt: skip
+WIDE = [Configuration(*it) for it in (
+    (64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 8, 3), (64, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2),
+)]  # fmt: skip
+
+
+def launches(d: int) -> list[Configuration]:
+    """Return the tiles to try for heads of d columns."""
+    return NARROW if d <= 128 else WIDE
+
+
+def codes(q, k, v) -> tuple[Quantised, Quantised, Quantised]:
+    """Return q and k rotated, and v transposed, in 8 bits."""
+    signs = random_signs(q.shape[3], 0, q.device)
+    return quantise(q, signs=signs), quantise(k, signs=signs), quantise(v, per="head", transposed=True)
+
+
+def attend(eight, causal: bool, chosen: Configuration | None, two_level: bool) -> torch.Tensor:
+    """Return O in bfloat16 of three ``Quantised``, with tiles other than the table's if chosen."""
+    numbers, scales = zip(*eight, strict=True)
+    mask, scale = masks.either(causal, None), numbers[0].shape[3] ** -0.5
+    problem = Problem.of(*numbers, mask, scale, scales=Scales(*scales, two_level))
+    return attention_float8.run(*numbers, problem, torch.bfloat16, chosen)[0]
+
+
+def float8(chosen: Configuration | None = None, two_level: bool = True) -> Attention:
+    """Return the kernel as a competitor. It makes the codes of its inputs in its first call."""
+    made = {}
+
+    def run(q, k, v, causal):
+        if "codes" not in made:
+            made["codes"] = codes(q, k, v)
+        return attend(made["codes"], causal, chosen, two_level)
+
+    return run
+
+
+def from_bfloat16(q, k, v, causal):
+    """Make the codes and attend."""
+    return attend(codes(q, k, v), causal, None, True)
+
+
+def quantising(q, k, v, causal):
+    """Make the codes; return the queries' scales."""
+    return codes(q, k, v)[0].scale
+
+
+def competitors(fastest: Configuration | None) -> dict[str, Attention]:
+    """Return those that take turns; the first is the standard for the others' results."""
+    eight = {"float8": float8(), "one level": float8(two_level=False), "with quantise": from_bfloat16}
+    if fastest is not None:
+        eight |= {"fastest": float8(fastest), "fastest, one level": float8(fastest, two_level=False)}
+    return {name: implementation(name) for name in ("cudnn", "flashlab", "portable")} | eight
+
+
+def compile_all(cells: list[Cell]) -> None:
+    """Compile what the sweep launches, in threads: on one short sequence, whose sizes have the same divisors."""
+    jobs = []
+    for cell in {(cell.d, cell.causal): cell for cell in cells}.values():
+        shape = 1, cell.shape[1], 2048, cell.d
+        eight = codes(*(torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)))
+        for chosen, two_level in itertools.product(launches(cell.d), (True, False)):
+            jobs.append((eight, cell.causal, chosen, two_level))
+
+    def quietly(job):
+        with contextlib.suppress(Exception):  # ``sweep`` tells why
+            attend(*job)
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(quietly, jobs))
+    torch.cuda.synchronize()
+
+
+def sweep(cell: Cell, report: dict, timer: Callable = timing.gpu_timer, device: str = "cuda") -> Configuration | None:
+    """Time the tiles of a cell, keep a row for each, and return the fastest; None if none ran."""
+    generator = torch.Generator(device).manual_seed(0)
+    make = (torch.randn(cell.shape, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(3))
+    eight, rows = codes(*make), []
+    for chosen in launches(cell.d):
+        place = {"d": cell.d, "causal": cell.causal, "N": cell.N, "launch": list(chosen[:4])}
+        try:
+            ms = timer(lambda c=chosen: attend(eight, cell.causal, c, True))
+        except Exception as failure:  # more shared memory than there is, or another refusal of the compiler's
+            report["left_out"][f"{cell}: tiles {chosen[:4]}"] = str(failure).split("\n")[0]
+            continue
+        rows.append(place | {"ms": ms, "tflops": cell.flops / ms / 1e9})
+    report["sweep"] += rows
+    return Configuration(*min(rows, key=lambda row: row["ms"])["launch"]) if rows else None
+
+
+def run(report: dict, path: Path | None, cells: list[Cell], rounds: int, seconds: float, **options) -> dict:
+    """Measure cell after cell, and write the report after each. Returns the report. options: as for ``measure``."""
+    report |= {"rows": [], "sweep": [], "left_out": {}}
+    start = time.monotonic()
+    for cell in cells:
+        if time.monotonic() - start > seconds:
+            report["left_out"][str(cell)] = f"not begun after {seconds:.0f} s"
+            continue
+        fastest = sweep(cell, report, **{name: x for name, x in options.items() if name in ("timer", "device")})
+        for functions in (competitors(fastest), {QUANTISE: quantising}):
+            rows, left_out = round_robin.measure(cell, functions, rounds=rounds, tolerance=TOLERANCE, **options)
+            report["rows"] += [row if row["impl"] != QUANTISE else row | {"tflops": None} for row in rows]
+            report["left_out"] |= left_out
+        report["seconds"] = time.monotonic() - start
+        record.keep(path, report)
+    return report
+
+
+def table(rows: list[dict]) -> str:
+    """Return the rows as text: TFLOP/s, and what the second level and making the codes take of the attention's time."""
+    names = ["cudnn", "flashlab", "portable", "float8", "fastest"]
+    lines = [f"{'TFLOP/s':24}" + "".join(f"{name:>10}" for name in names) + f"{'2 levels':>10}{'quantise':>10}"]
+    for place, group in itertools.groupby(rows, lambda row: (row["d"], row["causal"], row["N"])):
+        made = {row["impl"]: row for row in group}
+        d, causal, N = place
+        line = f"d={d:<4} {'causal' if causal else 'full':7} N={N:<9}"
+        line += "".join(f"{made[name]['tflops']:10.0f}" if name in made else f"{'–':>10}" for name in names)
+        line += _share(made, "fastest", "fastest, one level") + _share(made, "fastest", QUANTISE)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _share(made: Mapping[str, dict], name: str, other: str) -> str:
+    """Return by how much a row takes longer than the same with one level, or what quantising takes, in per cent."""
+    if not {name, other} <= made.keys():
+        return f"{'–':>10}"
+    ours, theirs = made[name]["ms"], made[other]["ms"]
+    return f"{(theirs / ours if other == QUANTISE else ours / theirs - 1):10.1%}"
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    parser = record.parser(MODULE, __doc__)
+    parser.add_argument("--d", nargs="+", type=round_robin.whole, default=[128, 256, 64], help="head dimensions")
+    parser.add_argument("--N", nargs="+", type=round_robin.whole, default=[16384, 4096], help="sequence lengths")
+    parser.add_argument("--masks", nargs="+", choices=("full", "causal"), default=["full", "causal"])
+    parser.add_argument("--rounds", type=round_robin.whole, default=3)
+    parser.add_argument("--seconds", type=round_robin.pause, default=240, help="after which no cell is begun")
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    grid = itertools.product(options.N, (mask == "causal" for mask in options.masks), options.d)
+    cells = [Cell("forward", d, causal, N) for N, causal, d in grid]
+    compile_all(cells)
+    report = run(record.origin(MODULE, argv), options.json, cells, options.rounds, options.seconds, gap=0.1)
+    print(table(report["rows"]))
+    for what, why in report["left_out"].items():
+        print(f"not timed: {what}: {why}")
+    return 0 if record.keep(options.json, report) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
