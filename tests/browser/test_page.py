@@ -29,6 +29,26 @@ def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
     assert not covered, f"letters over letters: {covered}"
 
 
+@pytest.mark.parametrize("file", ["tiling"], indirect=True)
+def test_what_is_cut_small_or_covered_is_seen(sheet, file):
+    drawing = sheet(file).locator("svg").first
+    assert drawing.evaluate(TEXTS) == [[], [], []]
+    for wrong, found in WRONG.items():
+        drawing.evaluate("(svg, wrong) => svg.insertAdjacentHTML('beforeend', wrong)", wrong)
+        assert [bool(faults) for faults in drawing.evaluate(TEXTS)] == found, wrong
+        drawing.evaluate("svg => svg.lastChild.remove()")
+
+
+# Added to a drawing, what each does to it: is something cut, small, covered?
+WRONG = {
+    '<text x="-99" y="400">far left</text>': [True, False, False],
+    '<rect x="-20" y="400" width="15" height="9"/>': [True, False, False],
+    '<text x="1130" y="250" font-size="9">small</text>': [False, True, False],
+    '<text x="0" y="9">over a title</text>': [False, False, True],
+    '<rect x="0" y="0" width="300" height="30"/>': [False, False, True],
+    '<rect x="0" y="0" width="300" height="30" fill="none" stroke="black"/>': [False, False, False],
+}
+
 ENDS = {"checkbox": ["Space"], "range": ["Home", "End"], "select-one": ["Home", "End"]}
 
 
@@ -252,23 +272,29 @@ REDRAWN = """() => {
     return root.querySelector('svg').viewBox.baseVal.width === wanted;
 }"""
 
-# Texts outside the drawing, smaller than 12 pixels, or over another text.
+# What is outside the drawing (a dot to pull may reach into the margin), texts smaller than 12 pixels, and texts over
+# another text or under a mark.
 TEXTS = """svg => {
     const whole = svg.getBoundingClientRect();
-    const texts = [...svg.querySelectorAll('text')].filter(one => one.textContent.trim());
-    const boxes = texts.map(one => [one, one.getBoundingClientRect()]);
     const scale = whole.width / svg.viewBox.baseVal.width;
-    const edge = 1.5 * scale;
-    const out = ([one, box]) => box.left < whole.left - edge || box.right > whole.right + edge
-        || box.top < whole.top - edge || box.bottom > whole.bottom + edge || one.parentNode.localName === 'rect';
-    const size = one => parseFloat(getComputedStyle(one).fontSize) * scale;
+    const boxed = all => all.map(one => [one, one.getBoundingClientRect()]);
+    const boxes = boxed([...svg.querySelectorAll('text')].filter(one => one.textContent.trim()));
+    const filled = ({ fill, fillOpacity }) => !/^(none|url|rgba\\(0, 0, 0, 0\\))/.test(fill) && fillOpacity >= 0.5;
+    const marks = boxed([...svg.querySelectorAll(':is(rect, circle, path):not(defs *)')]
+        .filter(one => filled(getComputedStyle(one)))).filter(([, box]) => box.width * box.height);
+    const beyond = (box, edge) => box.left < whole.left - edge || box.right > whole.right + edge
+        || box.top < whole.top - edge || box.bottom > whole.bottom + edge;
+    const cut = boxes.filter(([one, box]) => beyond(box, 1.5 * scale) || one.parentNode.localName === 'rect')
+        .concat(marks.filter(([, box]) => beyond(box, 8 * scale)));
+    const small = boxes.filter(([one]) => parseFloat(getComputedStyle(one).fontSize) * scale < 11.9);
+    const said = one => one.textContent || one.closest('[data-tip]')?.getAttribute('aria-label') || one.outerHTML;
+    const over = (a, b, high) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > high;
+    const after = (one, other) => one.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING;
     const upright = boxes.filter(([one]) => !one.hasAttribute('transform'));
-    const covered = [];
-    upright.forEach(([one, a], at) => upright.slice(at + 1).forEach(([other, b]) => {
-        const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-        const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (wide > 2 && high > 5) covered.push(`${one.textContent} | ${other.textContent}`);
-    }));
-    const said = list => list.map(([one]) => one.textContent);
-    return [said(boxes.filter(out)), said(boxes.filter(([one]) => size(one) < 11.9)), covered];
+    const covered = upright.flatMap(([one, a], at) => [
+        ...upright.slice(at + 1).filter(([, b]) => over(a, b, 5)),
+        ...marks.filter(([other, b]) => over(a, b, 4) && after(one, other)),
+    ].map(([other]) => `${one.textContent} | ${said(other)}`));
+    return [cut.map(([one]) => said(one)), small.map(([one]) => said(one)), covered];
 }"""
