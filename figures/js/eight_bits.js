@@ -25,7 +25,7 @@ export function draw({ trace, step, width }) {
   };
 }
 
-const percent = (share) => `${digits(100 * share, 3)} %`;
+const percent = (share) => `${digits(100 * share, 3)}%`;
 const power = (number) => (number >= 1 ? String(number) : `2${[...String(Math.round(Math.log2(number)))].map((sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`);
 
 // The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there. A pile's area

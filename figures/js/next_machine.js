@@ -96,7 +96,7 @@ function sharesOf({ trace, width, wide }, y) {
   };
   const long = "cycles per block of 256 queries by 128 keys, by share of the exponentials that are polynomials";
   const title = fits(long, width, SIZE + 1) ? long : "cycles per block, by share of polynomials";
-  const notes = ["outline: how long a block takes, once all is under way", "in it, left to right: how long products, exponentials and (hatched) all else work for it", "✓: the smallest share within 0.5 % of the best"];
+  const notes = ["outline: how long a block takes, once all is under way", "in it, left to right: how long products, exponentials and (hatched) all else work for it", "✓: the smallest share within 0.5% of the best"];
   const told = notes.flatMap((words) => wrapped(words, width, 12));
   return [
     label(0, y, title, { weight: 600 }),
