@@ -66,6 +66,12 @@ nearest = Exercise(
         Mistake("cut off instead of rounded: np.rint takes the nearest.", "np.rint(x / step)", "np.trunc(x / step)"),
         Mistake("half way between two numbers e4m3 takes the even one: np.rint does.",
                 "np.rint(x / step)", "np.floor(x / step + 0.5)"),
+        Mistake("half way between two numbers went away from 0: e4m3 takes the even one, as np.rint does.",
+                "np.rint(x / step)", "np.copysign(np.floor(np.abs(x / step) + 0.5), x)"),
+        Mistake("the sign was lost: round the size, then give the sign back.",
+                "return np.rint(x / step) * step", "return np.abs(np.rint(x / step) * step)"),
+        Mistake("subnormal numbers became 0: below 2^-6 there are seven more.",
+                "return np.rint(x / step) * step", "return np.where(np.abs(x) < 2.0**-6, 0, np.rint(x / step) * step)"),
         Mistake("multiply by the step again: 1.125 stays 1.125.", "np.rint(x / step) * step", "np.rint(x / step)"),
     ),
 )  # fmt: skip
