@@ -163,7 +163,11 @@ def survey(coefficients, every=1) -> Survey:
 
 
 class Rates(NamedTuple):
-    """What one SM does per cycle, and what a score costs beside its exponential."""
+    """What one SM does per cycle, and what a score costs beside its exponential.
+
+    The last two rates are Hopper's (NVIDIA, CUDA C++ Programming Guide; of conversions an assumption there, too). That
+    Blackwell has them as well is an assumption.
+    """
 
     flops: int = 8192  # of products
     exponentials: int = 16
