@@ -157,6 +157,15 @@ def test_without_a_flush_a_sum_loses_ever_more_and_with_it_no_more_than_a_part_d
     assert lost[N, None] > 500 * lost[N, 128]
 
 
+def test_a_column_of_ones_is_cut_off_like_the_values_and_most_of_the_loss_cancels():
+    N = 2**17
+    P, V = np.random.default_rng(0).random((1, N)), np.random.default_rng(1).random((N, 16))
+    core, ones = TensorCore(flush=2048), np.ones((N, 1))
+    both = core(np.zeros((1, 17)), eight_bits.to_e4m3(256 * P), np.concatenate([V, ones], 1))
+    exact = P @ V / P.sum()
+    assert error(both[:, :16] / both[:, 16:], exact) < error(both[:, :16] / (256 * P).sum(), exact) / 3
+
+
 # attention
 
 
