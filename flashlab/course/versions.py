@@ -88,6 +88,7 @@ FA2, FA2_CALL = f"{DAO}README.md", f"{DAO}flash_attn/flash_attn_interface.py"
 FA3, FA3_CALL, FA4 = f"{DAO}README.md", f"{DAO}hopper/flash_attn_interface.py", f"{DAO}flash_attn/cute/interface.py"
 SEEN = "a profile on a CPU, torch 2.13"
 OURS, CHOICE = "flashlab/kernels/attention.py", "flashlab/kernels/configurations.py"
+FLOAT8 = "flashlab/kernels/attention_float8.py"
 
 NO_SCORE = Limit("no soft caps and no sinks", beyond((*PLAIN, *BY_TENSOR, "dropout")), SDPA)
 
@@ -111,6 +112,13 @@ VERSIONS = (
         Limit(f"for up to {FEW} queries", lambda call: call.Nq > FEW, CHOICE),
         Limit("no backward pass", lambda call: call.direction != "forward", CHOICE),
         Limit("no mask but windows, no score functions, sinks or dropout", beyond((*PLAIN, "window")), CHOICE),
+    )),
+    Version("flashlab float8", "flash_attention_float8(q, k, v, scales=...)", "this checkout", ("attention_forward",), (
+        Limit("needs compute capability 8.9; without a GPU interpreted, which is slow", below(8, 9), FLOAT8),
+        Limit("float8 only", other_dtype("float8"), FLOAT8),
+        Limit("no backward pass", lambda call: call.direction != "forward", FLOAT8),
+        Limit("no score functions, sinks or dropout", beyond((*PLAIN, "window", "documents")), FLOAT8),
+        Limit("no heads wider than 256", wide(256), FLOAT8),
     )),
     Version("SDPA math", "sdpa_kernel(SDPBackend.MATH)", "torch 2.13", ("_scaled_dot_product_attention_math",), (
         Limit("no numbers of 8 bits", lambda call: "8" in call.dtype, SEEN),

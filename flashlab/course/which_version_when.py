@@ -287,19 +287,19 @@ def advice(call: Call) -> list[str]:
 def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str:
     """Return the decisions for all calls of this kind that were measured, a line each: the fastest, and the next.
 
-    The last line says where and when.
+    N of one query is 1/Nk; where only a mask is named, the dtype is bfloat16. The last line says where and when.
     """
     calls = dict.fromkeys(cell[0].call for cell in cells())
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
     runs: set[str] = set()
-    lines = [f"{'B':>3} {'H/Hk':>6} {'Nq':>7} {'Nk':>7} {'d':>4} {'dtype':13}{'mask':10}{'fastest':26}{'µs':>8}  next"]
+    lines = [f"{'B×H/Hk':>9} {'N':>9} {'d':>4}  {'mask, dtype':13}{'fastest':20}{'µs':>8}  next"]
     for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
         best, *others = which(call).cell
-        then = f"{others[0].version}, × {others[0].us / best.us:.2f}" if others else "nothing else was timed"
-        shape = (
-            f"{call.B:3} {f'{call.H}/{call.Hk}':>6} {call.Nq:7,} {call.Nk:7,} {call.d:4} {call.dtype:13}{call.mask:10}"
-        )
-        lines.append(f"{shape}{best.version:26}{best.us:8,.0f}  {then}")
+        then = f"× {others[0].us / best.us:.2f} {others[0].version}" if others else "nothing else timed"
+        heads = f"{call.B}×{call.H}/{call.Hk}"
+        N = f"{call.Nk:,}" if call.Nq == call.Nk else f"{call.Nq}/{call.Nk:,}"
+        kind = call.mask if call.dtype == "bfloat16" else call.dtype
+        lines.append(f"{heads:>9} {N:>9} {call.d:4}  {kind:13}{best.version:20}{best.us:8,.0f}  {then}")
         runs.add(f"{best.file}.json, {best.device}, {best.date}")
     lines += [f"from {'; '.join(sorted(runs))}"]
     return "\n".join(lines)

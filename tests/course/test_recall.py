@@ -17,6 +17,7 @@ def test_training_finds_no_way_around_the_rank(seed):
     assert torch.linalg.matrix_rank(S) == 16 and torch.linalg.matrix_rank(S.softmax(-1)) == 64
 
 
+@pytest.mark.exhaustive
 def test_a_wider_state_holds_more():
     assert recall.share(recall.train("linear", d=32), 64) > 0.2 + recall.share(recall.train("linear"), 64)
 

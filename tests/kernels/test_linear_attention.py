@@ -38,7 +38,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("B, H, N, d, dv, chunk", CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.exhaustive)], ids=str
+)
 def test_chunks_are_the_definition(B, H, N, d, dv, chunk, dtype):
     q, k, v = draw(B, H, N, d, dv, dtype)
     decay = torch.tensor([0.9, 1.0, 0.01][:H], device=DEVICE)

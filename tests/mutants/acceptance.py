@@ -636,15 +636,18 @@ def linear_chunks():
             linear.merge(parts[0], linear.merge(*parts[1:])),
         ):
             np.testing.assert_allclose(merged.KV, whole, 1e-9, 1e-12)
-        Q32, K32, V32 = (torch.tensor(X, dtype=torch.float32)[None, None].repeat(1, 2, 4, 1) for X in (Q, K, V))
-        decays = torch.tensor([decay, 1.0])
-        for h, factor in enumerate(decays.tolist()):
-            rows = (X[0, h].double().numpy() for X in (Q32, K32, V32))
-            due, last = linear.chunked(*rows, 44, decay=factor)
-            given = (X.to(kernels.DEVICE) for X in (Q32, K32, V32))
-            O, state = linear_attention(*given, decay=decays.to(kernels.DEVICE), return_state=True, chunk=16)
-            np.testing.assert_allclose(O[0, h].cpu(), due, 1e-3, 1e-3)
-            np.testing.assert_allclose(state[0, h].cpu(), last, 1e-3, 1e-3)
+
+
+def kernel_linear():
+    """The Triton kernel computes what the chunks in numpy do, two heads with decays of their own, and their states."""
+    Q, K, V = (np.random.default_rng(seed).normal(size=(44, width)) for seed, width in enumerate((4, 4, 6)))
+    decays = torch.tensor([0.7, 1.0])
+    given = (torch.from_numpy(X).float()[None, None].repeat(1, 2, 1, 1).to(kernels.DEVICE) for X in (Q, K, V))
+    O, state = linear_attention(*given, decay=decays.to(kernels.DEVICE), return_state=True, chunk=16)
+    for h, factor in enumerate(decays.tolist()):
+        due, last = linear.chunked(Q, K, V, 44, decay=factor)
+        np.testing.assert_allclose(O[0, h].cpu(), due, 1e-3, 1e-3)
+        np.testing.assert_allclose(state[0, h].cpu(), last, 1e-3, 1e-3)
 
 
 def late_maximum():

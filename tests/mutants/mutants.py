@@ -472,7 +472,7 @@ MUTANTS = [
         ("decay on the wrong side of a merge", "merge", "second.shrink * first.KV + second.KV", "first.KV + first.shrink * second.KV"),
         ("merge without decay", "merge", "second.shrink * first.KV", "first.KV"),
     ),
-    *_of(kernel_linear, acceptance.linear_chunks,
+    *_of(kernel_linear, acceptance.kernel_linear,
         ("state updated before its use", "linear_attention_chunks", "past = tl.dot(Q_i, KV.to(Q_i.dtype)", "past = tl.dot(Q_i, (KV + tl.dot(K_i.T, V_i)).to(Q_i.dtype)"),
         ("decay on the wrong side: early keys keep the most", "linear_attention_chunks", "tl.maximum(c - 1 - r, 0)", "r"),
         ("a last, short chunk shrinks the state like a whole one", "linear_attention_chunks", "c = tl.minimum(C, N - first)", "c = C"),

@@ -216,6 +216,38 @@ def overlap(H, Hk, itemsize, flop_rate, wire_rate):
     return (nbytes / wire_rate) / (flops / flop_rate)
 
 
+def choose(lengths, us, able, N):
+    best = None
+    for cell, length in enumerate(lengths):
+        apart = abs(math.log2(length / N))
+        for version, time in enumerate(us[cell]):
+            if able[version] and math.isfinite(time) and (best is None or (apart, time) < best[0]):
+                best = (apart, time), cell, version
+    return best[1], best[2]
+
+
+def merge_states(shrink, KV, shrink_b, KV_b):
+    faded = KV * shrink_b
+    return shrink * shrink_b, faded + KV_b
+
+
+def chunk(KV, Q_i, K_i, V_i):
+    O_i = np.zeros_like(V_i)
+    for t in range(len(Q_i)):
+        inside = Q_i[t] @ K_i[: t + 1].T
+        O_i[t] = inside @ V_i[: t + 1] + Q_i[t] @ KV
+    return O_i, KV + K_i.T @ V_i
+
+
+def decayed(KV, Q_i, K_i, V_i, decay):
+    O_i = np.zeros_like(V_i)
+    for t in range(len(Q_i)):
+        KV = decay * KV
+        KV = KV + np.outer(K_i[t], V_i[t])
+        O_i[t] = Q_i[t] @ KV
+    return O_i, KV.astype(V_i.dtype)
+
+
 ANSWERS = [
     *wrong("start_here.first", matrix_bytes,
         ("float32", "4 are those of a float32", "* 2", "* 4"),
@@ -395,5 +427,36 @@ ANSWERS = [
         ("keys alone", "", "2 * Hk * itemsize", "Hk * itemsize"),
         ("all heads", "all H heads were sent", "2 * Hk * itemsize", "2 * H * itemsize"),
         ("numbers", "numbers were counted, not bytes", "2 * Hk * itemsize", "2 * Hk"),
+    ),
+    *wrong("which_version_when.choose", choose,
+        ("whoever can", "a version was chosen that cannot compute the call", "able[version] and ", ""),
+        ("difference", "the nearest cell was taken by the difference of lengths", "abs(math.log2(length / N))", "abs(length - N)"),
+        ("the fastest anywhere", "", "(apart, time) < best[0]", "time < best[0][1]"),
+        ("slowest", "the slowest of them was chosen", "(apart, time) < best[0]", "(apart, -time) < (best[0][0], -best[0][1])"),
+        ("longer cells only", "", "abs(math.log2(length / N))", "math.log2(length / N) % 99"),
+        ("version and cell exchanged", "", "return best[1], best[2]", "return best[2], best[1]"),
+    ),
+    *wrong("which_version_when.merge", merge_states,
+        ("the wrong side", "decay is on the wrong side", "KV * shrink_b\n    return shrink * shrink_b, faded + KV_b", "KV\n    return shrink * shrink_b, faded + shrink * KV_b"),
+        ("its own", "it was shrunk by its own tokens again", "KV * shrink_b", "KV * shrink"),
+        ("no decay", "the earlier state was not shrunk", "KV * shrink_b", "KV"),
+        ("sum of factors", "factors multiply", "shrink * shrink_b,", "shrink + shrink_b,"),
+        ("factor of the second", "", "return shrink * shrink_b,", "return shrink_b,"),
+    ),
+    *wrong("which_version_when.chunk", chunk,
+        ("updated before", "the state was updated before its use", "Q_i[t] @ KV", "Q_i[t] @ (KV + K_i.T @ V_i)"),
+        ("not its own key", "a query does not see its own key", "K_i[: t + 1].T\n        O_i[t] = inside @ V_i[: t + 1]", "K_i[:t].T\n        O_i[t] = inside @ V_i[:t]"),
+        ("all of the chunk", "a query sees later tokens of its chunk", "K_i[: t + 1].T\n        O_i[t] = inside @ V_i[: t + 1]", "K_i.T\n        O_i[t] = inside @ V_i"),
+        ("no past", "the past is missing from the output", " + Q_i[t] @ KV", ""),
+        ("no update", "the state was not updated", "KV + K_i.T @ V_i", "KV"),
+        ("softmax", "", "Q_i[t] @ K_i[: t + 1].T", "np.exp(Q_i[t] @ K_i[: t + 1].T)"),
+        ("state in place", "", "    return O_i, KV", "    KV += 0\n    return O_i, KV"),
+    ),
+    *wrong("which_version_when.decayed", decayed,
+        ("output before the decay", "", "        KV = decay * KV\n        KV = KV + np.outer(K_i[t], V_i[t])\n", "        KV = decay * (KV + np.outer(K_i[t], V_i[t]))\n"),
+        ("no decay", "", "decay * KV", "KV"),
+        ("output before the update", "", "        KV = KV + np.outer(K_i[t], V_i[t])\n        O_i[t] = Q_i[t] @ KV\n", "        O_i[t] = Q_i[t] @ KV\n        KV = KV + np.outer(K_i[t], V_i[t])\n"),
+        ("decay squared", "", "decay * KV", "decay**2 * KV"),
+        ("decay of keys alone", "", "decay * KV\n        KV = KV + np.outer(K_i[t], V_i[t])", "KV + decay * np.outer(K_i[t], V_i[t])"),
     ),
 ]  # fmt: skip
