@@ -59,6 +59,7 @@ def scaled(x, scales, which: tl.constexpr, b, h, start):
         return tl.maximum(x * tl.load(of[0] + b * of[1] + h * of[2] + start // BLOCK * of[3]), LEAST)
 
 
+@torch.compiler.disable
 def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, transposed: bool = False) -> Quantised:
     """Return x in 8 bits, scaled such that the largest number of each block, or of each head, becomes 448 in size.
 
