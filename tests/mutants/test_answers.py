@@ -12,7 +12,7 @@ from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_tri
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
 IN_NUMPY = in_numpy.ANSWERS + in_other_lessons.ANSWERS
-NAMED = 0.85  # of all wrong answers, at least
+NAMED = 0.78  # of all wrong answers, at least: later sweeps looked for those that have no name
 
 
 def sentence(answer):
@@ -56,7 +56,8 @@ def test_a_right_kernel_is_accepted(exercise, right):
 
 @pytest.mark.parametrize("answer", IN_NUMPY, ids=ids(IN_NUMPY))
 def test_a_wrong_answer_in_numpy_is_rejected_by_name(answer):
-    assert answer.says in (sentence(answer) or "IT IS ACCEPTED")
+    said = sentence(answer)
+    assert said is not None and answer.says in said
 
 
 @pytest.mark.exhaustive

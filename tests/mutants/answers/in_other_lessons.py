@@ -248,6 +248,37 @@ def decayed(KV, Q_i, K_i, V_i, decay):
     return O_i, KV.astype(V_i.dtype)
 
 
+def cycles(Br, Bc, d):
+    tiles = Br / 128
+    K_and_V = tiles * 2 * Bc * d
+    return 4 * Br * Bc * d / 8192, (Br * d + K_and_V) * 2 / 128, Br * Bc / 16
+
+
+def exp2(x, coefficients):
+    low = np.clip(x, -127, None)
+    whole = np.floor(low)
+    rest = low - whole
+    value = 0 * rest
+    for c in reversed(coefficients):
+        value = value * rest + c
+    return np.ldexp(value, whole.astype(int))
+
+
+def lazy(state, S_ij, V_j, threshold):
+    top = np.maximum(state.m, S_ij.max(axis=1))
+    high = top > state.m + threshold * np.log(2)
+    m = np.where(high, top, state.m)
+    safe = np.where(np.isneginf(m), 0, m)
+    factor = np.exp(state.m - safe)
+    P = np.exp(S_ij - safe[:, None])
+    return State(m, factor * state.l + P.sum(axis=1), factor[:, None] * state.O + P @ V_j)
+
+
+def order(program, T, causal):
+    up = np.arange(program, T)
+    return up if causal else np.append(up, np.arange(program))
+
+
 ANSWERS = [
     *wrong("start_here.first", matrix_bytes,
         ("float32", "4 are those of a float32", "* 2", "* 4"),
@@ -450,7 +481,6 @@ ANSWERS = [
         ("no past", "the past is missing from the output", " + Q_i[t] @ KV", ""),
         ("no update", "the state was not updated", "KV + K_i.T @ V_i", "KV"),
         ("softmax", "", "Q_i[t] @ K_i[: t + 1].T", "np.exp(Q_i[t] @ K_i[: t + 1].T)"),
-        ("state in place", "", "    return O_i, KV", "    KV += 0\n    return O_i, KV"),
     ),
     *wrong("which_version_when.decayed", decayed,
         ("output before the decay", "", "        KV = decay * KV\n        KV = KV + np.outer(K_i[t], V_i[t])\n", "        KV = decay * (KV + np.outer(K_i[t], V_i[t]))\n"),
@@ -458,5 +488,43 @@ ANSWERS = [
         ("output before the update", "", "        KV = KV + np.outer(K_i[t], V_i[t])\n        O_i[t] = Q_i[t] @ KV\n", "        O_i[t] = Q_i[t] @ KV\n        KV = KV + np.outer(K_i[t], V_i[t])\n"),
         ("decay squared", "", "decay * KV", "decay**2 * KV"),
         ("decay of keys alone", "", "decay * KV\n        KV = KV + np.outer(K_i[t], V_i[t])", "KV + decay * np.outer(K_i[t], V_i[t])"),
+    ),
+    *wrong("next_machine.cycles", cycles,
+        ("a product", "half of the FLOPs are missing", "4 * Br", "2 * Br"),
+        ("K and V once", "K and V were read once", "tiles * 2", "2"),
+        ("K alone", "V was forgotten", "2 * Bc", "Bc"),
+        ("elements", "elements were counted", " * 2 / 128", " / 128"),
+        ("exponentials of a row", "each of the Br Bc scores", "Br * Bc / 16", "Br / 16"),
+        ("Hopper", "that is Hopper", "8192", "4096"),
+    ),
+    *wrong("next_machine.exp2", exp2,
+        ("not rescaled", "the polynomial was not rescaled", "np.ldexp(value, whole.astype(int))", "value"),
+        ("truncated", "n was rounded towards 0", "np.floor", "np.fix"),
+        ("rounded", "n was rounded to the nearest", "np.floor", "np.rint"),
+        ("highest first", "the coefficients were taken in the wrong order", "reversed(coefficients)", "coefficients"),
+        ("the lowest left out", "the lowest coefficient is missing", "reversed(coefficients)", "reversed(coefficients[1:])"),
+        ("the highest left out", "the highest coefficient is missing", "reversed(coefficients)", "reversed(coefficients[:-1])"),
+        ("no range reduction", "", "low - whole", "low"),
+        ("e^x", "x is in units of log2 already", "np.clip(x, -127, None)", "np.clip(1.442695 * x, -127, None)"),
+        ("exact", "that is 2^x itself", "np.ldexp(value, whole.astype(int))", "np.exp2(x)"),
+        ("in half precision", "rounds more coarsely", "np.ldexp(value,", "np.ldexp(value.astype(np.float16),"),
+    ),
+    *wrong("next_machine.lazy", lazy,
+        ("natural threshold", "the threshold was taken as natural", "threshold * np.log(2)", "threshold"),
+        ("converted the wrong way", "the threshold was converted the wrong way", "* np.log(2)", "/ np.log(2)"),
+        ("always raised", "m was raised always", "np.where(high, top, state.m)", "top"),
+        ("never raised", "m was never raised", "np.where(high, top, state.m)", "np.where(np.isneginf(state.m), top, state.m)"),
+        ("raised for all rows", "each row decides for itself", "np.where(high, top, state.m)", "top if high.any() else state.m"),
+        ("l forgotten", "l was not rescaled", "factor * state.l", "state.l"),
+        ("O forgotten", "O was not rescaled", "factor[:, None] * state.O", "state.O"),
+        ("guard below -1e6", "", "np.isneginf(m)", "(m < -1e6)"),
+        ("no guard", "keep the guard", "np.where(np.isneginf(m), 0, m)", "m"),
+        ("a threshold of 8", "the threshold is an argument", "threshold * np.log(2)", "8 * np.log(2)"),
+    ),
+    *wrong("next_machine.order", order,
+        ("from 0", "all programs begin at the first tile", "up if causal else np.append(up, np.arange(program))", "up if causal else np.arange(T)"),
+        ("all in causal", "a causal mask hides keys", "up if causal else np.append(up, np.arange(program))", "np.append(up, np.arange(program))"),
+        ("down", "the order goes down", "up if causal else np.append(up, np.arange(program))", "(program - np.arange(T - program if causal else T)) % T"),
+        ("earlier tiles", "those that its keys precede", "up if causal", "np.arange(program + 1) if causal"),
     ),
 ]  # fmt: skip
