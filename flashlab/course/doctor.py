@@ -10,7 +10,7 @@ import argparse
 from packaging.version import Version
 
 from flashlab.course.lessons import runs
-from flashlab.course.versions import DIRECTIONS, MASKS, Call
+from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, Call
 from flashlab.course.which_version_when import advice, capability_of
 from flashlab.machine.hardware import CARDS
 from flashlab.machine.host import Machine, this_machine
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> None:
                         help="say which version to call: texts, heads, queries, width of a head")  # fmt: skip
     parser.add_argument("--keys", type=int, help="keys, if not as many as queries")
     parser.add_argument("--kv-heads", type=int, help="heads of keys and values, if fewer")
-    parser.add_argument("--dtype", default="bfloat16", help="float16, bfloat16, float32, float8 or int8 cache, float8")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--mask", choices=MASKS, default="full", help="the mask, or what is done to scores and weights")
     parser.add_argument("--direction", choices=DIRECTIONS, default="forward")
     parser.add_argument("--card", help="another card than this machine's, such as 'A100 80 GB'")

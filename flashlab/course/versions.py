@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 FEW = 16  # queries at most where keys are worth dividing
 HALVES = "float16", "bfloat16"
+DTYPES = *HALVES, "float32", "float8", "float8 cache", "int8 cache"  # a cache has its queries in bfloat16
 DIRECTIONS = "forward", "backward", "both"
 PLAIN = "full", "causal"
 BY_TENSOR = "window", "documents", "alibi"  # masks and biases that a tensor [N, N] can also hold
@@ -162,6 +163,7 @@ VERSIONS = (
         Limit("on a CPU no backward pass",
               lambda call: call.capability is None and call.direction != "forward", FLEX),
         Limit("no dropout, and no sinks", lambda call: call.mask in ("dropout", "sinks"), FLEX),
+        Limit("no cache in 8 bits with scales", lambda call: "cache" in call.dtype, FLEX),
     ), comes_with_torch=True),
     Version("FlashAttention-2", "flash_attn.flash_attn_func", "flash-attention 0251105a", ("flash::flash_",), (
         Limit("needs an Ampere, Ada or Hopper GPU",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flashlab.course import data, doctor
-from flashlab.course.versions import BY_NAME, VERSIONS, Call
+from flashlab.course.versions import BY_NAME, DTYPES, VERSIONS, Call
 from flashlab.course.which_version_when import (
     PUBLISHED,
     READERS,
@@ -197,6 +197,14 @@ def test_the_doctor_refuses_what_makes_no_sense(arguments, says, capsys):
     with pytest.raises(SystemExit):
         doctor.main(["--shape", *arguments])
     assert says in capsys.readouterr().err
+
+
+def test_the_doctor_knows_every_dtype_that_was_measured():
+    assert {row.call.dtype for row in rows()} <= set(DTYPES)
+    with pytest.raises(SystemExit):
+        doctor.main(["--shape", "1", "1", "16", "16", "--dtype", "bf16"])
+    cached = which(Call(16, 64, 1, 128, 16384, 8, dtype="int8 cache"))
+    assert cached.measured and cached.able == ("flashlab decoding",)
 
 
 @pytest.mark.exhaustive
