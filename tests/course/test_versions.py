@@ -34,7 +34,8 @@ def test_no_measured_row_is_beyond_its_versions_limits():
 
 def test_each_limit_stops_some_call_and_lets_the_usual_one_pass():
     fields = {
-        "dtype": ("float32", "float8", "int8 cache"), "mask": versions.MASKS, "direction": ("backward", "both"), "Nk": (1, 512),
+        "dtype": ("float32", "float8", "int8 cache"),
+        "mask": versions.MASKS, "direction": ("backward", "both"), "Nk": (1, 512),
         "capability": (None, (7, 5), (8, 0), (9, 0), (10, 0)), "d": (65, 160, 288), "Nq": (1,),
     }  # fmt: skip
     calls = [CALL._replace(**dict(zip(fields, values, strict=False)))
