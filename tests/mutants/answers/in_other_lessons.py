@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from flashlab.reference.eight_bits import TensorCore, to_e4m3
 from flashlab.reference.online_softmax import State
 from tests.mutants.answers import wrong
 
@@ -248,6 +249,39 @@ def decayed(KV, Q_i, K_i, V_i, decay):
     return O_i, KV.astype(V_i.dtype)
 
 
+def nearest(x):
+    x = np.clip(x, -448, 448)
+    exponent = np.floor(np.log2(np.maximum(np.abs(x), 2.0**-6)))
+    step = 2.0 ** (exponent - 3)
+    return (np.round(x / step) * step).astype(np.float32)
+
+
+def hadamard(X):
+    d = X.shape[1]
+    H = np.ones((1, 1))
+    while len(H) < d:
+        H = np.block([[H, H], [H, -H]])
+    return X @ H.astype(X.dtype) / X.dtype.type(math.sqrt(d))
+
+
+def without_mean(Q, K, scale):
+    mean = K.sum(axis=0) / len(K)
+    return K - mean[None, :], Q @ mean * scale
+
+
+def rounded_weights(S, V, largest):
+    top = S.max(axis=1, keepdims=True) - np.float32(math.log(largest))
+    P = np.exp(S - top)
+    total = P.sum(axis=1, keepdims=True)
+    return (to_e4m3(P) @ V) / total, (top + np.log(total))[:, 0]
+
+
+def two_level(P, V, flush):
+    parts = [slice(at, at + flush) for at in range(0, len(V), flush)]
+    zeros = np.zeros((P.shape[0], V.shape[1]), P.dtype)
+    return sum((TensorCore()(zeros, P[:, part], V[part]) for part in parts), start=zeros)
+
+
 def cycles(Br, Bc, d):
     tiles = Br / 128
     K_and_V = tiles * 2 * Bc * d
@@ -453,6 +487,33 @@ ANSWERS = [
         ("a side 11 below dropped", "a second side that weighs e¹² times less", "np.exp(lse_b - safe)", "np.where(lse_b < safe - 11, 0, np.exp(lse_b - safe))"),
         ("guard below -1e6", "", "np.isneginf(m)", "(m < -1e6)"),
         ("no guard", "", "np.where(np.isneginf(m), 0, m)", "m"),
+    ),
+    *wrong("eight_bits.nearest", nearest,
+        ("480", "the largest number is 448", "np.clip(x, -448, 448)", "np.clip(x, -480, 480)"),
+        ("no subnormals", "", "    return", "    x = np.where(np.abs(x) < 2.0**-7, 0, x)\n    return"),
+        ("ties up", "half way between two numbers", "np.round(x / step)", "np.floor(x / step + 0.5)"),
+        ("negative numbers cut off", "", "np.round(x / step)", "np.where(x < 0, np.trunc(x / step), np.round(x / step))"),
+    ),
+    *wrong("eight_bits.hadamard", hadamard,
+        ("divided by d", "divided by d", "math.sqrt(d)", "d"),
+        ("another order of rows", "", "[[H, H], [H, -H]]", "[[H, -H], [H, H]]"),
+        ("at most 32 columns are mixed", "", "len(H) < d:\n        H = np.block([[H, H], [H, -H]])", "len(H) < d:\n        H = np.block([[H, H], [H, -H]]) if len(H) < 32 else np.kron(np.eye(2), H)"),
+    ),
+    *wrong("eight_bits.without_mean", without_mean,
+        ("1/√d for the scale", "", "Q @ mean * scale", "Q @ mean * Q.shape[1] ** -0.5"),
+        ("no scale", "lse is of scaled scores", "Q @ mean * scale", "Q @ mean"),
+        ("divided by the queries", "", "len(K)", "len(Q)"),
+    ),
+    *wrong("eight_bits.weights", rounded_weights,
+        ("256 for the largest", "", "math.log(largest)", "math.log(256)"),
+        ("rounded l", "l is the sum of the weights before they are rounded", "P.sum(axis=1", "to_e4m3(P).sum(axis=1"),
+        ("divided first", "divide last", "(to_e4m3(P) @ V) / total", "to_e4m3(P / total) @ V"),
+        ("no maximum below 0", "", "S.max(axis=1, keepdims=True)", "np.maximum(S.max(axis=1, keepdims=True), 0)"),
+    ),
+    *wrong("eight_bits.two_level", two_level,
+        ("exact", "that is the exact product", "TensorCore()(zeros, P[:, part], V[part])", "P[:, part] @ V[part]"),
+        ("the short part dropped", "the last part was left out", "range(0, len(V), flush)", "range(0, len(V) - flush + 1, flush)"),
+        ("128 for ever", "", "slice(at, at + flush) for at in range(0, len(V), flush)", "slice(at, at + 128) for at in range(0, len(V), 128)"),
     ),
     *wrong("many_gpus.overlap", overlap,
         ("keys alone", "", "2 * Hk * itemsize", "Hk * itemsize"),
