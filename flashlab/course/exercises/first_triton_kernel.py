@@ -296,7 +296,7 @@ def _online_cases():
 
 
 def _tiles():
-    for Br, Bc, rows, N in ((1, 8, 3, 9), (4, 2, 5, 7), (8, 16, 9, 33), (2, 2, 4, 4), (4, 4, 2, 3)):
+    for Br, Bc, rows, N in ((1, 8, 3, 9), (4, 2, 5, 7), (8, 16, 9, 33), (2, 2, 4, 4), (4, 4, 2, 3), (2, 4, 2, 70)):
         x = np.random.default_rng(N).normal(0, 3, size=(rows, N)).astype(np.float32)
         yield Case(f"tiles of {Br} × {Bc}", (x, Br, Bc))
 

@@ -169,6 +169,7 @@ def _inside_cases():
         Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
         Case("a tile larger than all keys", (*_draw(5, (2, 4), (3, 4), (3, 2)), 8)),
         Case("no key at all", (*_draw(6, (2, 4), (0, 4), (0, 2)), 2)),
+        Case("many tiles", (*_draw(7, (2, 4), (41, 4), (41, 2)), 2)),
         Case("keys far below, of large values", (*_far_below(-20.5, 1e9), 2)),
         Case("keys very far below, of very large values", (*_far_below(-30.5, 1e13), 2)),
         Case("first keys far below, of large values", (*(x[::-1] for x in _far_below(-20.5, 1e9)), 2)),

@@ -8,7 +8,7 @@ import torch
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
 from flashlab.course.exercises.triton_forward import remainders
-from flashlab.course.regimes import GENTLE, REGIMES, WIDE, sweep
+from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Regime, sweep
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
 
@@ -125,6 +125,9 @@ def _delta_cases():
     ]
 
 
+BELOW = Regime("scores around −2,000", lambda n: np.full(n, -2e3))
+
+
 def _delta_args(draw, Nq, dv):
     return draw.normal(Nq, dv), draw.normal(Nq, dv)
 
@@ -153,7 +156,7 @@ def _add_cases():
         Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, 0.7)),
         Case("a wide head", head(3, 5, d=128)),
         Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
-        *sweep(_add_args, regimes=GENTLE[:4], sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
+        *sweep(_add_args, regimes=(*GENTLE[:4], BELOW), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
     ]
 
 
@@ -411,6 +414,7 @@ def _query_cases():
         Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),
         Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, BLOCK, 0.7)),
         Case("a wide head", head(3, 17, d=128)),
+        Case("many tiles of keys", head(3, 200)),
         *(Case(f"Nq = {Nq}, Nk = {Nk}, causal", head(Nq, Nk, True)) for Nq, Nk in remainders(BLOCK)),
         *sweep(_add_args, regimes=GENTLE, sizes={}, usual={"Nq": 3, "Nk": 19, "d": 16}),
     ]
