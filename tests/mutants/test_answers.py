@@ -12,7 +12,7 @@ from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_tri
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
 IN_NUMPY = in_numpy.ANSWERS + in_other_lessons.ANSWERS
-NAMED = 0.78  # of all wrong answers, at least: later sweeps looked for those that have no name
+NAMED = 0.85  # of the wrong answers that people gave, at least
 
 
 def sentence(answer):
@@ -74,5 +74,5 @@ def test_a_wrong_answer_written_afterwards_is_rejected(answer):
 
 
 def test_most_wrong_answers_have_a_name():
-    answers = IN_NUMPY + in_triton.ANSWERS + afterwards.ANSWERS
+    answers = in_numpy.ANSWERS + in_triton.ANSWERS  # the others were made up to try the checks, not to be natural
     assert sum(answer.says != "" for answer in answers) >= NAMED * len(answers)
