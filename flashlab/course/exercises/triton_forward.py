@@ -480,6 +480,7 @@ def _forward_cases():
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
         *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
         *(case(f"Nq = {Nq}, Nk = {Nk}, causal", *draw(Nq, Nk, 4), True) for Nq, Nk in remainders(TILE)),
+        *(case(f"Nq = 3, Nk = {Nk}", *draw(3, Nk, 4)) for Nk in range(TILE + 1, 2 * TILE + 1)),
         *sweep(_forward_args, regimes=FINITE, sizes={}, usual={"Nq": 3, "Nk": 35, "d": 3}),
     ]
 
