@@ -55,7 +55,7 @@ idle = Question(
     ),
     wrong=(
         (0.5, "That is the limit for many ranks. With four, the average rank does a bit more."),
-        (1, "Tokens are divided evenly, work is not: the causal mask hides nothing from the last rank."),
+        (1, "Tokens are divided evenly, work is not: the causal mask hides whole blocks from all ranks but the last."),
         (3 / 7, "That is the idle share. The question is about the share in which they compute."),
         (0.4375, "The slowest rank has 3.5 blocks, not 4; and 1.75 are not the average."),
     ),

@@ -29,7 +29,7 @@ last_tile = Question(
         "All 4,096. A block has 128.",
         "4096 / 128",
     ),
-    wrong=((16, "That is the average. The last tile meets all keys."), (1, "That is the first tile."),
+    wrong=((16, "That is about the average. The last tile meets all keys."), (1, "That is the first tile."),
            (31, "Count the block on the diagonal, too."), (4096, "Those are keys; a block has 128 of them.")),
     minutes=1,
 )  # fmt: skip
