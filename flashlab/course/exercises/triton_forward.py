@@ -472,8 +472,8 @@ def _forward_cases():
         case(
             "a tile of keys far below, of large values",
             [[1.0]],
-            [[0.0]] * 16 + [[-12.0]] * 9,
-            [[0.0]] * 16 + [[6e4]] * 9,
+            [[0.0]] * 16 + [[-12.0]] * 16,
+            [[0.0]] * 16 + [[6e4]] * 16,
         ),
         case("a maximum that rises by little", [[1.0]], [[1.0]] * 16 + [[1.002]], values),
         case("a wide head", *draw(17, 33, 100)),
