@@ -94,7 +94,7 @@ intensity = Exercise(
 
 longer = Question(
     answer="stays",
-    because="FLOPs and bytes both grow with N²: 4N²d over 8N² (1 + d/N) is d/2, and nearly so from N = 1,000 on.",
+    because="FLOPs and bytes both grow with N²: 4N²d over 8N² (1 + d/N) is nearly d/2 from N = 1,000 on.",
     hints=(
         "How do the FLOPs grow with N? And how do the bytes?",
         "The products do 4N²d FLOPs. S is written and read, P is written and read: 4N² entries of 2 bytes.",

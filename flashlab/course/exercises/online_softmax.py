@@ -583,6 +583,6 @@ quiz_lse = Question(
     wrong=(
         (2, "The sum of exponentials doubles. The lse is its logarithm."),
         (1, "That would be the logarithm to base 2. The lse is a natural logarithm."),
-        (0, "The maximum does not rise, but the sum of exponentials doubles."),
+        (0, "The maximum may stay as it is, but the sum of exponentials doubles."),
     ),
 )

@@ -23,7 +23,8 @@ rows = Question(
 
 share = Question(
     answer=0.98,
-    because="33 keys and 33 values of 32 numbers each are 2,112; the row of the matrix was 4 · 512 = 2,048 numbers.",
+    because="33 keys and 33 values of 32 numbers each are 2,112; the row of the matrix was 4 · 512 = 2,048 numbers. "
+    "Near the ends of the text a window has fewer keys, and with Q and O the share is 0.98.",
     hints=(
         "A skipped pair costs no FLOPs. What does a pair that is not skipped cost in bytes?",
         "It costs a key and a value, 2·d = 64 numbers; in standard attention a pair costs 4, skipped or not.",

@@ -296,7 +296,7 @@ rows = Exercise(
             of=one_row,
         ),
         Mistake(
-            "without keepdims=True the sums are laid along the columns: each row is divided by its own.",
+            "without keepdims=True the sums are laid along the columns: each row is to be divided by its own.",
             "e / e.sum()",
             "e / e.sum(-1)",
             of=one_row,
@@ -359,15 +359,15 @@ half = Question(
 
 underflow = Question(
     answer="right",
-    because="e^(−100) = 3.8·10⁻⁴⁴ is a subnormal float32, not 0. Divided by itself it is 1; the other two are 0.",
+    because="e^(−100) is 3.7·10⁻⁴⁴: a subnormal float32, not 0. Divided by itself it is 1; the other two are 0.",
     hints=(
         "The smallest normal float32 is 1.2·10⁻³⁸. Is that also the smallest one above 0?",
-        "There are subnormal numbers, down to 1.4·10⁻⁴⁵. e^(−100) is 3.8·10⁻⁴⁴.",
+        "There are subnormal numbers, down to 1.4·10⁻⁴⁵. e^(−100) is 3.7·10⁻⁴⁴.",
         "x / x = 1 for every x above 0, however small.",
     ),
     wrong=(
         ("nan", "0 / 0 would be NaN. But e^(−100) is not 0 in float32: run it."),
-        ("zeros", "The sum is not larger than its largest term, so one weight at least is not small."),
+        ("zeros", "The sum is at most three times its largest term, so one weight is at least a third."),
     ),
 )
 
