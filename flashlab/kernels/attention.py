@@ -101,7 +101,7 @@ def attend(
     else:
         o, lse = _Attention.apply(q, k, v, Problem.of(q, k, v, mask, scale), kernel)
     o = o if o.shape[-1] == dv else o[..., :dv]
-    return (o, lse) if return_lse else o
+    return (o, lse.float()) if return_lse else o
 
 
 @torch.compiler.disable
@@ -123,15 +123,18 @@ def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts
     return _WithRules.apply(q, k, v, sinks, *learned, problem, kernel)
 
 
-def _attention(q, k, v, problem, kernel):
-    """Run the forward pass: O and lse."""
+def _attention(q, k, v, problem, kernel, training=True):
+    """Run the forward pass: O and lse, which is in float64 for training in float32.
+
+    The backward pass rebuilds the weights from lse. They would all be off by what float32 cannot hold of it.
+    """
     o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
-    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=torch.float32)
+    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=_dtype_of_lse(q, training))
     if o.numel() == 0 or problem.Nk == 0:
         return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
-        results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel) for x in parts]
+        results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training) for x in parts]
         return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     choice = choose("forward", problem, kernel)
@@ -143,6 +146,10 @@ def _attention(q, k, v, problem, kernel):
         return o, lse
     _kernels(choice).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
     return o, lse
+
+
+def _dtype_of_lse(q, training=True):
+    return torch.float64 if training and q.dtype == torch.float32 else torch.float32
 
 
 def _gradients(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
@@ -195,7 +202,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *inputs):  # without setup_context, which would cost 20 µs per call
         *qkv, ctx.problem, ctx.kernel = inputs
-        output = _attention(*inputs)
+        output = _attention(*inputs, training=any(ctx.needs_input_grad))
         ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
         ctx.set_materialize_grads(False)  # None, and no zeros, where an output is not used
         return output
@@ -217,7 +224,7 @@ class _WithRules(torch.autograd.Function):
     def forward(ctx, q, k, v, sinks, *inputs):
         *learned, problem, kernel = inputs
         ctx.problem, ctx.kernel = problem, kernel
-        o, lse = _attention(q, k, v, problem, kernel)
+        o, lse = _attention(q, k, v, problem, kernel, any(ctx.needs_input_grad))
         ctx.save_for_backward(q, k, v, sinks, o, lse, *learned)  # learned: so that autograd notices changes
         ctx.set_materialize_grads(False)
         return o, lse
@@ -269,7 +276,7 @@ def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
 
 
 def _shapes(q, k, v, *options):
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=_dtype_of_lse(q))
 
 
 def _shapes_backward(do, dlse, q, k, v, *others):

@@ -4,12 +4,14 @@ import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks
+from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, interpreter, masks
+from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
 
 compiled_only = pytest.mark.skipif(
@@ -308,6 +310,40 @@ def test_scores_too_large_for_an_exponential(size):
     largest = (q.double() * size @ k.double().mT / 4).abs().max().item()
     assert largest > 100
     assert_equals_dense([q * size, k, v], roundings=largest, causal=True)
+
+
+@pytest.fixture
+def sums_in_one_order(monkeypatch):
+    """Round each product of float32 tiles once in the interpreter.
+
+    A GPU adds up Q K^T in the order in which it adds up its transpose, and rebuilds the scores to the bit. numpy does
+    not.
+    """
+    if INTERPRETED:
+        builder, add_up = interpreter.Builder, interpreter.Builder.create_dot
+
+        def rounded_once(self, a, b, d, *options):
+            if a.data.dtype != np.float32:
+                return add_up(self, a, b, d, *options)
+            exact = a.data.astype(np.float64) @ b.data.astype(np.float64) + d.data
+            return interpreter.TensorHandle(exact.astype(np.float32), d.dtype.scalar)
+
+        monkeypatch.setattr(builder, "create_dot", rounded_once)
+
+
+@pytest.mark.parametrize("Nq, size", [(1, 4), (70, 4), some(1, 1), some(20, 8)])
+def test_gradients_in_float32_are_not_off_by_the_rounding_of_lse(Nq, size, sums_in_one_order):
+    """P = e^(S - lse) is off by as much as lse is: with scores of 100, by 100 roundings."""
+    tensors = [x * size for x in inputs(2, 4, 2, Nq, 147, 32, dtype=torch.float32)]
+    every = torch.ones(1, 1, dtype=torch.bool, device=DEVICE)
+
+    def written(q, k, v):
+        return written_out.attention(q, k, v, every)[0]
+
+    ours, plain = results(flash_attention, tensors), results(written, tensors)
+    exact = results(written, [x.double() for x in tensors])
+    for mine, theirs, true in zip(ours, plain, exact, strict=True):
+        assert_as_exact_as_plain(mine, theirs, true)
 
 
 def test_maximum_that_grows_with_every_key():

@@ -390,6 +390,7 @@ def kernel_masks():
             for mine, theirs, true in zip(ours, plain, exact, strict=True):
                 _hold(case, mine, theirs, true, roundings=16)
             expected = tiling.fa2_traffic(case.Nq, case.Nk, case.d, 16, 16, dv=case.dv, mask=mask)
+            expected["store", "lse"] *= 2  # in training it is in float64
             assert {key: n for key, n in expected.items() if n} == memory.bytes, f"{case.shows}: other tiles loaded"
 
 

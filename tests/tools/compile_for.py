@@ -78,7 +78,8 @@ def tensors_of(problem):
     """q, k, v, o and lse of a problem, never written."""
     B, H, Hk, Nq, Nk, d, dv, dtype = problem[:8]
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
-    return *(torch.empty(shape, dtype=dtype) for shape in shapes), torch.empty(B, H, Nq)
+    lse = torch.empty(B, H, Nq, dtype=torch.float64 if dtype == torch.float32 else torch.float32)
+    return *(torch.empty(shape, dtype=dtype) for shape in shapes), lse
 
 
 def describe(name, card, problem, c, compiled):

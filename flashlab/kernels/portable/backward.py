@@ -6,6 +6,7 @@ same number, and the same inputs give the same bits. The price: both rebuild P_i
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
 
+import torch
 import triton
 import triton.language as tl
 
@@ -52,10 +53,14 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
 
 
 def constants_of_rows(do, dlse, o, lse, c):
-    """Return lse in units of log2 and delta, [B, H, Nq_padded] each, computed by ``row_constants`` with tiles c."""
+    """Return lse in units of log2 and delta, [B, H, Nq_padded] each, computed by ``row_constants`` with tiles c.
+
+    lse is in float32, or in float64, and so is it in units of log2.
+    """
     B, H, Nq, columns = o.shape
     Nq_padded = tiles.count(Nq, PADDING.value) * PADDING.value
-    lse_log2, delta = lse.new_empty(2, B, H, Nq_padded)
+    lse_log2 = lse.new_empty(B, H, Nq_padded)
+    delta = torch.empty_like(lse_log2, dtype=torch.float32)
     tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
     launch(
         row_constants,
@@ -158,7 +163,7 @@ def add_rows(
     St_ij = dot
     if problem.score is not None:
         St_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Bc, Br]
-    Pt_ij = tl.exp2(St_ij * problem.scale_log2 - lse_i[None, :])  # [Bc, Br]
+    Pt_ij = tl.exp2(less(St_ij * problem.scale_log2, lse_i[None, :]))  # [Bc, Br]
     if masked:
         seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
         Pt_ij = tl.where(seen, Pt_ij, 0)
@@ -232,7 +237,7 @@ def add_columns(
     S_ij = dot
     if problem.score is not None:
         S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]
-    P_ij = tl.exp2(S_ij * problem.scale_log2 - lse_i[:, None])  # [Br, Bc]
+    P_ij = tl.exp2(less(S_ij * problem.scale_log2, lse_i[:, None]))  # [Br, Bc]
     if masked:
         P_ij = tl.where(seen, P_ij, 0)
     dP_ij = tl.dot(dO_i, V_j.T, input_precision=tile.precision)  # [Br, Bc]
@@ -242,6 +247,20 @@ def add_columns(
     if problem.score is not None:
         dS_ij = scores.differentiate(problem, dot * problem.scale, dS_ij, b, h, i, j, True)
     return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=tile.precision)  # [Br, d]
+
+
+@triton.jit
+def less(S_ij, lse_i):
+    """Return S_ij - lse_i in float32. What float32 cannot hold of an lse in float64 is subtracted on its own.
+
+    An error of lse_i would be one of all weights of the row, P_ij = 2^(S_ij - lse_i), relative to their size.
+    """
+    high = lse_i.to(tl.float32)
+    S_ij -= high
+    if lse_i.dtype == tl.float64:
+        seeing = high < float("inf")
+        S_ij -= (tl.where(seeing, lse_i, 0) - tl.where(seeing, high, 0)).to(tl.float32)
+    return S_ij
 
 
 @triton.jit

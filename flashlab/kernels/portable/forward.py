@@ -70,6 +70,7 @@ def attention_forward(
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
     factor = float8.scaled(1 / l_safe, problem.scales, float8.OF_V, b, h // problem.group, 0)  # [Br]
     tiles.store(O, b, h, i * Br, O_i * factor[:, None], Br, width_v)
+    m_i = m_i.to(lse.dtype.element_ty)  # float64 where gradients in float32 will need more of lse than float32 holds
     lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
     tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
 
