@@ -88,7 +88,7 @@ class Question:
 
 def edited(function: Callable, old: str, new: str) -> Callable:
     """Return a copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
-    plain = getattr(function, "fn", function)  # of a Triton kernel
+    plain = inspect.unwrap(getattr(function, "fn", function))  # of a Triton kernel, or below a decorator
     source = textwrap.dedent(inspect.getsource(plain))  # of a method
     if source.count(old) != 1:
         raise ValueError(f"expected {old!r} once in {plain.__name__}, found it {source.count(old)} times")

@@ -36,7 +36,8 @@ def dense_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
 def flash_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
     """Return the bytes that ``flash_attention`` keeps: Q, K, V and O of each head, and lse.
 
-    lse is in float32, or in float64 if the others are in float32. A row of d numbers must be a multiple of 16 bytes: shorter ones are padded.
+    lse is in float32, or in float64 if the others are in float32. A row of d numbers must be a multiple of 16 bytes:
+    shorter ones are padded.
     """
     return heads * (4 * N * d * itemsize + max(4, 2 * itemsize) * N)
 
