@@ -22,7 +22,7 @@ SCRIPT = (  # what happens, to which text, with how many tokens
 class State:
     """The pool after ``step`` events, in pages of ``page`` tokens; ``sharing``: a fork shares its pages."""
 
-    step: int = 5
+    step: int = 4
     page: int = 4
     sharing: bool = True
 
@@ -76,8 +76,8 @@ def describe(state):
     copied = f" {len(now['copies'])} page copied." if now["copies"] else ""
     rooms = f"{now['rooms']} without pages" + (", more than there is" if now["rooms"] > TOKENS else "")
     return (
-        f"{now['what'].capitalize()}.{copied} {now['tokens']} tokens take room for {now['held']} in pages of "
-        f"{state.page}{'' if state.sharing else ' that are not shared'}, {rooms}; {now['free']} pages are free."
+        f"{now['what'][0].upper()}{now['what'][1:]}.{copied} {now['tokens']} tokens take room for {now['held']} in "
+        f"pages of {state.page}{'' if state.sharing else ' that are not shared'}, {rooms}; {now['free']} pages are free."
     )
 
 

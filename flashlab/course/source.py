@@ -24,19 +24,23 @@ class Source(str):
 class Folded(Source):
     """Source code that a notebook shows when the reader opens it, also on a page without a kernel."""
 
+    when = "open when yours is done"  # the words to click
+
     def _repr_markdown_(self):
-        return f"<details><summary>open when yours is done</summary>\n\n{super()._repr_markdown_()}\n\n</details>"
+        return f"<details><summary>{self.when}</summary>\n\n{super()._repr_markdown_()}\n\n</details>"
 
 
-def show(*functions: Callable, folded: bool = False) -> None:
+def show(*functions: Callable, folded: bool | str = False) -> None:
     """Display the source of a function, class or Triton kernel; of several functions, their statements side by side.
 
-    folded: behind a line to click, where an exercise asks for what is shown.
+    folded: behind a line to click, where an exercise asks for what is shown; or the words of that line.
     """
     if not functions:
         raise TypeError("expected at least one function to show")
     text = _text(functions[0]) if len(functions) == 1 else beside(*functions)
     source = Folded(text) if folded else Source(text)
+    if isinstance(folded, str):
+        source.when = folded
     try:
         from IPython.display import display
     except ImportError:

@@ -68,6 +68,9 @@ def test_folded_source_is_behind_a_line_to_click_in_a_notebook_and_plain_in_a_te
     assert folded._repr_markdown_().startswith("<details><summary>") and "\n\n```python\nx = 1\n```\n\n" in (
         folded._repr_markdown_()
     )
+    show(first, folded="open to read")
+    folded.when = "open to read"
+    assert "<summary>open to read</summary>" in folded._repr_markdown_()
     show(first, folded=True)
     assert capsys.readouterr().out.startswith("def first(x):")
 

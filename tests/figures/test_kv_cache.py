@@ -27,7 +27,8 @@ def test_a_fork_shares_until_it_writes():
 
 
 def test_describe_has_the_numbers():
-    assert figure.describe(figure.State()) == (
+    assert figure.describe(figure.State(5)) == (
         "C grows by 3. 1 page copied. 22 tokens take room for 28 in pages of 4, 72 without pages, more than there is; "
         "9 pages are free."
     )
+    assert figure.describe(figure.State()).startswith("C forks from A. 18 tokens")

@@ -167,7 +167,7 @@ eight_bits = Exercise(
     minutes=10,
     hints=(
         "A row has its own scale, so that its largest number in size becomes 127.",
-        "scale = np.abs(X).max(1) / 127, and the codes are np.round(X / scale[:, None]). For zeros: any but 0.",
+        "scale = np.abs(X).max(1) / 127, and the codes are np.round(X / scale[:, None]). For zeros: scale 1.",
         "np.where(scale == 0, 1, scale) before the division.",
     ),
     mistakes=(
