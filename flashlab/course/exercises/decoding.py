@@ -121,7 +121,7 @@ merge = Exercise(
         Mistake("the outputs are not divided by the sum of the weights.", "weights @ O_s / l", "weights @ O_s"),
         Mistake("no maximum is subtracted: e²⁰⁰ overflows, and e⁻²⁰⁰ is 0.", "lse_s - m_safe", "lse_s"),
         Mistake("−∞ − (−∞) is NaN: where no part saw a key, subtract 0.", "0 if m == -np.inf else m", "m"),
-        Mistake("the lse of the whole is larger than that of any part: add log(l).", "m_safe + np.log(l)", "m_safe"),
+        Mistake("the lse of the whole counts all parts: add log(l).", "m_safe + np.log(l)", "m_safe"),
         Mistake("lse is a natural logarithm: np.log, not np.log2.", "m_safe + np.log(l)", "m_safe + np.log2(l)"),
         Mistake(
             "the lse was taken for a logarithm of base 2: it is natural, on both sides.",

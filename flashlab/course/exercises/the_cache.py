@@ -31,7 +31,7 @@ wasted = Question(
         "The last one at most. How few tokens can it hold?",
         "One: 16 - 1 are empty.",
     ),
-    wrong=((16, "A page without any token is not held."), (8, "That is the average. The most is asked for.")),
+    wrong=((16, "A page without any token is not held."), (8, "That is about the average. The most is asked for.")),
     minutes=1,
 )
 
