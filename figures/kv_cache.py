@@ -77,7 +77,8 @@ def describe(state):
     rooms = f"{now['rooms']} without pages" + (", more than there is" if now["rooms"] > TOKENS else "")
     return (
         f"{now['what'][0].upper()}{now['what'][1:]}.{copied} {now['tokens']} tokens take room for {now['held']} in "
-        f"pages of {state.page}{'' if state.sharing else ' that are not shared'}, {rooms}; {now['free']} pages are free."
+        f"pages of {state.page}{'' if state.sharing else ' that are not shared'}, {rooms}; {now['free']} pages "
+        "are free."
     )
 
 
