@@ -202,6 +202,13 @@ def test_a_heading_begins_its_cell(name):
     assert inside == set()
 
 
+@lessons
+def test_lines_of_code_fit_a_cell(notebook):
+    """A window of 1,280 pixels has room for 100 columns; a longer line breaks, or hides its end."""
+    code = ((cell.id, line) for cell in notebook.cells if cell.cell_type == "code" for line in cell.source.splitlines())
+    assert [(name, len(line)) for name, line in code if len(line) > 100] == []
+
+
 @formed
 def test_prose_cells_are_short(name):
     assert median(len(words(cell.source)) for cell in prose(NOTEBOOKS[name])) <= 50
