@@ -62,7 +62,7 @@ instructions = Question(
 
 per_thread = Question(
     answer=64,
-    because="64 × 128 numbers, shared by 128 threads: hence the 64 scores of a thread in the last lesson.",
+    because="64 × 128 numbers, shared by 128 threads.",
     hints=(
         "How many numbers are in the tile, and how many threads share them?",
         "64 · 128 numbers, and a warpgroup has 4 · 32 threads.",
