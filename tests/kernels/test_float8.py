@@ -25,6 +25,11 @@ pytestmark = pytest.mark.skipif(not float8.supported(DEVICE), reason="this GPU h
 NAN = 127  # a code
 
 
+def some(*values):
+    """Mark parameters that only ``make test-all`` runs."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 def randn(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
@@ -66,7 +71,7 @@ CASES = {  # query heads, key heads, Nq, Nk, d, dv; a mask of the reference's an
 QUICK = "full", "causal", "window"
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.exhaustive) for n in CASES])
+@pytest.mark.parametrize("name", [n if n in QUICK else some(n) for n in CASES])
 def test_as_good_as_exact_arithmetic_on_the_same_codes(name):
     sizes, theirs, mask = CASES[name]
     q, k, v = qkv(*sizes)
@@ -107,7 +112,7 @@ def test_masks_in_lists():
     torch.testing.assert_close(dense, (O, lse), rtol=0, atol=2e-3)
 
 
-@pytest.mark.parametrize("rows, N", [(16, 4096), pytest.param(2, 2**17, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("rows, N", [(16, 4096), some(2, 2**17)])
 def test_sums_of_many_positive_values(rows, N):
     """What the tensor core would lose without two levels; in any order of the keys."""
     q, k, v = 3 * randn(1, 1, rows, 64), randn(1, 1, N, 64, seed=1), randn(1, 1, N, 16, seed=2).abs()
@@ -163,6 +168,7 @@ def test_layout_in_memory_changes_no_bit():
         assert torch.equal(result[0], expected[0]) and torch.equal(result[1], expected[1])
 
 
+@pytest.mark.exhaustive
 def test_scales_of_a_tensor_of_heads_and_of_blocks():
     """A factor on a tensor, a head or a block of 128 tokens is a factor on its scale."""
     q, k, v = qkv(2, 1, 200, 300, 64)
@@ -211,7 +217,7 @@ def test_no_queries_or_no_keys(Nq, Nk):
     assert O.shape == (2, 2, Nq, 32) and (O == 0).all() and (lse == -math.inf).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, some(torch.float16)])
 def test_O_in_half_precision_is_that_in_float32_rounded(dtype):
     eight = in_eight_bits(*qkv(1, 1, 40, 70, 64))
     assert torch.equal(attend(eight, dtype=dtype)[0], attend(eight)[0].to(dtype))
@@ -233,7 +239,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("per", ["block", "head"])
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", [n if n in ("as drawn", "20 columns") else some(n) for n in INPUTS])
 def test_codes_and_scales_are_the_reference_s(name, per, transposed):
     x = INPUTS[name](randn(2, 3, 300, 32))
     made = quantise(x, per=per, transposed=transposed)
@@ -246,8 +252,8 @@ def test_codes_and_scales_are_the_reference_s(name, per, transposed):
     )
 
 
-@pytest.mark.parametrize("d", [16, 32, 64, 128, 256])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("d", [16, some(32), some(64), some(128), 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, some(torch.float16)])
 def test_a_rotation_is_the_reference_s(d, dtype):
     x, signs = randn(1, 2, 150, d).to(dtype), float8.random_signs(d, 3, DEVICE)
     groups = (x.double().cpu().numpy() * signs.cpu().numpy()).reshape(1, 2, 150, -1, min(d, 128))
