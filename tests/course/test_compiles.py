@@ -54,7 +54,7 @@ LARGE = 1.0
 
 @triton.jit
 def add_with_a_global(x, y, z, N, Bc: tl.constexpr):
-    columns = tl.program_id(0) * Bc + tl.arange(0, Bc)
+    columns = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)
     inside = columns < N
     tl.store(z + columns, LARGE * tl.load(x + columns, inside) + tl.load(y + N - 1 - columns, inside), inside)
 
