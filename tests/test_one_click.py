@@ -66,6 +66,7 @@ print(there.strip(), os.getcwd(), html.count('"words":'), sep="\\n")
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(GIT is None or not (ROOT / ".git").exists(), reason="clones this checkout")
 def test_the_first_cell_of_colab_runs_and_the_course_is_there(tmp_path):
     """In a fresh Python in another folder, with this checkout in the place of the repository."""

@@ -22,6 +22,7 @@ class Clock:
         return self.ms
 
 
+@pytest.mark.exhaustive
 def test_every_cell_is_swept_and_compared(monkeypatch):
     monkeypatch.setattr(bench, "NARROW", bench.NARROW[:2])
     report = bench.run({}, None, [CELL], 2, 1e9, timer=Clock(), device="cpu", gap=0)

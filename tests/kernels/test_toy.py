@@ -16,6 +16,7 @@ def count(code, word):
     return sum(word in line for line in code.ptx)
 
 
+@pytest.mark.exhaustive
 def test_one_block_is_what_the_lesson_says():
     code = machine_code("one_block")
     assert count(code, "wgmma.mma_async") == 128 // 16 and count(code, "mbarrier.init") == 1

@@ -45,7 +45,12 @@ def rejected(mutant, monkeypatch):
     return None
 
 
-SLOW = {"kernel_rules", "kernel_scores", "kernel_decoding"}  # seconds each; tests/kernels has the same comparisons
+SLOW = {
+    "kernel_masks",
+    "kernel_rules",
+    "kernel_scores",
+    "kernel_decoding",
+}  # seconds each; tests/kernels has the same comparisons
 
 
 @pytest.mark.parametrize(

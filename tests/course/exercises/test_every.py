@@ -11,9 +11,16 @@ from flashlab.kernels import INTERPRETED, triton
 
 EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise)}
 QUESTIONS = {name: it for name, it in every().items() if name not in EXERCISES}
+LONG = {  # seconds of CPU each; the others take as long in all
+    "first_triton_kernel.online", "triton_forward.bounds", "triton_forward.update", "triton_forward.forward",
+    "triton_backward.add_rows", "triton_backward.dQ",
+}  # fmt: skip
 MISTAKES = [  # of a kernel, which takes seconds to interpret, `make test` tries the first
     pytest.param(
-        name, mistake, id=f"{name}: {mistake.says}", marks=[pytest.mark.exhaustive] if it.launch and at else []
+        name,
+        mistake,
+        id=f"{name}: {mistake.says}",
+        marks=[pytest.mark.exhaustive] if name in LONG or it.launch and at else [],
     )
     for name, it in EXERCISES.items()
     for at, mistake in enumerate(it.mistakes)
@@ -26,7 +33,9 @@ def said(capsys, name, attempt):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else []) for name in EXERCISES]
+)
 def test_the_reference_is_right_and_quickly_checked(name, capsys):
     slowest = SLOWEST["kernel" if EXERCISES[name].launch else "numpy"]
     # What earlier tests left behind may end, and be counted, during a check: not during three of them.
