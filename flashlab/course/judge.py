@@ -143,9 +143,12 @@ def recognise(
     """Yield, once, what the known mistake says that goes wrong first where the attempt does, and answers alike.
 
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
-    answer alike up to there, the one that answers most often alike afterwards is named.
+    answer alike up to there, the one that answers most often alike afterwards is named. An attempt that breaks a law
+    and whose results are right has only mistakes whose results are right, too.
     """
     lawless = _problem(tried[first]._replace(broke=""), due[first]) is None  # a law is broken, the results are right
+    together = tried[: first + 1 + LATER]
+    right = lawless and not any(_problem(it._replace(broke=""), due[at]) for at, it in enumerate(together))  # in all
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
@@ -155,13 +158,14 @@ def recognise(
         if lawless and theirs.broke != tried[first].broke:
             continue
         same = 0
-        for at, mine in enumerate(tried[: first + 1 + LATER]):
+        for at, mine in enumerate(together):
             if at == first or _alike(_outcome(exercise, wrong, cases(exercise)[at].args, laws=False), mine):
                 same += 1
             elif at < first:
                 break
         else:
-            alike.setdefault(same, mistake.says)
+            if not right or same == len(together):
+                alike.setdefault(same, mistake.says)
     yield alike[max(alike)] if alike else None
 
 

@@ -9,8 +9,8 @@
 ``sweep`` reads the sizes that ``build`` takes from its signature and calls it once for each regime of scores and for
 each unusual combination of sizes. All draws are seeded: the same call builds the same cases.
 
-``FINITE`` are the regimes for Q and K, which hold no mask; ``GENTLE`` those of them for gradients, in which a product
-with K makes visible how scores far from zero are rounded.
+``PRODUCTS`` are the regimes that products of float16 reach; ``FINITE`` those of them for Q and K, which hold no mask;
+``GENTLE`` those of these for gradients, in which a product with K makes visible how scores far from zero are rounded.
 """
 
 import inspect
@@ -86,6 +86,8 @@ REGIMES = (
     Regime("scores below −10⁶ that are all equal", lambda n: np.full(n, -2e6), noise=0),
     Regime("scores below −10⁶ that fall with every key", lambda n: np.linspace(-3e6, -6e6, n)),
     Regime("scores below −10⁶ that rise with every key", lambda n: np.linspace(-6e6, -3e6, n)),
+    Regime("scores below −10³⁰ that fall with every key", lambda n: np.linspace(-2e30, -6e30, n)),
+    Regime("scores below −10³⁰ that rise with every key", lambda n: np.linspace(-6e30, -2e30, n)),
     Regime("first keys that are masked, before positive scores", lambda n: np.full(n, 5.0), hidden=_first_keys),
     Regime("first keys that are masked, before negative scores", lambda n: np.full(n, -5.0), hidden=_first_keys),
     Regime("last keys that are masked, after positive scores", lambda n: np.full(n, 5.0), hidden=_last_keys),
@@ -94,7 +96,8 @@ REGIMES = (
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
 )
-FINITE = tuple(regime for regime in REGIMES if regime.hidden is None and regime.rows is np.zeros)
+PRODUCTS = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 1e9)
+FINITE = tuple(regime for regime in PRODUCTS if regime.hidden is None and regime.rows is np.zeros)
 GENTLE = tuple(regime for regime in FINITE if np.abs(regime.keys(2)).max() < 1e6)
 
 

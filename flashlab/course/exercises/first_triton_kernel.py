@@ -265,6 +265,7 @@ def _softmax_cases():
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
         ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
         ("a score below any number that one would take for −∞", [[-2e9, -np.inf, -np.inf]]),
+        ("two scores below any number that one would take for −∞", [[-2e9, -3e9, -np.inf], [-2e30, -3e30, -np.inf]]),
         ("a row that is all −∞", [[-np.inf, -np.inf, -np.inf]]),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
@@ -277,6 +278,7 @@ def _rows(draw, Br, N):
 
 def _online_cases():
     rng = np.random.default_rng(11)
+    low = [[-2e9] + [-np.inf] * 4, [-2e9, -3e9] + [-np.inf] * 3, [-2e30, -3e30] + [-np.inf] * 3]
     cases = [
         ("one row in one block", [[0.0, 1.0, 2.0, 3.0]]),
         ("a second block that raises the maximum", [[0.0, 0.0, 0.0, 0.0, 1.0]]),
@@ -285,8 +287,9 @@ def _online_cases():
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0, 1003.0, 1004.0]]),
         ("a last block far below the first: its maximum is not the row's", [[200.0, 0.0, 0.0, 0.0, 0.0]]),
         ("a first block that is all −∞", [[-np.inf] * 4 + [2.0]]),
+        ("a first block that is all −∞, before scores far below 0", [[-np.inf] * 4 + [-200.0, -201.0]]),
         ("a row that is all −∞", [[-np.inf] * 5]),
-        ("a score below any number that one would take for −∞", [[-2e9] + [-np.inf] * 4]),
+        ("a score below any number that one would take for −∞", low),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
         ("a second block that raises the maximum by little", [[0.0] * 4 + [0.005], [0.0] * 4 + [5e-4]]),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
@@ -369,6 +372,8 @@ add = Exercise(
         Mistake("y was read from its beginning: what belongs to element k is y's element N − 1 − k.",
                 "y + N - 1 - columns", "y + columns"),
         Mistake("off by one: the last element of y is N − 1.", "y + N - 1 - columns", "y + N - columns"),
+        Mistake("y was read from the end of its last block, which need not be full: its last element is N − 1.",
+                "y + N - 1 - columns", "y + tl.cdiv(N, Bc) * Bc - 1 - columns"),
         Mistake("each block was inverted by itself: all of y is to be read from its end.",
                 "y + N - 1 - columns", "y + tl.minimum(tl.program_id(0) * Bc + Bc, N) - 1 - tl.arange(0, Bc)"),
         Mistake("each block was inverted by itself: all of y is to be read from its end.",

@@ -43,6 +43,8 @@ def _update_cases():
         ("a first key after a masked block", _state([-inf], [0.0], [[0.0]]), [[-5.0]], column),
         ("a score below any number that one would take for −∞", online_softmax.identity(1, 1), [[-2e9]], column),
         ("a block that raises the maximum by little", _of_one_key(0 * RISES), RISES[:, None], column),
+        ("a past of which the values are 0", _state([0.0], [1.0], [[0.0]]), [[0.0]], column),
+        ("values of width 0", _state([0.0], [2.0], np.zeros((1, 0))), [[1.0]], np.zeros((1, 0))),
         ("a block far below, of a large value", _state([0.0], [1.0], [[0.0]]), [[-20.5]], [[1e9]]),
         ("a block very far below, of a very large value", _state([0.0], [1.0], [[0.0]]), [[-30.5]], [[1e13]]),
         ("a past of very many keys, far below", _state([0.0], [1e37], [[1e37]]), [[80.0]], column),
@@ -51,11 +53,19 @@ def _update_cases():
     return [*small, *sweep(_update_args)]
 
 
-def _weights_stay_wide(update):
-    """Law of its own inputs: where values come in float16, weights are not rounded to it."""
-    m, l, O = update(_state([0], [1], [[0]]), np.float32([[-1]]), np.float16([[1]]))
-    if O.shape == (1, 1) and 1e-5 < abs(float(O[0, 0]) - np.exp(-1)) < 1e-3:
-        return "the weights were rounded to the values' float16: the state is float32, and so are the weights."
+def _state_stays_wide(update):
+    """Law of its own inputs: where values come in float16, neither the weights nor the past are rounded to it."""
+    one = np.float16([[1]])
+    for what, past, score in (
+        ("weights were", _state([0], [1], [[0]]), -1),
+        ("past was", _state([0], [3000], [[7e4]]), 0.3),
+    ):
+        _, *found = update(past, np.float32([[score]]), one)
+        _, *exact = online_softmax.update(online_softmax.State(*map(np.float64, past)), np.float64([[score]]), one)
+        if found[1].dtype == np.float16:
+            return "O was returned in the values' float16: the state is float32."
+        if 1e-5 < max(abs(float(x.item() / y.item()) - 1) for x, y in zip(found, exact, strict=True)) < 1e-2:
+            return f"the {what} rounded to the values' float16: all but the values is float32."
 
 
 def _taken_in(draw, S, V):
@@ -79,6 +89,9 @@ def _merge_cases():
         ("a first part that has met no key", none, high),
         ("a maximum below any number that one would take for −∞", _state([-2e9], [1.0], [[2.0]]), none),
         ("two parts that have met no key", none, none),
+        ("a first part of which the values are 0", _state([0.0], [1.0], [[0.0]]), low),
+        ("a second part of which the values are 0", low, _state([0.0], [1.0], [[0.0]])),
+        ("values of width 0", *(_state([m], [2.0], np.zeros((1, 0))) for m in (0.0, 1.0))),
         ("maxima too large to be exponentiated", _state([1000.0], [1.0], [[2.0]]), _state([1001.0], [1.0], [[3.0]])),
         ("a first part of many keys, far below", _state([0.0], [1e10], [[1e10]]), _state([20.5], [1.0], [[1.0]])),
         ("a second part of many keys, far below", _state([20.5], [1.0], [[1.0]]), _state([0.0], [1e10], [[1e10]])),
@@ -146,6 +159,7 @@ def _finish_cases():
         Case("one row", (_state([2.0], [3.0], [[6.0]]),)),
         Case("a large maximum", (_state([1000.0], [2.0], [[4.0]]),)),
         Case("a row that has met no key", (online_softmax.identity(1, 1),)),
+        Case("a row whose values are 0", (_state([0.0], [1.0], [[0.0]]),)),
         *sweep(_finish_args),
     ]
 
@@ -261,7 +275,7 @@ update = Exercise(
     reference=online_softmax.update,
     cases=_update_cases,
     laws=(no_nan_replaced,),
-    once=(*map(nothing_clipped, WEIGHTS), _weights_stay_wide),
+    once=(*map(nothing_clipped, WEIGHTS), _state_stays_wide),
     level=2,
     minutes=10,
     hints=(

@@ -41,6 +41,7 @@ def _rebuild_cases():
         Case("a masked key", (_array([[0, -inf]]), _array([1]))),
         Case("a row that sees no key", (_array([[-inf, -inf]]), _array([-inf]))),
         Case("a score below any number that one would take for −∞", (_array([[-2e9, -inf]]), _array([-2e9]))),
+        Case("two scores below any number that one would take for −∞", (_array([[-2e9, -3e9]]), _array([-2e9]))),
         *sweep(_rebuild_args),
     ]
 
@@ -59,6 +60,7 @@ def _gradients_cases():
         return Q, K, V, dO, P, rng.normal(size=Br).astype(np.float32), np.float32(d**-0.5)
 
     row = [_array(x) for x in ([[1, 0]], [[1, 2], [3, 4]], [[1, 0], [0, 1]], [[1, 2]], [[0.25, 0.5]], [1.25])]
+    cancelled = [_array(x) for x in ([[1, 0]], [[1, 2], [3, 5]], [[1], [-1]], [[2]], [[0.5, 0.5]], [0])]
     masked = tile(2, 3, 4, 4)
     masked[4][1] = masked[5][1] = 0
     return [
@@ -67,6 +69,7 @@ def _gradients_cases():
         Case("two queries, two keys", tile(2, 2, 3, 4)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
+        Case("a query that sees two keys whose values cancel: delta is 0", (*cancelled, 1.0)),
         *sweep(_gradients_args, regimes=GENTLE),
     ]
 

@@ -72,6 +72,8 @@ def _row_cases():
         ("scores of both signs that lie far apart", [0.0, 1000.0, -1000.0]),
         ("a score far below 0 beside others", [10.0, 9.0, -1000.0]),
         ("equal scores", [7.0, 7.0, 7.0, 7.0]),
+        ("two scores below any number that one would take for −∞", [-2e9, -3e9]),
+        ("two scores below −10³⁰", [-2e30, -3e30]),
         ("one score above four thousand that are far below it", [0.0] + [-30.0] * 4000),
         ("ten thousand scores whose exponentials fit, but not their sum", [79.9] * 10_000),
     )
@@ -133,6 +135,11 @@ row = Exercise(
             "the smallest score was subtracted: the largest exponent is now the spread of the row.",
             "x.max()",
             "x.min()",
+        ),
+        Mistake(
+            "the larger of the first and the last score was subtracted: the largest may lie between them.",
+            "x.max()",
+            "max(x[0], x[-1])",
         ),
         Mistake(
             "the largest magnitude was subtracted: where all scores are negative it is far from all of them.",

@@ -8,8 +8,9 @@ import torch
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
 from flashlab.course.exercises.triton_forward import remainders
+from flashlab.course.laws import nothing_clipped
 from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Regime, sweep
-from flashlab.kernels import DEVICE, tl, triton
+from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
 
 BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot multiplies
@@ -137,6 +138,87 @@ def _add_args(draw, Nq, Nk, d):
     return Q, K, draw.normal(Nk, d), draw.normal(Nq, d), False
 
 
+def _cancelled():
+    """Q, K, V and dO of a query whose two keys weigh the same and have opposite values: O = 0, and so delta = 0."""
+    rng = np.random.default_rng(15)
+    K, V, dO = (rng.normal(size=(N, BLOCK)).astype(np.float32) for N in (2, 1, 1))
+    K[:, 0] = 1
+    return np.eye(1, BLOCK, dtype=np.float32), K, np.concatenate([V, -V]), dO
+
+
+def _future():
+    """Q, K, V and dO of two queries, causal: the first does not see the second key, whose score is 200 above lse."""
+    rng = np.random.default_rng(16)
+    Q, K, V, dO = (rng.normal(size=(2, BLOCK)).astype(np.float32) for _ in range(4))
+    Q[:, 0], K[:, 0] = 1, (0, 200)
+    return Q, K, V, dO
+
+
+# Laws of their own inputs, which give lse and delta: rows of a longer text, of which these are the last keys.
+
+AWAY = 2.0**7, -(2.0**7), -(2.0**14), -(2.0**31), -(2.0**101)  # scores that any dtype of a product holds exactly
+SCALE = BLOCK**-0.5  # as it is by default
+MOVED = (
+    "right for scores near 0, and wrong where scores and lse lie far from it: only their difference counts. Clip "
+    "neither, and let no finite number stand for −∞."
+)
+
+
+def _unmoved(weights, due):
+    """Build a law: sums of weights are ``due`` wherever all scores and lse lie. ``weights(attempt, *tensors)``.
+
+    Two queries, causal, whose scores are all ``height``, as is lse; values and dO are 1, delta is 0.
+    """
+
+    def found(attempt, height):
+        one = torch.zeros(2, BLOCK, device=DEVICE)  # [2, BLOCK]
+        one[:, 0] = 1
+        lse, delta = (torch.full((2,), float(x), device=DEVICE) for x in (height, 0))
+        return weights(attempt, height / SCALE * one, one, one, one, lse, delta)
+
+    def law(attempt):
+        def right(*heights):
+            return all(np.allclose(found(attempt, height), due, 0.01) for height in heights)
+
+        return MOVED if INTERPRETED and right(0, 1) and not right(*AWAY) else None
+
+    return law
+
+
+def _weights_of_keys(add, *tensors):
+    """The weights that two queries give to each of two keys: dV."""
+    dK, dV = torch.zeros(2, 2, BLOCK, device=DEVICE)
+    loop_over_queries[(1,)](attempted(add), *tensors, dK, dV, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
+    return dV[:, 0].cpu().numpy()
+
+
+def _weights_of_queries(kernel, *tensors):
+    """The weights that each of two queries gives to two keys: dQ, where dP − delta and K are 1."""
+    dQ = torch.zeros(2, BLOCK, device=DEVICE)
+    launched(kernel, (1,), *tensors, dQ, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
+    return dQ[:, 0].cpu().numpy() / SCALE
+
+
+def _two_queries(x):
+    """Q, K, V and dO of two queries to whom keys have the scores x; only the second has a gradient.
+
+    Key j has a 1 in column j + 1. The first key has no value.
+    """
+    Q, K, V, dO = (np.zeros((N, BLOCK), np.float32) for N in (2, len(x), len(x), 2))
+    Q[:, 0] = dO[1, 0] = V[1:, 0] = 1
+    K[:, 0], K[:, 1 : len(x) + 1] = x, np.eye(len(x))
+    return Q, K, V, dO
+
+
+def _weights_in_dV(add, x):
+    return key_value_gradients(add, *_two_queries(x), scale=1.0).dV[:, 0]
+
+
+def _weights_in_dQ(kernel, x):
+    dQ = query_gradients(kernel, *_two_queries(x), scale=1.0)[1]
+    return np.append(np.exp(x[:1]), dQ[2 : len(x) + 1])  # the first key has no value, and no gradient
+
+
 def _add_cases():
     rng = np.random.default_rng(13)
 
@@ -156,6 +238,8 @@ def _add_cases():
         Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, 0.7)),
         Case("a wide head", head(3, 5, d=128)),
         Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
+        Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
+        Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, 1.0)),
         *sweep(_add_args, regimes=(*GENTLE[:4], BELOW), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
     ]
 
@@ -258,6 +342,7 @@ add_rows = Exercise(
     launch=key_value_gradients,
     exact=_exact_gradients,
     cases=_add_cases,
+    once=(nothing_clipped(_weights_in_dV), _unmoved(_weights_of_keys, (2, 1))),
     sways=True,
     level=3,
     minutes=25,
@@ -415,6 +500,8 @@ def _query_cases():
         Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, BLOCK, 0.7)),
         Case("a wide head", head(3, 17, d=128)),
         Case("many tiles of keys", head(3, 200)),
+        Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
+        Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, BLOCK, 1.0)),
         *(Case(f"Nq = {Nq}, Nk = {Nk}, causal", head(Nq, Nk, True)) for Nq, Nk in remainders(BLOCK)),
         *sweep(_add_args, regimes=GENTLE, sizes={}, usual={"Nq": 3, "Nk": 19, "d": 16}),
     ]
@@ -428,6 +515,7 @@ dQ = Exercise(
     exact=_exact_dQ,
     cases=_query_cases,
     laws=(loads_at_most(query_gradients, _enough, "What belongs to the queries is"),),
+    once=(nothing_clipped(_weights_in_dQ), _unmoved(_weights_of_queries, (1, 2))),
     sways=True,
     level=3,
     minutes=45,

@@ -18,7 +18,7 @@ from flashlab.course.exercises.first_triton_kernel import (
     no_small_number_added,
     operands,
 )
-from flashlab.course.regimes import FINITE, sweep
+from flashlab.course.regimes import FINITE, PRODUCTS, sweep
 from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
 from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer
@@ -244,7 +244,7 @@ def _update_cases():
         case("a key far below, of a large value", [0], [1], [[0]], [[-12]], [[6e4]], 1.0),
         case("a past far below, of many keys", [-17], [1e5], [[1e5]], [[0]], [[1]], 1.0),
         case("maxima that rise by little", [0] * 4, [1] * 4, [[4]] * 4, [[0.2], [0.02], [0.006], [6e-4]], [[3]], 1.0),
-        *sweep(_update_args, usual={"Br": 9, "Bc": 13, "dv": 5}),
+        *sweep(_update_args, regimes=PRODUCTS, usual={"Br": 9, "Bc": 13, "dv": 5}),
     ]
 
 
@@ -882,16 +882,17 @@ def _find_once(found, h, b, H, Hk, Nq, Nk, d, find: tl.constexpr):
 
 def _wide_enough(function):
     """Law of its own inputs: the offsets hold where they exceed 2³¹. Nothing is loaded from there."""
-    h, b, H, Hk, N, d = 5, 40_000, 16, 4, 4096, 64
-    found = torch.zeros(2, dtype=torch.int64, device=DEVICE)
-    with np.errstate(over="ignore"):
-        _find_once[(1,)](found, h, b, H, Hk, N, N, d, attempted(function))
-    due = [(b * H + h) * N * d, (b * Hk + h // (H // Hk)) * N * d]
-    if any(it != right and (it - right) % 2**32 == 0 for it, right in zip(found.tolist(), due, strict=True)):
-        return (
-            "the offsets wrap around: 40,000 texts have more than 2³¹ elements, which 32 bits cannot count. Widen a "
-            "factor with .to(tl.int64) before the product."
-        )
+    for h, b, H, Hk, N, d in ((5, 40_000, 16, 4, 4096, 64), (47, 0, 48, 48, 2**20, 64), (47, 2, 48, 48, 2**20, 64)):
+        found = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+        with np.errstate(over="ignore"):
+            _find_once[(1,)](found, h, b, H, Hk, N, N, d, attempted(function))
+        due = [(b * H + h) * N * d, (b * Hk + h // (H // Hk)) * N * d]
+        if any(it != right and (it - right) % 2**32 == 0 for it, right in zip(found.tolist(), due, strict=True)):
+            many = "40,000 texts have" if N == 4096 else "a single text may have"
+            return (
+                f"the offsets wrap around: {many} more than 2³¹ elements, which 32 bits cannot count. Widen a factor "
+                "with .to(tl.int64) before every product."
+            )
 
 
 heads = Exercise(
@@ -906,7 +907,7 @@ heads = Exercise(
         "How many numbers does one head of queries hold, and how many such heads come before head h of text b? Then "
         "the same for keys, of which a text has Hk heads.",
         "Query heads 0 to H // Hk − 1 share key head 0, the next ones key head 1: h // (H // Hk).",
-        "first_query = (b * H + h) * Nq * d; first_key = (b * Hk + h // (H // Hk)) * Nk * d.",
+        "first_query = (b * H + h).to(tl.int64) * Nq * d; first_key = (b * Hk + h // (H // Hk)).to(tl.int64) * Nk * d.",
     ),
     mistakes=(
         Mistake("neighbours share keys: query head h uses key head h // (H // Hk), not h % Hk.",
