@@ -28,7 +28,7 @@ def figure(name: str) -> types.ModuleType:
 
 @cache
 def lesson_of(name: str) -> Lesson | None:
-    """Return the lesson that bears a figure's name, or else the first that shows it; None if none does."""
+    """Return the lesson of a figure's name, or else the first that shows it; None if none does."""
     showing = [lesson for lesson in LESSONS if name in _shown(notebook(lesson))]
     return next((lesson for lesson in showing if lesson.name == name), showing[0] if showing else None)
 

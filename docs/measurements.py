@@ -22,7 +22,7 @@ SHORT = "Microseconds; shorter is better."
 
 
 class Bar(NamedTuple):
-    """What was measured, and the number."""
+    """A bar of a chart: what was measured, and the number."""
 
     name: str
     value: float

@@ -9,7 +9,7 @@ from flashlab.kernels import masks, portable, tiles
 from flashlab.kernels.attention import LONGEST, check
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_device
-from flashlab.kernels.problem import DTYPES, SCALES, Problem
+from flashlab.kernels.problem import DTYPES, Problem, scale_above_zero
 
 
 @torch.compiler.disable
@@ -56,9 +56,7 @@ def flash_attention_float8(
     check(q, k, v, dtypes=(E4M3,))
     check_device(q.device)
     mask = masks.either(causal, mask)
-    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    if not SCALES[0] <= scale <= SCALES[1]:
-        raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
+    scale = scale_above_zero(scale, q.shape[3])
     if dtype not in DTYPES:
         raise TypeError(f"dtype, that of O, must be bfloat16, float16 or float32, got {dtype!r:.40}")
     if max(q.shape[:2]) > LONGEST:

@@ -149,8 +149,11 @@ class Rule:
         """Return the mask as the kernels take it."""
         lists = self.lists(problem, Br, Bc, transposed)
         batch, head = (lists.stride(dim) if lists.shape[dim] > 1 else 0 for dim in (0, 1))
-        rules = tuple(tuple(part.told(problem) for part in term) for term in self.terms)
-        return Told(None, None, rules, lists, batch, head, lists.shape[-1])
+        return Told(None, None, self.functions(problem), lists, batch, head, lists.shape[-1])
+
+    def functions(self, problem):
+        """Return, per term, per part, a function in Triton and its arguments."""
+        return tuple(tuple(part.told(problem) for part in term) for term in self.terms)
 
 
 class Told(NamedTuple):

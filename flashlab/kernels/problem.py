@@ -142,3 +142,11 @@ def check_sinks(sinks, problem):
         raise ValueError(
             f"sinks must be [H] = [{problem.H}] on {problem.device}, got {list(sinks.shape)} on {sinks.device}"
         )
+
+
+def scale_above_zero(scale, d) -> float:
+    """Return the factor on the scores of heads of d columns, 1/sqrt(d) if None, or raise ValueError."""
+    scale = d**-0.5 if scale is None else float(scale)
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
+    return scale

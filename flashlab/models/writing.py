@@ -40,6 +40,7 @@ class Writer:
             raise ValueError(f"expected tokens [n] with n >= 1, got {list(tokens.shape)}")
         text = self._each("add")
         try:
+            self._check([text], len(tokens))
             self._step([text], tokens[None])
         except Exception:
             self._each("drop", text)
@@ -90,8 +91,7 @@ class Writer:
                 raise ValueError(f"text {text} would have {length} tokens, and the model takes {self.longest}")
 
     def _step(self, texts, tokens):
-        """Let the model read tokens [B, n] as the next ones of B texts."""
-        self._check(texts, tokens.shape[1])
+        """Let the model read tokens [B, n] as the next ones of B texts, for which ``_check`` found room."""
         lengths = torch.tensor([self.pool.texts[text].length for text in texts])  # [B]
         positions = lengths[:, None] + torch.arange(tokens.shape[1])  # [B, n]
         before = [layer.attention for layer in self.layers]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks, scores, tl, triton
-from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared, eight_bits, operator, tiles
+from flashlab.kernels.decode import Cache, Prefix, asked, decode, decode_shared, eight_bits, operator, tiles
 from flashlab.kernels.problem import Problem
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
@@ -339,6 +339,17 @@ def test_masks_scores_and_sinks_are_those_of_flash_attention(name):
             alone = flash_attention(q[b : b + 1], *text, **ASKED[name](N), kernel="portable", return_lse=True)
             for mine, other in zip(results, alone, strict=True):
                 assert_as_exact_as_plain(mine[b : b + 1], other, other.double(), roundings=16)
+
+
+def test_what_a_mask_may_show_is_read_and_no_more():
+    streaming = masks.causal() & (masks.sinks(4) | masks.window(9))
+    for mask, expected in (
+        (masks.window(9, 2), (9, 2, None)), (masks.causal(), (None, 0, None)), (streaming, (9, None, 4)),
+        (masks.sinks(4), (None, None, None)), (masks.sinks(0), (None, None, None)),
+        (masks.prefix(7), (None, None, None)),
+        (masks.dense(ADDED > 0) & masks.window(3), (3, 0, None)),
+    ):  # fmt: skip
+        assert asked.reach(mask) == expected
 
 
 def test_keys_between_the_first_ones_and_the_window_may_be_gone():

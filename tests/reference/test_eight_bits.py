@@ -1,4 +1,4 @@
-"""eight_bits: e4m3 as torch has it, scales and rotations that change nothing but rounding, and sums that forget."""
+"""eight_bits: e4m3 as torch has it, scales and rotations that change only the rounding, and sums that forget."""
 
 import numpy as np
 import pytest

@@ -15,7 +15,7 @@ from triton.runtime import driver
 from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels.decode import Cache, operator, shared
 from flashlab.kernels.decode import tiles as decode_tiles
-from tests.tools.compile_for import SHARED, Elsewhere, resources
+from tests.tools.compile_for import SHARED, Elsewhere, compiling, resources
 
 BF16, FP16 = torch.bfloat16, torch.float16
 
@@ -51,8 +51,8 @@ def compile_for(capability, name, q, cache, options):
     card = configurations.Card(capability, SHARED[capability] * 1024)
     made = []
 
-    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
-        made.append(kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages))
+    def compile_instead(*arguments, **options):
+        made.append(compiling(*arguments, **options))
 
     driver.set_active(Elsewhere(capability))
     decode_tiles.launch_for.cache_clear()

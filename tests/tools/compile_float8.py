@@ -19,7 +19,7 @@ from flashlab.kernels import configurations, float8, masks, tiles
 from flashlab.kernels.attention_float8 import run
 from flashlab.kernels.portable import forward
 from flashlab.kernels.problem import Problem, Tile
-from tests.tools.compile_for import SHARED, Elsewhere, cuobjdump, resources
+from tests.tools.compile_for import SHARED, Elsewhere, compiling, cuobjdump, resources
 
 
 def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, chosen=None):
@@ -61,7 +61,7 @@ def compile_for(capability, name, call):
     card, made = configurations.Card(capability, SHARED.get(capability, 99) * 1024), []
 
     def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
-        compiled = kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages)
+        compiled = compiling(kernel, grid, tensors, numbers, warps=warps, stages=stages)
         made.append((compiled, tile_of(numbers), warps, stages))
 
     driver.set_active(Elsewhere(capability))

@@ -45,6 +45,11 @@ class Elsewhere:
         return GPUTarget("cuda", self.number, 32)
 
 
+def compiling(kernel, grid, tensors, numbers, *, warps, stages=1):
+    """Stand in for ``launch``: compile the kernel for these arguments, and return it."""
+    return kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages)
+
+
 def compile_for(capability, problem):
     """Compile all portable kernels, forward and backward, that a problem is launched with there.
 
@@ -55,8 +60,8 @@ def compile_for(capability, problem):
     launches["row_constants"] = configurations.STREAMED
     made = []
 
-    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
-        made.append(kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages))
+    def compile_instead(*arguments, **options):
+        made.append(compiling(*arguments, **options))
 
     driver.set_active(Elsewhere(capability))
     with ExitStack() as replaced:

@@ -11,7 +11,7 @@ import torch
 from triton.runtime import driver
 
 from flashlab.kernels import linear_attention
-from tests.tools.compile_for import SHARED, Elsewhere, resources
+from tests.tools.compile_for import SHARED, Elsewhere, compiling, resources
 
 CASES = (64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16), (64, torch.float32)  # fmt: skip
 
@@ -20,8 +20,8 @@ def compile_for(capability, d, dtype):
     """Compile the kernel for heads of d columns, and return what it takes."""
     made = []
 
-    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
-        made.append(kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages))
+    def compile_instead(*arguments, **options):
+        made.append(compiling(*arguments, **options))
 
     driver.set_active(Elsewhere(capability))
     device = mock.patch.object(linear_attention, "DEVICE", torch.device("cpu"))

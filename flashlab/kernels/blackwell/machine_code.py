@@ -5,13 +5,14 @@ The compiler and the interpreter cannot share a process, so ``machine_code`` sta
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
+
+from flashlab.kernels import elsewhere
 
 WAYS = "unit", "polynomial"  # where exponentials come from
 
@@ -31,12 +32,7 @@ def machine_code(way: str) -> Code:
     Raises:
         ValueError: another way. subprocess.CalledProcessError: the compiler failed.
     """
-    if way not in WAYS:
-        raise ValueError(f"expected one of {', '.join(WAYS)}, got {way!r}")
-    command = [sys.executable, "-m", "flashlab.kernels.blackwell.machine_code", way]
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return Code(**json.loads(run.stdout.splitlines()[-1]))
+    return Code(**elsewhere.answer("flashlab.kernels.blackwell.machine_code", way, WAYS))
 
 
 def compiled(way):

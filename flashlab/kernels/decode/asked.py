@@ -30,9 +30,7 @@ class Asked(NamedTuple):
 def asked(problem: Problem) -> Asked:
     """Return what the kernels are told of a step's ``Problem``."""
     mask, score = problem.mask, problem.score
-    rules = None
-    if isinstance(mask, masks.Rule):
-        rules = tuple(tuple(part.told(problem) for part in term) for term in mask.terms)
+    rules = mask.functions(problem) if isinstance(mask, masks.Rule) else None
     return Asked(
         problem.scale, problem.scale_log2 if score is None else LOG2_E.value, reach(mask), rules,
         None if score is None else score.told(problem), problem.sinks,
@@ -46,19 +44,15 @@ def reach(mask: masks.Window | masks.Rule) -> Reach:
     """
     if isinstance(mask, masks.Window):
         return Reach(*mask)
-    first, windows = 0, []
+    first, windows = 0, []  # of the terms that show first keys, and of all others
     for term in mask.terms:
         pinned = [part.n for part in term if isinstance(part, masks.First)]
         if pinned:
             first = max(first, min(pinned))
         else:
             windows.append(next((part for part in term if isinstance(part, masks.Window)), masks.full()))
-    if not windows or any(window.left is None for window in windows):
-        first = None  # all keys from the first one on are read anyway
-        left = None
-    else:
-        left = max(window.left for window in windows)
-    if first == 0:
-        first = None
-    ends = [window.right for window in windows] if len(windows) == len(mask.terms) else [None]
-    return Reach(left, None if None in ends else max(ends), first)
+    lefts, rights = ([getattr(window, end) for window in windows] for end in ("left", "right"))
+    left = None if not lefts or None in lefts else max(lefts)
+    if first:  # which may be after a token's own key
+        return Reach(left, None, None if left is None else first)
+    return Reach(left, None if None in rights else max(rights, default=None))

@@ -13,7 +13,7 @@ from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import SHORT, Launch, Tile, launch_for, parts_for, sms_of
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
-from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem, check_sinks
+from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.int8)
 
@@ -76,10 +76,7 @@ def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None)
         cache = cache._replace(lengths=lengths)
     _check(q, cache, fixed_split)
     mask, score = masks.either(mask is None, mask), scores.chain(score)
-    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    if not SCALES[0] <= scale <= SCALES[1]:
-        raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
-    problem = problem_of(q, cache, mask, scale, score=score, sinks=sinks)
+    problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
     masks.check(mask, problem)
     check_sinks(sinks, problem)
     if score is not None:
@@ -113,7 +110,9 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
     programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
     told = asked(problem)
     left, _, first = told.reach
-    seen = cache.most if left is None else min(cache.most, left + n + (first or 0) + 2 * chosen.Bc)
+    seen = cache.most if left is None else min(cache.most, left + n + chosen.Bc)
+    if left is not None and first is not None:
+        seen = min(cache.most, seen + first + chosen.Bc)
     if fixed_split is not None:
         parts = tiles.count(seen, fixed_split), fixed_split
     else:
