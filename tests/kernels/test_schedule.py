@@ -82,6 +82,25 @@ def test_plain_order_leaves_causal_programs_with_unequal_work():
         assert (times.max() > late * times.mean()) == (make is schedule.plain_table)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_lists_are_cut_and_a_late_multiprocessor_delays_little(causal):
+    """Program after program goes to the multiprocessor that is free first, one of which is free late."""
+    H, N, side_by_side = 16, 32768, 8
+    whole = 1, H, H, N, N, causal
+    tiles, starts = table(*whole, side_by_side)
+    costs = lengths(tiles, N, N, causal) + schedule.BOUNDARY
+    parts = len(starts[:-1]) // side_by_side
+    assert parts == int(lengths(tiles, N, N, causal).sum() / side_by_side / schedule.PART) > 10
+    times = np.add.reduceat(costs, starts[:-1])
+    assert times.max() <= times.mean() + costs.max()
+    late = np.sum(times) / side_by_side / 2
+    free = [late] + [0.0] * (side_by_side - 1)
+    for time in times:
+        first = free.index(min(free))
+        free[first] += time
+    assert max(free) <= (late + times.sum()) / side_by_side + times.max()
+
+
 def test_longer_tiles_come_first_among_heads_that_share_the_cache():
     H, N, d = 16, 8192, 128
     together = schedule.L2_SHARE // (4 * N * d)

@@ -5,6 +5,9 @@ The lists come from list scheduling, longest tile first: in that order each tile
 first. Under a causal mask tiles differ in length, and in this order no program waits for a long tile at the end. Heads
 are taken a few at a time, so that the keys and values in use fit the L2 cache.
 
+A list of several milliseconds is cut into parts, each a program of its own: a multiprocessor that another kernel holds
+for a while, such as NCCL's, then delays one part, and others take the rest.
+
 Source: R. L. Graham, Bounds on multiprocessing timing anomalies, 1969 (longest processing time first).
 """
 
@@ -24,6 +27,7 @@ L2_SHARE = 16 * 2**20
 # Cost of the change to the next tile, in blocks of keys: about t_o / t_b of the fit to h200_hopper.json, d = 128. On
 # the same day, also by hand, costs from 0 to 4 blocks differed by noise.
 BOUNDARY = 1.7
+PART = 2048  # blocks of keys in a part of a list, 3 ms at d = 128: the start of a program costs a few µs
 bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
 
 
@@ -73,13 +77,28 @@ def ordered_tiles(problem, Br):
     return np.stack([i, head // H, head % H, head % H // (H // Hk)], axis=1)
 
 
-def schedule(tiles, costs, programs):
+def parts_of(blocks, programs):
+    """Return into how many parts the lists are cut if all tiles together meet so many blocks of keys."""
+    return max(1, int(blocks / programs / PART))
+
+
+def schedule(tiles, costs, programs, parts=1):
     """Return the table that the kernel reads: tiles [tiles, 4], program after program, and starts [programs + 1].
 
-    Program p computes the tiles starts[p] .. starts[p + 1] of the table, in that order.
+    Program p computes the tiles starts[p] .. starts[p + 1] of the table, in that order. With lists in parts there are
+    more programs than work side by side: first come the first parts of all lists.
+
+    Args:
+        tiles: [tiles, 4], longest first. costs: of each, [tiles]. programs: how many work side by side.
+        parts: of a list.
     """
-    owners = assign(costs, programs)
-    starts = np.searchsorted(np.sort(owners), np.arange(programs + 1))
+    owners = assign(costs.tolist(), programs)
+    before = np.empty(len(owners))  # [tiles]      what its list costs up to each tile
+    for p in range(programs):
+        before[owners == p] = np.cumsum(costs[owners == p]) - costs[owners == p]
+    turn = parts * before // np.bincount(owners, costs)[owners]  # [tiles]
+    _, owners = np.unique(turn * programs + owners, return_inverse=True)  # a part that is empty is none
+    starts = np.searchsorted(np.sort(owners), np.arange(owners.max() + 2))
     return tiles[np.argsort(owners, kind="stable")].astype(np.int32), starts.astype(np.int32)
 
 
@@ -93,23 +112,24 @@ def table(problem, Br, Bc, programs):
 @functools.lru_cache(maxsize=256)
 def _longest_first(problem, Br, Bc, programs):
     order = ordered_tiles(problem, Br)
-    costs = blocks(order[:, 0], Br, Bc, problem) + BOUNDARY
-    return _on_device(order, costs.tolist(), programs, problem.device)
+    met = blocks(order[:, 0], Br, Bc, problem)  # [tiles]
+    return _on_device(order, met + BOUNDARY, programs, parts_of(met.sum(), programs), problem.device)
 
 
 def plain_table(problem, Br, Bc, programs):
     """Return the same for tiles in plain order, dealt out in turn: with as many programs as tiles, each has one."""
+    met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
-    return _in_turn(problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0), Br, programs)
+    unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0)
+    return _in_turn(unchanging, Br, programs, parts_of(met, programs))
 
 
 @functools.lru_cache(maxsize=256)
-def _in_turn(problem, Br, programs):
+def _in_turn(problem, Br, programs, parts):
     order = ordered_tiles(problem, Br)
-    return _on_device(order, [1] * len(order), programs, problem.device)
+    return _on_device(order, np.ones(len(order)), programs, parts, problem.device)
 
 
-def _on_device(order, costs, programs, device):
-    programs = min(programs, len(order))
-    table, starts = schedule(order, costs, programs)
-    return torch.from_numpy(table).to(device), torch.from_numpy(starts).to(device), programs
+def _on_device(order, costs, programs, parts, device):
+    table, starts = schedule(order, costs, min(programs, len(order)), parts)
+    return torch.from_numpy(table).to(device), torch.from_numpy(starts).to(device), len(starts) - 1
