@@ -12,10 +12,21 @@ else:  # macOS, Windows
     collect_ignore_glob = ["test_*.py"]
 
 
+def release(name):
+    """Return the first two numbers of a package's version."""
+    return tuple(map(int, version(name).split(".")[:2]))
+
+
+@pytest.fixture
+def stack_at_most():
+    """Return the bytes of stack that a thread of a kernel may take: none, but with Triton 3.6 four registers."""
+    return 16 if release("triton") <= (3, 6) else 0
+
+
 @pytest.fixture
 def interpreter_that_loops():
     """Skip where Triton's interpreter cannot run a loop: Triton 3.6 with NumPy 2.4 or newer."""
-    triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
+    triton, numpy = release("triton"), release("numpy")
     if triton <= (3, 6) and numpy >= (2, 4):
         pytest.skip(f"Triton {triton[0]}.{triton[1]} cannot interpret loops with NumPy {numpy[0]}.{numpy[1]}")
 

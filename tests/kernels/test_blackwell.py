@@ -1,11 +1,17 @@
 """The first kernel for Blackwell compiles, without a GPU, and its code is what the lesson says. It was never run."""
 
 import pytest
+import triton
 
 from flashlab.course import data
 from flashlab.kernels.blackwell.machine_code import machine_code
 
-STORED = data.measured("blackwell_instructions")["ways"]
+MEASURED = data.measured("blackwell_instructions")
+STORED, COMPILER = MEASURED["ways"], MEASURED["versions"]["triton"]
+same_compiler = pytest.mark.skipif(
+    triton.__version__.split(".")[:2] != COMPILER.split(".")[:2],
+    reason=f"stored is what Triton {COMPILER} made; {triton.__version__} names and chooses instructions otherwise",
+)
 
 
 @pytest.mark.parametrize("way", STORED)
@@ -18,6 +24,7 @@ def test_what_is_stored_is_what_the_lesson_says(way):
     assert ptx.get("ex2.approx.ftz.f32", 0) == (128 if way == "unit" else 0)
 
 
+@same_compiler
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("way", STORED)
 def test_it_compiles_to_what_is_stored(way):

@@ -19,10 +19,10 @@ def compiled(*arguments):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", ["8.0", "8.6", "9.0"])
-def test_every_launch_fits_and_no_register_spills(capability):
+def test_every_launch_fits_and_no_register_spills(capability, stack_at_most):
     kernels = compiled(capability)
     assert {k["kernel"] for k in kernels} == {"attention_split", "attention_combine", "attention_merge"}
     for k in kernels:
         assert k["shared"] <= k["available"], f"does not fit: {k}"
         assert k["shared"] <= k["bound"], f"the bound is too low: {k}"
-        assert k["stack"] == 0, f"registers spill: {k}"
+        assert k["stack"] <= stack_at_most, f"registers spill: {k}"

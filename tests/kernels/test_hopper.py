@@ -1,12 +1,11 @@
 """On a Hopper GPU every configuration and every rung equals dense attention, and always gives the same bits.
 
-A kernel with a wrong barrier gives no wrong numbers, it waits forever. So each test runs in a process of its own, which
-is ended after a while.
+A kernel with a wrong barrier gives no wrong numbers, it waits forever. So the tests run in another process, which is
+ended if one of them takes too long.
 """
 
 import functools
 import math
-import multiprocessing
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import forward, ladder
 from flashlab.kernels.problem import Problem
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.in_time import OneProcess
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 DEVICE = "cuda" if HOPPER else "cpu"
@@ -29,16 +29,12 @@ CONFIGURATIONS = {  # name: (width, Configuration, ping-pong)
 SECONDS = 300  # nearly all of them for compiling
 
 
-def in_time(check, *args):
+@pytest.fixture(scope="module")
+def in_time():
     """Run a function of this file in another process, which must end without an error, and soon."""
-    process = multiprocessing.get_context("spawn").Process(target=check, args=args)
-    process.start()
-    process.join(SECONDS)
-    if process.is_alive():
-        process.kill()
-        process.join()
-        pytest.fail(f"not done after {SECONDS} s: a warp waits at a barrier")
-    assert process.exitcode == 0, "see what the process wrote"
+    other = OneProcess(SECONDS)
+    yield other.run
+    other.end()
 
 
 def randn(*shape, dtype=torch.bfloat16, seed=0):
@@ -159,7 +155,7 @@ def forward_equals_dense(name):
 
 @hopper_only
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_forward_equals_dense(name):
+def test_forward_equals_dense(name, in_time):
     in_time(forward_equals_dense, name)
 
 
@@ -182,7 +178,7 @@ def forward_in_the_same_bits(name):
 
 @hopper_only
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_two_hundred_runs_give_the_same_bits(name):
+def test_two_hundred_runs_give_the_same_bits(name, in_time):
     in_time(forward_in_the_same_bits, name)
 
 
@@ -200,7 +196,7 @@ def rung_equals_dense(rung):
 
 @hopper_only
 @pytest.mark.parametrize("rung", range(1, len(ladder.RUNGS) + 1))
-def test_every_rung_equals_dense(rung):
+def test_every_rung_equals_dense(rung, in_time):
     in_time(rung_equals_dense, rung)
 
 

@@ -1,0 +1,57 @@
+"""Checks that may never end, in a process of their own: ``OneProcess``."""
+
+import multiprocessing
+import traceback
+
+import pytest
+
+
+class OneProcess:
+    """A process that runs one check after the other, so that torch is imported, and a kernel compiled, only once.
+
+    A process whose check failed or did not end is not used again: its GPU may be in any state.
+    """
+
+    def __init__(self, seconds):
+        self.seconds = seconds  # for one check
+        self.process = self.connection = None
+
+    def run(self, check, *args):
+        """Run a function of a module with these arguments there. Fail as it fails, or after too many seconds."""
+        if self.process is None:
+            context = multiprocessing.get_context("spawn")
+            self.connection, end = context.Pipe()
+            self.process = context.Process(target=_serve, args=(end,), daemon=True)
+            self.process.start()
+            end.close()  # so that the end of the process is the end of the connection
+        self.connection.send((check, args))
+        if not self.connection.poll(self.seconds):
+            self.end()
+            pytest.fail(f"not done after {self.seconds} s: a warp waits at a barrier")
+        try:
+            failure = self.connection.recv()
+        except EOFError:
+            failure = "the process died: see what it wrote"
+        if failure:
+            self.end()
+            pytest.fail(failure)
+
+    def end(self):
+        """End the process, whatever it does. The next check gets a new one."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.connection.close()
+            self.process = None
+
+
+def _serve(connection):
+    """Run the checks that come, and answer each with None or how it failed."""
+    while True:
+        check, args = connection.recv()
+        try:
+            check(*args)
+        except Exception:
+            connection.send(traceback.format_exc())
+        else:
+            connection.send(None)
