@@ -118,13 +118,13 @@ def quantise_block(
     x = x.to(tl.float32) if signs is None else rotate(x, signs, d)  # [BLOCK, d]
     at = scale + b * scale_strides[0] + h * scale_strides[1] + n * scale_strides[2]
     if finds:
-        s = tl.maximum(tl.max(tl.abs(x)) / LARGEST, LEAST)
+        s = tl.maximum(tl.div_rn(tl.max(tl.abs(x)), LARGEST), LEAST)  # a plain / is not rounded to nearest on a GPU
         tl.store(at, s)
     else:
         s = tl.load(at)
     if stores:
         codes = tiles.view(codes, [B, H, N, d], strides[1], BLOCK, width, transposed)
-        tiles.store(codes, b, h, n * BLOCK, x / s, BLOCK, width, transposed)
+        tiles.store(codes, b, h, n * BLOCK, tl.div_rn(x, s), BLOCK, width, transposed)
 
 
 @triton.jit

@@ -122,7 +122,7 @@ def test_sums_of_many_positive_values(rows, N):
         O, _ = attend(eight)
         ours, _ = in_exact_arithmetic(eight)
         assert holds(O, ours, exact)
-        assert error(O, ours) <= 1e-3
+        assert error(O, ours) <= (1e-3 if INTERPRETED else 2e-3)  # a GPU's tiles have 128 keys, these have 64
         if INTERPRETED:
             codes, scales = zip(*eight, strict=True)
             problem = Problem.of(*codes, masks.full(), 0.125, scales=Scales(*scales, two_level=False))
@@ -151,7 +151,7 @@ def test_what_no_query_sees_is_not_looked_at():
         x.codes.view(torch.uint8)[:, :, :hidden] = NAN
     eight[1].scale[:, :, 0] = math.nan  # keys 0 to 127
     columns = eight[2].codes.view(torch.uint8).mT  # [2, 2, 64, 300], whose rows are 304 bytes apart
-    assert (columns.as_strided((2, 2, 64, 4), columns.stride(), 300) == NAN).all()
+    columns.as_strided((2, 2, 64, 4), columns.stride(), 300).fill_(NAN)
     result = attend(eight, mask=masks.window(20))
     assert torch.equal(result[0], expected[0]) and torch.equal(result[1], expected[1])
 
@@ -184,10 +184,10 @@ def test_scales_of_a_tensor_of_heads_and_of_blocks():
             float8.Quantised(c, s.expand(2, c.shape[1], -1 if s.ndim else 1))
             for c, s in zip(codes, scales, strict=True)
         ]
-        O, lse = flash_attention_float8(*codes, scales=scales, return_lse=True, dtype=torch.float32)
+        O, lse = attend([float8.Quantised(*pair) for pair in zip(codes, scales, strict=True)])
         ours, ours_lse = in_exact_arithmetic(same)
         assert error(O, ours) <= 5e-3
-        torch.testing.assert_close(lse.double(), ours_lse, rtol=1e-4, atol=2e-3)
+        torch.testing.assert_close(lse.double(), ours_lse, rtol=5e-4, atol=2e-3)  # large scores have 14 bits, too
 
 
 def test_keys_of_zeros_and_of_next_to_nothing():
@@ -244,9 +244,8 @@ def test_codes_and_scales_are_the_reference_s(name, per, transposed):
     x = INPUTS[name](randn(2, 3, 300, 32))
     made = quantise(x, per=per, transposed=transposed)
     expected = eight_bits.quantise(x.float().cpu().numpy(), per=per)
-    others = np.mean(made.codes.float().cpu().numpy() != expected.numbers)
-    assert others <= (0 if INTERPRETED else 1e-3)  # a GPU's division is not rounded, which decides a few ties
-    np.testing.assert_allclose(per_row(made).cpu().numpy(), expected.scale, rtol=0 if INTERPRETED else 1e-6)
+    np.testing.assert_array_equal(made.codes.float().cpu().numpy(), expected.numbers)
+    np.testing.assert_array_equal(per_row(made).cpu().numpy(), expected.scale)
     assert made.codes.stride(2 if transposed else 3) == 1 and made.scale.shape[2] == (
         1 if per == "head" else -(-x.shape[2] // 128)
     )
