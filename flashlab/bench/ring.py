@@ -5,7 +5,8 @@
 Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with so many tokens per GPU, on 1, 2 and 4 of the GPUs: a
 forward pass, and forward and backward together. Every cell runs in processes that are ended if they do not answer, the
 most important cells come first, and the file is written anew after each of them. Before a way is timed, its output and
-gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens.
+gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens; "apart",
+all GPUs do that at the same time, each for itself.
 
 "share" is the rate of a GPU as a part of one GPU's that works alone. ``--device cpu --tiny`` runs the same code in
 seconds, with gloo.
@@ -45,6 +46,7 @@ TORCH = {  # torch's context_parallel: (backend, how K and V go round)
 }
 REPEATED = ", K and V repeated"  # for torch's ways that cannot share key/value heads
 ONE = "one GPU"
+APART = "apart"  # every GPU for itself: what they lose because the others work, too
 START = 90.0  # seconds that the first cell of a team may take: processes start, kernels compile
 LONG_MS = 1000.0  # a pass that takes longer is timed once
 GPU_MS = {"forward": 150.0, "both": 400.0}  # how long a round repeats a pass
@@ -67,7 +69,7 @@ class Shape(NamedTuple):
 class Cell(NamedTuple):
     """One place of the grid."""
 
-    way: str  # of FLASHLAB or TORCH, or ONE
+    way: str  # of FLASHLAB or TORCH, or ONE or APART
     P: int
     tokens: int  # per GPU
     direction: str  # "forward", or "both": forward and backward
@@ -92,7 +94,7 @@ def cells(sizes: list[int], groups: list[int]) -> Iterator[Cell]:
     many = [P for P in reversed(groups) if P > 1]
     for at, tokens in enumerate(sizes):
         yield from some([ONE], [1], tokens)
-        yield from some(["zigzag", "contiguous"], many, tokens)
+        yield from some(["zigzag", "contiguous", APART], many, tokens)
         yield from some(["torch cudnn", *FLASHLAB, *(TORCH if at == 0 else ())], many, tokens)
 
 
@@ -143,7 +145,7 @@ def _alone(q, k, v):
 @contextlib.contextmanager
 def _prepared(way, P, N, shape, device):
     """Yield (attention, q, k, v, dO) of this process for N tokens over the first P: what is then timed."""
-    if way == ONE:
+    if way in (ONE, APART):
         yield _alone, *_inputs(N // P, shape, device)
     elif way in FLASHLAB:
         group = _group(P)
@@ -300,8 +302,8 @@ class Measurement:
     def row(self, cell: Cell) -> dict:
         """Measure one cell. Raises GroupError with the reason where that cannot be."""
         key = cell.way, cell.P
-        if cell.way == ONE:
-            self.checked[key] = ONE, 0.0
+        if cell.way in (ONE, APART):  # what the others are compared with
+            self.checked[key] = cell.way, 0.0
         if key not in self.checked:
             try:
                 self.checked[key] = self.variant(*key)
@@ -313,7 +315,9 @@ class Measurement:
         told = self.ask(timed, cell._replace(way=variant), self.shape, self.device, self.rounds)
         rounds = [max(times) for times in zip(*(one["rounds_ms"] for one in told), strict=True)]  # of the slowest rank
         ms = statistics.median(rounds)
-        rate = self.shape.flops(cell.P * cell.tokens, cell.direction) / cell.P / ms / 1e9
+        texts = cell.P if cell.way == APART else 1
+        flops = texts * self.shape.flops(cell.P * cell.tokens // texts, cell.direction)
+        rate = flops / cell.P / ms / 1e9
         row = cell._asdict() | {"variant": variant, "ms": ms, "tflops": rate, "rounds_ms": rounds, "error": error}
         return row | {"extra_bytes": max(one["extra_bytes"] for one in told)} | self.predicted(cell)
 

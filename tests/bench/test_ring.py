@@ -14,7 +14,7 @@ def test_the_most_important_cells_come_first():
     assert len(grid) == len(set(grid))
     assert grid[0] == (ring.ONE, 1, 32768, "forward") and grid[2] == ("zigzag", 4, 32768, "forward")
     assert [cell.tokens for cell in grid] == sorted((cell.tokens for cell in grid), reverse=True)
-    assert {cell.way for cell in grid if cell.tokens == 32768} == {ring.ONE, *ring.FLASHLAB, *ring.TORCH}
+    assert {cell.way for cell in grid if cell.tokens == 32768} == {ring.ONE, ring.APART, *ring.FLASHLAB, *ring.TORCH}
 
 
 class NoTeam:
@@ -47,6 +47,6 @@ def test_ours_are_measured_over_real_processes(tmp_path):
     path = tmp_path / "ring.json"
     assert ring.main(["--device", "cpu", "--tiny", "--groups", "1", "2", "--rounds", "1", "--json", str(path)]) == 0
     report = json.loads(path.read_text())
-    assert {row["way"] for row in report["rows"]} == {ring.ONE, *ring.FLASHLAB}
+    assert {row["way"] for row in report["rows"]} == {ring.ONE, ring.APART, *ring.FLASHLAB}
     assert all(row["error"] < 1e-5 and row["ms"] > 0 for row in report["rows"])
     assert all(name.startswith("torch") for name in report["left_out"])
