@@ -291,7 +291,7 @@ def _compared(name, yours, rounded, exact, sways):
 def _alike(a, b):
     """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
     if a.error or b.error or a.changed != b.changed:
-        return bool(a.error) and a.error.rsplit(": ", 1)[-1] == b.error.rsplit(": ", 1)[-1]  # without the kernel's name
+        return bool(a.error) and a.error.rsplit(": ", 1)[-1] == b.error.rsplit(": ", 1)[-1]  # without their names
     if len(a.leaves) != len(b.leaves) or any(leaf.value is None for leaf in (*a.leaves, *b.leaves)):
         return False
     return all(_equal(x.value, y.value) for x, y in zip(a.leaves, b.leaves, strict=True))

@@ -9,7 +9,8 @@ names in the module of every kernel. ``install`` repairs that, for all kernels o
 - Conversions from and to float8 (e4m3 and e5m2) are a GPU's: NaN and infinities stay what they are on the way up; on
   the way down numbers are rounded to nearest even, and what is too large becomes the largest finite number.
 - Products of float8 are exact sums, and inside ``tensor_core()`` what a Hopper tensor core makes of them.
-- A load or store outside every tensor of its launch raises ``IndexError``, naming how many elements and which program.
+- A pointer reaches the tensor that it was launched with, and no other, wherever the tensors are in memory: a load or
+  store outside it raises ``IndexError``, naming the tensor, how many elements and which program.
 - Inside ``count()`` every access is booked.
 
 What the interpreter still cannot tell: speed, the lower precision of TF32 products and of the fast exp2, and races
@@ -40,8 +41,10 @@ class _Named(NamedTuple):
     last: int  # address past the last one
 
 
-# What is running, its tensors as ``_Named``, and for which language modules Triton has put its patches in place.
-_launched = SimpleNamespace(kernel="", tensors=[], patched=set())
+# What is running, its tensors as ``_Named``, where its pointers see each of them begin and end, and for which language
+# modules Triton has put its patches in place.
+_launched = SimpleNamespace(kernel="", tensors=[], places=[], patched=set())
+APART = 2**48  # is added to the pointers into the first tensor, twice to those into the second, …: memory ends below
 _one_at_a_time = threading.RLock()  # the interpreter patches modules during a launch, and threads share them
 
 
@@ -117,9 +120,9 @@ def install():
     _replace(interpreter.ReduceScanOpInterface, "apply", _reduced_in_float32)
     Builder.get_bf16 = lambda self, value: _narrow(self.get_fp32(value))
     _replace(Builder, "create_atomic_rmw", _without_bfloat16)
-    for kind in ("store", "load"):  # an atomic is both, and the wrapper put on last runs first
-        _replace(Builder, "create_atomic_rmw", _watched(kind, pointers=1, mask=3))
-        _replace(Builder, "create_atomic_cas", _watched(kind, pointers=0))
+    _replace(interpreter, "_implicit_cvt", _moved_apart)
+    _replace(Builder, "create_atomic_rmw", _watched("load", "store", pointers=1, mask=3))
+    _replace(Builder, "create_atomic_cas", _watched("load", "store", pointers=0))
     _replace(Builder, "create_masked_load", _watched("load", pointers=0, mask=1))
     _replace(Builder, "create_masked_store", _watched("store", pointers=0, mask=2))
     _replace(Builder, "set_grid_idx", _announced)
@@ -264,7 +267,7 @@ def _without_bfloat16(atomic):
 # addresses
 
 
-class _OutsideEveryTensor(IndexError):
+class _OutsideItsTensor(IndexError):
     pass
 
 
@@ -287,7 +290,21 @@ def _named(tensors):
     return named
 
 
-def _watched(kind, pointers, mask=None):
+def _moved_apart(convert):
+    """Give a kernel pointers that say whose they are: no two tensors of a launch are neighbours for it."""
+
+    def run(arg):
+        converted = convert(arg)
+        if hasattr(arg, "data_ptr"):
+            (own,) = _tensors("", arg)
+            at = [(t.first, t.last) for t in _launched.tensors].index((own.first, own.last))
+            converted.handle.data += np.uint64((at + 1) * APART)
+        return converted
+
+    return run
+
+
+def _watched(*kinds, pointers, mask=None):
     """Wrap a load, store or atomic such that its addresses are checked and booked.
 
     pointers, mask: positions of these arguments.
@@ -298,12 +315,14 @@ def _watched(kind, pointers, mask=None):
             handle = args[pointers]
             seen = True if mask is None else getattr(args[mask], "data", args[mask])
             addresses = handle.data[np.broadcast_to(np.asarray(seen), handle.data.shape)].astype(np.int64)  # [elements]
+            real = TensorHandle(handle.data % np.uint64(APART), handle.dtype, handle.attr)
             if addresses.size:
                 itemsize = max(1, handle.get_element_ty().primitive_bitwidth // 8)
-                _check(kind, addresses, itemsize, self.grid_idx)
-                for memory, tensors in _open.bills:
-                    _book(memory, kind, addresses, itemsize, tensors + _launched.tensors)
-            return access(self, *args, **kwargs)
+                _check(kinds[0], addresses, itemsize, self.grid_idx)
+                for kind in kinds:
+                    for memory, tensors in _open.bills:
+                        _book(memory, kind, addresses % APART, itemsize, tensors + _launched.tensors)
+            return access(self, *args[:pointers], real, *args[pointers + 1 :], **kwargs)
 
         return run
 
@@ -312,13 +331,15 @@ def _watched(kind, pointers, mask=None):
 
 def _check(kind, addresses, itemsize, program):
     lowest, highest = addresses.min(), addresses.max() + itemsize
-    if any(t.first <= lowest and highest <= t.last for t in _launched.tensors):
+    if any(first <= lowest and highest <= last for first, last in _launched.places):
         return
     outside = np.ones(addresses.shape, bool)
-    for t in _launched.tensors:
-        outside &= (addresses < t.first) | (addresses + itemsize > t.last)
+    for first, last in _launched.places:
+        outside &= (addresses < first) | (addresses + itemsize > last)
     if outside.any():
-        raise _OutsideEveryTensor(f"{kind} of {outside.sum()} element(s) outside every tensor, in program {program}")
+        at = addresses[outside][0] // APART - 1
+        name = _launched.tensors[at].name if 0 <= at < len(_launched.tensors) else "every tensor"
+        raise _OutsideItsTensor(f"outside {name}: {kind} of {outside.sum()} element(s), in program {program}")
 
 
 def _book(memory, kind, addresses, itemsize, tensors):
@@ -355,14 +376,15 @@ def _launch(call):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         _launched.kernel, _launched.patched = self.fn.__name__, set()
         _launched.tensors = [x for name, arg in named.items() for x in _tensors(name, arg)]
+        _launched.places = [(t.first + at * APART, t.last + at * APART) for at, t in enumerate(_launched.tensors, 1)]
         try:
             return call(self, *args, **kwargs)
         except interpreter.InterpreterError as error:
             cause = error
             while cause.__cause__:
                 cause = cause.__cause__
-            if isinstance(cause, _OutsideEveryTensor):
-                raise IndexError(f"{self.fn.__name__}: {cause}") from None
+            if isinstance(cause, _OutsideItsTensor):
+                raise IndexError(f"{self.fn.__name__} goes {cause}") from None
             raise
 
     return run

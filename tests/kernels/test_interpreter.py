@@ -231,12 +231,34 @@ def test_access_inside_is_let_through():
     "shift, elements, program", [(1, 1, 2), (4, 4, 2), (-1, 1, 0), (10**9, 16, 0), (-(10**9), 16, 0)]
 )
 @pytest.mark.parametrize("kind", ["load", "store"])
-def test_access_outside_every_tensor_raises_and_names_the_program(kind, shift, elements, program):
+def test_access_outside_its_tensor_raises_and_names_both_and_the_program(kind, shift, elements, program):
     x, y, buffer = two_vectors()
-    said = rf"^shifted: {kind} of {elements} element\(s\) outside every tensor, in program \({program}, 0, 0\)$"
+    name = "x" if kind == "load" else "y"
+    said = rf"^shifted goes outside {name}: {kind} of {elements} element\(s\), in program \({program}, 0, 0\)$"
     with pytest.raises(IndexError, match=said):
         shifted[(3,)](x, y, 40, *((shift, 0) if kind == "load" else (0, shift)), 16)
     assert not buffer[:100].any() and not buffer[140:499].any() and not buffer[541:].any()  # nothing was written
+
+
+@pytest.mark.parametrize("gap", [0, 1, 3, 40])
+@pytest.mark.parametrize("kind", ["load", "store"])
+def test_another_tensor_is_outside_wherever_it_is_in_memory(kind, gap):
+    """Neither what is found nor what is said depends on what memory follows a tensor's last element."""
+    buffer = torch.zeros(200)
+    near, far = buffer[:40], buffer[40 + gap : 80 + gap]
+    x, y = (near, far) if kind == "load" else (far, near)
+    with pytest.raises(IndexError, match=rf"goes outside [xy]: {kind} of 4 element\(s\), in program \(2, 0, 0\)$"):
+        shifted[(3,)](x, y, 40, *((4, 0) if kind == "load" else (0, 4)), 16)
+    assert not buffer[40:].any()
+
+
+def test_a_pointer_to_a_tensor_given_twice_or_in_part_reaches_all_that_it_was_given():
+    x, y, buffer = two_vectors()
+    shifted[(3,)](x, x, 40, 0, 0, 16)
+    shifted[(1,)](x, buffer[100:120], 20, 0, 0, 32)
+    assert torch.equal(x, torch.arange(40.0))
+    with pytest.raises(IndexError, match="goes outside y: store of 1 element"):
+        shifted[(1,)](x, buffer[100:120], 21, 0, 0, 32)
 
 
 def test_forgotten_mask_is_caught():
