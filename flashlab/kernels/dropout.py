@@ -68,5 +68,6 @@ def drop(dropout, X, b, h, i, j):
     left = tl.where((i & 8) == 0, words[0], words[2])  # 2 * bit 3 of i + bit 3 of j: which word
     right = tl.where((i & 8) == 0, words[1], words[3])
     word = tl.where((j & 8) == 0, left, right)
-    bits = tl.where((j & 1) == 0, word & 0xFFFF, word >> 16)
-    return tl.where(bits >= threshold, X * factor, 0.0)
+    high = tl.where((j & 1) == 0, word << 16, word)  # the weight's 16 bits are in front: one comparison, no shift
+    # A product, where a choice of X or 0 would be moved past its narrowing, and take five instructions more.
+    return X * tl.where(high >= tl.full([], threshold, tl.uint32) << 16, factor, 0.0)
