@@ -19,6 +19,8 @@ from flashlab.kernels import masks, tiles
 from flashlab.kernels.problem import Problem
 
 PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
+HALVES = "key_gradients", "value_gradients"  # what may take the place of the second
+STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
 HOPPER = "forward", "backward"
 
 
@@ -121,7 +123,7 @@ def _read(name):
     return json.loads(resources.files("flashlab.kernels").joinpath(name).read_text(encoding="utf-8"))
 
 
-MEASURED = tuple(table_of(values, PORTABLE) for values in _read("portable.json")["measured"])
+MEASURED = tuple(table_of(values, PORTABLE + HALVES) for values in _read("portable.json")["measured"])
 UNMEASURED = table_of(_read("portable.json")["unmeasured"], PORTABLE)
 ON_HOPPER = table_of(_read("hopper.json"), HOPPER)
 STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # the kernel ``row_constants``
@@ -181,9 +183,15 @@ def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str 
     if against is None:
         launches[direction] = on_hopper(direction, problem)
         return Choice("hopper", launches, f"hopper: {launches[direction].why}")
-    for name in PORTABLE[:1] if direction == "forward" else PORTABLE[1:]:
+    for name in ("forward",) if direction == "forward" else of_backward(card, problem):
         launches[name] = portable(name, card, problem)
     return Choice("portable", launches, f"portable: {against}")
+
+
+def of_backward(card: Card | None, problem: Problem) -> tuple[str, ...]:
+    """Return the portable kernels of a backward pass: dK and dV have one each where that was measured to be faster."""
+    halves = all(measured(name, card, problem) for name in HALVES)
+    return (*(HALVES if halves else ("key_value_gradients",)), "query_gradients")
 
 
 @functools.cache
@@ -203,28 +211,18 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
     """
     if card is None:
         return INTERPRETED
-    width = max(problem.widths)
-    sought = kernel, width, problem.mask != masks.full()
-    extras = [problem.mask == "rule", problem.score is not None, problem.dropout is not None]
-    window = problem.mask not in (masks.full(), masks.causal()) or any(extras)
-
-    def was_fastest(row):
-        fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
-        return fits and row.window in (None, window) and not (row.whole_tiles and problem.Nk % row.Bc)
-
-    if sum(extras) > 1:
+    if len(_extras(problem)) > 1:
         other = problem._replace(mask=masks.window(0), score=None, dropout=None)
         return _with_smaller_tiles(kernel, portable(kernel, card, other))
-    for table in MEASURED:
-        if table.capability == card.capability and str(problem.dtype) in table.dtypes:
-            if row := first(table.rows, was_fastest):
-                return Configuration(*row.launch, table.found(row))
+    if found := measured(kernel, card, problem):
+        return found
+    width = max(problem.widths)
     products = "plain" if problem.precision == "ieee" or card.capability < (8, 0) else "tensor"
     itemsize = 4 if products == "plain" else problem.dtype.itemsize  # without tensor cores, operands are widened
 
     def fits(row):
         same = (row.kernel, row.products, row.bytes) == (kernel, products, itemsize) and width <= row.width
-        here = row.major in (None, card.capability[0]) and row.window in (None, window)
+        here = row.major in (None, card.capability[0]) and row.window in (None, _is_window(problem))
         return same and here and shared_bytes(kernel, row, width, itemsize) <= card.shared_bytes
 
     if row := first(UNMEASURED.rows, fits):
@@ -235,9 +233,35 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
     raise ValueError(f"no configuration of {kernel} for heads of {width} columns fits {card.shared_bytes} bytes")
 
 
+def measured(kernel: str, card: Card | None, problem: Problem) -> Configuration | None:
+    """Return the ``Configuration`` of a portable kernel that was fastest on this card, or None."""
+    sought = kernel, max(problem.widths), problem.mask != masks.full()
+
+    def was_fastest(row):
+        fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
+        return fits and row.window in (None, _is_window(problem)) and not (row.whole_tiles and problem.Nk % row.Bc)
+
+    for table in MEASURED:
+        if card is not None and table.capability == card.capability and str(problem.dtype) in table.dtypes:
+            if row := first(table.rows, was_fastest):
+                return Configuration(*row.launch, table.found(row))
+    return None
+
+
+def _extras(problem):
+    """Name what takes more registers than a window does."""
+    have = {"rule": problem.mask == "rule", "score": problem.score is not None, "dropout": problem.dropout is not None}
+    return [name for name, has in have.items() if has]
+
+
+def _is_window(problem):
+    """Tell whether the mask is another than full or causal, or there are extras."""
+    return problem.mask not in (masks.full(), masks.causal()) or bool(_extras(problem))
+
+
 def _with_smaller_tiles(kernel, c):
     """Return the configuration with half as many rows or columns to stream, and 8 warps: fewer registers per thread."""
-    streamed = "Br" if kernel == "key_value_gradients" else "Bc"
+    streamed = "Bc" if kernel in STREAM_KEYS else "Br"
     half = max(16, getattr(c, streamed) // 2)
     why = "not measured: smaller tiles, since several extras at once take more registers"
     return c._replace(**{streamed: half}, warps=max(8, c.warps), why=why)
@@ -246,12 +270,12 @@ def _with_smaller_tiles(kernel, c):
 def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int) -> int:
     """Return a bound on the shared memory that a portable kernel takes with tiles of this width.
 
-    Two tiles stay for the whole program (Q alone in the forward pass), and two stream past, each ``stages`` times;
-    without a pipeline they come one after the other. Barriers and room to transpose tiles are added. The tests compile
-    the kernels and compare.
+    Two tiles stay for the whole program (one in the forward pass, and for dV alone), and two stream past, each
+    ``stages`` times; without a pipeline they come one after the other. Barriers and room to transpose tiles are added.
+    The tests compile the kernels and compare.
     """
-    streamed, kept = (c.Br, c.Bc) if kernel == "key_value_gradients" else (c.Bc, c.Br)
-    tiles_kept = 1 if kernel == "forward" else 2
+    streamed, kept = (c.Bc, c.Br) if kernel in STREAM_KEYS else (c.Br, c.Bc)
+    tiles_kept = 1 if kernel in ("forward", "value_gradients") else 2
     tiles_streamed = 1 if c.stages == 1 else 2 * c.stages
     output = 4 * width * c.Br if itemsize == 1 else 0  # O leaves in float32 at most, when the tiles have gone
     return max(itemsize * width * (tiles_kept * kept + tiles_streamed * streamed), output) + 8 * c.stages * c.Br + 2048

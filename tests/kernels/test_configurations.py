@@ -10,6 +10,7 @@ import triton
 
 from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, masks
 from flashlab.kernels.configurations import (
+    HALVES,
     MEASURED,
     ON_HOPPER,
     PORTABLE,
@@ -91,6 +92,18 @@ def test_every_hopper_kernel_has_a_configuration_with_its_reason(direction, d, d
     c = on_hopper(direction, LARGE._replace(d=d, dv=dv, mask=mask, Nk=1))
     assert c == on_hopper(direction, LARGE._replace(d=width, dv=width, mask=mask, Nk=1))
     assert ON_HOPPER.device in c.why and ON_HOPPER.date in c.why
+
+
+@pytest.mark.parametrize("mask", [masks.full(), masks.causal(), masks.window(100, 7)])
+def test_dK_and_dV_have_a_kernel_each_where_registers_cannot_hold_both(mask):
+    wide = LARGE._replace(d=192, dv=256, mask=mask)
+    launches = choice("backward", wide).launches
+    assert launches.keys() == {"row_constants", *HALVES, "query_gradients"}
+    for name in HALVES:  # 8 warps multiply 128 rows: of 64, both of their halves would compute the same scores
+        assert (launches[name].Bc, launches[name].warps) in {(64, 4), (128, 8)}
+    for other in (wide._replace(d=128, dv=128), wide._replace(dtype=torch.float32)):
+        assert "key_value_gradients" in choice("backward", other, "portable").launches
+    assert "key_value_gradients" in choice("backward", wide, card=Card((8, 0), 163 * 1024)).launches
 
 
 def test_a_missing_row_is_an_error_and_not_None(monkeypatch):

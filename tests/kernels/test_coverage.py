@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, interpreter, masks
+from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, interpreter, masks, scores
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
 
@@ -393,6 +393,20 @@ def test_same_inputs_same_bits(causal, kernel):
     tensors = inputs(1, 2, 1, 70, 133, 32)
     first, second = (results(flash_attention, tensors, causal=causal) for _ in range(2))
     assert_same_bits(first, second, kernel)
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"dropout": 0.3, "seed": 1, "score": scores.softcap(2.0)}])
+def test_one_kernel_for_dK_and_one_for_dV_change_no_bit(options, kernel, monkeypatch):
+    tensors = inputs(1, 4, 2, 70, 90, 24, 40)
+    both, portable = results(flash_attention, tensors, **options), configurations.portable
+
+    def as_for_both(name, *args):
+        return portable("key_value_gradients" if name in configurations.HALVES else name, *args)
+
+    monkeypatch.setattr(configurations, "of_backward", lambda *_: (*configurations.HALVES, "query_gradients"))
+    monkeypatch.setattr(configurations, "portable", as_for_both)
+    configurations.choose_for.cache_clear()
+    assert_same_bits(results(flash_attention, tensors, **options), both, kernel)
 
 
 @pytest.mark.skipif(not HOPPER, reason="elsewhere the same inputs give the same bits anyway")

@@ -56,7 +56,12 @@ def compile_for(capability, problem):
     Yields a dict per kernel. problem.device is ignored.
     """
     card = configurations.Card(capability, SHARED[capability] * 1024)
-    launches = {name: configurations.portable(name, card, problem.kind) for name in configurations.PORTABLE}
+    names = (
+        "forward",
+        "row_constants",
+        *configurations.of_backward(card, problem.kind),
+    )  # in the order of their launches
+    launches = {name: configurations.portable(name, card, problem.kind) for name in names if name != "row_constants"}
     launches["row_constants"] = configurations.STREAMED
     made = []
 
@@ -74,8 +79,7 @@ def compile_for(capability, problem):
             [] if problem.score is None else [getattr(s, "sums", lambda _: None)(problem) for s in problem.score.steps]
         )
         backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, sums)
-    for compiled in made:
-        name = compiled.metadata.name.removeprefix("attention_")
+    for name, compiled in zip(names, made, strict=True):
         yield describe(name, card, problem, launches[name], compiled)
 
 

@@ -2,6 +2,7 @@
 
 Each of the two large kernels keeps the sums it owns in registers and writes them once, so no two programs add to the
 same number, and the same inputs give the same bits. The price: both rebuild P_ij, 7 products of tiles instead of 5.
+Where a head is so wide that registers cannot hold dK_j beside dV_j, the kernel runs once for each: 8 products.
 
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
@@ -15,13 +16,19 @@ from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import LOG2_E
 
 PADDING = tl.constexpr(128)  # rows; every Br of the kernels below divides it
+OF_KEYS_AND_VALUES = {  # launch of ``key_value_gradients``: whether it computes dK, and dV
+    "key_value_gradients": (True, True),
+    "key_gradients": (True, False),
+    "value_gradients": (False, True),
+}
 
 
 def run(gradients, incoming, saved, problem, launches, sums=()):
     """Fill gradients (dq, dk, dv) from incoming (do, dlse) and saved (q, k, v, o, lse), for a ``Problem``.
 
-    launches: the ``Configuration`` of each of the three kernels, by name. dlse may be None. sums: per step of the score
-    function, what the gradient of its tensor is added to, or None. Returns delta, [B, H, Nq_padded].
+    launches: the ``Configuration`` of each launch, by name: "row_constants", those of ``OF_KEYS_AND_VALUES`` that are
+    wanted, and "query_gradients". dlse may be None. sums: per step of the score function, what the gradient of its
+    tensor is added to, or None. Returns delta, [B, H, Nq_padded].
     """
     dq, dk, dv = gradients
     do, dlse = incoming
@@ -29,16 +36,19 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
     B, H, Hk, Nq, Nk = problem[:5]
     lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
 
-    c = launches["key_value_gradients"]
-    tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
-    launch(
-        key_value_gradients,
-        (tiles.count(Nk, c.Bc), Hk, B),
-        (*tensors, lse_log2, delta),
-        (strides, *problem.told(c, transposed=True)),
-        warps=c.warps,
-        stages=c.stages,
-    )
+    for name, wanted in OF_KEYS_AND_VALUES.items():
+        if name not in launches:
+            continue
+        c = launches[name]
+        tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
+        launch(
+            key_value_gradients,
+            (tiles.count(Nk, c.Bc), Hk, B),
+            (*tensors, lse_log2, delta),
+            (strides, *problem.told(c, transposed=True), *wanted),
+            warps=c.warps,
+            stages=c.stages,
+        )
     c = launches["query_gradients"]
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br))
     launch(
@@ -104,6 +114,7 @@ def row_constants(
 def key_value_gradients(
     Q, K, V, dO, dK, dV, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
     strides, problem, tile: tl.constexpr,  # as for ``attention_forward``
+    of_keys: tl.constexpr, of_values: tl.constexpr,  # whether to compute dK, and dV
 ):  # fmt: skip
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b: program (j, hk, b).
 
@@ -126,9 +137,9 @@ def key_value_gradients(
 
     keys = j * Bc + tl.arange(0, Bc)  # [Bc]
     K_j = tiles.load(K, b, hk, j * Bc, Bc, width)  # [Bc, d]
-    V_j = tiles.load(V, b, hk, j * Bc, Bc, width_v)  # [Bc, dv]
-    dK_j = tl.zeros([Bc, width], tl.float32)  # [Bc, d]
-    dV_j = tl.zeros([Bc, width_v], tl.float32)  # [Bc, dv]
+    V_j = tiles.load(V, b, hk, j * Bc, Bc, width_v) if of_keys else 0  # [Bc, dv]
+    dK_j = tl.zeros([Bc, width], tl.float32) if of_keys else 0  # [Bc, d]
+    dV_j = tl.zeros([Bc, width_v], tl.float32) if of_values else 0  # [Bc, dv]
     for member in range(problem.group):  # the query heads that share this key/value head
         h = hk * problem.group + member
         row = (b * H + h).to(tl.int64) * padded(Nq)
@@ -142,16 +153,18 @@ def key_value_gradients(
                 start = masks.first_of(problem.mask, b, h, j, at, Br)
                 dK_j, dV_j = add_rows(
                     dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, keys,
-                    problem, tile, part != 1,
+                    problem, tile, part != 1, of_keys, of_values,
                 )  # fmt: skip
-    tiles.store(dK, b, hk, j * Bc, dK_j * problem.scale, Bc, width)
-    tiles.store(dV, b, hk, j * Bc, dV_j, Bc, width_v)
+    if of_keys:
+        tiles.store(dK, b, hk, j * Bc, dK_j * problem.scale, Bc, width)
+    if of_values:
+        tiles.store(dV, b, hk, j * Bc, dV_j, Bc, width_v)
 
 
 @triton.jit
 def add_rows(
     dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, start, keys,
-    problem, tile: tl.constexpr, masked: tl.constexpr,
+    problem, tile: tl.constexpr, masked: tl.constexpr, of_keys: tl.constexpr, of_values: tl.constexpr,
 ):  # fmt: skip
     """Add what one tile of queries gives to dK_j and dV_j. Rows past the end have P = 0 and add nothing."""
     Nq, Nk = problem.Nq, problem.Nk
@@ -168,19 +181,23 @@ def add_rows(
         seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
         Pt_ij = tl.where(seen, Pt_ij, 0)
     dO_i = tiles.load(dO, b, h, start, tile.Br, tile.width_v)  # [Br, dv]
-    dPt_ij = tl.dot(V_j, dO_i.T, input_precision=tile.precision)  # [Bc, Br]
-    Zt_ij = Pt_ij  # [Bc, Br]
-    if problem.dropout is not None:
-        Zt_ij = dropout.drop(problem.dropout, Pt_ij, b, h, i, j)
-        dPt_ij = dropout.drop(problem.dropout, dPt_ij, b, h, i, j)
-    dV_j = tl.dot(Zt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=tile.precision)  # [Bc, dv]
-    delta_i = tl.load(delta + rows)  # [Br]
-    dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
-    if masked and tile.unseen:
-        dSt_ij = tl.where(seen, dSt_ij, 0)
-    if problem.score is not None:
-        dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
-    dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=tile.precision)  # [Bc, d]
+    if of_keys:
+        dPt_ij = tl.dot(V_j, dO_i.T, input_precision=tile.precision)  # [Bc, Br]
+    if of_values:
+        Zt_ij = Pt_ij  # [Bc, Br]
+        if problem.dropout is not None:
+            Zt_ij = dropout.drop(problem.dropout, Pt_ij, b, h, i, j)
+        dV_j = tl.dot(Zt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=tile.precision)  # [Bc, dv]
+    if of_keys:
+        if problem.dropout is not None:
+            dPt_ij = dropout.drop(problem.dropout, dPt_ij, b, h, i, j)
+        delta_i = tl.load(delta + rows)  # [Br]
+        dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
+        if masked and tile.unseen:
+            dSt_ij = tl.where(seen, dSt_ij, 0)
+        if problem.score is not None:
+            dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
+        dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=tile.precision)  # [Bc, d]
     return dK_j, dV_j
 
 
