@@ -21,6 +21,7 @@ from flashlab.kernels.problem import Problem
 PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
 HALVES = "key_gradients", "value_gradients"  # what may take the place of the second
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
+EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
 HOPPER = "forward", "backward"
 
 
@@ -59,7 +60,7 @@ class Row(NamedTuple):
     warps: int
     stages: int
     causal: bool | None = None  # or any mask that cuts tiles
-    window: bool | None = None  # another mask than full or causal, scores and dropout take more registers
+    extras: list[str] | None = None  # at most these of ``EXTRAS``, which take more registers; None: any
     N_from: int = 0  # fewest keys
     whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
     products: str | None = None  # "tensor" by tensor cores, "plain" without
@@ -70,6 +71,10 @@ class Row(NamedTuple):
     def launch(self):
         """The tiles, warps and stages of the row."""
         return self.Br, self.Bc, self.warps, self.stages
+
+    def takes(self, problem):
+        """Tell whether the row is for a problem with these extras."""
+        return self.extras is None or extras(problem) <= set(self.extras)
 
 
 class Least(NamedTuple):
@@ -112,6 +117,8 @@ def table_of(values: dict, kernels: tuple[str, ...]) -> Table:
         sizes = (row.width, row.Br, row.Bc)
         if row.kernel not in kernels or any(size < 16 or size % 16 for size in sizes):
             raise ValueError(f"expected a kernel of {kernels} and sizes that are multiples of 16, got {row}")
+        if not set(row.extras or ()) <= set(EXTRAS):
+            raise ValueError(f"expected extras out of {EXTRAS}, got {row}")
         if row.warps not in (4, 8, 12, 16) or not 1 <= row.stages <= 4 or row.products not in (None, "tensor", "plain"):
             raise ValueError(f"expected 4 to 16 warps, 1 to 4 stages, tensor or plain products, got {row}")
     made = Table(**{**values, "rows": rows})
@@ -211,7 +218,7 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
     """
     if card is None:
         return INTERPRETED
-    if len(_extras(problem)) > 1:
+    if len(extras(problem) - {"window"}) > 1:
         other = problem._replace(mask=masks.window(0), score=None, dropout=None)
         return _with_smaller_tiles(kernel, portable(kernel, card, other))
     if found := measured(kernel, card, problem):
@@ -222,7 +229,7 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
 
     def fits(row):
         same = (row.kernel, row.products, row.bytes) == (kernel, products, itemsize) and width <= row.width
-        here = row.major in (None, card.capability[0]) and row.window in (None, _is_window(problem))
+        here = row.major in (None, card.capability[0]) and row.takes(problem)
         return same and here and shared_bytes(kernel, row, width, itemsize) <= card.shared_bytes
 
     if row := first(UNMEASURED.rows, fits):
@@ -239,7 +246,7 @@ def measured(kernel: str, card: Card | None, problem: Problem) -> Configuration 
 
     def was_fastest(row):
         fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
-        return fits and row.window in (None, _is_window(problem)) and not (row.whole_tiles and problem.Nk % row.Bc)
+        return fits and row.takes(problem) and not (row.whole_tiles and problem.Nk % row.Bc)
 
     for table in MEASURED:
         if card is not None and table.capability == card.capability and str(problem.dtype) in table.dtypes:
@@ -248,15 +255,11 @@ def measured(kernel: str, card: Card | None, problem: Problem) -> Configuration 
     return None
 
 
-def _extras(problem):
-    """Name what takes more registers than a window does."""
-    have = {"rule": problem.mask == "rule", "score": problem.score is not None, "dropout": problem.dropout is not None}
-    return [name for name, has in have.items() if has]
-
-
-def _is_window(problem):
-    """Tell whether the mask is another than full or causal, or there are extras."""
-    return problem.mask not in (masks.full(), masks.causal()) or bool(_extras(problem))
+def extras(problem: Problem) -> set[str]:
+    """Return which of ``EXTRAS`` a problem has."""
+    window = problem.mask not in ("rule", masks.full(), masks.causal())
+    has = window, problem.mask == "rule", problem.score is not None, problem.dropout is not None
+    return {name for name, it in zip(EXTRAS, has, strict=True) if it}
 
 
 def _with_smaller_tiles(kernel, c):

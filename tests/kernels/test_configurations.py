@@ -120,6 +120,7 @@ def test_a_missing_row_is_an_error_and_not_None(monkeypatch):
         ({"warps": 5}, ValueError, "4 to 16 warps"),
         ({"stages": 0}, ValueError, "1 to 4 stages"),
         ({"products": "tensors"}, ValueError, "tensor or plain"),
+        ({"extras": ["windows"]}, ValueError, "expected extras"),
         ({"N_form": 100}, TypeError, "N_form"),
     ],
 )
