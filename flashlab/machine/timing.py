@@ -9,8 +9,11 @@ CALL_MS = 40  # how long single calls are repeated to take their median
 FLUSH_BYTES = 256 * 2**20  # written between calls: more than any L2 cache holds
 
 
-def gpu_timer(run: Callable[[], object]) -> float:
-    """Return the milliseconds of one call of ``run`` on the GPU: the median over calls, each with a cold L2 cache."""
+def gpu_timer(run: Callable[[], object], ms: float | None = None) -> float:
+    """Return the milliseconds of one call of ``run`` on the GPU: the median over calls, each with a cold L2 cache.
+
+    ms: how long it is called, ``CALL_MS`` if None; five times at least.
+    """
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
     def timed(calls):
@@ -23,7 +26,7 @@ def gpu_timer(run: Callable[[], object]) -> float:
         torch.cuda.synchronize()
         return statistics.median(start.elapsed_time(end) for start, end in events)
 
-    return timed(max(5, round(CALL_MS / timed(3))))
+    return timed(max(5, round((CALL_MS if ms is None else ms) / timed(3))))
 
 
 def round_robin(names: Sequence[str], rounds: int) -> Iterator[str]:

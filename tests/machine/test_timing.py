@@ -58,3 +58,5 @@ def test_gpu_timer_flushes_the_cache_before_each_call_and_takes_the_median(monke
     assert timing.gpu_timer(gpu.call) == statistics.median([9, 10, 8, 9, 10, 8, 9])  # 63 ms of calls of 9 ms
     assert gpu.log == ["flush", "clock", "call", "clock"] * (3 + 7)
     assert collections.Counter(gpu.log)["call"] == 10
+    timing.gpu_timer(gpu.call, ms=90)
+    assert collections.Counter(gpu.log)["call"] == 10 + 3 + 10

@@ -1,0 +1,38 @@
+"""The sweep over short sequences and few heads: what is timed, on a machine that cannot time it."""
+
+import pytest
+
+choice = pytest.importorskip("flashlab.bench.choice", reason="the kernels need triton, which is for Linux")
+
+
+def test_every_call_is_timed_once_and_the_sets_share_no_shape():
+    places = list(choice.places())
+    assert len(places) == len(set(places))
+    grid, between = ({place.shape[2] for place in places if place.set == name} for name in ("grid", "between"))
+    assert not grid & between
+    for place in places:
+        B, H, N, d = place.shape
+        assert B * H == place.heads and N == place.N and d == place.d and B * H * N <= choice.MOST
+
+
+def test_the_better_of_two_rounds_counts_and_what_cannot_be_captured_has_no_time(monkeypatch):
+    times = iter([2e-3, 3e-3, 9e-3, 4e-3, 1e-3, 8e-3])  # ms: two rounds of three, the second begins with another
+    calls = []
+
+    def replayed(run, place):
+        if len(calls) == 2:
+            calls.append("refused")
+            raise RuntimeError("not while a stream is captured")
+        calls.append(run)
+        return run
+
+    monkeypatch.setattr(choice, "replayed", replayed)
+    monkeypatch.setattr(choice.timing, "gpu_timer", lambda run, ms: next(times))
+    row = choice.row(choice.Place("between", "backward", 64, True, 333, 12))
+    assert (row["set"], row["pass"], row["B"], row["H"], row["N"]) == ("between", "backward", 1, 12, 333)
+    assert (row["portable"], row["hopper"], row["cudnn"], row["flash"]) == (2.0, 3.0, None, 1.0)
+
+
+def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr(choice.record.torch.cuda, "is_available", lambda: False)
+    assert choice.main([]) == 2 and "nothing is measured" in capsys.readouterr().err
