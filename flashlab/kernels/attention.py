@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
+from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem, check_sinks
@@ -104,7 +105,7 @@ def attend(
     return (o, lse.float()) if return_lse else o
 
 
-@torch.compiler.disable
+@stepped_around
 def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     """Run what torch's compiler cannot take as one step, nor its transforms at all."""
     if torch._C._are_functorch_transforms_active():

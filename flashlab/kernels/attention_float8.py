@@ -7,12 +7,13 @@ from torch import Tensor
 
 from flashlab.kernels import masks, portable, tiles
 from flashlab.kernels.attention import LONGEST, check
+from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_device
 from flashlab.kernels.problem import DTYPES, Problem, scale_above_zero
 
 
-@torch.compiler.disable
+@stepped_around
 def flash_attention_float8(
     q: Tensor,
     k: Tensor,

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
+from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
 
@@ -59,7 +60,7 @@ def scaled(x, scales, which: tl.constexpr, b, h, start):
         return tl.maximum(x * tl.load(of[0] + b * of[1] + h * of[2] + start // BLOCK * of[3]), LEAST)
 
 
-@torch.compiler.disable
+@stepped_around
 def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, transposed: bool = False) -> Quantised:
     """Return x in 8 bits, scaled such that the largest number of each block, or of each head, becomes 448 in size.
 
