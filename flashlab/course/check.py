@@ -11,6 +11,7 @@ an end, it was interrupted) is neither right nor wrong, and is not remembered.
 import argparse
 import time
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from flashlab.course import compiles, judge, progress, worker
@@ -93,6 +94,8 @@ def _attempted(name, exercise, attempt):
     if not callable(attempt):
         return Verdict("✗", f": expected a function, got {judge.described(attempt)}.")
     with _Waiting(name, len(judge.cases(exercise))) as waiting:
+        if _is_stub(exercise, attempt, waiting):
+            return _not_attempted(name)
         due, patience = _expected(exercise)
         tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
         first = _first_failure(exercise, tried.values, due)
@@ -107,7 +110,7 @@ def _attempted(name, exercise, attempt):
             says = f"{_printed(tried, at)}{says}"
             return Verdict("✗", f" fails for {shortened(problem, LONGEST - len(says) - 100)}\n{says}")
     if any(outcome.missing for outcome in tried.values):
-        return Verdict("○", f': not attempted yet.   (hint("{name}") helps)')
+        return _not_attempted(name)
     if tried.end == "patience":
         return Verdict("○", f": still running after {tried.waited:.1f} s, so it was stopped and is not judged. "
                             "Does a loop never end?")  # fmt: skip
@@ -117,6 +120,19 @@ def _attempted(name, exercise, attempt):
         case = judge.cases(exercise)[len(tried.values)]
         return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end}.")
     return Verdict("✓", f": right in all {len(tried.values)} cases.{_refused(exercise, attempt, patience)}")
+
+
+def _not_attempted(name):
+    return Verdict("○", f': not attempted yet.   (hint("{name}") helps)')
+
+
+def _is_stub(exercise, attempt, waiting):
+    """Does an attempt that names NotImplementedError raise it? Then nobody need know what the reference answers."""
+    code = getattr(getattr(attempt, "fn", attempt), "__code__", None)  # fn: of a kernel
+    if "NotImplementedError" not in getattr(code, "co_names", ()):
+        return False
+    tried = worker.run(lambda: islice(judge.outcomes(exercise, attempt), 1), PATIENCE, waiting)
+    return any(outcome.missing for outcome in tried.values)
 
 
 def _refused(exercise, attempt, patience):
