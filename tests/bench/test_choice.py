@@ -15,22 +15,13 @@ def test_every_call_is_timed_once_and_the_sets_share_no_shape():
         assert B * H == place.heads and N == place.N and d == place.d and B * H * N <= choice.MOST
 
 
-def test_the_better_of_two_rounds_counts_and_what_cannot_be_captured_has_no_time(monkeypatch):
-    times = iter([2e-3, 3e-3, 9e-3, 4e-3, 1e-3, 8e-3])  # ms: two rounds of three, the second begins with another
-    calls = []
-
-    def replayed(run, place):
-        if len(calls) == 2:
-            calls.append("refused")
-            raise RuntimeError("not while a stream is captured")
-        calls.append(run)
-        return run
-
-    monkeypatch.setattr(choice, "replayed", replayed)
+def test_the_better_of_two_rounds_counts(monkeypatch):
+    times = iter([2e-3, 3e-3, 9e-3, 5e-3, 4e-3, 1e-3, 8e-3, 1e-3])  # ms: the second round begins with the second
+    monkeypatch.setattr(choice, "replayed", lambda function, place: function)
     monkeypatch.setattr(choice.timing, "gpu_timer", lambda run, ms: next(times))
     row = choice.row(choice.Place("between", "backward", 64, True, 333, 12))
     assert (row["set"], row["pass"], row["B"], row["H"], row["N"]) == ("between", "backward", 1, 12, 333)
-    assert (row["portable"], row["hopper"], row["cudnn"], row["flash"]) == (2.0, 3.0, None, 1.0)
+    assert [row[name] for name in ("portable", "hopper", "cudnn", "flash")] == [1.0, 3.0, 1.0, 5.0]
 
 
 def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
