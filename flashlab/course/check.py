@@ -24,6 +24,7 @@ __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
 PATIENCE = 8.0  # seconds of computing that an attempt may take for all cases, or more where the reference is slow
 LONGEST = 2000  # characters of a message
+AROUND = " \t\n=:;.,'\"`"  # what may stand around an answer in words
 SLOW = 2.0  # seconds after which a check says that it is at work
 
 
@@ -216,7 +217,7 @@ def _wanted(question, answer):
 
 def _same(answer, expected, rel):
     if isinstance(expected, str):
-        return isinstance(answer, str) and answer.strip().casefold() == expected.strip().casefold()
+        return isinstance(answer, str) and answer.strip(AROUND).casefold() == expected.strip(AROUND).casefold()
     if isinstance(expected, bool):
         return answer is expected
     number = _number(answer)
@@ -224,8 +225,8 @@ def _same(answer, expected, rel):
 
 
 def _number(answer):
-    """Return an answer as a number; None if it is none. An array of one number is one; True and "2" are not."""
-    if isinstance(answer, bool | str | bytes):
+    """Return an answer as a number; None if it is none. An array of one number is one, and so is "2"; True is not."""
+    if isinstance(answer, bool | bytes):
         return None
     try:
         return float(answer.item() if hasattr(answer, "item") else answer)

@@ -2,7 +2,8 @@
 
 The interpreter takes what a GPU does not: a scalar that becomes a block as a loop goes on, a global that is no
 ``tl.constexpr``, ``break``. ``launches`` runs where an attempt may run (``worker``) and notes how its kernels were
-launched, as text; ``refusal`` compiles that text for compute capability 8.0 and 9.0, in a process with a compiler.
+launched, as text, and with both values of every flag; ``refusal`` compiles that text for compute capability 8.0 and
+9.0, in a process with a compiler.
 """
 
 import inspect
@@ -17,6 +18,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 
 from flashlab.course import judge
 from flashlab.course.exercise import Exercise
@@ -44,7 +46,7 @@ def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
     interpreter.GridExecutor.__call__ = noted
     for case in {0: judge.cases(exercise)[0], 1: judge.cases(exercise)[-1]}.values():
         exercise.run(attempt)(*case.args)
-    yield json.dumps(list(found.values()))
+    yield json.dumps(list({json.dumps(it): it for launch in found.values() for it in _with_all_flags(launch)}.values()))
 
 
 @cache
@@ -87,6 +89,15 @@ def _launch(function, names, args, kwargs):
             signature[name] = "i1" if isinstance(value, bool) else "i32" if isinstance(value, int) else "fp32"
     text = "import triton\nimport triton.language as tl\n\n" + "\n\n".join(sources.values()) + "\n"
     return {"name": function.__name__, "text": text, "signature": signature, "constants": constants}
+
+
+def _with_all_flags(launch):
+    """Return a launch with each combination of values of its constants that are true or false."""
+    constants = launch["constants"]
+    flags = [name for name, it in constants.items() if isinstance(it.get("value"), bool)]
+    values = product((False, True), repeat=len(flags))
+    chosen = ({name: {"value": value} for name, value in zip(flags, some, strict=True)} for some in values)
+    return [{**launch, "constants": constants | some} for some in chosen]
 
 
 def _add_source(function, sources):

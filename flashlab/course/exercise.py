@@ -5,9 +5,9 @@ An exercise is a name of ``flashlab/course/exercises/LESSON.py`` and is asked fo
 - its results are the reference's on every ``Case``, to the precision of the reference itself, and its inputs unchanged;
 - it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
   a sentence if something is wrong that its results do not show, otherwise None: it held more than a tile at once, read
-  a row twice, visited a tile that no query sees. A law in ``once`` brings inputs of its own and runs on the first case
-  only. ``watch.Reads`` counts what an attempt in numpy takes of an array, and ``kernels.interpreter.count`` what a
-  kernel loads and stores and which programs ran.
+  a row twice, visited a tile that no query sees. A law in ``once`` brings inputs of its own, runs on the first case
+  only, and returns them in words beside the sentence: ``Broken``. ``watch.Reads`` counts what an attempt in numpy takes
+  of an array, and ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
 
 ``cases`` returns small cases first, as the first that fails is shown. A handful that can be followed by hand comes
 first; ``regimes.sweep`` generates the rest from the signature of a function that builds the arguments: scores far from
@@ -23,7 +23,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,13 @@ class Case:
 
     property: str
     args: tuple
+
+
+class Broken(NamedTuple):
+    """A law that an attempt breaks on inputs of the law's own."""
+
+    on: str  # these inputs, in words
+    says: str  # the sentence
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Exercise:
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
     exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
     laws: tuple[Callable[..., str | None], ...] = ()  # law(attempt, *args): a sentence if the attempt breaks it
-    once: tuple[Callable[[Callable], str | None], ...] = ()  # laws whose inputs are their own: law(attempt)
+    once: tuple[Callable[[Callable], Broken | None], ...] = ()  # laws whose inputs are their own: law(attempt)
     sways: bool = False  # roundings of the inputs may show: scores are computed from Q and K, or in base 2
 
     def run(self, function: Callable) -> Callable:

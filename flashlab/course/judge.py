@@ -16,7 +16,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ class Outcome(NamedTuple):
     where: str = ""  # the learner's line that raised it
     changed: bool = False  # its inputs
     broke: str = ""  # a law, in a sentence
+    broke_on: str = ""  # the inputs of that law in words, if they are its own
     missing: bool = False  # not attempted
 
 
@@ -134,6 +135,8 @@ def failure(exercise: Exercise, at: int, outcome: Outcome, due: Expected) -> str
     problem = _problem(outcome, due)
     if problem is None:
         return None
+    if outcome.broke_on and _problem(outcome._replace(broke=""), due) is None:
+        return f"{outcome.broke_on}\n{problem}"
     return f"{case.property}\n{_inputs(exercise.truth(), case.args)}\n{problem}"
 
 
@@ -177,8 +180,8 @@ def _outcome(exercise, function, args, laws=True):
     try:
         result = exercise.run(function)(*given)
         leaves, fields, whole = tuple(map(_leaf, _leaves(result))), getattr(result, "_fields", ()), described(result)
-        broke = _broken(exercise, function, args) if laws else ""
-        return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke)
+        broke_on, broke = _broken(exercise, function, args) if laws else ("", "")
+        return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke, broke_on=broke_on)
     except NotImplementedError as error:
         if not str(error):
             return Outcome(missing=True)
@@ -193,14 +196,16 @@ def _changed(args, given):
 
 
 def _broken(exercise, function, args):
-    laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
-    if args is cases(exercise)[0].args:
-        laws += [partial(law, function) for law in exercise.once]
-    for law in laws:
+    """Return the first law that a function breaks: on which inputs, if they are the law's own, and a sentence."""
+    for law in exercise.laws:
         with suppress(Exception):  # an error is for the cases to find
-            if sentence := law():
-                return sentence
-    return ""
+            if sentence := law(function, *copy.deepcopy(args)):
+                return "", sentence
+    for law in exercise.once if args is cases(exercise)[0].args else ():
+        with suppress(Exception):
+            if broken := law(function):
+                return broken
+    return "", ""
 
 
 def says(error: BaseException) -> str:

@@ -1,10 +1,11 @@
 """Laws that several exercises share: what an attempt must keep although its results do not show it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from flashlab.course.exercise import Broken
 from flashlab.course.watch import Reads
 
 HIDDEN = (
@@ -68,9 +69,10 @@ def nothing_added(excess: Callable) -> Callable[..., str | None]:
 CLIPPED = "an exponent was clipped: a score far below the largest keeps a weight of its own, however small."
 DROPPED = "a weight far below the largest was set to 0: it is small, but many of them, or a large value, make it count."
 FALLING = np.array([0, -25, -50, -75, -87], np.float32)  # their exponentials are normal numbers of float32
+FAR_BELOW = "scores of 0, −25, −50, −75 and −87"
 
 
-def nothing_clipped(weights: Callable) -> Callable[[Callable], str | None]:
+def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
     """Build a law of its own inputs: the weight of a score far below the largest is its exponential: no limit, not 0.
 
     ``weights(attempt, x)`` returns the weights of scores x, of which only the first is near the largest. Beside weights
@@ -82,9 +84,38 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], str | None]:
         narrowed, found = found.dtype == np.float16, np.float64(found)
         small = np.isclose(found[0], 1) and (found[1:] < 1e-6).all()
         if small and np.allclose(found, np.maximum(due, found.min()), 0.01, 0) and (found > 2 * due).any():
-            return CLIPPED
+            return Broken(FAR_BELOW, CLIPPED)
         dropped = (found == 0) & (not narrowed)
-        return DROPPED if small and dropped.any() and np.allclose(found[~dropped], due[~dropped], 0.01, 0) else None
+        only_dropped = small and dropped.any() and np.allclose(found[~dropped], due[~dropped], 0.01, 0)
+        return Broken(FAR_BELOW, DROPPED) if only_dropped else None
+
+    return law
+
+
+SIZES = {2.0**60: "2⁶⁰", 2.0**-60: "2⁻⁶⁰"}
+LARGE, SMALL = (2.0**60,), (2.0**-60,)
+SIZED = (
+    "right for numbers of ordinary size, and wrong for {} ones, with which the result grows and shrinks: clip nothing, "
+    "and set nothing to 0 because it is small."
+)
+
+
+def proportional(results: Callable, what: str, sizes: Sequence[float] = tuple(SIZES)) -> Callable:
+    """Build a law of its own inputs: results grow and shrink as an input does of which they are multiples.
+
+    ``results(attempt, size)`` returns an array of such results for that input, ``what`` in words, multiplied by
+    ``size``. What is wrong for size 1, or returned in float16, is left to the cases.
+    """
+
+    def law(attempt):
+        due = np.asarray(results(attempt, 1.0))
+        left_to_cases = due.dtype == np.float16 or not np.isfinite(due).all()
+        for size in () if left_to_cases else sizes:
+            found = np.float64(results(attempt, size)) / size
+            if not np.allclose(found, due, 1e-3, 1e-3 * np.abs(due).max(initial=0)):
+                kind = "very large" if size > 1 else "very small"
+                return Broken(f"{what} multiplied by {SIZES[size]}", SIZED.format(kind))
+        return None
 
     return law
 

@@ -22,6 +22,8 @@ REFUSED = {
     "a sum that becomes a block": ("tl.zeros([Br], tl.float32)", "0.0", "Loop-carried variable l_i"),
     "a way out of the loop": ("        m_i = m_new\n",
                               "        m_i = m_new\n        if start > 999:\n            break\n", "Break"),
+    "a way out of the loop, where it is causal": ("        if causal:\n            S_ij",
+        "        if causal:\n            if start > 999:\n                break\n            S_ij", "Break"),
     "a choice by a block": ("if causal else Nk\n", "if causal else Nk\n    if m_i == 3:\n        seen = Nk\n",
                             "Boolean value of Tensor with more than one value is ambiguous In: if m_i == 3:"),
 }  # fmt: skip

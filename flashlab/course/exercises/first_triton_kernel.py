@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
+from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
 from flashlab.course.laws import ADDED, nothing_clipped
 from flashlab.course.regimes import sweep
 from flashlab.kernels import DEVICE, INTERPRETED, first_triton_kernel, tl, triton
@@ -124,10 +124,11 @@ def operands(*names: str) -> Iterator[list]:
             setattr(builder, name, original)
 
 
-def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callable], str | None]:
+def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callable], Broken | None]:
     """Build a law of its own inputs: no small number is added where it makes a division or a logarithm safe.
 
-    Where all scores are 0, what is added in float32 is 0 or at least 1e-3, unless it was typed.
+    Where all scores are 0, what is added in float32 is 0 or at least 1e-3, unless it was typed. What is so small that
+    it changes no sum, which is 0 or at least 1, in float64 either, is as good as a guard.
     """
 
     def law(kernel):
@@ -136,7 +137,8 @@ def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callabl
         with operands("create_fadd", "create_fsub") as added:
             launch(kernel, *zeros)
         sizes = (np.abs(np.float64(operand.data)) for pair in added for operand in pair)
-        return ADDED if any(((0 < size) & (size < 1e-3)).any() for size in sizes) else None
+        added = any(((2.0**-53 < size) & (size < 1e-3)).any() for size in sizes)
+        return Broken("scores that are all 0", ADDED) if added else None
 
     return law
 
@@ -177,7 +179,7 @@ def running_as(program: int) -> Iterator[list[int]]:
             setattr(builder, name, original)
 
 
-def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], str | None]:
+def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], Broken | None]:
     """Build a law of its own inputs: offsets are right where they exceed 2³¹. Nothing is loaded from there.
 
     The kernel of so many tensors of float32, and ``sizes``, runs as program 0 and as ``program``. From one to the
@@ -193,7 +195,8 @@ def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Ca
                 launched(kernel, (1,), *given, *sizes)
             places.append(found)
         moved = [(there - here) // 4 for here, there in zip(*places, strict=True)]
-        return WRAPS if any(it not in moves and (it - move) % 2**32 == 0 for it in moved for move in moves) else None
+        wraps = any(it not in moves and (it - move) % 2**32 == 0 for it in moved for move in moves)
+        return Broken("a tensor of more than 2³¹ elements", WRAPS) if wraps else None
 
     return law
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced, nothing_added, nothing_clipped
+from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question
+from flashlab.course.laws import LARGE, no_nan_replaced, nothing_added, nothing_clipped, proportional
 from flashlab.course.regimes import sweep
 from flashlab.reference import online_softmax
 
@@ -55,7 +55,7 @@ def _update_cases():
 
 def _state_stays_wide(update):
     """Law of its own inputs: where values come in float16, neither the weights nor the past are rounded to it."""
-    one = np.float16([[1]])
+    one, on = np.float16([[1]]), "one key whose value is in float16"
     for what, past, score in (
         ("weights were", _state([0], [1], [[0]]), -1),
         ("past was", _state([0], [3000], [[7e4]]), 0.3),
@@ -63,9 +63,9 @@ def _state_stays_wide(update):
         _, *found = update(past, np.float32([[score]]), one)
         _, *exact = online_softmax.update(online_softmax.State(*map(np.float64, past)), np.float64([[score]]), one)
         if found[1].dtype == np.float16:
-            return "O was returned in the values' float16: the state is float32."
+            return Broken(on, "O was returned in the values' float16: the state is float32.")
         if 1e-5 < max(abs(float(x.item() / y.item()) - 1) for x, y in zip(found, exact, strict=True)) < 1e-2:
-            return f"the {what} rounded to the values' float16: all but the values is float32."
+            return Broken(on, f"the {what} rounded to the values' float16: all but the values is float32.")
 
 
 def _taken_in(draw, S, V):
@@ -154,12 +154,56 @@ def _past_and_zero(x):
     return _state(x, np.ones(len(x)), np.ones((len(x), 1))), _state(0 * x, np.ones(len(x)), np.zeros((len(x), 1)))
 
 
+# Results that are multiples of an input, which is given ``size`` times as large, for laws.
+
+
+def _two_states(size_of_l, size_of_O):
+    """Two states of two rows, of maxima that are not equal, with their sums multiplied by these sizes."""
+    l, O = size_of_l * np.array([3.0, 1.5]), size_of_O * np.array([[6.0, -0.3], [-2.0, 0.7]])
+    return _state([0.0, 2.0], l, O), _state([1.0, 0.5], l[::-1], O[::-1])
+
+
+def _sums_of_many(sums, size):
+    m, l = sums(*(part for state in _two_states(size, size) for part in state[:2]))
+    return l
+
+
+def _parts_of_many(merge, size):
+    m, l, O = merge(*_two_states(size, size))
+    return np.column_stack([l, O])
+
+
+def _parts_of_values(merge, size):
+    return merge(*_two_states(1, size))[2]
+
+
+def _past_of_many(update, size):
+    """A past of many keys, which meets a block that is masked out."""
+    m, l, O = update(_two_states(size, size)[0], np.full((2, 1), -inf, np.float32), np.ones((1, 2), np.float32))
+    return np.column_stack([l, O])
+
+
+def _block_of_values(update, size):
+    S, V = np.array([[0.5, -1.0], [2.5, 1.0]], np.float32), np.array([[3.0, -0.2], [0.1, 4.0]], np.float32)
+    return update(_two_states(1, size)[0], S, np.float32(size) * V)[2]
+
+
+def _mean_of_values(finish, size):
+    return finish(_two_states(1, size)[0])[0]
+
+
+def _mean_of_many(finish, size):
+    """The mean where both sums are so many times larger; it stays, so it is multiplied here."""
+    return size * finish(_two_states(size, size)[0])[0]
+
+
 def _finish_cases():
     return [
         Case("one row", (_state([2.0], [3.0], [[6.0]]),)),
         Case("a large maximum", (_state([1000.0], [2.0], [[4.0]]),)),
         Case("a row that has met no key", (online_softmax.identity(1, 1),)),
         Case("a row whose values are 0", (_state([0.0], [1.0], [[0.0]]),)),
+        Case("a row that has met very many keys", (_state([0.0], [1e30], [[2e30]]),)),
         *sweep(_finish_args),
     ]
 
@@ -208,6 +252,7 @@ sums = Exercise(
     reference=merge_sums,
     cases=_sums_cases,
     laws=(no_nan_replaced,),
+    once=(proportional(_sums_of_many, "both denominators", LARGE),),
     level=2,
     minutes=10,
     hints=(
@@ -268,6 +313,17 @@ sums = Exercise(
             for limit in (-20, -30)
         ),
         *_guards_of_one_part("m_a", "m_b"),
+        Mistake(
+            "one row decided for the whole tile: each row has its own maximum, and its own keys.",
+            "np.where(m == -np.inf, 0, m)",
+            "0 * l_a if (m == -np.inf).all() else m",
+        ),
+        Mistake(
+            "one row decided for the whole tile: each row has its own maximum, and its own keys.",
+            "    m = np.maximum(m_a, m_b)",
+            "    if m_a[0] == -np.inf:\n        return 1 * m_b, 1 * l_b\n"
+            "    if m_b[0] == -np.inf:\n        return 1 * m_a, 1 * l_a\n    m = np.maximum(m_a, m_b)",
+        ),
     ),
 )
 
@@ -275,7 +331,12 @@ update = Exercise(
     reference=online_softmax.update,
     cases=_update_cases,
     laws=(no_nan_replaced,),
-    once=(*map(nothing_clipped, WEIGHTS), _state_stays_wide),
+    once=(
+        *map(nothing_clipped, WEIGHTS),
+        _state_stays_wide,
+        proportional(_past_of_many, "l and O of the past", LARGE),
+        proportional(_block_of_values, "V and the past's O"),
+    ),
     level=2,
     minutes=10,
     hints=(
@@ -387,6 +448,21 @@ update = Exercise(
             "np.where(m_new == -np.inf, 0, m_new)",
             "np.where(m_i == -np.inf, 0, m_new)",
         ),
+        Mistake(
+            "one row decided for the whole tile: each row has its own maximum, and its own keys.",
+            "np.where(m_new == -np.inf, 0, m_new)",
+            "0 * l_i if (m_new == -np.inf).all() else m_new",
+        ),
+        Mistake(
+            "the past was rescaled only where the maxima of all rows rise: each row has its own.",
+            "np.exp(m_i - m_safe)",
+            "np.exp(m_i - m_safe) if (m_new > m_i).all() else np.ones_like(l_i)",
+        ),
+        Mistake(
+            "the past was rescaled only where the maximum rises much: a rise of any size changes it.",
+            "np.exp(m_i - m_safe)",
+            "np.where(m_safe - m_i > 0.001, np.exp(m_i - m_safe), np.float32(1))",
+        ),
     ),
 )
 
@@ -394,7 +470,12 @@ merge = Exercise(
     reference=online_softmax.merge,
     cases=_merge_cases,
     laws=(no_nan_replaced,),
-    once=(nothing_clipped(_of_the_first_part), nothing_clipped(_of_the_second_part)),
+    once=(
+        nothing_clipped(_of_the_first_part),
+        nothing_clipped(_of_the_second_part),
+        proportional(_parts_of_many, "l and O of both parts", LARGE),
+        proportional(_parts_of_values, "O of both parts"),
+    ),
     level=1,
     minutes=5,
     hints=(
@@ -487,6 +568,11 @@ merge = Exercise(
             "lse was returned for m: the sums are relative to the maximum.", "State(m,", "State(np.logaddexp(a.m, b.m),"
         ),
         *_guards_of_one_part("a.m", "b.m"),
+        Mistake(
+            "one part was taken for the larger one in all rows: each row has its own maxima.",
+            "np.maximum(a.m, b.m)",
+            "a.m if a.m.max() >= b.m.max() else b.m",
+        ),
     ),
 )
 
@@ -494,6 +580,7 @@ finish = Exercise(
     reference=online_softmax.finish,
     cases=_finish_cases,
     laws=(no_nan_replaced, nothing_added(_mean_of_ones)),
+    once=(proportional(_mean_of_values, "O"), proportional(_mean_of_many, "l and O", LARGE)),
     level=1,
     minutes=5,
     hints=(
@@ -517,6 +604,19 @@ finish = Exercise(
         Mistake("l was returned instead of lse = m + log l.", "state.m + np.log(l_safe)", "l_safe"),
         Mistake("m and log l were multiplied: lse = m + log l.", "state.m + np.log", "state.m * np.log"),
         Mistake("O was multiplied by l: divide by it.", "state.O / l_safe", "state.O * l_safe"),
+        Mistake(
+            "one row decided for the whole tile: each row has its own maximum, and its own keys.",
+            "    return ",
+            "    if (state.l == 0).any():\n        return 0 * state.O, np.full_like(state.m, -np.inf)\n    return ",
+        ),
+        *(
+            Mistake(
+                "a row without keys has l = 0: maxima may lie below any number.",
+                "    l_safe = ",
+                f"    state = state._replace(l=np.where(state.m < {bound}, 0, state.l))\n    l_safe = ",
+            )
+            for bound in (-1e4, -1e6)
+        ),
     ),
 )
 

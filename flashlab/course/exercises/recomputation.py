@@ -3,8 +3,8 @@
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced, nothing_clipped
-from flashlab.course.regimes import GENTLE, REGIMES, WIDE, sweep
+from flashlab.course.laws import SMALL, no_nan_replaced, nothing_clipped, proportional
+from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Draw, sweep
 from flashlab.reference import recomputation, safe_softmax
 
 inf = np.inf
@@ -82,6 +82,43 @@ def _gradients_args(draw, Br, Bc, d, dv):
     return Q, K[4:], V[4:], dO, P[:, 4:], recomputation.delta(dO, P @ V), scale
 
 
+# For laws: deltas and gradients of inputs that are so many times larger, and weights that come back in gradients.
+
+
+def _of_larger_gradients(delta, size):
+    return delta(_array([[3, -0.4], [0.2, 5]]) * np.float32(size), _array([[1, 2], [-3, 0.7]]))
+
+
+def _of_larger_outputs(delta, size):
+    return delta(_array([[3, -0.4], [0.2, 5]]), _array([[1, 2], [-3, 0.7]]) * np.float32(size))
+
+
+def _flat_gradients(gradients, of_dO, of_P=1.0):
+    """All gradients of a tile, with dO and delta multiplied by one size and P by another, [n]."""
+    Q, K, V, dO, P, delta, scale = _gradients_args(Draw(REGIMES[0], 0), 2, 3, 4, 6)
+    dO, P, delta = (x * np.float32(size) for x, size in ((dO, of_dO), (P, of_P), (delta, of_dO)))
+    return np.concatenate([np.ravel(part) for part in gradients(Q, K, V, dO, P, delta, scale)])
+
+
+def _of_smaller_weights(gradients, size):
+    return _flat_gradients(gradients, 1.0, size)
+
+
+def _weights_in_dV(gradients, x):
+    return _of_weights(gradients, np.exp(x)).dV[:, 0]
+
+
+def _weights_in_dK(gradients, x):
+    return _of_weights(gradients, np.exp(x)).dK[:, 0]
+
+
+def _of_weights(gradients, P):
+    """Gradients of one query with these weights, where dO, dP − delta, Q and the scale are 1."""
+    one, keys = np.ones((1, 1), P.dtype), np.ones((len(P), 1), P.dtype)
+    found = gradients(one, keys, 0 * keys, one, P[None], -one[0], 1.0)
+    return recomputation.Gradients(*map(np.asarray, found))
+
+
 kept = Question(
     answer=512,
     because="A row of P has 1,024 numbers of 2 bytes, and one lse of 4 bytes stands for it: 2,048 / 4.",
@@ -102,6 +139,7 @@ kept = Question(
 delta = Exercise(
     reference=recomputation.delta,
     cases=_delta_cases,
+    once=(proportional(_of_larger_gradients, "dO"), proportional(_of_larger_outputs, "O")),
     level=1,
     minutes=4,
     hints=(
@@ -128,6 +166,16 @@ delta = Exercise(
             "the sign is inverted: delta is rowsum(dO ∘ O), and is subtracted later.",
             "(dO_i * O_i).sum(-1)",
             "-(dO_i * O_i).sum(-1)",
+        ),
+        Mistake(
+            "that is the matrix product, every query with every other: multiply element by element.",
+            "(dO_i * O_i).sum(-1)",
+            "(dO_i @ O_i.T).sum(-1)",
+        ),
+        Mistake(
+            "the products were rounded to half precision: all is float32 here.",
+            "(dO_i * O_i).sum(-1)",
+            "(dO_i.astype(np.float16) * O_i.astype(np.float16)).sum(-1).astype(dO_i.dtype)",
         ),
     ),
 )
@@ -204,12 +252,33 @@ rebuild = Exercise(
             "np.exp(S_ij - lse_safe[:, None])",
             "S_ij - lse_safe[:, None]",
         ),
+        Mistake(
+            "the maximum of the tile was subtracted, and e^lse divides what was not: subtract lse alone.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "np.exp(S_ij - np.maximum(S_ij.max(-1), -1e30)[:, None]) / np.exp(lse_safe)[:, None]",
+        ),
+        Mistake(
+            "a masked key made its row empty: a row sees no key where lse is −∞.",
+            "np.exp(S_ij - lse_safe[:, None])",
+            "np.where((S_ij == -np.inf).any(-1)[:, None], 0, np.exp(S_ij - lse_safe[:, None]))",
+        ),
+        Mistake(
+            "one row decided for the whole tile: each row has its own maximum, and its own keys.",
+            "np.where(lse_i == -np.inf, 0, lse_i)",
+            "0 * np.maximum(lse_i, 0) if (lse_i == -np.inf).any() else lse_i",
+        ),
     ),
 )
 
 gradients = Exercise(
     reference=recomputation.gradients,
     cases=_gradients_cases,
+    once=(
+        nothing_clipped(_weights_in_dV),
+        nothing_clipped(_weights_in_dK),
+        proportional(_flat_gradients, "dO and delta"),
+        proportional(_of_smaller_weights, "P", SMALL),
+    ),
     sways=True,  # dP - delta is a difference of numbers that may be nearly equal
     level=3,
     minutes=20,
@@ -290,6 +359,16 @@ gradients = Exercise(
             "1/√d was used for the scale: take the argument scale.",
             "dV_j = (",
             "scale = Q_i.shape[1] ** -0.5; dV_j = (",
+        ),
+        *(
+            Mistake(f"{name} was rounded to half precision: all is float32 here.", old, new)
+            for name, old, new in (
+                ("P", "(Z_ij * P_ij).T @ dO_i  #", "P_ij.astype(np.float16).astype(P_ij.dtype).T @ dO_i  #"),
+                ("P", "    dV_j = (", "    P_ij = P_ij.astype(np.float16).astype(P_ij.dtype)\n    dV_j = ("),
+                ("dO", "    dV_j = (", "    dO_i = dO_i.astype(np.float16).astype(dO_i.dtype)\n    dV_j = ("),
+                ("delta", "delta_i[:, None]", "delta_i.astype(np.float16).astype(delta_i.dtype)[:, None]"),
+                ("dS", "    dQ_i = ", "    dS_ij = dS_ij.astype(np.float16).astype(dS_ij.dtype)\n    dQ_i = "),
+            )
         ),
     ),
 )

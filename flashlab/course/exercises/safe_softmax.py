@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question
 from flashlab.course.laws import CLIPPED, DROPPED, no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.course.regimes import FINITE, sweep
 from flashlab.reference import safe_softmax
@@ -46,14 +46,17 @@ def _nothing_left_out(lse):
     """Law of its own inputs, in float64: a score far below the largest counts. In float32, sums may round it away."""
     found = np.asarray(lse(np.array([[0.0, -25.0]])))  # [1]
     if found.dtype == np.float64 and found.shape == (1,) and not 0.5 < found[0] / np.exp(-25.0) < 2:
-        return DROPPED if found[0] == 0 else CLIPPED if 0 < found[0] < 1e-3 else None
+        said = DROPPED if found[0] == 0 else CLIPPED if 0 < found[0] < 1e-3 else None
+        return said and Broken("scores of 0 and −25, in float64", said)
 
 
 def _sum_goes_on(lse):
     """Law of its own inputs: 4,096 equal scores in float16 are not counted one by one, in float16."""
     found = np.asarray(lse(np.zeros((1, 4096), np.float16)))  # [1]
     if found.shape == (1,) and np.float16(found[0]) == np.float16(np.log(2048)):
-        return "added one by one in float16, a sum stalls at 2,048: keep it in float32."
+        return Broken(
+            "4,096 equal scores in float16", "added one by one in float16, a sum stalls at 2,048: keep it in float32."
+        )
 
 
 def _of_one_score(lse, x):
@@ -274,6 +277,11 @@ lse = Exercise(
             "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
             "l",
         ),
+        Mistake(
+            "a small number under the logarithm gives a row of nothing but masked scores a finite lse: it is −∞.",
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
+            "m_safe + np.log(l + 1e-30)",
+        ),
     ),
 )
 
@@ -345,6 +353,11 @@ rows = Exercise(
             "masked scores were taken for 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
             "np.exp(x - np.where(m == -np.inf, 0, m))",
             "np.exp(np.where(x == -np.inf, 0, x) - np.where(x == -np.inf, 0, x).max(-1, keepdims=True))",
+        ),
+        Mistake(
+            "one row decided for the whole tile: each row has its own maximum, and its own keys.",
+            "e / np.where(l == 0, 1, l)",
+            "np.where((l == 0).any(), 0, e / np.where(l == 0, 1, l))",
         ),
     ),
 )

@@ -5,13 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
-from flashlab.course.laws import at_most_at_once, no_nan_replaced
+from flashlab.course.laws import at_most_at_once, no_nan_replaced, proportional
 from flashlab.course.regimes import FINITE, sweep
 from flashlab.reference import online_softmax, tiling
 
 inf = np.inf
 
-unguarded = edited(online_softmax.update, "np.where(m_new == -np.inf, 0, m_new)", "m_new")
 forgetful = edited(edited(online_softmax.update, "alpha * l_i +", "l_i +"), "alpha[:, None] * O_i +", "O_i +")
 
 zero_guarded = edited(
@@ -140,6 +139,21 @@ mask = Exercise(
             "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
             "np.where((j <= i + Nk - Nq).all(), S_ij, -np.inf)",
         ),
+        Mistake(
+            "a large negative number is not −∞: a row that sees nothing would average its values.",
+            "S_ij, -np.inf",
+            "S_ij, np.finfo(np.float32).min",
+        ),
+        Mistake(
+            "a score of 0 was taken for a forbidden one: it is a score like any other.",
+            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
+            "np.where((j <= i + Nk - Nq) & (S_ij != 0), S_ij, -np.inf)",
+        ),
+        Mistake(
+            "the tile was left out because its first row sees none of it: the last row sees most.",
+            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
+            "np.where((j <= i + Nk - Nq) & (cols.start <= rows.start + Nk - Nq), S_ij, -np.inf)",
+        ),
     ),
 )
 
@@ -168,7 +182,6 @@ def _inside_cases():
         Case("two whole tiles", (*_draw(3, (2, 4), (4, 4), (4, 2)), 2)),
         Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
         Case("a tile larger than all keys", (*_draw(5, (2, 4), (3, 4), (3, 2)), 8)),
-        Case("no key at all", (*_draw(6, (2, 4), (0, 4), (0, 2)), 2)),
         Case("many tiles", (*_draw(7, (2, 4), (41, 4), (41, 2)), 2)),
         Case("keys far below, of large values", (*_far_below(-20.5, 1e9), 2)),
         Case("keys very far below, of very large values", (*_far_below(-30.5, 1e13), 2)),
@@ -188,6 +201,12 @@ def _inside_args(draw, Br, Nk, d, dv, Bc):
     return Q_i, K, draw.normal(Nk, dv), Bc
 
 
+def _means(inside, size):
+    """The output of queries that meet values so many times larger."""
+    Q_i, K, V = _draw(8, (2, 4), (5, 4), (5, 2))
+    return inside(Q_i, K, np.float32(size) * V, 2)[0]
+
+
 _bc_at_a_time = at_most_at_once(
     "K",
     1,
@@ -200,6 +219,7 @@ inside = Exercise(
     reference=keys_inside,
     cases=_inside_cases,
     laws=(no_nan_replaced, _bc_at_a_time),
+    once=(proportional(_means, "V"),),
     sways=True,
     level=2,
     minutes=10,
@@ -299,6 +319,13 @@ def meeting(Q_i, K_j, V_j, O_i, lse_i):
     return Output(*online_softmax.finish(state))
 
 
+def _of_exponentials(a, b):
+    """Two outputs brought together by e^lse, as is not to be done."""
+    weights = np.exp(a.lse), np.exp(b.lse)
+    O = weights[0][:, None] * a.O + weights[1][:, None] * b.O
+    return O / sum(weights)[:, None], np.log(sum(weights))
+
+
 def _meeting_cases():
     def after(seed, Br, Bc, factor=1.0):
         Q, K, V, earlier = _draw(seed, (Br, 4), (Bc, 4), (Bc, 2), (3, 4), factor=factor)
@@ -317,11 +344,9 @@ def _meeting_cases():
         Case("rows some of which have met no key", (*_draw(17, (3, 4), (2, 4), (2, 1)), *some)),
         Case("rows of which the first has met keys", (*_draw(18, (3, 4), (2, 4), (2, 1)), *(x[::-1] for x in some))),
         Case("an output of zeros, of keys that it has met", (*_draw(19, (1, 4), (2, 4), (2, 1)), *zeros)),
-        Case("no key in this tile", after(15, 2, 0)),
         Case("a past far below, of a large value", (single, 0 * single, 0 * single, 1e9 * single, np.float32([-20.5]))),
         Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
         Case("a tile very far below", (single, -30.5 * single, 1e13 * single, 0 * single, np.float32([0]))),
-        Case("no key in this tile, and none before", (*_draw(16, (2, 4), (0, 4), (0, 2)), *nothing)),
         *sweep(_meeting_args, regimes=FINITE),
     ]
 
@@ -332,10 +357,18 @@ def _meeting_args(draw, Br, Bc, d, dv):
     return Q_i, K[3:], V[3:], *keys_inside(Q_i, K[:3], V[:3], 3)
 
 
+def _means_of_both(meet, size):
+    """The output where the values, and the output before, are so many times larger."""
+    Q_i, K, V = _draw(20, (2, 4), (6, 4), (6, 2))
+    V = np.float32(size) * V
+    return meet(Q_i, K[3:], V[3:], *keys_inside(Q_i, K[:3], V[:3], 3))[0]
+
+
 meet = Exercise(
     reference=meeting,
     cases=_meeting_cases,
     laws=(no_nan_replaced,),
+    once=(proportional(_means_of_both, "V and the output before"),),
     sways=True,
     level=2,
     minutes=10,
@@ -379,7 +412,6 @@ meet = Exercise(
             "online_softmax.finish(state)[0], 1 * lse_i",
         ),
         Mistake("the past was not rescaled when the maximum rose.", "online_softmax.update(", "forgetful("),
-        Mistake("−∞ − (−∞) is NaN: the update needs its guard.", "online_softmax.update(", "unguarded("),
         Mistake(
             "the output was not divided by l.",
             "*online_softmax.finish(state)",
@@ -435,6 +467,11 @@ meet = Exercise(
             "lse leaves out what came before: it is the logarithm of both sums together.",
             "*online_softmax.finish(state)",
             "online_softmax.finish(state)[0], keys_inside(Q_i, K_j, V_j, max(len(K_j), 1)).lse",
+        ),
+        Mistake(
+            "e^lse overflows: keep lse as the maximum, with l = 1.",
+            "*online_softmax.finish(state)",
+            "*_of_exponentials(keys_inside(Q_i, K_j, V_j, len(K_j)), Output(O_i, lse_i))",
         ),
     ),
 )

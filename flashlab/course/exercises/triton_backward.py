@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
+from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
 from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
 from flashlab.course.exercises.triton_forward import remainders
-from flashlab.course.laws import nothing_clipped
+from flashlab.course.laws import nothing_clipped, proportional
 from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Regime, sweep
 from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
@@ -156,7 +156,7 @@ def _future():
 
 # Laws of their own inputs, which give lse and delta: rows of a longer text, of which these are the last keys.
 
-AWAY = 2.0**7, -(2.0**7), -(2.0**14), -(2.0**31), -(2.0**101)  # scores that any dtype of a product holds exactly
+AWAY = tuple(sign * 2.0**power for power in (7, 14, 31, 101) for sign in (1, -1))  # exact in any dtype of a product
 SCALE = BLOCK**-0.5  # as it is by default
 MOVED = (
     "right for scores near 0, and wrong where scores and lse lie far from it: only their difference counts. Clip "
@@ -177,10 +177,14 @@ def _unmoved(weights, due):
         return weights(attempt, height / SCALE * one, one, one, one, lse, delta)
 
     def law(attempt):
-        def right(*heights):
-            return all(np.allclose(found(attempt, height), due, 0.01) for height in heights)
+        def right(height):
+            return np.allclose(found(attempt, height), due, 0.01)
 
-        return MOVED if INTERPRETED and right(0, 1) and not right(*AWAY) else None
+        if INTERPRETED and right(0) and right(1):
+            for height in AWAY:
+                if not right(height):
+                    return Broken(f"two queries and two keys, causal, whose scores are all {height:,.4g}", MOVED)
+        return None
 
     return law
 
@@ -217,6 +221,27 @@ def _weights_in_dV(add, x):
 def _weights_in_dQ(kernel, x):
     dQ = query_gradients(kernel, *_two_queries(x), scale=1.0)[1]
     return np.append(np.exp(x[:1]), dQ[2 : len(x) + 1])  # the first key has no value, and no gradient
+
+
+# Results that are multiples of dO, for laws.
+
+
+def _delta_of(kernel, size):
+    O, dO = np.float32([[1, 2], [-3, 0.7]]), np.float32([[3, -0.4], [0.2, 5]])
+    return _launch_delta(kernel, O, np.float32(size) * dO)
+
+
+def _head_of(size):
+    Q, K, V, dO = np.random.default_rng(17).normal(size=(4, 3, BLOCK)).astype(np.float32)
+    return Q, K, V, np.float32(size) * dO
+
+
+def _dK_and_dV_of(add, size):
+    return np.concatenate(key_value_gradients(add, *_head_of(size)))
+
+
+def _dQ_of(kernel, size):
+    return query_gradients(kernel, *_head_of(size))
 
 
 def _add_cases():
@@ -300,6 +325,7 @@ delta = Exercise(
     launch=_launch_delta,
     exact=_exact_delta,
     cases=_delta_cases,
+    once=(proportional(_delta_of, "dO"),),
     level=2,
     minutes=10,
     hints=(
@@ -342,7 +368,11 @@ add_rows = Exercise(
     launch=key_value_gradients,
     exact=_exact_gradients,
     cases=_add_cases,
-    once=(nothing_clipped(_weights_in_dV), _unmoved(_weights_of_keys, (2, 1))),
+    once=(
+        nothing_clipped(_weights_in_dV),
+        _unmoved(_weights_of_keys, (2, 1)),
+        proportional(_dK_and_dV_of, "dO and delta"),
+    ),
     sways=True,
     level=3,
     minutes=25,
@@ -515,7 +545,11 @@ dQ = Exercise(
     exact=_exact_dQ,
     cases=_query_cases,
     laws=(loads_at_most(query_gradients, _enough, "What belongs to the queries is"),),
-    once=(nothing_clipped(_weights_in_dQ), _unmoved(_weights_of_queries, (1, 2))),
+    once=(
+        nothing_clipped(_weights_in_dQ),
+        _unmoved(_weights_of_queries, (1, 2)),
+        proportional(_dQ_of, "dO and delta"),
+    ),
     sways=True,
     level=3,
     minutes=45,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from flashlab.course import data
-from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
+from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
 from flashlab.course.exercises.first_triton_kernel import (
     attempted,
     inside_margins,
@@ -513,9 +513,10 @@ _ZEROS = (np.zeros((1, 16), np.float16), *np.zeros((2, 3, 16), np.float16))  # Q
 def _multiplied_narrow(kernel):
     """Law of its own inputs: tl.dot multiplies in float16, as the inputs are."""
     if _factors_are_wide(attend, kernel, *_ZEROS):
-        return (
+        return Broken(
+            "one query and three keys, all zeros",
             "the numbers are right, but a product was computed in float32, which takes a GPU several times as long: "
-            "narrow P_ij to V_j.dtype, and leave Q_i, K_j and V_j as they come."
+            "narrow P_ij to V_j.dtype, and leave Q_i, K_j and V_j as they come.",
         )
 
 
@@ -889,9 +890,10 @@ def _wide_enough(function):
         due = [(b * H + h) * N * d, (b * Hk + h // (H // Hk)) * N * d]
         if any(it != right and (it - right) % 2**32 == 0 for it, right in zip(found.tolist(), due, strict=True)):
             many = "40,000 texts have" if N == 4096 else "a single text may have"
-            return (
+            return Broken(
+                f"h = {h}, b = {b:,}, H = {H}, Hk = {Hk}, Nq = Nk = {N:,}, d = {d}",
                 f"the offsets wrap around: {many} more than 2³¹ elements, which 32 bits cannot count. Widen a factor "
-                "with .to(tl.int64) before every product."
+                "with .to(tl.int64) before every product.",
             )
 
 

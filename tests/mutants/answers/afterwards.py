@@ -1,10 +1,24 @@
 """Wrong answers written after the checks were finished, to try them.
 
-Of those before ``LATER``, four were accepted at first; all 31 in ``LATER`` were, of 538 that a reader wrote.
+Of those before ``LATER``, four were accepted at first; all 31 in ``LATER`` were, of 538 that a reader wrote, and all in
+``LATEST``, of 222 that the next reader wrote.
 """
 
 from tests.mutants.answers import in_triton, wrong
-from tests.mutants.answers.in_numpy import finish, gradients, inside, lse, merge, rebuild, row, rows, sums, update
+from tests.mutants.answers.in_numpy import (
+    delta,
+    finish,
+    gradients,
+    inside,
+    lse,
+    meet,
+    merge,
+    rebuild,
+    row,
+    rows,
+    sums,
+    update,
+)
 
 
 def afterwards(exercise, right, *lines):
@@ -122,4 +136,43 @@ LATER = [
         ))),
 ]  # fmt: skip
 
-ANSWERS = FIRST + LATER
+LATEST = [
+    *afterwards("safe_softmax.row",row,
+        ("scores clipped at 1e6 from above","    top = np.max(x)","    x = np.minimum(x, 1e6)\n    top = np.max(x)")),
+    *afterwards("safe_softmax.rows",rows,
+        ("scores clipped at 1e6 from above","    top = x.max","    x = np.minimum(x, 1e6)\n    top = x.max")),
+    *afterwards("safe_softmax.lse",lse,
+        ("scores clipped at 1e6 from above","    top = x.max","    x = np.minimum(x, 1e6)\n    top = x.max")),
+    *afterwards("online_softmax.sums",sums,
+        ("what is subtracted clipped at 1e6 from above","np.where(np.isneginf(m), 0, m)","np.minimum(np.where(np.isneginf(m), 0, m), 1e6)"),
+        ("l clipped at 1e6","l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)","np.minimum(l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe), 1e6)")),
+    *afterwards("online_softmax.update",update,
+        ("scores clipped at 1e6 from above","    m = np.maximum","    S_ij = np.minimum(S_ij, 1e6)\n    m = np.maximum"),
+        ("O below 1e-8 set to 0","    return State(m, l, O)","    return State(m, l, np.where(abs(O) < 1e-8, 0, O))")),
+    *afterwards("online_softmax.finish",finish,
+        ("O clipped at 65504","O / total[:, None]","np.clip(O / total[:, None], -65504, 65504)"),
+        ("O below 1e-8 set to 0","O / total[:, None]","np.where(abs(O / total[:, None]) < 1e-8, 0, O / total[:, None])"),
+        ("l clipped at 65504","    total = ","    l = np.minimum(l, 65504)\n    total = "),
+        ("m clipped at 1e6 from above","m + np.log(l)","np.minimum(m, 1e6) + np.log(l)")),
+    *afterwards("online_softmax.merge",merge,
+        ("O clipped at 65504","wa[:, None] * a.O + wb[:, None] * b.O","np.clip(wa[:, None] * a.O + wb[:, None] * b.O, -65504, 65504)"),
+        ("what is subtracted clipped at 1e6 from above","np.where(np.isneginf(m), 0, m)","np.minimum(np.where(np.isneginf(m), 0, m), 1e6)")),
+    *afterwards("tiling.inside",inside,
+        ("scores clipped at 1e6 from above","        state = online","        S = np.minimum(S, 1e6)\n        state = online")),
+    *afterwards("tiling.meet",meet,
+        ("scores clipped at 1e6 from above","    top = ","    S = np.minimum(S, 1e6)\n    top = "),
+        ("O clipped at 65504","    with np.errstate","    O = np.clip(O, -65504, 65504)\n    with np.errstate")),
+    *afterwards("recomputation.rebuild",rebuild,
+        ("scores and lse clipped at 1e6 from above","np.exp(S_ij - safe)","np.exp(np.minimum(S_ij, 1e6) - np.minimum(safe, 1e6))")),
+    *afterwards("recomputation.delta",delta,
+        ("below 1e-8 set to 0","np.sum(dO_i * O_i, axis=1)","np.where(abs(np.sum(dO_i * O_i, axis=1)) < 1e-8, 0, np.sum(dO_i * O_i, axis=1))"),
+        ("clipped at 1e4","np.sum(dO_i * O_i, axis=1)","np.clip(np.sum(dO_i * O_i, axis=1), -1e4, 1e4)")),
+    *afterwards("recomputation.gradients",gradients,
+        ("dS = 0 where P < 1e-7","    dQ = ","    dS = np.where(P_ij < 1e-7, 0, dS)\n    dQ = "),
+        ("dS below 1e-8 set to 0","    dQ = ","    dS = np.where(abs(dS) < 1e-8, 0, dS)\n    dQ = "),
+        ("dS clipped at 1000","    dQ = ","    dS = np.clip(dS, -1000, 1000)\n    dQ = "),
+        ("dP clipped at 65504","    dS = ","    dP = np.clip(dP, -65504, 65504)\n    dS = "),
+        ("gradients below 1e-12 set to 0","Gradients(dQ, dK, dV)","Gradients(*(np.where(abs(x) < 1e-12, 0, x) for x in (dQ, dK, dV)))")),
+]  # fmt: skip
+
+ANSWERS = FIRST + LATER + LATEST
