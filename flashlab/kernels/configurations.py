@@ -30,6 +30,7 @@ class Card(NamedTuple):
 
     capability: tuple[int, int]
     shared_bytes: int  # the most that one program may have
+    multiprocessors: int = 132
 
 
 class Configuration(NamedTuple):
@@ -66,6 +67,7 @@ class Row(NamedTuple):
     products: str | None = None  # "tensor" by tensor cores, "plain" without
     bytes: int | None = None  # per element
     major: int | None = None  # compute capability
+    pace: float = 1.0  # time per row and block of keys where all multiprocessors are busy, relative to other rows
 
     @property
     def launch(self):
@@ -134,6 +136,10 @@ MEASURED = tuple(table_of(values, PORTABLE + HALVES) for values in _read("portab
 UNMEASURED = table_of(_read("portable.json")["unmeasured"], PORTABLE)
 ON_HOPPER = table_of(_read("hopper.json"), HOPPER)
 STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # the kernel ``row_constants``
+# Cost of the change to the next tile of a Hopper program, in blocks of keys: about t_o / t_b of the fit to
+# h200_hopper.json, d = 128. Tried by hand on an H200 (22 November 2026), not stored: in the schedule, costs from 0 to 4
+# blocks differed by noise.
+BOUNDARY = 1.7
 IN_PARTS = Configuration(0, 0, 0, 0, "few queries: their keys are divided, tiles as kernels.decode.tiles has them")
 FEW, MANY = 16, 512  # queries at most, and keys at least, for which keys are divided
 INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
@@ -188,7 +194,7 @@ def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str 
         against = against or "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in last bits"
     launches = {"row_constants": STREAMED} if direction == "backward" else {}
     if against is None:
-        launches[direction] = on_hopper(direction, problem)
+        launches[direction] = on_hopper(direction, problem, card.multiprocessors)
         return Choice("hopper", launches, f"hopper: {launches[direction].why}")
     for name in ("forward",) if direction == "forward" else of_backward(card, problem):
         launches[name] = portable(name, card, problem)
@@ -207,7 +213,8 @@ def card(device) -> Card | None:
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
-    return Card((properties.major, properties.minor), properties.shared_memory_per_block_optin)
+    capability = properties.major, properties.minor
+    return Card(capability, properties.shared_memory_per_block_optin, properties.multi_processor_count)
 
 
 def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
@@ -289,17 +296,35 @@ def hopper_width(d: int, dv: int) -> int:
     return max(64, tiles.width_of(max(d, dv)))
 
 
-def on_hopper(direction: str, problem: Problem) -> Configuration:
+def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> Configuration:
     """Return the ``Configuration`` of a Hopper kernel; in the forward pass each consumer has 64 of the Br rows.
+
+    Of several, the one with which the busiest multiprocessor is done first.
 
     Raises:
         ValueError: the table has none.
     """
     sought = direction, hopper_width(problem.d, problem.dv), problem.mask != masks.full()
-    row = first(ON_HOPPER.rows, lambda r: (r.kernel, r.width, r.causal) == sought and problem.Nk >= r.N_from)
-    if row is None:
+    rows = [row for row in ON_HOPPER.rows if (row.kernel, row.width, row.causal) == sought and row.takes(problem)]
+    rows = [row for row in rows if problem.Nk >= row.N_from]
+    if not rows:
         raise ValueError(f"hopper.json has no row for {sought} and {problem.Nk} keys")
+    row = min(rows, key=lambda row: row.pace * busiest(row, problem, multiprocessors)) if len(rows) > 1 else rows[0]
     return Configuration(*row.launch, ON_HOPPER.found(row))
+
+
+def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
+    """Return rows times blocks of keys on the multiprocessor that has most of a forward pass to do, about.
+
+    A persistent program per multiprocessor computes tile after tile; ``hopper.schedule`` deals them out.
+    """
+    last = tiles.count(problem.Nk, row.Bc)  # blocks of keys of the last tile
+    heads, Tr = problem.B * problem.H, tiles.count(problem.Nq, row.Br)
+    if problem.mask == masks.full():  # all tiles are equal, and go round
+        return tiles.count(heads * Tr, multiprocessors) * (last + BOUNDARY) * row.Br
+    first = max(1, tiles.count(problem.Nk - problem.Nq + min(row.Br, problem.Nq), row.Bc))
+    share = heads * Tr * ((first + last) / 2 + BOUNDARY) / multiprocessors  # long and short ones add up to it
+    return max(share, last + BOUNDARY) * row.Br
 
 
 def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | None:

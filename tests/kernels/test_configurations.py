@@ -4,6 +4,7 @@ import itertools
 import json
 from importlib import resources
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -16,6 +17,7 @@ from flashlab.kernels.configurations import (
     PORTABLE,
     Card,
     against_hopper,
+    busiest,
     choose_for,
     on_hopper,
     portable,
@@ -23,6 +25,7 @@ from flashlab.kernels.configurations import (
     slower_on_hopper,
     table_of,
 )
+from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
 
 H200 = Card((9, 0), 227 * 1024)
@@ -75,14 +78,42 @@ def test_measured_configurations_say_where_and_when():
 def test_longer_sequences_may_be_tiled_otherwise():
     short, long = (portable("query_gradients", H200, LARGE._replace(Nk=N)) for N in (64, 65536))
     assert short.Br < long.Br
-    short, long = (on_hopper("forward", LARGE._replace(d=64, dv=64, Nk=N)) for N in (64, 65536))
-    assert short.Br < long.Br
 
 
 def test_a_tile_that_would_reach_past_the_end_is_not_taken_where_that_was_slower():
     full = LARGE._replace(mask=masks.full())
     even, ragged = (portable("forward", H200, full._replace(Nk=N)) for N in (4096, 4097))
     assert (even.Br, ragged.Br) == (128, 64)
+
+
+@pytest.mark.parametrize(
+    "heads, N, mask, Br",
+    [
+        (512, 512, masks.full(), 128),  # 4 tiles of 128 rows or 3 of 192: both 512 rows, and longer ones are fewer
+        (128, 4096, masks.full(), 192),
+        (8, 2048, masks.full(), 128),  # 128 tiles, each on a multiprocessor; of 192 rows there are 88, as late
+        (16, 2048, masks.full(), 128),  # two rounds of 128 rows, or two of 192
+        (8, 2048, masks.causal(), 128),
+        (128, 4096, masks.causal(), 192),
+    ],
+)
+def test_tiles_are_as_high_as_keeps_the_busiest_multiprocessor_least_busy(heads, N, mask, Br):
+    narrow = LARGE._replace(H=heads, Hk=heads, d=64, dv=64, Nq=N, Nk=N, mask=mask)
+    assert on_hopper("forward", narrow).Br == Br
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("N", [512, 1000, 2048, 3333])
+@pytest.mark.parametrize("heads", [4, 16, 48])
+def test_the_busiest_multiprocessor_is_that_of_the_schedule(heads, N, causal):
+    mask = masks.causal() if causal else masks.full()
+    narrow = LARGE._replace(H=heads, Hk=heads, d=64, dv=64, Nq=N, Nk=N, mask=mask, device=torch.device("cpu"))
+    for row in ON_HOPPER.rows:
+        if (row.kernel, row.width, row.causal) == ("forward", 64, causal):
+            table, starts, _ = schedule.table(narrow, row.Br, row.Bc, 132)
+            costs = schedule.blocks(table.numpy()[:, 0], row.Br, row.Bc, narrow) + configurations.BOUNDARY
+            real = np.add.reduceat(costs, starts.numpy()[:-1]).max() * row.Br
+            assert busiest(row, narrow, 132) == pytest.approx(real, rel=0.25 if causal else 0.02)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

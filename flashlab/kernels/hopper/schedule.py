@@ -19,14 +19,12 @@ import numpy as np
 import torch
 
 from flashlab.kernels import masks, tiles
+from flashlab.kernels.configurations import BOUNDARY
 
 # Bytes of keys and values in use at a time. Tried by hand on an H200 (22 November 2026; causal, 16,384 tokens, d = 64
 # and 128), not stored: shares from 4 to 32 MiB of its cache differed by noise; without a limit, N = 1,024 and 4,096
 # took 9 to 14 % longer.
 L2_SHARE = 16 * 2**20
-# Cost of the change to the next tile, in blocks of keys: about t_o / t_b of the fit to h200_hopper.json, d = 128. On
-# the same day, also by hand, costs from 0 to 4 blocks differed by noise.
-BOUNDARY = 1.7
 PART = 2048  # blocks of keys in a part of a list, 3 ms at d = 128: the start of a program costs a few µs
 bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
 
