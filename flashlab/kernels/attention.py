@@ -163,12 +163,11 @@ def _gradients(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
         results = [_gradients(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel) for x in parts]
         return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
-    choice = choose("backward", problem, kernel)
+    choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
     if choice.implementation == "portable":
         delta = portable.backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, sums)
     else:
-        _kernels(choice).backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
-        delta = lse  # which nobody asks for
+        delta = _kernels(choice).backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
     return *gradients, delta
 
 

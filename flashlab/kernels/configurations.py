@@ -7,6 +7,7 @@ on a GPU with 64 KB or more per program.
 """
 
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from importlib import resources
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import masks, scores, tiles
 from flashlab.kernels.problem import Problem
 
 PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
@@ -165,15 +166,25 @@ def configuration(direction: str, q, k, v, *, causal: bool = False, mask=None, k
     return choose(direction, Problem.of(q, k, v, masks.either(causal, mask), 1.0), kernel)
 
 
-def choose(direction: str, problem: Problem, kernel: str | None = None) -> Choice:
-    """Return the ``Choice`` for one direction of a problem; arguments as for ``configuration``."""
+def choose(direction: str, problem: Problem, kernel: str | None = None, learning: bool = False) -> Choice:
+    """Return the ``Choice`` for one direction of a problem; arguments as for ``configuration``.
+
+    learning: slopes or biases get gradients.
+    """
     undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
-    return choose_for(card(problem.device), direction, problem.kind, kernel, undetermined)
+    special = without_hopper(problem, learning)
+    return choose_for(card(problem.device), direction, problem.kind, kernel, undetermined, special)
 
 
 @functools.lru_cache(maxsize=4096)
-def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str | None, undetermined: bool) -> Choice:
-    """Choose for any card, as ``choose``; None is the interpreter. undetermined: torch forbids varying results."""
+def choose_for(
+    card: Card | None, direction: str, problem: Problem, kernel: str | None, undetermined: bool, special=None
+) -> Choice:
+    """Choose for any card, as ``choose``; None is the interpreter.
+
+    undetermined: torch forbids varying results. special: why the Hopper kernels cannot do this, if the reason is one
+    that ``Problem.kind`` does not tell.
+    """
     if kernel not in (None, "portable", "hopper", "decode"):
         raise ValueError(f'kernel must be "portable", "hopper", "decode" or None, got {kernel!r}')
     if direction == "forward" and kernel in (None, "decode"):
@@ -183,7 +194,7 @@ def choose_for(card: Card | None, direction: str, problem: Problem, kernel: str 
         if kernel == "decode":
             raise ValueError(f"the kernels of decoding cannot do this: {against}")
     kernel = None if kernel == "decode" else kernel  # of the backward pass
-    against = against_hopper(card, problem)
+    against = against_hopper(card, problem, direction) or special
     if kernel == "hopper" and against:
         raise ValueError(f"the Hopper kernels cannot do this: {against}")
     if kernel == "portable":
@@ -345,20 +356,40 @@ def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | 
     return None
 
 
-def against_hopper(card: Card | None, problem: Problem) -> str | None:
-    """Return why the Hopper kernels cannot compute a problem, or None if they can."""
+def against_hopper(card: Card | None, problem: Problem, direction: str = "forward") -> str | None:
+    """Return why the Hopper kernels cannot compute one direction of a problem, or None if they can."""
     if card is None or card.capability != ON_HOPPER.capability:
         return "they need a GPU of compute capability 9.0"
     if str(problem.dtype) not in ON_HOPPER.dtypes:
         return f"they multiply float16 and bfloat16, got {problem.dtype}"
     if max(problem.d, problem.dv) > 128:
         return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
-    if problem.mask not in (masks.full(), masks.causal()):
-        return f"they know no mask but causal, got {problem.mask}"
-    if not problem.plain:
-        return "they know no score functions, sinks, dropout or packed texts"
+    if direction == "forward":
+        if problem.mask not in (masks.full(), masks.causal()):
+            return f"they know no mask but causal, got {problem.mask}"
+        if not problem.plain:
+            return "they know no score functions, sinks, dropout or packed texts"
+    elif problem.dropout is not None:
+        return "they know no dropout"
+    elif problem.mask == "rule" or problem.score is not None:
+        return "backward they know windows and sinks, and no other masks or score functions"
     if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
         return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
+    return None
+
+
+def without_hopper(problem: Problem, learning: bool) -> str | None:
+    """Return why the Hopper kernels cannot compute a problem, as far as tensors and functions decide it."""
+    if problem.plain:
+        return None
+    if learning:
+        return "they compute no gradients of slopes and biases"
+    given = [] if problem.score is None else problem.score.steps
+    if any(isinstance(x, (masks.Custom, scores.Custom)) for x in [*given, *itertools.chain(*problem.mask.terms)]):
+        return "functions of your own are written in Triton"
+    moved = isinstance(problem.mask, masks.Rule) or problem.score is not None
+    if moved and masks.hides_keys(problem.mask, problem):
+        return "there may be keys that no query sees"
     return None
 
 

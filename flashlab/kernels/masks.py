@@ -13,6 +13,7 @@ position i + Nk - Nq among the keys. Both ends of a window are inclusive, and a 
 "window of W" is ``window(W - 1)``, FlashAttention's ``window_size`` is ``window(left, right)``.
 """
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -60,6 +61,11 @@ class Window(NamedTuple):
         met = (j + grid.Bc > own - left) & (j <= own + grid.Br - 1 + right)  # [.., Tr, Tc]
         return met, (j >= own + grid.Br - 1 - left) & (j + grid.Bc - 1 <= own + right)
 
+    def interval(self, problem):
+        own = torch.arange(problem.Nq - problem.Nk, problem.Nq, device=problem.device)[None]  # [1, Nk]
+        left, right = (FARTHEST if end is None else end for end in self)
+        return own - right, own + left
+
     def told(self, problem):
         if self.left is None:
             return up_to, FARTHEST if self.right is None else self.right
@@ -88,13 +94,13 @@ class Grid(NamedTuple):
 class Rule:
     """A mask in terms: a query sees a key if, in at least one term, every part says so.
 
-    Each part is a ``Window``, ``Documents``, ``First``, ``Padding``, ``Pattern`` or ``Custom``. Lists of tiles are kept
-    for the next call, until a tensor changes.
+    Each part is a ``Window``, ``Documents``, ``First``, ``Padding``, ``Pattern`` or ``Custom``. Lists of tiles, and
+    what else follows from the terms, are kept for the next call, until a tensor changes.
     """
 
     def __init__(self, terms):
         self.terms = terms
-        self._lists = {}
+        self._kept = {}
 
     def __and__(self, other):
         return _both(self, other)
@@ -123,14 +129,18 @@ class Rule:
         Each begins with the number of tiles that need the mask and the number of all tiles; these follow, first those
         that need it. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
         """
+        key = Br, Bc, transposed, problem.Nq, problem.Nk
+        return self.kept(key, lambda: self._make_lists(problem, Br, Bc, transposed))
+
+    def kept(self, key, make):
+        """Return what ``make`` makes for this key, from an earlier call if no tensor has changed since."""
         tensors = [x for term in self.terms for part in term for x in getattr(part, "tensors", ())]
-        versions = tuple(x._version for x in tensors)
-        key = Br, Bc, transposed, problem.Nq, problem.Nk, versions
-        if key not in self._lists:
-            if len(self._lists) >= 64:
-                self._lists.clear()
-            self._lists[key] = self._make_lists(problem, Br, Bc, transposed)
-        return self._lists[key]
+        key = *key, *(x._version for x in tensors)
+        if key not in self._kept:
+            if len(self._kept) >= 64:
+                self._kept.clear()
+            self._kept[key] = make()
+        return self._kept[key]
 
     def _make_lists(self, problem, Br, Bc, transposed):
         grid = Grid.of(problem, Br, Bc)
@@ -144,6 +154,20 @@ class Rule:
         order = kinds.argsort(dim=-1, stable=True)
         counts = torch.stack([(kinds < kind).sum(-1) for kind in (1, 2)], -1)  # [.., 2]
         return torch.cat([counts, order], -1).int()
+
+    def interval(self, problem):
+        """Return the first and the last query that see each key, int32 [B or 1, Nk] each.
+
+        None: there may be others between them that do not.
+        """
+        if len(self.terms) > 1 or not all(hasattr(part, "interval") for part in self.terms[0]):
+            return None
+        intervals = [part.interval(problem) for part in self.terms[0]]
+        if None in intervals:
+            return None
+        firsts, lasts = zip(*intervals, strict=True)
+        first, last = functools.reduce(torch.maximum, firsts), functools.reduce(torch.minimum, lasts)
+        return first.clamp(min=0).int(), last.clamp(max=problem.Nq - 1).int()
 
     def told(self, problem, Br, Bc, transposed):
         """Return the mask as the kernels take it."""
@@ -407,6 +431,17 @@ class Documents:
         first, last = extremes(keys, grid.Bc)  # [B or 1, 1, 1, Tc] each
         one = (low == high) & (first == last) & (low == first)
         return (low <= last) & (first <= high), one & (grid.i + grid.Nk - grid.Nq >= 0)
+
+    def interval(self, problem):
+        ids = self.tensors[0]  # [B or 1, Nk]
+        places = torch.arange(problem.Nk, device=ids.device).expand_as(ids)
+        changes = (ids.diff() != 0).int()  # [B or 1, Nk - 1]
+        if not torch.equal(changes.sum(-1), (ids.sort(-1)[0].diff() != 0).sum(-1)):
+            return None  # a document in two pieces
+        number = F.pad(changes.cumsum(-1), (1, 0))  # [B or 1, Nk]      of each key's document
+        first = torch.full_like(places, problem.Nk).scatter_reduce(1, number, places, "amin").gather(1, number)
+        last = torch.zeros_like(places).scatter_reduce(1, number, places, "amax").gather(1, number)
+        return first + problem.Nq - problem.Nk, last + problem.Nq - problem.Nk
 
     def told(self, problem):
         ids = self.tensors[0]

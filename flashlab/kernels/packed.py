@@ -140,6 +140,15 @@ class InTexts:
         met = met & (grid.j + grid.Bc > least - left) & (grid.j <= most + right)
         return met, whole & (grid.j >= most - left) & (grid.j + grid.Bc - 1 <= least + right)
 
+    def interval(self, problem):
+        if not isinstance(self.mask, masks.Window):
+            return None
+        text = self.texts.of[1].long()  # [Tk]
+        first_q, first_k = self.texts.first
+        own = torch.arange(len(text), device=text.device) + first_q[text + 1] - first_k[text + 1]  # [Tk]
+        left, right = (masks.FARTHEST if end is None else end for end in self.mask)
+        return torch.maximum(own - right, first_q[text])[None], torch.minimum(own + left, first_q[text + 1] - 1)[None]
+
     def told(self, problem):
         alone = self.alone(problem)
         rules = tuple(tuple(part.told(alone) for part in term) for term in self.mask.terms)

@@ -23,19 +23,27 @@ SPILLS = {  # kernel, width, causal, Br
     ("forward", 128, True, 128): (24, 0),
     ("forward", 64, False, 192): (16, 0),
     ("forward", 64, True, 192): (48, 14),
-    ("backward", 128, False, 64): (48, 6),
-    ("backward", 128, True, 64): (80, 15),
+}
+SPILLS_BACKWARD = {  # kind, for heads of 128 columns
+    "full": (48, 6),
+    "causal": (80, 15),
+    "sink": (80, 15),
+    "window": (96, 20),
+    "soft cap": (96, 20),
+    "soft cap in a window": (96, 20),
+    "ALiBi": (120, 28),
+    "documents": (120, 28),
+    "soft cap in documents": (120, 28),
 }
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Return what ``compile_hopper`` prints, compiled in two processes that do not interpret, side by side."""
-    command = [sys.executable, "-m", "tests.tools.compile_hopper"]
+    """Return what the two tools print, compiled in two processes that do not interpret, side by side."""
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    halves = ("forward", "one_partition", "warpgroups"), ("backward", "narrow")
-    runs = [subprocess.Popen([*command, *names], **pipes) for names in halves]
+    halves = ("compile_hopper", "forward", "one_partition", "warpgroups"), ("compile_hopper_backward",)
+    runs = [subprocess.Popen([sys.executable, "-m", f"tests.tools.{tool}", *names], **pipes) for tool, *names in halves]
     printed = [run.communicate(timeout=600) for run in runs]
     assert not any(run.returncode for run in runs), "\n".join(error[-2000:] for _, error in printed)
     return [json.loads(line) for lines, _ in printed for line in lines.splitlines()]
@@ -79,7 +87,10 @@ def test_every_launch_fits(large):
 
 def test_registers_spill_no_more_than_is_known(kernels):
     for k in kernels:
-        stack, in_loop = SPILLS.get((k["kernel"], k["width"], k["causal"], k["Br"]), (0, 0))
+        known = SPILLS.get((k["kernel"], k["width"], k["causal"], k["Br"]))
+        if (k["kernel"], k["width"]) == ("backward", 128):
+            known = SPILLS_BACKWARD[k["kind"]]
+        stack, in_loop = known or (0, 0)
         assert k["stack"] <= stack, f"spills more than {stack} bytes: {k}"
         for loop in k["loops"]:
             assert loop.get("LDL", 0) + loop.get("STL", 0) <= in_loop, f"spills in a loop: {k}"
@@ -104,6 +115,8 @@ def test_each_weight_takes_one_exponential_a_step(large):
     for k in large:
         elements = 64 * (k["Bc"] if k["kernel"] == "forward" else k["Br"]) // 128  # a thread
         factors = 2 if k["kernel"] == "forward" else 0  # alpha of the two rows that a thread has part in
+        if "soft cap" in k.get("kind", ""):
+            factors += elements  # hyperbolic tangents, once for the weight and its derivative
         assert all(loop["MUFU"] == elements + factors for loop in k["loops"]), k
 
 
@@ -137,9 +150,13 @@ def test_the_copy_engine_moves_every_tile(large):
             assert k["counts"]["UTMALDG"] >= boxes * (3 + consumers(k)), k  # K, V, the last V, and rows of Q
             assert k["counts"]["UTMASTG"] == consumers(k), k
         else:
-            assert k["counts"]["UTMALDG"] == boxes * 6 + 2, k  # Q, dO, and K and V in two parts; lse and delta
+            # Q, dO, and K and V in two parts; lse and delta. The compiler may write some steps apart.
+            assert k["counts"]["UTMALDG"] >= boxes * 6 + 2, k
             assert k["counts"]["UTMASTG"] == 2 * consumers(k), k
-            assert not k["counts"].get("LDG") and not k["counts"].get("STG"), k
+            tables = k["kind"] in ("ALiBi", "documents", "soft cap in documents")  # of slopes, or of intervals
+            assert bool(k["counts"].get("LDG")) == tables and not k["counts"].get("STG"), k
+            reads = 1 if k["kind"] == "ALiBi" else 0  # the head's slope
+            assert all(loop.get("LDG", 0) == reads for loop in k["loops"]), k
 
 
 def test_dQ_is_added_four_numbers_at_a_time(kernels):

@@ -172,7 +172,9 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     for change, why in (
         ({"d": 136}, "d = 136"),
         ({"dtype": torch.float32}, "got torch.float32"),
-        ({"mask": masks.window(64)}, "no mask but causal"),
+        ({"mask": masks.window(64)}, "no mask but causal")
+        if direction == "forward"
+        else ({"dropout": 1}, "no dropout"),
     ):
         refused = choice(direction, LARGE._replace(**change))
         assert refused.implementation == "portable" and why in refused.why
@@ -181,7 +183,13 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     assert "compute capability 9.0" in choice(direction, LARGE, card=Card((10, 0), 227 * 1024)).why
     assert "compute capability 9.0" in choice(direction, LARGE, card=None).why
     monkeypatch.setattr(triton, "__version__", "3.99.0")
-    assert "this is 3.99.0" in against_hopper(H200, LARGE)
+    assert "this is 3.99.0" in against_hopper(H200, LARGE, direction)
+
+
+def test_the_hopper_backward_kernel_takes_windows_and_sinks():
+    for change in ({"mask": masks.window(64)}, {"mask": masks.window(64, 3)}, {"sinks": "sinks"}):
+        assert choice("backward", LARGE._replace(**change)).implementation == "hopper"
+        assert choice("backward", LARGE._replace(**change), "hopper").launches["backward"].Br == 64
 
 
 def test_the_portable_backward_pass_has_a_launch_for_each_of_its_kernels():

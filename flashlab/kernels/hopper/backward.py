@@ -26,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
+from flashlab.kernels.hopper import derivatives, queries
 from flashlab.kernels.hopper.descriptors import descriptor, flat_descriptor
 from flashlab.kernels.hopper.products import accumulator, operand, product
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
@@ -39,7 +40,6 @@ KEYS = 128  # of a program: those of its consumers
 BUFFERS = gl.constexpr(3)  # of dS^T: one is written, one read, and one may still be read by a slower warpgroup
 REGISTERS = gl.constexpr(240)  # per thread of a consumer
 PRODUCER_REGISTERS = gl.constexpr(24)
-NEVER = gl.constexpr(2**30)  # a query that no sequence has
 
 
 def run(gradients, incoming, saved, problem, launches):
@@ -47,11 +47,14 @@ def run(gradients, incoming, saved, problem, launches):
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
     and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, which is 64, and stages count,
-    and one for "row_constants".
+    and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
+
+    Returns delta, [B, H, Nq_padded].
     """
-    dq, dk, dv = gradients
+    dq, *of_keys = gradients
     do, dlse = incoming
     q, k, v, o, lse = saved
+    problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
     B, H, Hk, Nq, Nk, d, columns = problem[:7]
     c, width = launches["backward"], hopper_width(d, columns)
     lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
@@ -60,16 +63,31 @@ def run(gradients, incoming, saved, problem, launches):
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
     constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]
+    told, _ = problem._replace(mask=masks.full(), sinks=None).told(c)
+    told = told._replace(mask=queries.told(problem, c.Br, KEYS), score=derivatives.told(problem), d=None, dv=None)
     launch(
         attention_backward,
         (tiles.count(Nk, KEYS), Hk, B),
         (*streamed, *kept, *constants, sums),
-        (Hk, problem.group, Nq, Nq_padded, Nk, problem.scale, problem.scale_log2)
-        + (c.Br, width, c.stages, problem.mask, Nk % KEYS != 0),
+        (Hk, Nq_padded, told, c.Br, width, c.stages, Nk % KEYS != 0),
         warps=4,
     )
     sizes = (problem.scale, Nq, Nq_padded, d, c.Br, width)
     launch(narrow, (tiles.count(Nq, c.Br), CONSUMERS.value, B * H), (dq, sums), sizes, warps=4)
+    return delta
+
+
+def without_unseen(problem, dk, dv, k, v):
+    """Leave out the keys before the window of the first query: no query sees them, and their gradients are 0.
+
+    Masks are aligned at the lower right, so the others keep their places.
+    """
+    left = None if isinstance(problem.mask, masks.Rule) else problem.mask.left
+    unseen = 0 if left is None else problem.Nk - problem.Nq - left
+    if unseen <= 0:
+        return problem, dk, dv, k, v
+    dk[:, :, :unseen] = dv[:, :, :unseen] = 0
+    return problem._replace(Nk=problem.Nk - unseen), *(x[:, :, unseen:] for x in (dk, dv, k, v))
 
 
 class Shared(NamedTuple):
@@ -91,52 +109,24 @@ class Shared(NamedTuple):
     k_empty: gl.shared_memory_descriptor  # both consumers are done with K
 
 
-class Work(NamedTuple):
-    """The work of a program: its tile of keys, the tiles of queries that it meets, and the problem's sizes."""
-
-    j: gl.tensor
-    b: gl.tensor
-    hk: gl.tensor
-    H: gl.tensor
-    group: gl.tensor  # query heads per key/value head: the program takes them one after the other
-    begin: gl.tensor  # of each, tiles begin .. end of queries
-    end: gl.tensor
-    Nq: gl.tensor
-    Nq_padded: gl.tensor
-    Nk: gl.tensor
-    scale: gl.tensor
-    scale_log2: gl.tensor
-
-
-class Visible(NamedTuple):
-    """The queries that see the keys of a warpgroup."""
-
-    since: gl.tensor  # [Bc]      the first query that sees each key
-    by_all: gl.tensor  # the first query that sees all of them
-
-
 @gluon.jit
 def attention_backward(
     Q, dO, K, V, dK, dV, lse_log2, delta,  # descriptors; of lse_log2 and delta flat, [B * H * Nq_padded]
     sums,  # pointer to the sums of dQ, float32, [B, H, Nq_padded * width], each tile as ``sums.add`` orders it
-    Hk, group, Nq, Nq_padded, Nk, scale, scale_log2,
-    Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, mask: gl.constexpr, ragged: gl.constexpr,
+    Hk, Nq_padded, problem,
+    Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, ragged: gl.constexpr,
 ):  # fmt: skip
     """Compute, in program (j, hk, b), rows j * Bc .. (j + 1) * Bc of dK and dV, and add its share to dQ.
 
     Causal: the first programs have the keys that most queries see. ragged: Bc does not divide Nk.
     """
     shared = allocate(Q, dO, K, V, lse_log2, delta, Br, width, stages)
-    j, hk, b = gl.program_id(0), gl.program_id(1), gl.program_id(2)
-    keys: gl.constexpr = CONSUMERS * ROWS
-    begin, end = masks.bounds(masks.Window(mask.right, mask.left), j * keys, keys, Nk, Nq)  # of the queries
-    begin, end = gl.to_tensor(begin) // Br, gl.cdiv(end, Br)
-    work = Work(j, b, hk, Hk * group, group, begin, end, Nq, Nq_padded, Nk, scale, scale_log2)
+    work = queries.work_of(problem, Hk, Nq_padded, CONSUMERS * ROWS, Br)
     gl.warp_specialize(
         [
-            (consume, (shared, dK, dV, sums, work, 0, mask, ragged)),
-            (consume, (shared, dK, dV, sums, work, 1, mask, ragged)),
-            (produce, (shared, Q, dO, K, V, lse_log2, delta, work)),
+            (consume, (shared, dK, dV, sums, work, problem, 0, ragged)),
+            (consume, (shared, dK, dV, sums, work, problem, 1, ragged)),
+            (produce, (shared, Q, dO, K, V, lse_log2, delta, work, problem)),
         ],
         [4, 1],
         [REGISTERS, PRODUCER_REGISTERS],
@@ -176,16 +166,20 @@ def allocate(Q, dO, K, V, lse_log2, delta, Br: gl.constexpr, width: gl.constexpr
 
 
 @gluon.jit
-def produce(shared, Q, dO, K, V, lse_log2, delta, work):
+def produce(shared, Q, dO, K, V, lse_log2, delta, work, problem):
     """Ask for every tile in the order in which it is used, as soon as there is room for it."""
     stages: gl.constexpr = shared.Q.shape[0]
     Br: gl.constexpr = shared.Q.shape[3]
     ask_for_keys(K, shared.K, shared.k_full.index(0), work)
     t = 0
-    for member in range(work.group):
-        h = work.hk * work.group + member
+    for member in range(problem.group):
+        h = work.hk * problem.group + member
         head = (work.b * work.H + h) * work.Nq_padded
-        for i in range(work.begin, work.end):
+        begin, end = work.begin, work.end
+        if problem.mask.rules is not None:
+            _, end = queries.places(work, problem, h)
+        for place in range(begin, end):
+            i = queries.at(work, problem, h, place)
             # The stage is free when both consumers are in the step after the one that used it.
             wait_full(shared.ds_full, gl.maximum(t + 1 - stages, 0), pred=t >= stages)
             full = stage_of(shared.q_full, t)
@@ -211,38 +205,31 @@ def ask_for_keys(X, buffers, full, work):
 
 
 @gluon.jit
-def consume(shared, dK, dV, sums, work, w: gl.constexpr, mask: gl.constexpr, ragged: gl.constexpr):
+def consume(shared, dK, dV, sums, work, problem, w: gl.constexpr, ragged: gl.constexpr):
     """Be warpgroup w, which has the keys w * ROWS .. (w + 1) * ROWS of the tile."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
-    masked: gl.constexpr = mask.right is not None or ragged
     start = (work.j * CONSUMERS + w) * ROWS
-    visible = visible_keys(work, start, gl.SliceLayout(1, accumulator(Br)), mask, ragged)
     nothing = gl.zeros([ROWS, width], gl.float32, accumulator(width))  # [Bc, d]
-    i = work.begin
-    tile = (work.b * work.H + work.hk * work.group) * (work.Nq_padded // Br) + i  # counted over all heads
-    to_next_head = work.Nq_padded // Br - (work.end - work.begin)
+    keys = queries.keys_of(problem, work.b, start, ROWS, ragged, gl.SliceLayout(1, accumulator(Br)))
+    these = queries.first(work, problem, Br)
     wait_full(shared.k_full, 0)
     wait_full(shared.v_full, 0)
-    dK_j, dV_j = step(shared, sums, work, visible, nothing, nothing, 0, i, 0, w, masked, True)
-    steps = (work.end - work.begin) * work.group
+    dK_j, dV_j = step(shared, sums, nothing, nothing, these, keys, work, problem, 0, 0, w, ragged, True)
+    steps = queries.count(work, problem)
     for t in range(1, steps):
-        i += 1
-        tile_before = tile
-        tile += 1
-        if i == work.end:
-            i = work.begin
-            tile += to_next_head
-        dK_j, dV_j = step(shared, sums, work, visible, dK_j, dV_j, t, i, tile_before, w, masked, False)
+        tile_before = these.tile
+        these = queries.following(these, work, problem, Br)
+        dK_j, dV_j = step(shared, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before, w, ragged, False)
 
     wait_full(shared.ds_full, steps - 1)
     dQ_i = share_of_dQ(shared, steps - 1, w)
     dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))
     release(shared.k_empty, 0)
-    add(sums, tile, w, dQ_i)
+    add(sums, these.tile, w, dQ_i)
     matrix(shared.V.index(w)).store(dV_j.to(dV.dtype))
     wait_full(shared.k_empty, 0)
-    matrix(shared.K.index(w)).store((dK_j * work.scale).to(dK.dtype))
+    matrix(shared.K.index(w)).store((dK_j * problem.scale).to(dK.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(dV, [work.b, work.hk, start, 0], shared.V.index(w))
     tma.async_copy_shared_to_global(dK, [work.b, work.hk, start, 0], shared.K.index(w))
@@ -250,27 +237,11 @@ def consume(shared, dK, dV, sums, work, w: gl.constexpr, mask: gl.constexpr, rag
 
 
 @gluon.jit
-def visible_keys(work, start, layout: gl.constexpr, mask: gl.constexpr, ragged: gl.constexpr):
-    """Return which queries see the ROWS keys from ``start`` on, as ``Visible``."""
-    key = start + gl.arange(0, ROWS, layout=layout)  # [Bc]
-    since = gl.zeros([ROWS], gl.int32, layout)  # [Bc]
-    by_all = gl.to_tensor(0)
-    if mask.right is not None:
-        since = key + work.Nq - work.Nk  # [Bc]
-        by_all = start + ROWS - 1 + work.Nq - work.Nk
-    if ragged:
-        since = gl.where(key < work.Nk, since, NEVER)  # [Bc]
-        by_all = gl.where(start + ROWS > work.Nk, NEVER, by_all)
-    return Visible(since, by_all)
-
-
-@gluon.jit
 def step(
-    shared, sums, work, visible, dK_j, dV_j, t, i, tile_before,
-    w: gl.constexpr, masked: gl.constexpr, first: gl.constexpr,
+    shared, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
+    w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr,
 ):  # fmt: skip
-    """Step t: tile i of queries contributes to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
-    Br: gl.constexpr = shared.Q.shape[3]
+    """Step t: these queries contribute to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
     width: gl.constexpr = shared.Q.shape[4]
     dtype: gl.constexpr = shared.K.dtype
     Q_i, dO_i = matrix(stage_of(shared.Q, t)), matrix(stage_of(shared.dO, t))  # [Br, d]
@@ -280,10 +251,11 @@ def step(
     wait_full(shared.do_full, t)
     dPt_ij = product(V_j, dO_i)  # [Bc, Br]
     St_ij = warpgroup_mma_wait(1, deps=(St_ij,))
-    Pt_ij = weights(St_ij, stage_of(shared.lse, t), i * Br, visible, work.scale_log2, masked)
+    scarce: gl.constexpr = width > 64  # registers
+    Pt_ij, sloped = weights(St_ij, stage_of(shared.lse, t), these, keys, work, problem, ragged, scarce)  # [Bc, Br] each
     dV_j = warpgroup_mma(operand(Pt_ij, dtype, width), dO_i, dV_j, use_acc=not first, is_async=True)
     dPt_ij = warpgroup_mma_wait(1, deps=(dPt_ij,))
-    dSt_ij = gradient(Pt_ij, dPt_ij, stage_of(shared.delta, t)).to(dtype)  # [Bc, Br]
+    dSt_ij = gradient(sloped, dPt_ij, stage_of(shared.delta, t)).to(dtype)  # [Bc, Br]
     if not first:  # the other warpgroup has left the step that read what is overwritten next
         wait_full(shared.ds_full, t - 1)
     shared.dSt.index((t % BUFFERS) * CONSUMERS + w).store(dSt_ij)
@@ -300,22 +272,38 @@ def step(
 
 
 @gluon.jit
-def weights(St_ij, lse_log2, start, visible, scale_log2, masked: gl.constexpr):
-    """Return Pt_ij = exp2(scale_log2 * St_ij - lse), with lse [Br] in shared memory; the first query is start."""
-    Br: gl.constexpr = St_ij.shape[1]
-    query: gl.constexpr = gl.SliceLayout(0, St_ij.type.layout)
-    Pt_ij = gl.exp2(St_ij * scale_log2 - lse_log2.load(query)[None, :])  # [Bc, Br]
-    if masked:
-        if start < visible.by_all:
-            queries = start + gl.arange(0, Br, layout=query)  # [Br]
-            Pt_ij = gl.where(queries[None, :] >= visible.since[:, None], Pt_ij, 0.0)
-    return Pt_ij
+def weights(dot, lse_log2, these, keys, work, problem, ragged: gl.constexpr, scarce: gl.constexpr):
+    """Return Pt_ij = exp2(S_ij^T - lse), with lse [Br] in shared memory, and its product with the score's derivative.
+
+    dot: K_j Q_i^T. The second is what the gradient of dot needs; a score function costs no register beside it.
+    """
+    St_ij, slope = dot, 1.0  # [Bc, Br]
+    if problem.score is not None:
+        i, j = queries.rows_and_columns(these, keys, dot)
+        St_ij, slope = derivatives.apply(problem, dot * problem.scale, work.b, these.h, i, j)  # [Bc, Br] each
+    Pt_ij = gl.exp2(St_ij * problem.scale_log2 - along_queries(lse_log2, dot))  # [Bc, Br]
+    if problem.mask.rules is not None:
+        if queries.are_cut(these, keys, problem, dot.shape[1]):
+            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
+    elif ragged or problem.mask.left is not None or problem.mask.right is not None or problem.mask.table is not None:
+        # Of whole tiles, too, where registers are scarce: slopes that stay in use across a branch would be too many.
+        if scarce and problem.score is not None:
+            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
+        elif queries.are_cut(these, keys, problem, dot.shape[1]):
+            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
+    return Pt_ij, Pt_ij * slope
+
+
+@gluon.jit
+def along_queries(x, tile):
+    """Return x [Br], which is in shared memory, as [1, Br] for a tile of scores."""
+    return x.load(gl.SliceLayout(0, tile.type.layout))[None, :]
 
 
 @gluon.jit
 def gradient(Pt_ij, dPt_ij, delta):
     """Return dSt_ij = Pt_ij * (dPt_ij - delta), with delta [Br] in shared memory."""
-    return Pt_ij * (dPt_ij - delta.load(gl.SliceLayout(0, dPt_ij.type.layout))[None, :])
+    return Pt_ij * (dPt_ij - along_queries(delta, dPt_ij))
 
 
 @gluon.jit

@@ -1,0 +1,229 @@
+"""The tiles of queries that a tile of keys meets, in the order in which the backward kernel takes them, and its masks.
+
+A loop with the keys outside asks the masks with queries and keys exchanged. Of most masks, the queries that see a key
+are an interval, which depends on the key alone: a window's is computed, and that of documents is read from a table.
+Only a ``Rule`` of another kind needs lists of tiles and functions.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from flashlab.kernels import masks
+
+NEVER = gl.constexpr(2**30)  # a query that no sequence has
+
+
+class Mask(NamedTuple):
+    """A mask as the kernel takes it: two ends, a table, or lists and rules."""
+
+    left: int | None  # of a window: how many queries before its own see a key
+    right: int | None  # and how many after it
+    table: (
+        torch.Tensor | None
+    )  # [B or 1, 2, Nk rounded up to tiles]      the first and the last query that see each key
+    rules: tuple | None  # as in ``masks.Told``
+    lists: torch.Tensor | None
+    batch: int  # from the table, or the lists, of one batch to those of the next
+    head: int
+    length: int  # of a row of the table, or of a list
+
+
+def told(problem, Br, keys):
+    """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys."""
+    mask = problem.mask
+    if isinstance(mask, masks.Rule):
+        table = mask.kept(("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
+        if table is not None:
+            return Mask(None, None, table, None, None, table.stride(0) if len(table) > 1 else 0, 0, table.shape[-1])
+    left, right, *others = masks.told(mask, problem, Br, keys, transposed=True)
+    return Mask(left, right, None, *others)
+
+
+def _table(problem, keys):
+    interval = problem.mask.interval(problem)
+    if interval is None:
+        return None
+    past = 0, -problem.Nk % keys  # no query sees these
+    first, last = (F.pad(x, past, value=v) for x, v in zip(interval, (NEVER.value, -1), strict=True))
+    return torch.stack(torch.broadcast_tensors(first, last), 1).contiguous()
+
+
+class Work(NamedTuple):
+    """The work of a program: a tile of keys, for all query heads that share a key/value head."""
+
+    j: gl.tensor  # the tile
+    b: gl.tensor
+    hk: gl.tensor
+    H: gl.tensor
+    begin: gl.tensor  # without a list, tiles begin .. end of the queries of each head
+    end: gl.tensor
+    Nq_padded: gl.tensor
+
+
+class Queries(NamedTuple):
+    """A tile of queries."""
+
+    h: gl.tensor
+    i: gl.tensor
+    tile: gl.tensor  # the same, counted over all heads
+    place: gl.tensor  # in the list of a ``Rule``
+    cut: gl.tensor  # the place where the tiles end that the ``Rule`` cuts
+    end: gl.tensor  # the place where the list ends
+
+
+class Keys(NamedTuple):
+    """The keys of a warpgroup, and the intervals of queries that see them."""
+
+    start: gl.tensor  # the first key
+    since: gl.tensor  # [Bc]      the first query that sees each key
+    count: gl.tensor  # of the queries after that one that do, too; with a table, [Bc]
+    by_all: gl.tensor  # the first query that sees all keys
+    till: gl.tensor  # the first query after that one that does not
+
+
+@gluon.jit
+def work_of(problem, Hk, Nq_padded, keys: gl.constexpr, Br: gl.constexpr):
+    """Return the ``Work`` of program (j, hk, b), which has a tile of ``keys`` keys."""
+    j, hk, b = gl.program_id(0), gl.program_id(1), gl.program_id(2)
+    begin, end = gl.to_tensor(0), gl.to_tensor(0)
+    if problem.mask.table is not None:
+        key = j * keys + gl.arange(0, keys, layout=gl.BlockedLayout([1], [32], [4], [0]))  # [keys]
+        first, last = from_table(problem, b, key)
+        begin, end = gl.min(first, 0) // Br, gl.cdiv(gl.max(last, 0) + 1, Br)
+    elif problem.mask.rules is None:
+        begin, end = masks.bounds(problem.mask, j * keys, keys, problem.Nk, problem.Nq)  # of the queries
+        begin, end = gl.to_tensor(begin) // Br, gl.cdiv(end, Br)
+    return Work(j, b, hk, Hk * problem.group, begin, end, Nq_padded)
+
+
+@gluon.jit
+def from_table(problem, b, key):
+    """Return the first and the last query that see each key [keys]."""
+    at = problem.mask.table + b * problem.mask.batch + key
+    return gl.load(at), gl.load(at + problem.mask.length)
+
+
+@gluon.jit
+def count(work, problem):
+    """Return how many tiles of queries the program meets in all heads: at least 1."""
+    if problem.mask.rules is None:
+        return (work.end - work.begin) * problem.group
+    else:
+        tiles = 0
+        for member in range(problem.group):
+            _, end = places(work, problem, work.hk * problem.group + member)
+            tiles += end
+        return tiles
+
+
+@gluon.jit
+def places(work, problem, h):
+    """Return where, in the list of head h, the tiles end that a ``Rule`` cuts, and where the list ends."""
+    at = masks.listed(problem.mask, work.b, h, work.j)
+    return gl.load(at), gl.load(at + 1)
+
+
+@gluon.jit
+def at(work, problem, h, place):
+    """Return the tile of queries at a place of the list of head h; in a window, that is its place."""
+    if problem.mask.rules is None:
+        return place
+    else:
+        return gl.load(masks.listed(problem.mask, work.b, h, work.j) + 2 + place)
+
+
+@gluon.jit
+def first(work, problem, Br: gl.constexpr):
+    """Return the first ``Queries`` that the program meets."""
+    h = work.hk * problem.group
+    tile = (work.b * work.H + h) * (work.Nq_padded // Br)
+    if problem.mask.rules is None:
+        return Queries(h, work.begin, tile + work.begin, 0, 0, 0)
+    else:
+        cut, end = places(work, problem, h)
+        i = at(work, problem, h, 0)
+        return Queries(h, i, tile + i, gl.to_tensor(0), cut, end)
+
+
+@gluon.jit
+def following(queries, work, problem, Br: gl.constexpr):
+    """Return the ``Queries`` after these: of the same head, or the first ones of the next."""
+    h, i, tile, place, cut, end = queries
+    if problem.mask.rules is None:
+        i += 1
+        tile += 1
+        if i == work.end:
+            i = work.begin
+            tile += work.Nq_padded // Br - (work.end - work.begin)
+            h += 1
+    else:
+        place += 1
+        if place == end:
+            place, h = 0, h + 1
+            cut, end = places(work, problem, h)
+        i = at(work, problem, h, place)
+        tile = (work.b * work.H + h) * (work.Nq_padded // Br) + i
+    return Queries(h, i, tile, place, cut, end)
+
+
+@gluon.jit
+def keys_of(problem, b, start, rows: gl.constexpr, ragged: gl.constexpr, layout: gl.constexpr):
+    """Return the ``Keys`` of the rows from ``start`` on. ragged: some may be past Nk, where no query sees them."""
+    key = start + gl.arange(0, rows, layout=layout)  # [Bc]
+    own = problem.Nq - problem.Nk
+    since = gl.zeros([rows], gl.int32, layout)  # [Bc]
+    by_all = gl.to_tensor(0)
+    seen, till = by_all, by_all
+    if problem.mask.left is not None:
+        since = key + own - problem.mask.left  # [Bc]
+        by_all = start + rows - 1 + own - problem.mask.left
+    if problem.mask.right is not None:
+        left = NEVER if problem.mask.left is None else problem.mask.left
+        since = key + own - left  # [Bc]
+        seen = left + problem.mask.right
+        till = start + own + problem.mask.right + 1
+    if problem.mask.table is not None:
+        since, last = from_table(problem, b, key)
+        by_all, till, seen = gl.max(since, 0), gl.min(last, 0) + 1, last - since
+    elif ragged:
+        since = gl.where(key < problem.Nk, since, NEVER)  # [Bc]
+        by_all = gl.where(start + rows > problem.Nk, NEVER, by_all)
+    return Keys(start, since, seen, by_all, till)
+
+
+@gluon.jit
+def are_cut(queries, keys, problem, Br: gl.constexpr):
+    """Return whether some of these queries may not see some of these keys."""
+    if problem.mask.rules is not None:
+        return queries.place < queries.cut
+    elif problem.mask.right is None and problem.mask.table is None:
+        return queries.i * Br < keys.by_all
+    else:
+        return (queries.i * Br < keys.by_all) | (queries.i * Br + Br > keys.till)
+
+
+@gluon.jit
+def hide(Pt_ij, queries, keys, work, problem, ragged: gl.constexpr):
+    """Return the weights Pt_ij [Bc, Br] with 0 where the query does not see the key."""
+    i, j = rows_and_columns(queries, keys, Pt_ij)
+    if problem.mask.rules is not None:
+        seen = masks.visible(problem.mask, work.b, queries.h, i, j, problem.Nq, problem.Nk, ragged, True)
+    elif problem.mask.table is not None:
+        seen = (i - keys.since[:, None]).to(gl.uint32) <= keys.count.to(gl.uint32)[:, None]
+    elif problem.mask.right is None:
+        seen = i >= keys.since[:, None]
+    else:  # one comparison for both ends: before the first query, an unsigned difference is large
+        seen = (i - keys.since[:, None]).to(gl.uint32) <= keys.count.to(gl.uint32)
+    return gl.where(seen, Pt_ij, 0.0)
+
+
+@gluon.jit
+def rows_and_columns(queries, keys, tile):
+    """Return the queries [1, Br] and the keys [Bc, 1] of a tile of scores [Bc, Br]."""
+    i = gl.arange(0, tile.shape[1], layout=gl.SliceLayout(0, tile.type.layout))  # [Br]
+    j = gl.arange(0, tile.shape[0], layout=gl.SliceLayout(1, tile.type.layout))  # [Bc]
+    return (queries.i * tile.shape[1] + i)[None, :], (keys.start + j)[:, None]

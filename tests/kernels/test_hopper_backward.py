@@ -1,0 +1,202 @@
+"""On a Hopper GPU the backward kernel equals dense attention, with every mask and score function that it knows.
+
+As in ``test_hopper``, a wrong barrier waits forever, so the tests run in another process. What needs no GPU comes last.
+"""
+
+import math
+
+import pytest
+import torch
+
+from flashlab.kernels import masks, packed, portable, scores
+from flashlab.kernels.configurations import STREAMED, Configuration
+from flashlab.kernels.hopper import backward
+from flashlab.kernels.problem import LOG2_E, Problem
+from tests.kernels import written_out
+from tests.kernels.test_hopper import DEVICE, hopper_only, randn
+from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.in_time import OneProcess
+
+LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
+LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (1, 133), (133, 1), (1000, 1000)]
+WINDOWS = [(2, 0), (63, 0), (300, 0), (130, 70), (0, 20), (math.inf, 5), (90, math.inf), (math.inf, 0)]
+SECONDS = 300  # nearly all of them for compiling
+
+
+@pytest.fixture(scope="module")
+def in_time():
+    """Run a function of this file in another process, which must end without an error, and soon."""
+    other = OneProcess(SECONDS)
+    yield other.run
+    other.end()
+
+
+def places(Nq, Nk):
+    """The key at the position of each query, [Nq, 1], and all keys, [1, Nk]."""
+    return torch.arange(Nk - Nq, Nk, device=DEVICE)[:, None], torch.arange(Nk, device=DEVICE)[None]
+
+
+def in_window(left, right, Nq, Nk):
+    i, j = places(Nq, Nk)
+    return (j >= i - left) & (j <= i + right)
+
+
+def in_document(ids, Nq, Nk):
+    i, j = places(Nq, Nk)
+    return (ids[i.clamp(0)] == ids[j]) & (i >= 0)
+
+
+def dense(q, k, v, do, dlse, *rest):
+    """The gradients of q, k and v, with all scores in memory; rest: as for ``written_out.attention``."""
+    x = [t.detach().requires_grad_() for t in (q, k, v)]
+    o, lse = written_out.attention(*x, *rest)
+    total = (o * do).sum() + (lse.masked_fill(lse == -math.inf, 0) * dlse.to(lse)).sum()
+    return torch.autograd.grad(total, x)
+
+
+def assert_gradients(name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None):
+    """Compare with float64; what no query sees is NaN, and so are the gradients before the kernel runs."""
+    B, H, Hk, Nq, Nk, d, *dv = sizes
+    dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
+    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
+    q, k, v, do = (randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
+    dlse = randn(B, H, Nq, dtype=torch.float32, seed=9)
+    hidden = ~seen.expand(B, H, Nq, Nk).any(2).any(1)  # [B, Nk]
+    poisoned = [x.masked_fill(hidden[:, None, :, None], math.nan) for x in (k, v)]
+    problem = Problem.of(q, k, v, mask, d**-0.5, score=scores.chain(score), sinks=sinks, texts=texts)
+    o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, plain_score, sinks)
+    gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
+    backward.run(gradients, (do, dlse), (q, *poisoned, o.to(dtype), lse.float()), problem, LAUNCHES)
+    exact = dense(*(x.double() for x in (q, k, v, do)), dlse, seen, plain_score, sinks)
+    plain = dense(q, k, v, do, dlse, seen, plain_score, sinks)
+    for ours, theirs, truth in zip(gradients, plain, exact, strict=True):
+        try:
+            assert_as_exact_as_plain(ours, theirs, truth)
+        except AssertionError as error:
+            raise AssertionError(f"{name}, {sizes}") from error
+
+
+def windows(d):
+    for left, right in WINDOWS:
+        for Nq, Nk in LENGTHS:
+            seen = in_window(left, right, Nq, Nk)
+            assert_gradients(f"window {left}, {right}", (2, 2, 2, Nq, Nk, d), masks.window(left, right), seen)
+    for Hk, dv in ((1, d), (2, d // 2), (4, d)):
+        seen = in_window(90, 9, 460, 460)
+        assert_gradients("groups", (2, 4, Hk, 460, 460, d, dv), masks.window(90, 9), seen, dtype=torch.float16)
+
+
+def with_sinks(d):
+    sinks = torch.tensor([0.3, -2.0, 4.0, -math.inf], device=DEVICE)
+    for Nq, Nk in LENGTHS:
+        for left in (100, math.inf):
+            seen = in_window(left, 0, Nq, Nk)
+            assert_gradients("sinks", (1, 4, 2, Nq, Nk, d), masks.window(left), seen, sinks=sinks)
+
+
+def functions(H, Nq, Nk):
+    """Yield score functions by name: ours, and the same written out."""
+    slopes = 2.0 ** -torch.arange(1, H + 1, device=DEVICE, dtype=torch.float32)
+    added = randn(1, H, Nq, Nk, dtype=torch.float32, seed=77)
+    i, j = places(Nq, Nk)
+
+    def cap(s):
+        return 2 * torch.tanh(s / 2)
+
+    def alibi(s):
+        return s - slopes.to(s)[:, None, None] * (i - j).abs().to(s)
+
+    yield "soft cap", scores.softcap(2.0), cap
+    yield "ALiBi", scores.alibi(slopes), alibi
+    yield "bias", scores.bias(added), lambda s: s + added.to(s)
+    all_three = scores.bias(added), scores.softcap(2.0), scores.alibi(slopes)
+    yield "all three", all_three, lambda s: alibi(cap(s + added.to(s)))
+
+
+def with_scores(d):
+    for Nq, Nk in ((128, 128), (200, 133), (500, 500), (70, 133)):
+        for left, right in ((math.inf, math.inf), (math.inf, 0), (100, 0)):
+            mask = masks.window(left, right)
+            if Nk - Nq > left:
+                continue
+            for name, score, plain in functions(4, Nq, Nk):
+                seen = in_window(left, right, Nq, Nk)
+                assert_gradients(name, (2, 4, 2, Nq, Nk, d), mask, seen, score, plain)
+
+
+def rules(d):
+    for N in (128, 500):
+        i, j = places(N, N)
+        causal = j <= i
+        ids, pieces = torch.arange(N, device=DEVICE) // 130, torch.arange(N, device=DEVICE) // 40 % 3
+        two = torch.stack([ids, torch.arange(N, device=DEVICE) // 77])
+        kept = torch.rand(4, 16, 16, generator=torch.Generator().manual_seed(5)).to(DEVICE) < 0.3
+        kept = kept[:, : -(-N // 32), : -(-N // 32)]
+        large = kept.repeat_interleave(32, 1).repeat_interleave(32, 2)[:, :N, :N]
+        near = in_window(10, 3, N, N)
+        for name, mask, seen in (
+            ("documents", masks.documents(ids), in_document(ids, N, N)),
+            ("causal documents", masks.documents(ids) & masks.causal(), in_document(ids, N, N) & causal),
+            ("documents in pieces", masks.documents(pieces) & masks.causal(), in_document(pieces, N, N) & causal),
+            ("documents per batch", masks.documents(two), torch.stack([in_document(x, N, N) for x in two])[:, None]),
+            ("prefix", masks.prefix(70), (j < 70) | causal),
+            ("tiles per head", masks.blocks(kept, 32, 32) | masks.window(10, 3), large | near),
+        ):
+            for score, plain in ((None, None), (scores.softcap(5.0), lambda s: 5 * torch.tanh(s / 5))):
+                assert_gradients(name, (2, 4, 2, N, N, d), mask, seen, score, plain)
+
+
+def texts(d):
+    offsets = torch.tensor([0, 100, 101, 165, 365, 365, 372, 500], device=DEVICE)
+    packed_texts, T = packed.prepared(offsets, offsets), 500
+    own = packed_texts.of[0]
+    for left, right in ((math.inf, math.inf), (math.inf, 0), (30, 5)):
+        seen = in_window(left, right, T, T) & (own[:, None] == own[None])
+        mask = packed_texts.apart(masks.window(left, right))
+        for name, score, plain in (("none", None, None), *functions(4, T, T)):
+            if name in ("none", "soft cap", "ALiBi"):
+                assert_gradients(name, (1, 4, 2, T, T, d), mask, seen, score, plain, texts=packed_texts)
+
+
+@hopper_only
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("kind", [windows, with_sinks, with_scores, rules, texts])
+def test_gradients_equal_dense_ones(kind, d, in_time):
+    in_time(kind, d)
+
+
+# without a GPU
+
+
+def launched(problem, monkeypatch):
+    """Return the gradients of keys and values after ``backward.run``, and what its kernel is told."""
+    told = []
+    monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: told.append((grid, numbers)))
+    B, H, Hk, Nq, Nk, d, dv = problem[:7]
+    q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
+    gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
+    backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, LAUNCHES)
+    (grid, numbers), _ = told
+    return gradients[1:], grid, numbers[2]
+
+
+def problem_of(Nq, Nk, mask, **options):
+    q, k = torch.empty(1, 2, Nq, 64, dtype=torch.bfloat16), torch.empty(1, 2, Nk, 64, dtype=torch.bfloat16)
+    return Problem.of(q, k, k, mask, 0.25, **options)
+
+
+def test_keys_that_no_query_sees_are_left_out(monkeypatch):
+    of_keys, grid, told = launched(problem_of(100, 1000, masks.window(50)), monkeypatch)
+    assert told.Nk == 150 and grid == (2, 2, 1)
+    for x in of_keys:
+        assert (x[:, :, :850] == 0).all() and x[:, :, 850:].isnan().all()
+    of_keys, grid, told = launched(problem_of(1000, 100, masks.window(50)), monkeypatch)
+    assert told.Nk == 100 and all(x.isnan().all() for x in of_keys)
+
+
+def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):
+    *_, told = launched(problem_of(64, 64, masks.causal()), monkeypatch)
+    assert told.scale_log2 == 0.25 * LOG2_E.value and told.score is None
+    *_, told = launched(problem_of(64, 64, masks.causal(), score=scores.chain(scores.softcap(3.0))), monkeypatch)
+    assert told.scale == 0.25 and told.scale_log2 == LOG2_E.value and len(told.score) == 1

@@ -1,0 +1,85 @@
+"""Compile the Hopper backward kernel without a Hopper GPU: ``python -m tests.tools.compile_hopper_backward``.
+
+Prints one JSON object per line, as ``compile_hopper`` does, for each configuration in use and each kind of mask and
+score function. The arguments are those of a real launch: the kernels are run on tensors of the CPU, and ``launch``
+compiles instead. Needs TRITON_INTERPRET=0, and so a process of its own.
+"""
+
+import json
+from contextlib import ExitStack
+from unittest import mock
+
+import torch
+from triton.runtime import driver
+
+from flashlab.kernels import masks, portable, scores, tiles
+from flashlab.kernels.configurations import ON_HOPPER, STREAMED, Configuration
+from flashlab.kernels.hopper import backward
+from flashlab.kernels.problem import Problem
+from tests.tools.compile_for import Elsewhere, compiling
+from tests.tools.compile_hopper import NAMES, assembled
+
+H, EVEN, RAGGED = 4, 1024, 1000
+
+
+def kinds():
+    """Yield the name of each kind of problem, its mask, its score function, and a number of keys."""
+    yield "full", masks.full(), None, EVEN
+    yield "causal", masks.causal(), None, RAGGED
+    yield "window", masks.window(300, 20), None, RAGGED
+    yield "sink", masks.causal(), None, EVEN
+    yield "soft cap", masks.causal(), scores.softcap(30.0), EVEN
+    yield "ALiBi", masks.causal(), scores.alibi(torch.ones(H)), EVEN
+    yield "soft cap in a window", masks.window(300), scores.softcap(30.0), RAGGED
+    documents = masks.documents(torch.arange(RAGGED) // 300) & masks.causal()
+    yield "documents", documents, None, RAGGED
+    yield "soft cap in documents", documents, scores.softcap(30.0), RAGGED
+
+
+def problem_of(name, mask, score, N, width, dtype):
+    """Return the problem of this kind, with heads of this width."""
+    q = torch.empty(1, H, N, width, dtype=dtype)
+    sinks = torch.zeros(H) if name == "sink" else None
+    return Problem.of(q, q, q, mask, 0.1, score=scores.chain(score), sinks=sinks)
+
+
+def compile_kernels(problem, c):
+    """Return the two kernels in Gluon and Triton that a problem is launched with beside ``row_constants``."""
+    made = []
+
+    def compile_instead(*arguments, **options):
+        made.append(compiling(*arguments, **options))
+
+    q = torch.empty(1, H, problem.Nq, problem.d, dtype=problem.dtype)
+    lse = torch.empty(1, H, problem.Nq)
+    driver.set_active(Elsewhere((9, 0)))
+    with ExitStack() as replaced:
+        replaced.enter_context(mock.patch.object(tiles, "has_copy_engine", lambda device: True))
+        replaced.enter_context(mock.patch.object(portable.backward, "launch", lambda *_, **__: None))
+        replaced.enter_context(mock.patch.object(backward, "launch", compile_instead))
+        launches = {"backward": c, "row_constants": STREAMED}
+        backward.run([torch.empty_like(q) for _ in range(3)], (q, None), (q, q, q, q, lse), problem, launches)
+    return made
+
+
+def main():
+    """Print each case, float16 for one of them."""
+    rows = {(row.width, row.causal): row for row in ON_HOPPER.rows if row.kernel == "backward"}
+    for kind in kinds():
+        for width in (64, 128):
+            row = rows[width, kind[1] != masks.full()]
+            for dtype in (torch.bfloat16, torch.float16) if (kind[0], width) == ("full", 128) else (torch.bfloat16,):
+                problem = problem_of(*kind, width, dtype)
+                said = {"dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
+                said |= {"Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
+                for name, compiled in zip(
+                    ("backward", "narrow"), compile_kernels(problem, Configuration(*row.launch)), strict=True
+                ):
+                    if name == "backward" or kind[0] in ("full", "causal"):
+                        code = assembled(compiled.asm["ptx"])
+                        code |= {"kernel": name, **said, "shared": compiled.metadata.shared}
+                        print(json.dumps(code), flush=True)
+
+
+if __name__ == "__main__":
+    main()
