@@ -310,7 +310,7 @@ def hopper_width(d: int, dv: int) -> int:
 def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> Configuration:
     """Return the ``Configuration`` of a Hopper kernel; in the forward pass each consumer has 64 of the Br rows.
 
-    Of several, the one with which the busiest multiprocessor is done first.
+    If the table has several, it is the one with which the busiest multiprocessor is done first.
 
     Raises:
         ValueError: the table has none.
@@ -325,7 +325,7 @@ def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> C
 
 
 def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
-    """Return rows times blocks of keys on the multiprocessor that has most of a forward pass to do, about.
+    """Estimate what the busiest multiprocessor has to do in a forward pass, in rows times blocks of keys.
 
     A persistent program per multiprocessor computes tile after tile; ``hopper.schedule`` deals them out.
     """

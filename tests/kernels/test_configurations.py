@@ -89,9 +89,9 @@ def test_a_tile_that_would_reach_past_the_end_is_not_taken_where_that_was_slower
 @pytest.mark.parametrize(
     "heads, N, mask, Br",
     [
-        (512, 512, masks.full(), 128),  # 4 tiles of 128 rows or 3 of 192: both 512 rows, and longer ones are fewer
+        (512, 512, masks.full(), 128),  # 4 tiles of 128 rows per head, or 3 of 192, which reach past the end
         (128, 4096, masks.full(), 192),
-        (8, 2048, masks.full(), 128),  # 128 tiles, each on a multiprocessor; of 192 rows there are 88, as late
+        (8, 2048, masks.full(), 128),  # 128 tiles, one per multiprocessor; the 88 of 192 rows would end later
         (16, 2048, masks.full(), 128),  # two rounds of 128 rows, or two of 192
         (8, 2048, masks.causal(), 128),
         (128, 4096, masks.causal(), 192),
