@@ -287,6 +287,7 @@ def hopper_schedule():
         assert sorted(zip(b, h, i, strict=True)) == list(np.ndindex(B, H, Tr)), "not every tile once"
         assert (hk == h // group).all(), "keys of another head"
         assert used == len(starts) - 1 and (np.diff(starts) > 0).all() and starts[-1] == len(tiles), "no work"
+        assert used >= min(programs, len(tiles)), "a program is idle"
         last = Nq - 1 - (Tr - 1 - i) * 128
         seen = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # keys
         n = -(-seen // 128)
@@ -298,6 +299,8 @@ def hopper_schedule():
             assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
         _, b, h, _ = schedule.ordered_tiles(problem, 128).T
         assert (np.diff((b * H + h) // together) >= 0).all(), "too many keys and values at a time"
+    _, starts = schedule.schedule(np.zeros((3, 4)), np.array([8, 1, 1]), 1, parts=5)  # the first takes up four parts
+    assert (np.diff(starts) > 0).all(), "no work"
     for Nq, Nk, mask in (
         (200, 200, triton_masks.causal()), (200, 300, triton_masks.full()), (300, 77, triton_masks.causal()),
         (128, 192, triton_masks.causal()), (256, 320, triton_masks.causal()),

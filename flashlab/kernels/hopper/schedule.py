@@ -129,5 +129,5 @@ def _in_turn(problem, Br, programs, parts):
 
 
 def _on_device(order, costs, programs, parts, device):
-    table, starts = schedule(order, costs, min(programs, len(order)), parts)
+    table, starts = schedule(order, costs, programs, parts)
     return torch.from_numpy(table).to(device), torch.from_numpy(starts).to(device), len(starts) - 1
