@@ -357,7 +357,7 @@ def kernel_decoding():
             np.testing.assert_allclose(mine[b], true[0], 1e-4, 1e-5, err_msg="mask, scores and sinks")
 
 
-def small_tiles(*_):
+def small_tiles(*_, **__):
     """Choose tiles in which the cases have several."""
     return Choice("portable", {"row_constants": STREAMED} | dict.fromkeys(PORTABLE, Configuration(16, 16, 4, 1)), "")
 
