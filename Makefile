@@ -101,8 +101,8 @@ $(STAMP): pyproject.toml constraints.txt
 			"and run the same command again."; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(INSTALL) --editable '.[test]' || { \
-		echo "The packages could not be installed, for the reason above: check the network, the proxy and the disk" \
-			"(several GB), then run the same command again."; exit 1; }
+		echo "The packages could not be installed, for the reason above: check the network, the proxy and the room" \
+			"on the disk, then run the same command again."; exit 1; }
 	@broken=$$($(BIN)/python tests/tools/environment.py broken) || exit 1; test -z "$$broken" || { \
 		echo "Files are missing from .venv; installing again: $$broken"; \
 		$(INSTALL) --force-reinstall --no-deps $$broken; } || { \
