@@ -1,11 +1,21 @@
+from itertools import count
+
 import pytest
 
 from flashlab.course import check, progress
 
+numbers = count()
+
+
+@pytest.fixture(scope="session")
+def learners(tmp_path_factory):
+    """A folder for the files of all learners: a folder per test takes seconds in all."""
+    return tmp_path_factory.mktemp("learners")
+
 
 @pytest.fixture(autouse=True)
-def no_learner(tmp_path, monkeypatch):
+def no_learner(learners, monkeypatch):
     """Keep the attempts of tests out of the learner's progress, and give them time on a busy machine."""
-    monkeypatch.setattr(progress, "FILE", tmp_path / "progress.json")
+    monkeypatch.setattr(progress, "FILE", learners / f"{next(numbers)}.json")
     monkeypatch.setattr(check, "PATIENCE", 120.0)
     monkeypatch.setattr(check, "SLOW", 600.0)

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def modules(tree):
                 yield inner if exists(inner) else node.module
 
 
+@cache
 def exists(module):
     path = ROOT / module.replace(".", "/")
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()

@@ -13,6 +13,11 @@ from flashlab.course import progress
 SOLVED = {"solved": True, "said": ""}
 
 
+@pytest.fixture(autouse=True)
+def file_in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "FILE", tmp_path / "progress.json")
+
+
 @pytest.mark.parametrize(
     "broken",
     [b"", b"{", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"online_softmax.merge": 3}', b'{"x": {"solved": 1}}'],
