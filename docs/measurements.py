@@ -136,6 +136,9 @@ CHARTS = {
     "h200_masks": Charts("Masks and score functions", FAST, by_mask),
     "h200_decoding": Charts("A step of decoding", SHORT, by_cache),
     "h200_ring": Charts("One sequence on several GPUs", "TFLOP/s per GPU; longer is better.", by_ring),
+    "h200_ring_parts": Charts(
+        "The same on two GPUs, with long lists in parts", "TFLOP/s per GPU; longer is better.", by_ring
+    ),
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
     "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),

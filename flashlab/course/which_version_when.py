@@ -9,7 +9,7 @@ can compute it and the nearest cell, without a choice. ``python -m flashlab.cour
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from flashlab.course import data
@@ -117,10 +117,10 @@ def _decoding(report):
             yield Call(row["B"], row["H"], 1, 128, row["N"], row["Hk"], dtype=dtype), name, row["us"]
 
 
-def _ring(report):
+def _ring(report, groups):
     H, Hk, d = report["H"], report["Hk"], report["d"]
     for row in report["rows"]:
-        if row["variant"] in DISTRIBUTED:
+        if row["variant"] in DISTRIBUTED and row["P"] in groups:
             N = row["P"] * row["tokens"]
             call = Call(1, H, N, d, N, Hk, mask="causal", direction=row["direction"], gpus=row["P"])
             yield call, DISTRIBUTED[row["variant"]], 1e3 * row["ms"]
@@ -128,7 +128,8 @@ def _ring(report):
 
 READERS: dict[str, Callable[[dict], Iterator[tuple[Call, str, float]]]] = {
     "h200_attention": _round_robin, "h200_hopper": _round_robin, "h200_masks": _round_robin,
-    "h200_decoding": _decoding, "h200_ring": _ring,
+    "h200_decoding": _decoding,
+    "h200_ring": partial(_ring, groups=[4]), "h200_ring_parts": partial(_ring, groups=[1, 2]),  # the later one of each
 }  # fmt: skip
 
 
