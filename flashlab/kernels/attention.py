@@ -1,5 +1,6 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
+import functools
 import itertools
 import math
 import numbers
@@ -99,10 +100,18 @@ def attend(
         o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     elif torch._C._are_functorch_transforms_active():
         o, lse = _Transformed.apply(q, k, v, mask.left, mask.right, scale, kernel)
-    else:
+    elif _is_recorded(q, k, v):
         o, lse = _Attention.apply(q, k, v, Problem.of(q, k, v, mask, scale), kernel)
+    else:
+        o, lse = _attention(q, k, v, Problem.of(q, k, v, mask, scale), kernel, training=False)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse.float()) if return_lse else o
+
+
+def _is_recorded(*tensors):
+    """Return whether autograd has to see a call: something may be differentiated, backward or forward."""
+    backward = torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
+    return backward or torch.autograd.forward_ad._current_level >= 0
 
 
 @stepped_around
@@ -145,7 +154,7 @@ def _attention(q, k, v, problem, kernel, training=True):
 
         run(q, Cache(k, v), problem, out=(o, lse))
         return o, lse
-    _kernels(choice).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
+    _kernels(choice.implementation).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
     return o, lse
 
 
@@ -155,7 +164,7 @@ def _dtype_of_lse(q, training=True):
 
 def _gradients(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
     """Run the backward pass: dQ, dK, dV and delta, [B, H, Nq] or longer. sums: as for ``portable.backward.run``."""
-    gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     if o.numel() == 0 or problem.Nk == 0:
         return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
@@ -167,13 +176,15 @@ def _gradients(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
     if choice.implementation == "portable":
         delta = portable.backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, sums)
     else:
-        delta = _kernels(choice).backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
+        run = _kernels(choice.implementation).backward.run
+        delta = run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
     return *gradients, delta
 
 
-def _kernels(choice):
-    """Return the package that has the chosen kernels."""
-    if choice.implementation == "portable":
+@functools.cache
+def _kernels(implementation):
+    """Return the package that has the kernels."""
+    if implementation == "portable":
         return portable
     from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
 
@@ -337,10 +348,10 @@ def check(q, k, v, dtypes=DTYPES):
         expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
         raise TypeError(f"q, k and v must {expected}, got {found}")
     if q.device.type != DEVICE.type or not (q.device == k.device == v.device):
+        if DEVICE.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1, start again")
         found = ", ".join(f"{name} on {x.device}" for name, x in named.items())
         raise ValueError(f"the kernels run on {DEVICE.type} here, and q, k and v must all be there, got {found}")
-    if DEVICE.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1 and start again")
     B, H, _, d = q.shape
     _, Hk, Nk, dv = v.shape
     if k.shape != (B, Hk, Nk, d) or v.shape[0] != B:

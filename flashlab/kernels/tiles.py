@@ -65,13 +65,17 @@ def suits(x):
     elements of a row side by side. Tensors of other ranks (lse [B, H, Nq]) must be contiguous.
     """
     if x.ndim == 4:
-        B, H, N, _ = x.shape
-        b, h, n, unit = x.stride()
-        step = 16 // x.element_size()
-        regular = unit == 1 and all(s > 0 and s % step == 0 for s, size in ((b, B), (h, H), (n, N)) if size > 1)
+        regular = _is_regular(x.shape, x.stride(), x.element_size())
     else:
         regular = x.is_contiguous()
     return regular and x.data_ptr() % 16 == 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_regular(shape, strides, itemsize):
+    (B, H, N, _), (b, h, n, unit) = shape, strides
+    step = 16 // itemsize
+    return unit == 1 and all(s > 0 and s % step == 0 for s, size in ((b, B), (h, H), (n, N)) if size > 1)
 
 
 def ready(x):

@@ -79,6 +79,7 @@ def shared_bytes(launch: Launch, width: int, itemsize: int) -> int:
     return in_flight * launch.Bc * streamed * itemsize + max(itemsize, 2) * launch.Br * (queries + launch.Bc) + 1024
 
 
+@functools.lru_cache(maxsize=4096)
 def parts_for(programs: int, most: int, launch: Launch, sms: int) -> int:
     """Return how many parts the keys are divided into: the fewest that keep the card nearly as busy as possible.
 

@@ -31,7 +31,7 @@ from flashlab.kernels.hopper.descriptors import descriptor, flat_descriptor
 from flashlab.kernels.hopper.products import accumulator, operand, product
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.hopper.sums import add, narrow
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import again, launch
 from flashlab.kernels.portable.backward import constants_of_rows
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
@@ -55,26 +55,36 @@ def run(gradients, incoming, saved, problem, launches):
     do, dlse = incoming
     q, k, v, o, lse = saved
     problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
-    B, H, Hk, Nq, Nk, d, columns = problem[:7]
-    c, width = launches["backward"], hopper_width(d, columns)
+    c, width = launches["backward"], hopper_width(problem.d, problem.dv)
     lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
-    Nq_padded = delta.shape[2]
-    sums = lse.new_zeros(B, H, Nq_padded, width)
+    sums = lse.new_zeros(*delta.shape, width)
+    again(start, (q, do, k, v, dk, dv, lse_log2, delta, sums), problem, c, when=problem.plain)
+    again(start_narrow, (dq, sums), problem.scale, c)
+    return delta
+
+
+def start(q, do, k, v, dk, dv, lse_log2, delta, sums, problem, c):
+    """Launch the kernel of dK, dV and the sums of dQ."""
+    width = sums.shape[3]
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
     constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]
     told, _ = problem._replace(mask=masks.full(), sinks=None).told(c)
     told = told._replace(mask=queries.told(problem, c.Br, KEYS), score=derivatives.told(problem), d=None, dv=None)
-    launch(
+    return launch(
         attention_backward,
-        (tiles.count(Nk, KEYS), Hk, B),
+        (tiles.count(problem.Nk, KEYS), problem.Hk, problem.B),
         (*streamed, *kept, *constants, sums),
-        (Hk, Nq_padded, told, c.Br, width, c.stages, Nk % KEYS != 0),
+        (problem.Hk, delta.shape[2], told, c.Br, width, c.stages, problem.Nk % KEYS != 0),
         warps=4,
     )
-    sizes = (problem.scale, Nq, Nq_padded, d, c.Br, width)
-    launch(narrow, (tiles.count(Nq, c.Br), CONSUMERS.value, B * H), (dq, sums), sizes, warps=4)
-    return delta
+
+
+def start_narrow(dq, sums, scale, c):
+    """Launch the kernel that narrows the sums of dQ."""
+    B, H, Nq, d = dq.shape
+    grid = tiles.count(Nq, c.Br), CONSUMERS.value, B * H
+    return launch(narrow, grid, (dq, sums), (scale, Nq, sums.shape[2], d, c.Br, sums.shape[3]), warps=4)
 
 
 def without_unseen(problem, dk, dv, k, v):

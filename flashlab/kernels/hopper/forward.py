@@ -31,7 +31,7 @@ from flashlab.kernels.hopper.rescale import rescale
 from flashlab.kernels.hopper.schedule import table
 from flashlab.kernels.hopper.softmax import first_weights, total, update_sums, update_weights
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty, wait_full
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import again, launch
 from flashlab.kernels.masks import Window
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
@@ -44,9 +44,14 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; full or causal masks.
     table: as ``schedule.table``.
     """
+    again(start, (q, k, v, o, o, lse), problem, c, pingpong, table, when=problem.plain)
+
+
+def start(q, k, v, o, o_first, lse, problem, c, pingpong, table):
+    """Launch the kernel; o_first is o."""
     consumers, width = c.Br // ROWS.value, hopper_width(problem.d, problem.dv)
     order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
-    launch(
+    return launch(
         attention_forward,
         (programs, 1, 1),
         (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, width), lse, order, starts),

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import dropout, masks, scores, tiles
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import LOG2_E
 
 PADDING = tl.constexpr(128)  # rows; every Br of the kernels below divides it
@@ -33,33 +33,41 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
     dq, dk, dv = gradients
     do, dlse = incoming
     q, k, v, o, lse = saved
-    B, H, Hk, Nq, Nk = problem[:5]
     lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
-
+    read = q, k, v, do
     for name, wanted in OF_KEYS_AND_VALUES.items():
-        if name not in launches:
-            continue
-        c = launches[name]
-        tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
-        launch(
-            key_value_gradients,
-            (tiles.count(Nk, c.Bc), Hk, B),
-            (*tensors, lse_log2, delta),
-            (strides, *problem.told(c, transposed=True), *wanted),
-            warps=c.warps,
-            stages=c.stages,
-        )
+        if name in launches:
+            c = launches[name]
+            again(start_keys, (*read, dk, dv, lse_log2, delta), problem, c, wanted, when=problem.plain)
     c = launches["query_gradients"]
+    again(start_queries, (*read, dq, lse_log2, delta), problem, c, tuple(sums), when=problem.plain)
+    return delta
+
+
+def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
+    """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``."""
+    tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
+    return launch(
+        key_value_gradients,
+        (tiles.count(problem.Nk, c.Bc), problem.Hk, problem.B),
+        (*tensors, lse_log2, delta),
+        (strides, *problem.told(c, transposed=True), *wanted),
+        warps=c.warps,
+        stages=c.stages,
+    )
+
+
+def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
+    """Launch the kernel of dQ."""
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br))
-    launch(
+    return launch(
         query_gradients,
-        (tiles.count(Nq, c.Br), H, B),
+        (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse_log2, delta),
         (strides, *problem.told(c, sums=sums)),
         warps=c.warps,
         stages=c.stages,
     )
-    return delta
 
 
 def constants_of_rows(do, dlse, o, lse, c):
@@ -67,21 +75,28 @@ def constants_of_rows(do, dlse, o, lse, c):
 
     lse is in float32, or in float64, and so is it in units of log2.
     """
-    B, H, Nq, columns = o.shape
+    B, H, Nq, _ = o.shape
     Nq_padded = tiles.count(Nq, PADDING.value) * PADDING.value
     lse_log2 = lse.new_empty(B, H, Nq_padded)
     delta = torch.empty_like(lse_log2, dtype=torch.float32)
+    again(start_rows, (o, do, lse, lse_log2, delta), c)
+    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
+        delta[..., :Nq] -= dlse
+    return lse_log2, delta
+
+
+def start_rows(o, do, lse, lse_log2, delta, c):
+    """Launch the kernel of delta, and of lse in units of log2."""
+    B, H, Nq, columns = o.shape
+    Nq_padded = delta.shape[2]
     tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
-    launch(
+    return launch(
         row_constants,
         (Nq_padded // c.Br, H, B),
         (*tensors, lse, lse_log2, delta),
         (*strides, Nq, Nq_padded, columns, c.Br, tiles.width_of(columns)),
         warps=c.warps,
     )
-    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
-        delta[..., :Nq] -= dlse
-    return lse_log2, delta
 
 
 @triton.jit

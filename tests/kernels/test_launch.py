@@ -1,0 +1,269 @@
+"""A launch that is repeated does to other tensors what Triton's own way of launching does."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from flashlab.kernels import DEVICE, flash_attention, launch, triton
+from flashlab.kernels.decode import operator
+from flashlab.kernels.portable import backward, forward
+
+HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
+gpu_only = pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU are launches repeated")
+MODULES = [forward, backward]  # that launch
+if HOPPER:
+    from flashlab.kernels.hopper import backward as hopper_backward
+    from flashlab.kernels.hopper import forward as hopper_forward
+
+    MODULES += [hopper_forward, hopper_backward]
+KERNELS = ["portable", pytest.param("hopper", marks=pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU"))]
+
+
+def randn(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+def laid_out(how, B, H, N, d, dtype):
+    """Return random numbers [B, H, N, d], in memory as ``how`` says."""
+    if how == "heads inside":
+        return randn(B, N, H, d, dtype=dtype).transpose(1, 2)
+    if how == "every other row":
+        return randn(B, H, 2 * N, d, dtype=dtype)[:, :, ::2]
+    if how == "not aligned":
+        return randn(B, H, N, d + 1, dtype=dtype)[..., 1:]
+    return randn(B, H, N, d, dtype=dtype)
+
+
+def results(q, k, v, **options):
+    """Return O, dQ, dK and dV."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    O = flash_attention(q, k, v, **options)
+    return O, *torch.autograd.grad(O.float().square().sum(), (q, k, v))
+
+
+def assert_equal(ours, others, kernel, dQ=1):
+    """Assert equal bits; for the Hopper kernels' dQ, which they add up in any order, equality up to two roundings."""
+    for place, (x, y) in enumerate(zip(ours, others, strict=True)):
+        if kernel != "portable" and place == dQ:
+            eps = torch.finfo(x.dtype).eps
+            torch.testing.assert_close(x, y, rtol=2 * eps, atol=2 * eps * y.abs().max().item())
+        else:
+            assert torch.equal(x, y)
+
+
+@gpu_only
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
+    """Each case comes twice, with all others between, so that its launches are known, but with other addresses."""
+    usual = {"size": (1, 2, 64, 64), "how": "plain", "dtype": torch.bfloat16, "causal": False, "scale": None}
+    others = {
+        "size": [(1, 2, 100, 64), (2, 2, 64, 64), (1, 4, 64, 64), (1, 2, 64, 40)],
+        "how": ["heads inside", "every other row", "not aligned"],
+        "dtype": [torch.float16, *([torch.float32] if kernel == "portable" else [])],
+        "causal": [True],
+        "scale": [0.5],
+    }
+    cases = [usual, *(usual | {name: value} for name, values in others.items() for value in values)]
+    for case in cases + cases[::-1]:
+        tensors = [laid_out(case["how"], *case["size"], case["dtype"]) for _ in range(3)]
+        options = {"causal": case["causal"], "scale": case["scale"], "kernel": kernel}
+        ours = results(*tensors, **options)
+        with monkeypatch.context() as changed:
+            changed.setattr(launch, "KNOWN", False)
+            assert_equal(ours, results(*tensors, **options), kernel)
+
+
+@gpu_only
+@pytest.mark.parametrize("kernel", [*KERNELS, "decode"])
+def test_keys_that_are_the_values_do_not_become_other_calls(kernel):
+    """Where two tensors are one, a later call of two tensors must not read that one twice."""
+    with torch.no_grad():
+        q, k, v = randn(2, 8, 16, 64), randn(2, 2, 640, 64), randn(2, 2, 640, 64)
+        expected = flash_attention(q, k, v, kernel="portable").float()
+        flash_attention(q, k, k, kernel=kernel)
+        O = flash_attention(q, k, v, kernel=kernel).float()
+    torch.testing.assert_close(O, expected, rtol=0.02, atol=0.02)
+
+
+@gpu_only
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_repeated_call_asks_triton_nothing(kernel, monkeypatch):
+    tensors = randn(1, 2, 16, 64), randn(1, 2, 640, 64), randn(1, 2, 640, 64)
+    first = results(*tensors, kernel=kernel)
+    for module in MODULES:
+        monkeypatch.setattr(module, "launch", lambda *_, **__: pytest.fail("the launch was not known"))
+    assert_equal(first, results(*tensors, kernel=kernel), kernel)
+
+
+@gpu_only
+def test_a_profiler_hears_of_each_launch():
+    q, k, v = (randn(1, 2, 64, 64) for _ in range(3))
+    heard = []
+    hooks = triton.knobs.runtime.launch_enter_hook
+    hook = lambda metadata: heard.append(metadata.get()["name"])  # noqa: E731
+    with torch.no_grad():
+        flash_attention(q, k, v, kernel="portable")
+        hooks.add(hook)
+        try:
+            flash_attention(q, k, v, kernel="portable")
+            flash_attention(q, k, v, kernel="portable")
+        finally:
+            hooks.remove(hook)
+        flash_attention(q, k, v, kernel="portable")
+    assert heard == ["attention_forward"] * 2
+
+
+@gpu_only
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_cuda_graph_replays_with_other_inputs(kernel, causal):
+    shape = 1, 2, 300, 64
+    q, k, v = (randn(*shape).requires_grad_() for _ in range(3))
+    dO = randn(*shape)
+
+    def step():
+        O = flash_attention(q, k, v, causal=causal, kernel=kernel)
+        return O, *torch.autograd.grad(O, (q, k, v), dO)
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # compiled, and the tables are made, before the capture
+        step()
+        step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        with torch.no_grad():
+            for x in (q, k, v, dO):
+                x.copy_(randn(*shape))
+        for x in captured:
+            x.detach().fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        ours = [x.clone() for x in captured]
+        assert_equal(ours, step(), kernel)
+
+
+@gpu_only
+def test_a_cuda_graph_of_decoding_replays_with_a_longer_text():
+    q, K, V = randn(2, 8, 1, 64), randn(2, 2, 2048, 64), randn(2, 2, 2048, 64)
+    lengths = torch.tensor([700, 9], dtype=torch.int32, device=DEVICE)
+
+    def step():
+        return operator.decode(q, (K, V), lengths=lengths)
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        lengths += 1
+        q.copy_(randn(*q.shape))
+        captured.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(captured.clone(), step())
+
+
+@gpu_only
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_torch_compile_gives_what_eager_gives(kernel, mode):
+    """With the default backend, and with the CUDA graphs that it makes."""
+
+    def model(q, k, v):
+        return flash_attention(q, k, v, causal=True, kernel=kernel)
+
+    compiled = torch.compile(model, fullgraph=True, mode=mode)
+    for _ in range(4):
+        q, k, v = (randn(1, 2, 300, 64).requires_grad_() for _ in range(3))
+        dO = randn(1, 2, 300, 64)
+        torch.compiler.cudagraph_mark_step_begin()
+        O = compiled(q, k, v)
+        ours = [x.clone() for x in (O, *torch.autograd.grad(O, (q, k, v), dO))]
+        O = model(q, k, v)
+        assert_equal(ours, [O, *torch.autograd.grad(O, (q, k, v), dO)], kernel)
+
+
+# without a GPU: what is repeated, and with which addresses
+
+
+class Somewhere:
+    """A tensor on a GPU, as far as ``again`` looks at it."""
+
+    device = torch.device("cuda", 0)
+
+    def __init__(self, place, shape=(2, 8), strides=(8, 1), dtype=torch.float16):
+        self.place, self.shape, self.strides, self.dtype = place, shape, strides, dtype
+
+    def data_ptr(self):
+        return self.place
+
+    def stride(self):
+        return self.strides
+
+
+TABLE = Somewhere(4096)  # of the launch itself
+KERNEL = SimpleNamespace(metadata=SimpleNamespace(tensordesc_meta=None), function=1, packed_metadata=(4, 1, 0))
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Return a function that launches with a stand-in for Triton: what was repeated, or None if it had to start."""
+    repeated = []
+
+    def start(x, y, *options):
+        return KERNEL, (1, 1, 1), (x, y, TABLE), options
+
+    def run(x, y, *options, when=True):
+        repeated.clear()
+        launch.again(start, (x, y), *options, when=when)
+        return list(repeated[0]) if repeated else None
+
+    monkeypatch.setattr(launch, "_repeats", {})
+    monkeypatch.setattr(launch, "_launcher", lambda kernel: lambda *arguments: repeated.append(arguments[9:]))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(get_current_stream=lambda index: 7))
+    return run
+
+
+def test_what_is_repeated_has_the_addresses_of_this_time(run):
+    assert run(Somewhere(16), None, 5) is None
+    assert run(Somewhere(32), None, 5) == [32, 0, 4096, 5]
+    assert run(Somewhere(16), Somewhere(48), 5) is None
+    assert run(Somewhere(64), Somewhere(64), 5) == [64, 64, 4096, 5]
+    assert run(Somewhere(64), Somewhere(80), 5) == [64, 80, 4096, 5]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"shape": (3, 8)}, {"strides": (16, 1)}, {"dtype": torch.bfloat16}, {"place": 24}],
+    ids=["shape", "strides", "dtype", "not aligned"],
+)
+def test_tensors_that_are_laid_out_otherwise_are_started(run, other):
+    given = {"place": 16}
+    assert run(Somewhere(16), Somewhere(16), 5) is None
+    assert run(Somewhere(16), Somewhere(**(given | other)), 5) is None
+    assert run(Somewhere(**(given | other)), Somewhere(16), 5) is None
+    assert run(Somewhere(16), Somewhere(16), 6) is None  # another option
+    assert run(Somewhere(16), Somewhere(16), 5) == [16, 16, 4096, 5]
+
+
+def test_what_depends_on_more_is_never_repeated(run, monkeypatch):
+    for _ in range(2):
+        assert run(Somewhere(16), Somewhere(16), [], when=False) is None
+    assert run(Somewhere(16), Somewhere(16)) is None and run(Somewhere(16), Somewhere(16)) is not None
+    monkeypatch.setattr(launch, "KNOWN", False)  # a version of Triton with other launchers
+    assert run(Somewhere(16), Somewhere(16)) is None
+
+
+def test_launches_of_many_shapes_are_forgotten(run, monkeypatch):
+    monkeypatch.setattr(launch, "FORGET_AFTER", 3)
+    for option in range(7):
+        run(Somewhere(16), Somewhere(16), option)
+        assert len(launch._repeats) <= 3
+    assert run(Somewhere(16), Somewhere(16), 6) is not None
