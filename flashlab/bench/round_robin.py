@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from flashlab.bench import record
+from flashlab.bench import calls, record
 from flashlab.bench.competitors import NAMES, USUAL, Attention, implementation
 from flashlab.machine import costs, timing
 
@@ -170,21 +170,6 @@ def _synchronize(device):
         torch.cuda.synchronize()
 
 
-def launch_overhead(functions: Mapping[str, Attention], calls: int = 200) -> dict[str, float]:
-    """Return the microseconds from a call in Python to its return, for inputs so small that the GPU is never late."""
-    q, k, v = torch.randn(3, 1, 1, 64, 64, device="cuda", dtype=torch.bfloat16)
-    overhead = {}
-    for name, function in functions.items():
-        with contextlib.suppress(Exception), torch.no_grad():  # ``measure`` tells the reason
-            for repeat in (20, calls):  # the first to warm up
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                for _ in range(repeat):
-                    function(q, k, v, False)
-                overhead[name] = (time.perf_counter() - start) / repeat * 1e6
-    return overhead
-
-
 def table(rows: list[dict]) -> str:
     """Return the rows as text: TFLOP/s by cell and implementation, and the first one's, ours, relative to cuDNN's."""
     names = list(dict.fromkeys(row["impl"] for row in rows))
@@ -219,13 +204,13 @@ def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, 
             if path is not None:
                 with contextlib.suppress(OSError):  # ``keep`` tells of it
                     record.write(path, report)
-        report["launch_us"] = launch_overhead(everyone)
+        report["launch_us"] = calls.overhead(everyone)
     except KeyboardInterrupt:
         report["interrupted"] = True
     print(", ".join(f"{key} {report[key]}" for key in ("device", "driver", "date")))
     print(table(report["rows"]))
     if report["launch_us"]:
-        print("launch overhead, µs: " + ", ".join(f"{name} {us:.0f}" for name, us in report["launch_us"].items()))
+        print(calls.table(report["launch_us"]))
     for what, why in report["left_out"].items():
         print(f"not timed: {what}: {why}")
     if report.get("interrupted"):

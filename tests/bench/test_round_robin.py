@@ -266,7 +266,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(record, "has_gpu", lambda: True)
     monkeypatch.setattr(record, "origin", lambda module, argv: dict(ORIGIN))
     monkeypatch.setattr(round_robin, "implementation", lambda name: {"cudnn": right, "flashlab": same}[name])
-    monkeypatch.setattr(round_robin, "launch_overhead", lambda functions: dict.fromkeys(functions, 12.5))
+    monkeypatch.setattr(round_robin.calls, "overhead", lambda functions: dict.fromkeys(functions, {"forward": 12.5}))
     real, clock = round_robin.measure, Clock()
     on_cpu = {"device": "cpu", "timer": clock}
     monkeypatch.setattr(round_robin, "measure", lambda *args, **options: real(*args, **(options | on_cpu)))
@@ -285,7 +285,9 @@ def test_main_prints_the_table_and_stores_all_with_its_origin(gpu, capsys, tmp_p
     assert [(row["impl"], row["N"]) for row in stored["rows"]] == [
         ("flashlab", 32), ("cudnn", 32), ("flashlab", 64), ("cudnn", 64),
     ]  # fmt: skip
-    assert stored["launch_us"] == {"flashlab": 12.5, "cudnn": 12.5} and stored["left_out"] == {}
+    assert (
+        stored["launch_us"] == {"flashlab": {"forward": 12.5}, "cudnn": {"forward": 12.5}} and stored["left_out"] == {}
+    )
     assert "interrupted" not in stored
     printed = capsys.readouterr().out
     assert printed.startswith("device a card, driver 1.2, date 2026-01-02\n") and "N=64" in printed

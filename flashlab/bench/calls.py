@@ -1,0 +1,88 @@
+"""Time what a call of attention costs in Python when it repeats a shape, on a GPU.
+
+    python -m flashlab.bench.calls --impls portable hopper cudnn flash
+
+From the call to its return, for inputs so small that the GPU is never late: one head of [64, 64], bfloat16. "recorded"
+is a forward pass whose backward pass follows, so that autograd has its part in it. All take turns, round after round,
+and the median over the rounds is reported.
+"""
+
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from flashlab.bench import record
+from flashlab.bench.competitors import NAMES, Attention, implementation
+from flashlab.machine.timing import round_robin
+
+MODULE = "flashlab.bench.calls"
+USUAL = ("flashlab", "portable", "hopper", "cudnn", "flash", "fa4")
+ROUNDS, CALLS = 5, 200
+
+
+def passes(function: Attention, device: str = "cuda") -> dict[str, Callable]:
+    """Return what is timed of an implementation, by name: callables without arguments."""
+    q, k, v, dO = (torch.randn(1, 1, 64, 64, device=device, dtype=torch.bfloat16) for _ in range(4))
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    O = function(*inputs, False)  # [1, 1, 64, 64]
+    return {
+        "forward": torch.no_grad()(lambda: function(q, k, v, False)),
+        "recorded": lambda: function(*inputs, False),
+        "backward": lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True),
+    }
+
+
+def overhead(functions: Mapping[str, Attention], device: str = "cuda") -> dict[str, dict[str, float]]:
+    """Return the microseconds of each pass of each implementation; one that fails is left out."""
+    runs = {}
+    for name, function in functions.items():
+        with contextlib.suppress(Exception):  # of whatever kind a competitor raises
+            for which, run in passes(function, device).items():
+                _host(run, 20, device)  # to warm up
+                runs[name, which] = run
+    found = {place: [] for place in runs}
+    for place in round_robin(list(runs), ROUNDS):
+        found[place].append(_host(runs[place], CALLS, device))
+    return {
+        name: {which: statistics.median(us) for (whose, which), us in found.items() if whose == name}
+        for name in dict.fromkeys(name for name, _ in runs)
+    }
+
+
+def _host(run, calls, device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - begun) / calls * 1e6
+
+
+def table(found: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the microseconds as text, a line per implementation."""
+    lines = [
+        name.ljust(11) + "".join(f"{which} {us:.0f}".rjust(15) for which, us in row.items())
+        for name, row in found.items()
+    ]
+    return "\n".join(["a call in Python, µs", *lines])
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    parser = record.parser(MODULE, __doc__)
+    parser.add_argument("--impls", nargs="+", choices=NAMES, default=USUAL)
+    options = parser.parse_args(argv)
+    if not record.has_gpu():
+        return 2
+    report = record.origin(MODULE, argv)
+    report["launch_us"] = overhead({name: implementation(name) for name in options.impls})
+    print(table(report["launch_us"]))
+    return 0 if record.keep(options.json, report) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
