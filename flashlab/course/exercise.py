@@ -35,9 +35,9 @@ class Case:
 
 
 class Broken(NamedTuple):
-    """A law that an attempt breaks on inputs of the law's own."""
+    """A law that an attempt breaks."""
 
-    on: str  # these inputs, in words
+    on: str  # the law's own inputs in words; "" if it is broken on a case
     says: str  # the sentence
 
 
@@ -67,7 +67,7 @@ class Exercise:
     minutes: int = 5
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
     exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
-    laws: tuple[Callable[..., str | None], ...] = ()  # law(attempt, *args): a sentence if the attempt breaks it
+    laws: tuple[Callable[..., str | Broken | None], ...] = ()  # law(attempt, *args): a sentence if it is broken
     once: tuple[Callable[[Callable], Broken | None], ...] = ()  # laws whose inputs are their own: law(attempt)
     sways: bool = False  # roundings of the inputs may show: scores are computed from Q and K, or in base 2
 

@@ -16,13 +16,13 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Exercise
+from flashlab.course.exercise import Broken, Exercise
 
 OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
 LATER = 16  # cases after the one that is wrong first in which mistakes are compared
@@ -45,8 +45,7 @@ class Outcome(NamedTuple):
     error: str = ""  # what it raised
     where: str = ""  # the learner's line that raised it
     changed: bool = False  # its inputs
-    broke: str = ""  # a law, in a sentence
-    broke_on: str = ""  # the inputs of that law in words, if they are its own
+    broke: Broken | None = None  # a law
     missing: bool = False  # not attempted
 
 
@@ -135,8 +134,8 @@ def failure(exercise: Exercise, at: int, outcome: Outcome, due: Expected) -> str
     problem = _problem(outcome, due)
     if problem is None:
         return None
-    if outcome.broke_on and _problem(outcome._replace(broke=""), due) is None:
-        return f"{outcome.broke_on}\n{problem}"
+    if outcome.broke and outcome.broke.on and _problem(outcome._replace(broke=None), due) is None:
+        return f"{outcome.broke.on}\n{problem}"
     return f"{case.property}\n{_inputs(exercise.truth(), case.args)}\n{problem}"
 
 
@@ -149,16 +148,16 @@ def recognise(
     answer alike up to there, the one that answers most often alike afterwards is named. An attempt that breaks a law
     and whose results are right has only mistakes whose results are right, too.
     """
-    lawless = _problem(tried[first]._replace(broke=""), due[first]) is None  # a law is broken, the results are right
+    lawless = _problem(tried[first]._replace(broke=None), due[first]) is None  # a law is broken, the results are right
     together = tried[: first + 1 + LATER]
-    right = lawless and not any(_problem(it._replace(broke=""), due[at]) for at, it in enumerate(together))  # in all
+    right = lawless and not any(_problem(it._replace(broke=None), due[at]) for at, it in enumerate(together))  # in all
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
         theirs = _outcome(exercise, wrong, cases(exercise)[first].args, lawless)  # most mistakes differ here
         if not _alike(theirs, tried[first]) or _problem(theirs, due[first]) is None:
             continue
-        if lawless and theirs.broke != tried[first].broke:
+        if lawless and (theirs.broke is None or theirs.broke.says != tried[first].broke.says):
             continue
         same = 0
         for at, mine in enumerate(together):
@@ -180,8 +179,8 @@ def _outcome(exercise, function, args, laws=True):
     try:
         result = exercise.run(function)(*given)
         leaves, fields, whole = tuple(map(_leaf, _leaves(result))), getattr(result, "_fields", ()), described(result)
-        broke_on, broke = _broken(exercise, function, args) if laws else ("", "")
-        return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke, broke_on=broke_on)
+        broke = _broken(exercise, function, args) if laws else None
+        return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke)
     except NotImplementedError as error:
         if not str(error):
             return Outcome(missing=True)
@@ -196,16 +195,15 @@ def _changed(args, given):
 
 
 def _broken(exercise, function, args):
-    """Return the first law that a function breaks: on which inputs, if they are the law's own, and a sentence."""
-    for law in exercise.laws:
+    """Return the first law that a function breaks, on these inputs or on its own; None if it keeps all."""
+    laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
+    if args is cases(exercise)[0].args:
+        laws += [partial(law, function) for law in exercise.once]
+    for law in laws:
         with suppress(Exception):  # an error is for the cases to find
-            if sentence := law(function, *copy.deepcopy(args)):
-                return "", sentence
-    for law in exercise.once if args is cases(exercise)[0].args else ():
-        with suppress(Exception):
-            if broken := law(function):
-                return broken
-    return "", ""
+            if broken := law():
+                return broken if isinstance(broken, Broken) else Broken("", broken)
+    return None
 
 
 def says(error: BaseException) -> str:
@@ -267,7 +265,7 @@ def _problem(outcome, due):
     for name, yours, rounded, exact, sways in zip(names, outcome.leaves, due.rounded.leaves, *due[1:], strict=True):
         if problem := _compared(name, yours, rounded, exact, sways):
             return problem
-    return f"  {outcome.broke}" if outcome.broke else None
+    return f"  {outcome.broke.says}" if outcome.broke else None
 
 
 def _compared(name, yours, rounded, exact, sways):

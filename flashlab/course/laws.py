@@ -50,7 +50,7 @@ def no_nan_replaced(attempt: Callable, *args) -> str | None:
     return HIDDEN if any(seen) else None
 
 
-def nothing_added(excess: Callable) -> Callable[..., str | None]:
+def nothing_added(excess: Callable) -> Callable[..., Broken | None]:
     """Build a law: no small number is added where it makes a division or a logarithm safe.
 
     ``excess(attempt, *args)`` runs the attempt in float64 and returns by how much results differ from a value that is
@@ -61,7 +61,7 @@ def nothing_added(excess: Callable) -> Callable[..., str | None]:
         found = np.asarray(excess(attempt, *args))
         if found.dtype != np.float64:  # it narrows
             return None
-        return ADDED if 1e-12 < np.abs(found).max(initial=0) < 1e-3 else None
+        return Broken("the same in float64", ADDED) if 1e-12 < np.abs(found).max(initial=0) < 1e-3 else None
 
     return law
 

@@ -311,6 +311,11 @@ def test_answers_are_compared_without_regard_to_case_and_space(capsys):
     assert said(capsys, np.array([2]), "online_softmax.keep").startswith("✓")
 
 
+def test_inputs_of_a_law_are_named_where_they_alone_show_the_mistake(capsys):
+    text = said(capsys, lambda dO_i, O_i: np.clip((dO_i * O_i).sum(-1), -1e4, 1e4), "recomputation.delta")
+    assert text.startswith("✗ recomputation.delta fails for dO multiplied by 2⁶⁰\n  right for numbers of ordinary size")
+
+
 def test_the_smallest_failing_input_is_printed(capsys):
     text = said(capsys, lambda a, b: State(np.maximum(a.m, b.m), a.l + b.l, a.O + b.O))
     assert "fails for a second part with the larger maximum" in text

@@ -238,7 +238,7 @@ def combine(O_s, lse_s, O, lse, rows, S, dv, Bs: tl.constexpr, width: tl.constex
 
 def _launch_combine(kernel, O_s, lse_s):
     S, rows, dv = O_s.shape
-    (O, outputs), (lse, sums) = inside_margins(rows, dv), inside_margins(1, rows)
+    (O, outputs), (lse, sums) = inside_margins(rows, dv, "O"), inside_margins(1, rows, "lse")
     O_dense = torch.full((rows, dv), np.nan, device=DEVICE)  # rows side by side, as the kernel stores them
     tensors = (torch.tensor(x, device=DEVICE) for x in (O_s, lse_s))
     launched(

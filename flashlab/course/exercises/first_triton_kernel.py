@@ -16,6 +16,7 @@ from flashlab.kernels.interpreter import count
 from flashlab.reference import safe_softmax as in_numpy
 
 BLOCK = 4  # elements a program of the cases handles at once: small enough to follow by hand
+NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an output holds before it is stored
 MARGIN = 8  # elements around each output that a kernel must leave as they are
 
 
@@ -33,19 +34,25 @@ def launched(kernel, grid, *args):
     attempted(kernel)[grid](*args)
 
 
-def inside_margins(rows, N):
-    """An output [rows, N] full of NaN within a larger tensor of sevens, and a function that looks whether they last."""
-    whole = torch.full((rows + 2, N + MARGIN), 7.0, device=DEVICE)  # [rows + 2, N + MARGIN]
-    part = whole[1:-1, :N].fill_(np.nan)  # [rows, N]
+def inside_margins(rows, N, name="the output"):
+    """An output [rows, N] full of NaN within a larger tensor of sevens, and a function that takes it off the device.
 
-    def untouched():
+    Raises IndexError if any seven was stored over, and ValueError if nothing was stored in the output.
+    """
+    whole = torch.full((rows + 2, N + MARGIN), 7.0, device=DEVICE)  # [rows + 2, N + MARGIN]
+    part = whole[1:-1, :N]  # [rows, N]
+    part.view(torch.int32).fill_(NEVER)
+
+    def stored():
         kept = whole.clone()
         kept[1:-1, :N] = 7.0
         if not (kept == 7.0).all():
             raise IndexError("it stored outside the output: is the store masked, do rows lie y_stride apart?")
+        if part.numel() and (part.view(torch.int32) == NEVER).all():
+            raise ValueError(f"nothing was stored in {name}")
         return part.cpu().numpy()
 
-    return part, untouched
+    return part, stored
 
 
 def _launch_add(kernel, x, y, Bc=BLOCK):
@@ -358,7 +365,7 @@ add = Exercise(
         Mistake("blocks overlap: program j begins at j * Bc, not at j.",
                 "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64)"),
         Mistake(
-            "the loads are not masked: the last block reads past the end.",
+            "a load is not masked where there is nothing to load: x ends at N, y begins at 0. columns < N masks both.",
             "x_j = tl.load(x + columns, mask=inside)",
             "x_j = tl.load(x + columns)",
         ),
@@ -395,6 +402,20 @@ add = Exercise(
             "z + columns",
             "z + tl.arange(0, Bc)",
         ),
+        Mistake("y was read from the end of its last block, which need not be full: its last element is N − 1.",
+                "y_j = tl.load(y + N - 1 - columns, mask=inside)",
+                "back = (tl.num_programs(0) - tl.program_id(0)) * Bc - 1 - tl.arange(0, Bc)\n"
+                "    y_j = tl.load(y + back, mask=back < N)"),
+        Mistake("each block was inverted by itself: all of y is to be read from its end.",
+                "y_j = tl.load(y + N - 1 - columns, mask=inside)",
+                "back = tl.program_id(0) * Bc + Bc - 1 - tl.arange(0, Bc)\n"
+                "    y_j = tl.load(y + back, mask=back < N)"),
+        Mistake("that is the right block of y, but it was not inverted: what belongs to its first element comes last.",
+                "y_j = tl.load(y + N - 1 - columns, mask=inside)",
+                "back = N - (tl.program_id(0) + 1) * Bc + tl.arange(0, Bc)\n"
+                "    y_j = tl.load(y + back, mask=(back >= 0) & (back < N))"),
+        Mistake("tl.flip must be told along which dimension: tl.flip(y_j, 0).",
+                "x_j + y_j, mask", "x_j + tl.flip(y_j), mask"),
     ),
 )  # fmt: skip
 
@@ -477,6 +498,13 @@ _without_maximum = edited(
     edited(first_triton_kernel.softmax_online_kernel, _GUARD, "tl.zeros([Br], tl.float32)"),
     "tl.exp(m_i - m_safe)",
     "tl.zeros([Br], tl.float32) + 1",
+)
+
+_weights_stored_early = edited(
+    first_triton_kernel.softmax_online_kernel,
+    "        m_i = m_new\n",
+    "        m_i = m_new\n"
+    "        tl.store(y + rows[:, None] * y_stride + start + columns[None, :], P_ij, mask=inside)\n",
 )
 
 online = Exercise(
@@ -573,6 +601,13 @@ online = Exercise(
         Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",
                 'other=-float("inf")).to(tl.float32)  # [Br, Bc]\n        m_new',
                 ').to(tl.float32)  # [Br, Bc]\n        m_new'),
+        Mistake("weights relative to the maximum so far were stored: a later block may raise it, and they must shrink.",
+                "P_ij = tl.exp(S_ij - m_safe[:, None]) / l_safe[:, None]",
+                "P_ij = tl.load(y + rows[:, None] * y_stride + start + columns[None, :], mask=inside, other=0) "
+                "/ l_safe[:, None]",
+                of=_weights_stored_early),
+        Mistake("the last block, which is not full, was left out of the sum.",
+                "range(0, N, Bc):\n", "range(0, N - N % Bc, Bc):\n"),
     ),
 )  # fmt: skip
 

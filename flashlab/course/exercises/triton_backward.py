@@ -360,6 +360,11 @@ delta = Exercise(
         Mistake('that is the mean: delta is the sum.', 'tl.sum(dO_i * O_i, 1)', 'tl.sum(dO_i * O_i, 1) / dv'),
         Mistake("columns from 64 on were left out: a head may be wider.",
                 "(columns < dv)[None, :]", "(columns < tl.minimum(dv, 64))[None, :]"),
+        Mistake("the sum was taken in float16: it needs float32.",
+                "tl.sum(dO_i * O_i, 1)", "tl.sum((dO_i * O_i).to(tl.float16), 1).to(tl.float32)"),
+        Mistake("the product was rounded to float16: take both .to(tl.float32) first.",
+                "tl.sum(dO_i * O_i, 1)", "tl.sum((dO_i.to(O.dtype.element_ty) * O_i.to(O.dtype.element_ty))"
+                ".to(tl.float32), 1)"),
     ),
 )  # fmt: skip
 

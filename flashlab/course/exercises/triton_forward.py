@@ -366,6 +366,8 @@ update = Exercise(
                 "tl.exp2(m_i - m_safe)", "tl.where(m_safe - m_i > 0.01, tl.exp2(m_i - m_safe), 1.0)"),
         Mistake("tl.dot multiplies tiles: @ is for numpy and torch.",
                 "tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)", "P_ij.to(V_j.dtype) @ V_j"),
+        Mistake("the past was rescaled only where the maximum rises much: a rise of any size changes it.",
+                "tl.exp2(m_i - m_safe)", "tl.where(m_safe - m_i > 0.001, tl.exp2(m_i - m_safe), 1.0)"),
     ),
 )  # fmt: skip
 
@@ -414,8 +416,8 @@ def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
     """
     (Nq, d), width = Q.shape, max(16, triton.next_power_of_2(Q.shape[1]))
     q, k, v = (_followed_by_nan(x, width) for x in (Q, K, V))
-    O, output = inside_margins(1, Nq * width)  # rows side by side
-    lse, lse_output = inside_margins(1, Nq)
+    O, output = inside_margins(1, Nq * width, "O")  # rows side by side
+    lse, lse_output = inside_margins(1, Nq, "lse")
     grid = (triton.cdiv(Nq, Br),)
     launched(kernel, grid, q, k, v, O, lse, Nq, len(K), d**-0.5, width, Br, Bc, causal)
     return Output(output().reshape(Nq, width)[:, :d], lse_output()[0])
@@ -476,6 +478,7 @@ def _forward_cases():
             [[0.0]] * 16 + [[6e4]] * 16,
         ),
         case("a maximum that rises by little", [[1.0]], [[1.0]] * 16 + [[1.002]], values),
+        case("values whose sum is beyond float16", [[1.0]], [[2.0]] * 3, [[6e4]] * 3),
         case("a wide head", *draw(17, 33, 100)),
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
         *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
@@ -722,6 +725,11 @@ forward = Exercise(
             "K_j.T) * scale",
             "K_j.T) / tl.sqrt(1.0 * d)",
         ),
+        Mistake("a score of 0 was taken for that of a key that is not there: ask keys < Nk.",
+                "tl.where(inside[None, :], S_ij", "tl.where(inside[None, :] & (S_ij != 0), S_ij"),
+        Mistake("0 was subtracted wherever the tile is masked, but the past may hold keys: guard m_new.",
+                'tl.where(m_new == -float("inf"), 0, m_new)',
+                'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
     ),
 )  # fmt: skip
 

@@ -43,6 +43,15 @@ def softmax_in_base_2(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 
 
 @triton.jit
+def softmax_with_a_number_that_changes_nothing(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
+    i, at = tl.program_id(0).to(tl.int64), tl.arange(0, Bc)
+    S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
+    m = tl.max(S, 0)
+    P = tl.exp(S - tl.where(m == -float("inf"), 0.0, m))
+    tl.store(y + i * y_stride + at, P / (tl.sum(P, 0) + 1e-20), mask=at < N)
+
+
+@triton.jit
 def softmax_by_lse(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
     i, at = tl.program_id(0).to(tl.int64), tl.arange(0, Bc)
     S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
@@ -70,7 +79,7 @@ def softmax_element_by_element(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
 
 RIGHT = {
     "first_triton_kernel.add": [add_with_pointers, add_backwards, add_one_by_one],
-    "first_triton_kernel.softmax_row": [softmax_in_base_2, softmax_by_lse],
+    "first_triton_kernel.softmax_row": [softmax_in_base_2, softmax_by_lse, softmax_with_a_number_that_changes_nothing],
 }
 
 

@@ -47,6 +47,24 @@ def inside_in_torch(Q_i, K, V, Bc):
     return torch.where(lse.isinf()[..., None], 0, weight[..., None] * O).sum(0), total
 
 
+def inside_with_the_first_tile_before_the_loop(Q_i, K, V, Bc):
+    Q_i = Q_i / np.sqrt(Q_i.shape[1])
+    S_ij = Q_i @ K[:Bc].T
+    m = S_ij.max(-1)
+    P_ij = np.exp(S_ij - m[:, None])
+    state = online_softmax.State(m, P_ij.sum(-1), P_ij @ V[:Bc])
+    for cut in range(Bc, len(K), Bc):
+        state = online_softmax.update(state, Q_i @ K[cut : cut + Bc].T, V[cut : cut + Bc])
+    return online_softmax.finish(state)
+
+
+def meet_by_logaddexp(Q_i, K_j, V_j, O_i, lse_i):
+    S_ij = Q_i @ K_j.T / np.sqrt(Q_i.shape[1])
+    m = S_ij.max(-1)
+    lse = np.logaddexp(lse_i, m + np.log(np.exp(S_ij - m[:, None]).sum(-1)))
+    return np.exp(lse_i - lse)[:, None] * O_i + np.exp(S_ij - lse[:, None]) @ V_j, lse
+
+
 def meet_by_mixing(Q_i, K_j, V_j, O_i, lse_i):
     """The outputs of both parts, weighted."""
     O_j, lse_j = attention(Q_i, K_j, V_j, return_lse=True)
@@ -73,8 +91,8 @@ def meet_with_one_more_key(Q_i, K_j, V_j, O_i, lse_i):
 
 RIGHT = {
     "tiling.mask": [mask_by_loops, mask_by_cutting, mask_in_torch],
-    "tiling.inside": [inside_by_merging, inside_in_torch],
-    "tiling.meet": [meet_by_mixing, meet_by_merging, meet_with_one_more_key],
+    "tiling.inside": [inside_by_merging, inside_in_torch, inside_with_the_first_tile_before_the_loop],
+    "tiling.meet": [meet_by_logaddexp, meet_by_mixing, meet_by_merging, meet_with_one_more_key],
 }
 
 

@@ -173,6 +173,32 @@ LATEST = [
         ("dS clipped at 1000","    dQ = ","    dS = np.clip(dS, -1000, 1000)\n    dQ = "),
         ("dP clipped at 65504","    dS = ","    dP = np.clip(dP, -65504, 65504)\n    dS = "),
         ("gradients below 1e-12 set to 0","Gradients(dQ, dK, dV)","Gradients(*(np.where(abs(x) < 1e-12, 0, x) for x in (dQ, dK, dV)))")),
+    *afterwards("first_triton_kernel.softmax_row",in_triton.softmax_row,
+        ("scores clipped at 1e6 from above","    m = tl.max","    S = tl.minimum(S, 1.0e6)\n    m = tl.max")),
+    *afterwards("first_triton_kernel.online",in_triton.online,
+        ("scores clipped at 1e6 from above","        m_new = ","        S = tl.minimum(S, 1.0e6)\n        m_new = ","        P = tl.exp(S -","        P = tl.exp(tl.minimum(S, 1.0e6) -"),
+        ("alpha guarded, P not",'        l = l * tl.exp(m - safe) + tl.sum(tl.exp(S - safe[:, None]), 1)','        l = l * tl.where(m == -float("inf"), 0.0, tl.exp(m - m_new)) + tl.sum(tl.exp(S - m_new[:, None]), 1)')),
+    *afterwards("triton_forward.update",in_triton.update,
+        ("scores clipped at 1e6 from above","    m = tl.maximum","    S = tl.minimum(S, 1.0e6)\n    m = tl.maximum"),
+        ("no rescale where the maximum rises by less than 1e-3","tl.exp2(m_i - safe)","tl.where(m - m_i < 1e-3, 1.0, tl.exp2(m_i - safe))")),
+    *afterwards("triton_forward.forward",in_triton.my_forward,
+        ("scores clipped at 1e6 from above","* scale\n        keep","* scale\n        S = tl.minimum(S, 1.0e6)\n        keep"),
+        ("keys that are not there told by a score of 0","S = tl.where(keep, S,","S = tl.where(keep & (S != 0.0), S,")),
+    *afterwards("triton_backward.delta",in_triton.delta,
+        ("below 1e-8 set to 0","tl.sum(o * g, axis=1)","tl.where(tl.abs(tl.sum(o * g, axis=1)) < 1e-8, 0.0, tl.sum(o * g, axis=1))"),
+        ("clipped at 65504","tl.sum(o * g, axis=1)","tl.minimum(tl.maximum(tl.sum(o * g, axis=1), -65504.0), 65504.0)")),
+    *afterwards("triton_backward.add_rows",in_triton.add_rows,
+        ("scores clipped at 1e6 from above","tl.exp(S -","tl.exp(tl.minimum(S, 1.0e6) -"),
+        ("dS clipped at 1000","    dV_j = ","    dS = tl.minimum(tl.maximum(dS, -1000.0), 1000.0)\n    dV_j = "),
+        ("dS below 1e-8 set to 0","    dV_j = ","    dS = tl.where(tl.abs(dS) < 1e-8, 0.0, dS)\n    dV_j = "),
+        ("dP clipped at 65504","    dS = ","    dP = tl.minimum(tl.maximum(dP, -65504.0), 65504.0)\n    dS = ")),
+    *afterwards("triton_backward.dQ",in_triton.dq,
+        ("scores clipped at 1e6 from above","tl.exp(tl.dot(q, k.T) * scale -","tl.exp(tl.minimum(tl.dot(q, k.T) * scale, 1.0e6) -"),
+        *((what,"        acc += tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)",f"        ds = p * (tl.dot(g, v.T) - delta_i[:, None])\n        acc += tl.dot({ds}, k)")
+          for what, ds in (
+            ("dS clipped at 1000","tl.minimum(tl.maximum(ds, -1000.0), 1000.0)"),
+            ("dS below 1e-8 set to 0","tl.where(tl.abs(ds) < 1e-8, 0.0, ds)"))),
+        ("dP - delta below 1e-7 set to 0","        acc += tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)","        dp = tl.dot(g, v.T) - delta_i[:, None]\n        acc += tl.dot(p * tl.where(tl.abs(dp) < 1e-7, 0.0, dp), k)")),
 ]  # fmt: skip
 
 ANSWERS = FIRST + LATER + LATEST
