@@ -1,11 +1,12 @@
 """Measure attention in float8 on this GPU, beside bfloat16: ours and cuDNN's.
 
     python -m flashlab.bench.float8 --json notebooks/data/h200_float8.json
+    python -m flashlab.bench.float8 --kernel hopper --json notebooks/data/h200_float8_hopper.json
 
-Forward, 16,384 tokens in sequences of N, heads times their dimension 2,048. First the tiles of the float8 kernel are
-swept. Then the fastest of them take turns with the table's, with sums that stay in the tensor core ("one level"), and
-with bfloat16. The codes are made before the clock starts. Making them, with queries and keys rotated and values
-transposed, is timed apart, as a CUDA graph: alone, and with the attention that follows.
+Forward, 16,384 tokens in sequences of N, heads times their dimension 2,048. First the tiles of a kernel are swept. Then
+the fastest of them take turns with the table's, with sums that stay in the tensor core ("one level"), and with
+bfloat16. The codes are made before the clock starts. Making them, with queries and keys rotated and values transposed,
+is timed apart, as a CUDA graph: alone, and with the attention that follows.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from flashlab.bench import record, round_robin
 from flashlab.bench.competitors import Attention, implementation
 from flashlab.bench.round_robin import Cell
 from flashlab.kernels import attention_float8, masks
-from flashlab.kernels.configurations import Configuration
+from flashlab.kernels.configurations import Configuration, hopper_width
 from flashlab.kernels.float8 import Quantised, Scales, quantise, random_signs
 from flashlab.kernels.problem import Problem
 from flashlab.machine import timing
@@ -40,10 +41,17 @@ NARROW = [Configuration(*it) for it in (
 WIDE = [Configuration(*it) for it in (
     (64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 8, 3), (64, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2),
 )]  # fmt: skip
+HOPPER = {  # by the width of a head
+    64: [Configuration(*it) for it in ((192, 128, 16, 3), (128, 128, 12, 4))],
+    128: [Configuration(*it) for it in ((192, 128, 16, 2), (192, 128, 16, 3), (128, 128, 12, 3))],
+    256: [Configuration(*it) for it in ((128, 64, 12, 2), (128, 64, 12, 3))],
+}
 
 
-def launches(d: int) -> list[Configuration]:
+def launches(d: int, kernel: str = "portable") -> list[Configuration]:
     """Return the tiles to try for heads of d columns."""
+    if kernel == "hopper":
+        return HOPPER[hopper_width(d, d)]
     return NARROW if d <= 128 else WIDE
 
 
@@ -59,29 +67,29 @@ def codes(q, k, v) -> tuple[Quantised, Quantised, Quantised]:
     return quantise(q, signs=drawn), quantise(k, signs=drawn), quantise(v, per="head", transposed=True)
 
 
-def attend(eight, causal: bool, chosen: Configuration | None, two_level: bool) -> torch.Tensor:
+def attend(eight, causal: bool, kernel: str = "portable", chosen: Configuration | None = None, two_level: bool = True):
     """Return O in bfloat16 of three ``Quantised``, with tiles other than the table's if chosen."""
     numbers, scales = zip(*eight, strict=True)
     mask, scale = masks.either(causal, None), numbers[0].shape[3] ** -0.5
     problem = Problem.of(*numbers, mask, scale, scales=Scales(*scales, two_level))
-    return attention_float8.run(*numbers, problem, torch.bfloat16, chosen)[0]
+    return attention_float8.run(*numbers, problem, torch.bfloat16, kernel, chosen)[0]
 
 
-def float8(chosen: Configuration | None = None, two_level: bool = True) -> Attention:
-    """Return the kernel as a competitor. It makes the codes of its inputs in its first call."""
+def float8(*options) -> Attention:
+    """Return a kernel as a competitor, which makes the codes in its first call. options: as for ``attend``."""
     made = {}
 
     def run(q, k, v, causal):
         if "codes" not in made:
             made["codes"] = codes(q, k, v)
-        return attend(made["codes"], causal, chosen, two_level)
+        return attend(made["codes"], causal, *options)
 
     return run
 
 
-def from_bfloat16(q, k, v, causal):
-    """Make the codes and attend."""
-    return attend(codes(q, k, v), causal, None, True)
+def from_bfloat16(kernel: str) -> Attention:
+    """Return a competitor that makes the codes and attends."""
+    return graphed(lambda q, k, v, causal: attend(codes(q, k, v), causal, kernel))
 
 
 def quantising(q, k, v, causal):
@@ -108,22 +116,24 @@ def graphed(attention: Attention) -> Attention:
     return run
 
 
-def competitors(fastest: Configuration | None) -> dict[str, Attention]:
+def competitors(kernel: str, fastest: Configuration | None) -> dict[str, Attention]:
     """Return those that take turns; the first is the standard for the others' results."""
-    eight = {"float8": float8(), "one level": float8(two_level=False), "with quantise": graphed(from_bfloat16)}
+    eight = {"float8": float8(kernel), "one level": float8(kernel, None, False), "with quantise": from_bfloat16(kernel)}
     if fastest is not None:
-        eight |= {"fastest": float8(fastest), "fastest, one level": float8(fastest, two_level=False)}
+        eight |= {"fastest": float8(kernel, fastest), "fastest, one level": float8(kernel, fastest, False)}
+    if kernel != "portable":
+        eight["portable float8"] = float8("portable")
     return {name: implementation(name) for name in ("cudnn", "flashlab", "portable")} | eight
 
 
-def compile_all(cells: list[Cell]) -> None:
+def compile_all(cells: list[Cell], kernel: str) -> None:
     """Compile what the sweep launches, in threads: on one short sequence, whose sizes have the same divisors."""
     jobs = []
     for cell in {(cell.d, cell.causal): cell for cell in cells}.values():
         shape = 1, cell.shape[1], 2048, cell.d
         eight = codes(*(torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)))
-        for chosen, two_level in itertools.product(launches(cell.d), (True, False)):
-            jobs.append((eight, cell.causal, chosen, two_level))
+        for chosen, two_level in itertools.product(launches(cell.d, kernel), (True, False)):
+            jobs.append((eight, cell.causal, kernel, chosen, two_level))
 
     def quietly(job):
         with contextlib.suppress(Exception):  # ``sweep`` tells why
@@ -134,15 +144,17 @@ def compile_all(cells: list[Cell]) -> None:
     torch.cuda.synchronize()
 
 
-def sweep(cell: Cell, report: dict, timer: Callable = timing.gpu_timer, device: str = "cuda") -> Configuration | None:
+def sweep(
+    cell: Cell, kernel: str, report: dict, timer: Callable = timing.gpu_timer, device: str = "cuda"
+) -> Configuration | None:
     """Time the tiles of a cell, keep a row for each, and return the fastest; None if none ran."""
     generator = torch.Generator(device).manual_seed(0)
     make = (torch.randn(cell.shape, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(3))
     eight, rows = codes(*make), []
-    for chosen in launches(cell.d):
+    for chosen in launches(cell.d, kernel):
         place = {"d": cell.d, "causal": cell.causal, "N": cell.N, "launch": list(chosen[:4])}
         try:
-            ms = timer(lambda c=chosen: attend(eight, cell.causal, c, True))
+            ms = timer(lambda c=chosen: attend(eight, cell.causal, kernel, c))
         except Exception as failure:  # more shared memory than there is, or another refusal of the compiler's
             report["left_out"][f"{cell}: tiles {chosen[:4]}"] = str(failure).split("\n")[0]
             continue
@@ -151,7 +163,9 @@ def sweep(cell: Cell, report: dict, timer: Callable = timing.gpu_timer, device: 
     return Configuration(*min(rows, key=lambda row: row["ms"])["launch"]) if rows else None
 
 
-def run(report: dict, path: Path | None, cells: list[Cell], rounds: int, seconds: float, **options) -> dict:
+def run(
+    report: dict, path: Path | None, cells: list[Cell], kernel: str, rounds: int, seconds: float, **options
+) -> dict:
     """Measure cell after cell, and write the report after each. Returns the report. options: as for ``measure``."""
     report |= {"rows": [], "sweep": [], "left_out": {}}
     start = time.monotonic()
@@ -159,8 +173,8 @@ def run(report: dict, path: Path | None, cells: list[Cell], rounds: int, seconds
         if time.monotonic() - start > seconds:
             report["left_out"][str(cell)] = f"not begun after {seconds:.0f} s"
             continue
-        fastest = sweep(cell, report, **{name: x for name, x in options.items() if name in ("timer", "device")})
-        for functions in (competitors(fastest), {QUANTISE: graphed(quantising)}):
+        fastest = sweep(cell, kernel, report, **{name: x for name, x in options.items() if name in ("timer", "device")})
+        for functions in (competitors(kernel, fastest), {QUANTISE: graphed(quantising)}):
             rows, left_out = round_robin.measure(cell, functions, rounds=rounds, tolerance=TOLERANCE, **options)
             report["rows"] += [row if row["impl"] != QUANTISE else row | {"tflops": None} for row in rows]
             report["left_out"] |= left_out
@@ -171,8 +185,9 @@ def run(report: dict, path: Path | None, cells: list[Cell], rounds: int, seconds
 
 def table(rows: list[dict]) -> str:
     """Return the rows as text: TFLOP/s, and what the second level and making the codes take of the attention's time."""
-    names = ["cudnn", "flashlab", "portable", "float8", "fastest"]
-    lines = [f"{'TFLOP/s':24}" + "".join(f"{name:>10}" for name in names) + f"{'2 levels':>10}{'quantise':>10}"]
+    names = ["cudnn", "flashlab", "portable", "float8", "fastest", "portable float8"]
+    names = [name for name in names if name != "portable float8" or any(row["impl"] == name for row in rows)]
+    lines = [f"{'TFLOP/s':24}" + "".join(f"{name[:9]:>10}" for name in names) + f"{'2 levels':>10}{'quantise':>10}"]
     for place, group in itertools.groupby(rows, lambda row: (row["d"], row["causal"], row["N"])):
         made = {row["impl"]: row for row in group}
         d, causal, N = place
@@ -197,6 +212,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--d", nargs="+", type=round_robin.whole, default=[128, 256, 64], help="head dimensions")
     parser.add_argument("--N", nargs="+", type=round_robin.whole, default=[16384, 4096], help="sequence lengths")
     parser.add_argument("--masks", nargs="+", choices=("full", "causal"), default=["full", "causal"])
+    parser.add_argument("--kernel", choices=("portable", "hopper"), default="portable", help="whose tiles are swept")
     parser.add_argument("--rounds", type=round_robin.whole, default=3)
     parser.add_argument("--seconds", type=round_robin.pause, default=240, help="after which no cell is begun")
     options = parser.parse_args(argv)
@@ -204,8 +220,10 @@ def main(argv: list[str]) -> int:
         return 2
     grid = itertools.product(options.N, (mask == "causal" for mask in options.masks), options.d)
     cells = [Cell("forward", d, causal, N) for N, causal, d in grid]
-    compile_all(cells)
-    report = run(record.origin(MODULE, argv), options.json, cells, options.rounds, options.seconds, gap=0.1)
+    compile_all(cells, options.kernel)
+    report = run(
+        record.origin(MODULE, argv), options.json, cells, options.kernel, options.rounds, options.seconds, gap=0.1
+    )
     print(table(report["rows"]))
     for what, why in report["left_out"].items():
         print(f"not timed: {what}: {why}")

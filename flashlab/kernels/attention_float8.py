@@ -1,4 +1,4 @@
-"""``flash_attention_float8``: the portable forward kernel on numbers of 8 bits."""
+"""``flash_attention_float8``: the forward kernels on numbers of 8 bits."""
 
 import math
 
@@ -10,7 +10,7 @@ from flashlab.kernels.attention import LONGEST, check
 from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_device
-from flashlab.kernels.problem import DTYPES, Problem, scale_above_zero
+from flashlab.kernels.problem import DTYPES, WIDEST, Problem, scale_above_zero
 
 
 @stepped_around
@@ -24,6 +24,7 @@ def flash_attention_float8(
     mask: masks.Window | masks.Rule | None = None,
     scale: float | None = None,
     dtype: torch.dtype = torch.bfloat16,
+    kernel: str | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention of queries, keys and values in float8, as ``float8.quantise`` makes them, forward only.
@@ -44,6 +45,8 @@ def flash_attention_float8(
         causal, mask, return_lse: as for ``flash_attention``.
         scale: factor on the scores beside those of the codes, above 0; 1/sqrt(d) if None.
         dtype: of O: bfloat16, float16 or float32.
+        kernel: "portable" for the kernel in Triton; "hopper" for the one in Gluon, on compute capability 9.0. None:
+            what ``kernels.configurations`` chooses.
 
     Returns:
         O [B, H, Nq, dv], or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has O = 0 and lse = -inf.
@@ -66,20 +69,33 @@ def flash_attention_float8(
     masks.check(mask, problem)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *problem.scales[:3])):
         raise NotImplementedError("there is no backward pass in float8: use flash_attention, or torch.no_grad()")
-    o, lse = run(q, k, v, problem, dtype)
+    o, lse = run(q, k, v, problem, dtype, kernel)
     return (o, lse) if return_lse else o
 
 
-def run(q, k, v, problem, dtype, chosen=None):
+def run(q, k, v, problem, dtype, kernel=None, chosen=None):
     """Compute O and lse from arguments that are right. chosen: a ``Configuration`` other than the table's."""
-    o = torch.empty(*q.shape[:3], v.shape[3], dtype=dtype, device=q.device)
+    columns = tiles.count(v.shape[3] * dtype.itemsize, 16) * 16 // dtype.itemsize  # rows of whole 16 bytes
+    o = torch.empty(*q.shape[:3], columns, dtype=dtype, device=q.device)[..., : v.shape[3]]
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    too_wide = dtype == torch.float32 and max(problem.widths) == WIDEST
+    if too_wide and kernel == "hopper":
+        raise ValueError(f"the Hopper kernel has no room for O in float32 with more than {WIDEST // 2} columns")
+    choice = choose("forward", problem, "portable" if too_wide else kernel)
     if o.numel() == 0 or problem.Nk == 0:
         return o.zero_(), lse.fill_(-math.inf)
     q, k, v = _ready(q), _ready(k), _ready(v.mT).mT
-    chosen = chosen or choose("forward", problem, "portable").launches["forward"]
-    portable.forward.run(o, lse, q, k, v, problem, chosen)
+    _kernel(choice).run(o, lse, q, k, v, problem, chosen or choice.launches["forward"])
     return o, lse
+
+
+def _kernel(choice):
+    """Return the module that has the chosen kernel."""
+    if choice.implementation == "portable":
+        return portable.forward
+    from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
+
+    return hopper.forward_float8
 
 
 def _ready(x):

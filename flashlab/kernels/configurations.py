@@ -23,7 +23,7 @@ PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels th
 HALVES = "key_gradients", "value_gradients"  # what may take the place of the second
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
 EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
-HOPPER = "forward", "backward"
+HOPPER = "forward", "forward_float8", "backward"
 
 
 class Card(NamedTuple):
@@ -303,7 +303,7 @@ def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int)
 
 
 def hopper_width(d: int, dv: int) -> int:
-    """Return the columns of the Hopper kernels' tiles: 64 or 128."""
+    """Return the columns of the Hopper kernels' tiles: 64 or 128, or 256 in float8."""
     return max(64, tiles.width_of(max(d, dv)))
 
 
@@ -315,7 +315,8 @@ def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> C
     Raises:
         ValueError: the table has none.
     """
-    sought = direction, hopper_width(problem.d, problem.dv), problem.mask != masks.full()
+    name = direction if problem.scales is None else "forward_float8"
+    sought = name, hopper_width(problem.d, problem.dv), problem.mask != masks.full()
     rows = [row for row in ON_HOPPER.rows if (row.kernel, row.width, row.causal) == sought and row.takes(problem)]
     rows = [row for row in rows if problem.Nk >= row.N_from]
     if not rows:
@@ -345,6 +346,8 @@ def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | 
     """
     if problem.dropout is not None or problem.texts is not None:
         return "they know no dropout and no packed texts"
+    if problem.scales is not None:
+        return "they know no queries in float8"
     if asked:
         return None
     if problem.mask == "rule":
@@ -360,14 +363,14 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
     """Return why the Hopper kernels cannot compute one direction of a problem, or None if they can."""
     if card is None or card.capability != ON_HOPPER.capability:
         return "they need a GPU of compute capability 9.0"
-    if str(problem.dtype) not in ON_HOPPER.dtypes:
+    if problem.scales is None and str(problem.dtype) not in ON_HOPPER.dtypes:
         return f"they multiply float16 and bfloat16, got {problem.dtype}"
-    if max(problem.d, problem.dv) > 128:
+    if problem.scales is None and max(problem.d, problem.dv) > 128:
         return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
     if direction == "forward":
         if problem.mask not in (masks.full(), masks.causal()):
             return f"they know no mask but causal, got {problem.mask}"
-        if not problem.plain:
+        if not problem._replace(scales=None).plain:
             return "they know no score functions, sinks, dropout or packed texts"
     elif problem.dropout is not None:
         return "they know no dropout"

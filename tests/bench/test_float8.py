@@ -25,28 +25,32 @@ class Clock:
 @pytest.mark.exhaustive
 def test_every_cell_is_swept_and_compared(monkeypatch):
     monkeypatch.setattr(bench, "NARROW", bench.NARROW[:2])
-    report = bench.run({}, None, [CELL], 2, 1e9, timer=Clock(), device="cpu", gap=0)
+    report = bench.run({}, None, [CELL], "portable", 2, 1e9, timer=Clock(), device="cpu", gap=0)
     assert [row["launch"] for row in report["sweep"]] == [[64, 64, 4, 3], [64, 128, 4, 2]]
     assert [row["ms"] for row in report["sweep"]] == [1, 2]
     timed = {row["impl"]: row for row in report["rows"]}
-    assert timed.keys() == {*bench.competitors(Configuration(64, 64, 4, 3)), "quantise"} - {"cudnn"}  # not on a CPU
+    assert timed.keys() == {*bench.competitors("portable", Configuration(64, 64, 4, 3)), "quantise"} - {
+        "cudnn"
+    }  # not on a CPU
     assert list(report["left_out"]) == [f"{CELL}: cudnn"]
     assert all(len(row["rounds_ms"]) == 2 for row in timed.values()) and timed["quantise"]["tflops"] is None
     assert "float8" in bench.table(report["rows"]) and "–" in bench.table(report["rows"])
 
 
 def test_what_ran_before_the_time_was_up_stays():
-    report = bench.run({}, None, [CELL], 1, -1.0)
+    report = bench.run({}, None, [CELL], "portable", 1, -1.0)
     assert report["left_out"] == {str(CELL): "not begun after -1 s"} and report["rows"] == []
 
 
 def test_a_launch_that_fails_is_named(monkeypatch):
-    def refused(eight, causal, chosen, two_level):
+    def refused(*_):
         raise RuntimeError("out of resource: shared memory\nmore")
 
     monkeypatch.setattr(bench, "attend", refused)
     report = {"sweep": [], "left_out": {}}
-    assert bench.sweep(CELL, report, Clock(), "cpu") is None and len(report["left_out"]) == len(bench.NARROW)
+    assert bench.sweep(CELL, "portable", report, Clock(), "cpu") is None and len(report["left_out"]) == len(
+        bench.NARROW
+    )
     assert set(report["left_out"].values()) == {"out of resource: shared memory"}
 
 
@@ -54,7 +58,7 @@ def test_a_launch_that_fails_is_named(monkeypatch):
     "wrong", [lambda x: 0 * x, lambda x: x.flip(2), lambda x: x.mean(2, keepdim=True).expand_as(x)]
 )
 def test_wrong_outputs_are_not_timed(wrong):
-    functions = {"flashlab": bench.implementation("flashlab"), "wrong": lambda *a: wrong(bench.float8()(*a))}
+    functions = {"flashlab": bench.implementation("flashlab"), "wrong": lambda *a: wrong(bench.float8("portable")(*a))}
     made = round_robin.measure(CELL, functions, rounds=1, gap=0, timer=Clock(), device="cpu", tolerance=bench.TOLERANCE)
     assert "results differ" in made.left_out[f"{CELL}: wrong"]
 

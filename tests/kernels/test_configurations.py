@@ -137,6 +137,19 @@ def test_dK_and_dV_have_a_kernel_each_where_registers_cannot_hold_both(mask):
     assert "key_value_gradients" in choice("backward", wide, card=Card((8, 0), 163 * 1024)).launches
 
 
+@pytest.mark.parametrize("d", [64, 128, 200])
+@pytest.mark.parametrize("mask", [masks.full(), masks.causal()])
+def test_float8_has_a_hopper_kernel_of_its_own(d, mask):
+    eight = LARGE._replace(d=d, dv=d, mask=mask, dtype=torch.float8_e4m3fn, scales="scales")
+    made = choice("forward", eight)
+    assert made.implementation == "hopper" and 128 % made.launches["forward"].Bc == 0  # one scale per block of keys
+    for change, why in (({"mask": masks.window(64)}, "no mask but causal"), ({"dropout": "dropout"}, "no score")):
+        assert why in choice("forward", eight._replace(**change)).why
+    with pytest.raises(ValueError, match="no queries in float8"):
+        choice("forward", eight._replace(Nq=1), "decode")
+    assert choice("forward", eight._replace(Nq=1)).implementation == "portable"
+
+
 def test_a_missing_row_is_an_error_and_not_None(monkeypatch):
     monkeypatch.setattr(configurations, "ON_HOPPER", ON_HOPPER._replace(rows=()))
     with pytest.raises(ValueError, match="hopper.json has no row"):

@@ -46,3 +46,34 @@ def test_two_levels_take_additions_for_multiplications():
     assert two["products"]["FFMA"] - one["products"]["FFMA"] == elements
     assert one["products"]["FMUL"] - two["products"]["FMUL"] == elements
     assert two["products"]["QGMMA"] == one["products"]["QGMMA"]
+
+
+@pytest.fixture(scope="module")
+def on_hopper():
+    return compiled("hopper")
+
+
+@pytest.mark.exhaustive
+def test_on_hopper_everything_fits_and_no_product_waits_for_the_one_before(on_hopper):
+    assert {(k["width"], k["causal"], k["two_level"]) for k in on_hopper} == {
+        (d, causal, two_level) for d in (64, 128, 256) for causal in (False, True) for two_level in (False, True)
+    }
+    for k in on_hopper:
+        consumers = k["Br"] // 64
+        assert k["shared"] <= 232448 and k["registers"] <= {2: 168, 3: 128}[consumers], k
+        assert not k["warnings"] and len(k["loops"]) >= consumers, k
+        # Outside of the loops, registers spill once per tile of queries.
+        assert k["stack"] <= (128 if k["width"] == 256 else 64), k
+
+
+@pytest.mark.exhaustive
+def test_on_hopper_a_step_moves_no_weight_and_adds_up_in_float32(on_hopper):
+    for k in on_hopper:
+        parts = 4 if k["width"] == 256 else 1
+        of_O, of_S = k["width"] // 2, k["Bc"] // 2  # elements per thread
+        for loop in k["loops"]:
+            assert loop["QGMMA"] == k["width"] // 32 + parts * k["Bc"] // 32 and "HGMMA" not in loop, k
+            assert loop["MUFU"] == of_S + 2 and loop["SHFL"] == 4, k  # alpha of two rows; the maximum of four threads
+            assert "PRMT" not in loop and loop["F2FP"] == of_S // 2, k
+            assert loop["FADD"] == of_S + 2 + (of_O if k["two_level"] else 0), k
+            assert loop.get("LDL", 0) + loop.get("STL", 0) <= (6 if k["width"] == 256 else 0), k

@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from flashlab.kernels import masks, tiles
+from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import forward, ladder
 from flashlab.kernels.problem import Problem
+from flashlab.reference import masks as reference_masks
+from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.in_time import OneProcess
 
@@ -198,6 +201,55 @@ def rung_equals_dense(rung):
 @pytest.mark.parametrize("rung", range(1, len(ladder.RUNGS) + 1))
 def test_every_rung_equals_dense(rung, in_time):
     in_time(rung_equals_dense, rung)
+
+
+# float8: the rule is that of test_float8
+
+
+def float8_is_as_good_as_exact_arithmetic(width):
+    for kind in (lengths, groups, dimensions, many_tiles, scores):
+        if kind is dimensions and width not in DIMENSIONS:
+            continue
+        for name, (q, k, v) in kind(width):
+            if name.startswith("scores of") or q.shape[1] > 6 and q.shape[2] > 1000:
+                continue  # scores that 8 bits cannot tell apart; and the reference on the CPU takes its time
+            eight = in_eight_bits(q, k, v)
+            codes, scales = zip(*eight, strict=True)
+            for causal in (False, True):
+                O, lse = flash_attention_float8(
+                    *codes, scales=scales, causal=causal, dtype=torch.float32 if width < 256 else torch.bfloat16,
+                    kernel="hopper", return_lse=True,
+                )  # fmt: skip
+                ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal() if causal else None)
+                exact, _ = dense(q.double(), k.double(), v.double(), causal, q.shape[3] ** -0.5)
+                assert error(O, exact) <= 1.1 * error(ours.to(O.dtype), exact), f"{name}, causal {causal}"
+                seen = ours_lse.isfinite()
+                assert torch.equal(lse.isfinite(), seen) and (O[~seen] == 0).all(), f"{name}, causal {causal}"
+                # A tensor core keeps 14 bits of the sums of a score, too.
+                torch.testing.assert_close(lse[seen].double(), ours_lse[seen], rtol=4e-3, atol=4e-3)
+
+
+@hopper_only
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_float8_is_as_good_as_exact_arithmetic(width, in_time):
+    in_time(float8_is_as_good_as_exact_arithmetic, width)
+
+
+def float8_in_the_same_bits(width):
+    q, k, v = inputs(2, 20, 4, 1000, 1100, width)
+    codes, scales = zip(*in_eight_bits(q, k, v), strict=True)
+    for causal in (False, True):
+        first, *others = (
+            flash_attention_float8(*codes, scales=scales, causal=causal, kernel="hopper", return_lse=True)
+            for _ in range(200)
+        )
+        assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+
+
+@hopper_only
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_two_hundred_runs_of_float8_give_the_same_bits(width, in_time):
+    in_time(float8_in_the_same_bits, width)
 
 
 # sentences

@@ -138,7 +138,8 @@ def test_as_many_programs_as_tiles_have_one_each_in_plain_order():
 
 @pytest.mark.parametrize("mask", [masks.full(), masks.causal()], ids=["full", "causal"])
 @pytest.mark.parametrize(
-    "kernel, Br", [("forward", 128), ("forward", 192), ("warpgroups", 128), ("one partition", 128)]
+    "kernel, Br",
+    [("forward", 128), ("forward", 192), ("warpgroups", 128), ("one partition", 128), ("float8", 192)],
 )
 def test_each_score_that_the_mask_leaves_is_taken_in_once(kernel, Br, mask):
     for Nq, Nk in itertools.product(LENGTHS, repeat=2):

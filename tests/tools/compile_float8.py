@@ -1,5 +1,7 @@
 """Compile the kernels of float8 for a GPU that is not here: ``python -m tests.tools.compile_float8 9.0 [LIMIT]``.
 
+``python -m tests.tools.compile_float8 hopper``: the one in Gluon, each row of hopper.json.
+
 Print one JSON object per launch, as ``compile_for`` does, with the instructions of tensor cores that its machine code
 has. LIMIT: compile that many cases at most. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
@@ -17,19 +19,21 @@ from triton.runtime import driver
 
 from flashlab.kernels import configurations, float8, masks, tiles
 from flashlab.kernels.attention_float8 import run
+from flashlab.kernels.hopper import forward_float8
 from flashlab.kernels.portable import forward
 from flashlab.kernels.problem import Problem, Tile
+from tests.tools import compile_hopper
 from tests.tools.compile_for import SHARED, Elsewhere, compiling, cuobjdump, resources
 
 
-def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, chosen=None):
+def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, kernel="portable", chosen=None):
     """Return a call of the attention kernel on one head, its scales per block."""
     q = torch.empty(1, 1, N, d, dtype=float8.E4M3)
     v = torch.empty(1, 1, d, tiles.count(N, 16) * 16, dtype=float8.E4M3)[..., :N].mT
     scale = torch.ones(1, 1, tiles.count(N, 128))
     scales = float8.Scales(scale, scale, scale[..., :1], two_level)
     problem = Problem.of(q, q, v, mask, d**-0.5, scales=scales)
-    return lambda: run(q, q, v, problem, dtype, chosen)
+    return lambda: run(q, q, v, problem, dtype, kernel, chosen)
 
 
 def quantise(d, dtype, **options):
@@ -54,6 +58,36 @@ def cases():
         yield f"d = {d}, rotated", quantise(d, torch.bfloat16, rotated=True)
         yield f"d = {d}, transposed", quantise(d, torch.bfloat16, per="head", transposed=True)
     yield "float32, rotated", quantise(128, torch.float32, rotated=True)
+
+
+def on_hopper():
+    """Yield N, two_level, a call and its ``Row`` for each row of hopper.json: ragged tiles, and whole ones."""
+    for row in configurations.ON_HOPPER.rows:
+        if row.kernel == "forward_float8":
+            mask, chosen = masks.causal() if row.causal else masks.full(), configurations.Configuration(*row.launch)
+            for N, two_level in ((1000, True), (1024, False)):
+                yield N, two_level, attention(row.width, mask, torch.bfloat16, N, two_level, "hopper", chosen), row
+
+
+def compile_on_hopper(N, two_level, call, row):
+    """Compile the kernel in Gluon for one case, and return a dict: what it takes, and its loops."""
+    made = []
+
+    def compile_instead(kernel, grid, tensors, numbers, *, warps):
+        made.append(compiling(kernel, grid, tensors, numbers, warps=warps))
+
+    driver.set_active(Elsewhere((9, 0)))
+    with ExitStack() as replaced:
+        for owner, attribute, stand_in in (
+            (configurations, "card", lambda device: configurations.Card((9, 0), SHARED[9, 0] * 1024)),
+            (forward_float8, "multiprocessors", lambda device: 132),
+            (forward_float8, "launch", compile_instead),
+        ):
+            replaced.enter_context(mock.patch.object(owner, attribute, stand_in))
+        call()
+    (compiled,) = made
+    taken = {"N": N, "two_level": two_level, **row._asdict(), "shared": compiled.metadata.shared}
+    return taken | compile_hopper.assembled(compiled.asm["ptx"])
 
 
 def compile_for(capability, name, call):
@@ -102,6 +136,10 @@ def products(cubin):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "hopper":
+        for case in on_hopper():
+            print(json.dumps(compile_on_hopper(*case)), flush=True)
+        sys.exit()
     capability = tuple(int(number) for number in sys.argv[1].split("."))
     limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
     for case in itertools.islice(cases(), limit):

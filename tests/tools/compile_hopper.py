@@ -105,7 +105,7 @@ def loops(code):
     """
     jumps = [(at, re.match(r"@!?U?P\d BRA\S* .*?0x([0-9a-f]+)", text)) for at, text in code]
     back = [(int(jump[1], 16), at) for at, jump in jumps if jump and int(jump[1], 16) < at]
-    products = [at for at, text in code if "HGMMA" in text]
+    products = [at for at, text in code if "GMMA" in text]  # HGMMA, or QGMMA of 8 bits
     multiply = [(begin, end) for begin, end in back if any(begin <= at <= end for at in products)]
     return [a for a in multiply if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in multiply)]
 

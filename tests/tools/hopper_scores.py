@@ -13,13 +13,14 @@ import torch
 from triton.runtime.jit import JITCallable
 
 from flashlab.kernels import masks
-from flashlab.kernels.hopper import forward, ladder, schedule
+from flashlab.kernels.hopper import forward, forward_float8, ladder, schedule
 from flashlab.kernels.problem import Problem
 
 KERNELS = {  # name: (a consumer's function, rows of a consumer)
     "forward": (forward.consume, 64),
     "warpgroups": (ladder.consume, 64),
     "one partition": (ladder.consume_in_turn, 128),
+    "float8": (forward_float8.consume, 64),
 }
 
 WITHOUT_EFFECT = (
@@ -130,10 +131,46 @@ def substitutes(table, problem, rows, Bc, arrived, counts):
         "warpgroup_mma_wait": lambda _, deps: deps[0],
         "operand": lambda P_ij, *_: P_ij,
         "rescale": lambda O_i, alpha: O_i,
-        "update_weights": lambda m_i, S_ij, scale_log2: (None, S_ij, None),
+        "update_weights": lambda m_i, S_ij, *_: (None, S_ij, None),
         "update": update,
         "along_rows": lambda *_, **__: np.ones(rows),
     } | dict.fromkeys(WITHOUT_EFFECT, nothing)
+
+
+def in_float8(instead):
+    """Return the stand-in for the kernel in float8: keys are the last coordinate of V, and columns in another order."""
+
+    def copy(K, at, full, stage, pred=True):
+        at = (*at[:2], at[3]) if stage[0] == "V" else at
+        instead["tma"].async_copy_global_to_shared(K, at, full, stage, pred)
+
+    def ask_for_keys(shared, K, tile, start, full, g):
+        copy(K, (tile.b, tile.hk, start), full, ("K", g))
+
+    def fours(P_ij):
+        seen = np.empty_like(P_ij.seen)
+        Bc = seen.shape[1]
+        seen[:, forward_float8.key_of.fn(np.arange(Bc), Bc)] = P_ij.seen
+        return replace(P_ij, seen=seen)
+
+    def multiply(shared, P_before, O_i, g, p, variant):
+        return instead["warpgroup_mma"](P_before, instead["matrix"](("V", g)), O_i[p])
+
+    def store(shared, out, tile, O_i, *others):
+        in_python(forward.store, instead)(shared, out, tile, O_i[0], *others)
+
+    return (
+        instead
+        | {
+            "tma": SimpleNamespace(async_copy_global_to_shared=copy, store_wait=nothing),
+            "float8": SimpleNamespace(scaled=nothing, OF_V=None),
+            "of_rows": nothing,
+            "of_block": lambda *_: Scores(0, 0, np.empty(0)),  # of which only the layout is asked
+            "operand_of_fours": lambda P_ij, _: P_ij,
+            "collect": lambda O_i, O_p, *_: (O_p,),
+        }
+        | {function.__name__: function for function in (ask_for_keys, fours, multiply, store)}
+    )
 
 
 def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
@@ -149,12 +186,15 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     shared = forward.Shared(**rings, **{name: SimpleNamespace(name=name) for name in others})
     counts = np.zeros((Nq, -(-Nk // Bc) * Bc), int)
     instead = substitutes(table.ravel().tolist(), problem, rows, Bc, {}, counts)
-    variant = forward.variant(problem, rows, Bc)
+    variant, produce = forward.variant(problem, rows, Bc), forward.produce
+    if kernel == "float8":
+        variant, produce = forward_float8.Variant(*variant[:3], True, 1), forward_float8.produce
+        instead = in_float8(instead)
     out = forward.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
     tensors = [SimpleNamespace(block_type=SimpleNamespace(nbytes=0))] * 3
-    in_python(forward.produce, instead)(shared, *tensors, work, variant)
+    in_python(produce, instead)(shared, *tensors, work, variant)
     for w in range(Br // rows):
-        which = () if consume is ladder.consume_in_turn else (w,)
+        which = {"one partition": (), "float8": (None, w)}.get(kernel, (w,))  # None: no scales
         in_python(consume, instead)(shared, out, work, *which, variant)
     return counts
 

@@ -4,6 +4,6 @@
 ``backward`` and the rungs that lead to them, ``ladder``, are compiled on the GPU that they are written for.
 """
 
-from flashlab.kernels.hopper import backward, forward, schedule
+from flashlab.kernels.hopper import backward, forward, forward_float8, schedule
 
-__all__ = ["backward", "forward", "schedule"]
+__all__ = ["backward", "forward", "forward_float8", "schedule"]

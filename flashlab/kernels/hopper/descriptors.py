@@ -3,12 +3,18 @@
 import functools
 
 import torch
+import torch.nn.functional as F
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlab.kernels import tiles
 
-DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}
+DTYPES = {
+    torch.float16: gl.float16,
+    torch.bfloat16: gl.bfloat16,
+    torch.float32: gl.float32,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
 
 
 def descriptor(x, rows, width, N=None):
@@ -18,6 +24,19 @@ def descriptor(x, rows, width, N=None):
     """
     shape = x.shape if N is None else (*x.shape[:2], N, x.shape[3])
     return _described(x, shape, tiles.strides_of(x), (1, 1, rows, width))
+
+
+def fours_descriptor(x, rows, width):
+    """Describe x [B, H, N, d] as [B, H, N / 4, 4, d], in tiles of two rows of each four, ``rows / 2`` in all.
+
+    A tile has at most 128 columns. Rows of zeros are appended until 4 divides N.
+    """
+    missing = -x.shape[2] % 4
+    if missing:
+        x = F.pad(x.view(torch.uint8), (0, 0, 0, missing)).view(x.dtype)
+    B, H, N, d = x.shape
+    b, h, n, _ = tiles.strides_of(x)
+    return _described(x, (B, H, N // 4, 4, d), (b, h, 4 * n, n, 1), (1, 1, rows // 4, 2, min(width, 128)))
 
 
 def flat_descriptor(x, size):

@@ -177,21 +177,32 @@ def allocate(
     consumers: gl.constexpr, stages: gl.constexpr,
 ):  # fmt: skip
     """Return shared memory for what the descriptors bring, and barriers in their first phase."""
-    barriers: gl.constexpr = mbarrier.MBarrierLayout()
-    shared = Shared(
+    return barriers(
         gl.allocate_shared_memory(Q.dtype, [2 * consumers, 1, 1, rows, width], Q.layout),
         gl.allocate_shared_memory(K.dtype, [stages, 1, 1, Bc, width], K.layout),
         gl.allocate_shared_memory(V.dtype, [stages, 1, 1, Bc, width], V.layout),
         gl.allocate_shared_memory(O.dtype, [consumers, 1, 1, rows, width], O.layout),
-        gl.allocate_shared_memory(gl.int64, [2 * consumers, 1], barriers),
-        gl.allocate_shared_memory(gl.int64, [2 * consumers, 1], barriers),
-        gl.allocate_shared_memory(gl.int64, [stages, 1], barriers),
-        gl.allocate_shared_memory(gl.int64, [stages, 1], barriers),
-        gl.allocate_shared_memory(gl.int64, [consumers, 1], barriers),
     )
+
+
+@gluon.jit
+def barriers(Q, K, V, O):
+    """Return these rings with their barriers, in their first phase."""
+    slots: gl.constexpr = Q.shape[0]
+    stages: gl.constexpr = K.shape[0]
+    consumers: gl.constexpr = O.shape[0]
+    layout: gl.constexpr = mbarrier.MBarrierLayout()
+    shared = Shared(
+        Q, K, V, O,
+        gl.allocate_shared_memory(gl.int64, [slots, 1], layout),
+        gl.allocate_shared_memory(gl.int64, [slots, 1], layout),
+        gl.allocate_shared_memory(gl.int64, [stages, 1], layout),
+        gl.allocate_shared_memory(gl.int64, [stages, 1], layout),
+        gl.allocate_shared_memory(gl.int64, [consumers, 1], layout),
+    )  # fmt: skip
     for w in gl.static_range(consumers):
         mbarrier.init(shared.turn.index(w), count=1)
-    for slot in gl.static_range(2 * consumers):
+    for slot in gl.static_range(slots):
         mbarrier.init(shared.q_full.index(slot), count=1)
         mbarrier.init(shared.q_empty.index(slot), count=1)
     for stage in gl.static_range(stages):
@@ -434,9 +445,15 @@ def finish(m_i, l_i, out, tile, work):
 @gluon.jit
 def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr):
     """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free."""
-    buffer = shared.O.index(w)
     O_i = O_i * along_rows(inverse, O_i, free=False)[:, None]  # [Br, d]
-    matrix(buffer).store(O_i.to(shared.O.dtype))
+    matrix(shared.O.index(w)).store(O_i.to(shared.O.dtype))
+    hand_over(shared, out, tile, w, variant)
+
+
+@gluon.jit
+def hand_over(shared, out, tile, w: gl.constexpr, variant: gl.constexpr):
+    """Hand the buffer of warpgroup w to the copy engine: a tile of O."""
+    buffer = shared.O.index(w)
     fence_async_shared()
     if variant.mask.right is not None and tile.end <= shared.O.shape[0] * shared.O.shape[3]:
         tma.async_copy_shared_to_global(out.O_first, [tile.b, tile.h, tile.start, 0], buffer)

@@ -23,6 +23,12 @@ def hide(S_ij, limit, causal: gl.constexpr):
     Keys are counted from the block's first. causal: the limit grows by one per row.
     """
     keys = gl.arange(0, S_ij.shape[1], layout=gl.SliceLayout(0, S_ij.type.layout))  # [Bc]
+    return hide_keys(S_ij, keys, limit, causal)
+
+
+@gluon.jit
+def hide_keys(S_ij, keys, limit, causal: gl.constexpr):
+    """Return the same where the columns belong to these keys [Bc]."""
     rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
     limits = limit + rows if causal else limit + rows * 0  # [Br]
     return gl.where(keys[None, :] <= limits[:, None], S_ij, -float("inf"))

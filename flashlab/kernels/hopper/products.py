@@ -6,9 +6,12 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 
 
 @gluon.constexpr_function
-def accumulator(columns, rows=64):
-    """Return the layout of the sums of a product [rows, columns]: 16 rows per warp, so a warpgroup holds 64."""
-    return gl.NVMMADistributedLayout([3, 0], [rows // 16, 1], [16, columns, 16])
+def accumulator(columns, rows=64, bits=16):
+    """Return the layout of the sums of a product [rows, columns]: 16 rows per warp, so a warpgroup holds 64.
+
+    bits: of the numbers that are multiplied; one instruction takes 256 bits of a row.
+    """
+    return gl.NVMMADistributedLayout([3, 0], [rows // 16, 1], [16, columns, 256 // bits])
 
 
 @gluon.jit
@@ -16,7 +19,7 @@ def product(A, B):
     """Issue A B^T, of tiles in shared memory: B's transpose is another view of the same bytes."""
     rows: gl.constexpr = A.shape[0]
     columns: gl.constexpr = B.shape[0]
-    zeros = gl.zeros([rows, columns], gl.float32, accumulator(columns, rows))
+    zeros = gl.zeros([rows, columns], gl.float32, accumulator(columns, rows, A.dtype.primitive_bitwidth))
     return warpgroup_mma(A, B.permute((1, 0)), zeros, use_acc=False, is_async=True)
 
 
@@ -25,6 +28,40 @@ def operand(P_ij, dtype: gl.constexpr, width: gl.constexpr):
     """Return P_ij narrowed, as the left operand of a product with ``width`` columns: no number leaves its register."""
     left: gl.constexpr = gl.DotOperandLayout(0, accumulator(width, P_ij.shape[0]), 2)
     return gl.convert_layout(P_ij.to(dtype), left, assert_trivial=True)
+
+
+NARROW = gl.constexpr("""{
+.reg .b16 low, high;
+cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
+mov.b32 $0, {low, high};
+}""")
+
+
+@gluon.jit
+def fours(P_ij):
+    """Return P_ij [Br, Bc] in e4m3, the weights of four keys in a number of 32 bits: [Br, Bc / 4].
+
+    Columns are in the order of ``forward_float8.key_of``. Loops carry them so: 8 bits would take a register each.
+    """
+    Br: gl.constexpr = P_ij.shape[0]
+    Bc: gl.constexpr = P_ij.shape[1]
+    even, odd = gl.split(gl.permute(gl.reshape(P_ij, [Br, 2, Bc // 4, 2]), (0, 2, 1, 3)))
+    P_0, P_2 = gl.split(even)  # [Br, Bc / 4]
+    P_1, P_3 = gl.split(odd)  # [Br, Bc / 4]
+    # Not pure, so it stays where it is: no register of an operand may be written while a product is on its way.
+    return gl.inline_asm_elementwise(NARROW, "=r,f,f,f,f", [P_0, P_1, P_2, P_3], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def operand_of_fours(fours, width: gl.constexpr):
+    """Return the left operand [Br, Bc] of a product with ``width`` columns, as ``operand``, of e4m3."""
+    left: gl.constexpr = gl.DotOperandLayout(0, accumulator(width, fours.shape[0], 8), 4)
+    each = gl.join(gl.join(fours, fours), gl.join(fours, fours))  # [Br, Bc / 4, 2, 2]
+    each = gl.convert_layout(gl.reshape(each, [fours.shape[0], 4 * fours.shape[1]]), left, assert_trivial=True)
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r,r,r,r", [each], dtype=gl.float8e4nv, is_pure=False, pack=4
+    )
 
 
 @gluon.jit
