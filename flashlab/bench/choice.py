@@ -2,8 +2,8 @@
 
     python -m flashlab.bench.choice --json notebooks/data/h200_choice.json
 
-bfloat16, both passes, with and without a causal mask. The rule in ``flashlab.kernels.configurations`` that chooses
-between the two was made from the rows of the set "grid". Those of "between" have other lengths and heads, and only test
+bfloat16, both passes, with and without a causal mask. ``flashlab.kernels.configurations`` chooses between the two by a
+rule. The rows of the set "grid" are for making it; those of "between" have other lengths and heads, and are for testing
 it; there torch's backends are timed as well. Each call is captured in a CUDA graph: a kernel of 10 µs has ended before
 Python launches the next.
 """
