@@ -16,7 +16,7 @@ import triton
 FORGET_AFTER = 4096  # launches of different shapes
 KNOWN = triton.__version__.startswith(("3.6.", "3.7."))  # the versions whose launchers ``Repeat`` knows
 _compiled = {}  # all that a launch depends on -> the compiled kernel
-_repeats = {}  # all that a launch by ``again`` depends on, but for addresses -> its ``Repeat``
+_repeats = {}  # all that a launch by ``again`` depends on, but for addresses -> its ``Repeat``, or None after the first
 
 
 def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
@@ -42,7 +42,7 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
 
 
 def again(start, tensors, *options, when=True):
-    """Call ``start(*tensors, *options)``; if it was called with tensors like these before, only repeat its launch.
+    """Call ``start(*tensors, *options)``; if it was called twice with tensors like these, only repeat its launch.
 
     start: a function that launches one kernel and returns what ``launch`` does. The kernel's first arguments must be
     these tensors, or descriptors of them, in this order; all others must follow from their layouts and the options.
@@ -56,11 +56,12 @@ def again(start, tensors, *options, when=True):
     like = [x if x is None else (x.shape, x.stride(), x.dtype, p % 16) for x, p in zip(tensors, at, strict=True)]
     key = start, device, options, *like
     repeat = _repeats.get(key)
-    if repeat is None:
-        _remember(_repeats, key, Repeat(*start(*tensors, *options), given=len(tensors)))
-    else:
+    if repeat is not None:
         with _current(device):
             repeat(at, device)
+    else:  # made the second time: most launches of a text that grows come once
+        launched = start(*tensors, *options)
+        _remember(_repeats, key, Repeat(*launched, given=len(tensors)) if key in _repeats else None)
 
 
 class Repeat:
