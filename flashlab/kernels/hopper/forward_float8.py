@@ -8,9 +8,9 @@ Roles, stages and barriers are those of ``forward``. Five things differ:
   The weights that a thread holds are then those that it must hand over, and none moves between threads.
 - A tensor core keeps about 14 bits of a sum. So P_ij V_j begins at 0 in each step, and is added to O_i in float32: the
   second level.
-- A consumer overlaps nothing of its own. Scores, their products with the values, and O would fill the registers of two
-  consumers; one after the other they leave room for a third, and three fill each other's gaps. At d = 128, 16,384
-  tokens, an H200 took 1,004 TFLOP/s so, and 825 to 927 with two, overlapped in several ways (22 November 2026).
+- A consumer overlaps nothing of its own. If it took S_ij, P_ij V_j and O_i at once, registers would hold two consumers;
+  one after the other, they leave room for a third, and three fill each other's gaps. At d = 128 and 16,384 tokens, an
+  H200 took 1,004 TFLOP/s so, and 820 to 927 with two, in turn or overlapped (22 November 2026).
 - Scores are multiplied by scales, one per row and one per block of keys.
 
 Source: FlashAttention-3, section 3.3; DeepSeek-V3, section 3.3.2, for the second level.
