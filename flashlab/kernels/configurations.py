@@ -7,7 +7,6 @@ on a GPU with 64 KB or more per program.
 """
 
 import functools
-import itertools
 import json
 from collections.abc import Callable
 from importlib import resources
@@ -374,8 +373,8 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
             return "they know no score functions, sinks, dropout or packed texts"
     elif problem.dropout is not None:
         return "they know no dropout"
-    elif problem.mask == "rule" or problem.score is not None:
-        return "backward they know windows and sinks, and no other masks or score functions"
+    elif problem.mask == "rule":
+        return "backward they know no masks but windows"
     if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
         return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
     return None
@@ -387,8 +386,8 @@ def without_hopper(problem: Problem, learning: bool) -> str | None:
         return None
     if learning:
         return "they compute no gradients of slopes and biases"
-    given = [] if problem.score is None else problem.score.steps
-    if any(isinstance(x, (masks.Custom, scores.Custom)) for x in [*given, *itertools.chain(*problem.mask.terms)]):
+    steps = () if problem.score is None else problem.score.steps
+    if any(isinstance(x, (masks.Custom, scores.Custom)) for x in (*steps, *masks.parts(problem.mask))):
         return "functions of your own are written in Triton"
     moved = isinstance(problem.mask, masks.Rule) or problem.score is not None
     if moved and masks.hides_keys(problem.mask, problem):

@@ -375,6 +375,12 @@ def either(causal_mask, mask) -> Window | Rule:
     return mask
 
 
+def parts(mask):
+    """Return all parts of a mask, and those of the mask inside packed texts."""
+    own = [*itertools.chain(*mask.terms)]
+    return [*own, *(part for x in own if hasattr(x, "mask") for part in parts(x.mask))]
+
+
 def shows_own_key(mask) -> bool:
     """Return whether every query that has a key at its position sees it."""
     return any(all(getattr(part, "shows_own_key", False) for part in term) for term in mask.terms)

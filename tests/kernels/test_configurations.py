@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 
-from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, masks
+from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, masks, packed, scores
 from flashlab.kernels.configurations import (
     HALVES,
     MEASURED,
@@ -199,10 +199,40 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     assert "this is 3.99.0" in against_hopper(H200, LARGE, direction)
 
 
-def test_the_hopper_backward_kernel_takes_windows_and_sinks():
-    for change in ({"mask": masks.window(64)}, {"mask": masks.window(64, 3)}, {"sinks": "sinks"}):
-        assert choice("backward", LARGE._replace(**change)).implementation == "hopper"
-        assert choice("backward", LARGE._replace(**change), "hopper").launches["backward"].Br == 64
+@pytest.mark.parametrize(
+    "change",
+    [{"mask": masks.window(64)}, {"mask": masks.Window(64, 9)}, {"score": "score"}, {"sinks": "sinks"}],
+)
+def test_masks_and_scores_go_to_hopper_backward(change):
+    assert choice("backward", LARGE._replace(**change)).implementation == "hopper"
+    assert choice("backward", LARGE._replace(**change), "hopper").launches["backward"].Br == 64
+
+
+@triton.jit
+def anything(*_):
+    """A function of a user's."""
+
+
+def test_what_the_kind_of_a_problem_does_not_tell_keeps_its_gradients_portable(monkeypatch):
+    monkeypatch.setattr(configurations, "card", lambda device: H200)
+    ids = torch.zeros(4096, dtype=torch.int64)
+    documents, cap = masks.documents(ids) & masks.causal(), scores.chain(scores.softcap(3.0))
+    offsets = torch.tensor([0, 4096])
+    texts = packed.prepared(offsets, offsets)
+    few = LARGE._replace(Nq=2048)
+    for problem, why in (
+        (LARGE._replace(mask=documents), "no masks but windows"),
+        (LARGE._replace(score=cap), None),
+        (few._replace(score=cap), None),
+        (few._replace(mask=masks.window(64)), None),
+        (LARGE._replace(mask=texts.apart(masks.window(9))), "no masks but windows"),
+        (few._replace(mask=masks.window(64), score=cap), "keys that no query sees"),
+        (LARGE._replace(score=scores.chain(scores.custom(anything))), "functions of your own"),
+    ):
+        found = configurations.choose("backward", problem)
+        assert found.implementation == ("portable" if why else "hopper") and (why or "") in found.why
+    learning = configurations.choose("backward", LARGE._replace(score=cap), learning=True)
+    assert learning.implementation == "portable" and "gradients of slopes" in learning.why
 
 
 def test_the_portable_backward_pass_has_a_launch_for_each_of_its_kernels():

@@ -1,6 +1,7 @@
-"""Score functions and their derivatives in one go, as the backward kernel takes them.
+"""Score functions and their derivatives at once, as the Hopper backward kernel takes them.
 
-The derivative is found on the way to the score: what comes next needs the score's place in registers.
+It has no registers for scores that wait until their gradient is known. So it multiplies the weights by the derivative
+as soon as it has them.
 """
 
 from triton.experimental import gluon
@@ -11,7 +12,7 @@ from flashlab.kernels.places import places
 
 
 def told(problem):
-    """Return a problem's score function as ``Chain.told`` does, but of ``FASTER`` steps no derivative."""
+    """Return a problem's score function as ``Chain.told`` does, with steps of ``FASTER``, which need no derivative."""
     if problem.score is None:
         return None
     told = problem.score.told(problem)
@@ -20,7 +21,7 @@ def told(problem):
 
 @gluon.jit
 def apply(problem, St_ij, b, h, i, j):
-    """Return the tile [Bc, Br] of scaled scores after all steps, and the derivative of these by St_ij.
+    """Return the scores after all steps, and their derivatives by the scaled scores St_ij [Bc, Br].
 
     i, j: places in the whole matrix, [1, Br] and [Bc, 1].
     """
@@ -39,7 +40,10 @@ def apply(problem, St_ij, b, h, i, j):
 
 @gluon.jit
 def capped(s, b, h, i, j, Nq, Nk, cap):
-    """Return ``scores.capped`` and its derivative, by the hardware's hyperbolic tangent: right to 11 bits."""
+    """Return ``scores.capped`` and its derivative, by the hardware's hyperbolic tangent.
+
+    That is right to 11 bits, as float16 is: one special instruction in the place of two.
+    """
     t = gl.inline_asm_elementwise(
         "tanh.approx.f32 $0, $1;", "=f,f", [s * (1 / cap)], dtype=gl.float32, is_pure=True, pack=1
     )

@@ -1,8 +1,8 @@
-"""The tiles of queries that a tile of keys meets, in the order in which the backward kernel takes them, and its masks.
+"""The tiles of queries that a tile of keys meets, in the backward kernel's order, and which of their scores count.
 
-A loop with the keys outside asks the masks with queries and keys exchanged. Of most masks, the queries that see a key
-are an interval, which depends on the key alone: a window's is computed, and that of documents is read from a table.
-Only a ``Rule`` of another kind needs lists of tiles and functions.
+A loop with the keys outside asks a mask with queries and keys exchanged. The queries that see a key are an interval
+under most masks: a window's is computed, and that of documents is read from a table. Any other ``Rule`` has its lists
+of tiles, and functions.
 """
 
 from typing import NamedTuple
@@ -22,12 +22,10 @@ class Mask(NamedTuple):
 
     left: int | None  # of a window: how many queries before its own see a key
     right: int | None  # and how many after it
-    table: (
-        torch.Tensor | None
-    )  # [B or 1, 2, Nk rounded up to tiles]      the first and the last query that see each key
+    table: torch.Tensor | None  # int32 [B or 1, 2, Nk rounded up]      the first and the last query that see each key
     rules: tuple | None  # as in ``masks.Told``
     lists: torch.Tensor | None
-    batch: int  # from the table, or the lists, of one batch to those of the next
+    batch: int  # from the table or the lists of one batch to those of the next
     head: int
     length: int  # of a row of the table, or of a list
 
