@@ -19,22 +19,24 @@ _compiled = {}  # all that a launch depends on -> the compiled kernel
 _repeats = {}  # all that a launch by ``again`` depends on, but for addresses -> its ``Repeat``, or None after the first
 
 
-def launch(kernel, grid, tensors, numbers, *, warps, stages=1):
+def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     """Run a grid (x, y, z) of programs. The kernel's arguments are tensors, or descriptors of them, and then numbers.
 
     numbers: sizes, strides, constexprs, and what a problem tells, which may hold more tensors. A tensor that a kernel
-    can do without may be None. Returns the compiled kernel and its arguments, for ``again``; None in the interpreter.
+    can do without may be None. early: launch it before the kernel before it has ended, for which it waits by itself
+    (compute capability 9.0). Returns the compiled kernel and its arguments, for ``again``; None in the interpreter.
     """
     bases = tuple(getattr(x, "base", x) for x in tensors)  # the tensors that descriptors describe
     device = bases[0].device
     if device.type != "cuda":
         kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
         return None
-    key = (kernel, device, warps, stages, _fit(bases), _fit(numbers))
+    key = (kernel, device, warps, stages, early, _fit(bases), _fit(numbers))
     compiled = _compiled.get(key)
     with _current(device):
         if compiled is None:
-            compiled = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
+            options = {"launch_pdl": True} if early else {}
+            compiled = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages, **options)
             _remember(_compiled, key, compiled)
         else:
             compiled[grid](*tensors, *numbers)

@@ -69,7 +69,8 @@ def test_a_step_of_decoding_and_several_gpus():
     answer = which(Call(1, 32, 1, 128, 131072, 8))
     times = {row["impl"]: row["us"] for row in stored("h200_decoding", part="plain", N=131072)}
     assert {row.version: row.us for row in answer.cell} == {
-        "SDPA cuDNN": times["cudnn"], "SDPA FlashAttention-2": times["flash"], "flashlab decoding": times["flashlab"]
+        "SDPA cuDNN": times["cudnn"], "SDPA FlashAttention-2": times["flash"],
+        "FlexAttention": times["flex"], "flashlab decoding": times["flashlab"],
     }  # fmt: skip
     assert which(Call(1, 32, 1, 128, 131072, 8, mask="causal")).cell == answer.cell  # one query sees all keys
     many = which(Call(1, 32, 4 * 32768, 128, 4 * 32768, 8, mask="causal", gpus=4))
@@ -132,9 +133,9 @@ def test_only_what_is_installed_is_chosen_from():
 
 def test_ties_are_named():
     answer = which(Call(16, 64, 1, 128, 16384, 8))
-    assert answer.ties == ("SDPA FlashAttention-2", "flashlab decoding")
+    assert answer.ties == ("SDPA cuDNN", "SDPA FlashAttention-2")
     assert all(row.us <= TIE * answer.cell[0].us for row in answer.cell if row.version in answer.ties)
-    assert "As fast, within 3%: SDPA FlashAttention-2, flashlab decoding." in sentence(answer)
+    assert "As fast, within 3%: SDPA cuDNN, SDPA FlashAttention-2." in sentence(answer)
 
 
 def test_every_file_with_competitors_is_read():

@@ -13,6 +13,7 @@ from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
 from tests.tools.bounds import assert_as_exact_as_plain
 
+HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 ABSURD = 2147480000  # an entry of a table that nobody may read
 MASKS = {
     "causal": (None, plain_masks.causal()),
@@ -174,13 +175,47 @@ def test_latent_values_are_the_first_columns_of_the_keys(d, rope):
             torch.testing.assert_close(x, y)
 
 
+@pytest.mark.skipif(not HOPPER, reason="the kernel for latents needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize("H", [16, 70, 128])
+@pytest.mark.parametrize("page", [None, 128])
+def test_latents_on_hopper_equal_those_of_the_portable_kernel(H, page):
+    q, K, _, lengths = inputs([1000, 0, 64, 257, 1], H=H, Hk=1, d=576, dv=1, N=1024, dtype=torch.bfloat16)
+    cache = Cache(K, K[..., :512], lengths=lengths)
+    if page:
+        cache = paged(K, K, lengths, page)
+        cache = cache._replace(V=cache.K[..., :512])
+    problem = operator.problem_of(q, cache, masks.causal(), 0.07)
+    assert operator.for_hopper(q, cache, problem)
+    for options in ({}, {"fixed_split": 128}):
+        ours = operator.run(q, cache, problem, **options)
+        theirs = operator.run(q, cache, problem, chosen=tiles.Launch(16, 32, 4, 3, 2), **options)
+        torch.testing.assert_close(ours[0], theirs[0], rtol=0.02, atol=0.002)
+        torch.testing.assert_close(ours[1], theirs[1], rtol=1e-5, atol=1e-5)
+
+
+def test_which_latents_go_to_hopper(monkeypatch):
+    monkeypatch.setattr(operator, "card", lambda device: configurations.Card((9, 0), 227 * 1024))
+    K = torch.zeros(4, 1, 64, 576, dtype=torch.bfloat16)
+    table = torch.zeros(1, 4, dtype=torch.int32)
+
+    def taken(n=1, dtype=torch.bfloat16, mask=masks.causal(), page=64, dv=512, **options):  # noqa: B008
+        X = K[:, :, :page].to(dtype)
+        q, cache = torch.zeros(1, 16, n, 576, dtype=dtype), Cache(X, X[..., :dv], table)
+        return operator.for_hopper(q, cache, operator.problem_of(q, cache, mask, 0.1, **options))
+
+    assert taken() and taken(dtype=torch.float16) and taken(mask=masks.full())
+    assert not taken(n=2) and not taken(dtype=torch.float32) and not taken(mask=masks.window(9))
+    assert not taken(page=48) and not taken(dv=528) and not taken(sinks=torch.zeros(16))
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("page", [None, some(16)])
-def test_eight_bits_are_computed_with_exactly(dtype, page):
-    """The result is that of the rounded keys and values, computed in float16."""
-    q, K, V, lengths = inputs([5, 200], n=2, dtype=torch.float16)
+@pytest.mark.parametrize("dv", [24, some(25), some(40)])
+def test_eight_bits_are_computed_with_exactly(dtype, dv):
+    """The result is that of the rounded keys and values, computed in float16. V is read in pairs where dv is even."""
+    q, K, V, lengths = inputs([5, 200], n=2, dv=dv, dtype=torch.float16)
     (K8, K_scale), (V8, V_scale) = (eight_bits.rounded(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
     cache = Cache(K8, V8, None, lengths, torch.stack([K_scale, V_scale]))
+    assert operator.in_pairs(V8) == (dv % 2 == 0)
     results = decode(q, cache, return_lse=True)
     K, V = eight_bits.widened(K8, K_scale), eight_bits.widened(V8, V_scale)
     exact = dense(q, K, V, lengths, plain_masks.causal(), torch.float64)

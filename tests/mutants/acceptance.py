@@ -314,9 +314,9 @@ def kernel_decoding():
     """A step of three tokens in two key heads of three query heads, its past in parts, in pages, and in 8 bits."""
     rng, lengths = np.random.default_rng(0), (0, 5, 70)
     q, K, V = (torch.tensor(rng.normal(size=(3, *shape)), dtype=torch.float32)
-               for shape in ((6, 3, 8), (2, 70, 8), (2, 70, 8)))  # fmt: skip
+               for shape in ((6, 3, 8), (2, 70, 8), (2, 70, 20)))  # fmt: skip
     table = torch.tensor([[7, 7, 7], [2, 9, 9], [4, 0, 3]], dtype=torch.int32)  # of pages of 24 tokens
-    paged = [torch.full((5, 2, 24, 8), np.nan) for _ in range(2)]
+    paged = [torch.full((5, 2, 24, width), np.nan) for width in (8, 20)]
     for b, j in ((1, 0), (2, 0), (2, 1), (2, 2)):
         for X, x in zip(paged, (K, V), strict=True):
             X[table[b, j], :, : max(0, min(24, lengths[b] - 24 * j))] = x[b, :, 24 * j : min(24 * j + 24, lengths[b])]

@@ -1,5 +1,7 @@
 """Compile the kernels of decoding for a GPU that is not here: ``python -m tests.tools.compile_decode 9.0 [LIMIT]``.
 
+``latent`` instead of a capability: the Hopper kernel for latents.
+
 Print one JSON object per launch, as ``compile_for`` does. LIMIT: compile that many caches at most. Needs
 TRITON_INTERPRET=0, and so a process of its own.
 """
@@ -10,12 +12,16 @@ import sys
 from unittest import mock
 
 import torch
+import triton
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import driver
 
 from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels.decode import Cache, operator, shared
 from flashlab.kernels.decode import tiles as decode_tiles
+from flashlab.kernels.hopper.latent import STAGES, attention_latent
 from tests.tools.compile_for import SHARED, Elsewhere, compiling, resources
+from tests.tools.compile_hopper import ALIGNED, TARGET, assembled, descriptor
 
 BF16, FP16 = torch.bfloat16, torch.float16
 
@@ -79,7 +85,31 @@ def compile_for(capability, name, q, cache, options):
         }  # fmt: skip
 
 
+def latent():
+    """Compile the kernel for latents on compute capability 9.0, without and with pages. Yields a dict for each."""
+    for paged in (False, True):
+        signature, constants, attributes = {}, {}, {}
+        for i, name in enumerate(attention_latent.arg_names):
+            if name in ("page", "stages") or name in ("table", "lengths") and not paged:
+                signature[name] = "constexpr"
+                constants[i,] = {"page": 64, "stages": STAGES}.get(name)
+            elif name in ("Q", "Q_rope", "C", "R"):
+                signature[name] = descriptor((1, 1, 64, 256 if name in "QC" else 64), BF16)
+            elif name in ("O", "lse", "table", "lengths"):
+                signature[name] = "*fp32" if name in ("O", "lse") else "*i32"
+                attributes[i,] = ALIGNED
+            else:
+                signature[name] = "fp32" if name == "scale_log2" else "i32"
+        source = GluonASTSource(attention_latent, signature, constants, attributes)
+        compiled = triton.compile(source, target=TARGET, options={"num_warps": 4})
+        yield {"kernel": "attention_latent", "shared": compiled.metadata.shared} | assembled(compiled.asm["ptx"])
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "latent":
+        for report in latent():
+            print(json.dumps(report), flush=True)
+        sys.exit()
     capability = tuple(int(number) for number in sys.argv[1].split("."))
     limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
     for case in itertools.islice(cases(capability), limit):

@@ -45,9 +45,9 @@ class Elsewhere:
         return GPUTarget("cuda", self.number, 32)
 
 
-def compiling(kernel, grid, tensors, numbers, *, warps, stages=1):
+def compiling(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     """Stand in for ``launch``: compile the kernel for these arguments, and return it."""
-    return kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages)
+    return kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages, launch_pdl=early)
 
 
 def compile_for(capability, problem):

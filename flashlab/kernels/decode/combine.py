@@ -17,6 +17,7 @@ def attention_combine(
     sizes,  # rows = B * H * n, H * n, n, the most keys of a batch
     parts, reach,  # as for ``attention_split``
     dv: tl.constexpr, Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
+    early: tl.constexpr,  # launched before the parts are there
 ):  # fmt: skip
     """Merge the parts of one row, for one tile of its columns: program (row, tile)."""
     rows, per_batch, n, most = sizes
@@ -30,6 +31,8 @@ def attention_combine(
     m_i = tl.full([1], -float("inf"), tl.float32)  # [1]
     l_i = tl.zeros([1], tl.float32)  # [1]
     O_i = tl.zeros([1, width], tl.float32)  # [1, dv]
+    if early:
+        tl.extra.cuda.gdc_wait()
     for start in range(0, written, Bs):
         s = start + tl.arange(0, Bs)  # [Bs]
         at = s.to(tl.int64) * rows + i  # [Bs]

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
+from flashlab.kernels.configurations import ON_HOPPER, card
 from flashlab.kernels.decode.asked import asked
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.split import attention_split
-from flashlab.kernels.decode.tiles import SHORT, Launch, Tile, launch_for, parts_for, sms_of
+from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, parts_for, sms_of, waits
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
@@ -104,9 +105,10 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
-    short = fixed_split is None and cache.most < SHORT  # with fixed parts, nothing depends on the other texts
+    short = fixed_split is not None or cache.most < SHORT  # with fixed parts, nothing depends on the other texts
     kind = cache.K.element_size(), cache.table is not None, short
-    chosen = chosen or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
+    hopper = chosen is None and for_hopper(q, cache, problem)
+    chosen = LATENT if hopper else chosen or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
     programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
     told = asked(problem)
     left, _, first = told.reach
@@ -120,29 +122,55 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
     # One part is the result itself; several are float32 and wait for ``combine``.
     O_s = O if parts[0] == 1 else q.new_empty(parts[0], *O.shape, dtype=torch.float32)
     lse_s = lse if parts[0] == 1 else q.new_empty(parts[0], *lse.shape, dtype=torch.float32)
-    scales = (0, 0, 0) if cache.scales is None else cache.scales.stride()[:3]
-    launch(
-        attention_split,
-        (programs, parts[0], 1),
-        (q, cache.K, cache.V, O_s, lse_s, cache.table, cache.lengths, cache.scales),
-        (
-            (*q.stride()[:3], *cache.K.stride()[:3], *cache.V.stride()[:3], *scales),
-            (B, H, Hk, n, cache.most, 0 if cache.table is None else cache.table.stride(0)),
-            parts, told,
-            Tile(d, dv, cache.K.shape[2], chosen.Br, chosen.Bc, width, width_v, rope, problem.precision),
-        ),
-        warps=chosen.warps,
-        stages=chosen.stages,
-    )  # fmt: skip
+    early = parts[0] > 1 and waits(q.device)
+    if hopper:
+        from flashlab.kernels.hopper import latent  # late: Gluon is slow to import, and only Hopper needs it
+
+        latent.run(q, cache, O_s, lse_s, parts, told.scale_log2)
+    else:
+        page = None if cache.table is None else cache.K.shape[2]
+        pairs = cache.scales is not None and rope is None and width_v >= 32 and in_pairs(cache.V)
+        V = cache.V.view(torch.int16) if pairs else cache.V
+        scales = (0, 0, 0) if cache.scales is None else cache.scales.stride()[:3]
+        launch(
+            attention_split,
+            (programs, parts[0], 1),
+            (q, cache.K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales),
+            (
+                (*q.stride()[:3], *cache.K.stride()[:3], *V.stride()[:3], *scales),
+                (B, H, Hk, n, cache.most, 0 if cache.table is None else cache.table.stride(0)),
+                parts, told,
+                Tile(d, dv, page, chosen.Br, chosen.Bc, width, width_v, rope, problem.precision, early, pairs),
+            ),
+            warps=chosen.warps,
+            stages=chosen.stages,
+        )  # fmt: skip
     if parts[0] > 1:
         launch(
             attention_combine,
             (B * H * n, tiles.count(dv, 128), 1),
             (O_s, lse_s, O, lse, cache.lengths),
-            ((B * H * n, H * n, n, cache.most), parts, told.reach, dv, chosen.Bc, 16, min(width_v, 128)),
+            ((B * H * n, H * n, n, cache.most), parts, told.reach, dv, chosen.Bc, 16, min(width_v, 128), early),
             warps=4,
+            early=early,
         )
     return O, lse
+
+
+def for_hopper(q, cache, problem) -> bool:
+    """Return whether ``hopper.latent`` can compute this step: 512 + 64 columns, one new token, nothing hidden."""
+    here, page = card(q.device), cache.K.shape[2]
+    fits = cache.latent and cache.K.shape[1] == 1 and (q.shape[2:], cache.V.shape[3]) == ((1, 576), 512)
+    plain = problem.plain and problem.mask in (masks.full(), masks.causal()) and cache.scales is None
+    copied = (cache.table is None or page % 64 == 0) and all(x.data_ptr() % 16 == 0 for x in (q, cache.K))
+    copied = copied and all(stride % 8 == 0 for x in (q, cache.K) for stride in x.stride()[:3])
+    known = here is not None and here.capability == ON_HOPPER.capability and str(q.dtype) in ON_HOPPER.dtypes
+    return known and fits and plain and copied
+
+
+def in_pairs(V) -> bool:
+    """Return whether rows of 8-bit numbers can be read as rows of 16-bit ones."""
+    return all(x % 2 == 0 for x in (*V.shape[3:], *V.stride()[:3], V.storage_offset()))
 
 
 def _check(q, cache, fixed_split):

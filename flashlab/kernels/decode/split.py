@@ -39,6 +39,7 @@ def attention_split(
     width: tl.constexpr = tile.width
     width_v: tl.constexpr = tile.width_v
     rope: tl.constexpr = tile.rope
+    pairs: tl.constexpr = tile.pairs
     precision: tl.constexpr = tile.precision
     left, right, first = asked.reach
     Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
@@ -64,7 +65,8 @@ def attention_split(
     if right is not None:
         end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + right + 1 - skipped)  # the last one's
     d_k = d if rope is None else dv  # columns of K_j; the others are R_j's
-    cols, cols_v = tl.arange(0, width), tl.arange(0, width_v)  # [d], [dv]
+    half: tl.constexpr = width_v // 2 if pairs else width_v  # columns of O_i; the odd ones, if V has pairs, are O_odd's
+    cols, cols_v = tl.arange(0, width), tl.arange(0, half)  # [d], [dv]
     cols_r = dv + tl.arange(0, rope or 1)  # [rope]
     Q_at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
     Q_i = tl.load(Q_at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
@@ -73,7 +75,8 @@ def attention_split(
         R_i = widened(tl.load(Q_at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
-    O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
+    O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
+    O_odd = O_i  # [Br, dv / 2]
     if asked.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
         sink = tl.load(asked.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
         m_i = tl.where(s == 0, sink, m_i)  # [Br]
@@ -92,10 +95,12 @@ def attention_split(
         if rope:
             R_j = gather(K_at, there, cols_r, d, scales)  # [Bc, rope]
             S_ij = tl.dot(R_i, R_j.T, S_ij, input_precision=precision)
-        V_j = K_j
-        if rope is None:
-            V_j = gather(V + number * V_p + hk * V_h + row * V_n, there, cols_v, dv, scales)  # [Bc, dv]
-        V_scale = None
+        V_j, V_odd, V_scale = K_j, None, None
+        V_at = V + number * V_p + hk * V_h + row * V_n  # [Bc]
+        if pairs:
+            V_j, V_odd = apart(gather(V_at, there, cols_v, dv // 2, None), K, scales)  # [Bc, dv / 2], [Bc, dv / 2]
+        elif rope is None:
+            V_j = gather(V_at, there, cols_v, dv, scales)  # [Bc, dv]
         if scales is not None:
             scale_at = scales + number * scales_p + hk * scales_h + row  # [Bc]
             S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]
@@ -109,8 +114,15 @@ def attention_split(
         else:
             seen = masks.obeyed(asked.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
-        m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, V_scale, asked.scale_log2, precision)
+        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, asked.scale_log2, precision)
+        if pairs:
+            O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=precision)  # [Br, dv / 2]
 
+    if tile.early:
+        tl.extra.cuda.gdc_launch_dependents()  # ``combine`` may come, and wait on the SMs for the last part
+    if pairs:
+        O_i = tl.interleave(O_i, O_odd)  # [Br, dv]
+        cols_v = tl.arange(0, width_v)  # [dv]
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
     wrong = tl.where((Nk < 0) | (Nk > most), float("nan"), 0.0)  # a length that the cache cannot have
     to = ((s.to(tl.int64) * B + b) * H + h) * n + token  # [Br]
@@ -133,7 +145,7 @@ def update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision: tl.constexp
         P_ij = P_ij * V_scale[None, :]
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
     O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=precision)  # [Br, dv]
-    return m_new, l_i, O_i
+    return m_new, l_i, O_i, alpha, P_ij
 
 
 @triton.jit
@@ -180,12 +192,28 @@ def gather(at, there, cols, d, scales):
 
 
 @triton.jit
+def apart(X, K, scales):
+    """Return the even and the odd columns of X, which holds pairs of 8-bit numbers of K's kind, in float16.
+
+    Pairs have the 16 bits that the loads before a matrix instruction can transpose. They read single ones one by one.
+    """
+    kind: tl.constexpr = K.dtype.element_ty
+    even, odd = X.to(tl.int8).to(kind, bitcast=True), (X >> 8).to(tl.int8).to(kind, bitcast=True)
+    return widened(even, scales), widened(odd, scales)
+
+
+@triton.jit
 def widened(X, scales):
-    """Return X in float16 if there are scales, the dtype in which 8 bits are computed with; otherwise unchanged."""
-    if scales is not None:
-        return X.to(tl.float16)
-    else:
+    """Return X in float16 if there are scales, the dtype in which 8 bits are computed with; otherwise unchanged.
+
+    For int8 the conversion is slow. But the last bits of the float16 1024 + 128 + c are those of c + 128.
+    """
+    if scales is None:
         return X
+    elif X.dtype == tl.int8:
+        return (X.to(tl.uint8, bitcast=True).to(tl.int16) ^ 0x6480).to(tl.float16, bitcast=True) - 1152
+    else:
+        return X.to(tl.float16)
 
 
 @triton.jit

@@ -28,27 +28,30 @@ class Tile(NamedTuple):
 
     d: int
     dv: int
-    page: int  # keys per page
+    page: int | None  # keys per page; None: no table
     Br: int
     Bc: int
     width: int  # columns of tiles of Q and K, without ``rope``
     width_v: int  # of V and O
     rope: int | None  # columns of K after those that are its values, too; None: V is a tensor of its own
     precision: str  # of float32 products
+    early: bool  # whether ``combine`` is launched before the parts are there, and waits for them
+    pairs: bool  # whether V comes as pairs of 8-bit numbers
 
 
 # By rows of a tile and its columns: the fastest of the sweep in notebooks/data/h200_decoding.json where it has them
 # (16 rows of 128 and 512, 64 rows of 512; one H200, 2026-11-22), otherwise like their neighbours. 64 rows are for
 # Hopper's matrix instruction; all other tiles have 16.
 LAUNCHES = {
-    16: ((64, Launch(16, 128, 4, 3, 2)), (128, Launch(16, 128, 4, 3, 1)), (256, Launch(16, 64, 4, 3, 1)),
+    16: ((64, Launch(16, 128, 4, 3, 2)), (128, Launch(16, 128, 8, 3, 1)), (256, Launch(16, 64, 4, 3, 1)),
          (512, Launch(16, 32, 4, 3, 2))),
     64: ((64, Launch(64, 64, 4, 4, 3)), (128, Launch(64, 64, 4, 3, 2)), (256, Launch(64, 32, 8, 3, 1)),
          (512, Launch(64, 64, 8, 2, 1))),
 }  # fmt: skip
 SHORT = 4096  # keys: texts with fewer have several small programs per SM; measured at 1,024 and 8,192
-OF_SHORT = Launch(16, 64, 4, 2, 4)
-OF_BYTES = Launch(16, 64, 4, 3, 3)  # numbers of 8 bits
+OF_SHORT = Launch(16, 64, 4, 2, 4)  # and for fixed parts, which are short, too
+OF_BYTES = Launch(16, 128, 4, 3, 2)  # numbers of 8 bits
+LATENT = Launch(64, 64, 12, 2, 1)  # ``hopper.latent``
 PAGED = Launch(16, 64, 4, 5, 2)  # its pipeline spends two stages on waiting for the table's entries
 
 
@@ -98,3 +101,10 @@ def parts_for(programs: int, most: int, launch: Launch, sms: int) -> int:
 def sms_of(device: torch.device) -> int:
     """Return the number of SMs of a device; 4 in the interpreter, where parts only cost time."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+@functools.cache
+def waits(device: torch.device) -> bool:
+    """Return whether a kernel can be launched before the one that it depends on has ended, and wait for it."""
+    here = card(device)
+    return here is not None and here.capability >= (9, 0)
