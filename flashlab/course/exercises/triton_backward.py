@@ -167,22 +167,26 @@ MOVED = (
 def _unmoved(weights, due):
     """Build a law: sums of weights are ``due`` wherever all scores and lse lie. ``weights(attempt, *tensors)``.
 
-    Two queries, causal, whose scores are all ``height``, as is lse; values and dO are 1, delta is 0.
+    Two queries, causal, whose scores are all ``height``, as is lse; values and dO are 1, delta is 0. Scores as far
+    below lse as it lies from 0 have the weight 0; where both were clipped they would have 1.
     """
 
-    def found(attempt, height):
+    def found(attempt, height, lse):
         one = torch.zeros(2, BLOCK, device=DEVICE)  # [2, BLOCK]
         one[:, 0] = 1
-        lse, delta = (torch.full((2,), float(x), device=DEVICE) for x in (height, 0))
+        lse, delta = (torch.full((2,), float(x), device=DEVICE) for x in (lse, 0))
         return weights(attempt, height / SCALE * one, one, one, one, lse, delta)
 
     def law(attempt):
         def right(height):
-            return np.allclose(found(attempt, height), due, 0.01)
+            return np.allclose(found(attempt, height, height), due, 0.01)
+
+        def gone(height):
+            return np.abs(found(attempt, min(height, 2 * height), max(height, 2 * height))).max() < 0.01
 
         if INTERPRETED and right(0) and right(1):
             for height in AWAY:
-                if not right(height):
+                if not (right(height) and gone(height)):
                     return Broken(f"two queries and two keys, causal, whose scores are all {height:,.4g}", MOVED)
         return None
 
