@@ -11,7 +11,7 @@ from flashlab.kernels.portable import backward, forward
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 gpu_only = pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU are launches repeated")
-MODULES = [forward, backward]  # that launch
+MODULES = [forward, backward, operator]  # that launch
 if HOPPER:
     from flashlab.kernels.hopper import backward as hopper_backward
     from flashlab.kernels.hopper import forward as hopper_forward
@@ -88,7 +88,7 @@ def test_keys_that_are_the_values_do_not_become_other_calls(kernel):
 
 
 @gpu_only
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS, "decode"])
 def test_a_repeated_call_asks_triton_nothing(kernel, monkeypatch):
     tensors = randn(1, 2, 16, 64), randn(1, 2, 640, 64), randn(1, 2, 640, 64)
     results(*tensors, kernel=kernel)

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
 from flashlab.kernels.configurations import ON_HOPPER, card
-from flashlab.kernels.decode.asked import asked
+from flashlab.kernels.decode.asked import asked, reach
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, parts_for, sms_of, waits
 from flashlab.kernels.device import DEVICE
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.int8)
@@ -110,8 +110,7 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
     hopper = chosen is None and for_hopper(q, cache, problem)
     chosen = LATENT if hopper else chosen or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
     programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
-    told = asked(problem)
-    left, _, first = told.reach
+    left, _, first = reach(problem.mask)
     seen = cache.most if left is None else min(cache.most, left + n + chosen.Bc)
     if left is not None and first is not None:
         seen = min(cache.most, seen + first + chosen.Bc)
@@ -126,35 +125,50 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
     if hopper:
         from flashlab.kernels.hopper import latent  # late: Gluon is slow to import, and only Hopper needs it
 
-        latent.run(q, cache, O_s, lse_s, parts, told.scale_log2)
+        latent.run(q, cache, O_s, lse_s, parts, problem.scale_log2)
     else:
-        page = None if cache.table is None else cache.K.shape[2]
         pairs = cache.scales is not None and rope is None and width_v >= 32 and in_pairs(cache.V)
         V = cache.V.view(torch.int16) if pairs else cache.V
-        scales = (0, 0, 0) if cache.scales is None else cache.scales.stride()[:3]
-        launch(
-            attention_split,
-            (programs, parts[0], 1),
-            (q, cache.K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales),
-            (
-                (*q.stride()[:3], *cache.K.stride()[:3], *V.stride()[:3], *scales),
-                (B, H, Hk, n, cache.most, 0 if cache.table is None else cache.table.stride(0)),
-                parts, told,
-                Tile(d, dv, page, chosen.Br, chosen.Bc, width, width_v, rope, problem.precision, early, pairs),
-            ),
-            warps=chosen.warps,
-            stages=chosen.stages,
-        )  # fmt: skip
+        given = q, cache.K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
+        again(start_split, given, problem, chosen, parts, rope, early, pairs, when=problem.plain)
     if parts[0] > 1:
-        launch(
-            attention_combine,
-            (B * H * n, tiles.count(dv, 128), 1),
-            (O_s, lse_s, O, lse, cache.lengths),
-            ((B * H * n, H * n, n, cache.most), parts, told.reach, dv, chosen.Bc, 16, min(width_v, 128), early),
-            warps=4,
-            early=early,
-        )
+        again(start_combine, (O_s, lse_s, O, lse, cache.lengths), problem, chosen, parts, early, when=problem.plain)
     return O, lse
+
+
+def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, chosen, parts, rope, early, pairs):
+    """Launch the kernel of the parts; rope, early, pairs: as in ``Tile``."""
+    B, H, Hk, n, most, d, dv = problem[:7]
+    strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
+    width, width_v = tiles.width_of(d if rope is None else dv), tiles.width_of(dv)
+    page = None if table is None else K.shape[2]
+    return launch(
+        attention_split,
+        (B * Hk * tiles.count(n * H // Hk, chosen.Br), parts[0], 1),
+        (q, K, V, O_s, lse_s, table, lengths, scales),
+        (
+            sum(strides, ()),
+            (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
+            parts, asked(problem),
+            Tile(d, dv, page, chosen.Br, chosen.Bc, width, width_v, rope, problem.precision, early, pairs),
+        ),
+        warps=chosen.warps,
+        stages=chosen.stages,
+    )  # fmt: skip
+
+
+def start_combine(O_s, lse_s, O, lse, lengths, problem, chosen, parts, early):
+    """Launch the kernel that merges the parts."""
+    B, H, _, n, most, _, dv = problem[:7]
+    width = min(tiles.width_of(dv), 128)
+    return launch(
+        attention_combine,
+        (B * H * n, tiles.count(dv, 128), 1),
+        (O_s, lse_s, O, lse, lengths),
+        ((B * H * n, H * n, n, most), parts, reach(problem.mask), dv, chosen.Bc, 16, width, early),
+        warps=4,
+        early=early,
+    )
 
 
 def for_hopper(q, cache, problem) -> bool:
