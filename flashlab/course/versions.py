@@ -104,9 +104,6 @@ VERSIONS = (
         ("attention_forward", "attention_backward", "flashlab::attention"), (
         Limit("compute capability 9.0 only", lambda call: call.capability != (9, 0), CHOICE),
         Limit("no documents and no dropout", lambda call: call.mask in ("documents", "dropout"), CHOICE),
-        Limit("forward no mask but causal, no score functions or sinks",
-              lambda call: call.direction != "backward" and call.mask in set(MASKS) - {*PLAIN, "documents", "dropout"},
-              CHOICE),
         Limit("no heads wider than 128", wide(128), CHOICE),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), CHOICE),
     )),

@@ -171,7 +171,7 @@ def choose(direction: str, problem: Problem, kernel: str | None = None, learning
     learning: slopes or biases get gradients.
     """
     undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
-    special = without_hopper(problem, learning)
+    special = without_hopper(direction, problem, learning)
     return choose_for(card(problem.device), direction, problem.kind, kernel, undetermined, special)
 
 
@@ -367,10 +367,16 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
     if problem.scales is None and max(problem.d, problem.dv) > 128:
         return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
     if direction == "forward":
-        if problem.mask not in (masks.full(), masks.causal()):
-            return f"they know no mask but causal, got {problem.mask}"
-        if not problem._replace(scales=None).plain:
-            return "they know no score functions, sinks, dropout or packed texts"
+        if problem.scales is not None and problem.mask not in (masks.full(), masks.causal()):
+            return f"in float8 they know no mask but causal, got {problem.mask}"
+        if problem.scales is not None and not problem._replace(scales=None).plain:
+            return "in float8 they know no score functions, sinks, dropout or packed texts"
+        if problem.dropout is not None or problem.texts is not None:
+            return "they know no dropout and no packed texts"
+        if problem.mask == "rule":
+            return "forward they know windows, and no other masks"
+        if problem.mask.left is not None and problem.mask.right is None:
+            return "forward they know windows with a right end, or with none"
     elif problem.dropout is not None:
         return "they know no dropout"
     elif problem.mask == "rule":
@@ -380,7 +386,7 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
     return None
 
 
-def without_hopper(problem: Problem, learning: bool) -> str | None:
+def without_hopper(direction: str, problem: Problem, learning: bool) -> str | None:
     """Return why the Hopper kernels cannot compute a problem, as far as tensors and functions decide it."""
     if problem.plain:
         return None
@@ -389,6 +395,8 @@ def without_hopper(problem: Problem, learning: bool) -> str | None:
     steps = () if problem.score is None else problem.score.steps
     if any(isinstance(x, (masks.Custom, scores.Custom)) for x in (*steps, *masks.parts(problem.mask))):
         return "functions of your own are written in Triton"
+    if direction == "forward" and any(isinstance(step, scores.Bias) for step in steps):
+        return "forward they know soft caps and ALiBi, and no biases"
     moved = isinstance(problem.mask, masks.Rule) or problem.score is not None
     if moved and masks.hides_keys(problem.mask, problem):
         return "there may be keys that no query sees"

@@ -185,9 +185,7 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     for change, why in (
         ({"d": 136}, "d = 136"),
         ({"dtype": torch.float32}, "got torch.float32"),
-        ({"mask": masks.window(64)}, "no mask but causal")
-        if direction == "forward"
-        else ({"dropout": 1}, "no dropout"),
+        ({"dropout": "dropout"}, "no dropout"),
     ):
         refused = choice(direction, LARGE._replace(**change))
         assert refused.implementation == "portable" and why in refused.why
@@ -232,6 +230,40 @@ def test_what_the_kind_of_a_problem_does_not_tell_keeps_its_gradients_portable(m
         found = configurations.choose("backward", problem)
         assert found.implementation == ("portable" if why else "hopper") and (why or "") in found.why
     learning = configurations.choose("backward", LARGE._replace(score=cap), learning=True)
+    assert learning.implementation == "portable" and "gradients of slopes" in learning.why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mask": masks.window(64)},
+        {"mask": masks.Window(64, 9)},
+        {"score": "score"},
+        {"sinks": "sinks"},
+    ],
+)
+def test_masks_and_scores_go_to_hopper_forward(change):
+    assert choice("forward", LARGE._replace(**change)).implementation == "hopper"
+
+
+def test_what_the_kind_of_a_problem_does_not_tell_keeps_it_portable(monkeypatch):
+    monkeypatch.setattr(configurations, "card", lambda device: H200)
+    ids = torch.zeros(4096, dtype=torch.int64)
+    documents, cap = masks.documents(ids) & masks.causal(), scores.chain(scores.softcap(3.0))
+    few, chunk = LARGE._replace(Nq=2048), LARGE._replace(Nq=2048, mask=masks.window(64))
+    for problem, why in (
+        (LARGE._replace(mask=documents), "windows, and no other masks"),
+        (LARGE._replace(score=cap), None),
+        (few._replace(score=cap), None),
+        (chunk, None),
+        (LARGE._replace(mask=masks.window(64, float("inf"))), "with a right end"),
+        (chunk._replace(score=cap), "keys that no query sees"),
+        (LARGE._replace(score=scores.chain(scores.custom(anything))), "functions of your own"),
+        (LARGE._replace(score=scores.chain((cap.steps[0], scores.bias(ids.float())))), "soft caps and ALiBi"),
+    ):
+        found = configurations.choose("forward", problem)
+        assert found.implementation == ("portable" if why else "hopper") and (why or "") in found.why
+    learning = configurations.choose("backward", LARGE._replace(sinks=ids), learning=True)
     assert learning.implementation == "portable" and "gradients of slopes" in learning.why
 
 

@@ -5,17 +5,20 @@ ended if one of them takes too long.
 """
 
 import functools
+import itertools
 import math
 
 import pytest
 import torch
 
 from flashlab.kernels import masks, tiles
+from flashlab.kernels import scores as scoring
 from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import forward, ladder
 from flashlab.kernels.problem import Problem
 from flashlab.reference import masks as reference_masks
+from tests.kernels import written_out
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.in_time import OneProcess
@@ -160,6 +163,135 @@ def forward_equals_dense(name):
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_forward_equals_dense(name, in_time):
     in_time(forward_equals_dense, name)
+
+
+# masks, score functions and sinks
+
+
+WINDOWS = (0, 0), (1, 0), (63, 0), (64, 0), (130, 0), (500, 0), (5, 70), (130, 129), (64, None), (None, 64)
+
+
+def in_window(mask, Nq, Nk):
+    own, j = written_out.own(Nq, Nk)
+    seen = torch.ones(Nq, Nk, dtype=torch.bool, device=DEVICE)
+    if mask.left is not None:
+        seen &= j >= own - mask.left
+    return seen if mask.right is None else seen & (j <= own + mask.right)
+
+
+def assert_equals_written_out(run, q, k, v, mask, seen, score=None, formula=None, sinks=None):
+    """seen and formula: mask and score function again, for ``written_out.attention``. Unseen keys are NaN."""
+    problem = Problem.of(q, k, v, mask, q.shape[3] ** -0.5, score=scoring.chain(score), sinks=sinks)
+    unseen = ~seen.broadcast_to(*q.shape[:3], k.shape[2]).flatten(0, 2).any(0)  # [Nk]
+    k, v = (torch.where(unseen[:, None], math.nan, x) for x in (k, v))
+    o_buffer, lse_buffer, o, lse = poisoned(q, v.shape[3])
+    run(o, lse, q, k, v, problem)
+    k, v = (x.nan_to_num(0) for x in (k, v))
+    exact_o, exact_lse = written_out.attention(*(x.double() for x in (q, k, v)), seen, formula, sinks)
+    assert_as_exact_as_plain(o, written_out.attention(q, k, v, seen, formula, sinks)[0], exact_o)
+    narrow = torch.float32 if formula is None else q.dtype  # the hardware's tanh has 11 bits
+    plain = written_out.attention(*(x.to(narrow) for x in (q, k, v)), seen, formula, sinks)[1].float()
+    assert_as_exact_as_plain(lse, plain, exact_lse, roundings=4)
+    assert (o[~seen.broadcast_to(*q.shape[:3], k.shape[2]).any(-1)] == 0).all()
+    assert o_buffer[:, :, q.shape[2] :].isnan().all() and lse_buffer[-64:].isnan().all()
+
+
+def hold_masked(run, cases):
+    for name, tensors, *rest in cases:
+        try:
+            assert_equals_written_out(run, *tensors, *rest)
+        except AssertionError as error:
+            raise AssertionError(name) from error
+
+
+def windows(width):
+    for (Nq, Nk), ends in itertools.product(LENGTHS, WINDOWS):
+        mask = masks.Window(*ends)
+        yield f"{Nq} queries, {Nk} keys, {mask}", inputs(2, 3, 1, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
+    for (H, Hk, Nq, Nk), ends in itertools.product(
+        [(16, 16, 1536, 1536), (20, 4, 1000, 1100), (20, 20, 1000, 600)], [(255, 0), (511, 0), (300, 150), (1, 700)]
+    ):
+        mask = masks.Window(*ends)
+        yield f"{H} heads, {Nq}, {Nk}, {mask}", inputs(2, H, Hk, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
+    mask = masks.window(100)
+    for d in DIMENSIONS[width]:
+        yield f"d = {d}", inputs(2, 2, 1, 300, 200, *d), mask, in_window(mask, 300, 200)
+    yield "float16", inputs(2, 3, 3, 300, 500, width, dtype=torch.float16), mask, in_window(mask, 300, 500)
+
+
+def score_functions(width):
+    for (Nq, Nk), mask in itertools.product(
+        [(300, 300), (129, 500), (500, 129), (1, 200)],
+        [masks.full(), masks.causal(), masks.window(100), masks.Window(70, 90)],
+    ):
+        own, j = written_out.own(Nq, Nk)
+        slopes = torch.rand(2, 4, device=DEVICE)
+
+        def far(S, own=own, j=j, slopes=slopes):
+            return S - slopes[:, :, None, None].to(S) * (own - j).abs()
+
+        kinds = {
+            "soft cap": (scoring.softcap(3.0), lambda S: 3 * (S / 3).tanh()),
+            "alibi": (scoring.alibi(slopes), far),
+            "alibi, then a soft cap": (
+                (scoring.alibi(slopes), scoring.softcap(5.0)),
+                lambda S, far=far: 5 * (far(S) / 5).tanh(),
+            ),
+        }  # fmt: skip
+        for name, (score, formula) in kinds.items():
+            for dtype in (torch.bfloat16, torch.float16):
+                q, k, v = inputs(2, 4, 2, Nq, Nk, width, dtype=dtype)
+                yield (
+                    f"{name}, {Nq}, {Nk}, {mask}, {dtype}",
+                    (q * 4, k, v),
+                    mask,
+                    in_window(mask, Nq, Nk),
+                    score,
+                    formula,
+                )
+
+
+def sinks(width):
+    for (Nq, Nk), mask in itertools.product(
+        [(300, 300), (129, 500), (500, 129)], [masks.full(), masks.causal(), masks.window(64)]
+    ):
+        values = torch.tensor([-math.inf, -3.0, 0.5, 100.0], device=DEVICE)
+        for dtype in (torch.float32, torch.bfloat16):
+            x = inputs(2, 4, 2, Nq, Nk, width)
+            yield f"sinks {Nq}, {Nk}, {mask}", x, mask, in_window(mask, Nq, Nk), None, None, values.to(dtype)
+
+
+MASKED = (windows, score_functions, sinks)
+
+
+def masked_equals_written_out(name, kind):
+    hold_masked(forward_run(name), kind(CONFIGURATIONS[name][0]))
+
+
+@hopper_only
+@pytest.mark.parametrize("kind", MASKED)
+@pytest.mark.parametrize("name", ["128", "64", "64 three consumers"])
+def test_masks_and_scores_equal_attention_written_out(name, kind):
+    in_time(masked_equals_written_out, name, kind)
+
+
+def masked_in_the_same_bits(name):
+    run, width = forward_run(name), CONFIGURATIONS[name][0]
+    q, k, v = inputs(3, 16, 4, 1536, 1536, width)
+    for mask in (masks.window(300), masks.Window(100, 100)):
+        problem = Problem.of(q, k, v, mask, 0.1)
+        *_, o, lse = poisoned(q, width)
+        run(o, lse, q, k, v, problem)
+        for _ in range(200):
+            *_, again, lse_again = poisoned(q, width)
+            run(again, lse_again, q, k, v, problem)
+            assert torch.equal(o, again) and torch.equal(lse, lse_again), mask
+
+
+@hopper_only
+@pytest.mark.parametrize("name", ["128", "64", "64 three consumers"])
+def test_masked_tiles_give_the_same_bits(name):
+    in_time(masked_in_the_same_bits, name)
 
 
 def same_bits(run, width):

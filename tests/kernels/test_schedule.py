@@ -105,7 +105,7 @@ def test_longer_tiles_come_first_among_heads_that_share_the_cache():
     H, N, d = 16, 8192, 128
     together = schedule.L2_SHARE // (4 * N * d)
     assert 1 < together < H
-    tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128)
+    tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128, np.arange(N // 128))
     for first in range(0, H, together):
         group = tiles[first * N // 128 : (first + together) * N // 128]
         assert set(group[:, 2]) == set(range(first, first + together))
@@ -144,6 +144,16 @@ def test_as_many_programs_as_tiles_have_one_each_in_plain_order():
 def test_each_score_that_the_mask_leaves_is_taken_in_once(kernel, Br, mask):
     for Nq, Nk in itertools.product(LENGTHS, repeat=2):
         np.testing.assert_array_equal(taken(Nq, Nk, mask, Br, kernel), wanted(Nq, Nk, mask), f"{Nq=}, {Nk=}")
+
+
+@pytest.mark.parametrize("Br", [128, 192])
+@pytest.mark.parametrize(
+    "left, right", [(0, 0), (1, 0), (63, 0), (128, 0), (191, 0), (300, 0), (5, 70), (130, 129), (64, None), (None, 64)]
+)
+def test_each_score_that_a_window_leaves_is_taken_in_once(left, right, Br):
+    mask = masks.Window(left, right)
+    for Nq, Nk in itertools.product(LENGTHS[::2], repeat=2):
+        np.testing.assert_array_equal(taken(Nq, Nk, mask, Br), wanted(Nq, Nk, mask), f"{Nq=}, {Nk=}")
 
 
 def test_the_boundary_is_what_the_measured_times_say():

@@ -286,6 +286,7 @@ def hopper_schedule():
         i, b, h, hk = tiles.T
         assert sorted(zip(b, h, i, strict=True)) == list(np.ndindex(B, H, Tr)), "not every tile once"
         assert (hk == h // group).all(), "keys of another head"
+        assert used >= min(programs, len(tiles)), "a program without work"
         assert used == len(starts) - 1 and (np.diff(starts) > 0).all() and starts[-1] == len(tiles), "no work"
         assert used >= min(programs, len(tiles)), "a program is idle"
         last = Nq - 1 - (Tr - 1 - i) * 128
@@ -297,15 +298,21 @@ def hopper_schedule():
         turn = (b * H + h) // together if causal else np.zeros_like(n)
         for mine in np.split(np.arange(len(tiles)), starts[1:-1]):
             assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
-        _, b, h, _ = schedule.ordered_tiles(problem, 128).T
+        _, b, h, _ = schedule.ordered_tiles(problem, 128, schedule.blocks(np.arange(Tr), 128, 128, problem)).T
         assert (np.diff((b * H + h) // together) >= 0).all(), "too many keys and values at a time"
     _, starts = schedule.schedule(np.zeros((3, 4)), np.array([8, 1, 1]), 1, parts=5)  # the first takes up four parts
     assert (np.diff(starts) > 0).all(), "no work"
     for Nq, Nk, mask in (
         (200, 200, triton_masks.causal()), (200, 300, triton_masks.full()), (300, 77, triton_masks.causal()),
-        (128, 192, triton_masks.causal()), (256, 320, triton_masks.causal()),
+        (128, 192, triton_masks.causal()), (256, 320, triton_masks.causal()), (300, 420, triton_masks.window(130)),
+        (300, 300, triton_masks.window(60, 50)), (200, 140, triton_masks.window(70)),
+        (200, 500, triton_masks.window(70)),
     ):  # fmt: skip
         for Br in (128, 192):
+            if isinstance(mask, triton_masks.Window) and mask.left is not None:
+                problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+                met = schedule.blocks(np.arange(-(-Nq // Br)), Br, 128, problem)
+                assert met.max() <= (mask.left + mask.right + Br - 1) // 128 + 2, "wrong number of blocks"
             counts = hopper_scores.taken(Nq, Nk, mask, Br)
             assert (counts == hopper_scores.wanted(Nq, Nk, mask)).all(), "not these scores, once"
 

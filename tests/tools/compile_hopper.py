@@ -50,7 +50,10 @@ def compile_kernel(name, row, dtype, ragged):
         rows |= {"Br": 16 * warps, "O": 16 * warps, "O_first": 16 * warps}
     signature, constexprs, attributes = {}, {}, {}
     for i, argument in enumerate(function.arg_names):
-        if argument in constants:
+        if argument == "asked":  # for nothing more
+            signature[argument] = forward.Asked(masks.Window(*["constexpr"] * 2), *["constexpr"] * 3)
+            constexprs |= dict.fromkeys([(i, 0, 0), (i, 0, 1), (i, 1), (i, 2), (i, 3)])
+        elif argument in constants:
             signature[argument], constexprs[i,] = "constexpr", constants[argument]
         elif argument in ROWS:
             height = rows.get(ROWS[argument], rows[argument])

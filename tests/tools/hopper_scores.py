@@ -54,6 +54,17 @@ class Output(tuple):
         return self
 
 
+@dataclass(frozen=True)
+class Pointer:
+    """A place in global memory."""
+
+    memory: list
+    at: int = 0
+
+    def __add__(self, steps):
+        return replace(self, at=self.at + steps)
+
+
 class Buffer:
     """The tile that a consumer hands to the copy engine."""
 
@@ -80,7 +91,7 @@ def in_python(function, instead):
     return plain(function)
 
 
-def substitutes(table, problem, rows, Bc, arrived, counts):
+def substitutes(problem, rows, Bc, arrived, counts):
     """Return a stand-in for the GPU: ``arrived`` holds the start of each tile that was copied."""
 
     def copy(_, at, __, stage, pred=True):
@@ -105,19 +116,20 @@ def substitutes(table, problem, rows, Bc, arrived, counts):
             mine += P_ij.seen[: len(mine)]
 
     gl = SimpleNamespace(
-        load=table.__getitem__,
+        load=lambda pointer: pointer.memory[pointer.at],
         maximum=max,
         minimum=min,
         cdiv=lambda x, y: int((x + y - 1) / y),  # towards zero, as integers divide on a GPU
         static_assert=nothing,
         static_range=range,
         arange=lambda start, stop, layout: np.arange(start, stop),
-        where=lambda seen, S_ij, hidden: replace(S_ij, seen=S_ij.seen & seen),
+        where=lambda shown, S_ij, hidden: replace(S_ij, seen=S_ij.seen & shown),
         zeros=lambda *_: Output(),
         full=nothing,
         SliceLayout=nothing,
         float32=None,
     )
+
     bounds = SimpleNamespace(Window=masks.Window, bounds=schedule.bounds)
     return {
         "gl": gl,
@@ -174,18 +186,26 @@ def in_float8(instead):
 
 
 def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
-    """Return how often each score of a head is taken in, [Nq, Nk rounded up to blocks]."""
+    """Return how often each score of a head is taken in, [Nq, Nk].
+
+    Keys that no window reaches, and past the last one, are never taken in, or an assertion fails.
+    """
     consume, rows = KERNELS[kernel]
     problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+    keys = torch.arange(Nk)[None, None, :, None]
+    keys, _, problem = forward.without_unseen(keys, keys, problem)
+    unseen, Nk = Nk - problem.Nk, problem.Nk
+    assert wanted(Nq, Nk, mask).any(0).all(), "keys that no query sees"
     table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
-    work = forward.Work(0, 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0)
+    asked = forward.asked(problem)
+    work = forward.Work(Pointer(table.ravel().tolist()), 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0, asked)
     heights, buffers = {"Q": rows, "K": Bc, "V": Bc}, [Buffer() for _ in range(Br // rows)]
     rings = {name: SimpleNamespace(name=name, shape=(2, 1, 1, N, 64), dtype=None) for name, N in heights.items()}
     rings["O"] = SimpleNamespace(shape=(Br // rows, 1, 1, rows, 64), dtype=None, index=lambda w: buffers[w])
     others = (name for name in forward.Shared._fields if name not in rings)
     shared = forward.Shared(**rings, **{name: SimpleNamespace(name=name) for name in others})
     counts = np.zeros((Nq, -(-Nk // Bc) * Bc), int)
-    instead = substitutes(table.ravel().tolist(), problem, rows, Bc, {}, counts)
+    instead = substitutes(problem, rows, Bc, {}, counts)
     variant, produce = forward.variant(problem, rows, Bc), forward.produce
     if kernel == "float8":
         variant, produce = forward_float8.Variant(*variant[:3], True, 1), forward_float8.produce
@@ -196,10 +216,13 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     for w in range(Br // rows):
         which = {"one partition": (), "float8": (None, w)}.get(kernel, (w,))  # None: no scales
         in_python(consume, instead)(shared, out, work, *which, variant)
-    return counts
+    assert not counts[:, Nk:].any(), "keys past the end"
+    return np.pad(counts[:, :Nk], ((0, 0), (unseen, 0)))
 
 
-def wanted(Nq, Nk, mask, Bc=128):
+def wanted(Nq, Nk, mask):
     """Return what ``taken`` should be: each score that the mask leaves, once."""
-    i, j = np.ogrid[:Nq, : -(-Nk // Bc) * Bc]
-    return ((j < Nk) & ((j <= i + Nk - Nq) | (mask != masks.causal()))).astype(int)
+    i, j = np.ogrid[:Nq, :Nk]
+    own = i + Nk - Nq
+    left, right = (Nk + Nq if end is None else end for end in mask)
+    return ((own - left <= j) & (j <= own + right)).astype(int)

@@ -22,17 +22,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
+from flashlab.kernels.hopper import scores
 from flashlab.kernels.hopper.descriptors import descriptor, multiprocessors
-from flashlab.kernels.hopper.masks import blocks, hide
+from flashlab.kernels.hopper.masks import LATER, blocks, end_of, hide, hide_before, known
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
 from flashlab.kernels.hopper.rescale import rescale
 from flashlab.kernels.hopper.schedule import table
-from flashlab.kernels.hopper.softmax import first_weights, total, update_sums, update_weights
+from flashlab.kernels.hopper.softmax import first_weights, sink_of, total, update_sums, update_weights
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty, wait_full
 from flashlab.kernels.launch import again, launch
-from flashlab.kernels.masks import Window
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
 REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consumers: of a consumer, of the producer
@@ -41,9 +41,10 @@ REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consume
 def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; full or causal masks.
-    table: as ``schedule.table``.
+    float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; masks are windows, score functions
+    soft caps and ALiBi; no dropout and no packed texts. table: as ``schedule.table``.
     """
+    k, v, problem = without_unseen(k, v, problem)
     again(start, (q, k, v, o, o, lse), problem, c, pingpong, table, when=problem.plain)
 
 
@@ -56,9 +57,20 @@ def start(q, k, v, o, o_first, lse, problem, c, pingpong, table):
         (programs, 1, 1),
         (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, width), lse, order, starts),
         (*sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
-        + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers]),
+        + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], asked(problem)),
         warps=4,
     )
+
+
+def without_unseen(k, v, problem):
+    """Return keys, values and problem without the first keys, where no window reaches them.
+
+    Their weights are 0. But 0 times a value that is not finite would be NaN.
+    """
+    if problem.mask.left is None:
+        return k, v, problem
+    unseen = max(0, problem.Nk - problem.Nq - problem.mask.left)
+    return k[:, :, unseen:], v[:, :, unseen:], problem._replace(Nk=problem.Nk - unseen)
 
 
 def descriptors(o, q, k, v, rows, Br, Bc, width):
@@ -71,23 +83,42 @@ def descriptors(o, q, k, v, rows, Br, Bc, width):
 def sizes(problem, Br):
     """Return H, Nq, Nk, Tr and scale_log2 as the kernels take them."""
     Tr = tiles.count(problem.Nq, Br)
-    return problem.H, problem.Nq, problem.Nk, Tr, problem.scale_log2
+    scale_log2 = problem.scale_log2 if problem.score is None else scores.factors(problem)[1]
+    return problem.H, problem.Nq, problem.Nk, Tr, scale_log2
 
 
 def variant(problem, rows, Bc, pingpong=False):
     """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
-    mask, Nq, Nk = problem.mask, problem.Nq, problem.Nk
-    crossed = mask.right is not None and (Nq % rows != 0 or Nk % rows != 0)  # else the diagonal ends where a block does
+    mask, Nq, Nk = known(problem.mask), problem.Nq, problem.Nk
+    # else the diagonal ends where a block does
+    crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
     return Variant(mask, crossed, Nk % Bc != 0, pingpong)
+
+
+def asked(problem):
+    """Return what a problem asks for beside a full or causal mask, as ``Asked``."""
+    ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
+    if problem.score is None:
+        return Asked(ends, None, None, problem.sinks)
+    return Asked(ends, scores.told(problem), scores.factors(problem)[0], problem.sinks)
 
 
 class Variant(NamedTuple):
     """The part of a problem that the compiler knows: each variant is a kernel of its own."""
 
-    mask: Window
+    mask: masks.Window  # as far as it is ``known``
     crossed: bool  # the diagonal may run through a second block of a warpgroup
     ragged: bool  # Bc does not divide Nk
     pingpong: bool  # warpgroups issue their products in turn
+
+
+class Asked(NamedTuple):
+    """What may be asked for beside a full or causal mask. What is None is not in the kernel."""
+
+    mask: masks.Window  # with the ends that the compiler does not know
+    score: tuple | None  # as ``scores.told``
+    scale: float | None  # the factor on the scores before them
+    sinks: gl.tensor | None  # pointer to [H]
 
 
 class Shared(NamedTuple):
@@ -123,6 +154,7 @@ class Work(NamedTuple):
     Nk: gl.tensor
     Tr: gl.tensor  # tiles of a head
     scale_log2: gl.tensor
+    asked: Asked
 
 
 class Tile(NamedTuple):
@@ -133,7 +165,8 @@ class Tile(NamedTuple):
     b: gl.tensor
     h: gl.tensor
     hk: gl.tensor
-    blocks: gl.tensor  # of keys
+    blocks: gl.tensor  # of keys: how many
+    first: gl.tensor  # the leftmost of them
 
 
 @gluon.jit
@@ -143,11 +176,24 @@ def attention_forward(
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
+    asked,  # ``Asked``
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
-    shared = allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages)
-    work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
-    out = Output(O, O_first, lse)
+    specialize(
+        allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages),
+        Q, K, V,
+        Output(O, O_first, lse),
+        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked),
+        variant, registers, producer_registers,
+    )  # fmt: skip
+
+
+@gluon.jit
+def specialize(
+    shared, Q, K, V, out, work, variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr
+):  # fmt: skip
+    """Give each warp its role. A function, since functions that come with ``Asked`` can be handed on, but not kept."""
+    consumers: gl.constexpr = shared.O.shape[0]
     if consumers == 2:
         gl.warp_specialize(
             [
@@ -213,30 +259,30 @@ def barriers(Q, K, V, O):
 
 
 @gluon.jit
-def work_of(table, starts, H, Nq, Nk, Tr, scale_log2):
-    """Return the ``Work`` that the table lists for this program."""
+def lines_of(starts):
+    """Return the first of this program's lines in the table, and how many there are."""
     first = gl.load(starts + gl.program_id(0))
-    count = gl.load(starts + gl.program_id(0) + 1) - first
-    return Work(table, first, count, H, Nq, Nk, Tr, scale_log2)
+    return first, gl.load(starts + gl.program_id(0) + 1) - first
 
 
 @gluon.jit
 def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
     """Return the program's t-th ``Tile``.
 
-    Causal tiles are aligned at the last row. So it is the first tile of a head that is cut short, the one that has
-    least to do. Other tiles are aligned at the first row.
+    Where windows end after a query's own key, tiles are aligned at the last row. So it is the first tile of a head that
+    is cut short, the one that has least to do. Other tiles are aligned at the first row.
     """
     line = work.table + (work.first + t) * 4
-    i = gl.load(line)
+    i, b, h, hk = gl.load(line), gl.load(line + 1), gl.load(line + 2), gl.load(line + 3)
+    start = i * Br
+    end = work.Nq
     if variant.mask.right is not None:
         end = work.Nq - (work.Tr - 1 - i) * Br
-        start = gl.maximum(end - Br, 0)
-    else:
-        end = work.Nq
-        start = i * Br
-    n = blocks(variant, end, Br, Bc, work.Nq, work.Nk)
-    return Tile(start, end, gl.load(line + 1), gl.load(line + 2), gl.load(line + 3), n)
+        start = end - Br
+    first, last = blocks(variant, work.asked.mask, start, Br, Bc, work.Nq, work.Nk)
+    if variant.mask.right is not None:
+        start = gl.maximum(start, 0)
+    return Tile(start, end, b, h, hk, last - first, first)
 
 
 @gluon.jit
@@ -252,19 +298,52 @@ def part_of(tile, work, shared, w: gl.constexpr, variant: gl.constexpr):
     n = tile.blocks
     if variant.mask.right is not None and w < consumers - 1:
         end = gl.minimum(tile.start + (w + 1) * rows, tile.end)
-        n = blocks(variant, end, rows, Bc, work.Nq, work.Nk)
-    part = Tile(tile.start + w * rows, tile.end, tile.b, tile.h, tile.hk, n)
+        _, last = blocks(variant, work.asked.mask, end - rows, rows, Bc, work.Nq, work.Nk)
+        n = last - tile.first
+    part = Tile(tile.start + w * rows, tile.end, tile.b, tile.h, tile.hk, n, tile.first)
     return part, tile.blocks - n
 
 
 @gluon.jit
-def limit_of(tile, j, work, Bc: gl.constexpr, variant: gl.constexpr):
-    """Return the last key that the tile's first row may see, counted from the first key of its j-th block.
+def start_of(tile, j, Bc: gl.constexpr):
+    """Return the first key of a tile's j-th block. Blocks are counted from the right."""
+    return (tile.first + tile.blocks - 1 - j) * Bc
 
-    Blocks are counted from the right.
+
+@gluon.jit
+def limit_of(tile, start, work, variant: gl.constexpr):
+    """Return the last key that the tile's first row may see, counted from ``start``, the first key of a block."""
+    last = work.Nk - 1
+    if variant.mask.right is not None:
+        last = tile.start + (work.Nk - work.Nq) + end_of(variant.mask.right, work.asked.mask.right)
+    return last - start
+
+
+@gluon.jit
+def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = False):
+    """Return the scores of a tile's j-th block after the score function, and -inf where they are hidden.
+
+    first: j is 0. The first block is the one that ends where the keys do, or the window of the tile's last row.
     """
-    last = tile.start + (work.Nk - work.Nq) if variant.mask.right is not None else work.Nk - 1
-    return last - (tile.blocks - 1 - j) * Bc
+    Bc: gl.constexpr = S_ij.shape[1]
+    start = start_of(tile, j, Bc)
+    if work.asked.score is not None:
+        S_ij = S_ij * work.asked.scale
+        S_ij = scores.apply(work.asked.score, S_ij, tile.b, tile.h, tile.start, start, work.Nq, work.Nk)
+    limit = limit_of(tile, start, work, variant)
+    if first:
+        if variant.mask.right is not None or variant.ragged:
+            S_ij = hide(S_ij, limit, variant.mask.right is not None)
+        if variant.mask.right == LATER and variant.ragged:
+            S_ij = hide(S_ij, work.Nk - 1 - start, False)
+    elif variant.crossed:
+        if limit < Bc - 1:
+            S_ij = hide(S_ij, limit, True)
+    if variant.mask.left is not None:
+        left = tile.start + (work.Nk - work.Nq) - end_of(variant.mask.left, work.asked.mask.left) - start
+        if left + S_ij.shape[0] > 1:  # the last row's first key is not the block's
+            S_ij = hide_before(S_ij, left)
+    return S_ij
 
 
 @gluon.jit
@@ -281,7 +360,7 @@ def produce(shared, Q, K, V, work, variant: gl.constexpr):
     for t in range(work.count):
         tile = tile_of(work, t, consumers * rows, Bc, variant)
         for j in range(tile.blocks):
-            start = (tile.blocks - 1 - j) * Bc
+            start = start_of(tile, j, Bc)
             full = stage_of(shared.full, g)
             with_v = g > 0
             wait_empty(shared.empty, g)
@@ -330,8 +409,7 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
         O_i = gl.zeros([rows, width], gl.float32, accumulator(width))  # [Br, d]
         for j in range(1, tile.blocks):
             g += 1
-            limit = limit_of(tile, j, work, Bc, variant)
-            P_before, m_i, l_i, O_i = step(shared, Q_i, P_before, m_i, l_i, O_i, g, limit, work.scale_log2, w, variant)
+            P_before, m_i, l_i, O_i = step(shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w, variant)
         tile, Q_i, P_before, m_i, l_i, g = boundary(
             shared, out, work, tile, P_before, m_i, l_i, O_i, g + 1, t, w, variant
         )
@@ -357,26 +435,24 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     skip_turn(shared, w, 1, skipped, variant)
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(shared.empty, g)
-    limit = limit_of(tile, 0, work, shared.K.shape[3], variant)
-    m_i, l_i, P_ij = first_weights(S_ij, limit, work.scale_log2, variant)
+    S_ij = shown(S_ij, tile, 0, work, variant, first=True)
+    m_i, l_i, P_ij = first_weights(S_ij, work.scale_log2, work.asked.sinks, tile.h)
     wait_full(shared.full, g + 1)
     return Q_i, operand(P_ij, shared.V.dtype, shared.Q.shape[4]), m_i, l_i, g
 
 
 @gluon.jit
 def step(
-    shared, Q_i, P_before, m_i, l_i, O_i, g, limit, scale_log2, w: gl.constexpr, variant: gl.constexpr
+    shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g within a tile: scores of one block, the product of the block before, and the softmax beside it."""
+    """Step g within a tile: scores of its j-th block, the product of the block before, and the softmax beside it."""
     wait_turn(shared, w, g, variant)
     S_ij = product(Q_i, matrix(stage_of(shared.K, g)))  # [Br, Bc]
     O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i, is_async=True)  # [Br, d]
     pass_turn(shared, w, variant)
     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
-    if variant.crossed:
-        if limit < shared.K.shape[3] - 1:
-            S_ij = hide(S_ij, limit, True)
-    m_i, P_ij, alpha = update_weights(m_i, S_ij, scale_log2)
+    S_ij = shown(S_ij, tile, j, work, variant)
+    m_i, P_ij, alpha = update_weights(m_i, S_ij, work.scale_log2)
     l_i = update_sums(l_i, P_ij, alpha)
     P_ij = operand(P_ij, shared.V.dtype, shared.Q.shape[4])
     # Waiting for the next stage here, not at its use, also keeps the assembler from moving the exponentials past the
@@ -414,8 +490,8 @@ def boundary(
     pass_turn(shared, w, variant)
     skip_turn(shared, w, ahead, skipped, variant)
     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
-    limit = limit_of(following, 0, work, Bc, variant)
-    m_next, l_next, P_next = first_weights(S_ij, limit, work.scale_log2, variant)
+    S_ij = shown(S_ij, following, 0, work, variant, first=True)
+    m_next, l_next, P_next = first_weights(S_ij, work.scale_log2, work.asked.sinks, following.h)
     P_next = operand(P_next, shared.V.dtype, shared.Q.shape[4])
     inverse = finish(m_i, total(l_i, m_i), out, tile, work)
     tma.store_wait(0)  # the O of the tile before has left its buffer
@@ -434,6 +510,8 @@ def boundary(
 def finish(m_i, l_i, out, tile, work):
     """Store lse of a tile's rows, and return 1 / l_i, both [Br]."""
     LN2: gl.constexpr = 0.6931471805599453
+    if work.asked.sinks is not None:
+        l_i += gl.exp2(sink_of(work.asked.sinks, tile.h) - gl.where(m_i == -float("inf"), 0.0, m_i))
     row = tile.start + gl.arange(0, m_i.shape[0], layout=m_i.type.layout)  # [Br]
     l_safe = gl.where(l_i == 0, 1.0, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
     lse_i = gl.where(l_i == 0, -float("inf"), (m_i + gl.log2(l_safe)) * LN2)  # [Br]

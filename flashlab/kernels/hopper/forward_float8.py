@@ -35,14 +35,16 @@ from flashlab.kernels.hopper.forward import (
     REGISTERS,
     ROWS,
     Output,
+    Work,
     ask_for_queries,
     barriers,
     finish,
     hand_over,
     limit_of,
+    lines_of,
     part_of,
+    start_of,
     tile_of,
-    work_of,
 )
 from flashlab.kernels.hopper.masks import hide_keys
 from flashlab.kernels.hopper.products import accumulator, along_rows, fours, operand_of_fours, product
@@ -79,7 +81,7 @@ def run(o, lse, q, k, v, problem, c, table=table):
             lse, order, starts,
         ),
         (problem.scales.told, *forward.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
-        + (variant(problem, c.Bc), *REGISTERS[consumers]),
+        + (variant(problem, c.Bc), *REGISTERS[consumers], forward.asked(problem)),
         warps=4,
     )  # fmt: skip
 
@@ -109,10 +111,11 @@ def attention_forward(
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
+    asked,  # ``Asked``
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
     shared = allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages)
-    work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     out = Output(O, O_first, lse)
     if consumers == 2:
         gl.warp_specialize(
@@ -227,7 +230,7 @@ def consume(shared, out, work, scales, w: gl.constexpr, variant: gl.constexpr):
         if variant.crossed:
             for j in range(1, seen):
                 g += 1
-                limit = limit_of(tile, j, work, Bc, variant)
+                limit = limit_of(tile, start_of(tile, j, Bc), work, variant)
                 scale_ij = of_block(scale_i, scales, tile, j, Bc)  # [Br]
                 P_before, m_i, l_i, O_i = step(shared, Q_i, P_before, m_i, l_i, O_i, g, limit, scale_ij, True, variant)
         for j in range(seen, tile.blocks):
@@ -270,7 +273,7 @@ def begin(shared, work, scales, tile, skipped, w: gl.constexpr, variant: gl.cons
     Q_i = matrix(stage_of(shared.Q, w))  # [Br, d]
     S_ij = warpgroup_mma_wait(0, deps=(product(Q_i, matrix(stage_of(shared.K, skipped))),))  # [Br, Bc]
     release(shared.empty, skipped)
-    m_i, l_i, P_ij = first_weights(S_ij, limit_of(tile, 0, work, Bc, variant), scale_ij, variant)
+    m_i, l_i, P_ij = first_weights(S_ij, limit_of(tile, start_of(tile, 0, Bc), work, variant), scale_ij, variant)
     wait_full(shared.full, skipped + 1)
     return Q_i, fours(P_ij), m_i, l_i, scale_i, skipped
 
@@ -371,7 +374,9 @@ def boundary(
     release(shared.empty, ahead, pred=skipped > 0)
     tma.store_wait(0)  # the O of the tile before has left its buffer
     store(shared, out, tile, O_i, inverse, w, variant)
-    m_i, l_i, P_ij = first_weights(S_ij, limit_of(following, 0, work, Bc, variant), scale_ij, variant)
+    m_i, l_i, P_ij = first_weights(
+        S_ij, limit_of(following, start_of(following, 0, Bc), work, variant), scale_ij, variant
+    )
     P_ij = fours(P_ij)
     wait_full(shared.full, ahead + 1, pred=more)
     return following, Q_i, P_ij, m_i, l_i, scale_i, ahead

@@ -22,16 +22,18 @@ from flashlab.kernels.hopper import forward, schedule
 from flashlab.kernels.hopper.descriptors import multiprocessors
 from flashlab.kernels.hopper.forward import (
     Output,
+    Work,
     allocate,
     begin,
     finish,
     limit_of,
+    lines_of,
     part_of,
     produce,
+    start_of,
     step,
     store,
     tile_of,
-    work_of,
 )
 from flashlab.kernels.hopper.masks import hide
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
@@ -85,7 +87,7 @@ def run(rung, o, lse, q, k, v, problem):
         kernel,
         (programs, 1, 1),
         (*forward.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
-        (*forward.sizes(problem, Br), Bc, d, STAGES[d], forward.variant(problem, rows, Bc)),
+        (*forward.sizes(problem, Br), Bc, d, STAGES[d], forward.variant(problem, rows, Bc)) + (forward.asked(problem),),
         warps=warps,
     )
 
@@ -93,11 +95,11 @@ def run(rung, o, lse, q, k, v, problem):
 @gluon.jit
 def one_partition(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
-    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
+    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
 ):  # fmt: skip
     """Rung 1: 8 warps, which share 128 rows and go in step, beside the warp that copies."""
     shared = allocate(Q, K, V, O, 128, Bc, width, 1, stages)
-    work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     gl.warp_specialize(
         [
             (consume_in_turn, (shared, Output(O, O_first, lse), work, variant)),
@@ -131,7 +133,7 @@ def consume_in_turn(shared, out, work, variant: gl.constexpr):
             S_ij = product(Q_i, matrix(stage_of(shared.K, g)))  # [Br, Bc]
             S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
             release(shared.empty, g)
-            limit = limit_of(tile, j, work, Bc, variant)
+            limit = limit_of(tile, start_of(tile, j, Bc), work, variant)
             if variant.mask.right is not None or variant.ragged:
                 if limit < Bc - 1:
                     S_ij = hide(S_ij, limit, variant.mask.right is not None)
@@ -162,11 +164,11 @@ def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
 @gluon.jit
 def warpgroups(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
-    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
+    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
 ):  # fmt: skip
     """Rungs 2 and 3: two times 4 warps with 64 rows each, which meet only at the barriers of K and V."""
     shared = allocate(Q, K, V, O, 64, Bc, width, 2, stages)
-    work = work_of(table, starts, H, Nq, Nk, Tr, scale_log2)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     out = Output(O, O_first, lse)
     gl.warp_specialize(
         [
@@ -197,8 +199,7 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
         O_i = gl.zeros([rows, width], gl.float32, accumulator(width))  # [Br, d]
         for j in range(1, tile.blocks):
             g += 1
-            limit = limit_of(tile, j, work, Bc, variant)
-            P_before, m_i, l_i, O_i = step(shared, Q_i, P_before, m_i, l_i, O_i, g, limit, work.scale_log2, w, variant)
+            P_before, m_i, l_i, O_i = step(shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w, variant)
         release(shared.q_empty, t * consumers + w)
         g += 1
         O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i)  # [Br, d]

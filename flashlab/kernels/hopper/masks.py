@@ -1,4 +1,4 @@
-"""Answer the forward kernels: how many blocks of keys do some rows meet, and which scores of one are hidden?
+"""Answer the Hopper kernels: which blocks of keys do some rows meet, and what becomes of the scores of one?
 
 ``flashlab.kernels.masks`` decides which keys a row sees; the schedule on the host reads the same lines.
 """
@@ -8,12 +8,31 @@ from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks
 
+LATER = gl.constexpr(-1)  # the end of a window that the compiler does not know, only the launch
+
+
+def known(mask):
+    """Return a window as far as the compiler knows it: which ends are missing, and which are 0."""
+    return masks.Window(*(end if end in (None, 0) else LATER.value for end in mask))
+
 
 @gluon.jit
-def blocks(variant: gl.constexpr, end, rows: gl.constexpr, Bc: gl.constexpr, Nq, Nk):
-    """Return how many blocks of keys the rows up to ``end`` meet: at least 1, which may be hidden as a whole."""
-    _, seen = masks.bounds(masks.Window(variant.mask.left, variant.mask.right), end - rows, rows, Nq, Nk)
-    return gl.maximum(gl.cdiv(seen, Bc), 1)
+def end_of(known: gl.constexpr, end):
+    """Return an end of a window: what is known of it, or else what comes with the launch."""
+    return end if known == LATER else known
+
+
+@gluon.jit
+def blocks(variant: gl.constexpr, mask, start, rows: gl.constexpr, Bc: gl.constexpr, Nq, Nk):
+    """Return begin and end (excluded) of the blocks of keys that the rows start .. start + rows meet in a window.
+
+    mask: the ends that come with the launch. There is at least 1 block, which may be hidden as a whole.
+    """
+    left: gl.constexpr = variant.mask.left
+    right: gl.constexpr = variant.mask.right
+    ends = masks.Window(mask.left if left == LATER else left, mask.right if right == LATER else right)
+    first, end = masks.bounds(ends, start, rows, Nq, Nk)
+    return first // Bc, gl.maximum(gl.cdiv(end, Bc), 1)
 
 
 @gluon.jit
@@ -32,3 +51,12 @@ def hide_keys(S_ij, keys, limit, causal: gl.constexpr):
     rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
     limits = limit + rows if causal else limit + rows * 0  # [Br]
     return gl.where(keys[None, :] <= limits[:, None], S_ij, -float("inf"))
+
+
+@gluon.jit
+def hide_before(S_ij, first):
+    """Return S_ij [Br, Bc] with -inf for the keys before ``first``, the first key that row 0 sees; one more per row."""
+    keys = gl.arange(0, S_ij.shape[1], layout=gl.SliceLayout(0, S_ij.type.layout))  # [Bc]
+    rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
+    firsts = first + rows  # [Br]
+    return gl.where(keys[None, :] >= firsts[:, None], S_ij, -float("inf"))

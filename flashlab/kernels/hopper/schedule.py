@@ -30,15 +30,17 @@ bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own 
 
 
 def blocks(i, Br, Bc, problem):
-    """Return how many blocks of Bc keys tile i of Br queries meets, as ``hopper.masks.blocks`` does.
+    """Return how many blocks of Bc keys tile i of Br queries meets in a window, as ``hopper.forward.tile_of`` does.
 
-    i may be an array. Causal tiles are aligned at the last query, so it is tile 0 that is cut short, if one is. A tile
-    that sees no key meets one block, hidden as a whole.
+    i may be an array. Where windows end after the own key, tiles are aligned at the last query, so it is tile 0 that is
+    cut short, if one is. A tile that sees no key meets one block, hidden as a whole.
     """
     Nq, Nk = problem.Nq, problem.Nk
-    end = Nq - (tiles.count(Nq, Br) - 1 - np.asarray(i)) * Br
-    _, seen = bounds(problem.mask, end - Br, Br, Nq, Nk)
-    return np.maximum(tiles.count(seen, Bc), 1) + 0 * end
+    start = np.asarray(i) * Br
+    if problem.mask.right is not None:
+        start = start + Nq - tiles.count(Nq, Br) * Br
+    begin, end = bounds(problem.mask, start, Br, Nq, Nk)
+    return np.maximum(tiles.count(end, Bc), 1) - begin // Bc + 0 * start
 
 
 def assign(costs, programs):
@@ -58,10 +60,11 @@ def assign(costs, programs):
     return owners
 
 
-def ordered_tiles(problem, Br):
+def ordered_tiles(problem, Br, counts=None):
     """Return all tiles of O, [tiles, 4]: columns i, b, h, hk.
 
-    Causal: longest first among the heads that share the L2 cache. Otherwise head by head.
+    counts: blocks that each tile of a head meets, [Tr]. If they are given, the longest come first among
+    the heads that share the L2 cache. Otherwise tiles come head by head.
     """
     B, H, Hk, Nq, Nk, d, _ = problem[:7]
     Tr = tiles.count(Nq, Br)
@@ -69,8 +72,8 @@ def ordered_tiles(problem, Br):
     heads = np.arange(B * H)
     group, i = np.meshgrid(heads // together, np.arange(Tr), indexing="ij")  # [B * H, Tr] each
     head = np.broadcast_to(heads[:, None], i.shape)  # [B * H, Tr]
-    keys = (i, head, -i, group) if problem.mask.right is not None else (i, head)  # the last one sorts first
-    order = np.lexsort([key.ravel() for key in keys])  # [tiles]
+    longest_first = () if counts is None else (-counts[i], group)
+    order = np.lexsort([key.ravel() for key in (i, head, *longest_first)])  # [tiles]      the last one sorts first
     i, head = i.ravel()[order], head.ravel()[order]  # [tiles]
     return np.stack([i, head // H, head % H, head % H // (H // Hk)], axis=1)
 
@@ -102,15 +105,16 @@ def schedule(tiles, costs, programs, parts=1):
 
 def table(problem, Br, Bc, programs):
     """Return the ``schedule`` of a ``Problem``, on its device, and the number of programs that it is for."""
-    if problem.mask.right is not None and problem.Nq > Br:
-        return _longest_first(problem, Br, Bc, programs)
-    return plain_table(problem, Br, Bc, programs)
+    if problem.mask == masks.full() or problem.Nq <= Br:
+        return plain_table(problem, Br, Bc, programs)
+    return _longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs)
 
 
 @functools.lru_cache(maxsize=256)
 def _longest_first(problem, Br, Bc, programs):
-    order = ordered_tiles(problem, Br)
-    met = blocks(order[:, 0], Br, Bc, problem)  # [tiles]
+    counts = blocks(np.arange(tiles.count(problem.Nq, Br)), Br, Bc, problem)  # [Tr]
+    order = ordered_tiles(problem, Br, counts)
+    met = counts[order[:, 0]]  # [tiles]
     return _on_device(order, met + BOUNDARY, programs, parts_of(met.sum(), programs), problem.device)
 
 
@@ -118,7 +122,7 @@ def plain_table(problem, Br, Bc, programs):
     """Return the same for tiles in plain order, dealt out in turn: with as many programs as tiles, each has one."""
     met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
-    unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0)
+    unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0, score=None, sinks=None)
     return _in_turn(unchanging, Br, programs, parts_of(met, programs))
 
 

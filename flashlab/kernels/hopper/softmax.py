@@ -8,8 +8,8 @@ to the caller, who issues the product a step later and rescales in between (``re
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.hopper.masks import hide
 from flashlab.kernels.hopper.products import along_rows
+from flashlab.kernels.problem import LOG2_E
 
 LAZY = gl.constexpr(8.0)  # in units of log2: see ``update_weights``
 
@@ -42,13 +42,22 @@ def update_sums(l_i, P_ij, alpha):
 
 
 @gluon.jit
-def first_weights(S_ij, limit, scale_log2, variant: gl.constexpr):
-    """Return m_i, l_i and the weights after the first block of a tile, the one that a causal or ragged mask cuts."""
-    if variant.mask.right is not None or variant.ragged:
-        S_ij = hide(S_ij, limit, variant.mask.right is not None)
+def first_weights(S_ij, scale_log2, sinks, h):
+    """Return m_i, l_i and the weights after the first block of a tile, for head h.
+
+    sinks: pointer to [H], or None. A sink is where the maximum begins; ``forward.finish`` adds it to the denominator.
+    """
     m_i = gl.full([S_ij.shape[0]], -float("inf"), gl.float32, gl.SliceLayout(1, S_ij.type.layout))  # [Br]
+    if sinks is not None:
+        m_i = gl.maximum(m_i, sink_of(sinks, h))
     m_i, P_ij, _ = update_weights(m_i, S_ij, scale_log2)
     return m_i, partial_sums(P_ij), P_ij
+
+
+@gluon.jit
+def sink_of(sinks, h):
+    """Return the sink of head h in units of log2."""
+    return gl.load(sinks + h).to(gl.float32) * LOG2_E
 
 
 @gluon.jit

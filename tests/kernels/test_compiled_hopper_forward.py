@@ -1,0 +1,44 @@
+"""The Hopper forward kernel with masks and scores takes what fits, and takes exponentials beside its own product."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels.test_compiled_hopper import REGISTERS, SHARED
+
+pytestmark = pytest.mark.exhaustive
+
+FUNCTIONS = {"soft cap": 64, "all": 64}  # hyperbolic tangents a thread and step
+STACK = 400  # bytes at most, with Triton 3.6 and 3.7: slopes, places and other numbers of a tile, but no tile
+IN_LOOP = 10  # instructions at most that use it, of more than 450
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Return what ``compile_hopper_forward`` prints, compiled in a process that does not interpret."""
+    command = [sys.executable, "-m", "tests.tools.compile_hopper_forward"]
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    assert not run.returncode, run.stderr[-2000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_every_kind_fits_and_no_tile_is_spilled(kernels):
+    assert len({k["kind"] for k in kernels}) == 6 and {k["width"] for k in kernels} == {64, 128}
+    for k in kernels:
+        assert k["shared"] <= SHARED and k["registers"] <= REGISTERS[k["Br"] // 64 + 1], k
+        assert k["stack"] <= STACK and not k["warnings"], k
+        assert len(k["loops"]) == k["Br"] // 64, k
+        for loop in k["loops"]:
+            assert loop.get("LDL", 0) + loop.get("STL", 0) <= IN_LOOP and loop["BAR"] <= 3, k
+            assert loop["HGMMA"] == k["width"] // 16 + k["Bc"] // 16, k
+
+
+def test_exponentials_run_beside_the_product(kernels):
+    for k in kernels:
+        special = FUNCTIONS.get(k["kind"], 0)
+        for loop in k["loops"]:
+            assert loop["MUFU"] == 66 + special and loop["MUFU beside"] >= 64, k
