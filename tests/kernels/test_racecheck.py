@@ -16,8 +16,9 @@ def test_handshakes_are_where_kernels_begin_and_where_their_warps_part():
     places = racecheck.handshakes()
     lines = (racecheck.HOPPER / "forward.py").read_text().splitlines()
     named = {lines[int(place.split(":")[1]) - 1].strip() for place in places if place.startswith("forward.py:")}
-    assert named == {"def attention_forward(", "gl.warp_specialize("}
-    assert {place.split(":")[0] for place in places} == {"forward.py", "backward.py", "ladder.py", "toy.py"}
+    assert named == {"def attention_forward(", "def specialize(", "gl.warp_specialize("}
+    kernels = {"forward", "forward_float8", "backward", "latent", "ladder", "toy"}
+    assert {place.split(".")[0] for place in places} == kernels
 
 
 def test_the_handshake_is_counted_and_passed_over():

@@ -23,11 +23,15 @@ def handshakes():
     """Return the places, as "file.py:line", where the compiler's handshake is said to be."""
     places = set()
     for path in HOPPER.glob("*.py"):
-        for kernel in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            calls = [node for node in ast.walk(kernel) if isinstance(node, ast.Call)]
-            forks = [call.lineno for call in calls if ast.unparse(call.func) == "gl.warp_specialize"]
-            if isinstance(kernel, ast.FunctionDef) and forks:
-                places |= {f"{path.name}:{line}" for line in (kernel.lineno, *forks)}
+        functions = [f for f in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(f, ast.FunctionDef)]
+        called = {
+            f.name: [(ast.unparse(c.func), c.lineno) for c in ast.walk(f) if isinstance(c, ast.Call)] for f in functions
+        }
+        part = {name for name, calls in called.items() if "gl.warp_specialize" in dict(calls)}
+        for f in functions:
+            if f.name in part or part & dict(called[f.name]).keys():  # or who calls the one that does
+                forks = [line for name, line in called[f.name] if name == "gl.warp_specialize"]
+                places |= {f"{path.name}:{line}" for line in (f.lineno, *forks)}
     return places
 
 
