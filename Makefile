@@ -29,6 +29,8 @@ SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right 
 # One worker runs all cells of a notebook, in order. tests.tools.kernels names a kernel that died.
 NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
 WORKERS := -n 2 --dist loadfile
+# Notebooks wait for their kernels to start: three workers keep two cores busy.
+QUICK_WORKERS := -n 3 --dist loadfile
 
 # A checkout that was moved, or whose .venv is damaged, is set up again.
 $(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))
@@ -59,7 +61,7 @@ format: $(STAMP)
 	$(BIN)/python -m ruff format .
 
 test: lint
-	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(WORKERS) $(NBVAL) tests notebooks
+	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(QUICK_WORKERS) $(NBVAL) tests notebooks
 
 test-all: test $(TRANSFORMERS_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) tests
