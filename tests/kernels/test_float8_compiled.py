@@ -32,7 +32,7 @@ def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
         assert 128 % k["Br"] == 0 and 128 % k["Bc"] == 0, f"tiles of several blocks: {k}"
     for k in kernels if capability == "9.0" else attention:  # on 8.9, a rotation of 256 columns spills 16 bytes
         # At d = 256, tiles of 128 x 128 spill and are the fastest all the same: h200_float8.json.
-        assert k["stack"] <= (144 if k["Br"] == k["Bc"] == 128 else 0), f"registers spill: {k}"
+        assert k["stack"] <= (160 if (k.get("Br"), k.get("Bc")) == (128, 128) else 0), f"registers spill: {k}"
 
 
 @pytest.mark.exhaustive

@@ -533,6 +533,7 @@ def _query_cases():
         Case("causal: keys that some queries do not see", head(6, 6, True)),
         Case("causal, more keys than queries: the last query sees the last key", head(5, 20, True)),
         Case("causal, with queries that see no key: lse = −∞", head(20, 12, True)),
+        Case("causal, with a tile of queries that see no key", head(40, 12, True)),
         Case("tiles taller than wide, d = 64", head(40, 50, True, 32, 16, d=64)),
         Case("tiles wider than tall, d = 64", head(50, 40, False, 16, 32, d=64)),
         Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),

@@ -193,6 +193,7 @@ LATEST = [
         ("dS below 1e-8 set to 0","    dV_j = ","    dS = tl.where(tl.abs(dS) < 1e-8, 0.0, dS)\n    dV_j = "),
         ("dP clipped at 65504","    dS = ","    dP = tl.minimum(tl.maximum(dP, -65504.0), 65504.0)\n    dS = ")),
     *afterwards("triton_backward.dQ",in_triton.dq,
+        ("nothing stored where a tile sees no key","    for start in","    if stop <= 0:\n        return\n    for start in"),
         ("scores clipped at 1e6 from above","tl.exp(tl.dot(q, k.T) * scale -","tl.exp(tl.minimum(tl.dot(q, k.T) * scale, 1.0e6) -"),
         *((what,"        acc += tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)",f"        ds = p * (tl.dot(g, v.T) - delta_i[:, None])\n        acc += tl.dot({ds}, k)")
           for what, ds in (
