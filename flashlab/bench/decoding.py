@@ -108,16 +108,6 @@ def numbers_of_parts(programs, N, launch) -> list[int]:
     return sorted({min(S, -(-N // launch.Bc)) for S in likely})
 
 
-def graphed(run: Callable) -> Callable[[], object]:
-    """Return a CUDA graph of one call."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run.result = run()  # kept, so that its memory is
-    return graph.replay
-
-
 def microseconds(replay: Callable, calls: int, clean: bool = False) -> float:
     """Return the median time of one call, each with an L2 cache full of numbers just written, or just read (clean)."""
     flush = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
@@ -140,7 +130,7 @@ def swept(label: dict, q, cache, launches, report) -> tuple[Launch, int]:
         for S in numbers_of_parts(programs, cache.most, launch):
             row = label | {"launch": launch._asdict(), "S": S}
             try:
-                rows.append(row | {"us": microseconds(graphed(_Call(ours(q, cache, launch, S, scale))), QUICK)})
+                rows.append(row | {"us": microseconds(timing.graphed(ours(q, cache, launch, S, scale)), QUICK)})
             except Exception as failure:  # more shared memory than there is, or another compiler's refusal
                 report["left_out"][f"{label}: {tuple(launch)}, S={S}"] = str(failure).split("\n")[0]
                 break
@@ -149,27 +139,15 @@ def swept(label: dict, q, cache, launches, report) -> tuple[Launch, int]:
     return Launch(**best["launch"]), best["S"]
 
 
-class _Call:
-    """A callable that can keep its result."""
-
-    def __init__(self, run):
-        self.run = run
-
-    def __call__(self):
-        return self.run()
-
-
 def compete(label: dict, runs: dict[str, Callable], nbytes: int, report: dict, flops: float = 0, standard=None) -> None:
     """Time these calls in turns, keep a row for each, and print them. Results must be those of the first."""
     replays, first = {}, standard
     for name, run in runs.items():
         try:
-            call = _Call(run)
-            replay = graphed(call)
-            replay()
+            replay = timing.graphed(run)
+            result = replay()
             torch.cuda.synchronize()
             if name != "copy":
-                result = call.result
                 first = result.float() if first is None else first
                 if not (error := costs.error(result.float().cpu().numpy(), first.cpu().numpy())) <= TOLERANCE:
                     raise ValueError(f"results differ by {error:.2g}")

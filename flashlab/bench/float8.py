@@ -105,13 +105,8 @@ def graphed(attention: Attention) -> Attention:
         if not inputs[0].is_cuda:
             return attention(*inputs)
         if not kept:
-            attention(*inputs)
-            torch.cuda.synchronize()
-            kept["graph"] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(kept["graph"]):
-                kept["result"] = attention(*inputs)
-        kept["graph"].replay()
-        return kept["result"]
+            kept["replay"] = timing.graphed(functools.partial(attention, *inputs))
+        return kept["replay"]()
 
     return run
 

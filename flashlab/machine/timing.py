@@ -29,6 +29,21 @@ def gpu_timer(run: Callable[[], object], ms: float | None = None) -> float:
     return timed(max(5, round((CALL_MS if ms is None else ms) / timed(3))))
 
 
+def graphed(run: Callable[[], object]) -> Callable[[], object]:
+    """Return what replays a CUDA graph of one call and returns its result: the host's time is not in it."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+
+    def replay():
+        graph.replay()
+        return result
+
+    return replay
+
+
 def round_robin(names: Sequence[str], rounds: int) -> Iterator[str]:
     """Yield whose turn it is: each name once per round, and each round starts one name later than the round before.
 

@@ -6,6 +6,10 @@ from importlib.metadata import version
 
 import pytest
 
+from tests.tools.in_time import OneProcess
+
+SECONDS = 300  # for a check in another process: nearly all of them for compiling
+
 if importlib.util.find_spec("triton"):
     import flashlab.kernels  # noqa: F401
 else:  # macOS, Windows
@@ -29,6 +33,14 @@ def interpreter_that_loops():
     triton, numpy = release("triton"), release("numpy")
     if triton <= (3, 6) and numpy >= (2, 4):
         pytest.skip(f"Triton {triton[0]}.{triton[1]} cannot interpret loops with NumPy {numpy[0]}.{numpy[1]}")
+
+
+@pytest.fixture(scope="module")
+def in_time():
+    """Run a function of the test's file in another process, which must end without an error, and soon."""
+    other = OneProcess(SECONDS)
+    yield other.run
+    other.end()
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.in_time import OneProcess
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 DEVICE = "cuda" if HOPPER else "cpu"
@@ -32,15 +31,6 @@ CONFIGURATIONS = {  # name: (width, Configuration, ping-pong)
     "64": (64, Configuration(128, 128, 12, 3), False),
     "64 three consumers": (64, Configuration(192, 128, 16, 3), False),
 }
-SECONDS = 300  # nearly all of them for compiling
-
-
-@pytest.fixture(scope="module")
-def in_time():
-    """Run a function of this file in another process, which must end without an error, and soon."""
-    other = OneProcess(SECONDS)
-    yield other.run
-    other.end()
 
 
 def randn(*shape, dtype=torch.bfloat16, seed=0):
@@ -271,7 +261,7 @@ def masked_equals_written_out(name, kind):
 @hopper_only
 @pytest.mark.parametrize("kind", MASKED)
 @pytest.mark.parametrize("name", ["128", "64", "64 three consumers"])
-def test_masks_and_scores_equal_attention_written_out(name, kind):
+def test_masks_and_scores_equal_attention_written_out(in_time, name, kind):
     in_time(masked_equals_written_out, name, kind)
 
 
@@ -290,7 +280,7 @@ def masked_in_the_same_bits(name):
 
 @hopper_only
 @pytest.mark.parametrize("name", ["128", "64", "64 three consumers"])
-def test_masked_tiles_give_the_same_bits(name):
+def test_masked_tiles_give_the_same_bits(in_time, name):
     in_time(masked_in_the_same_bits, name)
 
 

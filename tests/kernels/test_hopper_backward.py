@@ -15,20 +15,10 @@ from flashlab.kernels.problem import LOG2_E, Problem
 from tests.kernels import written_out
 from tests.kernels.test_hopper import DEVICE, hopper_only, randn
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.in_time import OneProcess
 
 LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
 LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (1, 133), (133, 1), (1000, 1000)]
 WINDOWS = [(2, 0), (63, 0), (300, 0), (130, 70), (0, 20), (math.inf, 5), (90, math.inf), (math.inf, 0)]
-SECONDS = 300  # nearly all of them for compiling
-
-
-@pytest.fixture(scope="module")
-def in_time():
-    """Run a function of this file in another process, which must end without an error, and soon."""
-    other = OneProcess(SECONDS)
-    yield other.run
-    other.end()
 
 
 def places(Nq, Nk):

@@ -113,7 +113,7 @@ class Variant(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What may be asked for beside a full or causal mask. What is None is not in the kernel."""
+    """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
 
     mask: masks.Window  # with the ends that the compiler does not know
     score: tuple | None  # as ``scores.told``
