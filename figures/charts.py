@@ -43,7 +43,7 @@ def _painted(figure) -> bytes:
 
 
 def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):
-    """Horizontal bars with their values written on them. ``values``: number by name."""
+    """Draw horizontal bars with their values written on them. ``values``: number by name."""
     said = [f"{style.number(value)} {unit}".strip() for value in values.values()]
     left = max(2.1, 0.3 + 0.075 * max(map(len, values)))  # inches: room for the longest name
     ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, said)), title=title)
@@ -62,7 +62,7 @@ class _Plain(LogFormatter):
 
 
 def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimals=None, width=7.0):
-    """Lines over x, at most five, each named at its end. ``series``: values by name; ``decimals``: of their words."""
+    """Draw lines over x, at most five, each named at its end. ``series``: values by name; ``decimals``: in words."""
     if len(series) > len(LOOKS):
         raise ValueError(f"expected at most {len(LOOKS)} lines, which look different, got {len(series)}")
     ax = style.quiet(_axes(width, 2.4, left=0.8, right=1.7, bottom=0.55, title=title), x=True, y=True)
@@ -86,7 +86,7 @@ def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimal
 
 
 def weights(P, rows, columns, *, title="", width=7.0):
-    """A map of attention weights P [rows, columns], darker for more, each row's largest written on it."""
+    """Draw a map of attention weights P [rows, columns], darker for more, each row's largest written on it."""
     P = np.asarray(P)
     ax = _axes(width, 0.3 * len(rows), left=0.9, right=0.3, top=0.75, title=title)
     ax.imshow(P, cmap=style.WEIGHTS, vmin=0, vmax=1, aspect="auto")
@@ -101,7 +101,7 @@ def weights(P, rows, columns, *, title="", width=7.0):
 
 
 def dots(panels: dict, *, title="", marks=None, log=(), width=8.0):
-    """A row for each name, a panel for each quantity, a dot for each value; in words the values have two digits.
+    """Draw a row for each name, a panel for each quantity, a dot for each value; in words the values have two digits.
 
     ``panels``: by the panel's name, the numbers by the row's name, one or several each; ``marks``: by the panel's name,
     where a dashed line stands; ``log``: names of the panels with a logarithmic axis.

@@ -15,12 +15,12 @@ WEIGHTS = "Purples"  # colour map of P, darker for more
 
 
 def figure(width=8.0, height=3.6) -> Figure:
-    """An empty figure of this size in inches, free of pyplot's global state."""
+    """Return an empty figure of this size in inches, free of pyplot's global state."""
     return Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
 
 
 def quick_text():
-    """A context in which a label takes about two thirds of its time to draw, and looks much the same."""
+    """Return a context in which a label takes about two thirds of its time to draw, and looks much the same."""
     return rc_context({"text.hinting": "no_hinting"})
 
 
@@ -35,12 +35,12 @@ def quiet(ax, *, x=False, y=False):
 
 
 def number(value) -> str:
-    """A value for a label: four digits, and words for what is not a number."""
+    """Return a value as a label: four digits, and words for what is not a number."""
     return f"{value:.4g}".replace("inf", "∞").replace("-", "−")
 
 
 def amount(nbytes) -> str:
-    """Bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
+    """Return bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= size:
             return f"{nbytes / size:.3g} {unit}"

@@ -55,17 +55,12 @@ def places() -> Iterator[Place]:
 
 def replayed(function: Callable, place: Place) -> Callable[[], None]:
     """Return a function that runs one pass of ``function`` by replaying a CUDA graph."""
-    stream = torch.cuda.Stream()  # autograd runs a backward pass on the stream of its forward pass: all on this one
+    stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         q, k, v, dO = (torch.randn(place.shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))  # [B, H, N, d]
         run = prepare(function, Cell(place.direction, place.d, place.causal, place.N), q, k, v, dO)
-        run(), run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
-    torch.cuda.synchronize()
-    return lambda: (graph.replay(), run)[0]  # run has the tensors, and they must outlive the graph
+        replay = timing.graphed(run, stream)
+    return lambda: (replay(), run)[0]  # run has the tensors, and they must outlive the graph
 
 
 def row(place: Place) -> dict:

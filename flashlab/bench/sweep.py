@@ -19,7 +19,7 @@ from flashlab.kernels import masks, triton
 from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.portable import forward
 from flashlab.kernels.problem import Problem
-from flashlab.machine.timing import gpu_timer
+from flashlab.machine.timing import gpu_timer, graphed
 
 MODULE = "flashlab.bench.sweep"
 TILES = tuple(itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3)))  # Br, Bc, warps, stages
@@ -56,12 +56,9 @@ def clocks() -> dict[str, float]:
     torch.cuda.synchronize()
     seen["host clock, waiting after each call"] = statistics.median(_host(run, 1) for _ in range(CALLS))
     seen["host clock, waiting after all calls"] = _host(run, CALLS)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            run()
-    graph.replay()
-    seen["calls back to back on the GPU, warm L2"] = _events(graph.replay) / CALLS
+    replay = graphed(lambda: [run() for _ in range(CALLS)])
+    replay()
+    seen["calls back to back on the GPU, warm L2"] = _events(replay) / CALLS
     seen["GPU events, cold L2"] = gpu_timer(run) * 1e3
     return seen
 

@@ -87,9 +87,12 @@ def rows(folder: str = "") -> list[str]:
 
 
 def runs(needs: Needs) -> str:
-    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09 and 15" or "lesson 15"."""
+    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09, 15 and 16" or "lesson 15"."""
     numbers = [number(it) for it in LESSONS if it.needs == needs]
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
-    runs = [f"{a:02}" if a == b else f"{a:02} to {b:02}" for a, b in zip(starts, ends, strict=True)]
-    return f"lesson{'s' * (len(numbers) > 1)} {' and '.join(runs)}"
+    runs = []
+    for a, b in zip(starts, ends, strict=True):
+        runs += [f"{a:02} to {b:02}"] if b - a > 1 else [f"{n:02}" for n in range(a, b + 1)]
+    words = " and ".join(filter(None, (", ".join(runs[:-1]), runs[-1])))
+    return f"lesson{'s' * (len(numbers) > 1)} {words}"

@@ -88,7 +88,7 @@ def count(**tensors):
 
 @contextmanager
 def tensor_core(bits=13):
-    """Inside, add up products of float8 as Hopper's tensor cores do. Works in the interpreter only.
+    """Add up products of float8 as Hopper's tensor cores do, inside the context. Works in the interpreter only.
 
     An instruction adds 32 products to the accumulator, of which it keeps ``bits`` after the leading one. ``tl.dot``
     adds the accumulator to float32 registers every ``max_num_imprecise_acc`` products, and never unless told to. With

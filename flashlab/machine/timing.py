@@ -29,12 +29,18 @@ def gpu_timer(run: Callable[[], object], ms: float | None = None) -> float:
     return timed(max(5, round((CALL_MS if ms is None else ms) / timed(3))))
 
 
-def graphed(run: Callable[[], object]) -> Callable[[], object]:
-    """Return what replays a CUDA graph of one call and returns its result: the host's time is not in it."""
+def graphed(run: Callable[[], object], stream: torch.cuda.Stream | None = None) -> Callable[[], object]:
+    """Record one call as a CUDA graph and return a function that replays it: the host's time is not in it.
+
+    The function returns the call's result; what the call reads must live as long as the function.
+
+    stream: the stream to record on, one of torch's own if None. Autograd runs a backward pass on the stream of its
+    forward pass, so a backward pass is recorded on that one.
+    """
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         result = run()
 
     def replay():

@@ -72,7 +72,7 @@ def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
     doctor.doctor(replace(SERVER, ram_bytes=None, versions=VERSIONS | {"triton": "3.6.0"}))
     said = capsys.readouterr().out
     assert "a CPU, 8 cores, unknown memory" in said and "GPU: NVIDIA H200" in said and "! Triton 3.6" in said
-    assert f"L{runs('triton')[1:]}: compiled" in said and "Lessons 16 to 17: compiled" in said
+    assert f"L{runs('triton')[1:]}: compiled" in said and "Lessons 16 and 17: compiled" in said
 
 
 @pytest.mark.parametrize("module", ["doctor", "check"])

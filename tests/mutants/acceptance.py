@@ -540,7 +540,7 @@ def _one_head(Q, K, V, causal):
 
 
 def _groups(run, gradients=False):
-    """Four query heads on two key/value heads, two batches: held against heads that were repeated by hand."""
+    """Four query heads on two key/value heads, two batches: compared with heads that were repeated by hand."""
     rng = np.random.default_rng(1)
     leaves = [torch.tensor(rng.normal(size=(2, H, 17, 8)), dtype=torch.float64, requires_grad=True) for H in (4, 2, 2)]
     q, k, v = leaves

@@ -217,7 +217,7 @@ def test_paper_configuration_is_33_passes():
     recomputation.backward(Q, K, V, O, lse, dO, 64, 256, memory=memory)
     assert _thin(memory) == 33 * N * d * 2
     assert round(_thin(memory) * 64 * 16 / 1e9, 2) == 4.43
-    assert round(memory.moved * 64 * 16 / 1e9, 2) == 4.49  # with lse and delta, 4 bytes a row
+    assert round(memory.moved * 64 * 16 / 1e9, 2) == 4.49  # with lse and delta, 4 bytes per row
     standard = standard_attention.moved(N, d, mask=True, dropout=True, backward=True)
     assert round(standard * 64 * 16 / 1e9, 2) == 40.27
     assert costs.flops(N, N, d, training=True, rebuilt=False) * 64 * 16 / 1e9 == pytest.approx(824.6, abs=0.05)

@@ -16,7 +16,7 @@ while_waiting = Question(
     because="312 TFLOP/s divided by 1,555 GB/s are 201 FLOPs per byte, and a float16 has two bytes.",
     hints=(
         "How long does the number take, if 1,555 GB come in a second? How much can the card compute until then?",
-        "2 bytes / 1,555e9 bytes a second is 1.3 picoseconds. Multiply by 312e12 FLOPs a second.",
+        "2 bytes / 1,555e9 bytes per second is 1.3 picoseconds. Multiply by 312e12 FLOPs per second.",
         "312e12 * 2 / 1555e9 is a little above 400.",
     ),
     wrong=(

@@ -4,7 +4,7 @@ from flashlab.course.exercise import Case, Exercise, Mistake, Question
 
 
 def moved(N, d, itemsize, mask, dropout):
-    """Bytes that the forward pass of one head moves: the dropout mask has one byte an element."""
+    """Return the bytes that the forward pass of one head moves: the dropout mask has one byte per element."""
     square = 4 + 2 * mask + 2 * dropout  # S and P out and back; the masked S; the dropped P
     thin = 4  # Q, K, V in, O out
     return itemsize * (square * N * N + thin * N * d) + dropout * N * N
@@ -21,7 +21,7 @@ def _moved_cases():
         case("a mask", 8, 2, 2, mask=True),
         case("dropout", 8, 2, 2, dropout=True),
         case("mask and dropout", 8, 2, 2, mask=True, dropout=True),
-        case("dropout on float32, its own mask still one byte an element", 8, 2, 4, dropout=True),
+        case("dropout on float32, its own mask still one byte per element", 8, 2, 4, dropout=True),
         case("one head of the paper's configuration", 1024, 64, 2, mask=True, dropout=True),
     ]
 
@@ -77,9 +77,9 @@ bytes_moved = Exercise(
         Mistake("the mask kernel loads S and stores the masked S: 2 passes.", "2 * mask", "1 * mask"),
         Mistake("the mask moves nothing here, but it should: it loads S and stores another matrix.", " + 2 * mask", ""),
         Mistake("dropout loads P and stores the dropped P: 2 passes, and its mask.", "2 * dropout", "1 * dropout"),
-        Mistake("the dropout mask Z is missing: one byte an element is stored.", " + dropout * N * N", ""),
+        Mistake("the dropout mask Z is missing: one byte per element is stored.", " + dropout * N * N", ""),
         Mistake(
-            "the dropout mask has one byte an element, whatever the itemsize.",
+            "the dropout mask has one byte per element, whatever the itemsize.",
             " + dropout * N * N",
             " + itemsize * dropout * N * N",
         ),

@@ -4,7 +4,7 @@ from flashlab.course.exercise import Case, Exercise, Mistake, Question
 
 
 def matrix_bytes(N):
-    """Bytes of an N x N matrix of float16."""
+    """Return the bytes of an N x N matrix of float16."""
     return 2 * N * N
 
 

@@ -251,7 +251,7 @@ def step(
     shared, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
     w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr,
 ):  # fmt: skip
-    """Step t: these queries contribute to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
+    """Take step t: these queries contribute to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
     width: gl.constexpr = shared.Q.shape[4]
     dtype: gl.constexpr = shared.K.dtype
     Q_i, dO_i = matrix(stage_of(shared.Q, t)), matrix(stage_of(shared.dO, t))  # [Br, d]

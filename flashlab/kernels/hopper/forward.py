@@ -445,7 +445,7 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
 def step(
     shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g within a tile: scores of its j-th block, the product of the block before, and the softmax beside it."""
+    """Take step g in a tile: scores of its j-th block, the product of the block before, and the softmax beside it."""
     wait_turn(shared, w, g, variant)
     S_ij = product(Q_i, matrix(stage_of(shared.K, g)))  # [Br, Bc]
     O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i, is_async=True)  # [Br, d]
@@ -468,7 +468,7 @@ def step(
 def boundary(
     shared, out, work, tile, P_before, m_i, l_i, O_i, g, t, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g, with which the t-th tile ends: its last product goes out with the first one of the next tile.
+    """Take step g, with which the t-th tile ends: its last product goes out with the first one of the next tile.
 
     Returns what ``begin`` does for the next tile, and that tile. After the last tile this is stale, and never used.
     """
@@ -541,21 +541,21 @@ def hand_over(shared, out, tile, w: gl.constexpr, variant: gl.constexpr):
 
 @gluon.jit
 def wait_turn(shared, w: gl.constexpr, g, variant: gl.constexpr):
-    """Ping-pong: warpgroups issue their products in turn, 0 first, so that one multiplies while the next takes exps."""
+    """Wait for one's turn: warpgroups issue products in turn, 0 first, and one multiplies while the next takes exps."""
     if variant.pingpong:
         mbarrier.wait(shared.turn.index(w), (g & 1) ^ 1 if w == 0 else g & 1)
 
 
 @gluon.jit
 def pass_turn(shared, w: gl.constexpr, variant: gl.constexpr):
-    """Ping-pong: the next warpgroup may issue its products."""
+    """Let the next warpgroup issue its products (ping-pong)."""
     if variant.pingpong:
         mbarrier.arrive(shared.turn.index((w + 1) % shared.O.shape[0]), count=1)
 
 
 @gluon.jit
 def skip_turn(shared, w: gl.constexpr, g, skipped, variant: gl.constexpr):
-    """Ping-pong: take and pass the turn of a block that warpgroup w skips."""
+    """Take and pass the turn of a block that warpgroup w skips (ping-pong)."""
     if variant.pingpong:
         if skipped > 0:
             wait_turn(shared, w, g, variant)

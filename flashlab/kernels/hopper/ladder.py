@@ -97,7 +97,7 @@ def one_partition(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
     Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
 ):  # fmt: skip
-    """Rung 1: 8 warps, which share 128 rows and go in step, beside the warp that copies."""
+    """Compute as rung 1 does: 8 warps share 128 rows and go in step, beside the warp that copies."""
     shared = allocate(Q, K, V, O, 128, Bc, width, 1, stages)
     work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     gl.warp_specialize(
@@ -166,7 +166,7 @@ def warpgroups(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
     Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
 ):  # fmt: skip
-    """Rungs 2 and 3: two times 4 warps with 64 rows each, which meet only at the barriers of K and V."""
+    """Compute as rungs 2 and 3 do: two times 4 warps with 64 rows each meet only at the barriers of K and V."""
     shared = allocate(Q, K, V, O, 64, Bc, width, 2, stages)
     work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     out = Output(O, O_first, lse)

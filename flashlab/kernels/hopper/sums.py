@@ -32,7 +32,7 @@ def narrow(
     scale, Nq, Nq_padded, d,
     Br: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, half, head) writes scale * sums, in the order of dQ, as one half of a tile."""
+    """Write scale * sums, in the order of dQ, as one half of a tile: program (i, half, head)."""
     i, half, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     columns: tl.constexpr = width // HALVES
     size: tl.constexpr = Br * columns

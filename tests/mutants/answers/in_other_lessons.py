@@ -332,7 +332,7 @@ ANSWERS = [
         ("the limit of long texts", "the inputs were left out", "entries * 2", "N * N * 2"),
     ),
     *wrong("standard_attention.bytes_moved", bytes_moved,
-        ("dropout's mask in itemsize", "the dropout mask has one byte an element, whatever the itemsize", "(N * N if dropout else 0)", "(itemsize * N * N if dropout else 0)"),
+        ("dropout's mask in itemsize", "the dropout mask has one byte per element, whatever the itemsize", "(N * N if dropout else 0)", "(itemsize * N * N if dropout else 0)"),
         ("either mask or dropout", "", "    if dropout:\n", "    elif dropout:\n"),
         ("O forgotten", "O is missing", "4 * N * d", "3 * N * d"),
     ),
