@@ -169,14 +169,14 @@ def consume(shared, out, part, scale_log2, w: gl.constexpr):
         wait_full(shared.full, g)
         V_j = matrix(stage_of(shared.C, 2 * g + w))  # [Bc, 256]
         S_ij = gl.zeros([Br, Bc], gl.float32, accumulator(Bc))  # [Br, Bc]
-        R_j = matrix(stage_of(shared.R, g))
+        R_j = matrix(stage_of(shared.R, g))  # [Bc, 64]
         S_ij = warpgroup_mma(matrix(shared.Q_rope.index(0)), R_j.permute((1, 0)), S_ij, use_acc=False, is_async=True)
         for half in gl.static_range(2):
             C_j = matrix(stage_of(shared.C, 2 * g + half))  # [Bc, 256]
             S_ij = warpgroup_mma(matrix(shared.Q.index(half)), C_j.permute((1, 0)), S_ij, is_async=True)
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         if start + Bc > part.end:  # keys past the end: no weight, and a value that is a number
-            keys = start + gl.arange(0, Bc, gl.SliceLayout(0, accumulator(Bc)))
+            keys = start + gl.arange(0, Bc, gl.SliceLayout(0, accumulator(Bc)))  # [Bc]
             S_ij = gl.where((keys < part.end)[None, :], S_ij, -float("inf"))
             clear(V_j, part.end - start)
         m_new = gl.maximum(m_i, gl.max(S_ij, 1) * scale_log2)  # [Br]
@@ -195,11 +195,11 @@ def consume(shared, out, part, scale_log2, w: gl.constexpr):
     at = (part.s.to(gl.int64) * out.B + part.b) * out.H
     h = part.i * Br + gl.arange(0, Br, gl.SliceLayout(1, accumulator(256)))  # [Br]
     cols = 256 * w + gl.arange(0, 256, gl.SliceLayout(0, accumulator(256)))  # [256]
-    to = out.O + (at + h)[:, None] * 512 + cols[None, :]
+    to = out.O + (at + h)[:, None] * 512 + cols[None, :]  # [Br, 256]
     gl.store(to, O_i.to(out.O.dtype.element_ty), mask=(h < out.H)[:, None])
     if w == 0:
-        h = part.i * Br + gl.arange(0, Br, row)
-        lse = gl.where(l_i == 0, -float("inf"), (m_i + gl.log2(l_safe)) * LN2) + part.wrong
+        h = part.i * Br + gl.arange(0, Br, row)  # [Br]
+        lse = gl.where(l_i == 0, -float("inf"), (m_i + gl.log2(l_safe)) * LN2) + part.wrong  # [Br]
         gl.store(out.lse + at + h, lse, mask=h < out.H)
 
 
