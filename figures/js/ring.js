@@ -61,7 +61,7 @@ function square({ trace, run, step, x, y, side, place }) {
     const bottom = top + unit - 1;
     return h("g", { key: place(`cell ${rank} ${owner}`), tip },
       h("rect", { key: "paper", ...cell, fill: "var(--paper)", stroke: "var(--pale)" }),
-      high > 0 && h("rect", { key: "fill", ...cell, y: bottom - high, height: high, fill: now ? "var(--P)" : "var(--S)", class: "grow", from: { y: bottom, height: 0 } }),
+      high > 0 && h("rect", { key: "fill", ...cell, y: bottom - high, height: high, fill: now ? "var(--P)" : "var(--S)" }),
       now && h("rect", { key: "edge", ...cell, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
       label(left + 11, top + Math.min(12, 0.29 * unit), s, { anchor: "middle", size: 12, fill: high > unit - 8 ? (now ? "var(--on-P)" : "var(--on-S)") : done && !scores ? "var(--grey)" : "var(--ink)" }),
       done && !scores && unit > 40 && label(left + unit / 2 + 4, top + unit / 2 + 4, "–", { anchor: "middle", size: 14, fill: "var(--grey)" }));
