@@ -583,6 +583,8 @@ online = Exercise(
                 _LAST_GUARD, "tl.zeros([Br], tl.float32)", of=_without_maximum),
         Mistake("summed over the rows: each row has its own sum, along axis 1.", "tl.sum(P_ij, 1)", "tl.sum(P_ij, 0)"),
         Mistake("the store is not masked: it writes past the end of the row.", "P_ij, mask=inside)", "P_ij)"),
+        Mistake("the store does not mask the rows: past the last one there may be another's. rows < R.",
+                "P_ij, mask=inside)", "P_ij, mask=(start + columns < N)[None, :])"),
         Mistake("columns past the row's end were read, the next row's: mask columns < N.",
                 "N, Bc):\n        inside = (rows < R)[:, None] & (start + columns < N)[None, :]",
                 "N, Bc):\n        inside = (rows < R)[:, None] & (columns >= 0)[None, :]"),

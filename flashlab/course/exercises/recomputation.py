@@ -151,6 +151,11 @@ delta = Exercise(
         Mistake("all rows were added together: delta has one number per row.", ".sum(-1)", ".sum()"),
         Mistake("summed over the queries: sum over the head dimension, the last axis.", ".sum(-1)", ".sum(0)"),
         Mistake("a column came back: delta has one axis, [Br].", ".sum(-1)", ".sum(-1, keepdims=True)"),
+        Mistake(
+            "squeeze removes every axis of length 1: with one row, too, delta is [Br].",
+            ".sum(-1)",
+            ".sum(-1).squeeze()",
+        ),
         Mistake("that is the mean: delta is the sum.", ".sum(-1)", ".mean(-1)"),
         Mistake("columns from 64 on were left out: a head may be wider.", ").sum(-1)", ")[:, :64].sum(-1)"),
         Mistake(

@@ -93,6 +93,7 @@ def _lse_cases():
         ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
         ("a masked score", [[0.0, -inf]]),
         ("a row of nothing but masked scores", [[-inf, -inf]]),
+        ("a masked score beside scores far below 0", [[-2000.0, -inf, -2001.0]]),
         ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
     )
     return [*small, *sweep(_rows_args)]
@@ -204,6 +205,8 @@ row = Exercise(
     ),
 )
 
+MASKED_AS_0 = "a masked score counted as 0 in the maximum, and a row far below 0 underflows: it must be −∞ there, too."
+
 lse = Exercise(
     reference=safe_softmax.lse,
     cases=_lse_cases,
@@ -257,6 +260,7 @@ lse = Exercise(
             "np.where(m == -np.inf, 0, m)",
             "np.maximum(m, 0)",
         ),
+        Mistake(MASKED_AS_0, "x.max(-1, initial=-np.inf)", "np.where(x == -np.inf, 0, x).max(-1)"),
         Mistake("the logarithm is missing: m + log l.", "m_safe + np.log(np.where(l == 0, 1, l))", "m_safe + l"),
         Mistake("the logarithm was subtracted: m + log l.", "m_safe + np.log", "m_safe - np.log"),
         Mistake(
@@ -267,6 +271,11 @@ lse = Exercise(
         Mistake("log(1 + l) was taken: the maximum's own exponential is in l already.", "np.log(", "np.log1p("),
         Mistake("m and log l were multiplied: add them.", "m_safe + np.log", "m_safe * np.log"),
         Mistake("that is the mean of the exponentials: lse takes their sum.", ".sum(-1)", ".mean(-1)"),
+        Mistake(
+            "squeeze removes every axis of length 1: with one row, too, lse is [R].",
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l))).squeeze()",
+        ),
         Mistake(
             "a column came back: lse has one number per row, [R].",
             "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
@@ -353,6 +362,11 @@ rows = Exercise(
             "masked scores were taken for 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
             "np.exp(x - np.where(m == -np.inf, 0, m))",
             "np.exp(np.where(x == -np.inf, 0, x) - np.where(x == -np.inf, 0, x).max(-1, keepdims=True))",
+        ),
+        Mistake(
+            MASKED_AS_0,
+            "x.max(-1, keepdims=True, initial=-np.inf)",
+            "np.where(x == -np.inf, 0, x).max(-1, keepdims=True)",
         ),
         Mistake(
             "one row decided for the whole tile: each row has its own maximum, and its own keys.",

@@ -718,8 +718,10 @@ forward = Exercise(
                 "tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)", "P_ij.to(V_j.dtype) @ V_j"),
         Mistake("the mask was left out where a tile is not whole: its first row must see the tile's last key.",
                 "if causal:\n            S_ij", "if causal and start + Bc > i * Br + Nk - Nq + 2:\n            S_ij"),
-        Mistake("the scores were rounded to half precision: keep S_ij in float32.",
+        Mistake("Q_i or K_j was rounded again after the scale: multiply S_ij by it, which is float32.",
                 "tl.dot(Q_i, K_j.T) * scale", "tl.dot((Q_i * scale).to(tl.float16), K_j.T)"),
+        Mistake("the scores were rounded to half precision: keep S_ij in float32.",
+                "tl.dot(Q_i, K_j.T) * scale", "(tl.dot(Q_i, K_j.T) * scale).to(tl.float16).to(tl.float32)"),
         Mistake(
             "1/√d was taken of the padded width: d may be filled up; use the argument scale.",
             "K_j.T) * scale",

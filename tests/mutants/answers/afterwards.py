@@ -74,7 +74,6 @@ FIRST = [
     *afterwards("triton_forward.forward",in_triton.my_forward,
         ("maximum too large by 1e-2",'tl.max(S, 1))\n','tl.max(S, 1) + 1e-2)\n'),
         ("lse with scale","m + tl.log(l_safe)","(m + tl.log(l_safe)) * scale"),
-        ("Q_i scaled in half","S = tl.dot(Q_i, K_j.T) * scale","S = tl.dot((Q_i * scale).to(tl.float16), K_j.T)"),
         ("start i*Br","range(0, end, Bc)","range(0, tl.cdiv(Nk, Br) * Bc, Bc)"),
         ("bf16 P","P.to(V_j.dtype)","P.to(tl.bfloat16).to(V_j.dtype)"),
         ("mask rows by Nk","rows[:, None] + Nk - Nq","rows[:, None] + tl.maximum(Nk - Nq, 0)"),
