@@ -11,6 +11,7 @@ changes with them. NaN is never right where a number is due.
 
 import copy
 import inspect
+import itertools
 import linecache
 import sysconfig
 import traceback
@@ -198,12 +199,36 @@ def _broken(exercise, function, args):
     """Return the first law that a function breaks, on these inputs or on its own; None if it keeps all."""
     laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
     if args is cases(exercise)[0].args:
-        laws += [partial(law, function) for law in exercise.once]
+        laws += [partial(law, function) for law in (_overwritten(exercise), *exercise.once)]
     for law in laws:
         with suppress(Exception):  # an error is for the cases to find
             if broken := law():
                 return broken if isinstance(broken, Broken) else Broken("", broken)
     return None
+
+
+def _overwritten(exercise):
+    """Build a law of its own inputs, two cases of the same shapes: the second call leaves the first one's result."""
+
+    def law(function):
+        if exercise.launch is not None:  # its launch makes the outputs
+            return None
+        pairs = itertools.combinations([case.args for case in cases(exercise)], 2)
+        pair = next((pair for pair in pairs if _shapes(pair[0]) == _shapes(pair[1])), None)
+        if pair is None:
+            return None
+        first = _leaves(function(*copy.deepcopy(pair[0])))
+        kept = copy.deepcopy(first)
+        function(*copy.deepcopy(pair[1]))
+        then_and_now = zip(kept, first, strict=True)
+        if any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in then_and_now):
+            return Broken("two calls", "the second call changed the first one's result: make a new array per call.")
+
+    return law
+
+
+def _shapes(args):
+    return [np.shape(leaf) for leaf in _leaves(args)]
 
 
 def says(error: BaseException) -> str:

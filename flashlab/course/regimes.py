@@ -10,7 +10,8 @@
 each unusual combination of sizes. All draws are seeded: the same call builds the same cases.
 
 ``PRODUCTS`` are the regimes that products of float16 reach; ``FINITE`` those of them for Q and K, which hold no mask;
-``GENTLE`` those of these for gradients, in which a product with K makes visible how scores far from zero are rounded.
+``GENTLE`` those of these for gradients, in which a product with K makes visible how scores far from zero are rounded;
+``HALF`` those whose scores fit into float16 themselves.
 """
 
 import inspect
@@ -52,7 +53,7 @@ def _at(place, height):
     def keys(n):
         added = np.zeros(n)
         if n:
-            added[place] = height
+            added[max(place, -n)] = height
         return added
 
     return keys
@@ -64,6 +65,14 @@ def _first_keys(rows, n):
 
 def _last_keys(rows, n):
     return np.broadcast_to(np.arange(n) >= n // 2, (rows, n))
+
+
+def _outer_keys(rows, n):
+    return np.broadcast_to(np.isin(np.arange(n), (0, n - 1)), (rows, n))
+
+
+def _outer_rows(rows, n):
+    return np.broadcast_to(np.isin(np.arange(rows), (0, rows - 1))[:, None], (rows, n))
 
 
 def _first_row(rows, n):
@@ -81,29 +90,36 @@ REGIMES = (
     Regime("scores far below zero", lambda n: np.full(n, -3e4)),
     Regime("a last key with a much larger score", _at(-1, 100.0)),
     Regime("a first key with a much larger score", _at(0, 100.0)),
+    Regime("a last key but one with a much larger score", _at(-2, 100.0)),
     Regime("a maximum that rises with every key", lambda n: np.linspace(-3, 30, n), noise=0.1),
     Regime("scores that fall with every key", lambda n: np.linspace(0, -14, n), noise=0.1),
     Regime("scores below −10⁶ that are all equal", lambda n: np.full(n, -2e6), noise=0),
     Regime("scores below −10⁶ that fall with every key", lambda n: np.linspace(-3e6, -6e6, n)),
     Regime("scores below −10⁶ that rise with every key", lambda n: np.linspace(-6e6, -3e6, n)),
-    Regime("scores below −10³⁰ that fall with every key", lambda n: np.linspace(-2e30, -6e30, n)),
-    Regime("scores below −10³⁰ that rise with every key", lambda n: np.linspace(-6e30, -2e30, n)),
+    Regime("scores below −10³⁸ that are all equal", lambda n: np.full(n, -2e38), noise=0),
+    Regime("scores below −10³⁸ that fall with every key", lambda n: np.linspace(-1.1e38, -3.3e38, n)),
+    Regime("scores below −10³⁸ that rise with every key", lambda n: np.linspace(-3.3e38, -1.1e38, n)),
     Regime("scores above 10⁶ that are all equal", lambda n: np.full(n, 2e6), noise=0),
     Regime("scores above 10⁶ that fall with every key", lambda n: np.linspace(6e6, 3e6, n)),
     Regime("scores above 10⁶ that rise with every key", lambda n: np.linspace(3e6, 6e6, n)),
-    Regime("scores above 10³⁰ that fall with every key", lambda n: np.linspace(6e30, 2e30, n)),
-    Regime("scores above 10³⁰ that rise with every key", lambda n: np.linspace(2e30, 6e30, n)),
+    Regime("scores above 10³⁸ that are all equal", lambda n: np.full(n, 2e38), noise=0),
+    Regime("scores above 10³⁸ that fall with every key", lambda n: np.linspace(3.3e38, 1.1e38, n)),
+    Regime("scores above 10³⁸ that rise with every key", lambda n: np.linspace(1.1e38, 3.3e38, n)),
     Regime("first keys that are masked, before positive scores", lambda n: np.full(n, 5.0), hidden=_first_keys),
     Regime("first keys that are masked, before negative scores", lambda n: np.full(n, -5.0), hidden=_first_keys),
     Regime("last keys that are masked, after positive scores", lambda n: np.full(n, 5.0), hidden=_last_keys),
     Regime("last keys that are masked, after negative scores", lambda n: np.full(n, -5.0), hidden=_last_keys),
+    Regime("first and last key masked, positive scores", lambda n: np.full(n, 5.0), hidden=_outer_keys),
+    Regime("first and last key masked, negative scores", lambda n: np.full(n, -5.0), hidden=_outer_keys),
     Regime("rows that lie 200 apart", rows=lambda n: 100.0 * (-1) ** np.arange(n)),
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
 )
+BETWEEN = Regime("rows that see keys between rows that see none", hidden=_outer_rows)
 PRODUCTS = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 1e9)
 FINITE = tuple(regime for regime in PRODUCTS if regime.hidden is None and regime.rows is np.zeros)
 GENTLE = tuple(regime for regime in FINITE if np.abs(regime.keys(2)).max() < 1e6)
+HALF = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 6e4)
 
 
 class Draw:
@@ -147,8 +163,9 @@ def sweep(
     """Build cases with ``build(draw, **sizes)``: one for each regime, then one for each unusual combination of sizes.
 
     The parameters of ``build`` after ``draw`` are the sizes that it takes, by their names in ``USUAL``. ``usual``
-    replaces some of those, ``regimes`` and ``sizes`` choose what is swept. Combinations that would change nothing for
-    this signature are left out. Raises ValueError for a size that is not known.
+    replaces some of those, ``regimes`` and ``sizes`` choose what is swept; cases of another dtype than float32 say so.
+    Combinations that would change nothing for this signature are left out. Raises ValueError for a size that is not
+    known.
     """
     known = USUAL | (usual or {})
     wanted = list(inspect.signature(build).parameters)[1:]
@@ -156,11 +173,14 @@ def sweep(
         raise ValueError(f"expected sizes of {', '.join(known)}, got {', '.join(sorted(unknown))}")
     plain = {name: known[name] for name in wanted}
     swept = [(regime.property, regime, plain) for regime in regimes]
+    if "Br" in plain and any(regime.hidden for regime in regimes):
+        swept.append((BETWEEN.property, BETWEEN, plain | {"Br": 4}))
     for property, changes in sizes.items():
         shape = plain | {name: size for name, size in changes.items() if name in plain}
         if shape != plain:
             swept.append((property, REGIMES[0], shape))
+    kind = "" if dtype == np.float32 else f", in {np.dtype(dtype)}"
     return [
-        Case(property, build(Draw(regime, seed, dtype), **shape))
+        Case(property + kind, build(Draw(regime, seed, dtype), **shape))
         for seed, (property, regime, shape) in enumerate(swept)
     ]

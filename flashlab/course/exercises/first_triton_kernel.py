@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -62,17 +63,23 @@ def _launch_add(kernel, x, y, Bc=BLOCK):
     return result()[0]
 
 
-def _launch_softmax(kernel, x):
+def _apart(x):
+    """A tensor whose rows lie apart: by less than those of the output if there is an odd number of them, or by more."""
+    return torch.nn.functional.pad(torch.tensor(x), (0, 3 if len(x) % 2 else 13), value=np.nan).to(DEVICE)[
+        :, : x.shape[1]
+    ]
+
+
+def _launch_softmax(kernel, x, Bc=None):
     y, result = inside_margins(*x.shape)
-    x = torch.nn.functional.pad(torch.tensor(x), (0, 3), value=np.nan).to(DEVICE)[:, : x.shape[1]]  # rows lie apart
-    N = x.shape[1]
-    launched(kernel, (len(x),), x, y, x.stride(0), y.stride(0), N, triton.next_power_of_2(N))
+    x, N = _apart(x), x.shape[1]
+    launched(kernel, (len(x),), x, y, x.stride(0), y.stride(0), N, Bc or triton.next_power_of_2(N))
     return result()
 
 
 def _launch_online(kernel, x, Br=2, Bc=BLOCK):
     y, result = inside_margins(*x.shape)
-    x = torch.nn.functional.pad(torch.tensor(x), (0, 3), value=np.nan).to(DEVICE)[:, : x.shape[1]]
+    x = _apart(x)
     launched(kernel, (triton.cdiv(len(x), Br),), x, y, x.stride(0), y.stride(0), *x.shape, Br, Bc)
     return result()
 
@@ -80,8 +87,8 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
 # Laws. They count in the interpreter; on a GPU nothing is counted and nothing asked.
 
 
-def loaded_by_program(launch, kernel, *args):
-    """The bytes that each program of a launch loads, in the order in which they run; none on a GPU."""
+def moved_by_program(launch, kernel, *args):
+    """The bytes that each program of a launch loads and stores, in the order in which they run; none on a GPU."""
     if not INTERPRETED:
         return []
     with count() as memory:
@@ -89,22 +96,37 @@ def loaded_by_program(launch, kernel, *args):
     programs = []
     for event in memory.events:
         if event.kind == "kernel":
-            programs.append(0)
-        elif event.kind == "load":
-            programs[-1] += event.nbytes
+            programs.append(Counter())
+        else:
+            programs[-1][event.kind] += event.nbytes
     return programs
 
 
-def loads_at_most(launch: Callable, due: Callable[..., int], before: str) -> Callable[..., str | None]:
-    """Build a law: a launch loads no more than ``due(*args)`` bytes. ``before``: what is loaded before the loop."""
+def stored_too_often(programs, due):
+    """Return a sentence if programs stored more than ``due`` bytes: then one stores what is another's, or twice."""
+    stored = sum(moved["store"] for moved in programs)
+    if stored > due:
+        return (
+            f"the numbers are right, but it stored {stored:,} bytes where {due:,} are due: each number is stored once, "
+            "by the program whose it is. On a GPU programs run side by side, and any may be the last."
+        )
+
+
+def loads_at_most(launch: Callable, due: Callable[..., int], before: str, stores: Callable[..., int]) -> Callable:
+    """Build a law: a launch loads no more than ``due(*args)`` bytes, and stores no more than ``stores(*args)``.
+
+    before: what is loaded before the loop, in words.
+    """
 
     def law(kernel, *args):
-        loaded, enough = sum(loaded_by_program(launch, kernel, *args)), due(*args)
+        programs, enough = moved_by_program(launch, kernel, *args), due(*args)
+        loaded = sum(moved["load"] for moved in programs)
         if loaded > enough:
             return (
                 f"the numbers are right, but it loaded {loaded:,} bytes where {enough:,} will do. {before} loaded "
                 "once, before the loop; a tile of K and V once, and not at all where no row of the program sees it."
             )
+        return stored_too_often(programs, stores(*args))
 
     return law
 
@@ -209,24 +231,30 @@ def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Ca
 
 
 def _own_block(kernel, x, y, Bc=BLOCK):
-    if any(loaded > 2 * Bc * x.itemsize for loaded in loaded_by_program(_launch_add, kernel, x, y, Bc)):
+    programs = moved_by_program(_launch_add, kernel, x, y, Bc)
+    if any(moved["load"] > 2 * Bc * x.itemsize for moved in programs):
         return (
             "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block is "
             "its own, so that the programs share the work."
         )
+    return stored_too_often(programs, x.nbytes)
 
 
-def _one_reading(kernel, x):
-    if sum(loaded_by_program(_launch_softmax, kernel, x)) > x.nbytes:
+def _one_reading(kernel, x, Bc=None):
+    programs = moved_by_program(_launch_softmax, kernel, x, Bc)
+    if sum(moved["load"] for moved in programs) > x.nbytes:
         return "the numbers are right, but a row was read more than once: it fits into its block, so keep it there."
+    return stored_too_often(programs, x.nbytes)
 
 
 def _two_readings(kernel, x, Br=2, Bc=BLOCK):
-    if sum(loaded_by_program(_launch_online, kernel, x, Br, Bc)) > 2 * x.nbytes:
+    programs = moved_by_program(_launch_online, kernel, x, Br, Bc)
+    if sum(moved["load"] for moved in programs) > 2 * x.nbytes:
         return (
             "the numbers are right, but rows were read more than twice: the online softmax finds m and l in one "
             "reading, and the weights are written in the second."
         )
+    return stored_too_often(programs, x.nbytes)
 
 
 @triton.jit
@@ -242,7 +270,7 @@ def _sum(x, y, Bc=BLOCK):
     return x + y[::-1]
 
 
-def _softmax(x, Br=2, Bc=BLOCK):
+def _softmax(x, *tile):
     return in_numpy.safe(x)
 
 
@@ -275,11 +303,18 @@ def _softmax_cases():
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
         ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
         ("a score below any number that one would take for −∞", [[-2e9, -np.inf, -np.inf]]),
-        ("two scores below any number that one would take for −∞", [[-2e9, -3e9, -np.inf], [-2e30, -3e30, -np.inf]]),
+        ("two scores below any number that one would take for −∞", [[-2e9, -3e9, -np.inf], [-2e38, -3e38, -np.inf]]),
+        ("the largest score in another place in each row", 100 * np.eye(6)),
         ("a row that is all −∞", [[-np.inf, -np.inf, -np.inf]]),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
-    return [*small, *sweep(_rows)]
+    long = np.random.default_rng(12).normal(size=(2, 1000)).astype(np.float32)
+    return [
+        *small,
+        *sweep(_rows),
+        Case("long rows", (long,)),
+        Case("a block far longer than the row", (long[:, :3], 64)),
+    ]
 
 
 def _rows(draw, Br, N):
@@ -288,7 +323,7 @@ def _rows(draw, Br, N):
 
 def _online_cases():
     rng = np.random.default_rng(11)
-    low = [[-2e9] + [-np.inf] * 4, [-2e9, -3e9] + [-np.inf] * 3, [-2e30, -3e30] + [-np.inf] * 3]
+    low = [[-2e9] + [-np.inf] * 4, [-2e9, -3e9] + [-np.inf] * 3, [-2e38, -3e38] + [-np.inf] * 3]
     cases = [
         ("one row in one block", [[0.0, 1.0, 2.0, 3.0]]),
         ("a second block that raises the maximum", [[0.0, 0.0, 0.0, 0.0, 1.0]]),
@@ -301,7 +336,8 @@ def _online_cases():
         ("a row that is all −∞", [[-np.inf] * 5]),
         ("a score below any number that one would take for −∞", low),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
-        ("a second block that raises the maximum by little", [[0.0] * 4 + [0.005], [0.0] * 4 + [5e-4]]),
+        ("a second block that raises the maximum by little", [[0.0] * 4 + [by] for by in (0.005, 5e-4, 5e-5)]),
+        ("the largest score in another place in each row", 100 * np.eye(10)),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
@@ -309,7 +345,15 @@ def _online_cases():
 
 
 def _tiles():
-    for Br, Bc, rows, N in ((1, 8, 3, 9), (4, 2, 5, 7), (8, 16, 9, 33), (2, 2, 4, 4), (4, 4, 2, 3), (2, 4, 2, 70)):
+    for Br, Bc, rows, N in (
+        (1, 8, 3, 9),
+        (4, 2, 5, 7),
+        (8, 16, 9, 33),
+        (2, 2, 4, 4),
+        (4, 4, 2, 3),
+        (2, 4, 2, 70),
+        (2, 64, 3, 1000),
+    ):
         x = np.random.default_rng(N).normal(0, 3, size=(rows, N)).astype(np.float32)
         yield Case(f"tiles of {Br} × {Bc}", (x, Br, Bc))
 

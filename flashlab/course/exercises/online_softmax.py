@@ -21,7 +21,7 @@ def _state(m, l, O):
     return online_softmax.State(*(np.array(part, np.float32) for part in (m, l, O)))
 
 
-RISES = np.array([0.3, 0.03, 0.009, 9e-4, 9e-5], np.float32)  # of the maximum, by little
+RISES = np.array([0.3, 0.03, 0.009, 9e-4, 9e-5, 9e-6], np.float32)  # of the maximum, by little
 
 
 def _of_one_key(scores):
@@ -50,7 +50,18 @@ def _update_cases():
         ("a past of very many keys, far below", _state([0.0], [1e37], [[1e37]]), [[80.0]], column),
     ]
     small = [Case(name, (state, np.array(S, np.float32), np.array(V, np.float32))) for name, state, S, V in cases]
-    return [*small, *sweep(_update_args)]
+    each = (online_softmax.identity(3, 3), 100 * np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32))
+    return [
+        *small,
+        Case("the largest score in another place in each row", each),
+        *sweep(_update_args),
+        *(Case(f"{it.property}, values in float16", _with_half(it.args)) for it in sweep(_update_args)),
+    ]
+
+
+def _with_half(args):
+    state, S, V = args
+    return state, S, V.astype(np.float16)
 
 
 def _state_stays_wide(update):

@@ -66,11 +66,12 @@ def _gradients_cases():
     return [
         Case("one query, one key, one dimension, scale 1", (*one, 1.0)),
         Case("the scale", (*one, 0.25)),
+        Case("a scale above 1", (*one, 2.5)),
         Case("two queries, two keys", tile(2, 2, 3, 4)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
         Case("a query that sees two keys whose values cancel: delta is 0", (*cancelled, 1.0)),
-        *sweep(_gradients_args, regimes=GENTLE),
+        *sweep(_gradients_args, regimes=GENTLE, sizes=WIDE),
     ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question
 from flashlab.course.laws import CLIPPED, DROPPED, no_nan_replaced, nothing_added, nothing_clipped
-from flashlab.course.regimes import FINITE, sweep
+from flashlab.course.regimes import FINITE, HALF, sweep
 from flashlab.reference import safe_softmax
 
 inf = np.inf
@@ -18,6 +18,14 @@ def one_row(x):
     """Softmax of one row of finite scores [N]."""
     e = np.exp(x - x.max())  # [N]
     return e / e.sum()
+
+
+IN_HALF = (
+    ("scores near the least of float16", [-62000.0, -65000.0]),
+    ("scores near the largest of float16", [65000.0, 62000.0]),
+    ("one score above two thousand that are far below it, in float16", [0.0] + [-30.0] * 2000),
+)
+EACH_PLACE = 100 * np.eye(5, dtype=np.float32)  # rows whose largest score is in each place once
 
 
 def _row_args(draw, N):
@@ -76,12 +84,16 @@ def _row_cases():
         ("a score far below 0 beside others", [10.0, 9.0, -1000.0]),
         ("equal scores", [7.0, 7.0, 7.0, 7.0]),
         ("two scores below any number that one would take for −∞", [-2e9, -3e9]),
-        ("two scores below −10³⁰", [-2e30, -3e30]),
+        ("two scores below −10³⁸", [-2e38, -3e38]),
+        ("two scores above 10³⁸", [2e38, 3e38]),
         ("one score above four thousand that are far below it", [0.0] + [-30.0] * 4000),
         ("ten thousand scores whose exponentials fit, but not their sum", [79.9] * 10_000),
     )
     equal = Case("2,560 equal scores in float16", (np.zeros(2560, np.float16),))  # added one by one: 2,048
-    return [*small, equal, *sweep(_row_args, regimes=FINITE)]
+    far = [Case(f"a score of 100 at place {place}, zeros elsewhere", (row,)) for place, row in enumerate(EACH_PLACE)]
+    half = [Case(name, (np.array(x, np.float16),)) for name, x in IN_HALF]
+    half += sweep(_row_args, regimes=[it for it in FINITE if it in HALF], sizes={}, dtype=np.float16)
+    return [*small, equal, *far, *sweep(_row_args, regimes=FINITE), *half]
 
 
 def _lse_cases():
@@ -96,7 +108,14 @@ def _lse_cases():
         ("a masked score beside scores far below 0", [[-2000.0, -inf, -2001.0]]),
         ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
     )
-    return [*small, *sweep(_rows_args)]
+    return [*small, *_swept_rows()]
+
+
+def _swept_rows():
+    each = Case("the largest score in another place in each row", (EACH_PLACE,))
+    half = [Case(name, (np.array([x + [-inf]], np.float16),)) for name, x in IN_HALF]
+    half += sweep(_rows_args, regimes=HALF, sizes={}, dtype=np.float16)
+    return [each, *sweep(_rows_args), *half]
 
 
 def _rows_cases():
@@ -111,7 +130,7 @@ def _rows_cases():
         ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
         ("a masked row beside others", [[1.0, 2.0], [-inf, -inf], [-300.0, -inf]]),
     )
-    return [*small, Case("4,096 equal scores in float16", (np.zeros((1, 4096), np.float16),)), *sweep(_rows_args)]
+    return [*small, Case("4,096 equal scores in float16", (np.zeros((1, 4096), np.float16),)), *_swept_rows()]
 
 
 row = Exercise(

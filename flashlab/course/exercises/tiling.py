@@ -6,7 +6,7 @@ import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.laws import at_most_at_once, no_nan_replaced, proportional
-from flashlab.course.regimes import FINITE, sweep
+from flashlab.course.regimes import FINITE, WIDE, sweep
 from flashlab.reference import online_softmax, tiling
 
 inf = np.inf
@@ -50,6 +50,8 @@ def _masked_cases():
         ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
         ("a narrow last tile", (3, 7), (6, 7), 7, 7),
         ("a tile far down a long text", (2_081, 2_085), (2_080, 2_083), 2_100, 2_100),
+        ("the last two queries of a long text", (0, 2), (69_997, 70_000), 2, 70_000),
+        ("many queries, few keys", (69_996, 70_000), (0, 3), 70_000, 3),
         *_every_tile(),
     ]
     zeros = np.zeros((2, 3), np.float32), slice(0, 2), slice(0, 3), 2, 3
@@ -186,7 +188,10 @@ def _inside_cases():
         Case("keys far below, of large values", (*_far_below(-20.5, 1e9), 2)),
         Case("keys very far below, of very large values", (*_far_below(-30.5, 1e13), 2)),
         Case("first keys far below, of large values", (*(x[::-1] for x in _far_below(-20.5, 1e9)), 2)),
-        *sweep(_inside_args, regimes=FINITE),
+        Case("keys with scores below −10³⁸", (*_far_apart(-1e38, -3e38), 1)),
+        Case("keys with scores above 10³⁸", (*_far_apart(3e38, 1e38), 1)),
+        *(Case(f"{Nk} keys, four at a time", (*_draw(Nk, (2, 4), (Nk, 4), (Nk, 2)), 4)) for Nk in range(5, 9)),
+        *sweep(_inside_args, regimes=FINITE, sizes=WIDE),
     ]
 
 
@@ -194,6 +199,12 @@ def _far_below(score, value):
     """Q_i, K and V of a query that meets two keys with a score of 0 and the value 0, then two far below."""
     column = np.array([[0.0], [0.0], [1.0], [1.0]], np.float32)
     return np.ones((1, 1), np.float32), np.float32(score) * column, np.float32(value) * column
+
+
+def _far_apart(*scores):
+    """Q_i, K and V of a query that meets keys with these scores and the values 1, 2, …"""
+    column = np.array(scores, np.float32)[:, None]
+    return np.ones((1, 1), np.float32), column, np.arange(1, len(scores) + 1, dtype=np.float32)[:, None]
 
 
 def _inside_args(draw, Br, Nk, d, dv, Bc):
@@ -213,12 +224,19 @@ _bc_at_a_time = at_most_at_once(
     lambda Q_i, K, V, Bc: Bc * K.shape[1],
     "the numbers are right, but it took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time.",
 )
+_their_values_too = at_most_at_once(
+    "V",
+    2,
+    lambda Q_i, K, V, Bc: Bc * V.shape[1],
+    "the numbers are right, but it took the values of more than Bc keys at once: fast memory holds one tile of V. A "
+    "tile's values are taken in with its scores.",
+)
 
 
 inside = Exercise(
     reference=keys_inside,
     cases=_inside_cases,
-    laws=(no_nan_replaced, _bc_at_a_time),
+    laws=(no_nan_replaced, _bc_at_a_time, _their_values_too),
     once=(proportional(_means, "V"),),
     sways=True,
     level=2,
@@ -347,7 +365,18 @@ def _meeting_cases():
         Case("a past far below, of a large value", (single, 0 * single, 0 * single, 1e9 * single, np.float32([-20.5]))),
         Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
         Case("a tile very far below", (single, -30.5 * single, 1e13 * single, 0 * single, np.float32([0]))),
-        *sweep(_meeting_args, regimes=FINITE),
+        *(
+            Case(f"{what} below −10³⁸", (*_far_apart(score), 5 * single, np.float32([lse])))
+            for what, score, lse in (
+                ("a tile far above a past", -1e38, -3e38),
+                ("a tile far below a past", -3e38, -1e38),
+            )
+        ),
+        *(
+            Case(f"{what} above 10³⁸", (*_far_apart(score), 5 * single, np.float32([lse])))
+            for what, score, lse in (("a tile far above a past", 3e38, 1e38), ("a tile far below a past", 1e38, 3e38))
+        ),
+        *sweep(_meeting_args, regimes=FINITE, sizes=WIDE),
     ]
 
 

@@ -6,7 +6,14 @@ import numpy as np
 import torch
 
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
-from flashlab.course.exercises.first_triton_kernel import attempted, inside_margins, launched, loads_at_most
+from flashlab.course.exercises.first_triton_kernel import (
+    attempted,
+    inside_margins,
+    launched,
+    loads_at_most,
+    moved_by_program,
+    stored_too_often,
+)
 from flashlab.course.exercises.triton_forward import remainders
 from flashlab.course.laws import nothing_clipped, proportional
 from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Regime, sweep
@@ -126,7 +133,13 @@ def _delta_cases():
     ]
 
 
+def _stored_once(kernel, O, dO, Br=4):
+    """Law: each delta is stored once."""
+    return stored_too_often(moved_by_program(_launch_delta, kernel, O, dO, Br), 4 * len(O))
+
+
 BELOW = Regime("scores around −2,000", lambda n: np.full(n, -2e3))
+ABOVE = Regime("scores around 20,000", lambda n: np.full(n, 2e4))
 
 
 def _delta_args(draw, Nq, dv):
@@ -156,7 +169,7 @@ def _future():
 
 # Laws of their own inputs, which give lse and delta: rows of a longer text, of which these are the last keys.
 
-AWAY = tuple(sign * 2.0**power for power in (7, 14, 31, 101) for sign in (1, -1))  # exact in any dtype of a product
+AWAY = tuple(sign * 2.0**power for power in (7, 14, 31, 123) for sign in (1, -1))  # exact in any dtype of a product
 SCALE = BLOCK**-0.5  # as it is by default
 MOVED = (
     "right for scores near 0, and wrong where scores and lse lie far from it: only their difference counts. Clip "
@@ -265,11 +278,12 @@ def _add_cases():
         Case("causal: keys that some queries do not see", head(6, 6, causal=True)),
         Case("causal, with queries that see no key: lse = −∞", head(20, 4, causal=True)),
         Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, 0.7)),
-        Case("a wide head", head(3, 5, d=128)),
+        Case("a scale above 1", (*head(5, 7), BLOCK, 1.7)),
+        Case("a wide head", head(3, 5, d=256)),
         Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
         Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
         Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, 1.0)),
-        *sweep(_add_args, regimes=(*GENTLE[:4], BELOW), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
+        *sweep(_add_args, regimes=(*GENTLE[:4], BELOW, ABOVE), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
     ]
 
 
@@ -329,6 +343,7 @@ delta = Exercise(
     launch=_launch_delta,
     exact=_exact_delta,
     cases=_delta_cases,
+    laws=(_stored_once,),
     once=(proportional(_delta_of, "dO"),),
     level=2,
     minutes=10,
@@ -538,7 +553,8 @@ def _query_cases():
         Case("tiles wider than tall, d = 64", head(50, 40, False, 16, 32, d=64)),
         Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),
         Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, BLOCK, 0.7)),
-        Case("a wide head", head(3, 17, d=128)),
+        Case("a scale above 1", (*head(5, 7), BLOCK, BLOCK, 1.7)),
+        Case("a wide head", head(3, 17, d=256)),
         Case("many tiles of keys", head(3, 200)),
         Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
         Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, BLOCK, 1.0)),
@@ -554,7 +570,7 @@ dQ = Exercise(
     launch=query_gradients,
     exact=_exact_dQ,
     cases=_query_cases,
-    laws=(loads_at_most(query_gradients, _enough, "What belongs to the queries is"),),
+    laws=(loads_at_most(query_gradients, _enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
     once=(
         nothing_clipped(_weights_in_dQ),
         _unmoved(_weights_of_queries, (1, 2)),

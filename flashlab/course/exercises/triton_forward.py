@@ -99,7 +99,8 @@ def _lengths_and_tiles():
     for Nq, Nk in some + [(Nq, Nk) for Nq in (3, 8) for Nk in range(1, 12)]:  # every remainder of both
         for Br, Bc in ((2, 4), (4, 2), (1, 2), (8, 2), (2, 8), (4, 4)):
             yield f"Nq = {Nq}, Nk = {Nk}, tiles of {Br} × {Bc}", (Nq, Nk, Br, Bc)
-    yield "Nq = 3, Nk = 5001, tiles of 2 × 1024", (3, 5001, 2, 1024)
+    yield "Nq = 3, Nk = 70001, tiles of 2 × 1024", (3, 70_001, 2, 1024)
+    yield "Nq = 70001, Nk = 3, tiles of 1024 × 2", (70_001, 3, 1024, 2)
 
 
 bounds = Exercise(
@@ -241,9 +242,28 @@ def _update_cases():
         case("a row that has met no key, and meets none", [-inf], [0], [[0]], [[-inf, -inf]], [[1], [3]], 1.0),
         case("scores of some hundreds", [30], [2], [[5]], [[700, 600]], [[3], [2]], 1.0),
         case("a score below any number that one would take for −∞", [-inf], [0], [[0]], [[-1.2e9]], [[3]], 1.0),
-        case("a key far below, of a large value", [0], [1], [[0]], [[-12]], [[6e4]], 1.0),
+        case(
+            "products of the largest numbers of float16",
+            [-inf] * 2,
+            [0] * 2,
+            [[0]] * 2,
+            [[-4e11, -5e11], [4e11, 5e11]],
+            [[3], [4]],
+            1.0,
+        ),
+        case("a key far below, of a large value", [0], [1], [[0]], [[-12]], [[65504]], 1.0),
         case("a past far below, of many keys", [-17], [1e5], [[1e5]], [[0]], [[1]], 1.0),
         case("maxima that rise by little", [0] * 4, [1] * 4, [[4]] * 4, [[0.2], [0.02], [0.006], [6e-4]], [[3]], 1.0),
+        case("maxima that rise by very little", [0] * 2, [1] * 2, [[4]] * 2, [[6e-5], [1e-5]], [[3]], 1.0),
+        case(
+            "the largest score in another place in each row",
+            [0] * 5,
+            [1] * 5,
+            [[4]] * 5,
+            100 * np.eye(5),
+            np.arange(5)[:, None],
+            1.0,
+        ),
         *sweep(_update_args, regimes=PRODUCTS, usual={"Br": 9, "Bc": 13, "dv": 5}),
     ]
 
@@ -437,6 +457,11 @@ def _enough(Q, K, V, causal, Br=TILE, Bc=TILE):
     return sum(size for (kind, _), size in bill.items() if kind == "load")
 
 
+def _outputs(Q, *others):
+    """The bytes of O, of a tile's width, and of lse."""
+    return 4 * len(Q) * (max(16, triton.next_power_of_2(Q.shape[1])) + 1)
+
+
 def _dense(Q, K, V, causal, Br=TILE, Bc=TILE):
     return Output(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
 
@@ -461,6 +486,18 @@ def _forward_cases():
         case("scores too large to be exponentiated", [[100.0]], [[10.0], [9.99]], [[1.0], [2.0]]),
         case("scores far below 0", [[100.0]], [[-10.0], [-9.99]], [[1.0], [2.0]]),
         case("scores below any number that one would take for −∞", [[5e4]], [[-4e4], [-5e4]], [[1.0], [2.0]]),
+        case(
+            "products of the largest numbers of float16",
+            [[6e4] * 128],
+            [[-5e4] * 128, [-6e4] * 128],
+            values[:2] * [[1] * 128],
+        ),
+        case(
+            "products of the largest numbers of float16, all positive",
+            [[6e4] * 128],
+            [[5e4] * 128, [6e4] * 128],
+            values[:2] * [[1] * 128],
+        ),
         case("a second tile of keys that raises the maximum", [[1.0]], rising, values),
         case("a second tile of keys far below the first: its maximum is not the row's", [[1.0]], falling, values),
         case("causal: a query sees itself and what was before", [[1.0]] * 3, [[1], [2], [3]], [[10], [20], [30]], True),
@@ -470,7 +507,8 @@ def _forward_cases():
         case("causal, the first row sees all keys of a tile but one", *draw(16, 30, 4), True),
         case("whole tiles, two programs", *draw(32, 32, 4)),
         case("lengths that no tile divides", *draw(21, 37, 4)),
-        case("a key far below, of a large value", [[1.0]], [[0.0], [-12.0]], [[0.0], [6e4]]),
+        case("no keys at all", np.ones((3, 2)), np.zeros((0, 2)), np.zeros((0, 2))),
+        case("a key far below, of a large value", [[1.0]], [[0.0], [-12.0]], [[0.0], [65504]]),
         case(
             "a tile of keys far below, of large values",
             [[1.0]],
@@ -480,6 +518,7 @@ def _forward_cases():
         case("a maximum that rises by little", [[1.0]], [[1.0]] * 16 + [[1.002]], values),
         case("values whose sum is beyond float16", [[1.0]], [[2.0]] * 3, [[6e4]] * 3),
         case("a wide head", *draw(17, 33, 100)),
+        case("a very wide head", *draw(3, 18, 200)),
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
         *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
         *(case(f"Nq = {Nq}, Nk = {Nk}, causal", *draw(Nq, Nk, 4), True) for Nq, Nk in remainders(TILE)),
@@ -528,7 +567,7 @@ forward = Exercise(
     launch=attend,
     exact=_dense,
     cases=_forward_cases,
-    laws=(loads_at_most(attend, _enough, "Q_i is"),),
+    laws=(loads_at_most(attend, _enough, "Q_i is", _outputs),),
     once=(no_small_number_added(attend, *_ZEROS), _multiplied_narrow),
     sways=True,
     level=3,

@@ -37,7 +37,7 @@ def add_one_by_one(x, y, z, N, Bc: tl.constexpr):
 def softmax_in_base_2(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
     i, at = tl.program_id(0).to(tl.int64), tl.arange(0, Bc)
     S = tl.load(x + i * x_stride + at, mask=at < N, other=-float("inf"))
-    m = tl.maximum(tl.max(S, 0), -1e38)
+    m = tl.maximum(tl.max(S, 0), -3.4e38)
     P = tl.exp2((S - m) * 1.4426950408889634)
     tl.store(y + i * y_stride + at, P / tl.maximum(tl.sum(P, 0), 1e-30), mask=at < N)
 

@@ -28,7 +28,7 @@ def update_in_base_2(state, S_ij, V_j):
 
 def update_in_torch(state, S_ij, V_j):
     m_i, l_i, O_i = (torch.tensor(part) for part in state)
-    S, V = torch.tensor(S_ij), torch.tensor(V_j)
+    S, V = torch.tensor(S_ij), torch.tensor(V_j).float()  # torch multiplies within one dtype
     m = torch.maximum(m_i, S.amax(1))
     safe = torch.where(m.isinf(), torch.zeros_like(m), m)
     alpha, P = (m_i - safe).exp(), (S - safe[:, None]).exp()

@@ -69,8 +69,8 @@ def meet_by_mixing(Q_i, K_j, V_j, O_i, lse_i):
     """The outputs of both parts, weighted."""
     O_j, lse_j = attention(Q_i, K_j, V_j, return_lse=True)
     lse = np.logaddexp(lse_i, lse_j)
-    share = np.exp(lse_i - np.maximum(lse, -1e30))[:, None]
-    return share * O_i + np.exp(lse_j - np.maximum(lse, -1e30))[:, None] * O_j, lse
+    share = np.exp(lse_i - np.maximum(lse, -3.4e38))[:, None]
+    return share * O_i + np.exp(lse_j - np.maximum(lse, -3.4e38))[:, None] * O_j, lse
 
 
 def meet_by_merging(Q_i, K_j, V_j, O_i, lse_i):
@@ -84,7 +84,7 @@ def meet_with_one_more_key(Q_i, K_j, V_j, O_i, lse_i):
     rows = []
     for q, o, lse in zip(Q_i, O_i, lse_i, strict=True):
         s = np.append(K_j @ q / np.sqrt(len(q)), lse)
-        p = np.exp(s - max(s.max(), -1e30))
+        p = np.exp(s - max(s.max(), -3.4e38))
         rows.append((p @ np.vstack([V_j, o]) / max(p.sum(), 1e-30), s.max() + np.log(p.sum())))
     return tuple(np.array(part) for part in zip(*rows, strict=True))
 
