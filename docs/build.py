@@ -1,5 +1,6 @@
-"""Build the site: `python -m docs.build [FOLDER]`, _site if none is given."""
+"""Build the site: `python -m docs.build [FOLDER]`."""
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -53,4 +54,8 @@ def mend(folder: Path):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "_site"))
+    parser = argparse.ArgumentParser(prog="python -m docs.build", description="Build the site.")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=ROOT / "_site", help="emptied first; _site if not given"
+    )
+    sys.exit(main(parser.parse_args().folder))

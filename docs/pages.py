@@ -44,8 +44,8 @@ def front() -> str:
     return f"""# How FlashAttention works
 
 A course that you can read here and run anywhere: {len(LESSONS)} lessons from one softmax to kernels that run at the
-speed of the production ones. Bytes are counted in the code that runs. Every printed number is executed again by a test.
-Every figure replays a recorded run: play it, step through it, point at a tile.
+speed of the production ones. Bytes are counted in the code that runs. Tests run every cell again and compare what it
+prints. Every figure draws what that code computed: play it, step through it, point at a tile.
 
 {_raw(drawn.alive("tiling", "figures"))}
 

@@ -1,29 +1,15 @@
 """The kernels compiled for GPUs that are not here: what they take of shared memory and registers."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from flashlab.kernels.configurations import HALVES, PORTABLE
-
-
-def compiled(capability):
-    """Compile every kernel for a card, in a process that does not interpret, and return what each takes."""
-    command = [sys.executable, "-m", "tests.tools.compile_for", capability]
-    run = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
+from tests.kernels.compiled import compiled
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "9.0"])
 def test_every_launch_fits_and_no_register_spills(capability, stack_at_most):
-    kernels = compiled(capability)
+    kernels = compiled("compile_for", capability)
     names = {"forward", "row_constants", *PORTABLE, *(HALVES if capability == "9.0" else ())}
     assert {k["kernel"] for k in kernels} == names
     for k in kernels:

@@ -1,14 +1,12 @@
 """The Hopper kernels, compiled without a Hopper GPU, take what fits, and their machine code is what was meant."""
 
-import json
-import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from flashlab.course import data
 from flashlab.reference.pipeline import Budget
+from tests.kernels.compiled import compiled
 
 pytestmark = pytest.mark.exhaustive
 
@@ -39,14 +37,10 @@ SPILLS_BACKWARD = {  # kind, for heads of 128 columns
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Return what the two tools print, compiled in two processes that do not interpret, side by side."""
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    """Return what the two tools print, side by side."""
     halves = ("compile_hopper", "forward", "one_partition", "warpgroups"), ("compile_hopper_backward",)
-    runs = [subprocess.Popen([sys.executable, "-m", f"tests.tools.{tool}", *names], **pipes) for tool, *names in halves]
-    printed = [run.communicate(timeout=600) for run in runs]
-    assert not any(run.returncode for run in runs), "\n".join(error[-2000:] for _, error in printed)
-    return [json.loads(line) for lines, _ in printed for line in lines.splitlines()]
+    with ThreadPoolExecutor() as threads:
+        return [kernel for half in threads.map(lambda names: compiled(*names), halves) for kernel in half]
 
 
 @pytest.fixture

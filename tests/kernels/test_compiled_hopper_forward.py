@@ -1,12 +1,8 @@
 """The Hopper forward kernel with masks and scores takes what fits, and takes exponentials beside its own product."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.kernels.compiled import compiled
 from tests.kernels.test_compiled_hopper import REGISTERS, SHARED
 
 pytestmark = pytest.mark.exhaustive
@@ -18,12 +14,7 @@ IN_LOOP = 10  # instructions at most that use it, of more than 450
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Return what ``compile_hopper_forward`` prints, compiled in a process that does not interpret."""
-    command = [sys.executable, "-m", "tests.tools.compile_hopper_forward"]
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
-    assert not run.returncode, run.stderr[-2000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    return compiled("compile_hopper_forward", seconds=900)
 
 
 def test_every_kind_fits_and_no_tile_is_spilled(kernels):

@@ -1,28 +1,16 @@
 """The kernels of decoding compiled for GPUs that are not here: they fit, and no register spills."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.kernels.compiled import compiled
+
 SET_ASIDE = 8  # bytes: with eight warps the assembler moves a pair of registers, so that three programs would fit
-
-
-def compiled(*arguments):
-    command = [sys.executable, "-m", "tests.tools.compile_decode", *arguments]
-    run = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", ["8.0", "8.6", "9.0"])
 def test_every_launch_fits_and_no_register_spills(capability, stack_at_most):
-    kernels = compiled(capability)
+    kernels = compiled("compile_decode", capability)
     assert {k["kernel"] for k in kernels} == {"attention_split", "attention_combine", "attention_merge"}
     for k in kernels:
         assert k["shared"] <= k["available"], f"does not fit: {k}"
@@ -33,7 +21,7 @@ def test_every_launch_fits_and_no_register_spills(capability, stack_at_most):
 @pytest.mark.exhaustive
 def test_the_kernel_for_latents_fits_and_hardly_spills():
     """Sums of 64 x 256 numbers leave few registers: those that spill do so once per block of keys."""
-    for k in compiled("latent"):
+    for k in compiled("compile_decode", "latent"):
         assert k["shared"] <= 227 * 1024
         assert k["stack"] <= 96, f"registers spill: {k['stack']} bytes"
         assert not k["warnings"]  # of products that the assembler puts in a row

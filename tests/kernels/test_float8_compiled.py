@@ -1,26 +1,14 @@
 """The kernels of float8 compiled for GPUs that are not here: products of float8, sums in float32, and no spills."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
-
-def compiled(*arguments):
-    command = [sys.executable, "-m", "tests.tools.compile_float8", *arguments]
-    run = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
+from tests.kernels.compiled import compiled
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability, product", [("9.0", "QGMMA"), ("8.9", "QMMA")])
 def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
-    kernels = compiled(capability)
+    kernels = compiled("compile_float8", capability)
     attention = [k for k in kernels if k["kernel"] == "attention_forward"]
     assert len(attention) == 18 and {k["kernel"] for k in kernels} == {"attention_forward", "quantise_block"}
     for k in kernels:
@@ -38,7 +26,7 @@ def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
 @pytest.mark.exhaustive
 def test_two_levels_take_additions_for_multiplications():
     """Hopper: O is multiplied by alpha before a sum in the tensor core, and while the sum is added after one."""
-    by_case = {k["case"]: k for k in compiled("9.0", "2")}
+    by_case = {k["case"]: k for k in compiled("compile_float8", "9.0", "2")}
     one, two = by_case["d = 64, one level"], by_case["d = 64, full"]
     assert (one["flush"], two["flush"]) == (None, two["Bc"])
     loops = 2  # whole tiles, and one that reaches past the last key
@@ -50,7 +38,7 @@ def test_two_levels_take_additions_for_multiplications():
 
 @pytest.fixture(scope="module")
 def on_hopper():
-    return compiled("hopper")
+    return compiled("compile_float8", "hopper")
 
 
 @pytest.mark.exhaustive

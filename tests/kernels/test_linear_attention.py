@@ -1,10 +1,5 @@
 """The chunks in Triton compute what the definition says, go on from a state, and compile for GPUs."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -12,6 +7,7 @@ from flashlab.kernels import DEVICE
 from flashlab.kernels.interpreter import count
 from flashlab.kernels.linear_attention import linear_attention
 from flashlab.reference import linear_attention as reference
+from tests.kernels.compiled import compiled
 from tests.tools.bounds import assert_as_exact_as_plain
 
 pytestmark = pytest.mark.usefixtures("interpreter_that_loops")
@@ -108,12 +104,7 @@ def test_bad_tensors_are_refused():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_it_compiles_for_a_gpu_and_no_register_spills(capability):
-    command = [sys.executable, "-m", "tests.tools.compile_linear", capability]
-    run = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    kernels = [json.loads(line) for line in run.stdout.splitlines()]
+    kernels = compiled("compile_linear", capability)
     assert {(k["d"], k["dtype"]) for k in kernels} >= {(64, "torch.bfloat16"), (128, "torch.bfloat16")}
     for k in kernels:
         assert k["shared"] <= k["available"] and k["stack"] == 0, k

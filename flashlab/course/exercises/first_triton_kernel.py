@@ -362,7 +362,7 @@ programs = Question(
     answer=977,
     because="Each program adds 1,024 elements, and 1,000,000 / 1,024 = 976.6: the last one is not full.",
     hints=(
-        "One program a block. What becomes of a block that is not full?",
+        "One program per block. What becomes of a block that is not full?",
         "Divide, and round: in which direction?",
         "ceil(1,000,000 / 1,024): triton.cdiv computes it.",
     ),

@@ -73,7 +73,7 @@ intensity = Exercise(
     hints=(
         "Count the FLOPs and the bytes one after the other. What is read, what is written, and how large is each?",
         "Each of the N x N scores is d products and d sums. Two matrices [N, d] are read and one [N, N] is written, "
-        "2 bytes an entry.",
+        "2 bytes per entry.",
         "return 2 * N * N * d / (2 * (2 * N * d + N * N))",
     ),
     mistakes=(

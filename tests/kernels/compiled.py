@@ -1,0 +1,15 @@
+"""What the tools that compile for a GPU which is not here print."""
+
+import json
+import os
+import subprocess
+import sys
+
+
+def compiled(tool: str, *arguments: str, seconds: int = 600) -> list[dict]:
+    """Run ``tests.tools.TOOL`` in a process that does not interpret, and return what it prints: a dict per line."""
+    command = [sys.executable, "-m", f"tests.tools.{tool}", *arguments]
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
