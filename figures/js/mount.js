@@ -50,8 +50,10 @@ export function mount(host, data, draw, style) {
     const { height, nodes } = draw({ trace, step, state, width, forward });
     const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
     parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
-    parts.stage.classList.toggle("beyond", zoom * width > space + zoom); // as on a phone, when type is larger
-    parts.svg.style.width = zoom * width > space + zoom ? `${zoom * width}px` : "";
+    const beyond = zoom * width > space + zoom; // as on a phone, when type is larger
+    parts.stage.classList.toggle("beyond", beyond);
+    parts.svg.style.width = beyond ? `${zoom * width}px` : "";
+    parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
     patch(parts.svg, [definitions(), ...nodes.flat(Infinity)]);

@@ -228,6 +228,19 @@ def test_larger_type_is_larger_and_nothing_is_lost(sheet, file, width):
     assert [part.evaluate(size) for part in parts] == pytest.approx([2 * one for one in before], rel=0.1)
 
 
+@pytest.mark.parametrize("file", ["ring"], indirect=True)
+def test_a_finger_moves_a_picture_that_is_wider_than_the_page(sheet, file):
+    figure = sheet(file, WIDTHS["narrow"], has_touch=True)
+    for _ in range(3):
+        figure.get_by_role("button", name="larger type").click()
+    hand = figure.context.new_cdp_session(figure)
+    from_right = [{"x": x, "y": 200} for x in range(330, 80, -25)]
+    for kind, points in (("Start", from_right[:1]), *(("Move", [at]) for at in from_right[1:]), ("End", [])):
+        hand.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+    stage = "document.querySelector('[data-figure]').shadowRoot.querySelector('.stage')"
+    figure.wait_for_function(f"() => {stage}.scrollLeft > 0")
+
+
 def test_no_width_cuts_a_letter(sheet, file):
     figure = sheet(file)
     for width in (360, 440, 560, 680, 800, 840, 880, 960, 1040, 2560):
