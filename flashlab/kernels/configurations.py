@@ -379,8 +379,6 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
             return "forward they know windows with a right end, or with none"
     elif problem.dropout is not None:
         return "they know no dropout"
-    elif problem.mask == "rule":
-        return "backward they know no masks but windows"
     if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
         return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
     return None

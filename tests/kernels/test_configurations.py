@@ -199,7 +199,8 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
 
 @pytest.mark.parametrize(
     "change",
-    [{"mask": masks.window(64)}, {"mask": masks.Window(64, 9)}, {"score": "score"}, {"sinks": "sinks"}],
+    [{"mask": masks.window(64)}, {"mask": masks.Window(64, 9)}, {"score": "score"}, {"sinks": "sinks"}]
+    + [{"mask": "rule"}, {"mask": "rule", "texts": "texts"}],
 )
 def test_masks_and_scores_go_to_hopper_backward(change):
     assert choice("backward", LARGE._replace(**change)).implementation == "hopper"
@@ -219,11 +220,15 @@ def test_what_the_kind_of_a_problem_does_not_tell_keeps_its_gradients_portable(m
     texts = packed.prepared(offsets, offsets)
     few = LARGE._replace(Nq=2048)
     for problem, why in (
-        (LARGE._replace(mask=documents), "no masks but windows"),
+        (LARGE._replace(mask=documents), None),
         (LARGE._replace(score=cap), None),
         (few._replace(score=cap), None),
         (few._replace(mask=masks.window(64)), None),
-        (LARGE._replace(mask=texts.apart(masks.window(9))), "no masks but windows"),
+        (LARGE._replace(mask=texts.apart(masks.window(9))), None),
+        (few._replace(mask=documents), "keys that no query sees"),
+        (LARGE._replace(mask=masks.padding(ids[:1])), "keys that no query sees"),
+        (LARGE._replace(mask=documents & masks.custom(anything)), "functions of your own"),
+        (LARGE._replace(mask=texts.apart(masks.custom(anything))), "functions of your own"),
         (few._replace(mask=masks.window(64), score=cap), "keys that no query sees"),
         (LARGE._replace(score=scores.chain(scores.custom(anything))), "functions of your own"),
     ):
