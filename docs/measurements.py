@@ -18,6 +18,7 @@ CALLED = {
     "flex": "FlexAttention",
 }
 FAST = "TFLOP/s; longer is better."
+SHORTER = "Shorter is better."
 SHORT = "Microseconds; shorter is better."
 
 
@@ -142,8 +143,8 @@ CHARTS = {
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
     "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),
-    "h200_traffic": Charts("Bytes, predicted and counted", "Shorter is better.", by_traffic),
-    "h200_recomputation": Charts("Stored or recomputed", "Shorter is better.", by_algorithm),
+    "h200_traffic": Charts("Bytes, predicted and counted", SHORTER, by_traffic),
+    "h200_recomputation": Charts("Stored or recomputed", SHORTER, by_algorithm),
     "shared_memory": Charts("Shared memory of a tile", "What a small kernel took.", by_tile),
     "hopper_instructions": Charts("Instructions of a step", "Counted in the machine code.", by_instruction),
     "blackwell_instructions": Charts("Instructions of a tile", "Counted in the machine code.", by_way),
@@ -174,15 +175,16 @@ def _section(name, stored):
     made = (
         f"{about['device']}, {about['date']}; {said}. [{name}.json]({REPOSITORY}/blob/main/notebooks/data/{name}.json)"
     )
-    tables = "".join(_bars(*chart) for chart in charts.of(stored))
+    least = charts.says in (SHORT, SHORTER)
+    tables = "".join(_bars(*chart, least=least) for chart in charts.of(stored))
     shown = f'```{{raw}} html\n<div class="cells">{tables}</div>\n```' if tables else ""
     return f"## {charts.title}\n\n{charts.says} {made}\n\n`{about['command']}`\n\n{shown}"
 
 
-def _bars(words, bars):
-    """Return a small table: a bar for each number, the longest first."""
+def _bars(words, bars, least=False):
+    """Return a small table: a bar for each number, the longest first, or the shortest."""
     most = max(bar.value for bar in bars)
-    lines = "".join(_line(bar, most) for bar in sorted(bars, key=lambda bar: -bar.value))
+    lines = "".join(_line(bar, most) for bar in sorted(bars, key=lambda bar: bar.value, reverse=not least))
     return f"<table><caption>{html.escape(words)}</caption>{lines}</table>"
 
 
