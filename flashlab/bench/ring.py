@@ -5,8 +5,8 @@
 Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with so many tokens per GPU, on 1, 2 and 4 of the GPUs: a
 forward pass, and forward and backward together. Every cell runs in processes that are ended if they do not answer, the
 most important cells come first, and the file is written anew after each of them. Before a way is timed, its output and
-gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens; "apart",
-all GPUs do that at the same time, each for itself.
+gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens while the
+others rest, the mean over the GPUs; "apart", all GPUs do that at the same time, each for itself.
 
 "share" is the rate of a GPU as a part of one GPU's that works alone. ``--device cpu --tiny`` runs the same code in
 seconds, with gloo.
@@ -49,6 +49,7 @@ ONE = "one GPU"
 APART = "apart"  # every GPU for itself: what they lose because the others work, too
 START = 90.0  # seconds that the first cell of a team may take: processes start, kernels compile
 LONG_MS = 1000.0  # a pass that takes longer is timed once
+PAUSE = 0.1  # seconds of rest before each round: the cards are power-capped
 GPU_MS = {"forward": 150.0, "both": 400.0}  # how long a round repeats a pass
 
 
@@ -91,11 +92,14 @@ def cells(sizes: list[int], groups: list[int]) -> Iterator[Cell]:
                         seen.add(cell)
                         yield cell
 
-    many = [P for P in reversed(groups) if P > 1]
-    for at, tokens in enumerate(sizes):
+    many, first = [P for P in reversed(groups) if P > 1], sizes[0]
+    rings, others = ["zigzag", "contiguous", APART], ["torch cudnn", *FLASHLAB]
+    parts = [(rings, many, first), (others, many[:1], first)]
+    parts += [(rings, many, tokens) for tokens in sizes[1:]]
+    parts += [(others, many, tokens) for tokens in sizes] + [(TORCH, many, first)]
+    for ways, group, tokens in parts:
         yield from some([ONE], [1], tokens)
-        yield from some(["zigzag", "contiguous", APART], many, tokens)
-        yield from some(["torch cudnn", *FLASHLAB, *(TORCH if at == 0 else ())], many, tokens)
+        yield from some(ways, group, tokens)
 
 
 # What each process runs.
@@ -217,22 +221,40 @@ def timed(cell: Cell, shape: Shape, device: str, rounds: int) -> dict | None:
         _group(P)
         if dist.get_rank() >= P:
             return None
-    on_gpu = device == "cuda"
     with _prepared(way, P, tokens * P, shape, _device(device)) as (attention, *tensors):
         run = _pass(attention, *tensors, direction)
-        before = torch.cuda.memory_allocated() if on_gpu else 0
+        if way != ONE:
+            return _rounds(run, direction, _group(P), device == "cuda", rounds)
+        for rank in range(dist.get_world_size()):  # one after the other: who does not work rests
+            dist.barrier()
+            if rank == dist.get_rank():
+                told = _rounds(run, direction, None, device == "cuda", rounds)
+        return told
+
+
+def _rounds(run, direction, group, on_gpu, rounds):
+    """Return what ``timed`` does. group: the processes that do this together; None if this one works alone."""
+    before = torch.cuda.memory_allocated() if on_gpu else 0
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    _clocked(run, 1, on_gpu)
+    first = _clocked(run, 1, on_gpu)
+    extra = torch.cuda.max_memory_allocated() - before if on_gpu else 0
+    if group is not None:  # all repeat equally often
+        everyone = [None] * dist.get_world_size(group)
+        dist.all_gather_object(everyone, first, group)
+        first = max(everyone)
+    if first > LONG_MS:
+        return {"rounds_ms": [first], "extra_bytes": extra}
+    calls = max(1, round(GPU_MS[direction] / first)) if on_gpu else 1
+    times = []
+    for _ in range(rounds):
         if on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        _clocked(run, 1, on_gpu)
-        first = _clocked(run, 1, on_gpu)
-        extra = torch.cuda.max_memory_allocated() - before if on_gpu else 0
-        if way != ONE:  # all repeat equally often
-            everyone = [None] * P
-            dist.all_gather_object(everyone, first, _group(P))
-            first = max(everyone)
-        calls = max(1, round(GPU_MS[direction] / first)) if on_gpu else 1
-        rounds = rounds if first < LONG_MS else 1
-        return {"rounds_ms": [_clocked(run, calls, on_gpu) for _ in range(rounds)], "extra_bytes": extra}
+            time.sleep(PAUSE)
+        if group is not None:
+            dist.barrier(group)
+        times.append(_clocked(run, calls, on_gpu))
+    return {"rounds_ms": times, "extra_bytes": extra}
 
 
 def _clocked(run, calls, on_gpu):
@@ -313,7 +335,8 @@ class Measurement:
             raise self.checked[key]
         variant, error = self.checked[key]
         told = self.ask(timed, cell._replace(way=variant), self.shape, self.device, self.rounds)
-        rounds = [max(times) for times in zip(*(one["rounds_ms"] for one in told), strict=True)]  # of the slowest rank
+        of_all = statistics.mean if cell.way == ONE else max  # together, the slowest rank counts
+        rounds = [of_all(times) for times in zip(*(one["rounds_ms"] for one in told), strict=True)]
         ms = statistics.median(rounds)
         texts = cell.P if cell.way == APART else 1
         flops = texts * self.shape.flops(cell.P * cell.tokens // texts, cell.direction)

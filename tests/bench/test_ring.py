@@ -13,7 +13,11 @@ def test_the_most_important_cells_come_first():
     grid = list(ring.cells([32768, 8192], [1, 2, 4]))
     assert len(grid) == len(set(grid))
     assert grid[0] == (ring.ONE, 1, 32768, "forward") and grid[2] == ("zigzag", 4, 32768, "forward")
-    assert [cell.tokens for cell in grid] == sorted((cell.tokens for cell in grid), reverse=True)
+    for cell in grid:  # after what it is compared with
+        assert grid.index((ring.ONE, 1, cell.tokens, cell.direction)) <= grid.index(cell)
+    main = "zigzag", "contiguous", ring.APART
+    before = grid[: max(place for place, cell in enumerate(grid) if cell.way in main)]  # of all sizes and groups
+    assert {cell[1:3] for cell in before if cell.way not in (*main, ring.ONE)} == {(4, 32768)}
     assert {cell.way for cell in grid if cell.tokens == 32768} == {ring.ONE, ring.APART, *ring.FLASHLAB, *ring.TORCH}
 
 
