@@ -20,17 +20,43 @@ def attend(state: State, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block
         state.add(block.rows, *forward(q[:, :, rows], k[:, :, cols], v[:, :, cols], block, scale, kernel))
 
 
-def differentiate(totals, saved, k: Tensor, v: Tensor, blocks: Sequence[Block], scale: float, kernel: str | None):
-    """Add what the blocks give to totals (dQ, dK, dV), in float32 or better.
+class Gradients:
+    """dQ of a rank's queries, added up while keys come, given dO, Q, O and lse, with O and lse of all keys."""
 
-    saved: (dO, Q, O, lse) of the queries, with O and lse of all keys.
-    """
-    for block in blocks:
-        rows, cols = slice(*block.rows), slice(*block.cols)
-        do, q, o, lse = (x[:, :, rows] for x in saved)
-        shares = backward(do, q, k[:, :, cols], v[:, :, cols], o, lse, block, scale, kernel)
-        for total, part, share in zip(totals, (rows, cols, cols), shares, strict=True):
-            total[:, :, part] += share
+    def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, scale: float, kernel: str | None):
+        self.saved, self.scale, self.shares = (dO, q, O, lse), scale, None
+        if in_torch(q, kernel):
+            self.dQ = torch.zeros_like(q, dtype=torch.promote_types(q.dtype, torch.float32))  # [B, H, n, d]
+        else:
+            from flashlab.kernels.shares import Shares  # late: Triton
+
+            self.shares = Shares(dO, q, O, lse, scale=scale, kernel=kernel)
+
+    def of(self, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> list:
+        """Return what each block gives to dK and dV, and where: (slice of the keys, dK, dV)."""
+        shares = []
+        for block in blocks:
+            rows, cols = slice(*block.rows), slice(*block.cols)
+            shares.append((cols, *self._of_block(k[:, :, cols], v[:, :, cols], block, rows)))
+        return shares
+
+    def finish(self) -> Tensor:
+        """Return dQ [B, H, n, d] in the dtype of the queries."""
+        return self.shares.finish() if self.shares else self.dQ.to(self.saved[1].dtype)
+
+    def _of_block(self, k, v, block, rows):
+        if self.shares:
+            return self.shares.of_keys(k, v, _kernel_mask(block), rows)
+        dq, dk, dv = backward(*(x[:, :, rows] for x in self.saved), k, v, block, self.scale)
+        self.dQ[:, :, rows] += dq
+        return dk, dv
+
+
+def add_up(totals: Sequence[Tensor], shares) -> None:
+    """Add what ``Gradients.of`` returned to dK and dV, in float32 or better."""
+    for cols, *share in shares:
+        for total, x in zip(totals, share, strict=True):
+            total[:, :, cols] += x
 
 
 def in_torch(q: Tensor, kernel: str | None) -> bool:
@@ -55,15 +81,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block: Block, scale: float, kernel:
     return O.flatten(1, 2), lse.flatten(1, 2)
 
 
-def backward(do, q, k, v, o, lse, block: Block, scale: float, kernel: str | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what one block adds to dQ, dK and dV.
+def backward(do, q, o, lse, k, v, block: Block, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what one block adds to dQ, dK and dV, in torch, in float32 or better.
 
     o and lse are those of all keys, not of the block's alone: P must be what the whole softmax gives these keys.
     """
-    if not in_torch(q, kernel):
-        from flashlab.kernels.attention import gradients  # late: Triton
-
-        return gradients(do, q, k, v, o, lse, mask=_kernel_mask(block), scale=scale, kernel=kernel)
     Hk = k.shape[1]
     S = _scores(q, k, block, scale)  # [B, Hk, group, Nq, Nk]
     q, do, o, lse = (x.to(S.dtype).unflatten(1, (Hk, -1)) for x in (q, do, o, lse))  # [B, Hk, group, Nq, ...]

@@ -67,11 +67,11 @@ class _Gather(torch.autograd.Function):
         (q, k, v, O, lse), wire, task = ctx.saved_tensors, ctx.wire, ctx.task
         k_all, v_all = _gather("backward", k, v, wire, task)
         wide = torch.promote_types(q.dtype, torch.float32)
-        dq, dk, dv = totals = [torch.zeros_like(x, dtype=wide) for x in (q, k_all, v_all)]
-        blocks = _blocks("backward", wire, task)
-        compute.differentiate(totals, (dO, q, O, lse), k_all, v_all, blocks, task.scale, task.kernel)
-        dk, dv = (_add_up(x, wire, task) for x in (dk, dv))
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
+        gradients = compute.Gradients(dO, q, O, lse, task.scale, task.kernel)
+        totals = [torch.zeros_like(x, dtype=wide) for x in (k_all, v_all)]  # dK, dV
+        compute.add_up(totals, gradients.of(k_all, v_all, _blocks("backward", wire, task)))
+        dk, dv = (_add_up(x, wire, task) for x in totals)
+        return gradients.finish(), dk.to(k.dtype), dv.to(v.dtype), None, None
 
 
 def _blocks(what, wire: Wire, task: Task):

@@ -2,8 +2,8 @@
 
 With n = N / P tokens per rank, e bytes per number, and d = dv, a rank sends
 
-- ring, gather: forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32: P times 2 Hk n d 4 for
-  the ring, whose last hop is home, P - 1 times for the gather;
+- ring, gather: forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32, (P - 1) 2 Hk n d 4: what
+  a rank adds for its own keys stays;
 - all-to-all: forward (P - 1) / P (2 H + 2 Hk) n d e; backward as much again.
 
 So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/value heads, or few ranks.
@@ -61,10 +61,10 @@ def costs(
         scores = tuple(H * sum(step[rank][1] for step in steps) for rank in range(P))
         makespan = H * sum(max(count for _, count in step) for step in steps)
         passed = [sum(sizes[(rank - s) % P] for s in range(len(steps) - 1)) for rank in range(P)]
-        home = [sizes[(rank - len(steps) + 1) % P] if len(steps) > 1 else 0 for rank in range(P)]
+        others = [sum(sizes[(rank - s) % P] for s in range(1, len(steps))) for rank in range(P)]  # the last goes home
         sent = tuple(itemsize * count for count in passed)
         wide = max(itemsize, 4)
-        back = tuple(s + wide * (count + last) for s, count, last in zip(sent, passed, home, strict=True))
+        back = tuple(s + wide * count for s, count in zip(sent, others, strict=True))
         found.append(Cost("ring", name, scores, makespan, sent, back))
         if name != "striped":
             sent = tuple((P - 1) * itemsize * size for size in sizes)

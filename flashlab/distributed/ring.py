@@ -93,66 +93,51 @@ def hops(wire: Wire, task: Task) -> list[int]:
 
 def forward(q, k, v, wire: Wire, task: Task):
     """Return O [B, H, n, dv] and lse [B, H, n] of this rank's queries and the keys of all ranks."""
-    state, here, packed = State(q, v.shape[3]), task.layout[wire.rank], _pack(k, v)
+    state, here, held = State(q, v.shape[3]), task.layout[wire.rank], (k.contiguous(), v.contiguous())
     owners = hops(wire, task)
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
         if more:  # they leave before this rank computes, and the next ones travel while it does
-            following = _pass_on(wire, "forward", "KV", step, owner, packed, _size(k, v, task, owners[step + 1]))
-        k_b, v_b = _unpack(packed, k, v)
+            following = _pass_on(wire, "forward", "KV", step, owner, held, task.layout[owners[step + 1]])
         blocks = task.blocks(here, task.layout[owner])
         wire.log("compute", "forward", step, owner, sum(block.pairs for block in blocks))
-        compute.attend(state, q, k_b, v_b, blocks, task.scale, task.kernel)
+        compute.attend(state, q, *held, blocks, task.scale, task.kernel)
         if more:
-            packed = following()
+            held = following()
     return state.finish()
 
 
 def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
-    """Return dQ, dK and dV of this rank's tokens, given O and lse of all keys."""
-    here, packed, wide = task.layout[wire.rank], _pack(k, v), torch.promote_types(q.dtype, torch.float32)
-    dq = torch.zeros_like(q, dtype=wide)  # [B, H, n, d]
+    """Return dQ, dK and dV of this rank's tokens, given O and lse of all keys.
+
+    What a rank adds to the gradients of its own keys stays there; those of others' keys travel on with them.
+    """
+    here, gradients = task.layout[wire.rank], compute.Gradients(dO, q, O, lse, task.scale, task.kernel)
+    wide = torch.promote_types(q.dtype, torch.float32)
     owners, arriving = hops(wire, task), None
+    held = own = k.contiguous(), v.contiguous()
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
-        coming = _size(k, v, task, owners[step + 1]) if more else 0
         if more:
-            following = _pass_on(wire, "backward", "KV", step, owner, packed, coming)
-        k_b, v_b = _unpack(packed, k, v)
-        d_packed = torch.zeros_like(packed, dtype=wide)
-        dk_b, dv_b = _unpack(d_packed, k, v)
+            following = _pass_on(wire, "backward", "KV", step, owner, held, task.layout[owners[step + 1]])
         blocks = task.blocks(here, task.layout[owner])
         wire.log("compute", "backward", step, owner, sum(block.pairs for block in blocks))
-        compute.differentiate((dq, dk_b, dv_b), (dO, q, O, lse), k_b, v_b, blocks, task.scale, task.kernel)
-        if arriving:  # what the ranks before have found of the same keys' gradient
-            d_packed += arriving()
+        shares = gradients.of(*held, blocks)
+        if step == 0:
+            own_shares = shares
+        else:  # with what the ranks before have found; at last it goes home, however far
+            d_held = arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in held]
+            compute.add_up(d_held, shares)
+            to, distance = (task.layout[owners[step + 1]], 1) if more else (here, -step)
+            arriving = _pass_on(wire, "backward", "dKV", step, owner, d_held, to, hops=distance)
         if more:
-            arriving = _pass_on(wire, "backward", "dKV", step, owner, d_packed, coming)
-            packed = following()
-    if arriving:  # home, however far it has come
-        d_packed = _pass_on(wire, "backward", "dKV", step, owner, d_packed, k.numel() + v.numel(), hops=-step)()
-    dk, dv = _unpack(d_packed, k, v)
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+            held = following()
+    dq = gradients.finish()
+    dk, dv = arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in own]
+    compute.add_up((dk, dv), own_shares)
+    return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 
-def _pass_on(wire, what, name, step, owner, x, elements, hops=1):
-    wire.log("send", f"{what} {name}", step, owner, x.nbytes)
-    return wire.pass_on(x, elements, hops=hops)
-
-
-def _pack(k, v):
-    """Return K and V in one piece, which travels: [B Hk n (d + dv)]."""
-    return torch.cat([k.reshape(-1), v.reshape(-1)])
-
-
-def _unpack(packed, k, v):
-    """Return the views K [B, Hk, n, d] and V [B, Hk, n, dv] of what some rank packed; k and v tell the other sizes."""
-    (B, Hk, _, d), dv = k.shape, v.shape[3]
-    n = packed.numel() // (B * Hk * (d + dv)) if B else 0
-    keys, values = packed.split([B * Hk * n * d, B * Hk * n * dv])
-    return keys.view(B, Hk, n, d), values.view(B, Hk, n, dv)
-
-
-def _size(k, v, task, owner):
-    """Return how many numbers the K and V of a rank are."""
-    return k.shape[0] * k.shape[1] * length(task.layout[owner]) * (k.shape[3] + v.shape[3])
+def _pass_on(wire, what, name, step, owner, tensors, following, hops=1):
+    wire.log("send", f"{what} {name}", step, owner, sum(x.nbytes for x in tensors))
+    return wire.pass_on(tensors, length(following), hops=hops)

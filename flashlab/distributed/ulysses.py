@@ -73,10 +73,10 @@ class _Ulysses(torch.autograd.Function):
         (q, k, v, O, lse), wire, task = ctx.saved_tensors, ctx.wire, ctx.task
         dO = _to_heads(dO, wire, task, "backward dO")  # [B, H / P, N, dv]
         wide = torch.promote_types(q.dtype, torch.float32)
-        totals = [torch.zeros_like(x, dtype=wide) for x in (q, k, v)]  # dQ, dK, dV
-        blocks = _blocks("backward", wire, task)
-        compute.differentiate(totals, (dO, q, O, lse), k, v, blocks, task.scale, task.kernel)
-        own = zip(totals, (ctx.H, task.Hk, task.Hk), strict=True)
+        gradients = compute.Gradients(dO, q, O, lse, task.scale, task.kernel)
+        totals = [torch.zeros_like(x, dtype=wide) for x in (k, v)]  # dK, dV
+        compute.add_up(totals, gradients.of(k, v, _blocks("backward", wire, task)))
+        own = zip((gradients.finish(), *totals), (ctx.H, task.Hk, task.Hk), strict=True)
         return *(_to_tokens(x.to(q.dtype), heads, wire, task, "backward dQKV") for x, heads in own), None, None, None
 
 

@@ -61,24 +61,22 @@ class Wire:
         if self.record is not None:
             self.record.append(Event(*event))
 
-    def pass_on(self, x: Tensor, elements: int, *, hops: int = 1) -> Callable[[], Tensor]:
-        """Send x, a contiguous tensor, to the rank ``hops`` further on while one of ``elements`` comes from behind.
+    def pass_on(self, tensors: Sequence[Tensor], tokens: int, *, hops: int = 1) -> Callable[[], list[Tensor]]:
+        """Send contiguous tensors [B, heads, n, width] to the rank ``hops`` further on, and get those from behind.
 
-        Returns at once. The function returned waits and returns what came; x must not change until then.
+        Those have ``tokens`` in place of n. Returns at once. The function returned waits and returns what came; the
+        tensors sent must not change until then.
         """
-        came = x.new_empty(elements)
-        peers = ((self.rank + hops) % self.size, dist.isend, x), ((self.rank - hops) % self.size, dist.irecv, came)
+        came = [x.new_empty(*x.shape[:2], tokens, x.shape[3]) for x in tensors]
+        to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.size) for by in (hops, -hops))
         with self._together():
-            jobs = [
-                dist.P2POp(operation, tensor, dist.get_global_rank(self.group, peer), self.group)
-                for peer, operation, tensor in peers
-                if tensor.numel()
-            ]
+            jobs = [dist.P2POp(dist.isend, x, to, self.group) for x in tensors if x.numel()]
+            jobs += [dist.P2POp(dist.irecv, x, source, self.group) for x in came if x.numel()]
             works = dist.batch_isend_irecv(jobs) if jobs else []
 
         def wait():
             self._wait(works)
-            assert x is not None  # kept until it has left
+            assert tensors is not None  # kept until they have left
             return came
 
         return wait

@@ -162,14 +162,14 @@ def _dtype_of_lse(q, training=True):
     return torch.float64 if training and q.dtype == torch.float32 else torch.float32
 
 
-def _gradients(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
+def gradients_of(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
     """Run the backward pass: dQ, dK, dV and delta, [B, H, Nq] or longer. sums: as for ``portable.backward.run``."""
     gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     if o.numel() == 0 or problem.Nk == 0:
         return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
-        results = [_gradients(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel) for x in parts]
+        results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel) for x in parts]
         return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
@@ -225,7 +225,7 @@ class _Attention(torch.autograd.Function):
             return (None,) * 5
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do
-        return *_gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel)[:3], None, None
+        return *gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel)[:3], None, None
 
 
 class _WithRules(torch.autograd.Function):
@@ -251,7 +251,7 @@ class _WithRules(torch.autograd.Function):
         needed = iter(ctx.needs_input_grad[4:])
         wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
         sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
-        *gradients, delta = _gradients(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
+        *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
         dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
         others = [
             None if total is None else step.gradient(total).to(x.dtype)
@@ -283,7 +283,7 @@ def _operator(q, k, v, left, right, scale, kernel):
 
 def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
     problem = Problem.of(q, k, v, masks.Window(left, right), scale)
-    return _gradients(do, dlse, q, k, v, o, lse, problem, kernel)[:3]
+    return gradients_of(do, dlse, q, k, v, o, lse, problem, kernel)[:3]
 
 
 def _shapes(q, k, v, *options):
@@ -378,13 +378,3 @@ def _scale(scale, d):
     if not (scale == 0 or SCALES[0] <= abs(scale) <= SCALES[1]):  # NaN is neither
         raise ValueError(f"scale must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale}")
     return scale
-
-
-def gradients(do, q, k, v, o, lse, *, mask: masks.Window, scale: float, kernel: str | None = None):
-    """Compute dQ, dK and dV of some keys, where o and lse are those of a softmax over these and others beside them.
-
-    Where one GPU has not all keys, each adds its share to dQ. Arguments are as for ``flash_attention``, with rows that
-    are multiples of 16 bytes and a positive scale; do and o [B, H, Nq, dv], lse [B, H, Nq] in float32. Nothing is
-    recorded for autograd.
-    """
-    return _gradients(do, None, q, k, v, o, lse, Problem.of(q, k, v, mask, scale), kernel)[:3]

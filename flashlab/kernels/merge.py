@@ -1,5 +1,6 @@
-"""The merge of two outputs by lse, as a Triton kernel: it reads both once and writes in place."""
+"""The merge of two outputs by lse, as a Triton kernel: it reads both once and writes the result once."""
 
+import torch
 import triton
 import triton.language as tl
 
@@ -9,34 +10,44 @@ from flashlab.kernels.launch import launch
 Br = 16  # rows of a program
 
 
-def merge_into(O, lse, O_b, lse_b, first: int):
-    """Merge O_b [B, H, rows, dv] and lse_b [B, H, rows] into the rows from ``first`` on of O and lse.
+def merge_into(O, lse, O_b, lse_b, first: int, dtype: torch.dtype):
+    """Merge O_b [B, H, rows, dv] and lse_b [B, H, rows] into the rows from ``first`` on of O and lse; return O.
 
-    O [B, H, n, dv] and lse [B, H, n] are contiguous float32 tensors; O_b may have another dtype.
+    O [B, H, n, dv] and lse [B, H, n], in float32, are contiguous. lse is changed in place, and so is O if its dtype is
+    the one asked for; otherwise a new tensor is returned. Both sides are added up in float32, and rounded once.
     """
-    B, H, rows, dv = O_b.shape
-    if O_b.numel():
-        tensors = O, lse, O_b.contiguous(), lse_b.contiguous()
-        grid = tiles.count(rows, Br), H, B
-        launch(merge_rows, grid, tensors, (first, rows, O.shape[2], dv, Br, tiles.width_of(dv)), warps=4)
+    B, H, n, dv = O.shape
+    rows = O_b.shape[2]
+    merged_O = O if O.dtype == dtype else torch.empty_like(O, dtype=dtype)
+    begin, count = (first, rows) if merged_O is O else (0, n)  # a new tensor takes all rows
+    if B * H * count * dv:
+        tensors = O, lse, O_b.contiguous(), lse_b.contiguous(), merged_O
+        grid = tiles.count(count, Br), H, B
+        launch(merge_rows, grid, tensors, (begin, begin + count, first, rows, n, dv, Br, tiles.width_of(dv)), warps=4)
+    return merged_O
 
 
 @triton.jit
-def merge_rows(O, lse, O_b, lse_b, first, rows, n, dv, Br: tl.constexpr, width: tl.constexpr):
-    """Merge rows i * Br .. (i + 1) * Br of head h of batch b: program (i, h, b)."""
+def merge_rows(
+    O, lse, O_b, lse_b,  # pointers: O [B, H, n, dv] and lse [B, H, n], O_b [B, H, rows, dv] and lse_b [B, H, rows]
+    merged_O,  # pointer: where O goes, which may be O
+    begin, end, first, rows, n, dv, Br: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Merge tile i of the rows begin .. end of head h of batch b: program (i, h, b)."""
     i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     head = (b * tl.num_programs(1) + h).to(tl.int64)
-    row = i * Br + tl.arange(0, Br)  # [Br]
+    row = begin + i * Br + tl.arange(0, Br)  # [Br]
     column = tl.arange(0, width)  # [dv]
-    inside = row < rows  # [Br]
-    tile = inside[:, None] & (column < dv)[None, :]  # [Br, dv]
-    here, there = head * n + first + row, head * rows + row  # [Br]
+    inside = row < end  # [Br]
+    met = inside & (row >= first) & (row < first + rows)  # [Br]      rows that the block has
+    tile, tile_b = inside[:, None] & (column < dv)[None, :], met[:, None] & (column < dv)[None, :]  # [Br, dv]
+    here, there = head * n + row, head * rows + row - first  # [Br]
     lse_i = tl.load(lse + here, mask=inside, other=0)  # [Br]
-    lse_j = tl.load(lse_b + there, mask=inside, other=0)  # [Br]
-    O_i = tl.load(O + here[:, None] * dv + column, mask=tile, other=0)  # [Br, dv]
-    O_j = tl.load(O_b + there[:, None] * dv + column, mask=tile, other=0).to(tl.float32)  # [Br, dv]
+    lse_j = tl.load(lse_b + there, mask=met, other=-float("inf"))  # [Br]
+    O_i = tl.load(O + here[:, None] * dv + column, mask=tile, other=0).to(tl.float32)  # [Br, dv]
+    O_j = tl.load(O_b + there[:, None] * dv + column, mask=tile_b, other=0).to(tl.float32)  # [Br, dv]
     O_i, lse_i = merged(O_i, lse_i, O_j, lse_j)
-    tl.store(O + here[:, None] * dv + column, O_i, mask=tile)
+    tl.store(merged_O + here[:, None] * dv + column, O_i.to(merged_O.dtype.element_ty), mask=tile)
     tl.store(lse + here, lse_i, mask=inside)
 
 

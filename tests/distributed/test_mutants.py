@@ -8,16 +8,20 @@ from tests.distributed import work
 MUTANTS = [  # mistake, module, function, old, new
     ("lse of the block in the backward pass", "compute", "backward",
      "_safe(lse)", "_safe(torch.logsumexp(S, -1))"),
-    ("one hop short: dK and dV of a neighbour", "ring", "backward", "if arriving:  # home", "if False:  # home"),
-    ("the gradients of a block do not travel", "ring", "backward", "d_packed += arriving()", "arriving()"),
+    ("one hop short: dK and dV of a neighbour", "ring", "backward", "(here, -step)", "(here, 1 - step)"),
+    ("the gradients of a block do not travel", "ring", "backward",
+     "arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in held]",
+     "[0 * x for x in (arriving() if arriving else held)]"),
+    ("the gradients of own keys are others' alone", "ring", "backward", "compute.add_up((dk, dv), own_shares)", "None"),
     ("positions are not permuted", "task", "prepare",
      "runs = layout_of(layout, N, wire.size)", "runs = layout_of('contiguous', N, wire.size)"),
     ("a buffer is written while it is sent and read", "wire", "Wire.pass_on",
-     "def wait():", "x.zero_()\n\n    def wait():"),
+     "def wait():", "[x.zero_() for x in tensors]\n\n    def wait():"),
     ("keys of the wrong owner", "ring", "hops", "(wire.rank - s) % P for", "(wire.rank + s) % P for"),
     ("the last step is left out", "ring", "forward", "enumerate(owners)", "enumerate(owners[:-1])"),
     ("every block is causal", "compute", "_scores", "if block.right is not None:", "if True:"),
-    ("a block counts only once", "compute", "differentiate", "+= share", "= share"),
+    ("a block of queries counts only once", "compute", "Gradients._of_block", "+= dq", "= dq"),
+    ("a block of keys counts only once", "compute", "add_up", "+= x", "= x"),
     ("scale is forgotten in dQ and dK", "compute", "backward", " * scale", ""),
     ("sums of two blocks, not their merge", "state", "merge",
      "(l / l_safe)[..., None] * O + (l_b / l_safe)[..., None] * O_b", "O + O_b"),
@@ -38,6 +42,6 @@ def test_a_wrong_edit_is_noticed(team, mutant):
 
 def test_without_an_edit_all_is_right(team):
     exact = work.one_device(*work.inputs(16, torch.float64), causal=True)
-    for outcome in team.run(work.mutated, "ring", "backward", "# home, however", "# at home, however"):
+    for outcome in team.run(work.mutated, "ring", "backward", "at last it goes home", "in the end it goes home"):
         for x, y in zip(outcome, exact, strict=True):
             torch.testing.assert_close(x, y)

@@ -110,8 +110,9 @@ def dies_in_the_backward_pass(rank):
 def passed_on(hops, counts):
     """What arrives from behind when each rank sends its number that many times."""
     wire = Wire()
-    x = torch.full((counts[wire.rank],), float(wire.rank))
-    return wire.pass_on(x, counts[(wire.rank - hops) % wire.size], hops=hops)().tolist()
+    own = [torch.full((1, 2, counts[wire.rank], width), float(wire.rank)) for width in (1, 3)]
+    came = wire.pass_on(own, counts[(wire.rank - hops) % wire.size], hops=hops)()
+    return [x.flatten().tolist() for x in came]
 
 
 def exact_lse(N):

@@ -12,6 +12,7 @@ from flashlab.kernels import masks, packed, portable, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward
 from flashlab.kernels.problem import LOG2_E, Problem
+from flashlab.kernels.shares import Shares
 from tests.kernels import written_out
 from tests.kernels.test_hopper import DEVICE, hopper_only, randn
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -148,9 +149,28 @@ def texts(d):
                 assert_gradients(name, (1, 4, 2, T, T, d), mask, seen, score, plain, texts=packed_texts)
 
 
+def in_parts(d):
+    """Early keys meet all queries, late keys those from ``cut`` on; within a tile, these go another way."""
+    for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
+        shapes = (B, 4, N, d), (B, Hk, N, d), (B, Hk, N, d), (B, 4, N, d)
+        q, k, v, do = (randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
+        seen = in_window(math.inf, 0, N, N)
+        o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, None, None)
+        shares = Shares(do, q, o.to(q.dtype), lse.float(), scale=d**-0.5, kernel="hopper")
+        early = shares.of_keys(k[:, :, :cut], v[:, :, :cut], masks.window(math.inf, N - cut))
+        late = shares.of_keys(k[:, :, cut:], v[:, :, cut:], masks.causal(), slice(cut, N))
+        assert (shares.dQ is None) == (cut % 64 == 0)
+        dlse = torch.zeros(B, 4, N, device=DEVICE)
+        exact = dense(*(x.double() for x in (q, k, v, do)), dlse, seen)
+        plain = dense(q, k, v, do, dlse, seen)
+        found = shares.finish(), *(torch.cat(pair, 2) for pair in zip(early, late, strict=True))
+        for ours, theirs, truth in zip(found, plain, exact, strict=True):
+            assert_as_exact_as_plain(ours, theirs, truth, roundings=2)
+
+
 @hopper_only
 @pytest.mark.parametrize("d", [64, 128])
-@pytest.mark.parametrize("kind", [windows, with_sinks, with_scores, rules, texts])
+@pytest.mark.parametrize("kind", [windows, with_sinks, with_scores, rules, texts, in_parts])
 def test_gradients_equal_dense_ones(kind, d, in_time):
     in_time(kind, d)
 
@@ -169,6 +189,22 @@ def launched(problem, monkeypatch):
     backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, LAUNCHES)
     (grid, numbers), _ = told
     return gradients[1:], grid, numbers[2]
+
+
+def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
+    """Queries from 64 on: the kernel gets the addresses of their constants and sums."""
+    told = []
+    monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: told.append((tensors, numbers)))
+    q, lse = torch.ones(2, 4, 200, 64), torch.zeros(2, 4, 200)
+    sums, part = backward.Sums(q, None, q, lse, 64, STREAMED), q[:, :, 64:]
+    problem = Problem.of(part, part, part, masks.full(), 0.1)
+    gradients = torch.empty_like(part), torch.empty_like(part)
+    sums.add((part, part), (part, part), gradients, problem, LAUNCHES["backward"], 64)
+    (*_, lse_log2, delta, dQ), numbers = told[0]
+    for flat, whole in ((lse_log2.base, sums.lse_log2), (delta.base, sums.delta)):
+        assert flat.data_ptr() == whole.data_ptr() + 4 * 64 and flat.numel() == whole.numel() - 64
+    assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
 
 
 def problem_of(Nq, Nk, mask, **options):

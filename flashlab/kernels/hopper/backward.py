@@ -37,6 +37,7 @@ from flashlab.kernels.portable.backward import constants_of_rows
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
 KEYS = 128  # of a program: those of its consumers
+ROWS_OF_QUERIES = 64  # in a tile: the sums of dQ are ordered by such tiles
 BUFFERS = gl.constexpr(3)  # of dS^T: one is written, one read, and one may still be read by a slower warpgroup
 REGISTERS = gl.constexpr(240)  # per thread of a consumer
 PRODUCER_REGISTERS = gl.constexpr(24)
@@ -46,26 +47,49 @@ def run(gradients, incoming, saved, problem, launches):
     """Fill dq, dk, dv as ``portable.backward.run`` does, except for the last bits of dq, which may differ.
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
-    and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, which is 64, and stages count,
-    and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
+    and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, that is ROWS_OF_QUERIES, and
+    stages count, and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
 
     Returns delta, [B, H, Nq_padded].
     """
-    dq, *of_keys = gradients
+    dq, dk, dv = gradients
     do, dlse = incoming
     q, k, v, o, lse = saved
-    problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
-    c, width = launches["backward"], hopper_width(problem.d, problem.dv)
-    lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
-    sums = lse.new_zeros(*delta.shape, width)
-    again(start, (q, do, k, v, dk, dv, lse_log2, delta, sums), problem, c, when=problem.plain)
-    again(start_narrow, (dq, sums), problem.scale, c)
-    return delta
+    sums = Sums(do, dlse, o, lse, hopper_width(problem.d, problem.dv), launches["row_constants"])
+    sums.add((q, do), (k, v), (dk, dv), problem, launches["backward"])
+    sums.narrow(dq, problem.scale)
+    return sums.delta
 
 
-def start(q, do, k, v, dk, dv, lse_log2, delta, sums, problem, c):
-    """Launch the kernel of dK, dV and the sums of dQ."""
-    width = sums.shape[3]
+class Sums:
+    """The sums of dQ, to which several calls may add, each with other keys, and what all of them need of each row.
+
+    do and o [B, H, Nq, dv]; lse [B, H, Nq] is that of all keys. width: columns of the kernel's tiles.
+    """
+
+    def __init__(self, do, dlse, o, lse, width, launch_of_rows):
+        self.lse_log2, self.delta = constants_of_rows(do, dlse, o, lse, launch_of_rows)  # [B, H, Nq_padded] each
+        self.dQ = lse.new_zeros(*self.delta.shape, width)
+
+    def add(self, of_queries, of_keys, gradients, problem, c, row=0):
+        """Fill dk and dv from (q, do) and (k, v), and add their share to the sums of dQ.
+
+        The queries are those from ``row`` on. They begin and end with a tile of c.Br, or with the last query.
+        """
+        problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
+        constants = (x.view(-1)[row:] for x in (self.lse_log2, self.delta))
+        _, _, Nq_padded, width = self.dQ.shape
+        tensors = *of_queries, k, v, dk, dv, *constants, self.dQ.view(-1, width)[row:]
+        again(start, tensors, Nq_padded, problem, c, when=problem.plain)
+
+    def narrow(self, dq, scale):
+        """Fill dq [B, H, Nq, d], contiguous, with scale times the sums."""
+        again(start_narrow, (dq, self.dQ), scale)
+
+
+def start(q, do, k, v, dk, dv, lse_log2, delta, sums, Nq_padded, problem, c):
+    """Launch the kernel of dK, dV and the sums of dQ: lse_log2 and delta [rows], sums [rows, width]."""
+    width = sums.shape[1]
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
     constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]
@@ -75,16 +99,16 @@ def start(q, do, k, v, dk, dv, lse_log2, delta, sums, problem, c):
         attention_backward,
         (tiles.count(problem.Nk, KEYS), problem.Hk, problem.B),
         (*streamed, *kept, *constants, sums),
-        (problem.Hk, delta.shape[2], told, c.Br, width, c.stages, problem.Nk % KEYS != 0),
+        (problem.Hk, Nq_padded, told, c.Br, width, c.stages, problem.Nk % KEYS != 0),
         warps=4,
     )
 
 
-def start_narrow(dq, sums, scale, c):
+def start_narrow(dq, sums, scale):
     """Launch the kernel that narrows the sums of dQ."""
     B, H, Nq, d = dq.shape
-    grid = tiles.count(Nq, c.Br), CONSUMERS.value, B * H
-    return launch(narrow, grid, (dq, sums), (scale, Nq, sums.shape[2], d, c.Br, sums.shape[3]), warps=4)
+    grid = tiles.count(Nq, ROWS_OF_QUERIES), CONSUMERS.value, B * H
+    return launch(narrow, grid, (dq, sums), (scale, Nq, sums.shape[2], d, ROWS_OF_QUERIES, sums.shape[3]), warps=4)
 
 
 def without_unseen(problem, dk, dv, k, v):
