@@ -38,6 +38,13 @@ def test_bars_are_to_scale_and_in_order():
     assert [int(number) for number in re.findall(r'"number">(\d+)<', html)] == [round(number) for number in numbers]
 
 
+def test_the_best_comes_first_where_shorter_is_better_too():
+    section = measurements._section("h200_decoding", data.measured("h200_decoding"))
+    for chart in re.findall(r"<table>.*?</table>", section):
+        numbers = [float(number.replace(",", "")) for number in re.findall(r'"number">([\d.,]+)<', chart)]
+        assert len(numbers) > 1 and numbers == sorted(numbers)
+
+
 def test_a_file_without_charts_is_named_all_the_same(monkeypatch):
     monkeypatch.delitem(measurements.CHARTS, "h200_ring")
     assert "## h200_ring\n" in measurements.page()

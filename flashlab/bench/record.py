@@ -39,7 +39,10 @@ def has_gpu() -> bool:
 
 
 def origin(module: str, argv: Sequence[str]) -> dict:
-    """Return device, driver, versions, date and command of a measurement by ``python -m module argv``."""
+    """Return device, driver, versions, date and command of a measurement by ``python -m module argv``.
+
+    Of absolute paths, which mean nothing elsewhere, the command has the last part.
+    """
     ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     try:
         driver = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
@@ -51,7 +54,7 @@ def origin(module: str, argv: Sequence[str]) -> dict:
         "driver": driver,
         "versions": {"python": platform.python_version()} | versions(PACKAGES) | libraries,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": shlex.join(["python", "-m", module, *argv]),
+        "command": shlex.join(["python", "-m", module, *(Path(it).name if os.path.isabs(it) else it for it in argv)]),
     }
 
 

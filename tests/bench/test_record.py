@@ -62,11 +62,11 @@ def test_origin_names_device_driver_versions_date_and_command(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
     monkeypatch.setattr(record, "versions", lambda packages: {package: "1.0" for package in packages})
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
-    origin = record.origin("flashlab.bench", ["--N", "1024"])
+    origin = record.origin("flashlab.bench", ["--N", "1024", "--json", os.path.abspath("times.json")])
     assert (origin["device"], origin["driver"]) == ("a card", "unknown")
     assert origin["versions"].keys() >= {"python", "numpy", "torch", "triton", "flash-attn-4", "cuda", "cudnn"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", origin["date"])
-    assert origin["command"] == "python -m flashlab.bench --N 1024"
+    assert origin["command"] == "python -m flashlab.bench --N 1024 --json times.json"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")

@@ -80,6 +80,7 @@ def test_a_wrong_implementation_is_rejected(mutant, monkeypatch):
 def table():
     """The mutants of the implementations and of the exercises, each with its edit and the check that rejects it."""
     yield "# Wrong implementations, and what rejects them\n"
+    yield "Each line is a mistake that somebody might make, and the test or the check that must reject it.\n"
     yield "Written by `python -m tests.mutants.test_mutants`; `test_mutants.py` fails when a line is not true.\n"
     yield f"## In the library: {len(MUTANTS)}\n"
     yield "| mistake | in | becomes | rejected by |\n|---|---|---|---|"
