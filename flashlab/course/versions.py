@@ -89,7 +89,7 @@ FA2, FA2_CALL = f"{DAO}README.md", f"{DAO}flash_attn/flash_attn_interface.py"
 FA3, FA3_CALL, FA4 = f"{DAO}README.md", f"{DAO}hopper/flash_attn_interface.py", f"{DAO}flash_attn/cute/interface.py"
 SEEN = "a profile on a CPU, torch 2.13"
 OURS, CHOICE = "flashlab/kernels/attention.py", "flashlab/kernels/configurations.py"
-FLOAT8 = "flashlab/kernels/attention_float8.py"
+FLOAT8, DECODE = "flashlab/kernels/attention_float8.py", "flashlab/kernels/decode/operator.py"
 
 NO_SCORE = Limit("no soft caps and no sinks", beyond((*PLAIN, *BY_TENSOR, "dropout")), SDPA)
 
@@ -112,7 +112,9 @@ VERSIONS = (
         Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
         Limit(f"for up to {FEW} queries", lambda call: call.Nq > FEW, CHOICE),
         Limit("no backward pass", lambda call: call.direction != "forward", CHOICE),
-        Limit("no mask but windows, no score functions, sinks or dropout", beyond((*PLAIN, "window")), CHOICE),
+        Limit("no dropout", lambda call: call.mask == "dropout", DECODE),
+        Limit("no heads wider than 256 except latents", wide(256), DECODE),
+        Limit("no queries in float8", lambda call: call.dtype == "float8", DECODE),
     )),
     Version("flashlab float8", "flash_attention_float8(q, k, v, scales=...)", "this checkout", ("attention_forward",), (
         Limit("needs compute capability 8.9; without a GPU interpreted, which is slow", below(8, 9), FLOAT8),

@@ -79,6 +79,8 @@ def test_some_facts_from_the_sources():
     assert not can("FlashAttention-3", capability=(10, 0)) and can("FlashAttention-3", dtype="float8")
     assert not can("FlashAttention-4", capability=(8, 0), direction="both")
     assert not can("FlashAttention-4", Nq=1) and can("FlashAttention-4", Nq=1, capability=(10, 0))
+    assert can("flashlab decoding", Nq=1, mask="sinks") and not can("flashlab decoding", Nq=1, mask="dropout")
+    assert can("flashlab decoding", Nq=1, dtype="int8 cache") and not can("flashlab decoding", Nq=1, dtype="float8")
     assert can("flashlab float8", dtype="float8") and not can("flashlab float8", dtype="float8", direction="both")
     assert not can("FlashAttention-2", capability=(10, 0)) and not can("FlashAttention-2", mask="sinks")
 
