@@ -94,7 +94,7 @@ def _weights_and_all(step, inputs, quantised, exact):
 
 @lru_cache
 def _lost(flush):
-    """Return the share of a sum of positive numbers that an accumulator of 13 bits loses, for each of ``LENGTHS``."""
+    """Return the share of a sum of positive numbers that an accumulator of 14 bits loses, for each of ``LENGTHS``."""
     A = np.random.default_rng(0).random((8, LENGTHS[-1]))  # [sums, keys]
     core = eight_bits.TensorCore()
     start, ones = 0, np.ones((LENGTHS[-1], 1))

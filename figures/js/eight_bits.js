@@ -82,7 +82,7 @@ function costs({ trace, step, x, y, width }) {
   ];
 }
 
-// What an accumulator of 13 bits loses of a sum of positive numbers, against its length, on logarithmic axes.
+// What an accumulator of 14 bits loses of a sum of positive numbers, against its length, on logarithmic axes.
 function long({ trace, x, y, width }) {
   const chart = { left: x + 52, top: y + 34, width: width - 52 - 84, height: 170 };
   const bottom = chart.top + chart.height;
@@ -99,7 +99,7 @@ function long({ trace, x, y, width }) {
       label(chart.left + chart.width + 10, points.at(-1)[1], flush === null ? "no flush" : `every ${name}`, { size: 12 }));
   });
   return [
-    label(x, y + 10, width > 400 ? "What 13 bits lose of a sum, by its keys" : "What 13 bits lose of a sum", { weight: 650 }),
+    label(x, y + 10, width > 400 ? "What 14 bits lose of a sum, by its keys" : "What 14 bits lose of a sum", { weight: 650 }),
     h("path", { d: `M${chart.left} ${chart.top}V${bottom}H${chart.left + chart.width}`, fill: "none", stroke: "var(--grey)" }),
     [1e-4, 1e-3, 1e-2, 1e-1].map((share) => [rule(chart.left - 5, chart.left + chart.width, py(share), { color: "var(--pale)", key: `rule ${share}` }), label(chart.left - 8, py(share), percent(share), { anchor: "end", size: 12, fill: "var(--grey)" })]),
     [1024, 8192, 65536].map((N) => label(px(N), bottom + 15, `${N / 1024}K`, { anchor: "middle", size: 12, fill: "var(--grey)" })),
