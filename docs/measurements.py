@@ -8,7 +8,7 @@ from typing import NamedTuple
 from docs.lessons import REPOSITORY
 from flashlab.course import data
 
-THEIRS = ("copy", "cudnn", "fa4", "flash", "flex", "standard", "torch")  # what names of others begin with
+THEIRS = ("copy", "cudnn", "fa4", "flash", "flex", "nccl", "standard", "torch")  # what names of others begin with
 CALLED = {
     "copy": "a copy of the bytes",
     "cudnn": "cuDNN",
@@ -16,6 +16,14 @@ CALLED = {
     "fastest": "flashlab, swept",
     "flash": "torch's flash",
     "flex": "FlexAttention",
+}
+IN_EIGHT_BITS = {
+    "flashlab": "flashlab, bfloat16",
+    "portable": "portable, bfloat16",
+    "with quantise": "float8, codes made",
+    "one level": "float8, one level",
+    "fastest": "float8, swept",
+    "fastest, one level": "float8, swept, one level",
 }
 FAST = "TFLOP/s; longer is better."
 SHORTER = "Shorter is better."
@@ -64,6 +72,14 @@ def by_cache(stored):
         yield words, [Bar(row["impl"], row["us"]) for row in rows]
 
 
+def by_codes(stored):
+    """Yield a chart for each width, mask and length: kernels on 8 bits beside some in bfloat16."""
+    timed = [row for row in stored["rows"] if row.get("tflops")]  # making the codes multiplies nothing
+    for (d, causal, N), rows in _groups(timed, lambda row: (row["d"], row["causal"], row["N"])):
+        bars = [Bar(IN_EIGHT_BITS.get(row["impl"], row["impl"]), row["tflops"]) for row in rows]
+        yield f"forward, d = {d}, {_mask(causal)}, N = {N:,}", bars
+
+
 def by_ring(stored):
     """Yield a chart for each number of GPUs, length and direction."""
     alone = {(row["tokens"], row["direction"]): row["tflops"] for row in stored["rows"] if row["P"] == 1}
@@ -71,6 +87,12 @@ def by_ring(stored):
     for (P, tokens, which), rows in _groups(several, lambda row: (row["P"], row["tokens"], row["direction"])):
         bars = [Bar(row["variant"], row["tflops"]) for row in rows] + [Bar("one GPU", alone[tokens, which])]
         yield f"{P} GPUs, {tokens:,} tokens each, {'forward and backward' if which == 'both' else which}", bars
+
+
+def by_trace(stored):
+    """Yield a chart for each state of the lists: how long each kernel ran."""
+    for (lists,), rows in _groups(stored["rows"], lambda row: (row["lists"],)):
+        yield f"lists {lists}", [Bar(f"{row['kernel']}, from {row['start_ms']:.1f} ms", row["ms"]) for row in rows]
 
 
 def by_launch(stored):
@@ -136,10 +158,13 @@ CHARTS = {
     "h200_attention": Charts("The portable kernels", FAST, by_shape),
     "h200_masks": Charts("Masks and score functions", FAST, by_mask),
     "h200_decoding": Charts("A step of decoding", SHORT, by_cache),
+    "h200_float8": Charts("Eight bits, in Triton", FAST, by_codes),
+    "h200_float8_hopper": Charts("Eight bits, in Gluon", FAST, by_codes),
     "h200_ring": Charts("One sequence on several GPUs", "TFLOP/s per GPU; longer is better.", by_ring),
     "h200_ring_parts": Charts(
         "The same on two GPUs, with long lists in parts", "TFLOP/s per GPU; longer is better.", by_ring
     ),
+    "h200_ring_trace": Charts("The kernels of one rank in a pass", "Milliseconds that each ran.", by_trace),
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
     "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),
