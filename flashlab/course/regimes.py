@@ -36,7 +36,11 @@ SIZES = {
     "one head for all keys": {"Hk": 1},
     "as many rows as keys and columns": {"Br": 3, "Bc": 3, "dv": 3},
 }
-WIDE = SIZES | {"a wide head": {"d": 272, "dv": 260}}
+LARGER = SIZES | {
+    "a wide head": {"d": 272, "dv": 260},
+    "many keys": {"Nk": 131, "Bc": 130, "N": 1000},
+    "many rows": {"Nq": 70, "Br": 150},
+}
 
 
 class Regime(NamedTuple):
@@ -90,25 +94,25 @@ REGIMES = (
     Regime("scores far below zero", lambda n: np.full(n, -3e4)),
     Regime("a last key with a much larger score", _at(-1, 100.0)),
     Regime("a first key with a much larger score", _at(0, 100.0)),
-    Regime("a last key but one with a much larger score", _at(-2, 100.0)),
     Regime("a maximum that rises with every key", lambda n: np.linspace(-3, 30, n), noise=0.1),
     Regime("scores that fall with every key", lambda n: np.linspace(0, -14, n), noise=0.1),
     Regime("scores below −10⁶ that are all equal", lambda n: np.full(n, -2e6), noise=0),
     Regime("scores below −10⁶ that fall with every key", lambda n: np.linspace(-3e6, -6e6, n)),
     Regime("scores below −10⁶ that rise with every key", lambda n: np.linspace(-6e6, -3e6, n)),
-    Regime("scores below −10³⁸ that are all equal", lambda n: np.full(n, -2e38), noise=0),
+    Regime("scores below −10³⁸ that are all equal", lambda n: np.full(n, -3.3e38), noise=0),
     Regime("scores below −10³⁸ that fall with every key", lambda n: np.linspace(-1.1e38, -3.3e38, n)),
     Regime("scores below −10³⁸ that rise with every key", lambda n: np.linspace(-3.3e38, -1.1e38, n)),
     Regime("scores above 10⁶ that are all equal", lambda n: np.full(n, 2e6), noise=0),
     Regime("scores above 10⁶ that fall with every key", lambda n: np.linspace(6e6, 3e6, n)),
     Regime("scores above 10⁶ that rise with every key", lambda n: np.linspace(3e6, 6e6, n)),
-    Regime("scores above 10³⁸ that are all equal", lambda n: np.full(n, 2e38), noise=0),
+    Regime("scores above 10³⁸ that are all equal", lambda n: np.full(n, 3.3e38), noise=0),
     Regime("scores above 10³⁸ that fall with every key", lambda n: np.linspace(3.3e38, 1.1e38, n)),
     Regime("scores above 10³⁸ that rise with every key", lambda n: np.linspace(1.1e38, 3.3e38, n)),
     Regime("first keys that are masked, before positive scores", lambda n: np.full(n, 5.0), hidden=_first_keys),
     Regime("first keys that are masked, before negative scores", lambda n: np.full(n, -5.0), hidden=_first_keys),
     Regime("last keys that are masked, after positive scores", lambda n: np.full(n, 5.0), hidden=_last_keys),
     Regime("last keys that are masked, after negative scores", lambda n: np.full(n, -5.0), hidden=_last_keys),
+    Regime("a last key but one with a much larger score", _at(-2, 100.0)),
     Regime("first and last key masked, positive scores", lambda n: np.full(n, 5.0), hidden=_outer_keys),
     Regime("first and last key masked, negative scores", lambda n: np.full(n, -5.0), hidden=_outer_keys),
     Regime("rows that lie 200 apart", rows=lambda n: 100.0 * (-1) ** np.arange(n)),

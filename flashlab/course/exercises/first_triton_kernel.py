@@ -288,6 +288,7 @@ def _add_cases():
         Case("many blocks", _vectors(29)),
         Case("a wider block", (*_vectors(29), 16)),
         Case("a narrower block", (*_vectors(5), 2)),
+        Case("blocks of a thousand", (*_vectors(2500), 1024)),
     ]
 
 
@@ -302,13 +303,18 @@ def _softmax_cases():
         ("scores far below 0: a masked element must not win the maximum", [[-200.0, -201.0, -202.0]]),
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
         ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
-        ("a score below any number that one would take for −∞", [[-2e9, -np.inf, -np.inf]]),
-        ("two scores below any number that one would take for −∞", [[-2e9, -3e9, -np.inf], [-2e38, -3e38, -np.inf]]),
         ("the largest score in another place in each row", 100 * np.eye(6)),
+        ("a score below any number that one would take for −∞", [[-2e9, -np.inf, -np.inf]]),
+        (
+            "two scores below any number that one would take for −∞",
+            [[-2e9, -3e9, -np.inf], [-3.2e38, -3.3e38, -np.inf]],
+        ),
+        ("four such scores, which fill their block", [[-2e9, -3e9, -4e9, -5e9]]),
         ("a row that is all −∞", [[-np.inf, -np.inf, -np.inf]]),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
     long = np.random.default_rng(12).normal(size=(2, 1000)).astype(np.float32)
+    long[1, 900] = 100
     return [
         *small,
         *sweep(_rows),
@@ -323,7 +329,7 @@ def _rows(draw, Br, N):
 
 def _online_cases():
     rng = np.random.default_rng(11)
-    low = [[-2e9] + [-np.inf] * 4, [-2e9, -3e9] + [-np.inf] * 3, [-2e38, -3e38] + [-np.inf] * 3]
+    low = [[-2e9] + [-np.inf] * 4, [-2e9, -3e9] + [-np.inf] * 3, [-3.2e38, -3.3e38] + [-np.inf] * 3]
     cases = [
         ("one row in one block", [[0.0, 1.0, 2.0, 3.0]]),
         ("a second block that raises the maximum", [[0.0, 0.0, 0.0, 0.0, 1.0]]),
@@ -334,10 +340,10 @@ def _online_cases():
         ("a first block that is all −∞", [[-np.inf] * 4 + [2.0]]),
         ("a first block that is all −∞, before scores far below 0", [[-np.inf] * 4 + [-200.0, -201.0]]),
         ("a row that is all −∞", [[-np.inf] * 5]),
+        ("the largest score in another place in each row", 100 * np.eye(10)),
         ("a score below any number that one would take for −∞", low),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
         ("a second block that raises the maximum by little", [[0.0] * 4 + [by] for by in (0.005, 5e-4, 5e-5)]),
-        ("the largest score in another place in each row", 100 * np.eye(10)),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
@@ -355,6 +361,7 @@ def _tiles():
         (2, 64, 3, 1000),
     ):
         x = np.random.default_rng(N).normal(0, 3, size=(rows, N)).astype(np.float32)
+        x[-1] = 0
         yield Case(f"tiles of {Br} × {Bc}", (x, Br, Bc))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question
 from flashlab.course.laws import LARGE, no_nan_replaced, nothing_added, nothing_clipped, proportional
-from flashlab.course.regimes import sweep
+from flashlab.course.regimes import LARGER, sweep
 from flashlab.reference import online_softmax
 
 inf = np.inf
@@ -54,7 +54,7 @@ def _update_cases():
     return [
         *small,
         Case("the largest score in another place in each row", each),
-        *sweep(_update_args),
+        *sweep(_update_args, sizes=LARGER),
         *(Case(f"{it.property}, values in float16", _with_half(it.args)) for it in sweep(_update_args)),
     ]
 
@@ -100,6 +100,11 @@ def _merge_cases():
         ("a first part that has met no key", none, high),
         ("a maximum below any number that one would take for −∞", _state([-2e9], [1.0], [[2.0]]), none),
         ("two parts that have met no key", none, none),
+        (
+            "rows of which each has met keys in one part only",
+            _state([-inf, 1.0, -inf], [0.0, 2.0, 0.0], [[0.0], [3.0], [0.0]]),
+            _state([2.0, -inf, -inf], [1.0, 0.0, 0.0], [[4.0], [0.0], [0.0]]),
+        ),
         ("a first part of which the values are 0", _state([0.0], [1.0], [[0.0]]), low),
         ("a second part of which the values are 0", low, _state([0.0], [1.0], [[0.0]])),
         ("values of width 0", *(_state([m], [2.0], np.zeros((1, 0))) for m in (0.0, 1.0))),
@@ -117,7 +122,7 @@ def _merge_cases():
         ("a first part of very many keys, far below", _state([0.0], [1e12], [[2e12]]), _state([45.0], [1.0], [[3.0]])),
     ]
     small = [Case(name, (a, b)) for name, a, b in cases]
-    return [*small, *sweep(_merge_args)]
+    return [*small, *sweep(_merge_args, sizes=LARGER)]
 
 
 def _sums_cases():
@@ -212,10 +217,11 @@ def _finish_cases():
     return [
         Case("one row", (_state([2.0], [3.0], [[6.0]]),)),
         Case("a large maximum", (_state([1000.0], [2.0], [[4.0]]),)),
+        Case("a maximum near 0", (_state([5e-4], [1.0], [[4.0]]),)),
         Case("a row that has met no key", (online_softmax.identity(1, 1),)),
-        Case("a row whose values are 0", (_state([0.0], [1.0], [[0.0]]),)),
+        Case("a row whose values are 0", (_state([0.0], [2.5], [[0.0]]),)),
         Case("a row that has met very many keys", (_state([0.0], [1e30], [[2e30]]),)),
-        *sweep(_finish_args),
+        *sweep(_finish_args, sizes=LARGER),
     ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.course.laws import SMALL, no_nan_replaced, nothing_clipped, proportional
-from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Draw, sweep
+from flashlab.course.regimes import GENTLE, LARGER, REGIMES, Draw, sweep
 from flashlab.reference import recomputation, safe_softmax
 
 inf = np.inf
@@ -28,7 +28,7 @@ def _delta_cases():
         Case("one row of two", (_array([[1, 2]]), _array([[3, 4]]))),
         Case("two rows, kept apart", (_array([[1, 0], [0, 2]]), _array([[5, 6], [7, 8]]))),
         Case("a row that sees no key", (_array([[1, 2]]), _array([[0, 0]]))),
-        *sweep(_delta_args, regimes=REGIMES[:1], sizes=WIDE),
+        *sweep(_delta_args, regimes=REGIMES[:1], sizes=LARGER),
     ]
 
 
@@ -42,7 +42,7 @@ def _rebuild_cases():
         Case("a row that sees no key", (_array([[-inf, -inf]]), _array([-inf]))),
         Case("a score below any number that one would take for −∞", (_array([[-2e9, -inf]]), _array([-2e9]))),
         Case("two scores below any number that one would take for −∞", (_array([[-2e9, -3e9]]), _array([-2e9]))),
-        *sweep(_rebuild_args),
+        *sweep(_rebuild_args, sizes=LARGER),
     ]
 
 
@@ -71,7 +71,7 @@ def _gradients_cases():
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
         Case("a query that sees two keys whose values cancel: delta is 0", (*cancelled, 1.0)),
-        *sweep(_gradients_args, regimes=GENTLE, sizes=WIDE),
+        *sweep(_gradients_args, regimes=GENTLE, sizes=LARGER),
     ]
 
 

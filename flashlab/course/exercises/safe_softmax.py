@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question
 from flashlab.course.laws import CLIPPED, DROPPED, no_nan_replaced, nothing_added, nothing_clipped
-from flashlab.course.regimes import FINITE, HALF, sweep
+from flashlab.course.regimes import FINITE, HALF, LARGER, sweep
 from flashlab.reference import safe_softmax
 
 inf = np.inf
@@ -25,6 +25,7 @@ IN_HALF = (
     ("scores near the largest of float16", [65000.0, 62000.0]),
     ("one score above two thousand that are far below it, in float16", [0.0] + [-30.0] * 2000),
 )
+LATE = np.float32([*np.zeros(998), 100, 0])  # a long row whose largest score is its last but one
 EACH_PLACE = 100 * np.eye(5, dtype=np.float32)  # rows whose largest score is in each place once
 
 
@@ -84,8 +85,8 @@ def _row_cases():
         ("a score far below 0 beside others", [10.0, 9.0, -1000.0]),
         ("equal scores", [7.0, 7.0, 7.0, 7.0]),
         ("two scores below any number that one would take for −∞", [-2e9, -3e9]),
-        ("two scores below −10³⁸", [-2e38, -3e38]),
-        ("two scores above 10³⁸", [2e38, 3e38]),
+        ("two scores below −10³⁸", [-3.2e38, -3.3e38]),
+        ("two scores above 10³⁸", [3.2e38, 3.3e38]),
         ("one score above four thousand that are far below it", [0.0] + [-30.0] * 4000),
         ("ten thousand scores whose exponentials fit, but not their sum", [79.9] * 10_000),
     )
@@ -93,13 +94,15 @@ def _row_cases():
     far = [Case(f"a score of 100 at place {place}, zeros elsewhere", (row,)) for place, row in enumerate(EACH_PLACE)]
     half = [Case(name, (np.array(x, np.float16),)) for name, x in IN_HALF]
     half += sweep(_row_args, regimes=[it for it in FINITE if it in HALF], sizes={}, dtype=np.float16)
-    return [*small, equal, *far, *sweep(_row_args, regimes=FINITE), *half]
+    late = Case("a thousand scores, the last but one the largest by far", (LATE,))
+    return [*small, equal, *far, late, *sweep(_row_args, regimes=FINITE, sizes=LARGER), *half]
 
 
 def _lse_cases():
     small = _cases(
         ("one row of one score", [[3.0]]),
         ("one row of two scores", [[0.0, 1.0]]),
+        ("a score near 0", [[5e-4]]),
         ("scores too large to be exponentiated", [[1000.0, 1000.0]]),
         ("scores so small that their exponentials vanish", [[-500.0, -501.0]]),
         ("rows of different size", [[1000.0, 999.0], [-1000.0, -999.0]]),
@@ -115,7 +118,8 @@ def _swept_rows():
     each = Case("the largest score in another place in each row", (EACH_PLACE,))
     half = [Case(name, (np.array([x + [-inf]], np.float16),)) for name, x in IN_HALF]
     half += sweep(_rows_args, regimes=HALF, sizes={}, dtype=np.float16)
-    return [each, *sweep(_rows_args), *half]
+    late = Case("a thousand scores, the last but one the largest by far", (LATE[None],))
+    return [each, late, *sweep(_rows_args, sizes=LARGER), *half]
 
 
 def _rows_cases():

@@ -6,7 +6,7 @@ import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
 from flashlab.course.laws import at_most_at_once, no_nan_replaced, proportional
-from flashlab.course.regimes import FINITE, WIDE, sweep
+from flashlab.course.regimes import FINITE, LARGER, sweep
 from flashlab.reference import online_softmax, tiling
 
 inf = np.inf
@@ -18,6 +18,11 @@ zero_guarded = edited(
     "State(m_new,",
     "State(m_safe,",
 )
+
+guarded_by = {
+    bound: edited(online_softmax.update, "np.where(m_new == -np.inf, 0, m_new)", f"np.maximum(m_new, {bound})")
+    for bound in (-1e4, -1e6, -1e9)
+}
 
 
 class Output(NamedTuple):
@@ -188,10 +193,10 @@ def _inside_cases():
         Case("keys far below, of large values", (*_far_below(-20.5, 1e9), 2)),
         Case("keys very far below, of very large values", (*_far_below(-30.5, 1e13), 2)),
         Case("first keys far below, of large values", (*(x[::-1] for x in _far_below(-20.5, 1e9)), 2)),
+        *(Case(f"{Nk} keys, four at a time", (*_draw(Nk, (2, 4), (Nk, 4), (Nk, 2)), 4)) for Nk in range(5, 9)),
+        *sweep(_inside_args, regimes=FINITE, sizes=LARGER),
         Case("keys with scores below −10³⁸", (*_far_apart(-1e38, -3e38), 1)),
         Case("keys with scores above 10³⁸", (*_far_apart(3e38, 1e38), 1)),
-        *(Case(f"{Nk} keys, four at a time", (*_draw(Nk, (2, 4), (Nk, 4), (Nk, 2)), 4)) for Nk in range(5, 9)),
-        *sweep(_inside_args, regimes=FINITE, sizes=WIDE),
     ]
 
 
@@ -363,8 +368,10 @@ def _meeting_cases():
         Case("rows of which the first has met keys", (*_draw(18, (3, 4), (2, 4), (2, 1)), *(x[::-1] for x in some))),
         Case("an output of zeros, of keys that it has met", (*_draw(19, (1, 4), (2, 4), (2, 1)), *zeros)),
         Case("a past far below, of a large value", (single, 0 * single, 0 * single, 1e9 * single, np.float32([-20.5]))),
+        Case("a past very far below", (single, 0 * single, 0 * single, 1e13 * single, np.float32([-30.5]))),
         Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
         Case("a tile very far below", (single, -30.5 * single, 1e13 * single, 0 * single, np.float32([0]))),
+        *sweep(_meeting_args, regimes=FINITE, sizes=LARGER),
         *(
             Case(f"{what} below −10³⁸", (*_far_apart(score), 5 * single, np.float32([lse])))
             for what, score, lse in (
@@ -376,7 +383,6 @@ def _meeting_cases():
             Case(f"{what} above 10³⁸", (*_far_apart(score), 5 * single, np.float32([lse])))
             for what, score, lse in (("a tile far above a past", 3e38, 1e38), ("a tile far below a past", 1e38, 3e38))
         ),
-        *sweep(_meeting_args, regimes=FINITE, sizes=WIDE),
     ]
 
 
@@ -455,6 +461,14 @@ meet = Exercise(
             "0 was subtracted where all scores are negative, and rows far below 0 underflow: guard −∞ alone.",
             "online_softmax.update(",
             "zero_guarded(",
+        ),
+        *(
+            Mistake(
+                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                "online_softmax.update(",
+                f"guarded_by[{bound}](",
+            )
+            for bound in guarded_by
         ),
         Mistake(
             "l = lse is no sum of exponentials: relative to lse the past's weight is 1.",

@@ -16,7 +16,7 @@ from flashlab.course.exercises.first_triton_kernel import (
 )
 from flashlab.course.exercises.triton_forward import remainders
 from flashlab.course.laws import nothing_clipped, proportional
-from flashlab.course.regimes import GENTLE, REGIMES, WIDE, Regime, sweep
+from flashlab.course.regimes import GENTLE, LARGER, REGIMES, Regime, sweep
 from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
 
@@ -129,7 +129,7 @@ def _delta_cases():
         Case("a taller tile", (*long, 8)),
         Case("a tile of two rows", (*ragged, 2)),
         Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
-        *sweep(_delta_args, regimes=REGIMES[:1], sizes=WIDE, usual={"Nq": 5, "dv": 6}),
+        *sweep(_delta_args, regimes=REGIMES[:1], sizes=LARGER, usual={"Nq": 5, "dv": 6}),
     ]
 
 

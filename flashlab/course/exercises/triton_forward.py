@@ -99,8 +99,10 @@ def _lengths_and_tiles():
     for Nq, Nk in some + [(Nq, Nk) for Nq in (3, 8) for Nk in range(1, 12)]:  # every remainder of both
         for Br, Bc in ((2, 4), (4, 2), (1, 2), (8, 2), (2, 8), (4, 4)):
             yield f"Nq = {Nq}, Nk = {Nk}, tiles of {Br} × {Bc}", (Nq, Nk, Br, Bc)
+    for Nq, Nk, Br, Bc in ((100, 30, 16, 8), (30, 100, 8, 16), (128, 128, 64, 32)):
+        yield f"Nq = {Nq}, Nk = {Nk}, tiles of {Br} × {Bc}", (Nq, Nk, Br, Bc)
     yield "Nq = 3, Nk = 70001, tiles of 2 × 1024", (3, 70_001, 2, 1024)
-    yield "Nq = 70001, Nk = 3, tiles of 1024 × 2", (70_001, 3, 1024, 2)
+    yield "Nq = 70001, Nk = 3, tiles of 1024 × 512", (70_001, 3, 1024, 512)
 
 
 bounds = Exercise(
@@ -516,7 +518,7 @@ def _forward_cases():
             [[0.0]] * 16 + [[6e4]] * 16,
         ),
         case("a maximum that rises by little", [[1.0]], [[1.0]] * 16 + [[1.002]], values),
-        case("values whose sum is beyond float16", [[1.0]], [[2.0]] * 3, [[6e4]] * 3),
+        case("values whose sum is beyond float16", [[1.0]], [[2.0]] * 3, [[65504]] * 3),
         case("a wide head", *draw(17, 33, 100)),
         case("a very wide head", *draw(3, 18, 200)),
         case("many keys of the same sign: sums need float32", many[0], many[1], ones + 0.1 * many[2]),
@@ -919,6 +921,7 @@ def _heads_cases():
         case("two texts", 2, 2, 2, 1, 3),
         case("two texts of four query heads and two heads of keys", 2, 4, 2, 3, 5),
         case("more queries than keys", 2, 4, 2, 20, 3),
+        case("five texts, eight query heads on four heads of keys", 5, 8, 4, 1, 2),
         case("three texts, six query heads on three heads of keys, d = 32", 3, 6, 3, 2, 4, 32),
     ]
 

@@ -303,6 +303,7 @@ ANSWERS = [
     *wrong("tiling.meet", meet,
         ("√dv", "divided by √dv", "Q_i.shape[1] ** -0.5", "V_j.shape[1] ** -0.5"),
         ("guard maximum(m, 0)", "0 was subtracted where all scores are negative, and rows far", "np.where(np.isneginf(top), 0, top)", "np.maximum(top, 0)"),
+        *((f"guard maximum(m, {bound})", "a finite number guards −∞", "np.where(np.isneginf(top), 0, top)", f"np.maximum(top, {bound})") for bound in (-1e4, -1e6, -1e9)),
         ("m = 0, exp(lse) overflows", "e^lse overflows", "np.where(np.isneginf(top), 0, top)", "0 * lse_i.clip(0, 0)"),
         ("mean of the outputs", "that is the mean of the past and this tile", "    l = past", "    O_j = attention(Q_i, K_j, V_j)\n    l = past", "(past[:, None] * O_i + P @ V_j) / np.where(l == 0, 1, l)[:, None]", "(O_i + O_j) / 2"),
         ("the past dropped", "what came before was dropped", "past + P.sum(axis=1)", "P.sum(axis=1)", "past[:, None] * O_i + ", ""),
