@@ -51,9 +51,6 @@ class Toggle:
     kind = "toggle"
 
 
-Control = Scrub | Slide | Choose | Toggle
-
-
 def states(figure) -> Iterator:
     """Yield every state that the controls of a figure can reach, each at step 0 of its clock if it has one.
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.machine import hardware
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
 from flashlab.reference.attention import scale_of
@@ -173,11 +172,6 @@ def intensity(g, n=1, *, itemsize=2, distinct=2):
     Source: Zadouri, Strauss and Dao 2025, arXiv 2505.21487.
     """
     return 2 * 2 * g * n / (distinct * itemsize)
-
-
-def rows_at_the_ridge(card, *, itemsize=2, dtype="float16"):
-    """Return how many rows g n must share a key before the card's arithmetic, not its memory, decides the time."""
-    return hardware.ridge(card, dtype) / intensity(1, itemsize=itemsize)
 
 
 def _prepare(Q, K, V, size, Bc, mask, scale, memory):

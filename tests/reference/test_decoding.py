@@ -83,7 +83,6 @@ def test_intensity_is_the_group_not_the_batch():
     Q, K, V = draw(8, 1, 1000, 64, 64, np.float16)
     flops, nbytes = 2 * 2 * 8 * 1000 * 64, K.nbytes + V.nbytes
     assert decoding.intensity(8) == flops / nbytes
-    assert 100 < decoding.rows_at_the_ridge(CARDS["H200 SXM"]) < 250
 
 
 @pytest.mark.parametrize("bad, error", [
