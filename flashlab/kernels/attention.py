@@ -94,7 +94,7 @@ def attend(
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
-    if not isinstance(mask, masks.Window) or any(x is not None for x in (score, sinks, seed, texts)) or dropout:
+    if not (isinstance(mask, masks.Window) and score is sinks is seed is texts is None) or dropout:
         o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
     elif torch.compiler.is_compiling():
         o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
@@ -163,15 +163,19 @@ def _dtype_of_lse(q, training=True):
 
 
 def gradients_of(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
-    """Run the backward pass: dQ, dK, dV and delta, [B, H, Nq] or longer. sums: as for ``portable.backward.run``."""
+    """Run the backward pass: dQ, dK, dV, and with sinks delta, [B, H, Nq] or longer; else the last is None.
+
+    sums: as for ``portable.backward.run``.
+    """
     gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     if o.numel() == 0 or problem.Nk == 0:
         return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
-        results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel) for x in parts]
-        return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
+        results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel)[:3] for x in parts]
+        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
+    dlse = None if dlse is None else tiles.ready(dlse)
     choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
     if choice.implementation == "portable":
         delta = portable.backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, sums)
@@ -207,6 +211,12 @@ def _split(x, problem, dim):
     return x.split(LONGEST // group * per_key_head if dim == 1 else LONGEST, dim)
 
 
+def _differentiable_once(backward):
+    """Return a backward pass that has no gradient of its own; where none is recorded, it costs nothing to say so."""
+    checked = once_differentiable(backward)
+    return lambda ctx, *gradients: (checked if torch.is_grad_enabled() else backward)(ctx, *gradients)
+
+
 class _Attention(torch.autograd.Function):
     """One step for autograd."""
 
@@ -219,7 +229,7 @@ class _Attention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable  # there is no gradient of the gradient
+    @_differentiable_once  # there is no gradient of the gradient
     def backward(ctx, do, dlse):
         if do is None and dlse is None:
             return (None,) * 5
@@ -241,7 +251,7 @@ class _WithRules(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @once_differentiable
+    @_differentiable_once
     def backward(ctx, do, dlse):
         q, k, v, sinks, o, lse, *learned = ctx.saved_tensors
         if do is None and dlse is None:
@@ -321,7 +331,7 @@ class _Transformed(torch.autograd.Function):
 
     forward = staticmethod(_operator)
     setup_context = staticmethod(_save)
-    backward = staticmethod(once_differentiable(_differentiate))
+    backward = staticmethod(_differentiable_once(_differentiate))
 
     @staticmethod
     def vmap(info, in_dims, *inputs):

@@ -43,51 +43,87 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     return compiled, grid, tensors, numbers
 
 
-def again(start, tensors, *options, when=True):
-    """Call ``start(*tensors, *options)``; if it was called twice with tensors like these, only repeat its launch.
+def again(start, tensors, made, *options, when=True):
+    """Call ``start(*tensors, *made, *options)``; if that was done twice with tensors like these, repeat its launches.
 
-    start: a function that launches one kernel and returns what ``launch`` does. The kernel's first arguments must be
-    these tensors, or descriptors of them, in this order; all others must follow from their layouts and the options.
-    when: whether they do.
+    start: a function that launches kernels, and returns a list of what ``launch`` does for each, or that of one. They
+    take these tensors, and may take parts of ``made``, descriptors of either, and tensors that ``start`` keeps. A
+    tensor may be None. made: tensors that are new in this call. when: whether all else, the layouts of ``made`` too,
+    follows from the layouts of ``tensors`` and the options.
     """
     device = tensors[0].device
     if device.type != "cuda" or not (when and KNOWN) or _watched():
-        start(*tensors, *options)
+        start(*tensors, *made, *options)
         return
-    at = [0 if x is None else x.data_ptr() for x in tensors]
-    like = [x if x is None else (x.shape, x.stride(), x.dtype, p % 16) for x, p in zip(tensors, at, strict=True)]
+    at, like = [], []  # addresses, layouts
+    for x in tensors:
+        address = 0 if x is None else x.data_ptr()
+        at.append(address)
+        like.append(None if x is None else (x.shape, x.stride(), x.dtype, address % 16))
     key = start, device, options, *like
-    repeat = _repeats.get(key)
-    if repeat is not None:
+    repeats = _repeats.get(key)
+    if repeats is not None:
+        at += [x.data_ptr() for x in made]
         with _current(device):
-            repeat(at, device)
+            stream = triton.runtime.driver.active.get_current_stream(device.index)
+            for repeat in repeats:
+                repeat(at, stream)
     else:  # made the second time: most launches of a text that grows come once
-        launched = start(*tensors, *options)
-        _remember(_repeats, key, Repeat(*launched, given=len(tensors)) if key in _repeats else None)
+        tensors = [x if x is None else x.detach() for x in tensors]  # each an object of its own: ``Repeat`` tells by it
+        launched = start(*tensors, *made, *options)
+        _remember(_repeats, key, _repeats_of(launched, tensors, made) if key in _repeats else None)
+
+
+def _repeats_of(launched, tensors, made):
+    """Return the ``Repeat`` of each launch; None if a tensor is not taken, since then perhaps a copy of it is."""
+    repeats = [Repeat(*one, tensors, made) for one in (launched if isinstance(launched, list) else [launched])]
+    taken = {whose for repeat in repeats for _, whose, _, _ in repeat.blanks}
+    return repeats if len(taken) == sum(x is not None for x in (*tensors, *made)) else None
 
 
 class Repeat:
-    """A launch that waits for the addresses of the given tensors, the first of the kernel's arguments."""
+    """A launch that waits for the addresses of the tensors, and of those that were made for it."""
 
-    def __init__(self, kernel, grid, tensors, numbers, given):
+    def __init__(self, kernel, grid, taken, numbers, tensors, made):
         self.kernel, self.grid, self.run = kernel, grid, _launcher(kernel)
-        self.others = tensors[given:]  # kept, so that their addresses are
-        encodings = iter(kernel.metadata.tensordesc_meta or ())
         self.arguments = []
-        self.blanks = []  # per given tensor: its place among the arguments, and its ``Form`` if it is described
-        for x in tensors[:given]:
-            form = Form(x, next(encodings)) if hasattr(x, "base") else None
-            self.blanks.append((len(self.arguments), form))
-            self.arguments += [None] if form is None else [None, *x.shape, *x.strides]
-        self.arguments += *[x.data_ptr() for x in self.others], *numbers
+        self.blanks = []  # per argument that waits: its place, whose address, bytes past it, its ``Form`` if described
+        self.kept = []  # tensors of the launch itself, so that their addresses stay
+        encodings = iter(kernel.metadata.tensordesc_meta or ())
+        for x in taken:
+            described = hasattr(x, "base")
+            base, form = (x.base, Form(x, next(encodings))) if described else (x, None)
+            source = _source(base, tensors, made)
+            if source is None:
+                self.kept.append(base)
+            else:
+                self.blanks.append((len(self.arguments), *source, form))
+            self.arguments.append(None if base is None else _argument(base.data_ptr(), form))
+            self.arguments += [*x.shape, *x.strides] if described else []
+        self.arguments += numbers
 
-    def __call__(self, addresses, device):
-        """Launch with the given tensors at these addresses, on the current stream of the current device."""
+    def __call__(self, addresses, stream):
+        """Launch with tensors at these addresses, on a stream of the current device."""
         arguments = self.arguments.copy()
-        for (blank, form), address in zip(self.blanks, addresses, strict=True):
-            arguments[blank] = address if form is None else _encoded(form, address)
-        kernel, stream = self.kernel, triton.runtime.driver.active.get_current_stream(device.index)
+        for blank, whose, offset, form in self.blanks:
+            arguments[blank] = _argument(addresses[whose] + offset, form)
+        kernel = self.kernel
         self.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
+
+
+def _source(x, tensors, made):
+    """Return whose address x waits for, and how many bytes past it x begins. None: x belongs to the launch itself.
+
+    x is one of the tensors, or a part of one that was made, and those are told by number, the former first.
+    """
+    for place, tensor in enumerate(tensors):
+        if x is tensor and x is not None:
+            return place, 0
+    for place, whole in enumerate(made, len(tensors)):
+        offset = -1 if x is None else x.data_ptr() - whole.data_ptr()
+        if 0 <= offset < whole.nbytes:
+            return place, offset
+    return None
 
 
 @functools.cache
@@ -103,6 +139,11 @@ def _launcher(kernel):
             kinds.append(kind)
     source = SimpleNamespace(signature=dict(enumerate(kinds)))
     return triton.runtime.driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
+
+
+def _argument(address, form):
+    """Return what a launcher takes for the tensor at this address: its descriptor if there is a form of it."""
+    return address if form is None else _encoded(form, address)
 
 
 class Form:

@@ -67,8 +67,8 @@ class Problem(NamedTuple):
     @property
     def plain(self):
         """Whether there is a window at most, and nothing else that changes scores or weights."""
-        others = self.score, self.sinks, self.dropout, self.texts, self.scales
-        return isinstance(self.mask, masks.Window) and all(x is None for x in others)
+        changed = self.score is None and self.sinks is None and self.dropout is None  # faster than a loop
+        return changed and self.texts is None and self.scales is None and isinstance(self.mask, masks.Window)
 
     @property
     def kind(self):

@@ -83,7 +83,8 @@ def ready(x):
 
     ``pad_rows`` comes first where the width of a row may be no multiple of 16 bytes.
     """
-    return x if suits(x) else x.clone(memory_format=torch.contiguous_format)
+    simple = x.is_contiguous() and x.data_ptr() % 16 == 0  # found out faster
+    return x if simple or suits(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def pad_rows(x):

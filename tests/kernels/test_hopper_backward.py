@@ -207,6 +207,19 @@ def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
 
 
+def test_sums_start_at_zero():
+    """They lie behind the constants of rows, in memory that held NaN, and those of rows past the end count too."""
+    q = torch.ones(2, 3, 70, 64, dtype=torch.bfloat16, device=DEVICE)
+    dlse = torch.full((2, 3, 70), 4.0, device=DEVICE)
+    scratch = portable.backward.scratch_for(dlse, columns=128)
+    lse_log2, delta, sums = portable.backward.parts_of(scratch, dlse)
+    assert sums.isnan().all() and lse_log2.shape == delta.shape == (2, 3, 128) and sums.shape == (2, 3, 128, 128)
+    portable.backward.start_rows(q, q, dlse, dlse, lse_log2, delta, sums, STREAMED)
+    assert (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
+    log2_e = torch.tensor(LOG2_E.value, dtype=torch.float32, device=DEVICE)
+    assert (lse_log2[:, :, :70] == 4 * log2_e).all() and lse_log2[:, :, 70:].isposinf().all()
+
+
 def problem_of(Nq, Nk, mask, **options):
     q, k = torch.empty(1, 2, Nq, 64, dtype=torch.bfloat16), torch.empty(1, 2, Nk, 64, dtype=torch.bfloat16)
     return Problem.of(q, k, k, mask, 0.25, **options)

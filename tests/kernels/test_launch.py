@@ -1,5 +1,6 @@
 """A launch that is repeated does to other tensors what Triton's own way of launching does."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -210,6 +211,13 @@ class Somewhere:
     def stride(self):
         return self.strides
 
+    def detach(self):
+        return Somewhere(self.place, self.shape, self.strides, self.dtype)
+
+    @property
+    def nbytes(self):
+        return math.prod(self.shape) * self.dtype.itemsize
+
 
 TABLE = Somewhere(4096)  # of the launch itself
 KERNEL = SimpleNamespace(metadata=SimpleNamespace(tensordesc_meta=None), function=1, packed_metadata=(4, 1, 0))
@@ -228,10 +236,10 @@ def run(monkeypatch):
 
     def run(x, y, *options, when=True):
         repeated.clear()
-        launch.again(start, (x, y), *options, when=when)
+        launch.again(start, (x, y), (), *options, when=when)
         if repeated:
             return list(repeated[0])
-        launch.again(start, (x, y), *options, when=when)
+        launch.again(start, (x, y), (), *options, when=when)
         assert not repeated
         return None
 
@@ -239,12 +247,13 @@ def run(monkeypatch):
     monkeypatch.setattr(launch, "_launcher", lambda kernel: lambda *arguments: repeated.append(arguments[9:]))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(get_current_stream=lambda index: 7))
+    run.repeated = repeated
     return run
 
 
 def test_what_is_repeated_has_the_addresses_of_this_time(run):
     assert run(Somewhere(16), None, 5) is None
-    assert run(Somewhere(32), None, 5) == [32, 0, 4096, 5]
+    assert run(Somewhere(32), None, 5) == [32, None, 4096, 5]
     assert run(Somewhere(16), Somewhere(48), 5) is None
     assert run(Somewhere(64), Somewhere(64), 5) == [64, 64, 4096, 5]
     assert run(Somewhere(64), Somewhere(80), 5) == [64, 80, 4096, 5]
@@ -270,6 +279,34 @@ def test_what_depends_on_more_is_never_repeated(run, monkeypatch):
     assert run(Somewhere(16), Somewhere(16)) is None and run(Somewhere(16), Somewhere(16)) is not None
     monkeypatch.setattr(launch, "KNOWN", False)  # a version of Triton with other launchers
     assert run(Somewhere(16), Somewhere(16)) is None
+
+
+def test_a_pass_of_several_launches_takes_parts_of_what_was_made_for_it(run):
+    """Each launch has its own tensors, in its own order, and parts of one that was made follow it."""
+
+    def start(x, y, whole, option):
+        part = Somewhere(whole.place + 32)
+        return [(KERNEL, (1, 1, 1), (y, part), (option,)), (KERNEL, (2, 1, 1), (TABLE, whole, x, y), ())]
+
+    def again(x, y, whole):
+        run.repeated.clear()
+        launch.again(start, (Somewhere(x), Somewhere(y)), (Somewhere(whole, (64,), (1,)),), 5)
+        return run.repeated
+
+    assert again(16, 48, 256) == [] and again(16, 48, 256) == []
+    assert again(80, 96, 512) == [(96, 544, 5), (4096, 512, 80, 96)]
+    assert again(80, 80, 1024) == [(80, 1056, 5), (4096, 1024, 80, 80)]
+
+
+def test_a_copy_of_a_tensor_is_not_taken_for_it(run):
+    """A launch that does not take a given tensor, but perhaps a copy that ``start`` has made, cannot be repeated."""
+
+    def start(x, y):
+        return KERNEL, (1, 1, 1), (x, Somewhere(y.place)), ()
+
+    for _ in range(4):
+        launch.again(start, (Somewhere(16), Somewhere(48)), ())
+    assert run.repeated == []
 
 
 def test_launches_of_many_shapes_are_forgotten(run, monkeypatch):

@@ -130,9 +130,9 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
         pairs = cache.scales is not None and rope is None and width_v >= 32 and in_pairs(cache.V)
         V = cache.V.view(torch.int16) if pairs else cache.V
         given = q, cache.K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
-        again(start_split, given, problem, chosen, parts, rope, early, pairs, when=problem.plain)
+        again(start_split, given, (), problem, chosen, parts, rope, early, pairs, when=problem.plain)
     if parts[0] > 1:
-        again(start_combine, (O_s, lse_s, O, lse, cache.lengths), problem, chosen, parts, early, when=problem.plain)
+        again(start_combine, (O_s, lse_s, O, lse, cache.lengths), (), problem, chosen, parts, early, when=problem.plain)
     return O, lse
 
 

@@ -32,7 +32,7 @@ from flashlab.kernels.hopper.products import accumulator, operand, product
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.hopper.sums import add, narrow
 from flashlab.kernels.launch import again, launch
-from flashlab.kernels.portable.backward import constants_of_rows
+from flashlab.kernels.portable.backward import parts_of, scratch_for, start_rows
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -50,15 +50,25 @@ def run(gradients, incoming, saved, problem, launches):
     and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, that is ROWS_OF_QUERIES, and
     stages count, and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
 
-    Returns delta, [B, H, Nq_padded].
+    Returns delta, as that does.
     """
-    dq, dk, dv = gradients
-    do, dlse = incoming
+    dq, *of_keys = gradients
     q, k, v, o, lse = saved
-    sums = Sums(do, dlse, o, lse, hopper_width(problem.d, problem.dv), launches["row_constants"])
-    sums.add((q, do), (k, v), (dk, dv), problem, launches["backward"])
-    sums.narrow(dq, problem.scale)
-    return sums.delta
+    problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
+    scratch = scratch_for(lse, hopper_width(problem.d, problem.dv))
+    options = problem, of_keys[0].shape[2], launches["backward"], launches["row_constants"]
+    again(start, (q, k, v, o, lse, *incoming), (dq, dk, dv, scratch), *options, when=problem.plain)
+    return None if problem.sinks is None else parts_of(scratch, lse)[1]
+
+
+def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, keys, c, of_rows):
+    """Launch the kernels. keys: of the tensors that dk and dv are the ends of; their strides depend on it."""
+    lse_log2, delta, sums = parts_of(scratch, lse)
+    return [
+        start_rows(o, do, lse, dlse, lse_log2, delta, sums, of_rows),
+        start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, delta.shape[2], problem, c),
+        start_narrow(dq, sums, problem.scale),
+    ]
 
 
 class Sums:
@@ -68,8 +78,8 @@ class Sums:
     """
 
     def __init__(self, do, dlse, o, lse, width, launch_of_rows):
-        self.lse_log2, self.delta = constants_of_rows(do, dlse, o, lse, launch_of_rows)  # [B, H, Nq_padded] each
-        self.dQ = lse.new_zeros(*self.delta.shape, width)
+        self.lse_log2, self.delta, self.dQ = parts_of(scratch_for(lse, width), lse)
+        again(start_rows, (o, do, lse, dlse, self.lse_log2, self.delta, self.dQ), (), launch_of_rows)
 
     def add(self, of_queries, of_keys, gradients, problem, c, row=0):
         """Fill dk and dv from (q, do) and (k, v), and add their share to the sums of dQ.
@@ -80,16 +90,16 @@ class Sums:
         constants = (x.view(-1)[row:] for x in (self.lse_log2, self.delta))
         _, _, Nq_padded, width = self.dQ.shape
         tensors = *of_queries, k, v, dk, dv, *constants, self.dQ.view(-1, width)[row:]
-        again(start, tensors, Nq_padded, problem, c, when=problem.plain)
+        again(start_products, tensors, (), Nq_padded, problem, c, when=problem.plain)
 
     def narrow(self, dq, scale):
         """Fill dq [B, H, Nq, d], contiguous, with scale times the sums."""
-        again(start_narrow, (dq, self.dQ), scale)
+        again(start_narrow, (dq, self.dQ), (), scale)
 
 
-def start(q, do, k, v, dk, dv, lse_log2, delta, sums, Nq_padded, problem, c):
-    """Launch the kernel of dK, dV and the sums of dQ: lse_log2 and delta [rows], sums [rows, width]."""
-    width = sums.shape[1]
+def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, Nq_padded, problem, c):
+    """Launch the kernel of dK, dV and the sums of dQ: lse_log2 and delta [..., rows], sums [..., rows, width]."""
+    width = sums.shape[-1]
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
     constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]

@@ -45,11 +45,11 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     soft caps and ALiBi; no dropout and no packed texts. table: as ``schedule.table``.
     """
     k, v, problem = without_unseen(k, v, problem)
-    again(start, (q, k, v, o, o, lse), problem, c, pingpong, table, when=problem.plain)
+    again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=problem.plain)
 
 
-def start(q, k, v, o, o_first, lse, problem, c, pingpong, table):
-    """Launch the kernel; o_first is o."""
+def start(q, k, v, o, lse, problem, c, pingpong, table):
+    """Launch the kernel."""
     consumers, width = c.Br // ROWS.value, hopper_width(problem.d, problem.dv)
     order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
     return launch(

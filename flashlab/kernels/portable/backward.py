@@ -7,6 +7,8 @@ Where a head is so wide that registers cannot hold dK_j beside dV_j, the kernel 
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -26,22 +28,66 @@ OF_KEYS_AND_VALUES = {  # launch of ``key_value_gradients``: whether it computes
 def run(gradients, incoming, saved, problem, launches, sums=()):
     """Fill gradients (dq, dk, dv) from incoming (do, dlse) and saved (q, k, v, o, lse), for a ``Problem``.
 
-    launches: the ``Configuration`` of each launch, by name: "row_constants", those of ``OF_KEYS_AND_VALUES`` that are
-    wanted, and "query_gradients". dlse may be None. sums: per step of the score function, what the gradient of its
-    tensor is added to, or None. Returns delta, [B, H, Nq_padded].
+    The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
+    those of ``OF_KEYS_AND_VALUES`` that are wanted, and "query_gradients". dlse may be None. sums: per step of the
+    score function, what the gradient of its tensor is added to, or None. Returns delta if there are sinks, whose
+    gradient takes it: [B, H, Nq_padded].
     """
-    dq, dk, dv = gradients
-    do, dlse = incoming
-    q, k, v, o, lse = saved
-    lse_log2, delta = constants_of_rows(do, dlse, o, lse, launches["row_constants"])
+    scratch = scratch_for(saved[-1])
+    options = problem, tuple(launches.items()), tuple(sums)
+    again(start, (*saved, *incoming), (*gradients, scratch), *options, when=problem.plain)
+    return None if problem.sinks is None else parts_of(scratch, saved[-1])[1]
+
+
+def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, launches, sums):
+    """Launch the kernels; launches: pairs of the names and configurations."""
+    launches = dict(launches)
+    lse_log2, delta, _ = parts_of(scratch, lse)
+    launched = [start_rows(o, do, lse, dlse, lse_log2, delta, None, launches["row_constants"])]
     read = q, k, v, do
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
-            c = launches[name]
-            again(start_keys, (*read, dk, dv, lse_log2, delta), problem, c, wanted, when=problem.plain)
-    c = launches["query_gradients"]
-    again(start_queries, (*read, dq, lse_log2, delta), problem, c, tuple(sums), when=problem.plain)
-    return delta
+            launched.append(start_keys(*read, dk, dv, lse_log2, delta, problem, launches[name], wanted))
+    return [*launched, start_queries(*read, dq, lse_log2, delta, problem, launches["query_gradients"], sums)]
+
+
+def scratch_for(lse, columns=0):
+    """Return new memory for ``parts_of``, all of it one allocation: bytes."""
+    B, H, Nq = lse.shape
+    return lse.new_empty(B * H * padded_rows(Nq) * (lse.element_size() + 4 * (1 + columns)), dtype=torch.uint8)
+
+
+def parts_of(scratch, lse):
+    """Return the parts of ``scratch_for``: lse_log2 and delta, [B, H, Nq_padded] each, and [B, H, Nq_padded, columns].
+
+    lse_log2 has the dtype of lse [B, H, Nq], float32 or float64; the others are float32.
+    """
+    B, H, Nq = lse.shape
+    shape = B, H, padded_rows(Nq)
+    sizes = math.prod(shape) * lse.element_size(), math.prod(shape) * 4
+    lse_log2, delta, sums = scratch.split([*sizes, scratch.numel() - sum(sizes)])
+    of_rows = lse_log2.view(lse.dtype).view(shape), delta.view(torch.float32).view(shape)
+    return *of_rows, sums.view(torch.float32).view(*shape, -1)
+
+
+def padded_rows(Nq):
+    """Return Nq_padded, as ``padded`` does in kernels."""
+    return tiles.count(Nq, PADDING.value) * PADDING.value
+
+
+def start_rows(o, do, lse, dlse, lse_log2, delta, sums, c):
+    """Launch the kernel of delta, and of lse in units of log2, which also zeroes sums, if there are any."""
+    B, H, Nq, columns = o.shape
+    Nq_padded = delta.shape[2]
+    width = 0 if sums is None else sums.shape[3]
+    tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
+    return launch(
+        row_constants,
+        (Nq_padded // c.Br, H, B),
+        (*tensors, lse, dlse, lse_log2, delta, sums),
+        (*strides, Nq, Nq_padded, columns, c.Br, tiles.width_of(columns), width),
+        warps=c.warps,
+    )
 
 
 def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
@@ -70,44 +116,17 @@ def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
     )
 
 
-def constants_of_rows(do, dlse, o, lse, c):
-    """Return lse in units of log2 and delta, [B, H, Nq_padded] each, computed by ``row_constants`` with tiles c.
-
-    lse is in float32, or in float64, and so is it in units of log2.
-    """
-    B, H, Nq, _ = o.shape
-    Nq_padded = tiles.count(Nq, PADDING.value) * PADDING.value
-    lse_log2 = lse.new_empty(B, H, Nq_padded)
-    delta = torch.empty_like(lse_log2, dtype=torch.float32)
-    again(start_rows, (o, do, lse, lse_log2, delta), c)
-    if dlse is not None:  # lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta
-        delta[..., :Nq] -= dlse
-    return lse_log2, delta
-
-
-def start_rows(o, do, lse, lse_log2, delta, c):
-    """Launch the kernel of delta, and of lse in units of log2."""
-    B, H, Nq, columns = o.shape
-    Nq_padded = delta.shape[2]
-    tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
-    return launch(
-        row_constants,
-        (Nq_padded // c.Br, H, B),
-        (*tensors, lse, lse_log2, delta),
-        (*strides, Nq, Nq_padded, columns, c.Br, tiles.width_of(columns)),
-        warps=c.warps,
-    )
-
-
 @triton.jit
 def row_constants(
-    O, dO, lse, lse_log2, delta,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to lse [B, H, Nq] and the
-    O_strides, dO_strides,  # results [B, H, Nq_padded]
+    O, dO, lse, dlse,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to lse dlse [B, H, Nq]
+    lse_log2, delta, sums,  # pointers to the results [B, H, Nq_padded] and to what starts at 0 [B, H, Nq_padded, width]
+    O_strides, dO_strides,
     Nq, Nq_padded, dv,
-    Br: tl.constexpr, width_v: tl.constexpr,
+    Br: tl.constexpr, width_v: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Compute what the other two kernels need of each row: delta = rowsum(dO * O), and lse in units of log2.
+    """Compute what the other kernels need of each row: delta = rowsum(dO * O) - dlse, and lse in units of log2.
 
+    lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta. dlse and sums may be None.
     Rows that see no key, and rows past the end, get the lse +inf: then all their weights are e^(S - inf) = 0.
     """
     i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -122,7 +141,13 @@ def row_constants(
     lse_i = tl.load(lse + head * Nq + rows, mask=rows < Nq, other=-float("inf"))  # [Br]
     lse_i = tl.where(lse_i == -float("inf"), float("inf"), lse_i * LOG2_E)  # [Br]
     tl.store(lse_log2 + head * Nq_padded + rows, lse_i)
-    tl.store(delta + head * Nq_padded + rows, tl.sum(dO_i * O_i, 1))
+    delta_i = tl.sum(dO_i * O_i, 1)  # [Br]
+    if dlse is not None:
+        delta_i -= tl.load(dlse + head * Nq + rows, mask=rows < Nq, other=0)
+    tl.store(delta + head * Nq_padded + rows, delta_i)
+    if sums is not None:
+        start = (head * Nq_padded + i * Br) * width
+        tl.store(sums + start + tl.arange(0, Br * width), tl.zeros([Br * width], tl.float32))
 
 
 @triton.jit
