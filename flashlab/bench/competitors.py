@@ -41,7 +41,7 @@ def implementation(name: str) -> Attention:
 
 def _sdpa(backend, q, k, v, causal):
     with sdpa_kernel(backend):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def _fa4(q, k, v, causal):
