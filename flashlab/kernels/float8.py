@@ -24,6 +24,7 @@ E4M3 = torch.float8_e4m3fn
 BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
 GROUP = tl.constexpr(128)  # columns that are rotated together, at most
 LARGEST = tl.constexpr(448.0)  # of the numbers that have a code
+PROGRAMS, MOST = 256, 8  # a program takes more than one block, at most so many, where there are more programs than this
 OFFSET = 8  # the largest weight is 2^8: were it 1, those below 2^-10 would have the code 0
 LEAST = tl.constexpr(2.0**-126)  # of the products of scales: 0 * -inf would be NaN
 OF_Q, OF_K, OF_V = map(tl.constexpr, range(3))
@@ -73,7 +74,8 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
         transposed: in memory, the tokens of a column are side by side, as tensor cores need the values.
 
     Returns:
-        ``Quantised``. Codes are nearest to the number, ties to even; 0 stays 0, and NaN stays NaN. No gradients.
+        ``Quantised``. Codes are nearest to the number, ties to even; 0 stays 0, and NaN stays NaN. An infinite number
+        makes its block, or its head, NaN. No gradients.
 
     Raises:
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.
@@ -85,14 +87,27 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
     scale = torch.empty(B, H, blocks, device=x.device)
     if x.numel() == 0:
         return Quantised(codes, scale if per == "block" else scale.new_ones(B, H, 1))
+    each = min(max(1, B * H * blocks // PROGRAMS), MOST)
     x = tiles.ready(tiles.pad_rows(x))
+    ahead = tiles.has_copy_engine(x.device) and width * x.element_size() <= 512  # else shared memory would not suffice
     tensors, strides = tiles.arguments((x, codes), (BLOCK.value,) * 2, (1,) if transposed else ())
     for finds, stores in ((True, True),) if per == "block" else ((True, False), (False, True)):
         launch(
-            quantise_block,
-            (blocks, H, B),
+            quantise_blocks,
+            (tiles.count(blocks, each), H, B),
             (*tensors, scale, signs),
-            (strides, scale.expand(B, H, blocks).stride(), N, d, width, transposed, finds, stores),
+            (
+                strides,
+                scale.expand(B, H, blocks).stride(),
+                N,
+                each,
+                d,
+                width,
+                transposed,
+                finds,
+                stores,
+                3 if ahead else 1,
+            ),
             warps=8,
         )
         scale = scale if per == "block" else scale.amax(-1, keepdim=True)  # [B, H, 1]
@@ -106,45 +121,67 @@ def random_signs(d: int, seed: int, device="cpu") -> Tensor:
 
 
 @triton.jit
-def quantise_block(
+def quantise_blocks(
     X, codes, scale, signs,  # X, codes [B, H, N, d]: descriptors or pointers; pointers scale [B, H, blocks], signs [d]
-    strides, scale_strides, N, d: tl.constexpr, width: tl.constexpr,
-    transposed: tl.constexpr, finds: tl.constexpr, stores: tl.constexpr,
+    strides, scale_strides, N, each, d: tl.constexpr, width: tl.constexpr,
+    transposed: tl.constexpr, finds: tl.constexpr, stores: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
-    """Find the scale of block n of head h of batch b, or take it as it is, and store the codes: program (n, h, b)."""
-    n, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Find the scales of blocks of head h of batch b, or take them as they are, and store the codes.
+
+    Program (p, h, b) takes blocks p * each .. (p + 1) * each. The next of them arrive while it computes.
+    """
+    p, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     H, B = tl.num_programs(1), tl.num_programs(2)
     X = tiles.view(X, [B, H, N, d], strides[0], BLOCK, width)
-    x = tiles.load(X, b, h, n * BLOCK, BLOCK, width)  # [BLOCK, d]   zeros past N and d
-    x = x.to(tl.float32) if signs is None else rotate(x, signs, d)  # [BLOCK, d]
-    at = scale + b * scale_strides[0] + h * scale_strides[1] + n * scale_strides[2]
-    if finds:
-        s = tl.maximum(tl.div_rn(tl.max(tl.abs(x)), LARGEST), LEAST)  # a plain / is not rounded to nearest on a GPU
-        tl.store(at, s)
-    else:
-        s = tl.load(at)
-    if stores:
-        codes = tiles.view(codes, [B, H, N, d], strides[1], BLOCK, width, transposed)
-        tiles.store(codes, b, h, n * BLOCK, tl.div_rn(x, s), BLOCK, width, transposed)
+    codes = tiles.view(codes, [B, H, N, d], strides[1], BLOCK, width, transposed)
+    scale += b * scale_strides[0] + h * scale_strides[1]
+    if signs is not None:
+        matrix = hadamard(min(d, GROUP))
+    for n in tl.range(p * each, tl.minimum((p + 1) * each, tl.cdiv(N, BLOCK)), num_stages=stages):
+        x = tiles.load(X, b, h, n * BLOCK, BLOCK, width)  # [BLOCK, d]   zeros past N and d
+        x = x.to(tl.float32) if signs is None else rotate(x, signs, matrix, d)  # [BLOCK, d]
+        if finds:
+            s = tl.maximum(tl.div_rn(tl.max(tl.abs(x)), LARGEST), LEAST)  # a plain / is not rounded to nearest on a GPU
+            tl.store(scale + n * scale_strides[2], s)
+        else:
+            s = tl.load(scale + n * scale_strides[2])
+        if stores:
+            tiles.store(codes, b, h, n * BLOCK, divided(x, s), BLOCK, width, transposed)
 
 
 @triton.jit
-def rotate(x, signs, d: tl.constexpr):
-    """Return x [rows, d] with signs [d] on its columns, each group of ``GROUP`` times a Hadamard matrix, in float32."""
-    rows: tl.constexpr = x.shape[0]
-    group: tl.constexpr = min(d, GROUP)
-    i, j = tl.arange(0, group)[:, None], tl.arange(0, group)[None, :]
-    ones = i & j  # [group, group]   an entry is negative if these bits have an odd number of ones
+def divided(x, s):
+    """Return x / s, rounded to nearest, for many x and one s: a product with 1 / s, and its error, make the quotient.
+
+    Source: P. Markstein, Computation of elementary functions on the IBM RISC System/6000 processor, 1990.
+    """
+    inverse = tl.div_rn(1.0, s)
+    quotient = x * inverse
+    return tl.fma(tl.fma(-quotient, s, x), inverse, quotient)
+
+
+@triton.jit
+def hadamard(size: tl.constexpr):
+    """Return the Hadamard matrix [size, size] with entries 1 and -1."""
+    i, j = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
+    ones = i & j  # [size, size]   an entry is negative if these bits have an odd number of ones
     ones ^= ones >> 4
     ones ^= ones >> 2
     ones ^= ones >> 1
-    matrix = 1 - 2 * (ones & 1)  # [group, group]
+    return (1 - 2 * (ones & 1)).to(tl.bfloat16)
+
+
+@triton.jit
+def rotate(x, signs, matrix, d: tl.constexpr):
+    """Return x [rows, d] with signs [d] on its columns, each group of ``GROUP`` times a Hadamard matrix, in float32."""
+    rows: tl.constexpr = x.shape[0]
+    group: tl.constexpr = matrix.shape[0]
     x = x * tl.load(signs + tl.arange(0, d)).to(x.dtype)  # [rows, d]
     x = tl.reshape(x, [rows * (d // group), group])  # [rows * d / group, group]
     if x.dtype == tl.float32:  # in two numbers of 8 bits of mantissa, whose products with ±1 are exact
         high = x.to(tl.bfloat16)
         low = (x - high.to(tl.float32)).to(tl.bfloat16)
-        y = tl.dot(low, matrix.to(tl.bfloat16), tl.dot(high, matrix.to(tl.bfloat16)))  # [rows * d / group, group]
+        y = tl.dot(low, matrix, tl.dot(high, matrix))  # [rows * d / group, group]
     else:
         y = tl.dot(x, matrix.to(x.dtype))  # [rows * d / group, group]
     return tl.reshape(y, [rows, d]) * group**-0.5

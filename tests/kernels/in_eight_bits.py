@@ -23,15 +23,18 @@ def widened(x):
     return x.codes.double() * per_row(x)
 
 
-def in_exact_arithmetic(eight, mask=None, scale=None):
-    """Return O and lse of the reference on the same codes, in float64."""
+def in_exact_arithmetic(eight, mask=None, scale=None, Bc=64):
+    """Return O and lse of the reference on the same codes, in float64.
+
+    Bc: keys of a tile. The maximum so far decides how weights are rounded, so tiles of other sizes round differently.
+    """
     numbers, rows = zip(*((x.codes.cpu().double().numpy(), per_row(x).cpu().numpy()) for x in eight), strict=True)
     (B, H, Nq, _), group = numbers[0].shape, numbers[0].shape[1] // numbers[1].shape[1]
     O, lse = np.empty((B, H, Nq, numbers[2].shape[3])), np.empty((B, H, Nq))
     for b, h in np.ndindex(B, H):
         heads = zip(numbers, rows, (h, h // group, h // group), strict=True)
         three = [eight_bits.Quantised(x[b, at], s[b, at]) for x, s, at in heads]
-        O[b, h], lse[b, h] = eight_bits.attention(*three, mask=mask, scale=scale, Bc=64)
+        O[b, h], lse[b, h] = eight_bits.attention(*three, mask=mask, scale=scale, Bc=Bc)
     return torch.tensor(O, device=eight[0].codes.device), torch.tensor(lse, device=eight[0].codes.device)
 
 

@@ -10,7 +10,7 @@ from tests.kernels.compiled import compiled
 def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
     kernels = compiled("compile_float8", capability)
     attention = [k for k in kernels if k["kernel"] == "attention_forward"]
-    assert len(attention) == 18 and {k["kernel"] for k in kernels} == {"attention_forward", "quantise_block"}
+    assert len(attention) == 18 and {k["kernel"] for k in kernels} == {"attention_forward", "quantise_blocks"}
     for k in kernels:
         assert k["shared"] <= k["available"], f"does not fit: {k}"
     for k in attention:

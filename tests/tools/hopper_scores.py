@@ -84,9 +84,13 @@ def in_python(function, instead):
         function = jitted.fn
         if function not in made:
             names = function.__globals__ | instead
-            made[function] = FunctionType(function.__code__, names, None, function.__defaults__)
-            names |= {name: plain(value) for name, value in names.items() if isinstance(value, JITCallable)}
+            defaults = tuple(map(plain_or_same, function.__defaults__ or ()))
+            made[function] = FunctionType(function.__code__, names, None, defaults)
+            names |= {name: plain_or_same(value) for name, value in names.items()}
         return made[function]
+
+    def plain_or_same(value):
+        return plain(value) if isinstance(value, JITCallable) else value
 
     return plain(function)
 
@@ -156,8 +160,8 @@ def in_float8(instead):
         at = (*at[:2], at[3]) if stage[0] == "V" else at
         instead["tma"].async_copy_global_to_shared(K, at, full, stage, pred)
 
-    def ask_for_keys(shared, K, tile, start, full, g):
-        copy(K, (tile.b, tile.hk, start), full, ("K", g))
+    def ask_for_keys(shared, K, b, hk, start, full, g):
+        copy(K, (b, hk, start), full, ("K", g))
 
     def fours(P_ij):
         seen = np.empty_like(P_ij.seen)
@@ -206,15 +210,15 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     shared = forward.Shared(**rings, **{name: SimpleNamespace(name=name) for name in others})
     counts = np.zeros((Nq, -(-Nk // Bc) * Bc), int)
     instead = substitutes(problem, rows, Bc, {}, counts)
-    variant, produce = forward.variant(problem, rows, Bc), forward.produce
+    variant, asking = forward.variant(problem, rows, Bc), ()
     if kernel == "float8":
-        variant, produce = forward_float8.Variant(*variant[:3], True, 1), forward_float8.produce
-        instead = in_float8(instead)
+        variant, instead = forward_float8.Variant(*variant, True, 1), in_float8(instead)
+        asking = instead["ask_for_keys"], in_python(forward_float8.ask_for_values, instead)
     out = forward.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
-    tensors = [SimpleNamespace(block_type=SimpleNamespace(nbytes=0))] * 3
-    in_python(produce, instead)(shared, *tensors, work, variant)
+    tensor = SimpleNamespace(block_type=SimpleNamespace(nbytes=0), dtype=SimpleNamespace(primitive_bitwidth=0))
+    in_python(forward.produce, instead)(shared, tensor, tensor, tensor, work, variant, *asking)
     for w in range(Br // rows):
-        which = {"one partition": (), "float8": (None, w)}.get(kernel, (w,))  # None: no scales
+        which = () if kernel == "one partition" else (w,)
         in_python(consume, instead)(shared, out, work, *which, variant)
     assert not counts[:, Nk:].any(), "keys past the end"
     return np.pad(counts[:, :Nk], ((0, 0), (unseen, 0)))

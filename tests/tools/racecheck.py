@@ -21,17 +21,18 @@ PLACE = re.compile(r" in (\S+\.py:\d+)")
 
 def handshakes():
     """Return the places, as "file.py:line", where the compiler's handshake is said to be."""
-    places = set()
+    called = {}  # by file and function: its first line, and each call's name and line
     for path in HOPPER.glob("*.py"):
-        functions = [f for f in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(f, ast.FunctionDef)]
-        called = {
-            f.name: [(ast.unparse(c.func), c.lineno) for c in ast.walk(f) if isinstance(c, ast.Call)] for f in functions
-        }
-        part = {name for name, calls in called.items() if "gl.warp_specialize" in dict(calls)}
-        for f in functions:
-            if f.name in part or part & dict(called[f.name]).keys():  # or who calls the one that does
-                forks = [line for name, line in called[f.name] if name == "gl.warp_specialize"]
-                places |= {f"{path.name}:{line}" for line in (f.lineno, *forks)}
+        for f in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(f, ast.FunctionDef):
+                calls = [(ast.unparse(c.func), c.lineno) for c in ast.walk(f) if isinstance(c, ast.Call)]
+                called[path.name, f.name] = f.lineno, calls
+    part = {name for (_, name), (_, calls) in called.items() if "gl.warp_specialize" in dict(calls)}
+    places = set()
+    for (file, name), (first, calls) in called.items():
+        if name in part or part & dict(calls).keys():  # or who calls the one that does
+            forks = [line for name, line in calls if name == "gl.warp_specialize"]
+            places |= {f"{file}:{line}" for line in (first, *forks)}
     return places
 
 

@@ -99,8 +99,8 @@ def asked(problem):
     """Return what a problem asks for beside a full or causal mask, as ``Asked``."""
     ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
     if problem.score is None:
-        return Asked(ends, None, None, problem.sinks)
-    return Asked(ends, scores.told(problem), scores.factors(problem)[0], problem.sinks)
+        return Asked(ends, None, None, problem.sinks, None if problem.scales is None else problem.scales.told)
+    return Asked(ends, scores.told(problem), scores.factors(problem)[0], problem.sinks, None)
 
 
 class Variant(NamedTuple):
@@ -119,6 +119,7 @@ class Asked(NamedTuple):
     score: tuple | None  # as ``scores.told``
     scale: float | None  # the factor on the scores before them
     sinks: gl.tensor | None  # pointer to [H]
+    scales: tuple | None  # of numbers of 8 bits, as ``Scales.told``
 
 
 class Shared(NamedTuple):
@@ -180,6 +181,7 @@ def attention_forward(
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
     specialize(
+        consume, ask_for_keys, ask_for_values,
         allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages),
         Q, K, V,
         Output(O, O_first, lse),
@@ -190,16 +192,20 @@ def attention_forward(
 
 @gluon.jit
 def specialize(
-    shared, Q, K, V, out, work, variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr
+    consume: gl.constexpr, ask_for_keys: gl.constexpr, ask_for_values: gl.constexpr,
+    shared, Q, K, V, out, work, variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
-    """Give each warp its role. A function, since functions that come with ``Asked`` can be handed on, but not kept."""
+    """Give each warp its role: that of ``consume``, or of ``produce``, which has the other two ask for tiles.
+
+    A function, since functions that come with ``Asked`` can be handed on, but not kept.
+    """
     consumers: gl.constexpr = shared.O.shape[0]
     if consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (shared, out, work, 0, variant)),
-                (consume, (shared, out, work, 1, variant)),
-                (produce, (shared, Q, K, V, work, variant)),
+                (take, (consume, shared, out, work, 0, variant)),
+                (take, (consume, shared, out, work, 1, variant)),
+                (produce, (shared, Q, K, V, work, variant, ask_for_keys, ask_for_values)),
             ],
             [4, 1],
             [registers, producer_registers],
@@ -207,14 +213,20 @@ def specialize(
     else:
         gl.warp_specialize(
             [
-                (consume, (shared, out, work, 0, variant)),
-                (consume, (shared, out, work, 1, variant)),
-                (consume, (shared, out, work, 2, variant)),
-                (produce, (shared, Q, K, V, work, variant)),
+                (take, (consume, shared, out, work, 0, variant)),
+                (take, (consume, shared, out, work, 1, variant)),
+                (take, (consume, shared, out, work, 2, variant)),
+                (produce, (shared, Q, K, V, work, variant, ask_for_keys, ask_for_values)),
             ],
             [4, 4, 1],
             [registers, registers, producer_registers],
         )
+
+
+@gluon.jit
+def take(role: gl.constexpr, shared, out, work, w: gl.constexpr, variant: gl.constexpr):
+    """Take a role that came as an argument, which ``warp_specialize`` cannot."""
+    role(shared, out, work, w, variant)
 
 
 @gluon.jit
@@ -347,7 +359,22 @@ def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = Fals
 
 
 @gluon.jit
-def produce(shared, Q, K, V, work, variant: gl.constexpr):
+def ask_for_keys(shared, K, b, hk, start, full, g):
+    """Ask for a block of keys."""
+    tma.async_copy_global_to_shared(K, [b, hk, start, 0], full, stage_of(shared.K, g))
+
+
+@gluon.jit
+def ask_for_values(shared, V, b, hk, start, full, g, pred=True):
+    """Ask for a block of values."""
+    tma.async_copy_global_to_shared(V, [b, hk, start, 0], full, stage_of(shared.V, g), pred)
+
+
+@gluon.jit
+def produce(
+    shared, Q, K, V, work, variant: gl.constexpr,
+    ask_for_keys: gl.constexpr = ask_for_keys, ask_for_values: gl.constexpr = ask_for_values,
+):  # fmt: skip
     """Ask for every tile in the order in which it is used, as soon as there is room for it.
 
     Blocks of keys come from right to left: then a causal mask meets only the first ones.
@@ -355,6 +382,7 @@ def produce(shared, Q, K, V, work, variant: gl.constexpr):
     Bc: gl.constexpr = shared.K.shape[3]
     consumers: gl.constexpr = shared.O.shape[0]
     rows: gl.constexpr = shared.Q.shape[3]
+    size: gl.constexpr = Bc * shared.K.shape[4] * K.dtype.primitive_bitwidth // 8  # bytes of a tile of K, or of V
     g = 0
     b_before, hk_before, start_before = 0, 0, 0  # of the block of V that goes with the next block of K
     for t in range(work.count):
@@ -364,19 +392,18 @@ def produce(shared, Q, K, V, work, variant: gl.constexpr):
             full = stage_of(shared.full, g)
             with_v = g > 0
             wait_empty(shared.empty, g)
-            mbarrier.expect(full, K.block_type.nbytes, pred=g == 0)
-            mbarrier.expect(full, K.block_type.nbytes + V.block_type.nbytes, pred=with_v)
-            K_j, V_before = stage_of(shared.K, g), stage_of(shared.V, g)
-            tma.async_copy_global_to_shared(K, [tile.b, tile.hk, start, 0], full, K_j)
-            tma.async_copy_global_to_shared(V, [b_before, hk_before, start_before, 0], full, V_before, with_v)
+            mbarrier.expect(full, size, pred=g == 0)
+            mbarrier.expect(full, 2 * size, pred=with_v)
+            ask_for_keys(shared, K, tile.b, tile.hk, start, full, g)
+            ask_for_values(shared, V, b_before, hk_before, start_before, full, g, with_v)
             if j == 0:
                 ask_for_queries(shared, Q, tile, t)
             b_before, hk_before, start_before = tile.b, tile.hk, start
             g += 1
     full = stage_of(shared.full, g)
     wait_empty(shared.empty, g)
-    mbarrier.expect(full, V.block_type.nbytes)
-    tma.async_copy_global_to_shared(V, [b_before, hk_before, start_before, 0], full, stage_of(shared.V, g))
+    mbarrier.expect(full, size)
+    ask_for_values(shared, V, b_before, hk_before, start_before, full, g)
 
 
 @gluon.jit
@@ -521,22 +548,25 @@ def finish(m_i, l_i, out, tile, work):
 
 
 @gluon.jit
-def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr):
-    """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free."""
+def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr, column: gl.constexpr = 0):
+    """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free.
+
+    column: the first of O_i's columns in O.
+    """
     O_i = O_i * along_rows(inverse, O_i, free=False)[:, None]  # [Br, d]
     matrix(shared.O.index(w)).store(O_i.to(shared.O.dtype))
-    hand_over(shared, out, tile, w, variant)
+    hand_over(shared, out, tile, w, variant, column)
 
 
 @gluon.jit
-def hand_over(shared, out, tile, w: gl.constexpr, variant: gl.constexpr):
-    """Hand the buffer of warpgroup w to the copy engine: a tile of O."""
+def hand_over(shared, out, tile, w: gl.constexpr, variant: gl.constexpr, column: gl.constexpr = 0):
+    """Hand the buffer of warpgroup w to the copy engine: a tile of O, from a column on."""
     buffer = shared.O.index(w)
     fence_async_shared()
     if variant.mask.right is not None and tile.end <= shared.O.shape[0] * shared.O.shape[3]:
-        tma.async_copy_shared_to_global(out.O_first, [tile.b, tile.h, tile.start, 0], buffer)
+        tma.async_copy_shared_to_global(out.O_first, [tile.b, tile.h, tile.start, column], buffer)
     else:
-        tma.async_copy_shared_to_global(out.O, [tile.b, tile.h, tile.start, 0], buffer)
+        tma.async_copy_shared_to_global(out.O, [tile.b, tile.h, tile.start, column], buffer)
 
 
 @gluon.jit

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -36,13 +35,13 @@ from flashlab.kernels.hopper.forward import (
     ROWS,
     Output,
     Work,
-    ask_for_queries,
     barriers,
     finish,
     hand_over,
     limit_of,
     lines_of,
     part_of,
+    specialize,
     start_of,
     tile_of,
 )
@@ -51,7 +50,7 @@ from flashlab.kernels.hopper.products import accumulator, along_rows, fours, ope
 from flashlab.kernels.hopper.rescale import rescale
 from flashlab.kernels.hopper.schedule import table
 from flashlab.kernels.hopper.softmax import partial_sums, total, update_sums, update_weights
-from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty, wait_full
+from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import Window
 from flashlab.kernels.problem import WIDEST
@@ -80,7 +79,7 @@ def run(o, lse, q, k, v, problem, c, table=table):
             descriptor(o, ROWS.value, width, Nq - (Tr - 1) * c.Br),
             lse, order, starts,
         ),
-        (problem.scales.told, *forward.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
+        (*forward.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
         + (variant(problem, c.Bc), *REGISTERS[consumers], forward.asked(problem)),
         warps=4,
     )  # fmt: skip
@@ -90,7 +89,7 @@ def variant(problem, Bc):
     """Return the ``Variant`` for a problem."""
     plain = forward.variant(problem, ROWS.value, Bc)
     parts = 4 if hopper_width(problem.d, problem.dv) == WIDEST else 1
-    return Variant(plain.mask, plain.crossed, plain.ragged, problem.scales.two_level, parts)
+    return Variant(*plain, problem.scales.two_level, parts)
 
 
 class Variant(NamedTuple):
@@ -99,6 +98,7 @@ class Variant(NamedTuple):
     mask: Window
     crossed: bool  # as in ``forward.Variant``
     ragged: bool
+    pingpong: bool  # always False
     two_level: bool  # else O is summed in the tensor core
     parts: int  # of the columns of O, multiplied one after the other: two products of all of them fill the registers
 
@@ -107,37 +107,20 @@ class Variant(NamedTuple):
 def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K [B, Hk, Nk / 4, 4, d], V [B, Hk, d, Nk]; as in ``forward``
     lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4] and starts [programs + 1] by ``schedule.table``
-    scales,  # as ``Scales.told``
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
     asked,  # ``Asked``
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
-    shared = allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages)
-    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
-    out = Output(O, O_first, lse)
-    if consumers == 2:
-        gl.warp_specialize(
-            [
-                (consume, (shared, out, work, scales, 0, variant)),
-                (consume, (shared, out, work, scales, 1, variant)),
-                (produce, (shared, Q, K, V, work, variant)),
-            ],
-            [4, 1],
-            [registers, producer_registers],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consume, (shared, out, work, scales, 0, variant)),
-                (consume, (shared, out, work, scales, 1, variant)),
-                (consume, (shared, out, work, scales, 2, variant)),
-                (produce, (shared, Q, K, V, work, variant)),
-            ],
-            [4, 4, 1],
-            [registers, registers, producer_registers],
-        )
+    specialize(
+        consume, ask_for_keys, ask_for_values,
+        allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages),
+        Q, K, V,
+        Output(O, O_first, lse),
+        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked),
+        variant, registers, producer_registers,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -156,38 +139,7 @@ def allocate(
 
 
 @gluon.jit
-def produce(shared, Q, K, V, work, variant: gl.constexpr):
-    """Ask for every tile in the order in which it is used, as ``forward.produce`` does."""
-    Bc: gl.constexpr = shared.K.shape[3]
-    consumers: gl.constexpr = shared.O.shape[0]
-    rows: gl.constexpr = shared.Q.shape[3]
-    size: gl.constexpr = Bc * shared.K.shape[4]  # bytes of a tile of K, or of V
-    g = 0
-    b_before, hk_before, start_before = 0, 0, 0  # of the block of V that goes with the next block of K
-    for t in range(work.count):
-        tile = tile_of(work, t, consumers * rows, Bc, variant)
-        for j in range(tile.blocks):
-            start = (tile.blocks - 1 - j) * Bc
-            full = stage_of(shared.full, g)
-            with_v = g > 0
-            wait_empty(shared.empty, g)
-            mbarrier.expect(full, size, pred=g == 0)
-            mbarrier.expect(full, 2 * size, pred=with_v)
-            ask_for_keys(shared, K, tile, start, full, g)
-            at = [b_before, hk_before, 0, start_before]
-            tma.async_copy_global_to_shared(V, at, full, stage_of(shared.V, g), with_v)
-            if j == 0:
-                ask_for_queries(shared, Q, tile, t)
-            b_before, hk_before, start_before = tile.b, tile.hk, start
-            g += 1
-    full = stage_of(shared.full, g)
-    wait_empty(shared.empty, g)
-    mbarrier.expect(full, size)
-    tma.async_copy_global_to_shared(V, [b_before, hk_before, 0, start_before], full, stage_of(shared.V, g))
-
-
-@gluon.jit
-def ask_for_keys(shared, K, tile, start, full, g):
+def ask_for_keys(shared, K, b, hk, start, full, g):
     """Ask for a block of keys in two halves: first of each four keys the first two, then the others (``key_of``)."""
     stages: gl.constexpr = shared.K.shape[0]
     columns: gl.constexpr = K.block_shape[4]  # one copy brings at most 128
@@ -195,8 +147,14 @@ def ask_for_keys(shared, K, tile, start, full, g):
     shape: gl.constexpr = [stages * copies, 1, 1, K.block_shape[2], 2, columns]
     halves = shared.K._reinterpret(K.dtype, shape, K.layout)
     for n in gl.static_range(copies):
-        at = [tile.b, tile.hk, start // 4, n % 2 * 2, n // 2 * columns]
+        at = [b, hk, start // 4, n % 2 * 2, n // 2 * columns]
         tma.async_copy_global_to_shared(K, at, full, halves.index(g % stages * copies + n))
+
+
+@gluon.jit
+def ask_for_values(shared, V, b, hk, start, full, g, pred=True):
+    """Ask for a block of values, transposed."""
+    tma.async_copy_global_to_shared(V, [b, hk, 0, start], full, stage_of(shared.V, g), pred)
 
 
 @gluon.jit
@@ -213,7 +171,7 @@ def hide(S_ij, limit, causal: gl.constexpr):
 
 
 @gluon.jit
-def consume(shared, out, work, scales, w: gl.constexpr, variant: gl.constexpr):
+def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     """Compute, in warpgroup w, rows w * ROWS .. (w + 1) * ROWS of each tile, as ``forward.consume`` does."""
     Bc: gl.constexpr = shared.K.shape[3]
     rows: gl.constexpr = shared.Q.shape[3]
@@ -221,7 +179,7 @@ def consume(shared, out, work, scales, w: gl.constexpr, variant: gl.constexpr):
     columns: gl.constexpr = shared.Q.shape[4] // parts
     tile = tile_of(work, 0, shared.O.shape[0] * rows, Bc, variant)
     tile, skipped = part_of(tile, work, shared, w, variant)
-    Q_i, P_before, m_i, l_i, scale_i, g = begin(shared, work, scales, tile, skipped, w, variant)
+    Q_i, P_before, m_i, l_i, scale_i, g = begin(shared, work, tile, skipped, w, variant)
     for t in range(work.count):
         O_i = ()  # of each part of the columns, [Br, d / parts]
         for _ in gl.static_range(parts):
@@ -231,34 +189,34 @@ def consume(shared, out, work, scales, w: gl.constexpr, variant: gl.constexpr):
             for j in range(1, seen):
                 g += 1
                 limit = limit_of(tile, start_of(tile, j, Bc), work, variant)
-                scale_ij = of_block(scale_i, scales, tile, j, Bc)  # [Br]
+                scale_ij = of_block(scale_i, work, tile, j, Bc)  # [Br]
                 P_before, m_i, l_i, O_i = step(shared, Q_i, P_before, m_i, l_i, O_i, g, limit, scale_ij, True, variant)
         for j in range(seen, tile.blocks):
             g += 1
-            scale_ij = of_block(scale_i, scales, tile, j, Bc)  # [Br]
+            scale_ij = of_block(scale_i, work, tile, j, Bc)  # [Br]
             P_before, m_i, l_i, O_i = step(shared, Q_i, P_before, m_i, l_i, O_i, g, 0, scale_ij, False, variant)
         tile, Q_i, P_before, m_i, l_i, scale_i, g = boundary(
-            shared, out, work, scales, tile, P_before, m_i, l_i, O_i, g + 1, t, w, variant
+            shared, out, work, tile, P_before, m_i, l_i, O_i, g + 1, t, w, variant
         )
     tma.store_wait(0)
 
 
 @gluon.jit
-def of_rows(work, scales, tile, rows: gl.constexpr, Bc: gl.constexpr):
+def of_rows(work, tile, rows: gl.constexpr, Bc: gl.constexpr):
     """Return the factors [Br] of the scores of a tile's rows, in units of log2, before those of the keys."""
     i = tile.start + gl.arange(0, rows, layout=gl.SliceLayout(1, accumulator(Bc, rows, 8)))  # [Br]
     i = gl.minimum(gl.maximum(i, 0), work.Nq - 1)  # rows past the ends of a head are never stored
-    return float8.scaled(work.scale_log2, scales, float8.OF_Q, tile.b, tile.h, i)
+    return float8.scaled(work.scale_log2, work.asked.scales, float8.OF_Q, tile.b, tile.h, i)
 
 
 @gluon.jit
-def of_block(scale_i, scales, tile, j, Bc: gl.constexpr):
+def of_block(scale_i, work, tile, j, Bc: gl.constexpr):
     """Return the factors [Br] of the scores of a tile's j-th block, counted from the right."""
-    return float8.scaled(scale_i, scales, float8.OF_K, tile.b, tile.hk, (tile.blocks - 1 - j) * Bc)
+    return float8.scaled(scale_i, work.asked.scales, float8.OF_K, tile.b, tile.hk, (tile.blocks - 1 - j) * Bc)
 
 
 @gluon.jit
-def begin(shared, work, scales, tile, skipped, w: gl.constexpr, variant: gl.constexpr):
+def begin(shared, work, tile, skipped, w: gl.constexpr, variant: gl.constexpr):
     """Begin the first tile, at step ``skipped``: its queries, and the weights of its first block.
 
     Returns the factors of its rows and the step, too.
@@ -266,8 +224,8 @@ def begin(shared, work, scales, tile, skipped, w: gl.constexpr, variant: gl.cons
     Bc: gl.constexpr = shared.K.shape[3]
     wait_full(shared.full, 0)
     release(shared.empty, 0, pred=skipped > 0)
-    scale_i = of_rows(work, scales, tile, shared.Q.shape[3], Bc)
-    scale_ij = of_block(scale_i, scales, tile, 0, Bc)
+    scale_i = of_rows(work, tile, shared.Q.shape[3], Bc)
+    scale_ij = of_block(scale_i, work, tile, 0, Bc)
     wait_full(shared.full, skipped)
     wait_full(shared.q_full, w)
     Q_i = matrix(stage_of(shared.Q, w))  # [Br, d]
@@ -347,7 +305,7 @@ def first_weights(S_ij, limit, scale_ij, variant: gl.constexpr):
 
 @gluon.jit
 def boundary(
-    shared, out, work, scales, tile, P_before, m_i, l_i, O_i, g, t, w: gl.constexpr, variant: gl.constexpr
+    shared, out, work, tile, P_before, m_i, l_i, O_i, g, t, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
     """Step g, with which the t-th tile ends: its last product, and the first one of the next tile.
 
@@ -360,10 +318,10 @@ def boundary(
     following = tile_of(work, gl.minimum(t + 1, work.count - 1), shared.O.shape[0] * rows, Bc, variant)
     following, skipped = part_of(following, work, shared, w, variant)
     ahead = g + skipped  # the step of the next tile's first block
-    scale_i = of_rows(work, scales, following, rows, Bc)
-    scale_ij = of_block(scale_i, scales, following, 0, Bc)
+    scale_i = of_rows(work, following, rows, Bc)
+    scale_ij = of_block(scale_i, work, following, 0, Bc)
     inverse = finish(m_i, total(l_i, m_i), out, tile, work)
-    inverse = float8.scaled(inverse, scales, float8.OF_V, tile.b, tile.hk, 0)  # [Br]
+    inverse = float8.scaled(inverse, work.asked.scales, float8.OF_V, tile.b, tile.hk, 0)  # [Br]
     release(shared.q_empty, slot)
     wait_full(shared.q_full, slot + shared.O.shape[0], pred=more)
     Q_i = matrix(stage_of(shared.Q, slot + shared.O.shape[0]))  # [Br, d]
