@@ -304,6 +304,7 @@ def _softmax_cases():
         ("scores too large to be exponentiated", [[1000.0, 1001.0, 1002.0]]),
         ("several rows, which lie apart in memory", rng.normal(size=(3, 5))),
         ("the largest score in another place in each row", 100 * np.eye(6)),
+        ("scores beyond the largest number of float16", [[7e4, 6.9e4, 7.1e4]]),
         ("a score below any number that one would take for −∞", [[-2e9, -np.inf, -np.inf]]),
         (
             "two scores below any number that one would take for −∞",
@@ -341,6 +342,7 @@ def _online_cases():
         ("a first block that is all −∞, before scores far below 0", [[-np.inf] * 4 + [-200.0, -201.0]]),
         ("a row that is all −∞", [[-np.inf] * 5]),
         ("the largest score in another place in each row", 100 * np.eye(10)),
+        ("scores beyond the largest number of float16", [[7e4, 6.9e4, 7.1e4, 7e4, 7e4]]),
         ("a score below any number that one would take for −∞", low),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
         ("a second block that raises the maximum by little", [[0.0] * 4 + [by] for by in (0.005, 5e-4, 5e-5)]),
@@ -527,6 +529,8 @@ softmax_row = Exercise(
             "",
         ),
         Mistake('a large negative number is not −∞: scores may lie below it.', 'other=-float("inf")', 'other=-1e9'),
+        Mistake("the maximum was rounded to half precision, whose largest number is 65,504: keep it in float32.",
+                "tl.max(S_i, 0)", "tl.max(S_i, 0).to(tl.float16).to(tl.float32)"),
         Mistake('2^x where e^x is meant: tl.exp.', 'tl.exp(', 'tl.exp2('),
         Mistake('rows lie x_stride elements apart, not Bc.', 'x + i * x_stride', 'x + i * Bc'),
         Mistake(
@@ -615,7 +619,7 @@ online = Exercise(
                 _LAST_GUARD, "tl.maximum(m_i, 0.0)", of=_guarded_by(0.0)),
         *(
             Mistake(
-                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                "a finite number was put in the place of −∞, at first or in a guard, and scores may lie below it.",
                 _GUARD,
                 f"tl.maximum(m_new, {bound})",
             )
@@ -623,7 +627,7 @@ online = Exercise(
         ),
         *(
             Mistake(
-                "a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
+                "a finite number was put in the place of −∞, at first or in a guard, and scores may lie below it.",
                 _LAST_GUARD,
                 f"tl.maximum(m_i, {bound})",
                 of=_guarded_by(bound),
@@ -645,8 +649,15 @@ online = Exercise(
                 _GUARD, 'tl.where(m_i == -float("inf"), 0, m_new)'),
         Mistake("the maximum began at 0, which is a score like any other: begin at −∞.",
                 'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
-        Mistake("the maximum began at a finite number, and scores may lie below it: begin at −∞.",
-                'tl.full([Br], -float("inf"), tl.float32)', "tl.full([Br], -1e9, tl.float32)"),
+        *(
+            Mistake("a finite number was put in the place of −∞, at first or in a guard, and scores may lie below it.",
+                    'tl.full([Br], -float("inf"), tl.float32)', f"tl.full([Br], {bound}, tl.float32)")
+            for bound in (-1e4, -1e6, -1e9)
+        ),
+        Mistake("the guarded maximum was kept: as long as all scores are −∞, so is m_i. Guard a copy.",
+                "        m_i = m_new\n", "        m_i = m_safe\n"),
+        Mistake("the maximum was rounded to half precision, whose largest number is 65,504: keep it in float32.",
+                "        m_i = m_new\n", "        m_i = m_new.to(tl.float16).to(tl.float32)\n"),
         Mistake("one maximum for all rows: a row far below it underflows. tl.max(S_ij, 1) has one for each.",
                 "tl.max(S_ij, 1)", "tl.max(tl.max(S_ij, 1), 0)"),
         Mistake("Bc stands where Br belongs: program p begins at row p * Br.",

@@ -189,6 +189,9 @@ row = Exercise(
         ),
         Mistake("the median was subtracted: the largest score may be far above it.", "x.max()", "np.median(x)"),
         Mistake(
+            "a percentile was subtracted: the largest score may be far above it.", "x.max()", "np.percentile(x, 90)"
+        ),
+        Mistake(
             "0 was subtracted where the maximum is negative: a row far below 0 underflows.",
             "x.max()",
             "max(x.max(), 0)",
@@ -224,7 +227,11 @@ row = Exercise(
             "e / e.sum()",
             "x - x.max() - np.log(e.sum())",
         ),
-        Mistake("weights were rounded: nothing is to be approximated.", "e / e.sum()", "np.round(e / e.sum(), 6)"),
+        Mistake(
+            "weights were rounded: nothing is to be approximated.",
+            "e / e.sum()",
+            "np.round(np.float32(e / e.sum()), 6)",
+        ),
     ),
 )
 

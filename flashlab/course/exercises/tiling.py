@@ -258,6 +258,11 @@ inside = Exercise(
         Mistake("divided by d: scores are divided by √d.", "** -0.5", "** -1.0"),
         Mistake("divided by √Br: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "Q_i.shape[0] ** -0.5"),
         Mistake("divided by √Nk: d is the width of Q and K.", "Q_i.shape[1] ** -0.5", "max(len(K), 1) ** -0.5"),
+        Mistake(
+            "divided by the root of a tile's keys: d is the width of Q and K.",
+            "scale * (Q_i @ K_j.T)",
+            "np.float32(len(K_j) ** -0.5) * (Q_i @ K_j.T)",
+        ),
         Mistake("the last, shorter tile of keys was dropped.", "range(0, len(K), Bc)", "range(0, len(K) - Bc + 1, Bc)"),
         Mistake(
             "the last tile begins too early: keys that it shares with the one before count twice.",
