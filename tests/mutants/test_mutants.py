@@ -105,7 +105,8 @@ def _answers():
     yield f"\n## Wrong answers to the exercises: {rejected.total()}, {named.total()} of them named\n"
     natural = in_numpy.ANSWERS + in_triton.ANSWERS  # the others were made up to try the checks
     known = sum(it.says != "" for it in natural)
-    yield f"Of the {len(natural)} natural ones, most of them from reviews of the lessons, {known} are named: {known / len(natural):.0%}.\n"
+    share = f"{known / len(natural):.0%}"
+    yield f"Of the {len(natural)} natural ones, most of them from reviews of the lessons, {known} are named: {share}.\n"
     yield "| exercise | rejected | with a sentence of its own |\n|---|---|---|"
     for name in sorted(rejected, key=list(every()).index):
         yield f"| {name} | {rejected[name]} | {named[name]} |"
