@@ -240,7 +240,7 @@ def begin(shared, work, tile, skipped, w: gl.constexpr, variant: gl.constexpr):
 def step(
     shared, Q_i, P_before, m_i, l_i, O_i, g, limit, scale_ij, cut: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g within a tile: the product of the block before, the scores of one block, and their softmax."""
+    """Take step g in a tile: the product of the block before, the scores of one block, and their softmax."""
     S_ij, O_i = products(shared, Q_i, P_before, O_i, g, g, variant)
     release(shared.empty, g)
     if cut:
@@ -307,7 +307,7 @@ def first_weights(S_ij, limit, scale_ij, variant: gl.constexpr):
 def boundary(
     shared, out, work, tile, P_before, m_i, l_i, O_i, g, t, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g, with which the t-th tile ends: its last product, and the first one of the next tile.
+    """Take step g, with which the t-th tile ends: its last product, and the first one of the next tile.
 
     Returns what ``begin`` does for the next tile, and that tile. After the last tile this is stale, and never used.
     """
