@@ -69,6 +69,15 @@ def substitutes(program, stored, seen):
     return {"gl": gl, "masks": asked, "NEVER": Number(queries.NEVER.value)}
 
 
+def loaded(of, work, problem):
+    """Return the head and the tile of queries of each step of ``backward.produce``."""
+    heads = range(work.hk * problem.group, (work.hk + 1) * problem.group)
+    places = {h: range(work.begin, work.end) for h in heads}
+    if problem.mask.rules is not None:
+        places = {h: range(of["places"](work, problem, h)[1]) for h in heads}
+    return [(h, int(of["at"](work, problem, h, place))) for h in heads for place in places[h]]
+
+
 def taken(Nq, Nk, mask, H=1, Hk=1, seen=None):
     """Return how often each score of each head is taken in, [H, Nq rounded up to tiles, Nk rounded up to tiles].
 
@@ -87,11 +96,14 @@ def taken(Nq, Nk, mask, H=1, Hk=1, seen=None):
         for hk in range(Hk):
             instead = substitutes((j, hk, 0), stored[0] if stored else None, seen)
             of = {name: in_python(getattr(queries, name), instead) for name in
-                  ("work_of", "first", "following", "count", "keys_of", "are_cut", "hide")}  # fmt: skip
+                  ("work_of", "places", "at", "first", "following", "count", "keys_of", "are_cut", "hide")}  # fmt: skip
             work = of["work_of"](problem, Hk, counts.shape[1], keys, Br)
             these = of["first"](work, problem, Br)
-            for t in range(of["count"](work, problem)):
+            asked_for = loaded(of, work, problem)
+            assert len(asked_for) == of["count"](work, problem)
+            for t, (h, i) in enumerate(asked_for):
                 these = of["following"](these, work, problem, Br) if t else these
+                assert (these.h, these.i) == (h, i), "queries that the producer does not bring"
                 assert these.tile == these.h * (counts.shape[1] // Br) + these.i, "dQ of another tile"
                 tiles += 1
                 for w in range(CONSUMERS):

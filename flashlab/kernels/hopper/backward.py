@@ -9,6 +9,9 @@ Tiles are transposed, [Bc, Br], so that P^T and dS^T multiply from the left as t
 goes to shared memory, because dQ_i takes the keys of both consumers: each then makes one half of dQ_i. That product is
 issued a step late, after the next S^T, so that the tensor cores are busy with it while P is computed.
 
+Shared memory delivers 128 bytes per cycle, and products of tiles in shared memory would take all of them. With 64
+columns, registers hold what every step multiplies from the left: K, V, and K^T, since dQ_i comes transposed there.
+
 Source: FlashAttention-3, section 3, and its backward kernel's division of labour.
 """
 
@@ -30,7 +33,7 @@ from flashlab.kernels.hopper import derivatives, queries
 from flashlab.kernels.hopper.descriptors import descriptor, flat_descriptor
 from flashlab.kernels.hopper.products import accumulator, operand, product
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
-from flashlab.kernels.hopper.sums import add, narrow
+from flashlab.kernels.hopper.sums import add, narrow, transposed
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.portable.backward import parts_of, scratch_for, start_rows
 
@@ -153,6 +156,15 @@ class Shared(NamedTuple):
     k_empty: gl.shared_memory_descriptor  # both consumers are done with K
 
 
+class Kept(NamedTuple):
+    """The operands that all steps of a warpgroup have in common: in registers if there is room, or in shared memory."""
+
+    K_j: gl.tensor  # [Bc, d]
+    V_j: gl.tensor  # [Bc, d]
+    K_0: gl.tensor  # of dQ_i, the keys of both warpgroups: half of their columns, [Bc, d / 2], or transposed, [d, Bc]
+    K_1: gl.tensor
+
+
 @gluon.jit
 def attention_backward(
     Q, dO, K, V, dK, dV, lse_log2, delta,  # descriptors; of lse_log2 and delta flat, [B * H * Nq_padded]
@@ -259,15 +271,16 @@ def consume(shared, dK, dV, sums, work, problem, w: gl.constexpr, ragged: gl.con
     these = queries.first(work, problem, Br)
     wait_full(shared.k_full, 0)
     wait_full(shared.v_full, 0)
-    dK_j, dV_j = step(shared, sums, nothing, nothing, these, keys, work, problem, 0, 0, w, ragged, True)
+    kept = keep(shared, problem, w)
+    dK_j, dV_j = step(shared, kept, sums, nothing, nothing, these, keys, work, problem, 0, 0, w, ragged, True)
     steps = queries.count(work, problem)
     for t in range(1, steps):
         tile_before = these.tile
         these = queries.following(these, work, problem, Br)
-        dK_j, dV_j = step(shared, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before, w, ragged, False)
+        dK_j, dV_j = step(shared, kept, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before, w, ragged, False)
 
     wait_full(shared.ds_full, steps - 1)
-    dQ_i = share_of_dQ(shared, steps - 1, w)
+    dQ_i = share_of_dQ(shared, kept, steps - 1, w)
     dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))
     release(shared.k_empty, 0)
     add(sums, these.tile, w, dQ_i)
@@ -281,19 +294,36 @@ def consume(shared, dK, dV, sums, work, problem, w: gl.constexpr, ragged: gl.con
 
 
 @gluon.jit
+def keep(shared, problem, w: gl.constexpr):
+    """Return what warpgroup w keeps of K and V. Score functions need the registers themselves."""
+    Br: gl.constexpr = shared.Q.shape[3]
+    half: gl.constexpr = shared.Q.shape[4] // CONSUMERS
+    K_j, V_j = matrix(shared.K.index(w)), matrix(shared.V.index(w))  # [Bc, d]
+    K_0, K_1 = matrix(shared.K.index(0)), matrix(shared.K.index(1))  # [Bc, d]
+    if not transposed(shared.Q.shape[4]):
+        return Kept(K_j, V_j, K_0.slice(w * half, half, dim=1), K_1.slice(w * half, half, dim=1))
+    elif problem.score is not None:
+        return Kept(K_j, V_j, K_0.permute((1, 0)), K_1.permute((1, 0)))
+    else:
+        left: gl.constexpr = gl.DotOperandLayout(0, accumulator(Br), 2)
+        of_dQ: gl.constexpr = gl.DotOperandLayout(0, accumulator(half), 2)
+        K_0, K_1 = K_0.permute((1, 0)).load(of_dQ), K_1.permute((1, 0)).load(of_dQ)
+        return Kept(K_j.load(left), V_j.load(left), K_0, K_1)
+
+
+@gluon.jit
 def step(
-    shared, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
+    shared, kept, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
     w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr,
 ):  # fmt: skip
     """Take step t: these queries contribute to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
     width: gl.constexpr = shared.Q.shape[4]
     dtype: gl.constexpr = shared.K.dtype
     Q_i, dO_i = matrix(stage_of(shared.Q, t)), matrix(stage_of(shared.dO, t))  # [Br, d]
-    K_j, V_j = matrix(shared.K.index(w)), matrix(shared.V.index(w))  # [Bc, d]
     wait_full(shared.q_full, t)
-    St_ij = product(K_j, Q_i)  # [Bc, Br]
+    St_ij = product(kept.K_j, Q_i)  # [Bc, Br]
     wait_full(shared.do_full, t)
-    dPt_ij = product(V_j, dO_i)  # [Bc, Br]
+    dPt_ij = product(kept.V_j, dO_i)  # [Bc, Br]
     St_ij = warpgroup_mma_wait(1, deps=(St_ij,))
     scarce: gl.constexpr = width > 64  # registers
     Pt_ij, sloped = weights(St_ij, stage_of(shared.lse, t), these, keys, work, problem, ragged, scarce)  # [Bc, Br] each
@@ -307,7 +337,7 @@ def step(
     fence_async_shared()
     release(shared.ds_full, t)
     if not first:
-        dQ_i = share_of_dQ(shared, t - 1, w)
+        dQ_i = share_of_dQ(shared, kept, t - 1, w)
     dK_j = warpgroup_mma(dSt_left, Q_i, dK_j, use_acc=not first, is_async=True)
     if not first:
         dQ_i = warpgroup_mma_wait(1, deps=(dQ_i,))
@@ -351,14 +381,16 @@ def gradient(Pt_ij, dPt_ij, delta):
 
 
 @gluon.jit
-def share_of_dQ(shared, t, w: gl.constexpr):
-    """Issue dQ_i = dS_ij K_j of step t for this warpgroup's half of the columns."""
-    Br: gl.constexpr = shared.Q.shape[3]
+def share_of_dQ(shared, kept, t, w: gl.constexpr):
+    """Issue this warpgroup's half of dQ_i = dS_ij K_j of step t: of its columns, or transposed, of its queries."""
     width: gl.constexpr = shared.Q.shape[4]
     columns: gl.constexpr = width // CONSUMERS
-    dQ_i = gl.zeros([Br, columns], gl.float32, accumulator(columns))  # [Br, d / 2]
+    dQ_i = gl.zeros([ROWS, columns], gl.float32, accumulator(columns))  # [Br, d / 2], or [d, Br / 2]
     for part in gl.static_range(CONSUMERS):  # the keys of one warpgroup
         dSt_ij = shared.dSt.index((t % BUFFERS) * CONSUMERS + part)
-        K_j = matrix(shared.K.index(part)).slice(w * columns, columns, dim=1)
-        dQ_i = warpgroup_mma(dSt_ij.permute((1, 0)), K_j, dQ_i, use_acc=part > 0, is_async=True)
+        if transposed(width):
+            left, right = kept[2 + part], dSt_ij.slice(w * columns, columns, dim=1)
+        else:
+            left, right = dSt_ij.permute((1, 0)), kept[2 + part]
+        dQ_i = warpgroup_mma(left, right, dQ_i, use_acc=part > 0, is_async=True)
     return dQ_i

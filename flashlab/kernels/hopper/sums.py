@@ -1,8 +1,8 @@
 """Add to the sums of dQ in global memory, float32, and narrow them at the end.
 
-Many programs add to the same sums. A tile [64, width] is added in two halves of its columns. Within a half, the sums
-are in the order in which four warps hold a product in their registers. So each thread adds four neighbours with one
-instruction, and a warp adds 512 adjacent bytes.
+Many programs add to the same sums. A tile [64, width] is added in two halves of its columns, or, ``transposed``, of its
+rows. Within a half, the sums are in the order in which four warps hold a product [64, width / 2] in their registers. So
+each thread adds four neighbours with one instruction, and a warp adds 512 adjacent bytes.
 """
 
 import triton
@@ -13,9 +13,15 @@ from triton.experimental.gluon import language as gl
 HALVES = gl.constexpr(2)
 
 
+@gluon.constexpr_function
+def transposed(width):
+    """Tell whether tiles of dQ come transposed: where K^T, then their left operand, fits into registers."""
+    return width == 64
+
+
 @gluon.jit
 def add(sums, tile, w: gl.constexpr, dQ):
-    """Add dQ [Br, columns], the sums of a product in the registers of four warps, to half w of a tile."""
+    """Add dQ [64, columns], the sums of a product in the registers of four warps, to half w of a tile."""
     columns: gl.constexpr = dQ.shape[1]
     size: gl.constexpr = dQ.shape[0] * columns
     flat: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
@@ -37,9 +43,14 @@ def narrow(
     columns: tl.constexpr = width // HALVES
     size: tl.constexpr = Br * columns
     x = tl.load(sums + head * Nq_padded * width + (i * HALVES + half) * size + tl.arange(0, size))
-    x = tl.permute(tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2]), (1, 4, 2, 0, 3, 5))
-    dQ_i = tl.reshape(x, [Br, columns]) * scale  # [Br, d / 2]
-    row = i * Br + tl.arange(0, Br)  # [Br]
-    column = half * columns + tl.arange(0, columns)  # [d / 2]
+    x = tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2])
+    if transposed(width):
+        dQ_i = tl.reshape(tl.permute(x, (0, 3, 5, 1, 4, 2)), [Br // HALVES, width]) * scale  # [Br / 2, d]
+        row = i * Br + half * (Br // HALVES) + tl.arange(0, Br // HALVES)  # [Br / 2]
+        column = tl.arange(0, width)  # [d]
+    else:
+        dQ_i = tl.reshape(tl.permute(x, (1, 4, 2, 0, 3, 5)), [Br, columns]) * scale  # [Br, d / 2]
+        row = i * Br + tl.arange(0, Br)  # [Br]
+        column = half * columns + tl.arange(0, columns)  # [d / 2]
     at = dQ + (head * Nq + row[:, None]) * d + column[None, :]
     tl.store(at, dQ_i.to(dQ.dtype.element_ty), mask=(row < Nq)[:, None] & (column < d)[None, :])
