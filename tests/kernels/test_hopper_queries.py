@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from flashlab.kernels import masks, packed
+from flashlab.kernels.hopper import queries
+from flashlab.kernels.problem import Problem
 from tests.tools.hopper_queries import taken
 
 LENGTHS = [(128, 128), (64, 200), (200, 64), (133, 130), (130, 133), (1, 70), (320, 256), (256, 320)]
@@ -39,6 +41,15 @@ def test_each_score_in_a_window_is_taken_in_once(left, right):
         assert (counts[:, :Nq, :Nk] == seen).all(), f"{Nq} queries, {Nk} keys"
         assert (counts[:, :, Nk:] == 0).all(), "keys past the end"
         assert tiles == 2 * met(seen), "tiles that nobody needs, or a tile too few"
+
+
+def test_the_window_that_stands_for_no_mask_hides_nothing():
+    for Nq, Nk in ((4096, 256), (4130, 130)):
+        problem = Problem(1, 1, 1, Nq, Nk, 128, 128, torch.bfloat16, torch.device("cpu"), masks.full(), 1.0, "ieee")
+        assert queries.told(problem, 64, 128)[:2] == queries.ENDLESS.T
+        counts, tiles = taken(Nq, Nk, masks.full(), d=128)
+        assert (counts[:, :Nq, :Nk] == 1).all() and (counts[:, :, Nk:] == 0).all()
+        assert tiles == counts.size // (64 * 128)
 
 
 def met(seen):

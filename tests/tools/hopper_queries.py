@@ -78,13 +78,13 @@ def loaded(of, work, problem):
     return [(h, int(of["at"](work, problem, h, place))) for h in heads for place in places[h]]
 
 
-def taken(Nq, Nk, mask, H=1, Hk=1, seen=None):
+def taken(Nq, Nk, mask, H=1, Hk=1, seen=None, d=64):
     """Return how often each score of each head is taken in, [H, Nq rounded up to tiles, Nk rounded up to tiles].
 
     And how many tiles that all is.
     """
     keys = ROWS * CONSUMERS
-    problem = Problem(1, H, Hk, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+    problem = Problem(1, H, Hk, Nq, Nk, d, d, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
     told = queries.told(problem, Br, keys)
     stored = [x.flatten().numpy() for x in (told.table, told.lists) if x is not None]
     ends = (end if end is None else Number(end) for end in told[:2])

@@ -15,6 +15,7 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels import masks
 
 NEVER = gl.constexpr(2**30)  # a query that no sequence has
+ENDLESS = masks.Window(None, 2**28)  # its end is past all keys
 
 
 class Mask(NamedTuple):
@@ -31,8 +32,15 @@ class Mask(NamedTuple):
 
 
 def told(problem, Br, keys):
-    """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys."""
+    """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys.
+
+    With more than 64 columns and many queries, no mask is told as ``ENDLESS``, which hides nothing. The branch for it
+    keeps the assembler from mixing conversions with exponentials: on an H200, d = 128, 2 % faster at N = 4,096 and
+    6 % at 16,384, yet 1 % slower at 1,024.
+    """
     mask = problem.mask
+    if mask == masks.full() and max(problem.d, problem.dv) > 64 and problem.Nq >= 4096:
+        mask = ENDLESS
     if isinstance(mask, masks.Rule):
         table = mask.kept(("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
         if table is not None:
