@@ -548,14 +548,11 @@ def finish(m_i, l_i, out, tile, work):
 
 
 @gluon.jit
-def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr, column: gl.constexpr = 0):
-    """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free.
-
-    column: the first of O_i's columns in O.
-    """
+def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr):
+    """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free."""
     O_i = O_i * along_rows(inverse, O_i, free=False)[:, None]  # [Br, d]
     matrix(shared.O.index(w)).store(O_i.to(shared.O.dtype))
-    hand_over(shared, out, tile, w, variant, column)
+    hand_over(shared, out, tile, w, variant)
 
 
 @gluon.jit
