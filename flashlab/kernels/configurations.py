@@ -23,6 +23,7 @@ HALVES = "key_gradients", "value_gradients"  # what may take the place of the se
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
 EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
 HOPPER = "forward", "forward_float8", "backward"
+WORK = {"forward": "rows times blocks of keys per multiprocessor", "backward": "keys"}
 
 
 class Card(NamedTuple):
@@ -68,6 +69,7 @@ class Row(NamedTuple):
     bytes: int | None = None  # per element
     major: int | None = None  # compute capability
     pace: float = 1.0  # time per row and block of keys where all multiprocessors are busy, relative to other rows
+    least: float = 0  # of ``WORK``: what it takes for this to be faster than the portable kernels
 
     @property
     def launch(self):
@@ -77,15 +79,6 @@ class Row(NamedTuple):
     def takes(self, problem):
         """Tell whether the row is for a problem with these extras."""
         return self.extras is None or extras(problem) <= set(self.extras)
-
-
-class Least(NamedTuple):
-    """The smallest problem for which a kernel is taken."""
-
-    columns: int
-    tiles: int
-    forward_rows: int
-    backward_rows: int
 
 
 class Table(NamedTuple):
@@ -101,7 +94,7 @@ class Table(NamedTuple):
     date: str = ""
     dtypes: tuple[str, ...] = ()
     compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels
-    least: Least | None = None
+    columns: int = 0  # of heads, from which on the kernels gain anything
 
     def found(self, row):
         """Tell where and when a row was measured."""
@@ -124,8 +117,7 @@ def table_of(values: dict, kernels: tuple[str, ...]) -> Table:
         if row.warps not in (4, 8, 12, 16) or not 1 <= row.stages <= 4 or row.products not in (None, "tensor", "plain"):
             raise ValueError(f"expected 4 to 16 warps, 1 to 4 stages, tensor or plain products, got {row}")
     made = Table(**{**values, "rows": rows})
-    least = Least(**made.least) if made.least else None
-    return made._replace(capability=tuple(made.capability), least=least)
+    return made._replace(capability=tuple(made.capability))
 
 
 def _read(name):
@@ -199,7 +191,7 @@ def choose_for(
     if kernel == "portable":
         against = against or "asked for"
     if kernel is None:
-        against = against or slower_on_hopper(direction, problem)
+        against = against or slower_on_hopper(direction, problem, card.multiprocessors)
     if kernel is None and undetermined:
         against = against or "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in last bits"
     launches = {"row_constants": STREAMED} if direction == "backward" else {}
@@ -309,19 +301,22 @@ def hopper_width(d: int, dv: int) -> int:
 def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> Configuration:
     """Return the ``Configuration`` of a Hopper kernel; in the forward pass each consumer has 64 of the Br rows.
 
-    If the table has several, it is the one with which the busiest multiprocessor is done first.
-
     Raises:
         ValueError: the table has none.
     """
+    row = row_on_hopper(direction, problem, multiprocessors)
+    return Configuration(*row.launch, ON_HOPPER.found(row))
+
+
+def row_on_hopper(direction: str, problem: Problem, multiprocessors: int) -> Row:
+    """Return the row of a Hopper kernel; of several, the one with which the busiest multiprocessor is done first."""
     name = direction if problem.scales is None else "forward_float8"
     sought = name, hopper_width(problem.d, problem.dv), problem.mask != masks.full()
     rows = [row for row in ON_HOPPER.rows if (row.kernel, row.width, row.causal) == sought and row.takes(problem)]
     rows = [row for row in rows if problem.Nk >= row.N_from]
     if not rows:
         raise ValueError(f"hopper.json has no row for {sought} and {problem.Nk} keys")
-    row = min(rows, key=lambda row: row.pace * busiest(row, problem, multiprocessors)) if len(rows) > 1 else rows[0]
-    return Configuration(*row.launch, ON_HOPPER.found(row))
+    return min(rows, key=lambda row: row.pace * busiest(row, problem, multiprocessors)) if len(rows) > 1 else rows[0]
 
 
 def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
@@ -330,12 +325,15 @@ def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
     A persistent program per multiprocessor computes tile after tile; ``hopper.schedule`` deals them out.
     """
     last = tiles.count(problem.Nk, row.Bc)  # blocks of keys of the last tile
-    heads, Tr = problem.B * problem.H, tiles.count(problem.Nq, row.Br)
+    heads, Tr, rows = problem.B * problem.H, tiles.count(problem.Nq, row.Br), min(row.Br, problem.Nq)
     if problem.mask == masks.full():  # all tiles are equal, and go round
-        return tiles.count(heads * Tr, multiprocessors) * (last + BOUNDARY) * row.Br
-    first = max(1, tiles.count(problem.Nk - problem.Nq + min(row.Br, problem.Nq), row.Bc))
-    share = heads * Tr * ((first + last) / 2 + BOUNDARY) / multiprocessors  # long and short ones add up to it
-    return max(share, last + BOUNDARY) * row.Br
+        return tiles.count(heads * Tr, multiprocessors) * (last + BOUNDARY) * rows
+    first = max(1, tiles.count(problem.Nk - problem.Nq + rows, row.Bc))
+    left, right = problem.mask if isinstance(problem.mask, masks.Window) else (None, None)
+    in_window = last if None in (left, right) else tiles.count(left + right + row.Br, row.Bc) + 1
+    most, mean = min(last, in_window), min((first + last) / 2, in_window)
+    share = heads * Tr * (mean + BOUNDARY) / multiprocessors  # long and short tiles add up to it
+    return max(share, most + BOUNDARY) * rows
 
 
 def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | None:
@@ -401,17 +399,15 @@ def without_hopper(direction: str, problem: Problem, learning: bool) -> str | No
     return None
 
 
-def slower_on_hopper(direction: str, problem: Problem) -> str | None:
-    """Return why to prefer the portable kernels: the Hopper ones were measured slower at this size. None if not."""
-    least = ON_HOPPER.least
-    # A program owns rows of Q in the forward pass, and of K in the backward pass.
-    heads, rows = (problem.H, problem.Nq) if direction == "forward" else (problem.Hk, problem.Nk)
-    least_rows = least.forward_rows if direction == "forward" else least.backward_rows
-    work = problem.B * heads * tiles.count(rows, 128)
-    if max(problem.d, problem.dv) < least.columns:
-        return f"heads of fewer than {least.columns} columns gain nothing on Hopper"
-    if rows < least_rows:
-        return f"sequences shorter than {least_rows} do not fill their tiles"
-    if work < least.tiles:
-        return f"{work} tiles of 128 rows are too few to keep the GPU busy: {least.tiles} and more were faster"
+def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> str | None:
+    """Return why to prefer the portable kernels: the Hopper ones were measured slower at this size. None if not.
+
+    The Hopper kernels take longer to start, and less time per tile.
+    """
+    if max(problem.d, problem.dv) < ON_HOPPER.columns:
+        return f"heads of fewer than {ON_HOPPER.columns} columns gain nothing on Hopper"
+    row = row_on_hopper(direction, problem, multiprocessors)
+    work = busiest(row, problem, multiprocessors) if direction == "forward" else problem.Nk
+    if work < row.least:
+        return f"{work:.0f} {WORK[direction]}: the Hopper kernels were faster from {row.least} on"
     return None
