@@ -161,9 +161,7 @@ CHARTS = {
     "h200_float8": Charts("Eight bits, in Triton", FAST, by_codes),
     "h200_float8_hopper": Charts("Eight bits, in Gluon", FAST, by_codes),
     "h200_ring": Charts("One sequence on several GPUs", "TFLOP/s per GPU; longer is better.", by_ring),
-    "h200_ring_parts": Charts(
-        "The same on two GPUs, with long lists in parts", "TFLOP/s per GPU; longer is better.", by_ring
-    ),
+    "h200_ring_before": Charts("The same with our first ring", "TFLOP/s per GPU; longer is better.", by_ring),
     "h200_ring_trace": Charts("The kernels of one rank in a pass", "Milliseconds that each ran.", by_trace),
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),

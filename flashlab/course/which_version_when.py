@@ -129,7 +129,7 @@ def _ring(report, groups):
 READERS: dict[str, Callable[[dict], Iterator[tuple[Call, str, float]]]] = {
     "h200_attention": _round_robin, "h200_hopper": _round_robin, "h200_masks": _round_robin,
     "h200_decoding": _decoding,
-    "h200_ring": partial(_ring, groups=[4]), "h200_ring_parts": partial(_ring, groups=[1, 2]),  # the later one of each
+    "h200_ring_before": partial(_ring, groups=[4]), "h200_ring": partial(_ring, groups=[1, 2]),  # the later one of each
 }  # fmt: skip
 
 
