@@ -45,7 +45,9 @@ def dense(q, k, v, do, dlse, *rest):
     return torch.autograd.grad(total, x)
 
 
-def assert_gradients(name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None):
+def assert_gradients(
+    name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None, roundings=1
+):
     """Compare with float64; what no query sees is NaN, and so are the gradients before the kernel runs."""
     B, H, Hk, Nq, Nk, d, *dv = sizes
     dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
@@ -62,7 +64,7 @@ def assert_gradients(name, sizes, mask, seen, score=None, plain_score=None, sink
     plain = dense(q, k, v, do, dlse, seen, plain_score, sinks)
     for ours, theirs, truth in zip(gradients, plain, exact, strict=True):
         try:
-            assert_as_exact_as_plain(ours, theirs, truth)
+            assert_as_exact_as_plain(ours, theirs, truth, roundings)
         except AssertionError as error:
             raise AssertionError(f"{name}, {sizes}") from error
 
@@ -82,7 +84,10 @@ def with_sinks(d):
     for Nq, Nk in LENGTHS:
         for left in (100, math.inf):
             seen = in_window(left, 0, Nq, Nk)
-            assert_gradients("sinks", (1, 4, 2, Nq, Nk, d), masks.window(left), seen, sinks=sinks)
+            # Of one key, dP - delta is small, and delta = rowsum(dO * O) has the rounding of O; plain autograd has not.
+            roundings = 2 if Nk == 1 else 1
+            sizes = 1, 4, 2, Nq, Nk, d
+            assert_gradients("sinks", sizes, masks.window(left), seen, sinks=sinks, roundings=roundings)
 
 
 def functions(H, Nq, Nk):
