@@ -58,6 +58,15 @@ def by_shape(stored):
         yield f"{which}, d = {d}, {_mask(causal)}, N = {N:,}", [Bar(row["impl"], row["tflops"]) for row in rows]
 
 
+def by_choice(stored):
+    """Yield a chart for each shape at which torch's backends were timed as well."""
+    for row in stored["rows"]:
+        if "cudnn" in row:
+            heads = f"{row['B']} × {row['H']} heads"
+            words = f"{row['pass']}, d = {row['d']}, {_mask(row['causal'])}, {heads}, N = {row['N']:,}"
+            yield words, [Bar(name, row[name]) for name in ("portable", "hopper", "cudnn", "flash")]
+
+
 def by_mask(stored):
     """Yield a chart for each mask or score function, and each pass."""
     for (which, kind), rows in _groups(stored["rows"], lambda row: (row["pass"], row["kind"])):
@@ -156,6 +165,7 @@ def by_way(stored):
 CHARTS = {
     "h200_hopper": Charts("The kernels for Hopper", FAST, by_shape),
     "h200_attention": Charts("The portable kernels", FAST, by_shape),
+    "h200_choice": Charts("Short sequences and few heads", SHORT, by_choice),
     "h200_masks": Charts("Masks and score functions", FAST, by_mask),
     "h200_decoding": Charts("A step of decoding", SHORT, by_cache),
     "h200_float8": Charts("Eight bits, in Triton", FAST, by_codes),
