@@ -3,6 +3,7 @@
 import html
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from docs.lessons import REPOSITORY
@@ -126,6 +127,13 @@ def by_kernel(stored):
     yield "backward, d = 128", [Bar(row["kernel"] + said[row["complete"]], row["tflops"]) for row in stored["rows"]]
 
 
+def by_trial(stored):
+    """Yield a chart for each width: the mean rate of each trial, relative to the kernel as it was."""
+    mean = lambda trial: geometric_mean(cell["after"] / cell["before"] for cell in trial["cells"])  # noqa: E731
+    for (d,), trials in _groups(stored["trials"], lambda trial: (trial["d"],)):
+        yield f"backward, d = {d}", [Bar(trial["kernel"], mean(trial)) for trial in trials]
+
+
 def by_traffic(stored):
     """Yield the bytes loaded and stored, as predicted and as counted."""
     for words, predicted, counted in (("loaded", "load", "read"), ("stored", "store", "written")):
@@ -176,6 +184,9 @@ CHARTS = {
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
     "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),
+    "h200_backward_tried": Charts(
+        "What was tried for the backward", "Relative to the kernel as it was; longer is better.", by_trial
+    ),
     "h200_traffic": Charts("Bytes, predicted and counted", SHORTER, by_traffic),
     "h200_recomputation": Charts("Stored or recomputed", SHORTER, by_algorithm),
     "shared_memory": Charts("Shared memory of a tile", "What a small kernel took.", by_tile),
