@@ -390,7 +390,7 @@ MUTANTS = [
         ("decoding: values of the part before", "attention_split", "V_p + hk * V_h + row * V_n", "V_p + hk * V_h + row * V_n * 0"),
         ("decoding: the even columns of 8-bit values for the odd ones", "apart", "(X >> 8)", "X"),
         ("decoding: the odd columns of 8-bit values not rescaled", "attention_split", "alpha[:, None] * O_odd", "O_odd"),
-        ("decoding: int8 off by 128", "widened", "- 1152", "- 1024"),
+        ("decoding: int8 off by 128", "widened", "bitcast=True) - 1152", "bitcast=True) - 1024"),
         ("decoding: a sink in every part", "attention_split", "tl.where(s == 0, sink, m_i)", "sink"),
         ("decoding: a sink in units of log2", "attention_split", "to(tl.float32) * LOG2_E", "to(tl.float32)"),
         ("decoding: score functions of scores without their scale", "attention_split", "S_ij * asked.scale", "S_ij"),
