@@ -69,9 +69,9 @@ def by_choice(stored):
 
 
 def by_mask(stored):
-    """Yield a chart for each mask or score function, and each pass."""
-    for (which, kind), rows in _groups(stored["rows"], lambda row: (row["pass"], row["kind"])):
-        yield f"{which}, {kind}", [Bar(row["impl"], row["tflops"]) for row in rows]
+    """Yield a chart for each mask or score function, head dimension and pass."""
+    for (which, kind, d), rows in _groups(stored["rows"], lambda row: (row["pass"], row["kind"], row["d"])):
+        yield f"{which}, {kind}, d = {d}", [Bar(row["impl"], row["tflops"]) for row in rows]
 
 
 def by_cache(stored):

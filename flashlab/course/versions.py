@@ -103,7 +103,7 @@ VERSIONS = (
     Version("flashlab Hopper", "flash_attention(q, k, v)", "this checkout",
         ("attention_forward", "attention_backward", "flashlab::attention"), (
         Limit("compute capability 9.0 only", lambda call: call.capability != (9, 0), CHOICE),
-        Limit("no documents and no dropout", lambda call: call.mask in ("documents", "dropout"), CHOICE),
+        Limit("no dropout", lambda call: call.mask == "dropout", CHOICE),
         Limit("no heads wider than 128", wide(128), CHOICE),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), CHOICE),
     )),

@@ -163,8 +163,10 @@ def choose(direction: str, problem: Problem, kernel: str | None = None, learning
     learning: slopes or biases get gradients.
     """
     undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
-    special = without_hopper(direction, problem, learning)
-    return choose_for(card(problem.device), direction, problem.kind, kernel, undetermined, special)
+    this = card(problem.device)
+    hopper = this is not None and this.capability == ON_HOPPER.capability
+    special = without_hopper(direction, problem, learning) if hopper else None
+    return choose_for(this, direction, problem.kind, kernel, undetermined, special)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -369,11 +371,11 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
             return f"in float8 they know no mask but causal, got {problem.mask}"
         if problem.scales is not None and not problem._replace(scales=None).plain:
             return "in float8 they know no score functions, sinks, dropout or packed texts"
-        if problem.dropout is not None or problem.texts is not None:
-            return "they know no dropout and no packed texts"
-        if problem.mask == "rule":
-            return "forward they know windows, and no other masks"
-        if problem.mask.left is not None and problem.mask.right is None:
+        if problem.dropout is not None:
+            return "they know no dropout"
+        if problem.texts is not None and problem.score is not None:
+            return "forward they know packed texts, but not with score functions"
+        if problem.mask != "rule" and problem.mask.left is not None and problem.mask.right is None:
             return "forward they know windows with a right end, or with none"
     elif problem.dropout is not None:
         return "they know no dropout"
@@ -393,9 +395,11 @@ def without_hopper(direction: str, problem: Problem, learning: bool) -> str | No
         return "functions of your own are written in Triton"
     if direction == "forward" and any(isinstance(step, scores.Bias) for step in steps):
         return "forward they know soft caps and ALiBi, and no biases"
-    moved = isinstance(problem.mask, masks.Rule) or problem.score is not None
-    if moved and masks.hides_keys(problem.mask, problem):
+    rule = isinstance(problem.mask, masks.Rule)
+    if (rule or problem.score is not None) and masks.hides_keys(problem.mask, problem):
         return "there may be keys that no query sees"
+    if direction == "forward" and rule and problem.mask.keys(problem) is None:
+        return "forward they know masks by which each query sees one interval of keys"
     return None
 
 

@@ -43,13 +43,14 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     return compiled, grid, tensors, numbers
 
 
-def again(start, tensors, made, *options, when=True):
+def again(start, tensors, made, *options, when=True, known=None):
     """Call ``start(*tensors, *made, *options)``; if that was done twice with tensors like these, repeat its launches.
 
     start: a function that launches kernels, and returns a list of what ``launch`` does for each, or that of one. They
     take these tensors, and may take parts of ``made``, descriptors of either, and tensors that ``start`` keeps. A
     tensor may be None. made: tensors that are new in this call. when: whether all else, the layouts of ``made`` too,
-    follows from the layouts of ``tensors`` and the options.
+    follows from the layouts of ``tensors`` and the options. known: a dict for launches with these options alone, where
+    ``_repeats`` would keep too much of them.
     """
     device = tensors[0].device
     if device.type != "cuda" or not (when and KNOWN) or _watched():
@@ -60,8 +61,9 @@ def again(start, tensors, made, *options, when=True):
         address = 0 if x is None else x.data_ptr()
         at.append(address)
         like.append(None if x is None else (x.shape, x.stride(), x.dtype, address % 16))
-    key = start, device, options, *like
-    repeats = _repeats.get(key)
+    key = (start, device, options, *like) if known is None else (start, device, *like)
+    known = _repeats if known is None else known
+    repeats = known.get(key)
     if repeats is not None:
         at += [x.data_ptr() for x in made]
         with _current(device):
@@ -71,7 +73,7 @@ def again(start, tensors, made, *options, when=True):
     else:  # made the second time: most launches of a text that grows come once
         tensors = [x if x is None else x.detach() for x in tensors]  # each an object of its own: ``Repeat`` tells by it
         launched = start(*tensors, *made, *options)
-        _remember(_repeats, key, _repeats_of(launched, tensors, made) if key in _repeats else None)
+        _remember(known, key, _repeats_of(launched, tensors, made) if key in known else None)
 
 
 def _repeats_of(launched, tensors, made):

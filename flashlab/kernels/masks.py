@@ -66,6 +66,11 @@ class Window(NamedTuple):
         left, right = (FARTHEST if end is None else end for end in self)
         return own - right, own + left
 
+    def keys(self, problem):
+        own = torch.arange(problem.Nk - problem.Nq, problem.Nk, device=problem.device)[None]  # [1, Nq]
+        left, right = (FARTHEST if end is None else end for end in self)
+        return own - left, own + right
+
     def told(self, problem):
         if self.left is None:
             return up_to, FARTHEST if self.right is None else self.right
@@ -156,18 +161,28 @@ class Rule:
         return torch.cat([counts, order], -1).int()
 
     def interval(self, problem):
-        """Return the first and the last query that see each key, int32 [B or 1, Nk] each.
+        """Return the first and the last query that see each key, int32 [B or 1, Nk] each; ``FARTHEST`` and -1: none.
 
         None: there may be others between them that do not.
         """
-        if len(self.terms) > 1 or not all(hasattr(part, "interval") for part in self.terms[0]):
+        return self._ends("interval", problem, problem.Nq)
+
+    def keys(self, problem):
+        """Return the first and the last key that each query sees, int32 [B or 1, Nq] each; ``FARTHEST`` and -1: none.
+
+        None: there may be others between them that it does not see.
+        """
+        return self.kept(("keys", problem.Nq, problem.Nk), lambda: self._ends("keys", problem, problem.Nk))
+
+    def _ends(self, name, problem, N):
+        """Return the ends of the intervals, of N places, that a method of the parts tells; None if they are none."""
+        if not all(hasattr(part, name) for term in self.terms for part in term):
             return None
-        intervals = [part.interval(problem) for part in self.terms[0]]
-        if None in intervals:
-            return None
-        firsts, lasts = zip(*intervals, strict=True)
-        first, last = functools.reduce(torch.maximum, firsts), functools.reduce(torch.minimum, lasts)
-        return first.clamp(min=0).int(), last.clamp(max=problem.Nq - 1).int()
+        intervals = [_intersection([getattr(part, name)(problem) for part in term], N) for term in self.terms]
+        union = intervals[0]
+        for interval in intervals[1:]:
+            union = _union(union, interval)
+        return union and tuple(x.int() for x in union)
 
     def told(self, problem, Br, Bc, transposed):
         """Return the mask as the kernels take it."""
@@ -320,6 +335,27 @@ def _merged(parts):
     return tuple(others if others and narrowest == full() else [*others, narrowest])
 
 
+def _intersection(intervals, N):
+    """Return the first and the last of N places that all intervals have; ``FARTHEST`` and -1: none. None if one is."""
+    if None in intervals:
+        return None
+    firsts, lasts = zip(*intervals, strict=True)
+    first = functools.reduce(torch.maximum, firsts).clamp(min=0)
+    last = functools.reduce(torch.minimum, lasts).clamp(max=N - 1)
+    none = first > last
+    return first.masked_fill(none, FARTHEST), last.masked_fill(none, -1)
+
+
+def _union(a, b):
+    """Return the union of such intervals; None if either is, or if places between two belong to neither."""
+    if a is None or b is None:
+        return None
+    apart = torch.maximum(a[0], b[0]) > torch.minimum(a[1], b[1]) + 1
+    if (apart & (a[1] >= 0) & (b[1] >= 0)).any():
+        return None
+    return torch.minimum(a[0], b[0]), torch.maximum(a[1], b[1])
+
+
 def _all(answers):
     """Return the conjunction of tensors that broadcast."""
     result = answers[0]
@@ -400,6 +436,17 @@ def check(mask, problem):
             part.check(problem)
 
 
+def launches(problem, *options):
+    """Return a dict for the launches of a problem with these options, which lasts as long as its ``Rule``.
+
+    None: there is no rule, or more that changes scores or weights.
+    """
+    rest = problem._replace(mask=full(), texts=None)
+    if isinstance(problem.mask, Window) or not rest.plain:
+        return None
+    return problem.mask.kept(("launches", rest, *options), dict)
+
+
 def told(mask, problem, Br, Bc, transposed=False):
     """Return a mask as the kernels take it, for tiles of this size.
 
@@ -439,15 +486,27 @@ class Documents:
         return (low <= last) & (first <= high), one & (grid.i + grid.Nk - grid.Nq >= 0)
 
     def interval(self, problem):
+        ends = self._ends()
+        return ends and tuple(end + problem.Nq - problem.Nk for end in ends)
+
+    def keys(self, problem):
+        own = torch.arange(problem.Nk - problem.Nq, problem.Nk, device=problem.device)  # [Nq]
+        if ends := self._ends():
+            first, last = (end[:, own.clamp(0)] for end in ends)
+            return first.masked_fill(own < 0, FARTHEST), last
+        return None
+
+    def _ends(self):
+        """Return the first and the last key of each key's document, [B or 1, Nk] each; None if one is in pieces."""
         ids = self.tensors[0]  # [B or 1, Nk]
-        places = torch.arange(problem.Nk, device=ids.device).expand_as(ids)
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         changes = (ids.diff() != 0).int()  # [B or 1, Nk - 1]
         if not torch.equal(changes.sum(-1), (ids.sort(-1)[0].diff() != 0).sum(-1)):
             return None  # a document in two pieces
         number = F.pad(changes.cumsum(-1), (1, 0))  # [B or 1, Nk]      of each key's document
-        first = torch.full_like(places, problem.Nk).scatter_reduce(1, number, places, "amin").gather(1, number)
+        first = torch.full_like(places, ids.shape[1]).scatter_reduce(1, number, places, "amin").gather(1, number)
         last = torch.zeros_like(places).scatter_reduce(1, number, places, "amax").gather(1, number)
-        return first + problem.Nq - problem.Nk, last + problem.Nq - problem.Nk
+        return first, last
 
     def told(self, problem):
         ids = self.tensors[0]
@@ -469,6 +528,14 @@ class First:
 
     def tiles(self, grid):
         return grid.j < self.n, grid.j + grid.Bc <= self.n
+
+    def interval(self, problem):
+        j = torch.arange(problem.Nk, device=problem.device)[None]  # [1, Nk]
+        return 0 * j, torch.where(j < self.n, problem.Nq - 1, -1)
+
+    def keys(self, problem):
+        i = torch.arange(problem.Nq, device=problem.device)[None]  # [1, Nq]
+        return 0 * i, 0 * i + self.n - 1
 
     def told(self, problem):
         return among_the_first, self.n

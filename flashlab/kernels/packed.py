@@ -149,6 +149,15 @@ class InTexts:
         left, right = (masks.FARTHEST if end is None else end for end in self.mask)
         return torch.maximum(own - right, first_q[text])[None], torch.minimum(own + left, first_q[text + 1] - 1)[None]
 
+    def keys(self, problem):
+        if not isinstance(self.mask, masks.Window):
+            return None
+        text = self.texts.of[0].long()  # [Tq]
+        first_q, first_k = self.texts.first
+        own = torch.arange(len(text), device=text.device) + first_k[text + 1] - first_q[text + 1]  # [Tq]
+        left, right = (masks.FARTHEST if end is None else end for end in self.mask)
+        return torch.maximum(own - left, first_k[text])[None], torch.minimum(own + right, first_k[text + 1] - 1)[None]
+
     def told(self, problem):
         alone = self.alone(problem)
         rules = tuple(tuple(part.told(alone) for part in term) for term in self.mask.terms)

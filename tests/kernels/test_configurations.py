@@ -256,9 +256,19 @@ def test_what_the_kind_of_a_problem_does_not_tell_keeps_it_portable(monkeypatch)
     monkeypatch.setattr(configurations, "card", lambda device: H200)
     ids = torch.zeros(4096, dtype=torch.int64)
     documents, cap = masks.documents(ids) & masks.causal(), scores.chain(scores.softcap(3.0))
+    pieces = masks.documents(torch.arange(4096) // 100 % 3)
+    offsets = torch.tensor([0, 4096])
+    texts = packed.prepared(offsets, offsets)
+    packed_texts = LARGE._replace(device=ids.device, mask=texts.apart(masks.causal()), texts=texts)
     few, chunk = LARGE._replace(Nq=2048), LARGE._replace(B=4, Nq=2048, mask=masks.window(64))
     for problem, why in (
-        (LARGE._replace(mask=documents), "windows, and no other masks"),
+        (LARGE._replace(mask=documents, device=ids.device), None),
+        (LARGE._replace(mask=pieces, device=ids.device), "one interval of keys"),
+        (LARGE._replace(mask=masks.prefix(9), device=ids.device), None),
+        (LARGE._replace(mask=masks.causal() & (masks.window(9) | masks.sinks(4)), device=ids.device), "one interval"),
+        (few._replace(mask=documents, device=ids.device), "keys that no query sees"),
+        (packed_texts, None),
+        (packed_texts._replace(score=cap), "not with score functions"),
         (LARGE._replace(score=cap), None),
         (few._replace(score=cap), None),
         (chunk, None),

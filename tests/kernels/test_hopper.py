@@ -11,7 +11,7 @@ import math
 import pytest
 import torch
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import masks, packed, tiles
 from flashlab.kernels import scores as scoring
 from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import Configuration
@@ -170,10 +170,11 @@ def in_window(mask, Nq, Nk):
 
 
 def assert_equals_written_out(run, q, k, v, mask, seen, score=None, formula=None, sinks=None):
-    """seen and formula: mask and score function again, for ``written_out.attention``. Unseen keys are NaN."""
+    """seen and formula: mask and score function again, for ``written_out.attention``. Unseen by windows: NaN."""
     problem = Problem.of(q, k, v, mask, q.shape[3] ** -0.5, score=scoring.chain(score), sinks=sinks)
     unseen = ~seen.broadcast_to(*q.shape[:3], k.shape[2]).flatten(0, 2).any(0)  # [Nk]
-    k, v = (torch.where(unseen[:, None], math.nan, x) for x in (k, v))
+    nothing = math.nan if isinstance(mask, masks.Window) else 0
+    k, v = (torch.where(unseen[:, None], nothing, x) for x in (k, v))
     o_buffer, lse_buffer, o, lse = poisoned(q, v.shape[3])
     run(o, lse, q, k, v, problem)
     k, v = (x.nan_to_num(0) for x in (k, v))
@@ -251,7 +252,42 @@ def sinks(width):
             yield f"sinks {Nq}, {Nk}, {mask}", x, mask, in_window(mask, Nq, Nk), None, None, values.to(dtype)
 
 
-MASKED = (windows, score_functions, sinks)
+def rules(width):
+    """Masks by which each query sees one interval of keys."""
+    for Nq, Nk in [(300, 300), (128, 128), (1000, 1000), (129, 500), (500, 129), (1, 133)]:
+        own, j = written_out.own(Nq, Nk)
+        ids = torch.randint(0, 4, (2, Nk), generator=torch.Generator().manual_seed(Nq)).sort(-1)[0].to(DEVICE)
+        same = ((ids[:, own[:, 0].clamp(0)][:, :, None] == ids[:, None]) & (own >= 0))[:, None]  # [B, 1, Nq, Nk]
+        documents, one, causal = masks.documents(ids), masks.documents(ids[0]), masks.causal()
+        slopes = torch.rand(4, device=DEVICE)
+        far = lambda S, own=own, j=j, slopes=slopes: S - slopes[:, None, None].to(S) * (own - j).abs()  # noqa: E731
+        for name, mask, seen, *rest in [
+            ("documents", documents, same),
+            ("causal documents", documents & causal, same & (j <= own)),
+            ("documents in a window", one & masks.Window(50, 9), same[:1] & (j <= own + 9) & (j >= own - 50)),
+            ("prefix", masks.prefix(70), ((j <= own) | (j < 70))[None, None]),
+            ("documents with sinks", one & causal, same[:1] & (j <= own), None, None, slopes),
+            ("documents with ALiBi", one & causal, same[:1] & (j <= own), scoring.alibi(slopes), far),
+        ]:
+            yield f"{name}, {Nq}, {Nk}", inputs(2, 4, 2, Nq, Nk, width), mask, seen, *rest
+    for (H, Hk), length in itertools.product([(16, 16), (20, 4)], (70, 200, 1000)):
+        ids = torch.arange(1536, device=DEVICE) // length
+        own, j = written_out.own(1536, 1536)
+        mask, seen = masks.documents(ids) & masks.causal(), (ids[:, None] == ids) & (j <= own)
+        yield f"{H} heads, documents of {length}", inputs(3, H, Hk, 1536, 1536, width), mask, seen
+    begin = [torch.tensor([0, *torch.tensor(x).cumsum(0)], device=DEVICE) for x in TEXTS]
+    text, key_text = (torch.repeat_interleave(torch.tensor(x)).to(DEVICE) for x in TEXTS)
+    place, j = (torch.arange(len(x), device=DEVICE) - b[x] for x, b in zip((text, key_text), begin, strict=True))
+    own = (place + torch.tensor(TEXTS[1]).to(DEVICE)[text] - torch.tensor(TEXTS[0]).to(DEVICE)[text])[:, None]
+    for mask in (masks.full(), masks.causal(), masks.window(40, 5), masks.Window(30, None)):
+        left, right = (math.inf if end is None else end for end in mask)
+        seen = (text[:, None] == key_text) & (j <= own + right) & (j >= own - left)
+        apart = packed.prepared(*begin).apart(mask)
+        yield f"texts, {mask}", inputs(1, 4, 2, len(text), len(key_text), width), apart, seen
+
+
+TEXTS = (100, 1, 64, 0, 300, 7, 128, 5), (100, 40, 64, 3, 200, 0, 128, 6)  # queries and keys of each
+MASKED = (windows, score_functions, sinks, rules)
 
 
 def masked_equals_written_out(name, kind):
@@ -268,7 +304,8 @@ def test_masks_and_scores_equal_attention_written_out(in_time, name, kind):
 def masked_in_the_same_bits(name):
     run, width = forward_run(name), CONFIGURATIONS[name][0]
     q, k, v = inputs(3, 16, 4, 1536, 1536, width)
-    for mask in (masks.window(300), masks.Window(100, 100)):
+    documents = masks.documents(torch.arange(1536, device=DEVICE) // 250)
+    for mask in (masks.window(300), masks.Window(100, 100), documents & masks.causal()):
         problem = Problem.of(q, k, v, mask, 0.1)
         *_, o, lse = poisoned(q, width)
         run(o, lse, q, k, v, problem)

@@ -70,8 +70,9 @@ def test_each_score_that_a_rule_shows_is_taken_in_once():
             (masks.documents(ids) & masks.causal(), same & (j <= i), True),
             (masks.documents(ids) & masks.window(30, 9), same & (j >= i - 30) & (j <= i + 9), True),
             (masks.documents(ids), same, True),
+            (masks.prefix(90), (j <= i) | (j < 90), True),
             (masks.documents(pieces) & masks.causal(), again & (j <= i), False),
-            (masks.causal() & (masks.window(40) | masks.sinks(3)), (j <= i) & ((j >= i - 40) | (j < 3)), False),
+            (masks.causal() & (masks.window(40) | masks.sinks(3)), (j <= i) & ((j >= i - 40) | (j < 3)), True),
         ):
             problem = SimpleNamespace(mask=mask, Nq=N, Nk=N, device=torch.device("cpu"))
             assert (mask.interval(problem) is not None) == table

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, flash_attention, launch, triton
+from flashlab.kernels import DEVICE, flash_attention, launch, masks, triton
 from flashlab.kernels.decode import operator
 from flashlab.kernels.portable import backward, forward
 
@@ -97,6 +97,19 @@ def test_a_repeated_call_asks_triton_nothing(kernel, monkeypatch):
     for module in MODULES:
         monkeypatch.setattr(module, "launch", lambda *_, **__: pytest.fail("the launch was not known"))
     assert_equal(first, results(*tensors, kernel=kernel), kernel)
+
+
+@gpu_only
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_known_launch_sees_documents_that_changed(kernel):
+    q, k, v = (randn(2, 2, 600, 64) for _ in range(3))
+    ids = torch.zeros(600, dtype=torch.int32, device=DEVICE)
+    mask = masks.documents(ids) & masks.causal()
+    for length in (100, 70):
+        ids.copy_(torch.arange(600) // length)
+        fresh = flash_attention(q, k, v, mask=masks.documents(ids.clone()) & masks.causal(), kernel=kernel)
+        for _ in range(4):
+            assert torch.equal(flash_attention(q, k, v, mask=mask, kernel=kernel), fresh)
 
 
 @gpu_only

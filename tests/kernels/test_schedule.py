@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flashlab.course import data
-from flashlab.kernels import masks
+from flashlab.kernels import masks, packed
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
 from tests.tools.hopper_scores import taken, wanted
@@ -154,6 +154,36 @@ def test_each_score_that_a_window_leaves_is_taken_in_once(left, right, Br):
     mask = masks.Window(left, right)
     for Nq, Nk in itertools.product(LENGTHS[::2], repeat=2):
         np.testing.assert_array_equal(taken(Nq, Nk, mask, Br), wanted(Nq, Nk, mask), f"{Nq=}, {Nk=}")
+
+
+@pytest.mark.parametrize("Br", [128, 192])
+def test_each_score_that_a_rule_shows_is_taken_in_once(Br):
+    for Nq, Nk in [(128, 128), (200, 333), (333, 200), (447, 447), (1, 300), (1000, 1000)]:
+        i, j = np.ogrid[:Nq, :Nk]
+        own, ids = i + Nk - Nq, torch.arange(Nk) // 70
+        documents = masks.documents(ids)
+        same = (own >= 0) & (ids[np.maximum(own, 0)] == ids[j]).numpy()  # [Nq, Nk]
+        for mask, seen in (
+            (documents, same),
+            (documents & masks.causal(), same & (j <= own)),
+            (masks.window(30, 9) & documents, same & (j >= own - 30) & (j <= own + 9)),
+            (masks.prefix(150), (j <= own) | (j < 150)),
+            (masks.sinks(9) & documents, same & (j < 9)),
+        ):
+            np.testing.assert_array_equal(taken(Nq, Nk, mask, Br), seen, f"{Nq=}, {Nk=}, {mask}")
+
+
+@pytest.mark.parametrize("Br", [128, 192])
+def test_each_score_inside_a_text_is_taken_in_once(Br):
+    offsets = [torch.tensor([0, *np.cumsum(x)]) for x in ((50, 0, 1, 139, 130, 3), (50, 7, 1, 100, 200, 0))]
+    of_q, of_k = (np.repeat(np.arange(6), np.diff(x)) for x in offsets)
+    i, j = (np.arange(len(x)) - o.numpy()[x] for x, o in zip((of_q, of_k), offsets, strict=True))
+    own = (i + np.diff(offsets[1])[of_q] - np.diff(offsets[0])[of_q])[:, None]
+    for mask in (masks.full(), masks.causal(), masks.window(70, 3), masks.Window(20, None)):
+        left, right = (10**6 if end is None else end for end in mask)
+        seen = (of_q[:, None] == of_k) & (j >= own - left) & (j <= own + right)
+        apart = packed.prepared(*offsets).apart(mask)
+        np.testing.assert_array_equal(taken(len(of_q), len(of_k), apart, Br), seen, f"{mask}")
 
 
 def test_the_boundary_is_what_the_measured_times_say():

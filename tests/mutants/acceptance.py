@@ -315,6 +315,14 @@ def hopper_schedule():
                 assert met.max() <= (mask.left + mask.right + Br - 1) // 128 + 2, "wrong number of blocks"
             counts = hopper_scores.taken(Nq, Nk, mask, Br)
             assert (counts == hopper_scores.wanted(Nq, Nk, mask)).all(), "not these scores, once"
+    ids = np.arange(333) // 150
+    i, j = np.ogrid[:333, :333]
+    for mask, seen in (
+        (triton_masks.documents(torch.tensor(ids)), ids[:, None] == ids),
+        (triton_masks.documents(torch.tensor(ids)) & triton_masks.window(40, 1),
+         (ids[:, None] == ids) & (j >= i - 40) & (j <= i + 1)),
+    ):  # fmt: skip
+        assert (hopper_scores.taken(333, 333, mask, 128) == seen).all(), "not these scores of documents, once"
 
 
 def kernel_decoding():

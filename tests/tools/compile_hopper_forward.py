@@ -29,6 +29,7 @@ def kinds():
     yield "sinks", causal, None, torch.zeros(H), EVEN
     yield "soft cap", causal, scores.softcap(30.0), None, EVEN
     yield "ALiBi", causal, scores.alibi(slopes), None, EVEN
+    yield "documents", masks.documents(torch.arange(RAGGED) // 300) & causal, None, torch.zeros(H), RAGGED
     yield "all", masks.window(300), (scores.alibi(slopes), scores.softcap(30.0)), torch.zeros(H), RAGGED
 
 

@@ -44,6 +44,15 @@ class Scores:
     type = SimpleNamespace(layout=None)
 
 
+class Numbers(np.ndarray):
+    """An array as the kernels have it."""
+
+    type = SimpleNamespace(layout=None)
+
+    def to(self, dtype):
+        return self.astype(dtype)
+
+
 class Output(tuple):
     """The weights that were multiplied with values, in the place of O_i."""
 
@@ -58,7 +67,7 @@ class Output(tuple):
 class Pointer:
     """A place in global memory."""
 
-    memory: list
+    memory: list | np.ndarray
     at: int = 0
 
     def __add__(self, steps):
@@ -122,16 +131,18 @@ def substitutes(problem, rows, Bc, arrived, counts):
     gl = SimpleNamespace(
         load=lambda pointer: pointer.memory[pointer.at],
         maximum=max,
-        minimum=min,
+        minimum=lambda x, y: np.minimum(x, y) if np.ndim(x) else min(x, y),
+        to_tensor=lambda x: x,
         cdiv=lambda x, y: int((x + y - 1) / y),  # towards zero, as integers divide on a GPU
         static_assert=nothing,
         static_range=range,
-        arange=lambda start, stop, layout: np.arange(start, stop),
+        arange=lambda start, stop, layout: np.arange(start, stop, dtype=np.int32).view(Numbers),
         where=lambda shown, S_ij, hidden: replace(S_ij, seen=S_ij.seen & shown),
         zeros=lambda *_: Output(),
         full=nothing,
         SliceLayout=nothing,
         float32=None,
+        uint32=np.uint32,
     )
 
     bounds = SimpleNamespace(Window=masks.Window, bounds=schedule.bounds)
@@ -199,9 +210,15 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     keys = torch.arange(Nk)[None, None, :, None]
     keys, _, problem = forward.without_unseen(keys, keys, problem)
     unseen, Nk = Nk - problem.Nk, problem.Nk
-    assert wanted(Nq, Nk, mask).any(0).all(), "keys that no query sees"
-    table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
+    assert isinstance(mask, masks.Rule) or wanted(Nq, Nk, mask).any(0).all(), "keys that no query sees"
+    if isinstance(mask, masks.Rule):
+        table = schedule.table(problem, Br, Bc, 1)[0].numpy()  # [tiles, 8]
+    else:
+        table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
     asked = forward.asked(problem)
+    if asked.intervals is not None:
+        numbers = asked.intervals.table.flatten().numpy().view(Numbers)
+        asked = asked._replace(intervals=asked.intervals._replace(table=Pointer(numbers)))
     work = forward.Work(Pointer(table.ravel().tolist()), 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0, asked)
     heights, buffers = {"Q": rows, "K": Bc, "V": Bc}, [Buffer() for _ in range(Br // rows)]
     rings = {name: SimpleNamespace(name=name, shape=(2, 1, 1, N, 64), dtype=None) for name, N in heights.items()}

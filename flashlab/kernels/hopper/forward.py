@@ -26,7 +26,7 @@ from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import scores
 from flashlab.kernels.hopper.descriptors import descriptor, multiprocessors
-from flashlab.kernels.hopper.masks import LATER, blocks, end_of, hide, hide_before, known
+from flashlab.kernels.hopper.masks import LATER, Intervals, blocks, end_of, hide, hide_before, hide_outside, known
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
 from flashlab.kernels.hopper.rescale import rescale
 from flashlab.kernels.hopper.schedule import table
@@ -41,11 +41,14 @@ REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consume
 def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; masks are windows, score functions
-    soft caps and ALiBi; no dropout and no packed texts. table: as ``schedule.table``.
+    float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; score functions are soft caps and
+    ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
+    each key to some query. table: as ``schedule.table``.
     """
     k, v, problem = without_unseen(k, v, problem)
-    again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=problem.plain)
+    known = masks.launches(problem, c, pingpong, table)
+    when = problem.plain or known is not None
+    again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=when, known=known)
 
 
 def start(q, k, v, o, lse, problem, c, pingpong, table):
@@ -67,7 +70,7 @@ def without_unseen(k, v, problem):
 
     Their weights are 0. But 0 times a value that is not finite would be NaN.
     """
-    if problem.mask.left is None:
+    if isinstance(problem.mask, masks.Rule) or problem.mask.left is None:
         return k, v, problem
     unseen = max(0, problem.Nk - problem.Nq - problem.mask.left)
     return k[:, :, unseen:], v[:, :, unseen:], problem._replace(Nk=problem.Nk - unseen)
@@ -98,9 +101,11 @@ def variant(problem, rows, Bc, pingpong=False):
 def asked(problem):
     """Return what a problem asks for beside a full or causal mask, as ``Asked``."""
     ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
+    intervals = Intervals.of(problem) if isinstance(problem.mask, masks.Rule) else None
     if problem.score is None:
-        return Asked(ends, None, None, problem.sinks, None if problem.scales is None else problem.scales.told)
-    return Asked(ends, scores.told(problem), scores.factors(problem)[0], problem.sinks, None)
+        told = None if problem.scales is None else problem.scales.told
+        return Asked(ends, intervals, None, None, problem.sinks, told)
+    return Asked(ends, intervals, scores.told(problem), scores.factors(problem)[0], problem.sinks, None)
 
 
 class Variant(NamedTuple):
@@ -116,6 +121,7 @@ class Asked(NamedTuple):
     """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
 
     mask: masks.Window  # with the ends that the compiler does not know
+    intervals: Intervals | None  # of a ``Rule``: the keys that each query sees
     score: tuple | None  # as ``scores.told``
     scale: float | None  # the factor on the scores before them
     sinks: gl.tensor | None  # pointer to [H]
@@ -168,12 +174,14 @@ class Tile(NamedTuple):
     hk: gl.tensor
     blocks: gl.tensor  # of keys: how many
     first: gl.tensor  # the leftmost of them
+    since: gl.tensor  # by a table, from this key on all queries of the whole tile see the keys
+    till: gl.tensor  # up to this one
 
 
 @gluon.jit
 def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K V [B, Hk, Nk, d]; O_first ends where O's first tile does
-    lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4] and starts [programs + 1] by ``schedule.table``
+    lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4 or 8], starts [programs + 1]: ``schedule.table``
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
@@ -284,17 +292,22 @@ def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
     Where windows end after a query's own key, tiles are aligned at the last row. So it is the first tile of a head that
     is cut short, the one that has least to do. Other tiles are aligned at the first row.
     """
-    line = work.table + (work.first + t) * 4
+    columns: gl.constexpr = 4 if work.asked.intervals is None else 8
+    line = work.table + (work.first + t) * columns
     i, b, h, hk = gl.load(line), gl.load(line + 1), gl.load(line + 2), gl.load(line + 3)
     start = i * Br
     end = work.Nq
     if variant.mask.right is not None:
         end = work.Nq - (work.Tr - 1 - i) * Br
         start = end - Br
-    first, last = blocks(variant, work.asked.mask, start, Br, Bc, work.Nq, work.Nk)
-    if variant.mask.right is not None:
-        start = gl.maximum(start, 0)
-    return Tile(start, end, b, h, hk, last - first, first)
+    if work.asked.intervals is not None:
+        first, count, since, till = gl.load(line + 4), gl.load(line + 5), gl.load(line + 6), gl.load(line + 7)
+        return Tile(start, end, b, h, hk, count, first, since, till)
+    else:
+        first, last = blocks(variant, work.asked.mask, start, Br, Bc, work.Nq, work.Nk)
+        if variant.mask.right is not None:
+            start = gl.maximum(start, 0)
+        return Tile(start, end, b, h, hk, last - first, first, gl.to_tensor(0), gl.to_tensor(0))
 
 
 @gluon.jit
@@ -312,7 +325,7 @@ def part_of(tile, work, shared, w: gl.constexpr, variant: gl.constexpr):
         end = gl.minimum(tile.start + (w + 1) * rows, tile.end)
         _, last = blocks(variant, work.asked.mask, end - rows, rows, Bc, work.Nq, work.Nk)
         n = last - tile.first
-    part = Tile(tile.start + w * rows, tile.end, tile.b, tile.h, tile.hk, n, tile.first)
+    part = Tile(tile.start + w * rows, tile.end, tile.b, tile.h, tile.hk, n, tile.first, tile.since, tile.till)
     return part, tile.blocks - n
 
 
@@ -342,6 +355,13 @@ def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = Fals
     if work.asked.score is not None:
         S_ij = S_ij * work.asked.scale
         S_ij = scores.apply(work.asked.score, S_ij, tile.b, tile.h, tile.start, start, work.Nq, work.Nk)
+    if work.asked.intervals is not None:
+        if first:
+            S_ij = hide_outside(S_ij, work.asked.intervals, tile, start, work.Nq)
+        else:
+            if (start < tile.since) | (start + Bc - 1 > tile.till):
+                S_ij = hide_outside(S_ij, work.asked.intervals, tile, start, work.Nq)
+        return S_ij
     limit = limit_of(tile, start, work, variant)
     if first:
         if variant.mask.right is not None or variant.ragged:
@@ -434,6 +454,8 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     Q_i, P_before, m_i, l_i, g = begin(shared, work, tile, skipped, 0, 0, w, variant)
     for t in range(work.count):
         O_i = gl.zeros([rows, width], gl.float32, accumulator(width))  # [Br, d]
+        # ``start_of`` needs ``tile.blocks``, too. Otherwise it would keep its first value: Triton 3.6 and 3.7 take a
+        # number for dead that a loop only carries to end an inner loop (Triton's pull request 9036).
         for j in range(1, tile.blocks):
             g += 1
             P_before, m_i, l_i, O_i = step(shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w, variant)

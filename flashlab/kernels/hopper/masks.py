@@ -3,6 +3,9 @@
 ``flashlab.kernels.masks`` decides which keys a row sees; the schedule on the host reads the same lines.
 """
 
+from typing import NamedTuple
+
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -12,8 +15,23 @@ LATER = gl.constexpr(-1)  # the end of a window that the compiler does not know,
 
 
 def known(mask):
-    """Return a window as far as the compiler knows it: which ends are missing, and which are 0."""
-    return masks.Window(*(end if end in (None, 0) else LATER.value for end in mask))
+    """Return a window as far as the compiler knows it: which ends are missing, and which are 0. Of a ``Rule``: none."""
+    ends = mask if isinstance(mask, masks.Window) else masks.full()
+    return masks.Window(*(end if end in (None, 0) else LATER.value for end in ends))
+
+
+class Intervals(NamedTuple):
+    """A ``Rule`` as the forward kernel takes it: the first and the last key that each query sees."""
+
+    table: torch.Tensor  # int32 [B or 1, Nq, 2]
+    batch: int  # from the table of one batch to that of the next
+
+    @classmethod
+    def of(cls, problem):
+        """Return the intervals of a ``Problem``."""
+        key = "intervals", problem.Nq, problem.Nk
+        table = problem.mask.kept(key, lambda: torch.stack(problem.mask.keys(problem), 2))
+        return cls(table, table.stride(0) if len(table) > 1 else 0)
 
 
 @gluon.jit
@@ -60,3 +78,15 @@ def hide_before(S_ij, first):
     rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
     firsts = first + rows  # [Br]
     return gl.where(keys[None, :] >= firsts[:, None], S_ij, -float("inf"))
+
+
+@gluon.jit
+def hide_outside(S_ij, intervals, tile, start, Nq):
+    """Return S_ij [Br, Bc] with -inf outside the intervals of the tile's queries; start: the first key."""
+    keys = start + gl.arange(0, S_ij.shape[1], layout=gl.SliceLayout(0, S_ij.type.layout))  # [Bc]
+    rows = tile.start + gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
+    at = intervals.table + tile.b * intervals.batch + 2 * gl.minimum(rows, Nq - 1)  # past Nq, nothing is stored
+    first, last = gl.load(at), gl.load(at + 1)  # [Br] each
+    # one comparison for both ends: before the first key, an unsigned difference is large
+    seen = (keys[None, :] - first[:, None]).to(gl.uint32) <= (last - first).to(gl.uint32)[:, None]
+    return gl.where(seen, S_ij, -float("inf"))

@@ -63,7 +63,7 @@ def assign(costs, programs):
 def ordered_tiles(problem, Br, counts=None):
     """Return all tiles of O, [tiles, 4]: columns i, b, h, hk.
 
-    counts: blocks that each tile of a head meets, [Tr]. If they are given, the longest come first among
+    counts: blocks that each tile meets, broadcastable to [B, H, Tr]. If they are given, the longest come first among
     the heads that share the L2 cache. Otherwise tiles come head by head.
     """
     B, H, Hk, Nq, Nk, d, _ = problem[:7]
@@ -72,7 +72,10 @@ def ordered_tiles(problem, Br, counts=None):
     heads = np.arange(B * H)
     group, i = np.meshgrid(heads // together, np.arange(Tr), indexing="ij")  # [B * H, Tr] each
     head = np.broadcast_to(heads[:, None], i.shape)  # [B * H, Tr]
-    longest_first = () if counts is None else (-counts[i], group)
+    longest_first = ()
+    if counts is not None:
+        counts = np.broadcast_to(counts, (B, H, Tr)).reshape(i.shape)
+        longest_first = -counts, group
     order = np.lexsort([key.ravel() for key in (i, head, *longest_first)])  # [tiles]      the last one sorts first
     i, head = i.ravel()[order], head.ravel()[order]  # [tiles]
     return np.stack([i, head // H, head % H, head % H // (H // Hk)], axis=1)
@@ -104,7 +107,14 @@ def schedule(tiles, costs, programs, parts=1):
 
 
 def table(problem, Br, Bc, programs):
-    """Return the ``schedule`` of a ``Problem``, on its device, and the number of programs that it is for."""
+    """Return the ``schedule`` of a ``Problem``, on its device, and the number of programs that it is for.
+
+    Of a ``Rule`` the table has four more columns: the leftmost block of keys that a tile meets, how many there are, and
+    from which key to which all its queries see all.
+    """
+    if isinstance(problem.mask, masks.Rule):
+        key = "schedule", *problem[:6], Br, Bc, programs
+        return problem.mask.kept(key, lambda: _longest_interval_first(problem, Br, Bc, programs))
     if problem.mask == masks.full() or problem.Nq <= Br:
         return plain_table(problem, Br, Bc, programs)
     return _longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs)
@@ -116,6 +126,26 @@ def _longest_first(problem, Br, Bc, programs):
     order = ordered_tiles(problem, Br, counts)
     met = counts[order[:, 0]]  # [tiles]
     return _on_device(order, met + BOUNDARY, programs, parts_of(met.sum(), programs), problem.device)
+
+
+def _longest_interval_first(problem, Br, Bc, programs):
+    met = intervals_of_tiles(problem, Br, Bc)  # [B or 1, Tr, 4]
+    order = ordered_tiles(problem, Br, met[:, None, :, 1])
+    i, b, _, _ = order.T
+    met = np.broadcast_to(met, (problem.B, *met.shape[1:]))[b, i]  # [tiles, 4]
+    costs = met[:, 1] + BOUNDARY
+    parts = parts_of(met[:, 1].sum(), programs)
+    return _on_device(np.concatenate([order, met], 1), costs, programs, parts, problem.device)
+
+
+def intervals_of_tiles(problem, Br, Bc):
+    """Return the four columns that ``table`` adds for a ``Rule``, [B or 1, Tr, 4]."""
+    first, last = (x.cpu().numpy() for x in problem.mask.keys(problem))  # [B or 1, Nq] each
+    ends = (first, np.minimum), (first, np.maximum), (last, np.minimum), (last, np.maximum)
+    starts = np.arange(0, problem.Nq, Br)
+    begin, since, till, end = (extreme.reduceat(x, starts, axis=1) for x, extreme in ends)  # [B or 1, Tr] each
+    begin = np.minimum(begin, np.maximum(end, 0)) // Bc
+    return np.stack([begin, np.maximum(tiles.count(end + 1, Bc) - begin, 1), since, till], -1)
 
 
 def plain_table(problem, Br, Bc, programs):

@@ -7,7 +7,7 @@ row and the first key.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels import scores
+from flashlab.kernels import masks, scores
 from flashlab.kernels.problem import LOG2_E
 
 
@@ -15,7 +15,8 @@ def told(problem):
     """Return, per step of a problem's score function, a function of these and its arguments."""
     if capped_only(problem.score):
         return ((tanh, ()),)
-    ours = {scores.capped: capped, scores.lowered: lowered_before if problem.mask.right == 0 else lowered}
+    backward = isinstance(problem.mask, masks.Window) and problem.mask.right == 0
+    ours = {scores.capped: capped, scores.lowered: lowered_before if backward else lowered}
     return tuple((ours[function], arguments) for function, arguments, *_ in problem.score.told(problem))
 
 
