@@ -178,6 +178,7 @@ CHARTS = {
     "h200_decoding": Charts("A step of decoding", SHORT, by_cache),
     "h200_float8": Charts("Eight bits, in Triton", FAST, by_codes),
     "h200_float8_hopper": Charts("Eight bits, in Gluon", FAST, by_codes),
+    "h200_float8_hopper_causal": Charts("Eight bits, in Gluon: causal and shorter", FAST, by_codes),
     "h200_ring": Charts("One sequence on several GPUs", "TFLOP/s per GPU; longer is better.", by_ring),
     "h200_ring_before": Charts("The same with our first ring", "TFLOP/s per GPU; longer is better.", by_ring),
     "h200_ring_trace": Charts("The kernels of one rank in a pass", "Milliseconds that each ran.", by_trace),

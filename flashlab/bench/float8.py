@@ -43,8 +43,8 @@ WIDE = [Configuration(*it) for it in (
 )]  # fmt: skip
 HOPPER = {  # by the width of a head
     64: [Configuration(*it) for it in ((192, 128, 16, 3), (128, 128, 12, 4))],
-    128: [Configuration(*it) for it in ((192, 128, 16, 2), (192, 128, 16, 3), (128, 128, 12, 3))],
-    256: [Configuration(*it) for it in ((128, 64, 12, 2), (128, 64, 12, 3))],
+    128: [Configuration(*it) for it in ((192, 128, 16, 2), (128, 128, 12, 3))],
+    256: [Configuration(*it) for it in ((128, 128, 12, 2), (128, 64, 12, 2), (128, 64, 12, 3))],
 }
 
 
