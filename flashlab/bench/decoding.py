@@ -60,10 +60,10 @@ FULL = CELLS[3]  # the machine is full without a split
 
 # Br, Bc, warps, stages, programs per SM
 PLAIN = [Launch(16, *it) for it in (
-    (32, 4, 4, 3), (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 4, 2), (128, 4, 2, 2), (128, 4, 3, 1), (128, 8, 3, 1),
+    (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 4, 2), (128, 4, 2, 2), (128, 4, 3, 1), (128, 8, 3, 1),
 )]  # fmt: skip
 PAGED = [Launch(16, *it) for it in ((64, 4, 5, 2), (64, 4, 6, 2), (128, 8, 5, 1))]
-EIGHT = [Launch(16, *it) for it in ((64, 4, 3, 3), (128, 4, 3, 2), (128, 4, 4, 2))]
+EIGHT = [Launch(16, *it) for it in ((64, 4, 3, 3), (128, 4, 3, 2), (128, 4, 3, 3))]
 LATENT = {
     16: [Launch(16, *it) for it in ((32, 4, 3, 2), (32, 4, 2, 4), (16, 4, 4, 3))],
     128: [Launch(64, 64, 8, 2, 1)],
