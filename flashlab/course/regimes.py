@@ -79,6 +79,10 @@ def _outer_rows(rows, n):
     return np.broadcast_to(np.isin(np.arange(rows), (0, rows - 1))[:, None], (rows, n))
 
 
+def _late_row(rows, n):
+    return _first_row(rows, n) & _first_keys(rows, n)
+
+
 def _first_row(rows, n):
     return np.broadcast_to(np.arange(rows)[:, None] == 0, (rows, n))
 
@@ -118,6 +122,7 @@ REGIMES = (
     Regime("rows that lie 200 apart", rows=lambda n: 100.0 * (-1) ** np.arange(n)),
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
+    Regime("a row that sees its first key when others have met theirs", hidden=_late_row),
 )
 BETWEEN = Regime("rows that see keys between rows that see none", hidden=_outer_rows)
 PRODUCTS = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 1e9)

@@ -63,6 +63,8 @@ def _gradients_cases():
     cancelled = [_array(x) for x in ([[1, 0]], [[1, 2], [3, 5]], [[1], [-1]], [[2]], [[0.5, 0.5]], [0])]
     masked = tile(2, 3, 4, 4)
     masked[4][1] = masked[5][1] = 0
+    partly = tile(2, 3, 4, 4)
+    partly[4][0, 1:] = 0
     return [
         Case("one query, one key, one dimension, scale 1", (*one, 1.0)),
         Case("the scale", (*one, 0.25)),
@@ -70,6 +72,7 @@ def _gradients_cases():
         Case("two queries, two keys", tile(2, 2, 3, 4)),
         Case("one query, two keys of a longer row", (*row, 1.0)),
         Case("a query that sees no key", masked),
+        Case("a query that sees one key of three", partly),
         Case("a query that sees two keys whose values cancel: delta is 0", (*cancelled, 1.0)),
         *sweep(_gradients_args, regimes=GENTLE, sizes=LARGER),
     ]

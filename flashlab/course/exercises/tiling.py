@@ -54,6 +54,8 @@ def _masked_cases():
         ("more keys than queries: a tile further right", (0, 2), (2, 5), 2, 5),
         ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
         ("a narrow last tile", (3, 7), (6, 7), 7, 7),
+        ("one query, one key", (0, 1), (0, 1), 1, 1),
+        ("three queries, one key", (0, 3), (0, 1), 3, 1),
         ("a tile far down a long text", (2_081, 2_085), (2_080, 2_083), 2_100, 2_100),
         ("the last two queries of a long text", (0, 2), (69_997, 70_000), 2, 70_000),
         ("many queries, few keys", (69_996, 70_000), (0, 3), 70_000, 3),
