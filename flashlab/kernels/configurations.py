@@ -362,23 +362,22 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
     """Return why the Hopper kernels cannot compute one direction of a problem, or None if they can."""
     if card is None or card.capability != ON_HOPPER.capability:
         return "they need a GPU of compute capability 9.0"
-    if problem.scales is None and str(problem.dtype) not in ON_HOPPER.dtypes:
-        return f"they multiply float16 and bfloat16, got {problem.dtype}"
-    if problem.scales is None and max(problem.d, problem.dv) > 128:
-        return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
+    if problem.scales is None:
+        if str(problem.dtype) not in ON_HOPPER.dtypes:
+            return f"they multiply float16 and bfloat16, got {problem.dtype}"
+        if max(problem.d, problem.dv) > 128:
+            return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
+    elif problem.mask not in (masks.full(), masks.causal()):
+        return f"in float8 they know no mask but causal, got {problem.mask}"
+    elif not problem._replace(scales=None).plain:
+        return "in float8 they know no score functions, sinks, dropout or packed texts"
+    if problem.dropout is not None:
+        return "they know no dropout"
     if direction == "forward":
-        if problem.scales is not None and problem.mask not in (masks.full(), masks.causal()):
-            return f"in float8 they know no mask but causal, got {problem.mask}"
-        if problem.scales is not None and not problem._replace(scales=None).plain:
-            return "in float8 they know no score functions, sinks, dropout or packed texts"
-        if problem.dropout is not None:
-            return "they know no dropout"
         if problem.texts is not None and problem.score is not None:
             return "forward they know packed texts, but not with score functions"
         if problem.mask != "rule" and problem.mask.left is not None and problem.mask.right is None:
             return "forward they know windows with a right end, or with none"
-    elif problem.dropout is not None:
-        return "they know no dropout"
     if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
         return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
     return None

@@ -96,18 +96,8 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
             quantise_blocks,
             (tiles.count(blocks, each), H, B),
             (*tensors, scale, signs),
-            (
-                strides,
-                scale.expand(B, H, blocks).stride(),
-                N,
-                each,
-                d,
-                width,
-                transposed,
-                finds,
-                stores,
-                3 if ahead else 1,
-            ),
+            (strides, scale.expand(B, H, blocks).stride(), N, each)
+            + (d, width, transposed, finds, stores, 3 if ahead else 1),
             warps=8,
         )
         scale = scale if per == "block" else scale.amax(-1, keepdim=True)  # [B, H, 1]

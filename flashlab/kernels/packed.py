@@ -131,7 +131,7 @@ class InTexts:
         first, last = masks.extremes(of_k, grid.Bc)  # [Tc] each
         met = (low <= last) & (first <= high)  # [Tr, Tc]
         whole = (low == high) & (first == last) & (low == first)
-        if not isinstance(self.mask, masks.Window):
+        if not self._in_window:
             return met, whole & False
         of_q = of_q.long()
         own = torch.arange(len(of_q), device=of_q.device) + first_k[of_q + 1] - first_q[of_q + 1]  # [Tq]
@@ -141,22 +141,26 @@ class InTexts:
         return met, whole & (grid.j >= most - left) & (grid.j + grid.Bc - 1 <= least + right)
 
     def interval(self, problem):
-        if not isinstance(self.mask, masks.Window):
-            return None
-        text = self.texts.of[1].long()  # [Tk]
-        first_q, first_k = self.texts.first
-        own = torch.arange(len(text), device=text.device) + first_q[text + 1] - first_k[text + 1]  # [Tk]
-        left, right = (masks.FARTHEST if end is None else end for end in self.mask)
-        return torch.maximum(own - right, first_q[text])[None], torch.minimum(own + left, first_q[text + 1] - 1)[None]
+        return self._ends(self.texts.of[1], *self.texts.first[::-1], *self.mask[::-1]) if self._in_window else None
 
     def keys(self, problem):
-        if not isinstance(self.mask, masks.Window):
-            return None
-        text = self.texts.of[0].long()  # [Tq]
-        first_q, first_k = self.texts.first
-        own = torch.arange(len(text), device=text.device) + first_k[text + 1] - first_q[text + 1]  # [Tq]
-        left, right = (masks.FARTHEST if end is None else end for end in self.mask)
-        return torch.maximum(own - left, first_k[text])[None], torch.minimum(own + right, first_k[text + 1] - 1)[None]
+        return self._ends(self.texts.of[0], *self.texts.first, *self.mask) if self._in_window else None
+
+    @property
+    def _in_window(self):
+        return isinstance(self.mask, masks.Window)
+
+    def _ends(self, of, first, first_other, before, after):
+        """Return the first and the last token of the other kind that each token sees, or is seen by: [1, tokens] each.
+
+        of: the text of each token. first, first_other: where texts begin, among tokens of its kind and of the other.
+        before, after: how far from its own place the others may lie; None: as far as the text goes.
+        """
+        text = of.long()  # [tokens]
+        own = torch.arange(len(text), device=text.device) + first_other[text + 1] - first[text + 1]  # [tokens]
+        before, after = (masks.FARTHEST if end is None else end for end in (before, after))
+        begin = torch.maximum(own - before, first_other[text])  # [tokens]
+        return begin[None], torch.minimum(own + after, first_other[text + 1] - 1)[None]
 
     def told(self, problem):
         alone = self.alone(problem)

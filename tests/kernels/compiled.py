@@ -1,4 +1,4 @@
-"""What the tools that compile for a GPU which is not here print."""
+"""Run the tools that compile for a GPU that is not here, and read what they print."""
 
 import json
 import os

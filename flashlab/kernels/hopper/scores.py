@@ -15,8 +15,8 @@ def told(problem):
     """Return, per step of a problem's score function, a function of these and its arguments."""
     if capped_only(problem.score):
         return ((tanh, ()),)
-    backward = isinstance(problem.mask, masks.Window) and problem.mask.right == 0
-    ours = {scores.capped: capped, scores.lowered: lowered_before if backward else lowered}
+    looks_back = isinstance(problem.mask, masks.Window) and problem.mask.right == 0
+    ours = {scores.capped: capped, scores.lowered: lowered_before if looks_back else lowered}
     return tuple((ours[function], arguments) for function, arguments, *_ in problem.score.told(problem))
 
 
