@@ -23,7 +23,10 @@ HALVES = "key_gradients", "value_gradients"  # what may take the place of the se
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
 EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
 HOPPER = "forward", "forward_float8", "backward"
-WORK = {"forward": "rows times blocks of keys per multiprocessor", "backward": "keys"}
+WORK = {  # by direction, how much a call is
+    "forward": "the busiest multiprocessor has the work of {:,.0f} pairs of a row and a block of keys",
+    "backward": "Nk = {:,}",
+}
 
 
 class Card(NamedTuple):
@@ -322,7 +325,7 @@ def row_on_hopper(direction: str, problem: Problem, multiprocessors: int) -> Row
 
 
 def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
-    """Estimate what the busiest multiprocessor has to do in a forward pass, in rows times blocks of keys.
+    """Estimate what the busiest multiprocessor has to do in a forward pass, in pairs of a row and a block of keys.
 
     A persistent program per multiprocessor computes tile after tile; ``hopper.schedule`` deals them out.
     """
@@ -412,5 +415,5 @@ def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 13
     row = row_on_hopper(direction, problem, multiprocessors)
     work = busiest(row, problem, multiprocessors) if direction == "forward" else problem.Nk
     if work < row.least:
-        return f"{work:.0f} {WORK[direction]}: the Hopper kernels were faster from {row.least} on"
+        return f"{WORK[direction].format(work)}; the Hopper kernels were faster from {row.least:,} on"
     return None
