@@ -14,13 +14,12 @@ from unittest import mock
 import torch
 import triton
 from triton.experimental.gluon._runtime import GluonASTSource
-from triton.runtime import driver
 
 from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels.decode import Cache, operator, shared
 from flashlab.kernels.decode import tiles as decode_tiles
 from flashlab.kernels.hopper.latent import STAGES, attention_latent
-from tests.tools.compile_for import SHARED, Elsewhere, compiling, resources
+from tests.tools.compile_for import SHARED, compiled_instead, resources
 from tests.tools.compile_hopper import ALIGNED, TARGET, assembled, descriptor
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -55,17 +54,9 @@ def cases(capability):
 def compile_for(capability, name, q, cache, options):
     """Compile ``attention_split`` and ``attention_combine`` for one case. Yields a dict per kernel."""
     card = configurations.Card(capability, SHARED[capability] * 1024)
-    made = []
-
-    def compile_instead(*arguments, **options):
-        made.append(compiling(*arguments, **options))
-
-    driver.set_active(Elsewhere(capability))
     decode_tiles.launch_for.cache_clear()
-    with (
-        mock.patch.object(decode_tiles, "card", lambda device: card),
-        mock.patch.object(operator, "launch", compile_instead),
-    ):
+    here = mock.patch.object(decode_tiles, "card", lambda device: card)
+    with here, compiled_instead(capability, operator, shared) as made:
         options = {"mask": masks.causal(), "scale": 0.1} | options
         operator.run(q, cache, operator.problem_of(q, cache, **options), S=8)
         rows, (d, dv) = q.shape[1] * q.shape[2] // cache.K.shape[1], (cache.K.shape[3], cache.V.shape[3])
@@ -73,8 +64,7 @@ def compile_for(capability, name, q, cache, options):
         size, paged = cache.K.element_size(), cache.table is not None
         short = cache.most < decode_tiles.SHORT
         launch = decode_tiles.launch_for(q.device, rows, width, size, paged, short)
-    if name == "d = 128":
-        with mock.patch.object(shared, "launch", compile_instead):
+        if name == "d = 128":
             O, lse = torch.empty(2, 32, 1, 128), torch.empty(2, 32, 1)
             shared.merge(O, lse, torch.empty(1, 8, 8, 128), torch.empty(1, 8, 8))
     for compiled in made:

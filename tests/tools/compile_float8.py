@@ -22,8 +22,8 @@ from flashlab.kernels.attention_float8 import run
 from flashlab.kernels.hopper import forward_float8
 from flashlab.kernels.portable import forward
 from flashlab.kernels.problem import Problem, Tile
-from tests.tools import compile_hopper
 from tests.tools.compile_for import SHARED, Elsewhere, compiling, cuobjdump, resources
+from tests.tools.compile_hopper import launched
 
 
 def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, kernel="portable", chosen=None):
@@ -71,23 +71,9 @@ def on_hopper():
 
 def compile_on_hopper(N, two_level, call, row):
     """Compile the kernel in Gluon for one case, and return a dict: what it takes, and its loops."""
-    made = []
-
-    def compile_instead(kernel, grid, tensors, numbers, *, warps):
-        made.append(compiling(kernel, grid, tensors, numbers, warps=warps))
-
-    driver.set_active(Elsewhere((9, 0)))
-    with ExitStack() as replaced:
-        for owner, attribute, stand_in in (
-            (configurations, "card", lambda device: configurations.Card((9, 0), SHARED[9, 0] * 1024)),
-            (forward_float8, "multiprocessors", lambda device: 132),
-            (forward_float8, "launch", compile_instead),
-        ):
-            replaced.enter_context(mock.patch.object(owner, attribute, stand_in))
-        call()
-    (compiled,) = made
-    taken = {"N": N, "two_level": two_level, **row._asdict(), "shared": compiled.metadata.shared}
-    return taken | compile_hopper.assembled(compiled.asm["ptx"])
+    card = configurations.Card((9, 0), SHARED[9, 0] * 1024)
+    with mock.patch.object(configurations, "card", lambda device: card):
+        return {"N": N, "two_level": two_level, **row._asdict()} | launched(forward_float8, call)
 
 
 def compile_for(capability, name, call):

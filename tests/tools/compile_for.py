@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -50,6 +50,22 @@ def compiling(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     return kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps, num_stages=stages, launch_pdl=early)
 
 
+@contextmanager
+def compiled_instead(capability, *modules):
+    """Have these modules compile what they launch, for a GPU of this capability. Yields the list of the kernels."""
+    made = []
+
+    def compile_instead(*arguments, **options):
+        made.append(compiling(*arguments, **options))
+
+    driver.set_active(Elsewhere(capability))
+    with ExitStack() as replaced:
+        replaced.enter_context(mock.patch.object(tiles, "has_copy_engine", lambda device: capability >= (9, 0)))
+        for module in modules:
+            replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
+        yield made
+
+
 def compile_for(capability, problem):
     """Compile all portable kernels, forward and backward, that a problem is launched with there.
 
@@ -63,16 +79,7 @@ def compile_for(capability, problem):
     )  # in the order of their launches
     launches = {name: configurations.portable(name, card, problem.kind) for name in names if name != "row_constants"}
     launches["row_constants"] = configurations.STREAMED
-    made = []
-
-    def compile_instead(*arguments, **options):
-        made.append(compiling(*arguments, **options))
-
-    driver.set_active(Elsewhere(capability))
-    with ExitStack() as replaced:
-        replaced.enter_context(mock.patch.object(tiles, "has_copy_engine", lambda device: capability >= (9, 0)))
-        for module in (forward, backward):
-            replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
+    with compiled_instead(capability, forward, backward) as made:
         q, k, v, o, lse = tensors_of(problem)
         forward.run(o, lse, q, k, v, problem, launches["forward"])
         sums = (

@@ -1,6 +1,6 @@
 """Compile the Hopper forward kernel without a Hopper GPU: ``python -m tests.tools.compile_hopper forward``.
 
-Also "one_partition" and "warpgroups", the kernels of lesson 14's first rungs. ``compile_hopper_backward`` has the rest.
+Also "one_partition" and "warpgroups", the kernels of ``ladder``. ``compile_hopper_backward`` has the rest.
 
 Prints one JSON object per line for each configuration in use: what the machine code takes, and which instructions it
 and its loops consist of. Needs TRITON_INTERPRET=0, so it runs in a process of its own.
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import torch
 import triton
@@ -23,7 +24,7 @@ from flashlab.kernels import masks
 from flashlab.kernels.configurations import ON_HOPPER
 from flashlab.kernels.hopper import forward, ladder
 from flashlab.kernels.hopper.descriptors import layout
-from tests.tools.compile_for import BINARIES, resources
+from tests.tools.compile_for import BINARIES, compiled_instead, resources
 
 RUNGS = {"one_partition": ladder.one_partition, "warpgroups": ladder.warpgroups}
 KERNELS = {"forward": forward.attention_forward} | RUNGS
@@ -67,6 +68,14 @@ def compile_kernel(name, row, dtype, ragged):
     compiled = triton.compile(source, target=TARGET, options={"num_warps": warps})
     code = {"kernel": name, "dtype": NAMES[dtype], **row, "ragged": ragged, "shared": compiled.metadata.shared}
     return code | assembled(compiled.asm["ptx"])
+
+
+def launched(module, call):
+    """Return what the one kernel takes and contains that ``call`` launches from this module, as a dict."""
+    with compiled_instead((9, 0), module) as made, mock.patch.object(module, "multiprocessors", lambda device: 132):
+        call()
+    (compiled,) = made
+    return {"shared": compiled.metadata.shared} | assembled(compiled.asm["ptx"])
 
 
 def descriptor(block, dtype):

@@ -6,17 +6,15 @@ compiles instead. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
 import json
-from contextlib import ExitStack
 from unittest import mock
 
 import torch
-from triton.runtime import driver
 
-from flashlab.kernels import masks, portable, scores, tiles
+from flashlab.kernels import masks, portable, scores
 from flashlab.kernels.configurations import ON_HOPPER, STREAMED, Configuration
 from flashlab.kernels.hopper import backward
 from flashlab.kernels.problem import Problem
-from tests.tools.compile_for import Elsewhere, compiling
+from tests.tools.compile_for import compiled_instead
 from tests.tools.compile_hopper import NAMES, assembled
 
 H, EVEN, RAGGED = 4, 1024, 1000
@@ -45,19 +43,11 @@ def problem_of(name, mask, score, N, width, dtype):
 
 def compile_kernels(problem, c):
     """Return the two kernels in Gluon and Triton that a problem is launched with beside ``row_constants``."""
-    made = []
-
-    def compile_instead(*arguments, **options):
-        made.append(compiling(*arguments, **options))
-
     q = torch.empty(1, H, problem.Nq, problem.d, dtype=problem.dtype)
     lse = torch.empty(1, H, problem.Nq)
-    driver.set_active(Elsewhere((9, 0)))
-    with ExitStack() as replaced:
-        replaced.enter_context(mock.patch.object(tiles, "has_copy_engine", lambda device: True))
-        replaced.enter_context(mock.patch.object(portable.backward, "launch", lambda *_, **__: None))
-        replaced.enter_context(mock.patch.object(backward, "launch", compile_instead))
-        launches = {"backward": c, "row_constants": STREAMED}
+    launches = {"backward": c, "row_constants": STREAMED}
+    no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
+    with no_constants, compiled_instead((9, 0), backward) as made:
         backward.run([torch.empty_like(q) for _ in range(3)], (q, None), (q, q, q, q, lse), problem, launches)
     return made
 

@@ -8,24 +8,17 @@ import sys
 from unittest import mock
 
 import torch
-from triton.runtime import driver
 
 from flashlab.kernels import linear_attention
-from tests.tools.compile_for import SHARED, Elsewhere, compiling, resources
+from tests.tools.compile_for import SHARED, compiled_instead, resources
 
 CASES = (64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16), (64, torch.float32)  # fmt: skip
 
 
 def compile_for(capability, d, dtype):
     """Compile the kernel for heads of d columns, and return what it takes."""
-    made = []
-
-    def compile_instead(*arguments, **options):
-        made.append(compiling(*arguments, **options))
-
-    driver.set_active(Elsewhere(capability))
     device = mock.patch.object(linear_attention, "DEVICE", torch.device("cpu"))
-    with device, mock.patch.object(linear_attention, "launch", compile_instead):
+    with device, compiled_instead(capability, linear_attention) as made:
         linear_attention.linear_attention(*(torch.zeros(1, 2, 1000, d, dtype=dtype) for _ in "qkv"))
     (compiled,) = made
     ptx = compiled.asm["ptx"]
