@@ -265,8 +265,9 @@ def test_no_term_before_its_introduction(term, lesson):
 # No measured number that is typed.
 
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
-UNITS = {"TFLOP/s": 1, "cycles": 1, "µs": 1, "times": 1, "%": 0.01}  # and what one is, as cells print it
-measuring = [name for name in NOTEBOOKS if any("data.measured(" in cell.source for cell in code(NOTEBOOKS[name]))]
+UNITS = dict.fromkeys(("TFLOP/s", "TB/s", "cycles", "µs", "ms", "times"), 1) | {"%": 0.01}  # and one, as cells print it
+READING = re.compile(r"data\.measured\(|\btable\(")  # a measurement, or what ``which_version_when`` read
+measuring = [name for name in NOTEBOOKS if any(READING.search(cell.source) for cell in code(NOTEBOOKS[name]))]
 
 
 def stated(cell):

@@ -1,4 +1,4 @@
-"""The measured numbers that lessons state in words are those of the stored measurements."""
+"""The measured numbers that lessons and CHANGELOG.md state in words are those of the stored measurements."""
 
 import json
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from statistics import geometric_mean
 
 from flashlab.course import data
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def words(notebook, cell):
     """Return the text of a cell, in one line."""
-    cells = json.loads((NOTEBOOKS / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
     (source,) = ["".join(it["source"]) for it in cells if it["id"] == cell]
     return " ".join(source.split())
 
@@ -31,6 +31,22 @@ def hopper(impl, N, causal=False):
 def backward(impl):
     """Return the TFLOP/s of a backward pass, d = 128, N = 4,096, without a mask."""
     return the("h200_attention", "tflops", impl=impl, N=4096, causal=False, d=128, **{"pass": "backward"})
+
+
+def decoding(field="us", **row):
+    """Return a number of a step of decoding, by our kernels unless the row says otherwise."""
+    return the("h200_decoding", field, **{"impl": "flashlab"} | row)
+
+
+def float8(impl="fastest", d=128):
+    """Return the TFLOP/s of a forward pass, timed beside the float8 kernel in Gluon."""
+    return the("h200_float8_hopper", "tflops", impl=impl, d=d, causal=False, N=16384)
+
+
+def cudnn_trains(name):
+    """Return the milliseconds of cuDNN forward and backward, causal, N = 16,384, d = 128."""
+    shape = {"impl": "cudnn", "causal": True, "d": 128, "N": 16384}
+    return sum(the(name, "ms", **shape, **{"pass": which}) for which in ("forward", "backward"))
 
 
 def times_fa4(which):
@@ -65,7 +81,36 @@ def claims() -> Iterator[tuple[str, str, str]]:
     yield "17_schedules", "all-rungs-answer", f"{three} TFLOP/s against {two}"
     yield "17_schedules", "recap", f"ours is {times_fa4('forward'):.2f} times as fast as FlashAttention-4"
     yield "17_schedules", "recap", f"Backward it was {times_fa4('backward'):.2f} times"
+    first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
+    yield "20_decoding", "measured-answer", f"planned, {first:.1f} measured"
+    yield "20_decoding", "measured-answer", f"the last step takes {last:.1f} µs"
+    whole = decoding(part="plain", B=16, H=64)
+    more = (100 * decoding(part="pages", impl=f"page {page}") / whole - 100 for page in (64, 16))
+    yield "21_the_cache", "measured-answer", "Pages cost {:.0f} and {:.0f} %".format(*more)
+    e4m3, int8 = (100 * decoding(impl=kind) / whole for kind in ("e4m3", "int8"))
+    yield "21_the_cache", "measured-answer", f"8 bits take {e4m3:.0f} % (e4m3) and {int8:.0f} % (int8) of the time"
+    shared = decoding(impl="unshared") / decoding(impl="shared")
+    yield "21_the_cache", "measured-answer", f"The shared prefix is {shared:.0f} times as fast"
+    gluon, triton = (decoding("tflops", part="latent", H=128, impl=impl) for impl in ("flashlab", "fastest"))
+    yield "21_the_cache", "measured-answer", f"reaches {gluon:.0f} TFLOP/s, the one in Triton {triton:.0f}"
+    usual, copy, block = sorted(data.measured("h200_ring_trace")["rows"], key=lambda row: row["ms"])[-3:]
+    yield "22_many_gpus", "measured-answer", f"One held {copy['programs']} SMs for {copy['ms']:.0f} ms"
+    yield "22_many_gpus", "measured-answer", f"took {block['ms']:.0f} ms instead of {usual['ms']:.0f}"
+    tera = [float8(impl, d) / 1000 for d, impl in ((128, "fastest"), (256, "fastest"), (256, "fastest, one level"))]
+    times = float8() / float8("flashlab")
+    told = "reaches {:.2f} at d = 128, {:.2f} times its bfloat16, and {:.2f} at d = 256 ({:.2f} with one level)"
+    yield "23_eight_bits", "speed-answer", told.format(tera[0], times, *tera[1:])
+    apart = 100 * cudnn_trains("h200_attention") / cudnn_trains("h200_hopper") - 100
+    yield "25_which_version_when", "training-answer", f"cuDNN was in both runs, {apart:.0f} % apart"
+    row = {"kind": "documents", "d": 64, "pass": "backward"}
+    behind = 100 * the("h200_masks", "ms", impl="flex", **row) / the("h200_masks", "ms", impl="hopper", **row) - 100
+    yield "25_which_version_when", "forward-answer", f"documents at d = 64: {behind:.0f} % behind"
 
 
 def test_lessons_state_what_was_measured():
     assert [claim for claim in claims() if claim[2] not in words(*claim[:2])] == []
+
+
+def test_the_changes_state_what_was_measured():
+    told = f"{float8():.0f} TFLOP/s on an H200 at d = 128, {float8(d=256):.0f} at d = 256"
+    assert told in " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
