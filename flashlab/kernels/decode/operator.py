@@ -3,6 +3,7 @@
 import math
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
@@ -16,7 +17,7 @@ from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 
-EIGHT_BITS = (torch.float8_e4m3fn, torch.int8)
+EIGHT_BITS = {torch.float8_e4m3fn: tl.float8e4nv, torch.int8: tl.int8}
 
 
 def decode(
@@ -127,9 +128,11 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
 
         latent.run(q, cache, O_s, lse_s, parts, problem.scale_log2)
     else:
-        pairs = cache.scales is not None and rope is None and width_v >= 32 and in_pairs(cache.V)
-        V = cache.V.view(torch.int16) if pairs else cache.V
-        given = q, cache.K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
+        paired = cache.scales is not None and rope is None and min(width, width_v) >= 32
+        paired = paired and in_pairs(cache.K) and in_pairs(cache.V)
+        pairs = EIGHT_BITS[cache.K.dtype] if paired else None
+        K, V = (x.view(torch.int16) if paired else x for x in cache[:2])
+        given = q, K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
         again(start_split, given, (), problem, chosen, parts, rope, early, pairs, when=problem.plain)
     if parts[0] > 1:
         again(start_combine, (O_s, lse_s, O, lse, cache.lengths), (), problem, chosen, parts, early, when=problem.plain)
@@ -182,9 +185,9 @@ def for_hopper(q, cache, problem) -> bool:
     return known and fits and plain and copied
 
 
-def in_pairs(V) -> bool:
+def in_pairs(x) -> bool:
     """Return whether rows of 8-bit numbers can be read as rows of 16-bit ones."""
-    return all(x % 2 == 0 for x in (*V.shape[3:], *V.stride()[:3], V.storage_offset()))
+    return all(it % 2 == 0 for it in (*x.shape[3:], *x.stride()[:3], x.storage_offset()))
 
 
 def _check(q, cache, fixed_split):

@@ -67,7 +67,7 @@ def attention_split(
     width: tl.constexpr = tile.width
     width_v: tl.constexpr = tile.width_v
     rope: tl.constexpr = tile.rope
-    pairs: tl.constexpr = tile.pairs
+    pairs: tl.constexpr = tile.pairs is not None
     precision: tl.constexpr = tile.precision
     left, right, first = asked.reach
     Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
@@ -95,10 +95,13 @@ def attention_split(
     d_k = d if rope is None else dv  # columns of K_j; the others are R_j's
     half: tl.constexpr = width_v // 2 if pairs else width_v  # columns of O_i; the odd ones, if V has pairs, are O_odd's
     cols, cols_v = tl.arange(0, width), tl.arange(0, half)  # [d], [dv]
+    cols_k = tl.arange(0, width // 2 if pairs else width)  # [d]
     cols_r = dv + tl.arange(0, rope or 1)  # [rope]
     Q_at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
     Q_i = tl.load(Q_at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
     Q_i = widened(Q_i, scales)
+    if pairs:
+        Q_i, Q_odd = tl.split(Q_i.reshape(Br, width // 2, 2))  # [Br, d / 2], [Br, d / 2]
     if rope:
         R_i = widened(tl.load(Q_at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
@@ -118,15 +121,19 @@ def attention_split(
             there = there & (near if first is None else near | (keys < first))
         number, row = place(table, T, b, start, keys, there, tile.page, Bc)  # page or pages [Bc], [Bc]
         K_at = K + number * K_p + hk * K_h + row * K_n  # [Bc]
-        K_j = gather(K_at, there, cols, d_k, scales)  # [Bc, d]
-        S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled
+        if pairs:
+            K_j, K_odd = apart(gather(K_at, there, cols_k, d // 2, None), tile.pairs)  # [Bc, d / 2], [Bc, d / 2]
+            S_ij = tl.dot(Q_i, K_j.T, tl.dot(Q_odd, K_odd.T))  # [Br, Bc]  not yet scaled
+        else:
+            K_j = gather(K_at, there, cols_k, d_k, scales)  # [Bc, d]
+            S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled
         if rope:
             R_j = gather(K_at, there, cols_r, d, scales)  # [Bc, rope]
             S_ij = tl.dot(R_i, R_j.T, S_ij, input_precision=precision)
         V_j, V_odd, V_scale = K_j, None, None
         V_at = V + number * V_p + hk * V_h + row * V_n  # [Bc]
         if pairs:
-            V_j, V_odd = apart(gather(V_at, there, cols_v, dv // 2, None), K, scales)  # [Bc, dv / 2], [Bc, dv / 2]
+            V_j, V_odd = apart(gather(V_at, there, cols_v, dv // 2, None), tile.pairs)  # [Bc, dv / 2], [Bc, dv / 2]
         elif rope is None:
             V_j = gather(V_at, there, cols_v, dv, scales)  # [Bc, dv]
         if scales is not None:
@@ -220,12 +227,11 @@ def gather(at, there, cols, d, scales):
 
 
 @triton.jit
-def apart(X, K, scales):
-    """Return the even and the odd columns of X, which holds pairs of 8-bit numbers of K's kind, in float16.
+def apart(X, kind: tl.constexpr):
+    """Return the even and the odd columns of X, which holds pairs of 8-bit numbers of this kind, in float16.
 
-    Pairs have the 16 bits that the loads before a matrix instruction can transpose. They read single ones one by one.
+    Pairs have the 16 bits that the loads before a matrix instruction are made for. They read single ones one by one.
     """
-    kind: tl.constexpr = K.dtype.element_ty
     if COMPILED and kind == tl.int8:
         even, odd = tl.inline_asm_elementwise(PAIRS_OF_INT8, "=r,=r,r", [X], HALVES, is_pure=True, pack=2)
         return even - 1152, odd - 1152
@@ -233,7 +239,7 @@ def apart(X, K, scales):
         return tl.inline_asm_elementwise(PAIRS_OF_E4M3, "=r,=r,r", [X], HALVES, is_pure=True, pack=2)
     else:
         even, odd = X.to(tl.int8).to(kind, bitcast=True), (X >> 8).to(tl.int8).to(kind, bitcast=True)
-        return widened(even, scales), widened(odd, scales)
+        return widened(even, X), widened(odd, X)
 
 
 @triton.jit

@@ -5,6 +5,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import triton.language as tl
 
 from flashlab.kernels import tiles
 from flashlab.kernels.configurations import card
@@ -36,7 +37,7 @@ class Tile(NamedTuple):
     rope: int | None  # columns of K after those that are its values, too; None: V is a tensor of its own
     precision: str  # of float32 products
     early: bool  # whether ``combine`` is launched before the parts are there, and waits for them
-    pairs: bool  # whether V comes as pairs of 8-bit numbers
+    pairs: tl.dtype | None  # the 8-bit numbers of which K and V come as pairs; None: they come one by one
 
 
 # By rows of a tile and its columns: the fastest of the sweep in notebooks/data/h200_decoding.json where it has them
