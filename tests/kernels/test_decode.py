@@ -209,10 +209,10 @@ def test_which_latents_go_to_hopper(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("dv", [24, some(25), some(40)])
-def test_eight_bits_are_computed_with_exactly(dtype, dv):
-    """The result is that of the rounded keys and values, computed in float16. V is read in pairs where dv is even."""
-    q, K, V, lengths = inputs([5, 200], n=2, dv=dv, dtype=torch.float16)
+@pytest.mark.parametrize("d, dv", [(32, 24), (16, 24), some(24, 25), some(128, 128)])
+def test_eight_bits_are_computed_with_exactly(dtype, d, dv):
+    """The result is that of rounded keys and values, computed in float16. Pairs are read where d and dv are even."""
+    q, K, V, lengths = inputs([5, 200], n=2, d=d, dv=dv, dtype=torch.float16)
     (K8, K_scale), (V8, V_scale) = (eight_bits.rounded(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
     cache = Cache(K8, V8, None, lengths, torch.stack([K_scale, V_scale]))
     assert operator.in_pairs(V8) == (dv % 2 == 0)

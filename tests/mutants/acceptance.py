@@ -329,9 +329,9 @@ def kernel_decoding():
     """A step of three tokens in two key heads of three query heads, its past in parts, in pages, and in 8 bits."""
     rng, lengths = np.random.default_rng(0), (0, 5, 70)
     q, K, V = (torch.tensor(rng.normal(size=(3, *shape)), dtype=torch.float32)
-               for shape in ((6, 3, 8), (2, 70, 8), (2, 70, 20)))  # fmt: skip
+               for shape in ((6, 3, 18), (2, 70, 18), (2, 70, 20)))  # fmt: skip
     table = torch.tensor([[7, 7, 7], [2, 9, 9], [4, 0, 3]], dtype=torch.int32)  # of pages of 24 tokens
-    paged = [torch.full((5, 2, 24, width), np.nan) for width in (8, 20)]
+    paged = [torch.full((5, 2, 24, width), np.nan) for width in (18, 20)]
     for b, j in ((1, 0), (2, 0), (2, 1), (2, 2)):
         for X, x in zip(paged, (K, V), strict=True):
             X[table[b, j], :, : max(0, min(24, lengths[b] - 24 * j))] = x[b, :, 24 * j : min(24 * j + 24, lengths[b])]
@@ -343,7 +343,7 @@ def kernel_decoding():
         keys, values = (K, V) if name == "pages" else rounded
         queries = q if name == "pages" else q.half()
         for window, S in ((triton_masks.causal(), 3), (triton_masks.window(20), 2), (triton_masks.causal(), 1)):
-            case = Case(f"{name}, {window}, {S} parts", 3, 70, 8, 8, True)
+            case = Case(f"{name}, {window}, {S} parts", 3, 70, 18, 20, True)
             chosen = operator.Launch(16, 16, 4, 1, 1)
             problem = operator.problem_of(queries, cache, window, 0.4)
             O, lse = operator.run(queries, cache, problem, chosen=chosen, S=S)

@@ -392,6 +392,7 @@ MUTANTS = [
         ("decoding: values with the scales of keys", "attention_split", "scale_at + scales_kv", "scale_at"),
         ("decoding: values of the part before", "attention_split", "V_p + hk * V_h + row * V_n", "V_p + hk * V_h + row * V_n * 0"),
         ("decoding: the even columns of 8-bit values for the odd ones", "apart", "(X >> 8)", "X"),
+        ("decoding: odd columns of 8-bit keys times even ones of queries", "attention_split", "tl.dot(Q_odd, K_odd.T)", "tl.dot(Q_i, K_odd.T)"),
         ("decoding: the odd columns of 8-bit values not rescaled", "attention_split", "alpha[:, None] * O_odd", "O_odd"),
         ("decoding: int8 off by 128", "widened", "bitcast=True) - 1152", "bitcast=True) - 1024"),
         ("decoding: a sink in every part", "attention_split", "tl.where(s == 0, sink, m_i)", "sink"),

@@ -21,8 +21,9 @@ from flashlab.kernels.problem import LOG2_E
 
 COMPILED = tl.constexpr(not INTERPRETED)
 HALVES = tl.constexpr((tl.float16, tl.float16))
-# Four codes of 8 bits in one register become four numbers in two. The compiler would handle each code on its own, in a
-# third more instructions than the whole loop has now. An int8 c is made 1024 + 128 + c, as in ``widened``.
+# Four codes of 8 bits in a register become float16 numbers in two registers; an int8 c becomes 1024 + 128 + c, as in
+# ``widened``. The compiler takes each code on its own: 1,012 instructions per tile of 128 keys instead of 738 for e4m3,
+# and 1,203 instead of 867 for int8 (Triton 3.6, compute capability 9.0).
 FOUR_E4M3 = tl.constexpr("""{
     .reg .b16 low, high;
     mov.b32 {low, high}, $2;
