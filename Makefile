@@ -31,8 +31,9 @@ NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/saniti
 WORKERS := -n 2 --dist loadfile
 # Notebooks wait for their kernels to start: three workers keep two cores busy.
 QUICK_WORKERS := -n 3 --dist loadfile
-# On a GPU nearly all of the time is the compilers': a worker per core, each with its part of the GPU's memory.
-GPU_WORKERS := -n auto --maxprocesses 16
+# On a GPU nearly all of the time is the compilers': a worker per core, each with its part of the GPU's memory. A test
+# is dealt out when a worker is free: some take minutes.
+GPU_WORKERS := -n auto --maxprocesses 24 --maxschedchunk 1
 
 # A checkout that was moved, or whose .venv is damaged, is set up again.
 $(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))

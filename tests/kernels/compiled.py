@@ -1,9 +1,10 @@
-"""Run the tools that compile for a GPU that is not here, and read what they print."""
+"""Run the tools that compile for a GPU that is not here, read what they print, and say which compiler it was."""
 
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 
 def compiled(tool: str, *arguments: str, seconds: int = 600) -> list[dict]:
@@ -13,3 +14,8 @@ def compiled(tool: str, *arguments: str, seconds: int = 600) -> list[dict]:
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
     assert run.returncode == 0, run.stderr[-2000:]
     return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def release(name: str) -> tuple[int, ...]:
+    """Return the first two numbers of a package's version."""
+    return tuple(map(int, version(name).split(".")[:2]))

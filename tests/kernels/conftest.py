@@ -2,12 +2,13 @@
 
 import importlib.util
 import math
-from importlib.metadata import version
 
 import pytest
 
+from tests.kernels.compiled import release
 from tests.tools.in_time import OneProcess
 
+LONG = "test_hopper", "compiled"
 SECONDS = 300  # for a check in another process: nearly all of them for compiling
 
 if importlib.util.find_spec("triton"):
@@ -16,9 +17,9 @@ else:  # macOS, Windows
     collect_ignore_glob = ["test_*.py"]
 
 
-def release(name):
-    """Return the first two numbers of a package's version."""
-    return tuple(map(int, version(name).split(".")[:2]))
+def pytest_collection_modifyitems(items):
+    """Begin with the files whose tests compile for minutes: at the end, a worker would be alone with one of them."""
+    items.sort(key=lambda item: not any(name in item.path.stem for name in LONG))
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ def test_compiled_code_calls_it_as_it_is():
 
 def test_calls_that_are_not_compiled_do_without_the_compiler():
     program = (
-        "import sys; from flashlab.kernels import flash_attention; import torch; q = torch.ones(1, 1, 3, 16);"
+        "import sys; from flashlab.kernels import flash_attention, device; import torch;"
+        "q = torch.ones(1, 1, 3, 16, device=device.DEVICE);"
         "flash_attention(q, q, q, dropout=0.5, seed=1); assert 'torch._dynamo' not in sys.modules"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

