@@ -29,7 +29,7 @@ class Chart:
         return self._caption
 
     def _repr_mimebundle_(self, **_):
-        return {"text/plain": self._caption, "text/html": page.picture(self._png, self._caption)}
+        return {"text/plain": self._caption, "text/html": page.chart(self._png, self._caption)}
 
 
 def _painted(figure) -> bytes:

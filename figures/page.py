@@ -23,6 +23,15 @@ PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasTex
 h1 { margin: 8px } a { color: LinkText }
 body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }"""
 
+# The theme is that of JupyterLab, of the page, or else of the system, as for figures (``mount.js``). White becomes the
+# paper of JupyterLab's dark theme; hues stay. On a narrow screen a chart is scrolled, so that its words stay legible.
+INVERTED = ".flashlab-chart { filter: invert(0.93) hue-rotate(180deg) }"
+CHART = (
+    f':is([data-jp-theme-light="false"], [data-theme="dark"]) {INVERTED} @media (prefers-color-scheme: dark) '
+    f'{{ :root:not([data-theme="light"]) body:not([data-jp-theme-light], [data-theme="light"]) {INVERTED} }} '
+    "@media (max-width: 46em) { .flashlab-chart { min-width: 640px } }"
+)
+
 
 def drawn() -> list[str]:
     """Return the names of all figures that have a drawing."""
@@ -64,6 +73,11 @@ def picture(png: bytes, words: str, style: str = "max-width: 100%") -> str:
     """Return a picture as HTML with its words as alt text: JupyterLab gives the ones stored as image/png none."""
     data = base64.b64encode(png).decode()
     return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{data}" style="{style}">'
+
+
+def chart(png: bytes, words: str) -> str:
+    """Return a chart as HTML: dark on light, and light on dark where the theme is dark and styles are kept."""
+    return f'{picture(png, words)[:-1]} class="flashlab-chart"><style>{CHART}</style>'
 
 
 def captioned(png: bytes | None, words: str) -> str:

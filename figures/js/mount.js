@@ -193,19 +193,20 @@ function dragging(svg, set) {
   for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => { mark = null; });
 }
 
-// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes.
+// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
 function wearing(whole) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dress = () => {
-    const { jpThemeLight } = document.body.dataset;
-    const { theme } = document.documentElement.dataset;
-    whole.dataset.theme = jpThemeLight ? (jpThemeLight === "false" ? "dark" : "light") : (theme ?? (system.matches ? "dark" : "light"));
+    const { jpThemeLight, theme = document.documentElement.dataset.theme } = document.body.dataset;
+    const said = { true: "light", false: "dark" }[jpThemeLight] ?? { light: "light", dark: "dark" }[theme];
+    whole.dataset.theme = said ?? (system.matches ? "dark" : "light");
   };
   dress();
   system.addEventListener("change", dress);
   const watch = new MutationObserver(dress);
-  watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  watch.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  for (const page of [document.body, document.documentElement]) {
+    watch.observe(page, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-theme"] });
+  }
 }
 
 // The elements around a picture, and how each control shows its value.

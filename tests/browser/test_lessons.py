@@ -3,8 +3,11 @@
 That every other cell runs, nbval checks (`make test`); what figures do in JupyterLab, test_drawn.
 """
 
+import io
+
 import nbformat
 import pytest
+from PIL import Image
 
 from tests.browser.lab import ROOT, figures
 
@@ -27,6 +30,24 @@ def test_lesson_opens_in_the_browser(lab, name):
         assert picture.get_attribute("alt") == words, "what a screen reader says of a stored picture"
         assert picture.bounding_box()["height"] > 50
     assert lab.outside == [], "the page asks for something from outside this machine"
+
+
+def test_a_chart_wears_the_theme_and_its_words_stay_legible(lab):
+    """Light paper and dark words, or the other way round; on a narrow screen it is scrolled, in its own cell."""
+    assert lab.open("19_packed_texts_and_dropout").errors() == []
+    (at,) = pictures("19_packed_texts_and_dropout")
+    lab.page.evaluate(SHOWN, at)
+    chart = lab.page.locator(".flashlab-chart")
+    for light, paper in (("true", 255), ("false", 17)):
+        lab.page.evaluate("light => { document.body.dataset.jpThemeLight = light }", light)
+        shades = Image.open(io.BytesIO(chart.screenshot())).convert("L")
+        darkest, lightest = shades.getextrema()
+        assert abs(shades.getpixel((1, shades.height - 2)) - paper) <= 2 and lightest - darkest > 150
+    lab.page.set_viewport_size({"width": 390, "height": 900})
+    assert chart.bounding_box()["width"] == 640
+    assert lab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert chart.evaluate("it => getComputedStyle(it.closest('.jp-OutputArea-output')).overflowX") == "auto"
+    lab.page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def pictures(name):

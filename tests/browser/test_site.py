@@ -24,6 +24,7 @@ BESIDE += ["interface/kernels.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 HOST = "[data-figure]"
+WEARS = "due => document.querySelector('[data-figure]').shadowRoot.querySelector('.flashlab').dataset.theme === due"
 
 
 # The promise of the time, in ms since the visit began, at which a figure was on the screen, or the page without one.
@@ -164,6 +165,16 @@ def test_the_first_picture_comes_within_a_second(browser, site, path):
         sheet.close()
     print(f"{path}: {median(times):.0f} ms, of {sorted(map(round, times))}")
     assert median(times) <= 1000
+
+
+def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look):
+    sheet = opened("lessons/06_tiling.html", look)
+    sheet.locator(f"{HOST} svg").first.wait_for()
+    chart = sheet.locator(".flashlab-chart").first
+    for chosen, due in {"auto": LOOKS[look][1], "dark": "dark", "light": "light"}.items():
+        sheet.evaluate("theme => { document.body.dataset.theme = theme }", chosen)
+        sheet.wait_for_function(WEARS, arg=due)
+        assert ("invert" in chart.evaluate("it => getComputedStyle(it).filter")) == (due == "dark")
 
 
 def test_an_answer_is_folded_until_asked_for(opened):

@@ -1,8 +1,10 @@
 """Charts: every number is drawn and in the words, and every name is inside the picture."""
 
+import re
+
 import pytest
 
-from figures import charts
+from figures import charts, page
 
 
 @pytest.fixture
@@ -42,6 +44,12 @@ def test_every_series_has_a_line_that_looks_different(drawn):
     assert len({line.get_color() for line in ax.lines}) == len(series)
     with pytest.raises(ValueError, match="at most 5 lines.*got 6"):
         charts.lines([1, 2], series | {"rung 6": [6, 12]})
+
+
+def test_a_chart_brings_its_looks_in_dark_themes_and_on_narrow_screens():
+    shown = charts.bars({"ours": 1})._repr_mimebundle_()["text/html"]
+    picture, looks = re.fullmatch(r"(<img [^>]*>)<style>(.*)</style>", shown).groups()
+    assert 'class="flashlab-chart"' in picture and looks == page.CHART
 
 
 def test_the_longest_name_of_a_bar_is_inside_the_picture(drawn):
