@@ -32,14 +32,16 @@ MAY_IMPORT_BY_NAME = {"flashlab/course/registry.py", "flashlab/kernels/count.py"
 COLOUR = {"color", "c", "facecolor", "edgecolor", "fc", "ec", "cmap"}
 
 
+@cache
 def sources():
-    """Path, relative to the root, and syntax tree of every module and every notebook."""
-    for package in ("flashlab", "figures"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT), ast.parse(path.read_text())
+    """Return the path, relative to the root, and the syntax tree of every module and every notebook."""
+    paths = [path for package in ("flashlab", "figures") for path in sorted((ROOT / package).rglob("*.py"))]
+    found = [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in paths]
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
-        yield path.relative_to(ROOT), ast.parse("\n".join(c.source for c in cells if c.cell_type == "code"))
+        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        found.append((path.relative_to(ROOT), ast.parse(code)))
+    return found
 
 
 def modules(tree):

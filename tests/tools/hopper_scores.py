@@ -92,10 +92,10 @@ def in_python(function, instead):
     def plain(jitted):
         function = jitted.fn
         if function not in made:
-            names = function.__globals__ | instead
-            defaults = tuple(map(plain_or_same, function.__defaults__ or ()))
+            known = function.__globals__ | instead
+            defaults, names = tuple(map(plain_or_same, function.__defaults__ or ())), {}
             made[function] = FunctionType(function.__code__, names, None, defaults)
-            names |= {name: plain_or_same(value) for name, value in names.items()}
+            names |= {name: plain_or_same(known[name]) for name in function.__code__.co_names if name in known}
         return made[function]
 
     def plain_or_same(value):
