@@ -68,9 +68,6 @@ def flash_attention(
     ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.
     Under autocast, q, k and v are first cast to autocast's dtype.
 
-    Under ``torch.compile(mode="reduce-overhead")`` the Hopper kernels need a call before, uncompiled, of each shape and
-    mask: they keep tables, and torch's CUDA graphs refuse to have these made in their memory.
-
     Raises:
         TypeError, ValueError: an argument is not as described.
 

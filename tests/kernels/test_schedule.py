@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashlab.course import data
 from flashlab.kernels import masks, packed
@@ -64,6 +65,28 @@ def test_blocks_are_those_that_some_row_sees(Br, Bc, causal):
             last = Nq - 1 - (Tr - 1 - i) * Br
             seen = [j for j in range(Nk) if j <= last + Nk - Nq] if causal else range(Nk)
             assert n == max(len({j // Bc for j in seen}), 1), (Nq, Nk, i)
+
+
+class Seen(TorchDispatchMode):
+    """Keep the operators that its thread calls, as a CUDA graph of ``torch.compile`` owns what its thread allocates."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.called.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("make", [schedule.table, schedule.plain_table])
+def test_tables_are_not_in_the_memory_of_a_graph_that_the_thread_records(make):
+    with Seen() as seen:
+        tiles, _, _ = make(problem_of(1, 1, 1, 4321, 1234, True), 64, 64, 11)  # a size that no other test has
+    assert seen.called == []
+    with Seen() as seen:
+        tiles.to(torch.float32)
+    assert seen.called == ["aten._to_copy.default"]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

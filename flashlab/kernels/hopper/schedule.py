@@ -13,6 +13,7 @@ Source: R. L. Graham, Bounds on multiprocessing timing anomalies, 1969 (longest 
 
 import functools
 import heapq
+from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 
 import numpy as np
@@ -26,6 +27,7 @@ from flashlab.kernels.configurations import BOUNDARY
 # took 9 to 14 % longer.
 L2_SHARE = 16 * 2**20
 PART = 2048  # blocks of keys in a part of a list, 3 ms at d = 128: the start of a program costs a few µs
+_of_graphs = []  # tables that CUDA graphs read
 bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
 
 
@@ -117,7 +119,7 @@ def table(problem, Br, Bc, programs):
         return problem.mask.kept(key, lambda: _longest_interval_first(problem, Br, Bc, programs))
     if problem.mask == masks.full() or problem.Nq <= Br:
         return plain_table(problem, Br, Bc, programs)
-    return _longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs)
+    return held(_longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs))
 
 
 @functools.lru_cache(maxsize=256)
@@ -153,7 +155,7 @@ def plain_table(problem, Br, Bc, programs):
     met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
     unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0, score=None, sinks=None)
-    return _in_turn(unchanging, Br, programs, parts_of(met, programs))
+    return held(_in_turn(unchanging, Br, programs, parts_of(met, programs)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -164,4 +166,27 @@ def _in_turn(problem, Br, programs, parts):
 
 def _on_device(order, costs, programs, parts, device):
     table, starts = schedule(order, costs, programs, parts)
-    return torch.from_numpy(table).to(device), torch.from_numpy(starts).to(device), len(starts) - 1
+    return *lasting((table, starts), device), len(starts) - 1
+
+
+def held(table):
+    """Return a table; if a CUDA graph records the call, hold it for good, since the graph may read it at any time."""
+    if table[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        _of_graphs.append(table)
+    return table
+
+
+def lasting(arrays, device):
+    """Return arrays as tensors on a device that later calls may read, whatever the present one is part of.
+
+    A CUDA graph of ``torch.compile`` owns all that its thread allocates, and refuses to have it kept. So another thread
+    makes these, on the same stream.
+    """
+    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def make():
+        with torch.cuda.stream(stream):
+            return [torch.from_numpy(x).to(device) for x in arrays]
+
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(make).result()
