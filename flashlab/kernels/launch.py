@@ -9,12 +9,14 @@ import contextlib
 import copy
 import functools
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 import triton
 
 FORGET_AFTER = 4096  # launches of different shapes
 KNOWN = triton.__version__.startswith(("3.6.", "3.7."))  # the versions whose launchers ``Repeat`` knows
+HERE = contextlib.nullcontext()  # on the current device
 _compiled = {}  # all that a launch depends on -> the compiled kernel
 _repeats = {}  # all that a launch by ``again`` depends on, but for addresses -> its ``Repeat``, or None after the first
 
@@ -51,11 +53,13 @@ def again(start, tensors, made, *options, when=True, known=None):
     tensor may be None. made: tensors that are new in this call. when: whether all else, the layouts of ``made`` too,
     follows from the layouts of ``tensors`` and the options. known: a dict for launches with these options alone, where
     ``_repeats`` would keep too much of them.
+
+    A CUDA graph outlives what is remembered here, so what it records is always started.
     """
-    device = tensors[0].device
-    if device.type != "cuda" or not (when and KNOWN) or _watched():
+    if not (tensors[0].is_cuda and when and KNOWN) or _watched() or torch.cuda.is_current_stream_capturing():
         start(*tensors, *made, *options)
         return
+    device = tensors[0].device
     at, like = [], []  # addresses, layouts
     for x in tensors:
         address = 0 if x is None else x.data_ptr()
@@ -77,8 +81,14 @@ def again(start, tensors, made, *options, when=True, known=None):
 
 
 def _repeats_of(launched, tensors, made):
-    """Return the ``Repeat`` of each launch; None if a tensor is not taken, since then perhaps a copy of it is."""
-    repeats = [Repeat(*one, tensors, made) for one in (launched if isinstance(launched, list) else [launched])]
+    """Return the ``Repeat`` of each launch, or None if not all can be repeated.
+
+    A kernel may need memory that Triton allocates, and of a tensor that is not taken perhaps a copy is.
+    """
+    launched = launched if isinstance(launched, list) else [launched]
+    if any(kernel.metadata.global_scratch_size or kernel.metadata.profile_scratch_size for kernel, *_ in launched):
+        return None
+    repeats = [Repeat(*one, tensors, made) for one in launched]
     taken = {whose for repeat in repeats for _, whose, _, _ in repeat.blanks}
     return repeats if len(taken) == sum(x is not None for x in (*tensors, *made)) else None
 
@@ -87,30 +97,39 @@ class Repeat:
     """A launch that waits for the addresses of the tensors, and of those that were made for it."""
 
     def __init__(self, kernel, grid, taken, numbers, tensors, made):
-        self.kernel, self.grid, self.run = kernel, grid, _launcher(kernel)
-        self.arguments = []
-        self.blanks = []  # per argument that waits: its place, whose address, bytes past it, its ``Form`` if described
+        self.grid, self.run = grid, _launcher(kernel)
         self.kept = []  # tensors of the launch itself, so that their addresses stay
         encodings = iter(kernel.metadata.tensordesc_meta or ())
+        given = []
         for x in taken:
             described = hasattr(x, "base")
             base, form = (x.base, Form(x, next(encodings))) if described else (x, None)
             source = _source(base, tensors, made)
             if source is None:
                 self.kept.append(base)
+                address = 0 if base is None else base.data_ptr()
+                given.append(address if form is None else form[address])
             else:
-                self.blanks.append((len(self.arguments), *source, form))
-            self.arguments.append(None if base is None else _argument(base.data_ptr(), form))
-            self.arguments += [*x.shape, *x.strides] if described else []
-        self.arguments += numbers
+                given.append(Blank(*source, form))
+            given += [*x.shape, *x.strides] if described else []
+        self.arguments = [x for _, x in _leaves(_kinds(kernel), (*given, *numbers))]
+        self.blanks = [(place, *x) for place, x in enumerate(self.arguments) if isinstance(x, Blank)]
 
     def __call__(self, addresses, stream):
         """Launch with tensors at these addresses, on a stream of the current device."""
         arguments = self.arguments.copy()
-        for blank, whose, offset, form in self.blanks:
-            arguments[blank] = _argument(addresses[whose] + offset, form)
-        kernel = self.kernel
-        self.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
+        for place, whose, offset, form in self.blanks:
+            address = addresses[whose] + offset
+            arguments[place] = address if form is None else form[address]
+        self.run(self.grid, stream, arguments)
+
+
+class Blank(NamedTuple):
+    """An argument that waits for the address of a tensor."""
+
+    whose: int
+    offset: int  # bytes past the address
+    form: object  # a ``Form`` if the tensor is described, or None
 
 
 def _source(x, tensors, made):
@@ -128,42 +147,60 @@ def _source(x, tensors, made):
     return None
 
 
-@functools.cache
-def _launcher(kernel):
-    """Return Triton's launcher of a compiled kernel, made to take descriptors as the copy engine reads them."""
+def _kinds(kernel):
+    """Return what a compiled kernel takes, with descriptors as the copy engine reads them: encoded, shape, strides."""
     encodings = iter(kernel.metadata.tensordesc_meta or ())
     kinds = []
     for kind in kernel.src.signature.values():
         if isinstance(kind, str) and kind.startswith("tensordesc"):
             rank = len(next(encodings)["block_size"])
-            kinds += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]  # encoded; shape, strides
+            kinds += ["nvTmaDesc", *["i32"] * rank, *["i64"] * rank]
         else:
             kinds.append(kind)
-    source = SimpleNamespace(signature=dict(enumerate(kinds)))
-    return triton.runtime.driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
+    return kinds
 
 
-def _argument(address, form):
-    """Return what a launcher takes for the tensor at this address: its descriptor if there is a form of it."""
-    return address if form is None else _encoded(form, address)
+def _leaves(kinds, arguments):
+    """Yield each kind with its argument, those in tuples too, except for what the compiler already knows."""
+    for kind, x in zip(kinds, arguments, strict=True):
+        if isinstance(kind, tuple):
+            yield from _leaves(kind, x)
+        elif kind != "constexpr":
+            yield kind, x
 
 
-class Form:
-    """A descriptor that waits for the address of its tensor."""
+@functools.cache
+def _launcher(kernel):
+    """Return a function that launches a compiled kernel: of a grid, a stream, and ``_leaves`` of the arguments.
+
+    It calls what Triton has compiled for this, past the Python around it.
+    """
+    kinds = _kinds(kernel)
+    source = SimpleNamespace(signature=dict(enumerate(kind for kind, _ in _leaves(kinds, kinds))))
+    launcher = triton.runtime.driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
+    run, known = launcher.launch, (kernel.function, launcher.launch_cooperative_grid, launcher.launch_pdl)
+    metadata, no_hooks, no_scratch = (kernel.packed_metadata, None), (None, None), (None, None)
+    if hasattr(launcher, "kernel_signature"):  # Triton 3.7
+        known += *metadata, *no_hooks, *no_scratch, launcher.arg_annotations, launcher.kernel_signature
+        return lambda grid, stream, arguments: run(*grid, stream, *known, arguments)
+    known += *no_scratch, *metadata, *no_hooks
+    return lambda grid, stream, arguments: run(*grid, stream, *known, *arguments)
+
+
+class Form(dict):
+    """The descriptors of one layout as the copy engine reads them, by address: one that is missing is encoded."""
 
     def __init__(self, descriptor, encoding):
         self.descriptor, self.encoding = copy.copy(descriptor), encoding
         self.descriptor.base = None  # so that nothing keeps the tensor
 
+    def __missing__(self, address):
+        from triton.backends.nvidia.driver import make_tensordesc_arg  # late: only an NVIDIA GPU has it
 
-@functools.lru_cache(maxsize=8 * FORGET_AFTER)
-def _encoded(form, address):
-    """Return the descriptor of this form, of the tensor at this address, as the copy engine reads it."""
-    from triton.backends.nvidia.driver import make_tensordesc_arg  # late: only an NVIDIA GPU has it
-
-    descriptor = copy.copy(form.descriptor)
-    descriptor.base = SimpleNamespace(data_ptr=lambda: address)
-    return make_tensordesc_arg(descriptor, form.encoding)[0]
+        descriptor = copy.copy(self.descriptor)
+        descriptor.base = SimpleNamespace(data_ptr=lambda: address)
+        _remember(self, address, make_tensordesc_arg(descriptor, self.encoding)[0])
+        return self[address]
 
 
 def _watched():
@@ -181,7 +218,7 @@ def _remember(known, key, value):
 
 def _current(device):
     """Return the context in which torch and Triton launch on this device."""
-    return contextlib.nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)
+    return HERE if device.index == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 def _fit(x):

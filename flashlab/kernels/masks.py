@@ -441,10 +441,10 @@ def launches(problem, *options):
 
     None: there is no rule, or more that changes scores or weights.
     """
-    rest = problem._replace(mask=full(), texts=None)
-    if isinstance(problem.mask, Window) or not rest.plain:
+    if isinstance(problem.mask, Window):
         return None
-    return problem.mask.kept(("launches", rest, *options), dict)
+    rest = problem._replace(mask=full(), texts=None)
+    return problem.mask.kept(("launches", rest, *options), dict) if rest.plain else None
 
 
 def told(mask, problem, Br, Bc, transposed=False):

@@ -1,5 +1,6 @@
 """A launch that is repeated does to other tensors what Triton's own way of launching does."""
 
+import gc
 import math
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ MODULES = [forward, backward, operator]  # that launch
 if HOPPER:
     from flashlab.kernels.hopper import backward as hopper_backward
     from flashlab.kernels.hopper import forward as hopper_forward
+    from flashlab.kernels.hopper import schedule
 
     MODULES += [hopper_forward, hopper_backward]
 KERNELS = ["portable", pytest.param("hopper", marks=pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU"))]
@@ -164,6 +166,29 @@ def test_a_cuda_graph_replays_with_other_inputs(kernel, causal):
         assert_equal(ours, step(), kernel)
 
 
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_cuda_graph_outlives_what_is_remembered(causal):
+    """The tables of tiles that it reads must last, though others are asked for and the launches are forgotten."""
+    q, k, v = (randn(1, 2, 2500, 64) for _ in range(3))
+    expected = flash_attention(q, k, v, causal=causal, kernel="hopper")
+    torch.testing.assert_close(flash_attention(q, k, v, causal=causal, kernel="hopper"), expected, rtol=0, atol=0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = flash_attention(q, k, v, causal=causal, kernel="hopper")
+    launch._repeats.clear()
+    schedule._longest_first.cache_clear()
+    schedule._in_turn.cache_clear()
+    gc.collect()
+    others = [torch.full((n,), -1, dtype=torch.int32, device=DEVICE) for n in range(1, 400) for _ in range(9)]
+    captured.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, expected)
+    assert all((x == -1).all() for x in others[::50])
+
+
 @gpu_only
 def test_a_cuda_graph_of_decoding_replays_with_a_longer_text():
     q, K, V = randn(2, 8, 1, 64), randn(2, 2, 2048, 64), randn(2, 2, 2048, 64)
@@ -196,13 +221,13 @@ def test_torch_compile_gives_what_eager_gives(kernel, mode):
     def model(q, k, v):
         return flash_attention(q, k, v, causal=True, kernel=kernel)
 
-    # The Hopper kernel keeps its table of tiles. Made by a compiled call, it would lie in the memory of torch's CUDA
-    # graphs, which refuse to share it: "tensor(s) in the cudagraph pool not tracked as outputs".
-    model(*(randn(1, 2, 300, 64) for _ in range(3)))
+    # A size of its own: what a call keeps, such as the Hopper kernel's table of tiles, is made by compiled code. The
+    # CUDA graphs would refuse a tensor in their memory: "tensor(s) in the cudagraph pool not tracked as outputs".
+    shape = 1, 2, 310 if mode is None else 320, 64
     compiled = torch.compile(model, fullgraph=True, mode=mode)
     for _ in range(4):
-        q, k, v = (randn(1, 2, 300, 64).requires_grad_() for _ in range(3))
-        dO = randn(1, 2, 300, 64)
+        q, k, v = (randn(*shape).requires_grad_() for _ in range(3))
+        dO = randn(*shape)
         torch.compiler.cudagraph_mark_step_begin()
         O = compiled(q, k, v)
         ours = [x.clone() for x in (O, *torch.autograd.grad(O, (q, k, v), dO))]
@@ -217,6 +242,7 @@ class Somewhere:
     """A tensor on a GPU, as far as ``again`` looks at it."""
 
     device = torch.device("cuda", 0)
+    is_cuda = True
 
     def __init__(self, place, shape=(2, 8), strides=(8, 1), dtype=torch.float16):
         self.place, self.shape, self.strides, self.dtype = place, shape, strides, dtype
@@ -236,7 +262,12 @@ class Somewhere:
 
 
 TABLE = Somewhere(4096)  # of the launch itself
-KERNEL = SimpleNamespace(metadata=SimpleNamespace(tensordesc_meta=None), function=1, packed_metadata=(4, 1, 0))
+
+
+def kernel_of(*kinds, scratch=0):
+    """Return a stand-in for a compiled kernel that takes these kinds of arguments, and memory that Triton allocates."""
+    metadata = SimpleNamespace(tensordesc_meta=None, global_scratch_size=scratch, profile_scratch_size=0)
+    return SimpleNamespace(metadata=metadata, src=SimpleNamespace(signature=dict(enumerate(kinds))))
 
 
 @pytest.fixture
@@ -248,28 +279,34 @@ def run(monkeypatch):
     repeated = []
 
     def start(x, y, *options):
-        return KERNEL, (1, 1, 1), (x, y, TABLE), options
+        kinds = "*fp16", "constexpr" if y is None else "*fp16", "*i32", *("i32" for _ in options)
+        return kernel_of(*kinds), (1, 1, 1), (x, y, TABLE), options
 
     def run(x, y, *options, when=True):
         repeated.clear()
         launch.again(start, (x, y), (), *options, when=when)
         if repeated:
-            return list(repeated[0])
+            ((grid, stream, taken),) = repeated
+            assert (grid, stream) == ((1, 1, 1), 7)
+            return taken
         launch.again(start, (x, y), (), *options, when=when)
         assert not repeated
         return None
 
     monkeypatch.setattr(launch, "_repeats", {})
-    monkeypatch.setattr(launch, "_launcher", lambda kernel: lambda *arguments: repeated.append(arguments[9:]))
+    monkeypatch.setattr(
+        launch, "_launcher", lambda kernel: lambda grid, stream, taken: repeated.append((grid, stream, taken))
+    )
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: run.recorded)
     monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(get_current_stream=lambda index: 7))
-    run.repeated = repeated
+    run.repeated, run.recorded = repeated, False  # by a CUDA graph
     return run
 
 
 def test_what_is_repeated_has_the_addresses_of_this_time(run):
     assert run(Somewhere(16), None, 5) is None
-    assert run(Somewhere(32), None, 5) == [32, None, 4096, 5]
+    assert run(Somewhere(32), None, 5) == [32, 4096, 5]
     assert run(Somewhere(16), Somewhere(48), 5) is None
     assert run(Somewhere(64), Somewhere(64), 5) == [64, 64, 4096, 5]
     assert run(Somewhere(64), Somewhere(80), 5) == [64, 80, 4096, 5]
@@ -297,28 +334,59 @@ def test_what_depends_on_more_is_never_repeated(run, monkeypatch):
     assert run(Somewhere(16), Somewhere(16)) is None
 
 
+def test_what_a_cuda_graph_records_is_started(run):
+    assert run(Somewhere(16), Somewhere(16)) is None and run(Somewhere(16), Somewhere(16)) is not None
+    run.recorded = True
+    assert run(Somewhere(16), Somewhere(16)) is None
+    run.recorded = False
+    assert run(Somewhere(32), Somewhere(16)) == [32, 16, 4096]
+
+
 def test_a_pass_of_several_launches_takes_parts_of_what_was_made_for_it(run):
     """Each launch has its own tensors, in its own order, and parts of one that was made follow it."""
 
     def start(x, y, whole, option):
         part = Somewhere(whole.place + 32)
-        return [(KERNEL, (1, 1, 1), (y, part), (option,)), (KERNEL, (2, 1, 1), (TABLE, whole, x, y), ())]
+        first = kernel_of("*fp16", "*fp32", "i32"), (1, 1, 1), (y, part), (option,)
+        return [first, (kernel_of("*i32", "*fp32", "*fp16", "*fp16"), (2, 1, 1), (TABLE, whole, x, y), ())]
 
     def again(x, y, whole):
         run.repeated.clear()
         launch.again(start, (Somewhere(x), Somewhere(y)), (Somewhere(whole, (64,), (1,)),), 5)
-        return run.repeated
+        return [taken for _, _, taken in run.repeated]
 
     assert again(16, 48, 256) == [] and again(16, 48, 256) == []
-    assert again(80, 96, 512) == [(96, 544, 5), (4096, 512, 80, 96)]
-    assert again(80, 80, 1024) == [(80, 1056, 5), (4096, 1024, 80, 80)]
+    assert again(80, 96, 512) == [[96, 544, 5], [4096, 512, 80, 96]]
+    assert again(80, 80, 1024) == [[80, 1056, 5], [4096, 1024, 80, 80]]
+
+
+def test_what_the_compiler_knows_is_not_handed_over_again(run):
+    """Numbers may be in tuples of tuples; the kernel takes those that the compiler has not put into its code."""
+
+    def start(x, y):
+        kinds = "*fp16", "*fp16", ("i32", ("constexpr", "fp32")), "constexpr", "i64"
+        return kernel_of(*kinds), (1, 1, 1), (x, y), ((3, ("causal", 0.5)), 128, 9)
+
+    for _ in range(3):
+        launch.again(start, (Somewhere(16), Somewhere(48)), ())
+    ((_, _, taken),) = run.repeated
+    assert taken == [16, 48, 3, 0.5, 9]
 
 
 def test_a_copy_of_a_tensor_is_not_taken_for_it(run):
     """A launch that does not take a given tensor, but perhaps a copy that ``start`` has made, cannot be repeated."""
 
     def start(x, y):
-        return KERNEL, (1, 1, 1), (x, Somewhere(y.place)), ()
+        return kernel_of("*fp16", "*fp16"), (1, 1, 1), (x, Somewhere(y.place)), ()
+
+    for _ in range(4):
+        launch.again(start, (Somewhere(16), Somewhere(48)), ())
+    assert run.repeated == []
+
+
+def test_a_kernel_for_which_triton_allocates_memory_is_started(run):
+    def start(x, y):
+        return kernel_of("*fp16", "*fp16", scratch=128), (1, 1, 1), (x, y), ()
 
     for _ in range(4):
         launch.again(start, (Somewhere(16), Somewhere(48)), ())
