@@ -7,7 +7,7 @@ from tests.kernels.test_compiled_hopper import REGISTERS, SHARED
 
 pytestmark = pytest.mark.exhaustive
 
-FUNCTIONS = {"soft cap": 64, "all": 64}  # hyperbolic tangents a thread and step
+FUNCTIONS = {"soft cap": 64, "all": 64}  # hyperbolic tangents per thread and step
 STACK = 400  # bytes at most, with Triton 3.6 and 3.7: slopes, places and other numbers of a tile, but no tile
 IN_LOOP = 10  # instructions at most that use it, of more than 450
 ALL_IN_LOOP = 70  # with Triton 3.6 and everything at once at d = 128, of 1,200; with 3.7 they are 4
