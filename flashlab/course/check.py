@@ -99,10 +99,10 @@ def _attempted(name, exercise, attempt):
             return _not_attempted(name)
         due, patience = _expected(exercise)
         tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
-        first = _first_failure(exercise, tried.values, due)
+        first = judge.first_wrong(exercise, tried.values, due)
         if first is None and tried.end and tried.end not in ("patience", "killed"):  # once more: was it the machine?
             tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
-            first = _first_failure(exercise, tried.values, due)
+            first = judge.first_wrong(exercise, tried.values, due)
         if first is not None:
             at, problem = first
             mistake = worker.run(partial(judge.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
@@ -143,14 +143,6 @@ def _refused(exercise, attempt, patience):
     noted = worker.run(partial(compiles.launches, exercise, attempt), patience)
     reason = compiles.refusal(noted.values[0]) if noted.values else None
     return f"\nBut for a GPU it does not compile: {reason}" if reason else ""
-
-
-def _first_failure(exercise, outcomes, due):
-    """Return (case, problem) of the first outcome that is wrong; None if there is none, or none was attempted."""
-    for at, outcome in enumerate(outcomes):
-        if not outcome.missing and (problem := judge.failure(exercise, at, outcome, due[at])):
-            return at, problem
-    return None
 
 
 _KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patience that an attempt deserves
@@ -211,7 +203,9 @@ def _answered(question, answer):
 def _wanted(question, answer):
     """Return the kind of answer that a question wants, where it got one of another kind."""
     if isinstance(question.answer, str):
-        return f"Choose one of {', '.join(sorted({question.answer, *(wrong for wrong, _ in question.wrong)}))}. "
+        choices = question.choices or (question.answer, *(wrong for wrong, _ in question.wrong))
+        chosen = any(_same(answer, choice, 0) for choice in choices)
+        return "" if chosen else f"Choose one of {', '.join(sorted(set(choices)))}. "
     return "" if _number(answer) is not None else "A number is wanted. "
 
 

@@ -39,6 +39,7 @@ class Broken(NamedTuple):
 
     on: str  # the law's own inputs in words; "" if it is broken on a case
     says: str  # the sentence
+    if_right: bool = False  # does the sentence suppose that all results are right? One without ``on`` does
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Question:
     rel: float = 0.01
     level: int = 1
     minutes: int = 2
+    choices: tuple[str, ...] = ()  # among which to choose, where naming the answer and ``wrong`` would say too much
 
 
 def edited(function: Callable, old: str, new: str) -> Callable:

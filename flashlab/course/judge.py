@@ -1,7 +1,7 @@
 """Decide whether an attempt is right, from what it answers and what the reference answers, and name its mistake.
 
 What runs code that is not trusted (``outcomes``) yields plain data, so that it can run in a process of its own; what
-judges (``failure``) runs no such code. ``check`` puts the two together; ``first_failure`` does so in this process.
+judges (``first_wrong``) runs no such code. ``check`` puts the two together; ``first_failure`` does so in this process.
 
 An attempt is as right as the reference is exact: its error against the reference in float64 may be twice the
 reference's own in the dtype of the inputs, and a few roundings. Where an exercise says so (``sways``), also what a few
@@ -15,7 +15,7 @@ import itertools
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from flashlab.course.exercise import Broken, Exercise
 OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
 LATER = 16  # cases after the one that is wrong first in which mistakes are compared
 NUDGES = 3  # times that the inputs are rounded at random
+NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an output of float32 holds before it is stored
 
 
 class Leaf(NamedTuple):
@@ -65,12 +66,15 @@ def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
     Runs the attempt in this process. Raises NotImplementedError for one that was not attempted.
     """
     with np.errstate(all="ignore"):
-        for at, outcome in enumerate(outcomes(exercise, attempt)):
-            if outcome.missing:
-                raise NotImplementedError
-            if problem := failure(exercise, at, outcome, known(exercise)[at]):
-                return problem
-    return None
+        first = first_wrong(exercise, _attempted(outcomes(exercise, attempt)), known(exercise))
+    return first and first[1]
+
+
+def _attempted(outcomes):
+    for outcome in outcomes:
+        if outcome.missing:
+            raise NotImplementedError
+        yield outcome
 
 
 @cache
@@ -129,15 +133,23 @@ def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
             return
 
 
-def failure(exercise: Exercise, at: int, outcome: Outcome, due: Expected) -> str | None:
-    """Return what is wrong with an outcome of case ``at``: its property, its inputs, and a sentence. None if right."""
+def first_wrong(exercise: Exercise, outcomes: Iterable[Outcome], due: Sequence[Expected]) -> tuple[int, str] | None:
+    """Return the first case that an attempt gets wrong, and what is wrong: property, inputs, a sentence. None if right.
+
+    A law speaks only where the results of all cases are right: its sentence may say that they are.
+    """
+    lawless = None
+    for at, outcome in enumerate(outcomes):
+        if problem := _problem(outcome, due[at]):
+            return at, f"{_on(exercise, at)}\n{problem}"
+        if outcome.broke and lawless is None:
+            lawless = at, f"{outcome.broke.on or _on(exercise, at)}\n  {outcome.broke.says}"
+    return lawless
+
+
+def _on(exercise, at):
     case = cases(exercise)[at]
-    problem = _problem(outcome, due)
-    if problem is None:
-        return None
-    if outcome.broke and outcome.broke.on and _problem(outcome._replace(broke=None), due) is None:
-        return f"{outcome.broke.on}\n{problem}"
-    return f"{case.property}\n{_inputs(exercise.truth(), case.args)}\n{problem}"
+    return f"{case.property}\n{_inputs(exercise.truth(), case.args)}"
 
 
 def recognise(
@@ -146,19 +158,19 @@ def recognise(
     """Yield, once, what the known mistake says that goes wrong first where the attempt does, and answers alike.
 
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
-    answer alike up to there, the one that answers most often alike afterwards is named. An attempt that breaks a law
-    and whose results are right has only mistakes whose results are right, too.
+    answer alike up to there, the one that answers most often alike afterwards is named. An attempt that breaks a law,
+    all of whose results are right, has only mistakes that break it, too, and whose results are right. Where results are
+    wrong and no mistake is known, a broken law that found the reason names it.
     """
-    lawless = _problem(tried[first]._replace(broke=None), due[first]) is None  # a law is broken, the results are right
+    lawless = _problem(tried[first], due[first]) is None
     together = tried[: first + 1 + LATER]
-    right = lawless and not any(_problem(it._replace(broke=None), due[at]) for at, it in enumerate(together))  # in all
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
         theirs = _outcome(exercise, wrong, cases(exercise)[first].args, lawless)  # most mistakes differ here
-        if not _alike(theirs, tried[first]) or _problem(theirs, due[first]) is None:
+        if not _alike(theirs, tried[first]):
             continue
-        if lawless and (theirs.broke is None or theirs.broke.says != tried[first].broke.says):
+        if _law(theirs) != _law(tried[first]) if lawless else _problem(theirs, due[first]) is None:
             continue
         same = 0
         for at, mine in enumerate(together):
@@ -167,9 +179,14 @@ def recognise(
             elif at < first:
                 break
         else:
-            if not right or same == len(together):
+            if not lawless or same == len(together):
                 alike.setdefault(same, mistake.says)
-    yield alike[max(alike)] if alike else None
+    reasons = [it.broke.says for it in tried if it.broke and it.broke.on and not (lawless or it.broke.if_right)]
+    yield alike[max(alike)] if alike else next(iter(reasons), None)
+
+
+def _law(outcome):
+    return outcome.broke and outcome.broke.says
 
 
 # Running
@@ -275,9 +292,9 @@ def _leaf(value):
 
 
 def _problem(outcome, due):
-    """Describe the fault of an outcome in a sentence or two lines; None if it has none."""
+    """Describe the fault of an outcome's results in a sentence or two lines; None if it has none."""
     if outcome.missing:
-        return "  it was not attempted."
+        return None
     if outcome.error:
         return f"  it raised {outcome.error}" + (f"\n  in {outcome.where}" if outcome.where else "")
     if outcome.changed:
@@ -290,7 +307,7 @@ def _problem(outcome, due):
     for name, yours, rounded, exact, sways in zip(names, outcome.leaves, due.rounded.leaves, *due[1:], strict=True):
         if problem := _compared(name, yours, rounded, exact, sways):
             return problem
-    return f"  {outcome.broke.says}" if outcome.broke else None
+    return None
 
 
 def _compared(name, yours, rounded, exact, sways):
@@ -313,7 +330,27 @@ def _compared(name, yours, rounded, exact, sways):
     said = f"  expected {name or 'result'} = {due}\n  {what} = {given}"
     if floating and yours.value.dtype.kind == "f" and yours.value.dtype.itemsize < rounded.value.dtype.itemsize:
         said += f"\n  {what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}."
-    return said
+    return said + _left_as_before(what, yours.value)
+
+
+def _left_as_before(what, value):
+    """Say which rows of an output hold what they held before the launch; "" if none does."""
+    before = _before(value)
+    rows = np.flatnonzero(before.reshape(len(before), -1).any(1)) if before.ndim else np.empty(0)
+    if not rows.size:
+        return ""
+    kind = "row" if value.ndim > 1 else "element"
+    which = f"{kind} {rows[0]}" if len(rows) == 1 else f"{kind}s {rows[0]} to {rows[-1]}"
+    if len(rows) <= rows[-1] - rows[0]:
+        which = f"{len(rows)} {kind}s, first {rows[0]},"
+    if not before[rows].all():
+        which = f"parts of {which}"
+    return f"\n  {which} of {what} hold{'s' * (len(rows) == 1)} what was there before: was anything stored there?"
+
+
+def _before(value):
+    """Where is what was never stored?"""
+    return value.view(np.int32) == NEVER if value.dtype == np.float32 else np.zeros(value.shape, bool)
 
 
 def _alike(a, b):
@@ -326,7 +363,7 @@ def _alike(a, b):
 
 
 def _equal(x, y):
-    if x.shape != y.shape:
+    if x.shape != y.shape or not np.array_equal(_before(x), _before(y)):
         return False
     with np.errstate(all="ignore"):
         return bool(np.allclose(x, y, 1e-4, 1e-6 * min(1, _largest(y[np.isfinite(y)])), equal_nan=True))

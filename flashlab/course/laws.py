@@ -114,7 +114,7 @@ def proportional(results: Callable, what: str, sizes: Sequence[float] = tuple(SI
             found = np.float64(results(attempt, size)) / size
             if not np.allclose(found, due, 1e-3, 1e-3 * np.abs(due).max(initial=0)):
                 kind = "very large" if size > 1 else "very small"
-                return Broken(f"{what} multiplied by {SIZES[size]}", SIZED.format(kind))
+                return Broken(f"{what} multiplied by {SIZES[size]}", SIZED.format(kind), if_right=True)
         return None
 
     return law

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import flashlab.course.check
-from flashlab.course import progress, worker
+from flashlab.course import judge, progress, worker
 from flashlab.course.check import check, edited, hint, overview, solution
+from flashlab.course.exercise import Broken, Case, Exercise
 from flashlab.course.registry import every, find
 from flashlab.reference import online_softmax
 from flashlab.reference.online_softmax import State, merge
@@ -333,6 +334,33 @@ def test_a_question_says_why(capsys):
 def test_an_answer_of_another_kind_is_told_what_is_wanted(capsys):
     assert "A number is wanted." in said(capsys, "four", "start_here.twice")
     assert "Choose one of falls, rises, stays." in said(capsys, "grows", "memory_hierarchy.longer")
+
+
+def test_the_lines_to_choose_from_are_all_of_the_kernel(capsys):
+    assert "Choose one of K_j, O_i, P_ij, Q_i, S_ij, V_j, alpha," in said(capsys, "seem", "measure_and_debug.bug_1")
+    assert said(capsys, "alpha", "measure_and_debug.bug_1").endswith("not 'alpha'. A hint may help.\n")
+
+
+def test_a_law_speaks_only_where_all_results_are_right():
+    exercise = Exercise(
+        reference=lambda x: 2.0 * x,
+        cases=lambda: [Case("one", (1.0,)), Case("two", (2.0,))],
+        hints=("", "", ""),
+        once=(lambda attempt: Broken("inputs of its own", "right for numbers of ordinary size", if_right=True),),
+    )
+    assert judge.first_failure(exercise, lambda x: 2.0 * x).startswith("inputs of its own")
+    assert judge.first_failure(exercise, lambda x: 2.0).startswith("two")
+
+
+def test_a_law_that_found_the_reason_names_what_no_mistake_does():
+    exercise = Exercise(
+        reference=lambda x: 2.0 * x,
+        cases=lambda: [Case("one", (1.0,))],
+        hints=("", "", ""),
+        once=(lambda attempt: Broken("inputs of its own", "it was clipped"),),
+    )
+    tried = list(judge.outcomes(exercise, lambda x: 3.0))
+    assert next(judge.recognise(exercise, tried, 0, judge.known(exercise))) == "it was clipped"
 
 
 def test_a_attempt_that_returns_no_number_is_told_so(capsys):

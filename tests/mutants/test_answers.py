@@ -20,12 +20,19 @@ def sentence(answer):
     exercise = find(answer.exercise)
     with worker.poisoned(), np.errstate(all="ignore"):
         tried, due, outcomes = [], judge.known(exercise), judge.outcomes(exercise, answer.attempt())
-        for at, outcome in enumerate(outcomes):
-            tried.append(outcome)
-            if said := judge.failure(exercise, at, outcome, due[at]):
-                tried.extend(islice(outcomes, judge.LATER))
-                return f"{said}\n{next(judge.recognise(exercise, tried, at, due))}"
-    return None
+        first = judge.first_wrong(exercise, noted(outcomes, tried), due)
+        if first is None:
+            return None
+        at, said = first
+        tried.extend(islice(outcomes, judge.LATER))
+        return f"{said}\n{next(judge.recognise(exercise, tried, at, due))}"
+
+
+def noted(outcomes, tried):
+    """Pass outcomes on as they are asked for, and keep them."""
+    for outcome in outcomes:
+        tried.append(outcome)
+        yield outcome
 
 
 def accepted(exercise, right):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
+from flashlab.course.judge import NEVER
 from flashlab.course.laws import ADDED, nothing_clipped
 from flashlab.course.regimes import sweep
 from flashlab.kernels import DEVICE, INTERPRETED, first_triton_kernel, tl, triton
@@ -17,7 +18,6 @@ from flashlab.kernels.interpreter import count
 from flashlab.reference import safe_softmax as in_numpy
 
 BLOCK = 4  # elements a program of the cases handles at once: small enough to follow by hand
-NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an output holds before it is stored
 MARGIN = 8  # elements around each output that a kernel must leave as they are
 
 
@@ -36,7 +36,7 @@ def launched(kernel, grid, *args):
 
 
 def inside_margins(rows, N, name="the output"):
-    """An output [rows, N] full of NaN within a larger tensor of sevens, and a function that takes it off the device.
+    """An output [rows, N] full of NEVER within a larger tensor of sevens, and a function that takes it off the device.
 
     Raises IndexError if any seven was stored over, and ValueError if nothing was stored in the output.
     """
@@ -87,8 +87,8 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
 # Laws. They count in the interpreter; on a GPU nothing is counted and nothing asked.
 
 
-def moved_by_program(launch, kernel, *args):
-    """The bytes that each program of a launch loads and stores, in the order in which they run; none on a GPU."""
+def events_by_program(launch, kernel, *args):
+    """What each program of a launch loads and stores, in the order in which they run; none on a GPU."""
     if not INTERPRETED:
         return []
     with count() as memory:
@@ -96,10 +96,16 @@ def moved_by_program(launch, kernel, *args):
     programs = []
     for event in memory.events:
         if event.kind == "kernel":
-            programs.append(Counter())
+            programs.append([])
         else:
-            programs[-1][event.kind] += event.nbytes
+            programs[-1].append(event)
     return programs
+
+
+def moved_by_program(launch, kernel, *args):
+    """The bytes that each program of a launch loads and stores, in the order in which they run; none on a GPU."""
+    programs = events_by_program(launch, kernel, *args)
+    return [sum((Counter({event.kind: event.nbytes}) for event in program), Counter()) for program in programs]
 
 
 def stored_too_often(programs, due):
@@ -231,13 +237,16 @@ def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Ca
 
 
 def _own_block(kernel, x, y, Bc=BLOCK):
-    programs = moved_by_program(_launch_add, kernel, x, y, Bc)
-    if any(moved["load"] > 2 * Bc * x.itemsize for moved in programs):
-        return (
-            "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block is "
-            "its own, so that the programs share the work."
-        )
-    return stored_too_often(programs, x.nbytes)
+    for program in events_by_program(_launch_add, kernel, x, y, Bc):
+        loads = [event for event in program if event.kind == "load"]
+        if sum(event.nbytes for event in loads) > 2 * Bc * x.itemsize:
+            if len({(it.name, at) for it in loads for at in range(len(x))[it.region[0]]}) <= 2 * Bc:
+                return "the numbers are right, but a program read its own block more than once."
+            return (
+                "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block "
+                "is its own, so that the programs share the work."
+            )
+    return stored_too_often(moved_by_program(_launch_add, kernel, x, y, Bc), x.nbytes)
 
 
 def _one_reading(kernel, x, Bc=None):

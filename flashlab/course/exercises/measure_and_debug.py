@@ -1,5 +1,8 @@
 """The exercises on measure_and_debug: predict the occupancy, and find the bug in three kernels."""
 
+import inspect
+import re
+
 from flashlab.course.exercise import Question, edited
 from flashlab.course.exercises.triton_forward import attention_one_head
 
@@ -30,6 +33,11 @@ occupancy = Question(
     rel=0,
 )
 
+LINES = tuple(
+    name
+    for left in re.findall(r"^ +([\w, ]+) = ", inspect.getsource(attention_one_head.fn), re.MULTILINE)
+    for name in left.split(", ")
+)
 CANDIDATES = 'Answer with the name on the left of the wrong line, such as "alpha".'
 
 bug_1 = Question(
@@ -40,6 +48,7 @@ bug_1 = Question(
         "The later a row is in its tile, the more keys it sees. Which line says how many the whole tile meets?",
         f"{CANDIDATES} The loop ends at it.",
     ),
+    choices=LINES,
     wrong=(
         ("S_ij", "The scores are masked as they should be. Are all of them computed?"),
         ("rows", "The rows are right: each program stores its own."),
@@ -54,6 +63,7 @@ bug_2 = Question(
         "Rows whose maximum never rises after the first tile are right. What happens when it rises?",
         f"{CANDIDATES} It is a denominator.",
     ),
+    choices=LINES,
     wrong=(
         ("O_i", "The outputs are too small, so the sum is too large, or O_i is too small. Look at both lines again."),
         ("alpha", "alpha is right, e^(m_i − m_safe). Where is it used, and where is it not?"),
@@ -68,6 +78,7 @@ bug_3 = Question(
         "Three tensors are loaded with a mask. What is in the masked places?",
         f"{CANDIDATES} It is loaded.",
     ),
+    choices=LINES,
     wrong=(
         ("K_j", "K_j has other=0.0, and its scores are masked."),
         ("Q_i", "Q_i has other=0.0, and rows past the end are not stored."),

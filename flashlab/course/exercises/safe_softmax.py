@@ -230,7 +230,7 @@ row = Exercise(
         Mistake(
             "weights were rounded: nothing is to be approximated.",
             "e / e.sum()",
-            "np.round(np.float32(e / e.sum()), 6)",
+            "np.round(e / e.sum(), 6)",
         ),
     ),
 )

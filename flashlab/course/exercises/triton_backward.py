@@ -121,7 +121,7 @@ def _delta_cases():
     rng = np.random.default_rng(12)
     square, ragged, long = ((rng.normal(size=(2, *shape)).astype(np.float32)) for shape in ((4, 4), (6, 3), (9, 5)))
     return [
-        Case("one row of two", (np.float32([[3, 4]]), np.float32([[1, 2]]))),
+        Case("one row of two", (np.float32([[3, 4]]), np.float32([[2, 5]]))),
         Case("four rows of four: one program", tuple(square)),
         Case("six rows of three: the last tile hangs over two edges", tuple(ragged)),
         Case("nine rows of five, in three programs", tuple(long)),
@@ -200,7 +200,8 @@ def _unmoved(weights, due):
         if INTERPRETED and right(0) and right(1):
             for height in AWAY:
                 if not (right(height) and gone(height)):
-                    return Broken(f"two queries and two keys, causal, whose scores are all {height:,.4g}", MOVED)
+                    on = f"two queries and two keys, causal, whose scores are all {height:,.4g}"
+                    return Broken(on, MOVED, if_right=True)
         return None
 
     return law
@@ -362,6 +363,8 @@ delta = Exercise(
                 " & (columns < dv)[None, :]", ""),
         Mistake("rows lie dv elements apart, not width.", "rows[:, None] * dv", "rows[:, None] * width"),
         Mistake("the store is not masked: the last program writes past the end.", ", mask=rows < N)", ")"),
+        Mistake("the last row was masked out: rows < N are inside.", "mask=rows < N)", "mask=rows < N - 1)"),
+        Mistake("the last column was masked out: columns < dv are inside.", "columns < dv", "columns < dv - 1"),
         Mistake("nothing was stored: only tl.store writes where delta points.",
                 "tl.store(delta + rows, tl.sum(dO_i * O_i, 1), mask=rows < N)", "tl.sum(dO_i * O_i, 1)"),
         Mistake("O was multiplied with itself: delta is rowsum(dO ∘ O).", "dO_i * O_i", "O_i * O_i"),
@@ -428,6 +431,13 @@ add_rows = Exercise(
         Mistake("dV was scaled: the scale belongs to the scores, V never met it.",
                 "tl.dot(P_ij.T, dO_i)", "scale * tl.dot(P_ij.T, dO_i)"),
         Mistake("dK and dV were swapped.", "return dK_j, dV_j", "return dV_j, dK_j"),
+        Mistake("dK is dSᵀ times Q, not dO.", "tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, dO_i)"),
+        Mistake("dK is dSᵀ times Q, not K.", "tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, K_j)"),
+        Mistake("dV is Pᵀ times dO, not Q.", "tl.dot(P_ij.T, dO_i)", "tl.dot(P_ij.T, Q_i)"),
+        Mistake("dP is dO times Vᵀ, not Q.", "tl.dot(dO_i, V_j.T)", "tl.dot(Q_i, V_j.T)"),
+        Mistake("dP is dO times Vᵀ, not Kᵀ.", "tl.dot(dO_i, V_j.T)", "tl.dot(dO_i, K_j.T)"),
+        Mistake("the tile's own maximum was subtracted: P_ij = exp(S_ij − lse_i) needs no maximum, and no division.",
+                "lse_i[:, None]", "tl.max(S_ij, 1)[:, None]"),
         Mistake("dV took P instead of Pᵀ: it has a row for each key.",
                 "tl.dot(P_ij.T, dO_i)", "tl.dot(P_ij, dO_i)"),
         Mistake("dK took dS instead of dSᵀ: it has a row for each key.",
@@ -600,6 +610,12 @@ dQ = Exercise(
                 "scale * tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T)"),
         Mistake("2^x instead of e^x: lse_i is in natural logarithms here.", "tl.exp(", "tl.exp2("),
         Mistake("dQ is dS times K, not V.", "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij, V_j)"),
+        Mistake("dP is dO times Vᵀ, not Q.", "tl.dot(dO_i, V_j.T)", "tl.dot(Q_i, V_j.T)"),
+        Mistake("dP is dO times Vᵀ, not Kᵀ.", "tl.dot(dO_i, V_j.T)", "tl.dot(dO_i, K_j.T)"),
+        Mistake("the tile's own maximum was subtracted: P_ij = exp(S_ij − lse_i) needs no maximum, and no division.",
+                "lse_i[:, None]", "tl.max(S_ij, 1)[:, None]"),
+        Mistake("rows that see no key were not stored: their dQ is 0, and only tl.store writes it.",
+                "scale * dQ_i, mask=exist)", 'scale * dQ_i, mask=exist & (lse_i > -float("inf"))[:, None])'),
         Mistake("only the last tile of keys was kept: add to dQ_i.", "dQ_i += ", "dQ_i = "),
         Mistake("every turn of the loop took the first tile of keys.",
                 "start + tl.arange(0, Bc)", "tl.arange(0, Bc)"),

@@ -38,6 +38,13 @@ class Output(NamedTuple):
     lse: np.ndarray  # [Nq]
 
 
+class Loops(NamedTuple):
+    """What the two loops of all programs do."""
+
+    visits: np.ndarray  # [Tr, Tc] 1 for a tile met in loop 1, 2 in loop 2, 0 for none
+    seen: np.ndarray  # [Tr] keys that a tile's last row sees
+
+
 # The bounds of the two loops
 
 
@@ -49,10 +56,11 @@ def causal_bounds(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
 
 
 @triton.jit
-def _visit(kinds, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
+def _visit(kinds, ends, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
     """Both loops without their work: 1 for a tile met unmasked, 2 for a masked one; beside them, all others."""
     i = tl.program_id(0)
     unmasked, seen = bounds(i, Nq, Nk, Br, Bc)
+    tl.store(ends + i, seen)
     for start in range(0, unmasked, Bc):
         at = kinds + i * (Tc + 2) + tl.where(start < 0, 0, tl.where(start < Nk, 1 + start // Bc, 1 + Tc))
         tl.store(at, tl.load(at) + 1)
@@ -64,11 +72,18 @@ def _visit(kinds, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.con
 def _launch_bounds(function, Nq, Nk, Br, Bc):
     Tr, Tc = triton.cdiv(Nq, Br), triton.cdiv(Nk, Bc)
     kinds = torch.zeros(Tr, Tc + 2, dtype=torch.int32, device=DEVICE)  # [Tr, Tc + 2]
-    _visit[(Tr,)](kinds, Nq, Nk, Tc, attempted(function), Br, Bc)
+    ends = torch.zeros(Tr, dtype=torch.int32, device=DEVICE)  # [Tr]
+    _visit[(Tr,)](kinds, ends, Nq, Nk, Tc, attempted(function), Br, Bc)
     for column, place in ((0, "before the first key"), (-1, "past the last key")):
         if kinds[:, column].any():
             raise IndexError(f"a loop visited a tile {place}")
-    return kinds[:, 1:-1].cpu().numpy()
+    return Loops(kinds[:, 1:-1].cpu().numpy(), ends.clamp(min=0).cpu().numpy())  # a loop to less than 0 is empty
+
+
+def both_loops(Nq, Nk, Br, Bc):
+    """What the two loops should do."""
+    last = np.minimum(np.arange(Br, Nq + Br, Br), Nq)  # [Tr] one past each tile's last row
+    return Loops(kinds_of_tiles(Nq, Nk, Br, Bc), np.maximum(last + Nk - Nq, 0))
 
 
 def kinds_of_tiles(Nq, Nk, Br, Bc):
@@ -108,7 +123,7 @@ def _lengths_and_tiles():
 bounds = Exercise(
     reference=causal_bounds,
     launch=_launch_bounds,
-    exact=kinds_of_tiles,
+    exact=both_loops,
     cases=_bounds_cases,
     level=2,
     minutes=15,
@@ -175,6 +190,8 @@ bounds = Exercise(
             "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc",
         ),
         Mistake("Br stands where Bc belongs: tiles of keys have Bc.", "// Bc * Bc", "// Br * Br"),
+        Mistake("seen was rounded up to whole tiles: the last row need not see all keys of the last tile.",
+                "    return unmasked, seen", "    return unmasked, (seen + Bc - 1) // Bc * Bc"),
         Mistake(
             "every tile was masked: those that the first row sees in full need no mask.",
             "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
@@ -386,6 +403,8 @@ update = Exercise(
                 'tl.where(m_new == -float("inf"), 0, m_new)', 'tl.where(m_i == -float("inf"), 0, m_new)'),
         Mistake("the past was rescaled only where the maximum rises much: a rise of any size changes it.",
                 "tl.exp2(m_i - m_safe)", "tl.where(m_safe - m_i > 0.01, tl.exp2(m_i - m_safe), 1.0)"),
+        Mistake("the maximum was raised only where it rises much: that works in another kernel; m_new is the maximum.",
+                "    m_safe = ", "    m_new = tl.where(m_new - m_i > 8, m_new, m_i)\n    m_safe = "),
         Mistake("tl.dot multiplies tiles: @ is for numpy and torch.",
                 "tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)", "P_ij.to(V_j.dtype) @ V_j"),
         Mistake("the past was rescaled only where the maximum rises much: a rise of any size changes it.",
@@ -550,6 +569,10 @@ def _forward_args(draw, Nq, Nk, d):
 _with_lse_unguarded = edited(  # as right: where l_i is 0, m_i is −∞
     attention_one_head, 'tl.where(l_i == 0, -float("inf"), m_i + tl.log(l_safe))', "m_i + tl.log(l_safe)"
 )
+_SEEING = "mask=((rows < Nq) & (l_i > 0))"  # of rows that see a key
+_with_blind_rows_not_stored = edited(
+    attention_one_head, "None], mask=rows[:, None] < Nq)", f"None], {_SEEING}[:, None])"
+)
 _with_end_clamped = edited(attention_one_head, "(i + 1) * Br + Nk - Nq", "(i + 1) * Br + tl.maximum(Nk - Nq, 0)")
 _ZEROS = (np.zeros((1, 16), np.float16), *np.zeros((2, 3, 16), np.float16))  # Q, K, V
 
@@ -561,6 +584,7 @@ def _multiplied_narrow(kernel):
             "one query and three keys, all zeros",
             "the numbers are right, but a product was computed in float32, which takes a GPU several times as long: "
             "narrow P_ij to V_j.dtype, and leave Q_i, K_j and V_j as they come.",
+            if_right=True,
         )
 
 
@@ -618,10 +642,20 @@ forward = Exercise(
                 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
         Mistake("0 / 0 is NaN: a row that sees no key has l = 0; divide by 1 there.",
                 "tl.where(l_i == 0, 1, l_i)", "l_i"),
+        Mistake("rows that see no key were not stored: their O is 0, and only tl.store writes it.",
+                "l_safe[:, None], mask=rows[:, None] < Nq)", f"l_safe[:, None], {_SEEING}[:, None])"),
+        Mistake("rows that see no key were not stored: their lse is −∞, and only tl.store writes it.",
+                "lse_i, mask=rows < Nq", f"lse_i, {_SEEING}"),
+        Mistake("rows that see no key were not stored: their O is 0, their lse −∞, and only tl.store writes that.",
+                "mask=rows < Nq", _SEEING, of=_with_blind_rows_not_stored),
         Mistake("a large negative number is not −∞: a row that sees no key would average its values.",
                 'Nk - Nq, S_ij, -float("inf"))', "Nk - Nq, S_ij, -1e9)"),
         Mistake("the output was accumulated in half precision: keep O_i in float32.",
                 "alpha[:, None] * O_i)", "alpha[:, None] * O_i).to(tl.float16).to(tl.float32)"),
+        Mistake("O was rounded to half precision before it was stored: O is float32.",
+                "O_i / l_safe[:, None]", "(O_i / l_safe[:, None]).to(tl.float16).to(tl.float32)"),
+        Mistake("l_i was rounded to half precision: keep it in float32.",
+                "alpha * l_i + tl.sum(P_ij, 1)", "(alpha * l_i + tl.sum(P_ij, 1)).to(tl.float16).to(tl.float32)"),
         Mistake("the scores were rounded to half precision: keep S_ij in float32.",
                 "tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T).to(tl.float16).to(tl.float32)"),
         Mistake("the sum was taken of the narrowed P_ij: sum in float32, then narrow.",
@@ -766,7 +800,7 @@ forward = Exercise(
         Mistake("the scores were rounded to half precision: keep S_ij in float32.",
                 "tl.dot(Q_i, K_j.T) * scale", "(tl.dot(Q_i, K_j.T) * scale).to(tl.float16).to(tl.float32)"),
         Mistake(
-            "1/√d was taken of the padded width: d may be filled up; use the argument scale.",
+            "1/√d was computed from d, which may be filled up with columns of zeros: take the argument scale.",
             "K_j.T) * scale",
             "K_j.T) / tl.sqrt(1.0 * d)",
         ),

@@ -98,6 +98,17 @@ def test_a_row_that_is_read_three_times_is_told_so(capsys):
     assert "a row was read more than once: it fits into its block" in capsys.readouterr().out
 
 
+@triton.jit
+def add_every_other(x, y, z, N, Bc: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)
+    tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + (N - 1 - at), at < N, 0.0), (at < N) & (at % 2 == 0))
+
+
+def test_what_was_not_stored_is_told_so():
+    said = first_failure(find("first_triton_kernel.add"), add_every_other)
+    assert said.endswith("2 elements, first 1, of your result hold what was there before: was anything stored there?")
+
+
 def test_a_stub_is_not_attempted(capsys):
     check("first_triton_kernel.add", stub)
     assert capsys.readouterr().out.startswith("○ first_triton_kernel.add: not attempted")

@@ -31,8 +31,7 @@ def bounds_by_rows(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
 def bounds_in_tiles(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
     shift = Nk - Nq
     whole = tl.maximum(i * Br + shift + 1, 0) // Bc
-    some = tl.cdiv(tl.maximum(tl.minimum((i + 1) * Br + shift, Nk), 0), Bc)
-    return whole * Bc, some * Bc
+    return whole * Bc, tl.maximum(tl.minimum((i + 1) * Br + shift, Nk), 0)
 
 
 @triton.jit
