@@ -40,6 +40,8 @@ LARGER = SIZES | {
     "a wide head": {"d": 272, "dv": 260},
     "many keys": {"Nk": 131, "Bc": 130, "N": 1000},
     "many rows": {"Nq": 70, "Br": 150},
+    "values of one column": {"dv": 1},
+    "one row and one key": {"N": 1, "Nq": 1, "Nk": 1, "Br": 1, "Bc": 1},
 }
 
 

@@ -4,7 +4,8 @@
     inside(Q_i, reads.watch("K", K), V, Bc)
     if reads.largest("K") > Bc * d: ...
 
-A watched array behaves like the array. Slices and transposes of it are watched too; what is computed from it is plain.
+A watched array behaves like the array. Slices, transposes and copies of it are watched too; what is computed from it is
+plain. To cut it, to move it and to ask for its shape is to compute nothing.
 """
 
 from collections.abc import Iterator
@@ -14,10 +15,10 @@ import numpy as np
 
 
 class Reads:
-    """A record of what was computed with watched arrays: ``log`` has (name, elements) for each operand."""
+    """A record of what was computed with watched arrays: ``log`` has (name, operand) for each operand."""
 
     def __init__(self):
-        self.log: list[tuple[str, int]] = []
+        self.log: list[tuple[str, np.ndarray]] = []
 
     def watch(self, name: str, array: np.ndarray) -> np.ndarray:
         """Return a copy of the array whose use is booked under a name."""
@@ -48,11 +49,22 @@ class Reads:
 
     def largest(self, name: str) -> int:
         """Return how many elements of an array were used at once, at most."""
-        return max((size for used, size in self.log if used == name), default=0)
+        return max((operand.size for used, operand in self.log if used == name), default=0)
 
     def total(self, name: str) -> int:
         """Return how many elements of an array were used, counting each use."""
-        return sum(size for used, size in self.log if used == name)
+        return sum(operand.size for used, operand in self.log if used == name)
+
+
+DESCRIBE = {
+    np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.zeros_like, np.ones_like, np.empty_like, np.full_like,
+    np.may_share_memory, np.shares_memory,
+}  # fmt: skip
+MOVE = {
+    np.split, np.array_split, np.vsplit, np.hsplit, np.take, np.copy, np.reshape, np.ravel, np.transpose, np.swapaxes,
+    np.moveaxis, np.expand_dims, np.squeeze, np.atleast_2d, np.flip, np.roll, np.broadcast_to, np.pad, np.append,
+    np.concatenate, np.vstack, np.hstack, np.stack,
+}  # fmt: skip
 
 
 class _Watched(np.ndarray):
@@ -72,7 +84,10 @@ class _Watched(np.ndarray):
         return getattr(ufunc, method)(*map(_booked, inputs), **kwargs)
 
     def __array_function__(self, function, types, args, kwargs):
-        return function(*_booked_within(args), **{name: _booked(value) for name, value in kwargs.items()})
+        if function in DESCRIBE | MOVE:
+            made = function(*_within(_plain, args), **{name: _plain(value) for name, value in kwargs.items()})
+            return made if function in DESCRIBE else _within(self._like, [made])[0]
+        return function(*_within(_booked, args), **{name: _booked(value) for name, value in kwargs.items()})
 
     def item(self, *args):
         return _booked(self).item(*args)
@@ -87,10 +102,10 @@ def _plain(array):
 
 def _booked(operand):
     if isinstance(operand, _Watched) and operand.reads is not None:
-        operand.reads.log.append((operand.name, operand.size))
+        operand.reads.log.append((operand.name, _plain(operand)))
     return _plain(operand)
 
 
-def _booked_within(args):
-    """Book operands in a list too, as np.concatenate takes them."""
-    return [type(it)(map(_booked, it)) if type(it) in (list, tuple) else _booked(it) for it in args]
+def _within(do, values):
+    """Return what a function makes of values, and of those in a list, as np.concatenate takes and np.split gives."""
+    return [type(it)(map(do, it)) if type(it) in (list, tuple) else do(it) for it in values]

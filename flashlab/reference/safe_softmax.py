@@ -18,23 +18,24 @@ def naive(x):
 def safe(x):
     """Compute softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
 
-    x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
-    A row that is all -inf (every key masked) gives zeros.
+    x: [..., N] of any floating dtype, which is also the dtype of the result [..., N]. The sum is kept in float32 or
+    better: in float16 that of a long row would overflow. A row that is all -inf (every key masked) gives zeros.
     """
     m = x.max(-1, keepdims=True, initial=-np.inf)  # [..., 1]
     e = np.exp(x - np.where(m == -np.inf, 0, m))  # [..., N]
-    l = e.sum(-1, keepdims=True)  # [..., 1]
-    return e / np.where(l == 0, 1, l)
+    l = e.sum(-1, keepdims=True, dtype=np.result_type(x, np.float32))  # [..., 1]
+    return (e / np.where(l == 0, 1, l)).astype(x.dtype)
 
 
 def lse(x):
     """Compute log(sum(exp(x))) along the last axis, in natural logarithms, with the maximum subtracted and added back.
 
-    x: [..., N] of any floating dtype; the result [...] has it too. A row that is all -inf gives -inf.
+    x: [..., N] of any floating dtype; the result [...] has it too, and the sum is kept in float32 or better. A row that
+    is all -inf gives -inf.
     """
     m = x.max(-1, initial=-np.inf)  # [...]
     m_safe = np.where(m == -np.inf, 0, m)  # [...]
-    l = np.exp(x - m_safe[..., None]).sum(-1)  # [...]
+    l = np.exp(x - m_safe[..., None]).sum(-1, dtype=np.result_type(x, np.float32))  # [...]
     return np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l))).astype(x.dtype)
 
 

@@ -243,7 +243,7 @@ def test_reads_are_counted_by_name_and_by_operation():
     K, V = reads.watch("K", np.ones((6, 4))), reads.watch("V", np.ones((6, 2)))
     for j in range(0, 6, 3):
         K[j : j + 3].T.sum()
-        np.concatenate([V[j : j + 3], V[j : j + 3]])
+        np.multiply(V[j : j + 3], V[j : j + 3])
     assert (reads.largest("K"), reads.total("K")) == (12, 24)
     assert (reads.largest("V"), reads.total("V")) == (6, 24)
     assert type(K @ np.ones((4, 1))) is np.ndarray and reads.largest("K") == 24

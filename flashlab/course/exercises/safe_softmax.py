@@ -15,15 +15,20 @@ def _cases(*named):
 
 
 def one_row(x):
-    """Softmax of one row of finite scores [N]."""
+    """Softmax of one row of finite scores [N], summed in float32 or better."""
     e = np.exp(x - x.max())  # [N]
-    return e / e.sum()
+    l = e.sum(dtype=np.result_type(x, np.float32))
+    return (e / l).astype(x.dtype)
 
 
 IN_HALF = (
     ("scores near the least of float16", [-62000.0, -65000.0]),
     ("scores near the largest of float16", [65000.0, 62000.0]),
     ("one score above two thousand that are far below it, in float16", [0.0] + [-30.0] * 2000),
+)
+EQUAL = (  # added one by one in float16 they are 2,048, and more than float16 holds the second time
+    ("4,096 equal scores in float16", 4096),
+    ("65,536 equal scores in float16", 65_536),
 )
 LATE = np.float32([*np.zeros(998), 100, 0])  # a long row whose largest score is its last but one
 EACH_PLACE = 100 * np.eye(5, dtype=np.float32)  # rows whose largest score is in each place once
@@ -37,12 +42,6 @@ def _rows_args(draw, Br, N):
     return (draw.scores(Br, N),)
 
 
-def _beyond_one(softmax, x):
-    """The sum of each row's weights, less 1; 0 for a row that is all -inf."""
-    weights = np.asarray(softmax(np.float64(x)))
-    return np.where(np.max(x, -1) == -inf, 0, weights.sum(-1) - 1)
-
-
 def _of_a_row(softmax, x):
     return softmax(x)
 
@@ -51,26 +50,26 @@ def _of_one_row(softmax, x):
     return softmax(x[None])[0]
 
 
+def _of_one_score(function):
+    """The weight of a row's only score, or the log-sum-exp of a score of 1."""
+    return function(np.ones(1))
+
+
+def _of_a_row_of_one_score(function):
+    return function(np.ones((1, 1)))
+
+
 def _nothing_left_out(lse):
-    """Law of its own inputs, in float64: a score far below the largest counts. In float32, sums may round it away."""
-    found = np.asarray(lse(np.array([[0.0, -25.0]])))  # [1]
-    if found.dtype == np.float64 and found.shape == (1,) and not 0.5 < found[0] / np.exp(-25.0) < 2:
-        said = DROPPED if found[0] == 0 else CLIPPED if 0 < found[0] < 1e-3 else None
-        return said and Broken("scores of 0 and −25, in float64", said)
-
-
-def _sum_goes_on(lse):
-    """Law of its own inputs: 4,096 equal scores in float16 are not counted one by one, in float16."""
-    found = np.asarray(lse(np.zeros((1, 4096), np.float16)))  # [1]
-    if found.shape == (1,) and np.float16(found[0]) == np.float16(np.log(2048)):
-        return Broken(
-            "4,096 equal scores in float16", "added one by one in float16, a sum stalls at 2,048: keep it in float32."
-        )
-
-
-def _of_one_score(lse, x):
-    """The log-sum-exp of rows of one score, 0."""
-    return lse(np.zeros((len(x), 1)))
+    """Law of its own inputs: scores far below the largest count, many of them or, where float64 is used, one."""
+    many, one = np.float32([[-20.5] * 16_384 + [0]]), np.array([[0.0, -25.0]])
+    near, fine = np.array([[0.0, -15.0]]), 1e-6
+    narrows = not np.isclose(lse(near), safe_softmax.lse(near), fine, 0).all()
+    for what, x in (("16,384 scores of −20.5 before one of 0", many), ("scores of 0 and −25, in float64", one)):
+        if x is one and narrows:
+            return None
+        found, due = float(np.squeeze(lse(x))), float(safe_softmax.lse(np.float64(x))[0])
+        if said := DROPPED if found == 0 else CLIPPED if 2 * due < found < 1e-2 else None:
+            return Broken(what, said)
 
 
 def _row_cases():
@@ -90,12 +89,12 @@ def _row_cases():
         ("one score above four thousand that are far below it", [0.0] + [-30.0] * 4000),
         ("ten thousand scores whose exponentials fit, but not their sum", [79.9] * 10_000),
     )
-    equal = Case("2,560 equal scores in float16", (np.zeros(2560, np.float16),))  # added one by one: 2,048
+    equal = [Case(name, (np.zeros(N, np.float16),)) for name, N in EQUAL]
     far = [Case(f"a score of 100 at place {place}, zeros elsewhere", (row,)) for place, row in enumerate(EACH_PLACE)]
     half = [Case(name, (np.array(x, np.float16),)) for name, x in IN_HALF]
-    half += sweep(_row_args, regimes=[it for it in FINITE if it in HALF], sizes={}, dtype=np.float16)
+    half += sweep(_row_args, regimes=[it for it in FINITE if it in HALF], sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE,))
-    return [*small, equal, *far, late, *sweep(_row_args, regimes=FINITE, sizes=LARGER), *half]
+    return [*small, *equal, *far, late, *sweep(_row_args, regimes=FINITE, sizes=LARGER), *half]
 
 
 def _lse_cases():
@@ -117,9 +116,10 @@ def _lse_cases():
 def _swept_rows():
     each = Case("the largest score in another place in each row", (EACH_PLACE,))
     half = [Case(name, (np.array([x + [-inf]], np.float16),)) for name, x in IN_HALF]
-    half += sweep(_rows_args, regimes=HALF, sizes={}, dtype=np.float16)
+    half += sweep(_rows_args, regimes=HALF, sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE[None],))
-    return [each, late, *sweep(_rows_args, sizes=LARGER), *half]
+    equal = [Case(name, (np.zeros((2, N), np.float16),)) for name, N in EQUAL]
+    return [each, late, *equal, *sweep(_rows_args, sizes=LARGER), *half]
 
 
 def _rows_cases():
@@ -134,20 +134,23 @@ def _rows_cases():
         ("a score below any number that one would take for −∞", [[-2e9, -inf]]),
         ("a masked row beside others", [[1.0, 2.0], [-inf, -inf], [-300.0, -inf]]),
     )
-    return [*small, Case("4,096 equal scores in float16", (np.zeros((1, 4096), np.float16),)), *_swept_rows()]
+    return [*small, *_swept_rows()]
 
+
+OVERFLOWS = "in float16 the sum of a long row overflows, as that of 65,536 ones does: keep the sum in float32."
+STALLS = "added one by one in float16, a sum stalls at 2,048: keep it in float32."
 
 row = Exercise(
     reference=one_row,
     cases=_row_cases,
-    laws=(no_nan_replaced, nothing_added(_beyond_one)),
-    once=(nothing_clipped(_of_a_row),),
+    laws=(no_nan_replaced,),
+    once=(nothing_clipped(_of_a_row), nothing_added(_of_one_score)),
     level=1,
     minutes=4,
     hints=(
         "Nothing above 88.7 may reach exp. What can be subtracted from every score without changing the result?",
         "Subtract the largest score from all of them: then the largest exponent is 0.",
-        "e = np.exp(x - x.max()), and the result is e / e.sum().",
+        "e = np.exp(x - x.max()), and the result is e / e.sum(dtype=np.float32).",
     ),
     mistakes=(
         Mistake(
@@ -176,16 +179,21 @@ row = Exercise(
         Mistake("the first score was subtracted: it is not always near the largest.", "x.max()", "x[0]"),
         Mistake("the last score was subtracted: it is not always near the largest.", "x.max()", "x[-1]"),
         Mistake("the mean was subtracted: the largest score may be far above it.", "x.max()", "x.mean()"),
-        Mistake("the exponentials were not divided by their sum.", "e / e.sum()", "e"),
+        Mistake("the exponentials were not divided by their sum.", "e / l", "e"),
         Mistake(
             "the maximum was subtracted above the line only: below it, too, or the factor does not cancel.",
-            "e / e.sum()",
+            "e / l",
             "e / np.exp(x).sum()",
         ),
         Mistake(
             "exp(x − lse) loses digits: a large lse is rounded like any large number. Divide by the sum instead.",
-            "e / e.sum()",
-            "np.exp(x - (x.max() + np.log(e.sum())))",
+            "e / l",
+            "np.exp(x - (x.max() + np.log(l)))",
+        ),
+        Mistake(
+            "float64 only moves the limit: exp overflows above 709, and underflows below −745. Subtract the maximum.",
+            "np.exp(x - x.max())",
+            "np.exp(np.float64(x))",
         ),
         Mistake("the median was subtracted: the largest score may be far above it.", "x.max()", "np.median(x)"),
         Mistake(
@@ -195,11 +203,6 @@ row = Exercise(
             "0 was subtracted where the maximum is negative: a row far below 0 underflows.",
             "x.max()",
             "max(x.max(), 0)",
-        ),
-        Mistake(
-            "float64 only moves the limit: exp overflows above 709, and underflows below −745. Subtract the maximum.",
-            "np.exp(x - x.max())",
-            "np.exp(np.float64(x))",
         ),
         Mistake(
             "scores were clipped: all that lie beyond the limit become equal. Subtract the maximum instead.",
@@ -213,10 +216,10 @@ row = Exercise(
         ),
         Mistake(
             "nan_to_num hides what overflowed: the largest weights became 0. Subtract the maximum instead.",
-            "e / e.sum()",
+            "e / l",
             "np.nan_to_num(np.exp(x) / np.exp(x).sum())",
         ),
-        Mistake("the exponentials were divided by N: divide by their sum.", "e.sum()", "len(e)"),
+        Mistake("the exponentials were divided by N: divide by their sum.", "e / l", "e / len(e)"),
         Mistake(
             "the sign is inverted: e^(x − m), so that larger scores get larger weights.",
             "np.exp(x - x.max())",
@@ -224,14 +227,16 @@ row = Exercise(
         ),
         Mistake(
             "those are the logarithms of the weights: return the weights.",
-            "e / e.sum()",
-            "x - x.max() - np.log(e.sum())",
+            "e / l",
+            "x - x.max() - np.log(l)",
         ),
         Mistake(
             "weights were rounded: nothing is to be approximated.",
-            "e / e.sum()",
-            "np.round(e / e.sum(), 6)",
+            "e / l",
+            "np.round(e / l, 6)",
         ),
+        Mistake(OVERFLOWS, "dtype=np.result_type(x, np.float32)", "dtype=x.dtype"),
+        Mistake(STALLS, "e.sum(dtype=np.result_type(x, np.float32))", "e.cumsum()[-1]"),
     ),
 )
 
@@ -240,14 +245,15 @@ MASKED_AS_0 = "a masked score counted as 0 in the maximum, and a row far below 0
 lse = Exercise(
     reference=safe_softmax.lse,
     cases=_lse_cases,
-    laws=(no_nan_replaced, nothing_added(_of_one_score)),
-    once=(_nothing_left_out, _sum_goes_on),
+    laws=(no_nan_replaced,),
+    once=(_nothing_left_out, nothing_added(_of_a_row_of_one_score)),
     level=2,
     minutes=6,
     hints=(
         "Pull e^m out of the sum. What does the logarithm make of a product?",
         "log Σ e^x = m + log Σ e^(x − m), row by row. Where is the guard needed?",
-        "m = x.max(-1); m_safe = m, but 0 where it is -inf; l = np.exp(x - m_safe[:, None]).sum(-1); the result is "
+        "m = x.max(-1); m_safe = m, but 0 where it is -inf; l = np.exp(x - m_safe[:, None]).sum(-1, "
+        "dtype=np.float32); the result is "
         "m_safe + log(l), and -inf where l is 0.",
     ),
     mistakes=(
@@ -300,7 +306,7 @@ lse = Exercise(
         ),
         Mistake("log(1 + l) was taken: the maximum's own exponential is in l already.", "np.log(", "np.log1p("),
         Mistake("m and log l were multiplied: add them.", "m_safe + np.log", "m_safe * np.log"),
-        Mistake("that is the mean of the exponentials: lse takes their sum.", ".sum(-1)", ".mean(-1)"),
+        Mistake("that is the mean of the exponentials: lse takes their sum.", ".sum(-1,", ".mean(-1,"),
         Mistake(
             "squeeze removes every axis of length 1: with one row, too, lse is [R].",
             "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
@@ -321,21 +327,32 @@ lse = Exercise(
             "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
             "m_safe + np.log(l + 1e-30)",
         ),
+        Mistake(OVERFLOWS, "dtype=np.result_type(x, np.float32)", "dtype=x.dtype"),
+        Mistake(
+            STALLS,
+            "np.exp(x - m_safe[..., None]).sum(-1, dtype=np.result_type(x, np.float32))",
+            "np.exp(x - m_safe[..., None]).cumsum(-1)[..., -1]",
+        ),
+        Mistake(
+            STALLS,
+            "np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l)))",
+            "np.logaddexp.reduce(x, axis=-1)",
+        ),
     ),
 )
 
 rows = Exercise(
     reference=safe_softmax.safe,
     cases=_rows_cases,
-    laws=(no_nan_replaced, nothing_added(_beyond_one)),
-    once=(nothing_clipped(_of_one_row),),
+    laws=(no_nan_replaced,),
+    once=(nothing_clipped(_of_one_row), nothing_added(_of_a_row_of_one_score)),
     level=2,
     minutes=8,
     hints=(
         "Two things go wrong in a row that is all −∞: the subtraction, and the division. What should stand there?",
         "Where the maximum is −∞, subtract 0: every exponential is then exp(−∞) = 0. Where the sum is 0, divide by 1.",
-        "m = x.max(-1, keepdims=True); e = np.exp(x - np.where(m == -np.inf, 0, m)); l = e.sum(-1, keepdims=True); "
-        "the result is e / np.where(l == 0, 1, l).",
+        "m = x.max(-1, keepdims=True); e = np.exp(x - np.where(m == -np.inf, 0, m)); l = e.sum(-1, keepdims=True, "
+        "dtype=np.float32); the result is e / np.where(l == 0, 1, l).",
     ),
     mistakes=(
         Mistake(
@@ -345,21 +362,21 @@ rows = Exercise(
         ),
         Mistake(
             "one maximum for all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN.",
-            "e / e.sum()",
+            "e / l",
             "e / e.sum(-1, keepdims=True)",
             of=one_row,
         ),
         Mistake(
             "without keepdims=True the sums are laid along the columns: each row is to be divided by its own.",
-            "e / e.sum()",
+            "e / l",
             "e / e.sum(-1)",
             of=one_row,
         ),
-        Mistake("one sum for all rows: each row has its own.", "e.sum(-1, keepdims=True)", "e.sum(keepdims=True)"),
+        Mistake("one sum for all rows: each row has its own.", "e.sum(-1, keepdims=True,", "e.sum(keepdims=True,"),
         Mistake(
             "rows and columns are swapped: the softmax runs along the last axis.",
-            "e.sum(-1, keepdims=True)",
-            "e.sum(0, keepdims=True)",
+            "e.sum(-1, keepdims=True,",
+            "e.sum(0, keepdims=True,",
         ),
         Mistake("no maximum was subtracted from the scores.", "x - np.where(m == -np.inf, 0, m)", "x"),
         Mistake("no maximum was subtracted from the scores.", "np.exp(x)", "1 * np.exp(x)", of=safe_softmax.naive),
@@ -403,6 +420,8 @@ rows = Exercise(
             "e / np.where(l == 0, 1, l)",
             "np.where((l == 0).any(), 0, e / np.where(l == 0, 1, l))",
         ),
+        Mistake(OVERFLOWS, "dtype=np.result_type(x, np.float32)", "dtype=x.dtype"),
+        Mistake(STALLS, "e.sum(-1, keepdims=True, dtype=np.result_type(x, np.float32))", "e.cumsum(-1)[..., -1:]"),
     ),
 )
 

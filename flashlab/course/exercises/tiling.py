@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
-from flashlab.course.laws import at_most_at_once, no_nan_replaced, proportional
+from flashlab.course.laws import no_nan_replaced, proportional
 from flashlab.course.regimes import FINITE, LARGER, sweep
+from flashlab.course.watch import Reads
 from flashlab.reference import online_softmax, tiling
 
 inf = np.inf
@@ -225,25 +226,72 @@ def _means(inside, size):
     return inside(Q_i, K, np.float32(size) * V, 2)[0]
 
 
-_bc_at_a_time = at_most_at_once(
-    "K",
-    1,
-    lambda Q_i, K, V, Bc: Bc * K.shape[1],
-    "the numbers are right, but it took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time.",
+RIGHT_BUT = "the numbers are right, but it "
+TOO_MANY = RIGHT_BUT + "took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time."
+THEIR_VALUES = (
+    RIGHT_BUT + "took the values of more than Bc keys at once: fast memory holds one tile of V. A tile's values are "
+    "taken in with its scores."
 )
-_their_values_too = at_most_at_once(
-    "V",
-    2,
-    lambda Q_i, K, V, Bc: Bc * V.shape[1],
-    "the numbers are right, but it took the values of more than Bc keys at once: fast memory holds one tile of V. A "
-    "tile's values are taken in with its scores.",
+ALL_SCORES = (
+    RIGHT_BUT + "computed the scores of more than Bc keys before it took in their values: fast memory holds the scores "
+    "of one tile. Take a tile's values in with its scores: what is left of it is the state."
 )
+AGAIN = (
+    RIGHT_BUT + "read keys more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
+    "hand, and the state is all that is left of it."
+)
+OTHER_TILES = RIGHT_BUT + "met {} of the keys at a time, and Bc is {}: only one tile, the last, may have fewer than Bc."
+
+
+def _bc_at_a_time(inside, Q_i, K, V, Bc):
+    """Law: the keys are met Bc at a time, once, and each tile's values before the next tile.
+
+    The rows of K and V are numbered for it, from 1 on, so that the numbers in an operand tell which keys it takes.
+    """
+    reads = Reads()
+    K, V = (reads.watch(name, _numbered(X)) for name, X in (("K", K), ("V", V)))
+    with reads.through_copies():
+        inside(Q_i, K, V, Bc)
+    uses = [(name, {key for key in np.unique(operand) if key >= 1}) for name, operand in reads.log]
+    return _objection(uses, len(K), Bc)
+
+
+def _numbered(X):
+    return np.broadcast_to(1 + np.arange(len(X))[:, None], X.shape).astype(X.dtype)
+
+
+def _objection(uses, Nk, Bc):
+    """Return what is wrong with the order of uses (name, keys) of K and V; None if nothing, or if it is not seen."""
+    keys, values = ([taken for name, taken in uses if name == wanted] for wanted in "KV")
+    if max(map(len, keys), default=0) > Bc:
+        return TOO_MANY
+    if max(map(len, values), default=0) > Bc:
+        return THEIR_VALUES
+    if len(set().union(*keys)) < Nk or len(set().union(*values)) < Nk or uses[0][0] == "V":
+        return None
+    tiles, valued = [], True  # the tiles of keys met, and whether values have come since the last of them
+    for name, taken in uses:
+        if name == "V":
+            valued = True
+        elif valued and not (tiles and taken <= tiles[-1]):
+            tiles.append(taken)
+            valued = False
+        else:
+            tiles[-1] = tiles[-1] | taken
+    sizes = [len(tile) for tile in tiles]
+    if max(sizes) > Bc and sum(map(len, keys)) == Nk:
+        return ALL_SCORES
+    if max(sizes) > Bc or sum(sizes) > Nk:
+        return AGAIN
+    if sorted(sizes) != sorted(len(range(Nk)[start : start + Bc]) for start in range(0, Nk, Bc)):
+        return OTHER_TILES.format(next(n for n in sizes if n != Bc), Bc)
+    return None
 
 
 inside = Exercise(
     reference=keys_inside,
     cases=_inside_cases,
-    laws=(no_nan_replaced, _bc_at_a_time, _their_values_too),
+    laws=(no_nan_replaced, _bc_at_a_time),
     once=(proportional(_means, "V"),),
     sways=True,
     level=2,
@@ -365,9 +413,9 @@ def _meeting_cases():
     some = np.array([[0.0], [2.0], [3.0]], np.float32), np.array([-inf, 1.0, 2.0], np.float32)
     zeros, single = (np.zeros((1, 1), np.float32), np.ones(1, np.float32)), np.ones((1, 1), np.float32)
     first = *_draw(10, (2, 4), (3, 4), (3, 2)), *nothing
-    one = (*_draw(11, (1, 1), (1, 1), (1, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
+    one = (*_draw(11, (1, 1), (2, 1), (2, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
     return [
-        Case("one query, one key, one key before it", one),
+        Case("one query, two keys, one key before them", one),
         Case("the first meeting", first),
         Case("a second meeting", after(12, 2, 3)),
         Case("a second meeting in which some maxima rise", after(13, 5, 4, factor=2)),
@@ -463,6 +511,11 @@ meet = Exercise(
             "m was returned in the place of lse = m + log l.",
             "*online_softmax.finish(state)",
             "online_softmax.finish(state)[0], state.m",
+        ),
+        Mistake(
+            "the state was not finished: divide O by l, and return lse = m + log l.",
+            "*online_softmax.finish(state)",
+            "state.O, state.m",
         ),
         Mistake(
             "0 was subtracted where all scores are negative, and rows far below 0 underflow: guard −∞ alone.",

@@ -9,9 +9,13 @@ from flashlab.reference.recomputation import Gradients
 from tests.mutants.answers import wrong
 
 
+def wide(x):
+    return x.astype(np.result_type(x, np.float32), copy=False)
+
+
 def row(x):
     top = np.max(x)
-    e = np.exp(x - top)
+    e = wide(np.exp(x - top))
     return e / np.sum(e)
 
 
@@ -19,6 +23,7 @@ def rows(x):
     top = x.max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0
     e = np.exp(x - top)
+    e = wide(e)
     total = e.sum(axis=1, keepdims=True)
     total[total == 0] = 1
     return e / total
@@ -27,7 +32,7 @@ def rows(x):
 def lse(x):
     top = x.max(axis=1)
     safe = np.where(np.isneginf(top), 0, top)
-    total = np.exp(x - safe[:, None]).sum(axis=1)
+    total = wide(np.exp(x - safe[:, None])).sum(axis=1)
     with np.errstate(divide="ignore"):
         return safe + np.log(total)
 
@@ -376,14 +381,14 @@ ANSWERS = [
         ("dQ and dK swapped", "the gradients are in the wrong order", "Gradients(dQ, dK, dV)", "Gradients(dK, dQ, dV)"),
     ),
     *wrong("safe_softmax.row", row,
-        ("added one by one, in float16", "2,560 equal scores in float16", "np.sum(e)", "np.cumsum(e)[-1]"),
+        ("added one by one, in float16", "a sum stalls at 2,048", "np.sum(e)", "np.cumsum(e.astype(x.dtype))[-1]"),
     ),
     *wrong("safe_softmax.rows", rows,
-        ("added one by one, in float16", "4,096 equal scores in float16", "e.sum(axis=1, keepdims=True)", "np.cumsum(e, axis=1)[:, -1:]"),
+        ("added one by one, in float16", "a sum stalls at 2,048", "e.sum(axis=1, keepdims=True)", "np.cumsum(e.astype(x.dtype), axis=1)[:, -1:]"),
         ("weights below 1e-12 dropped", "a weight far below the largest was set to 0", "e / total", "np.where(e < 1e-12 * total, 0, e / total)"),
     ),
     *wrong("safe_softmax.lse", lse,
-        ("added one by one, in float16", "a sum stalls at 2,048", ".sum(axis=1)", ".cumsum(axis=1)[:, -1]"),
+        ("added one by one, in float16", "a sum stalls at 2,048", ".sum(axis=1)", ".astype(x.dtype).cumsum(axis=1)[:, -1]"),
         ("scores 20 below the maximum left out", "a weight far below the largest was set to 0", "np.exp(x - safe[:, None])", "np.where(x - safe[:, None] < -20, 0, np.exp(x - safe[:, None]))"),
     ),
     *wrong("online_softmax.sums", sums,
