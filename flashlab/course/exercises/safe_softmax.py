@@ -192,8 +192,8 @@ row = Exercise(
         ),
         Mistake(
             "float64 only moves the limit: exp overflows above 709, and underflows below −745. Subtract the maximum.",
-            "np.exp(x - x.max())",
-            "np.exp(np.float64(x))",
+            "np.exp(x - x.max())  # [N]\n    l = e.sum(dtype=np.result_type(x, np.float32))",
+            "np.exp(np.float64(x))\n    l = e.sum()",
         ),
         Mistake("the median was subtracted: the largest score may be far above it.", "x.max()", "np.median(x)"),
         Mistake(
