@@ -94,7 +94,7 @@ def _row_cases():
     half = [Case(name, (np.array(x, np.float16),)) for name, x in IN_HALF]
     half += sweep(_row_args, regimes=[it for it in FINITE if it in HALF], sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE,))
-    return [*small, *equal, *far, late, *sweep(_row_args, regimes=FINITE, sizes=LARGER), *half]
+    return [*small, *far, late, *sweep(_row_args, regimes=FINITE, sizes=LARGER), *equal, *half]
 
 
 def _lse_cases():
@@ -119,7 +119,7 @@ def _swept_rows():
     half += sweep(_rows_args, regimes=HALF, sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE[None],))
     equal = [Case(name, (np.zeros((2, N), np.float16),)) for name, N in EQUAL]
-    return [each, late, *equal, *sweep(_rows_args, sizes=LARGER), *half]
+    return [each, late, *sweep(_rows_args, sizes=LARGER), *equal, *half]
 
 
 def _rows_cases():
