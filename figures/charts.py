@@ -55,21 +55,22 @@ def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):
 
 
 class _Plain(LogFormatter):
-    """0.1 and 10, where LogFormatter has 1e-01, or powers of ten."""
+    """0.1 and 1,000,000, where LogFormatter has 1e-01 and 1e+06, or powers of ten."""
 
     def __call__(self, x, pos=None):
-        return super().__call__(x, pos) and f"{x:,g}"
+        return super().__call__(x, pos) and (f"{x:,.0f}" if x >= 1 else f"{x:g}")
 
 
 def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimals=None, width=7.0):
     """Draw lines over x, at most five, each named at its end. ``series``: values by name; ``decimals``: in words."""
     if len(series) > len(LOOKS):
         raise ValueError(f"expected at most {len(LOOKS)} lines, which look different, got {len(series)}")
-    ax = style.quiet(_axes(width, 2.4, left=0.8, right=1.7, bottom=0.55, title=title), x=True, y=True)
+    left = max(0.8, 0.3 + 0.08 * len(f"{max(map(max, series.values())):,.0f}"))  # inches: room for the largest number
+    ax = style.quiet(_axes(width, 2.4, left=left, right=1.7, bottom=0.55, title=title), x=True, y=True)
     ends = {}
     for (name, y), (color, dashes) in zip(series.items(), LOOKS, strict=False):
         ax.plot(x, y, linestyle=dashes, marker="o", markersize=3.5, color=color)
-        ends[name] = ax.text(x[-1], y[-1], f"  {name}", color=color, fontsize=10, va="center")
+        ends[name] = ax.text(x[-1], y[-1], f"  {name}", color=style.written(color), fontsize=10, va="center")
     ax.set(xscale="log" if log else "linear", yscale="log" if log else "linear")
     if log and len(x) <= 6:
         ax.set_xticks(x, [f"{value:,g}" for value in x])

@@ -1,6 +1,8 @@
 """Colours and sizes of all figures, chosen so that neighbours differ in lightness and stay apart in grey."""
 
+import numpy as np
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 Q, K, V = "#1f4e8c", "#e8a33d", "#3d9970"
@@ -17,6 +19,11 @@ WEIGHTS = "Purples"  # colour map of P, darker for more
 def figure(width=8.0, height=3.6) -> Figure:
     """Return an empty figure of this size in inches, free of pyplot's global state."""
     return Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
+
+
+def written(color):
+    """Return the colour of words beside marks of this colour: halfway to ink, so that they are legible on paper."""
+    return tuple((np.array(to_rgb(color)) + to_rgb(INK)) / 2)
 
 
 def quick_text():

@@ -2,9 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
-from figures import charts, page
+from figures import charts, page, style
 
 
 @pytest.fixture
@@ -44,6 +46,28 @@ def test_every_series_has_a_line_that_looks_different(drawn):
     assert len({line.get_color() for line in ax.lines}) == len(series)
     with pytest.raises(ValueError, match="at most 5 lines.*got 6"):
         charts.lines([1, 2], series | {"rung 6": [6, 12]})
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_large_numbers_leave_room_for_the_name_of_their_axis(drawn, log):
+    charts.lines([128, 1024], {"dense": [10**5, 5 * 10**6]}, ylabel="bytes", log=log)
+    (ax,) = drawn[0].axes
+    ticks = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert ax.yaxis.get_label().get_window_extent().x0 >= 0 and (not log or "1,000,000" in ticks)
+
+
+def test_the_names_of_lines_are_legible_and_no_two_look_the_same(drawn):
+    charts.lines([1, 2], {f"rung {n}": [n, 2 * n] for n in range(1, 6)})
+    colors = [label.get_color() for label in drawn[0].axes[0].texts]
+    assert len(set(colors)) == 5 and all(contrast(color, style.PAPER) >= 4.5 for color in colors)
+
+
+def contrast(one, other):
+    """Return the contrast of two colours as WCAG 2.2 defines it: 4.5 is the least for words."""
+    channels = np.array([to_rgb(one), to_rgb(other)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    light = linear @ (0.2126, 0.7152, 0.0722) + 0.05
+    return light.max() / light.min()
 
 
 def test_a_chart_brings_its_looks_in_dark_themes_and_on_narrow_screens():
