@@ -294,16 +294,15 @@ def printed(notebook):
     return {number.replace(",", "") for number in re.findall(NUMBER, "\n".join(outputs))}
 
 
-def compared(name, cell):
-    """Return the numbers of a prose cell that test_lesson_numbers compares with the stored rows."""
-    texts = [text for notebook, at, text in claims() if (notebook, at) == (name, cell.id)]
-    return set(re.findall(NUMBER, " ".join(texts)))
+def compared(name):
+    """Return the numbers of a notebook that test_lesson_numbers compares with the stored rows."""
+    return set(re.findall(NUMBER, " ".join(text for notebook, _, text in claims() if notebook == name)))
 
 
 @pytest.mark.parametrize("name", measuring)
 def test_what_prose_states_of_a_measurement_a_cell_prints(name):
+    known = printed(NOTEBOOKS[name]) | compared(name)
     for cell in prose(NOTEBOOKS[name]):
-        known = printed(NOTEBOOKS[name]) | compared(name, cell)
         for number, unit in stated(cell):
             digits = len(number.partition(".")[2])
             rounded = {f"{float(it) / UNITS.get(unit, 1):.{digits}f}" for it in known}
