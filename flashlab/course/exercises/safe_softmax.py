@@ -26,9 +26,9 @@ IN_HALF = (
     ("scores near the largest of float16", [65000.0, 62000.0]),
     ("one score above two thousand that are far below it, in float16", [0.0] + [-30.0] * 2000),
 )
-EQUAL = (  # added one by one in float16 they are 2,048, and more than float16 holds the second time
-    ("4,096 equal scores in float16", 4096),
+EQUAL = (  # added one by one in float16 they are 2,048, and the first are more than float16 holds
     ("65,536 equal scores in float16", 65_536),
+    ("4,096 equal scores in float16", 4096),
 )
 LATE = np.float32([*np.zeros(998), 100, 0])  # a long row whose largest score is its last but one
 EACH_PLACE = 100 * np.eye(5, dtype=np.float32)  # rows whose largest score is in each place once

@@ -69,6 +69,7 @@ def _masked_cases():
             for at, (name, r, c, Nq, Nk) in enumerate(cases)
         ),
         Case("scores of 0, which are scores like any other", zeros),
+        Case("a tile in which a score is −∞ already", (np.float32([[1, -inf, 2], [-inf, 3, 4]]), *zeros[1:])),
     ]
 
 
@@ -237,10 +238,13 @@ ALL_SCORES = (
     "of one tile. Take a tile's values in with its scores: what is left of it is the state."
 )
 AGAIN = (
-    RIGHT_BUT + "read keys more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
+    RIGHT_BUT
+    + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
     "hand, and the state is all that is left of it."
 )
-OTHER_TILES = RIGHT_BUT + "met {} of the keys at a time, and Bc is {}: only one tile, the last, may have fewer than Bc."
+OTHER_TILES = (
+    RIGHT_BUT + "took {} of the keys at a time, and Bc is {}: only one tile, the last, may have fewer than Bc."
+)
 
 
 def _bc_at_a_time(inside, Q_i, K, V, Bc):
@@ -269,10 +273,12 @@ def _objection(uses, Nk, Bc):
         return THEIR_VALUES
     if len(set().union(*keys)) < Nk or len(set().union(*values)) < Nk or uses[0][0] == "V":
         return None
-    tiles, valued = [], True  # the tiles of keys met, and whether values have come since the last of them
+    tiles, again = [], False  # the tiles of keys met, and whether values of earlier ones came once more
+    valued = True  # have values come since the last of the keys?
     for name, taken in uses:
         if name == "V":
             valued = True
+            again |= any(taken & tile for tile in tiles[:-1])
         elif valued and not (tiles and taken <= tiles[-1]):
             tiles.append(taken)
             valued = False
@@ -281,7 +287,7 @@ def _objection(uses, Nk, Bc):
     sizes = [len(tile) for tile in tiles]
     if max(sizes) > Bc and sum(map(len, keys)) == Nk:
         return ALL_SCORES
-    if max(sizes) > Bc or sum(sizes) > Nk:
+    if again or max(sizes) > Bc or sum(sizes) > Nk:
         return AGAIN
     if sorted(sizes) != sorted(len(range(Nk)[start : start + Bc]) for start in range(0, Nk, Bc)):
         return OTHER_TILES.format(next(n for n in sizes if n != Bc), Bc)

@@ -39,12 +39,75 @@ def inside_by_merging(Q_i, K, V, Bc):
 
 def inside_in_torch(Q_i, K, V, Bc):
     Q, K, V = (torch.tensor(tensor) for tensor in (Q_i, K, V))
-    parts = [(Q @ K_j.T / Q.shape[1] ** 0.5, V_j) for K_j, V_j in zip(K.split(Bc), V.split(Bc), strict=True)]
-    lse = torch.stack([S.logsumexp(1) for S, _ in parts])
-    O = torch.stack([S.softmax(1) @ V_j for S, V_j in parts])
-    total = lse.logsumexp(0)
-    weight = (lse - torch.where(total.isinf(), 0, total)).exp()
-    return torch.where(lse.isinf()[..., None], 0, weight[..., None] * O).sum(0), total
+    lse, O = torch.full((len(Q),), -torch.inf), torch.zeros(len(Q), V.shape[1])
+    for K_j, V_j in zip(K.split(Bc), V.split(Bc), strict=True):
+        S = Q @ K_j.T / Q.shape[1] ** 0.5
+        total = torch.logaddexp(lse, S.logsumexp(1))
+        O = (lse - total).exp()[:, None] * O + (S - total[:, None]).exp() @ V_j
+        lse = total
+    return O, lse
+
+
+def inside_of_views(Q_i, K, V, Bc):
+    cuts = range(Bc, np.shape(K)[0], Bc)
+    return _met(Q_i, zip(np.split(K, cuts), np.split(V, cuts), strict=True), np.zeros_like(V[:1]).shape[1])
+
+
+def inside_of_chosen_rows(Q_i, K, V, Bc):
+    places = [np.arange(cut, min(cut + Bc, len(K))) for cut in range(0, len(K), Bc)]
+    return _met(Q_i, [(K[at], np.take(V, at, axis=0)) for at in places], V.shape[1])
+
+
+def inside_from_the_last_tile(Q_i, K, V, Bc):
+    return _met(Q_i, [(K[at : at + Bc], V[at : at + Bc]) for at in reversed(range(0, len(K), Bc))], V.shape[1])
+
+
+def inside_with_the_short_tile_first(Q_i, K, V, Bc):
+    cuts = [0, *range(len(K) % Bc, len(K) + 1, Bc)]
+    return _met(Q_i, [(K[a:b], V[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if a < b], V.shape[1])
+
+
+def inside_padded(Q_i, K, V, Bc):
+    """Zeros appended, and their scores masked."""
+    N, more = len(K), -len(K) % Bc
+    K, V = (np.vstack([X, np.zeros((more, X.shape[1]), X.dtype)]) for X in (K, V))
+    state = online_softmax.identity(len(Q_i), V.shape[1])
+    for cut in range(0, len(K), Bc):
+        S_ij = Q_i @ K[cut : cut + Bc].T / np.float32(np.sqrt(Q_i.shape[1]))
+        S_ij = np.where(np.arange(cut, cut + Bc) < N, S_ij, -np.inf).astype(np.float32)
+        state = online_softmax.update(state, S_ij, V[cut : cut + Bc])
+    return online_softmax.finish(state)
+
+
+def inside_by_loops(Q_i, K, V, Bc):
+    """Score by score within a tile, and its values one by one."""
+    scale = np.float32(Q_i.shape[1] ** -0.5)
+    m, l, O = online_softmax.identity(len(Q_i), V.shape[1])
+    for cut in range(0, len(K), Bc):
+        keys = range(cut, min(cut + Bc, len(K)))
+        S = np.array([[scale * np.dot(q, K[j]) for j in keys] for q in Q_i])
+        m, old = np.maximum(m, S.max(1)), m
+        l, O = l * np.exp(old - m), O * np.exp(old - m)[:, None]
+        for j in keys:
+            P = np.exp(S[:, j - cut] - m)
+            l, O = l + P, O + np.outer(P, V[j])
+    return O / l[:, None], m + np.log(l)
+
+
+def inside_in_float64(Q_i, K, V, Bc):
+    Q_i, K, V = np.float64(Q_i), K.astype(float), np.asarray(V, np.float64)
+    return _met(Q_i, [(K.T[:, at : at + Bc].T, V[at : at + Bc]) for at in range(0, len(K), Bc)], V.shape[1])
+
+
+def _met(Q_i, tiles, dv):
+    """The state after these tiles, finished."""
+    m, l, O = online_softmax.identity(len(Q_i), dv)
+    for K_j, V_j in tiles:
+        S = np.einsum("id,jd->ij", Q_i, K_j) / np.sqrt(Q_i.shape[1])
+        m, old = np.maximum(m, S.max(1)), m
+        P, alpha = np.exp(S - m[:, None]), np.exp(old - m)
+        l, O = alpha * l + P.sum(1), alpha[:, None] * O + P @ V_j
+    return O / l[:, None], m + np.log(l)
 
 
 def inside_with_the_first_tile_before_the_loop(Q_i, K, V, Bc):
@@ -91,7 +154,18 @@ def meet_with_one_more_key(Q_i, K_j, V_j, O_i, lse_i):
 
 RIGHT = {
     "tiling.mask": [mask_by_loops, mask_by_cutting, mask_in_torch],
-    "tiling.inside": [inside_by_merging, inside_in_torch, inside_with_the_first_tile_before_the_loop],
+    "tiling.inside": [
+        inside_by_merging,
+        inside_in_torch,
+        inside_with_the_first_tile_before_the_loop,
+        inside_of_views,
+        inside_of_chosen_rows,
+        inside_from_the_last_tile,
+        inside_with_the_short_tile_first,
+        inside_padded,
+        inside_by_loops,
+        inside_in_float64,
+    ],
     "tiling.meet": [meet_by_logaddexp, meet_by_mixing, meet_by_merging, meet_with_one_more_key],
 }
 
