@@ -261,17 +261,17 @@ def test_a_long_past():
     assert_right(decode(q, (K, V), return_lse=True), q, K, V, lengths, plain_masks.causal())
 
 
-@pytest.mark.parametrize("apart", ["pages", "heads"])
-def test_offsets_past_2_to_the_31(apart):
+@pytest.mark.parametrize("apart, rows", [("pages", 16), ("pages", 128), ("heads", 16)])  # 128: a page is a tile
+def test_offsets_past_2_to_the_31(apart, rows):
     """Pages and heads so far apart that 32 bits do not count the elements between them."""
     far = 2**30
     try:
-        storage = torch.empty(2 * far + 256, dtype=torch.int8, device=DEVICE)  # never touched but for a few pages
+        storage = torch.empty(2 * far + 16 * rows, dtype=torch.int8, device=DEVICE)  # never touched but for a few pages
     except RuntimeError:
         pytest.skip("2^31 bytes of address space are too many here")
     q = randn(1, 1, 1, 16, dtype=torch.float16)
-    K8, scale = eight_bits.rounded(randn(16, 16), torch.int8)
-    X, ones = storage.as_strided((3, 16, 16), (far, 16, 1)), torch.ones(2, 3, 16, device=DEVICE)  # of 3 pages or heads
+    K8, scale = eight_bits.rounded(randn(rows, 16), torch.int8)
+    X, ones = storage.as_strided((3, rows, 16), (far, 16, 1)), torch.ones(2, 3, rows, device=DEVICE)  # 3 pages or heads
     X[2] = K8
     expected = decode(q, Cache(K8[None, None], K8[None, None], None, None, ones[:, None, :1]))
     if apart == "pages":
