@@ -92,7 +92,7 @@ def weights(P, rows, columns, *, title="", width=7.0):
     ax = _axes(width, 0.3 * len(rows), left=0.9, right=0.3, top=0.75, title=title)
     ax.imshow(P, cmap=style.WEIGHTS, vmin=0, vmax=1, aspect="auto")
     for i, j in enumerate(P.argmax(1)):
-        ink = style.PAPER if P[i, j] > 0.5 else style.INK
+        ink = style.PAPER if P[i, j] > 0.62 else style.INK  # whichever has more contrast
         ax.text(j, i, f"{P[i, j]:.2f}", ha="center", va="center", fontsize=8, color=ink)
     ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor", fontsize=9)
     ax.set_yticks(range(len(rows)), rows, fontsize=9)

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 
 from figures import charts, page, style
@@ -60,6 +61,15 @@ def test_the_names_of_lines_are_legible_and_no_two_look_the_same(drawn):
     charts.lines([1, 2], {f"rung {n}": [n, 2 * n] for n in range(1, 6)})
     colors = [label.get_color() for label in drawn[0].axes[0].texts]
     assert len(set(colors)) == 5 and all(contrast(color, style.PAPER) >= 4.5 for color in colors)
+
+
+@pytest.mark.parametrize("weight", np.linspace(0, 1, 21))
+def test_the_number_on_a_weight_is_legible(drawn, weight):
+    charts.weights([[weight]], ["river"], ["bank"])
+    (number,) = drawn[0].axes[0].texts
+    ground = colormaps[style.WEIGHTS](float(weight))
+    inks = [contrast(ink, ground) for ink in (style.INK, style.PAPER)]
+    assert contrast(number.get_color(), ground) >= max(3.8, 0.95 * max(inks))
 
 
 def contrast(one, other):
