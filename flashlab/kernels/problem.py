@@ -87,7 +87,7 @@ class Problem(NamedTuple):
         """
         score = None if self.score is None else self.score.told(self, sums)
         told = Told(
-            self.group, self.Nq, self.Nk, self.d, self.dv, self.scale,
+            self.group // c.parts, c.parts, self.Nq, self.Nk, self.d, self.dv, self.scale,
             self.scale_log2 if score is None else LOG2_E.value,
             masks.told(self.mask, self, c.Br, c.Bc, transposed),
             score, self.sinks, None if self.dropout is None else self.dropout.told, self.texts and self.texts.told,
@@ -101,7 +101,8 @@ class Problem(NamedTuple):
 class Told(NamedTuple):
     """A problem as the kernels take it: numbers, functions, and the tensors that these read."""
 
-    group: int  # query heads per key/value head
+    group: int  # query heads per key/value head, or per part of its group
+    parts: int  # of a group
     Nq: int
     Nk: int
     d: int

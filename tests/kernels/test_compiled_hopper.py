@@ -32,6 +32,7 @@ SPILLS_BACKWARD = {  # kind, for heads of 128 columns
     "ALiBi": (120, 28),
     "documents": (120, 28),
     "soft cap in documents": (120, 28),
+    "group in parts": (80, 15),
 }
 
 

@@ -183,7 +183,7 @@ def test_gradients_equal_dense_ones(kind, d, in_time):
 # without a GPU
 
 
-def launched(problem, monkeypatch):
+def launched(problem, monkeypatch, launches=LAUNCHES):
     """Return the gradients of keys and values after ``backward.run``, and what its kernel is told."""
     told = []
     monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
@@ -191,7 +191,7 @@ def launched(problem, monkeypatch):
     B, H, Hk, Nq, Nk, d, dv = problem[:7]
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
-    backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, LAUNCHES)
+    backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, launches)
     (grid, numbers), _ = told
     return gradients[1:], grid, numbers[2]
 
@@ -237,6 +237,15 @@ def test_keys_that_no_query_sees_are_left_out(monkeypatch):
         assert (x[:, :, :850] == 0).all() and x[:, :, 850:].isnan().all()
     of_keys, grid, told = launched(problem_of(1000, 100, masks.window(50)), monkeypatch)
     assert told.Nk == 100 and all(x.isnan().all() for x in of_keys)
+
+
+def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
+    q, k = torch.empty(3, 12, 100, 64, dtype=torch.bfloat16), torch.empty(3, 2, 300, 64, dtype=torch.bfloat16)
+    problem = Problem.of(q, k, k, masks.full(), 0.25)
+    for parts, group in ((1, 6), (2, 3), (6, 1)):
+        launches = LAUNCHES | {"backward": LAUNCHES["backward"]._replace(parts=parts)}
+        _, grid, told = launched(problem, monkeypatch, launches)
+        assert grid == (3, 2 * parts, 3) and (told.group, told.parts) == (group, parts)
 
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):

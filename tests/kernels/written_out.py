@@ -24,7 +24,7 @@ def attention(q, k, v, seen, score=None, sinks=None, Z=None):
     l = P.sum(-1, keepdim=True)
     P, lse = P / l.masked_fill(l == 0, 1), (m + l.log())[..., 0]
     P = P if sinks is None else P[..., :-1]
-    return (P if Z is None else P * Z) @ v.repeat_interleave(group, 1), lse
+    return (P if Z is None else P * Z.to(P)) @ v.repeat_interleave(group, 1), lse
 
 
 def factors(B, H, Nq, Nk, p, seed):

@@ -78,7 +78,9 @@ def compile_for(capability, problem):
         *configurations.of_backward(card, problem.kind),
     )  # in the order of their launches
     launches = {name: configurations.portable(name, card, problem.kind) for name in names if name != "row_constants"}
-    launches["row_constants"] = configurations.STREAMED
+    launches = configurations.divided(launches, card, problem) | {"row_constants": configurations.STREAMED}
+    if any(c.parts > 1 for c in launches.values()):
+        names, launches["add_parts"] = (*names, "add_parts"), configurations.STREAMED
     with compiled_instead(capability, forward, backward) as made:
         q, k, v, o, lse = tensors_of(problem)
         forward.run(o, lse, q, k, v, problem, launches["forward"])
@@ -164,6 +166,7 @@ def cases(capability):
         yield from (problem(torch.bfloat16, d, masks.full(), N) for d in (64, 128) for N in (1000, 1024))
     if capability in ((8, 0), (9, 0)):
         yield from (problem(torch.bfloat16, d, masks.window(200)) for d in (64, 128))
+        yield from (problem(torch.bfloat16, d, masks.causal())._replace(H=4) for d in (64, 128))  # a group in parts
         yield from (everything(d)._replace(dropout=None) for d in (64, 128))
         widths = (64, 128) if capability == (9, 0) else (64,)  # on 8.0, d = 128 spills 8 bytes
         yield from (everything(d) for d in widths)

@@ -11,10 +11,10 @@ from unittest import mock
 import torch
 
 from flashlab.kernels import masks, portable, scores
-from flashlab.kernels.configurations import ON_HOPPER, STREAMED, Configuration
+from flashlab.kernels.configurations import ON_HOPPER, STREAMED, Card, Configuration, divided
 from flashlab.kernels.hopper import backward
 from flashlab.kernels.problem import Problem
-from tests.tools.compile_for import compiled_instead
+from tests.tools.compile_for import compiled_instead, tensors_of
 from tests.tools.compile_hopper import NAMES, assembled
 
 H, EVEN, RAGGED = 4, 1024, 1000
@@ -32,23 +32,24 @@ def kinds():
     documents = masks.documents(torch.arange(RAGGED) // 300) & masks.causal()
     yield "documents", documents, None, RAGGED
     yield "soft cap in documents", documents, scores.softcap(30.0), RAGGED
+    yield "group in parts", masks.causal(), None, EVEN
 
 
 def problem_of(name, mask, score, N, width, dtype):
     """Return the problem of this kind, with heads of this width."""
     q = torch.empty(1, H, N, width, dtype=dtype)
+    k = q[:, :1] if name == "group in parts" else q
     sinks = torch.zeros(H) if name == "sink" else None
-    return Problem.of(q, q, q, mask, 0.1, score=scores.chain(score), sinks=sinks)
+    return Problem.of(q, k, k, mask, 0.1, score=scores.chain(score), sinks=sinks)
 
 
 def compile_kernels(problem, c):
     """Return the two kernels in Gluon and Triton that a problem is launched with beside ``row_constants``."""
-    q = torch.empty(1, H, problem.Nq, problem.d, dtype=problem.dtype)
-    lse = torch.empty(1, H, problem.Nq)
-    launches = {"backward": c, "row_constants": STREAMED}
+    q, k, _, o, lse = tensors_of(problem)
+    launches = divided({"backward": c, "row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
     no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
     with no_constants, compiled_instead((9, 0), backward) as made:
-        backward.run([torch.empty_like(q) for _ in range(3)], (q, None), (q, q, q, q, lse), problem, launches)
+        backward.run((q, k, k), (o, None), (q, k, k, o, lse), problem, launches)
     return made
 
 

@@ -35,7 +35,7 @@ from flashlab.kernels.hopper.products import accumulator, operand, product
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.hopper.sums import add, narrow, transposed
 from flashlab.kernels.launch import again, launch
-from flashlab.kernels.portable.backward import parts_of, scratch_for, start_rows
+from flashlab.kernels.portable.backward import add_shares, parts_of, scratch_for, shares_for, start_rows
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -58,9 +58,11 @@ def run(gradients, incoming, saved, problem, launches):
     dq, *of_keys = gradients
     q, k, v, o, lse = saved
     problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
-    scratch = scratch_for(lse, hopper_width(problem.d, problem.dv))
-    options = problem, of_keys[0].shape[2], launches["backward"], launches["row_constants"]
-    again(start, (q, k, v, o, lse, *incoming), (dq, dk, dv, scratch), *options, when=problem.plain)
+    c, scratch = launches["backward"], scratch_for(lse, hopper_width(problem.d, problem.dv))
+    shares = [shares_for(x, c.parts) for x in (dk, dv)]
+    options = problem, of_keys[0].shape[2], c, launches["row_constants"]
+    again(start, (q, k, v, o, lse, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
+    add_shares((dk, dv), shares, c.parts)
     return None if problem.sinks is None else parts_of(scratch, lse)[1]
 
 
@@ -92,8 +94,10 @@ class Sums:
         problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
         constants = (x.view(-1)[row:] for x in (self.lse_log2, self.delta))
         _, _, Nq_padded, width = self.dQ.shape
-        tensors = *of_queries, k, v, dk, dv, *constants, self.dQ.view(-1, width)[row:]
+        shares = [shares_for(x, c.parts) for x in (dk, dv)]
+        tensors = *of_queries, k, v, *shares, *constants, self.dQ.view(-1, width)[row:]
         again(start_products, tensors, (), Nq_padded, problem, c, when=problem.plain)
+        add_shares((dk, dv), shares, c.parts)
 
     def narrow(self, dq, scale):
         """Fill dq [B, H, Nq, d], contiguous, with scale times the sums."""
@@ -107,12 +111,13 @@ def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, Nq_padded, proble
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
     constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]
     told, _ = problem._replace(mask=masks.full(), sinks=None).told(c)
+    Hk = problem.Hk * c.parts
     told = told._replace(mask=queries.told(problem, c.Br, KEYS), score=derivatives.told(problem), d=None, dv=None)
     return launch(
         attention_backward,
-        (tiles.count(problem.Nk, KEYS), problem.Hk, problem.B),
+        (tiles.count(problem.Nk, KEYS), Hk, problem.B),
         (*streamed, *kept, *constants, sums),
-        (problem.Hk, Nq_padded, told, c.Br, width, c.stages, problem.Nk % KEYS != 0),
+        (Hk, Nq_padded, told, c.Br, width, c.stages, problem.Nk % KEYS != 0),
         warps=4,
     )
 
@@ -174,7 +179,8 @@ def attention_backward(
 ):  # fmt: skip
     """Compute, in program (j, hk, b), rows j * Bc .. (j + 1) * Bc of dK and dV, and add its share to dQ.
 
-    Causal: the first programs have the keys that most queries see. ragged: Bc does not divide Nk.
+    Causal: the first programs have the keys that most queries see. ragged: Bc does not divide Nk. Where a group has
+    several parts, a head of K and V counts as so many heads in a row, as in the portable kernel.
     """
     shared = allocate(Q, dO, K, V, lse_log2, delta, Br, width, stages)
     work = queries.work_of(problem, Hk, Nq_padded, CONSUMERS * ROWS, Br)
@@ -226,7 +232,7 @@ def produce(shared, Q, dO, K, V, lse_log2, delta, work, problem):
     """Ask for every tile in the order in which it is used, as soon as there is room for it."""
     stages: gl.constexpr = shared.Q.shape[0]
     Br: gl.constexpr = shared.Q.shape[3]
-    ask_for_keys(K, shared.K, shared.k_full.index(0), work)
+    ask_for_keys(K, shared.K, shared.k_full.index(0), work, problem.parts)
     t = 0
     for member in range(problem.group):
         h = work.hk * problem.group + member
@@ -243,7 +249,7 @@ def produce(shared, Q, dO, K, V, lse_log2, delta, work, problem):
             tma.async_copy_global_to_shared(Q, [work.b, h, i * Br, 0], full, stage_of(shared.Q, t))
             tma.async_copy_global_to_shared(lse_log2, [head + i * Br], full, stage_of(shared.lse, t))
             if t == 0:
-                ask_for_keys(V, shared.V, shared.v_full.index(0), work)
+                ask_for_keys(V, shared.V, shared.v_full.index(0), work, problem.parts)
             full = stage_of(shared.do_full, t)
             mbarrier.expect(full, dO.block_type.nbytes + delta.block_type.nbytes)
             tma.async_copy_global_to_shared(dO, [work.b, h, i * Br, 0], full, stage_of(shared.dO, t))
@@ -252,11 +258,11 @@ def produce(shared, Q, dO, K, V, lse_log2, delta, work, problem):
 
 
 @gluon.jit
-def ask_for_keys(X, buffers, full, work):
+def ask_for_keys(X, buffers, full, work, parts):
     """Ask for the program's tile of K or V, in the parts of its consumers."""
     mbarrier.expect(full, CONSUMERS * X.block_type.nbytes)
     for w in gl.static_range(CONSUMERS):
-        at = [work.b, work.hk, (work.j * CONSUMERS + w) * ROWS, 0]
+        at = [work.b, work.hk // parts, (work.j * CONSUMERS + w) * ROWS, 0]
         tma.async_copy_global_to_shared(X, at, full, buffers.index(w))
 
 

@@ -4,6 +4,10 @@ Each of the two large kernels keeps the sums it owns in registers and writes the
 same number, and the same inputs give the same bits. The price: both rebuild P_ij, 7 products of tiles instead of 5.
 Where a head is so wide that registers cannot hold dK_j beside dV_j, the kernel runs once for each: 8 products.
 
+Query heads that share keys are a group, and one program adds up what all of them give to a tile of keys. Where that
+makes too few programs, the group is divided: each program takes a part of it, and the gradients of the parts, rounded
+to the dtype of the keys, are added up at the end, always in the same order (``configurations.parts_of_groups``).
+
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
 
@@ -18,6 +22,7 @@ from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import LOG2_E
 
 PADDING = tl.constexpr(128)  # rows; every Br of the kernels below divides it
+SUMS = 1024  # numbers that a program of ``add_parts`` computes
 OF_KEYS_AND_VALUES = {  # launch of ``key_value_gradients``: whether it computes dK, and dV
     "key_value_gradients": (True, True),
     "key_gradients": (True, False),
@@ -33,9 +38,12 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
     score function, what the gradient of its tensor is added to, or None. Returns delta if there are sinks, whose
     gradient takes it: [B, H, Nq_padded].
     """
-    scratch = scratch_for(saved[-1])
+    dq, *of_keys = gradients
+    parts = max(c.parts for c in launches.values())
+    shares, scratch = [shares_for(x, parts) for x in of_keys], scratch_for(saved[-1])
     options = problem, tuple(launches.items()), tuple(sums)
-    again(start, (*saved, *incoming), (*gradients, scratch), *options, when=problem.plain)
+    again(start, (*saved, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
+    add_shares(of_keys, shares, parts)
     return None if problem.sinks is None else parts_of(scratch, saved[-1])[1]
 
 
@@ -49,6 +57,18 @@ def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, launches, sum
         if name in launches:
             launched.append(start_keys(*read, dk, dv, lse_log2, delta, problem, launches[name], wanted))
     return [*launched, start_queries(*read, dq, lse_log2, delta, problem, launches["query_gradients"], sums)]
+
+
+def shares_for(x, parts):
+    """Return new memory for x [B, Hk, Nk, d] by each part of a group, [B, Hk * parts, Nk, d]; of one part, x itself."""
+    B, Hk, Nk, d = x.shape
+    return x if parts == 1 else x.new_empty(B, Hk * parts, Nk, d)
+
+
+def add_shares(gradients, shares, parts):
+    """Fill the gradients with sums over the parts of a group; shares: for each gradient, what ``shares_for`` made."""
+    if parts > 1:
+        again(start_sums, (*gradients, *shares), (), parts)
 
 
 def scratch_for(lse, columns=0):
@@ -95,7 +115,7 @@ def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
     tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
     return launch(
         key_value_gradients,
-        (tiles.count(problem.Nk, c.Bc), problem.Hk, problem.B),
+        (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
         (*tensors, lse_log2, delta),
         (strides, *problem.told(c, transposed=True), *wanted),
         warps=c.warps,
@@ -113,6 +133,19 @@ def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
         (strides, *problem.told(c, sums=sums)),
         warps=c.warps,
         stages=c.stages,
+    )
+
+
+def start_sums(dk, dv, shares_of_dk, shares_of_dv, parts):
+    """Launch the kernel that adds up the parts of groups; dk and dv may be the ends of the rows of longer ones."""
+    B, Hk, Nk, _ = dk.shape
+    sizes = tuple(Nk * x.shape[3] for x in (dk, dv))
+    return launch(
+        add_parts,
+        (tiles.count(max(sizes), SUMS), B * Hk, 2),
+        (dk, dv, shares_of_dk, shares_of_dv),
+        (dk.stride(1), dv.stride(1), *sizes, parts, SUMS),
+        warps=4,
     )
 
 
@@ -159,7 +192,8 @@ def key_value_gradients(
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b: program (j, hk, b).
 
     All tiles are transposed, [Bc, Br]: then P^T and dS^T multiply from the left as they come out of the registers.
-    Causal: the first programs have the keys that most queries see.
+    Causal: the first programs have the keys that most queries see. Where a group has several parts, a head of K and V
+    counts as so many heads in a row, each with its own part of the group and its own dK and dV.
     """
     Br: tl.constexpr = tile.Br
     Bc: tl.constexpr = tile.Bc
@@ -169,18 +203,18 @@ def key_value_gradients(
     Hk, B = tl.num_programs(1), tl.num_programs(2)
     H, Nq, Nk = Hk * problem.group, problem.Nq, problem.Nk
     Q = tiles.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
-    K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
+    K = tiles.view(K, [B, Hk // problem.parts, Nk, problem.d], strides[1], Bc, width)
+    V = tiles.view(V, [B, Hk // problem.parts, Nk, problem.dv], strides[2], Bc, width_v)
     dO = tiles.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
     dK = tiles.view(dK, [B, Hk, Nk, problem.d], strides[4], Bc, width)
     dV = tiles.view(dV, [B, Hk, Nk, problem.dv], strides[5], Bc, width_v)
 
     keys = j * Bc + tl.arange(0, Bc)  # [Bc]
-    K_j = tiles.load(K, b, hk, j * Bc, Bc, width)  # [Bc, d]
-    V_j = tiles.load(V, b, hk, j * Bc, Bc, width_v) if of_keys else 0  # [Bc, dv]
+    K_j = tiles.load(K, b, hk // problem.parts, j * Bc, Bc, width)  # [Bc, d]
+    V_j = tiles.load(V, b, hk // problem.parts, j * Bc, Bc, width_v) if of_keys else 0  # [Bc, dv]
     dK_j = tl.zeros([Bc, width], tl.float32) if of_keys else 0  # [Bc, d]
     dV_j = tl.zeros([Bc, width_v], tl.float32) if of_values else 0  # [Bc, dv]
-    for member in range(problem.group):  # the query heads that share this key/value head
+    for member in range(problem.group):  # the query heads that share this key/value head, or a part of them
         h = hk * problem.group + member
         row = (b * H + h).to(tl.int64) * padded(Nq)
         # Queries past Nq are zeros, and add nothing.
@@ -304,6 +338,29 @@ def add_columns(
     if problem.score is not None:
         dS_ij = scores.differentiate(problem, dot * problem.scale, dS_ij, b, h, i, j, True)
     return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=tile.precision)  # [Br, d]
+
+
+@triton.jit
+def add_parts(
+    dK, dV, shares_of_dK, shares_of_dV,  # pointers: dK, dV [B, Hk, Nk, ..]; shares [B, Hk * parts, Nk, ..], contiguous
+    dK_stride, dV_stride, dK_size, dV_size,  # from head to head of dK and dV; numbers in a head
+    parts: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Add up the parts of groups for ``block`` numbers of a head: program (n, head, 0 for dK or 1 for dV)."""
+    if tl.program_id(2) == 0:
+        add_parts_of(dK, shares_of_dK, dK_stride, dK_size, parts, block)
+    else:
+        add_parts_of(dV, shares_of_dV, dV_stride, dV_size, parts, block)
+
+
+@triton.jit
+def add_parts_of(dX, shares, stride, size, parts: tl.constexpr, block: tl.constexpr):
+    """Add up the parts for one block of dX, in float32 and always in the same order."""
+    at, head = tl.program_id(0) * block + tl.arange(0, block), tl.program_id(1).to(tl.int64)  # [block]
+    total = tl.zeros([block], tl.float32)
+    for part in tl.static_range(parts):
+        total += tl.load(shares + (head * parts + part) * size + at, mask=at < size, other=0).to(tl.float32)
+    tl.store(dX + head * stride + at, total.to(dX.dtype.element_ty), mask=at < size)
 
 
 @triton.jit
