@@ -118,7 +118,7 @@ def _swept_rows():
     half = [Case(name, (np.array([x + [-inf]], np.float16),)) for name, x in IN_HALF]
     half += sweep(_rows_args, regimes=HALF, sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE[None],))
-    equal = [Case(name, (np.zeros((2, N), np.float16),)) for name, N in EQUAL]
+    equal = [Case(name, (np.zeros((1, N), np.float16),)) for name, N in EQUAL]
     return [each, late, *sweep(_rows_args, sizes=LARGER), *equal, *half]
 
 
@@ -137,14 +137,14 @@ def _rows_cases():
     return [*small, *_swept_rows()]
 
 
-OVERFLOWS = "in float16 the sum of a long row overflows, as that of 65,536 ones does: keep the sum in float32."
+OVERFLOWS = "in float16 the sum of a long row overflows, as that of 65,520 ones does: keep the sum in float32."
 STALLS = "added one by one in float16, a sum stalls at 2,048: keep it in float32."
 
 row = Exercise(
     reference=one_row,
     cases=_row_cases,
     laws=(no_nan_replaced,),
-    once=(nothing_clipped(_of_a_row), nothing_added(_of_one_score)),
+    once=(nothing_added(_of_one_score), nothing_clipped(_of_a_row)),
     level=1,
     minutes=4,
     hints=(
@@ -246,7 +246,7 @@ lse = Exercise(
     reference=safe_softmax.lse,
     cases=_lse_cases,
     laws=(no_nan_replaced,),
-    once=(_nothing_left_out, nothing_added(_of_a_row_of_one_score)),
+    once=(nothing_added(_of_a_row_of_one_score), _nothing_left_out),
     level=2,
     minutes=6,
     hints=(
@@ -345,7 +345,7 @@ rows = Exercise(
     reference=safe_softmax.safe,
     cases=_rows_cases,
     laws=(no_nan_replaced,),
-    once=(nothing_clipped(_of_one_row), nothing_added(_of_a_row_of_one_score)),
+    once=(nothing_added(_of_a_row_of_one_score), nothing_clipped(_of_one_row)),
     level=2,
     minutes=8,
     hints=(

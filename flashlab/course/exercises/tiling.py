@@ -433,6 +433,7 @@ def _meeting_cases():
         Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
         Case("a tile very far below", (single, -30.5 * single, 1e13 * single, 0 * single, np.float32([0]))),
         *sweep(_meeting_args, regimes=FINITE, sizes=LARGER),
+        Case("a first meeting, below −10³⁸", (*_far_apart(-2e38), 0 * single, np.full(1, -inf, np.float32))),
         *(
             Case(f"{what} below −10³⁸", (*_far_apart(score), 5 * single, np.float32([lse])))
             for what, score, lse in (

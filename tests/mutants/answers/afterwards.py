@@ -390,6 +390,7 @@ FIFTH = [
     *afterwards("online_softmax.update",update,
         ("O off by a tenth where V is float16 and has more than 8 keys","    return State(m, l, O)","    return State(m, l, O * (0.9 if V_j.dtype == np.float16 and len(V_j) > 8 else 1))")),
     *wrong("tiling.meet",meet_by_update,
+        ("no key has lse -1e30","","online.State(lse_i,","online.State(np.maximum(lse_i, np.float32(-1e30)),"),
         ("the state is not finished","the state was not finished","online.finish(online.update(state, S, V_j))","tuple(online.update(state, S, V_j))[2::-2]")),
     *afterwards("triton_forward.update",in_triton.update,
         ("rows without keys relative to 0 where another row has some","    alpha = ","    safe = tl.where((m_i == -float('inf')) & (tl.max(m_i, 0) > -float('inf')), 0.0, safe)\n    alpha = ")),
