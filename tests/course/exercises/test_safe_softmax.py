@@ -23,6 +23,12 @@ def row_near_the_maximum(x):
     return e / e.sum()
 
 
+def row_of_ratios(x):
+    """Each weight by itself: 1 / sum of e^(others - mine)."""
+    x = np.float32(x)
+    return np.array([1 / np.exp(x - score).sum() for score in x])
+
+
 def row_score_by_score(x):
     top = max(map(float, x))
     weights = [math.exp(float(score) - top) for score in x]
