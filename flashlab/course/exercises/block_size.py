@@ -19,6 +19,7 @@ formula = Exercise(
         Case("a long head: the memory limits Br", (51_200, 128)),
         Case("a memory smaller than four rows", (3, 8)),
         Case("a memory of exactly four hundred rows", (4_000, 10)),
+        *(Case(f"M = {M:,}, d = {d}", (M, d)) for M in (1, 64, 1_023, 49_152, 1_000_000) for d in (1, 3, 64, 100, 256)),
     ],
     level=1,
     minutes=5,
@@ -54,6 +55,12 @@ working_set = Exercise(
         Case("more columns than rows", (2, 8, 4, 4)),
         Case("float16 comes in, float32 is computed", (4, 8, 6, 2)),
         Case("FlashAttention-2's tile at d = 64", (128, 128, 64, 2)),
+        *(
+            Case(f"Br = {Br}, Bc = {Bc}, d = {d}, {itemsize} bytes per number", (Br, Bc, d, itemsize))
+            for Br, Bc in ((1, 1), (1, 64), (64, 1), (80, 176))
+            for d in (1, 40, 256)
+            for itemsize in (2, 4)
+        ),
     ],
     level=1,
     minutes=8,
@@ -114,6 +121,12 @@ largest = Exercise(
         Case("a T4's 64 KiB, in steps of 8", (64 * 1024, 64, 8)),
         Case("an A100's 163 KiB", (163 * 1024, 64, 16)),
         Case("a long head on an H100", (227 * 1024, 256, 16)),
+        *(
+            Case(f"{KiB} KiB, d = {d}, in steps of {step}", (KiB * 1024, d, step))
+            for KiB in (1, 48, 99, 1024)
+            for d in (1, 40, 128)
+            for step in (1, 24, 64)
+        ),
     ],
     level=1,
     minutes=5,

@@ -49,6 +49,13 @@ def _reach_cases():
         ("a window wider than the text", 4, 8, 50, 20),
         ("a long text", 4096, 4224, 1023, 100_000),
         ("a window that reaches past the text on one side", 14, 18, 3, 20),
+        *(
+            (f"queries {start} to {stop - 1} of {N}, a window of {w}", start, stop, w, N)
+            for N in (1, 7, 1000)
+            for start in sorted({0, N // 2, N - 1})
+            for stop in sorted({start + 1, N})
+            for w in (0, 1, 5, 400)
+        ),
     ]
     return [Case(name, tuple(numbers)) for name, *numbers in cases]
 
@@ -102,7 +109,16 @@ def _features_cases():
         Case("two directions", (array([[1]]), array([[2], [-1]]))),
         Case("a vector of length 5", (array([[3, 4]]), array([[1, 0]]))),
         Case("four vectors, six directions", (X, omega)),
+        *(
+            Case(f"{N} vectors of {d} numbers, {r} directions", _normal(N, d, r))
+            for N, d, r in ((1, 1, 1), (1, 4, 7), (5, 1, 3), (6, 4, 1), (3, 3, 3), (150, 16, 20), (2, 70, 130))
+        ),
     ]
+
+
+def _normal(N, d, r):
+    rng = np.random.default_rng(N)
+    return rng.normal(size=(N, d)).astype(np.float32), rng.normal(size=(r, d)).astype(np.float32)
 
 
 features = Exercise(

@@ -23,6 +23,13 @@ def _moved_cases():
         case("mask and dropout", 8, 2, 2, mask=True, dropout=True),
         case("dropout on float32, its own mask still one byte per element", 8, 2, 4, dropout=True),
         case("one head of the paper's configuration", 1024, 64, 2, mask=True, dropout=True),
+        *(
+            case(f"N = {N}, d = {d}, {itemsize} bytes, mask {mask}, dropout {dropout}", N, d, itemsize, mask, dropout)
+            for N, d in ((1, 64), (77, 3), (300, 40))
+            for itemsize in (2, 4)
+            for mask in (False, True)
+            for dropout in (False, True)
+        ),
     ]
 
 
