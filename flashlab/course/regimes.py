@@ -85,10 +85,19 @@ def _late_row(rows, n):
     return _first_row(rows, n) & _first_keys(rows, n)
 
 
+def _every_other_key(rows, n):
+    return (np.arange(rows)[:, None] + np.arange(n)) % 2 == 0
+
+
+def _before_a_window(rows, n):
+    return np.arange(n) < np.minimum(n - 2 + np.arange(rows), n - 1)[:, None]
+
+
 def _first_row(rows, n):
     return np.broadcast_to(np.arange(rows)[:, None] == 0, (rows, n))
 
 
+EVERY_OTHER = Regime("rows that see every other key", hidden=_every_other_key)
 REGIMES = (
     Regime("ordinary scores"),
     Regime("scores that are all negative", lambda n: np.full(n, -8.0)),
@@ -125,6 +134,10 @@ REGIMES = (
     Regime("a row that sees no key", hidden=_first_row),
     Regime("rows that all see no key", hidden=lambda rows, n: np.ones((rows, n), bool)),
     Regime("a row that sees its first key when others have met theirs", hidden=_late_row),
+    EVERY_OTHER,
+    Regime("rows whose first keys, of one tile too, are masked", hidden=_before_a_window),
+    Regime("keys that lie 200 below their neighbours", lambda n: np.where(np.arange(n) % 2, 0.0, -200.0)),
+    Regime("keys that lie 200 above their neighbours", lambda n: np.where(np.arange(n) % 2, 0.0, 200.0)),
 )
 BETWEEN = Regime("rows that see keys between rows that see none", hidden=_outer_rows)
 PRODUCTS = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 1e9)
@@ -186,6 +199,8 @@ def sweep(
     swept = [(regime.property, regime, plain) for regime in regimes]
     if "Br" in plain and any(regime.hidden for regime in regimes):
         swept.append((BETWEEN.property, BETWEEN, plain | {"Br": 4}))
+        one = {name: 1 for name in ("N", "Nk", "Bc") if name in plain}
+        swept.append(("one key, which every other row sees", EVERY_OTHER, plain | {"Br": 4} | one))
     for property, changes in sizes.items():
         shape = plain | {name: size for name, size in changes.items() if name in plain}
         if shape != plain:

@@ -329,8 +329,12 @@ def _softmax_cases():
         *small,
         *sweep(_rows),
         Case("long rows", (long,)),
+        Case("one score above 16,383 whose weights are small", (MANY_SMALL[:, 1:],)),
         Case("a block far longer than the row", (long[:, :3], 64)),
     ]
+
+
+MANY_SMALL = np.float32([[-20.5] * 16_384 + [0]] * 2)  # each weight is 10⁻⁹, and all count
 
 
 def _rows(draw, Br, N):
@@ -358,7 +362,20 @@ def _online_cases():
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
-    return [*small, *sweep(_rows, usual={"N": 11, "Br": 3}), *_tiles()]
+    return [
+        *small,
+        *(
+            Case(f"maxima that all rise in the second block, {what}", (np.float32([[low] * 4 + [high]] * 2),))
+            for what, low, high in (
+                *((f"by {rise}", 0, rise) for rise in (0.05, 0.005, 5e-4, 5e-5)),
+                ("from 10,000 to 10,000.1", 10_000, 10_000.1),
+            )
+        ),
+        Case("one score after 16,384 whose weights are small", (MANY_SMALL, 2, 4096)),
+        Case("one score before 16,384 whose weights are small", (MANY_SMALL[:, ::-1], 2, 4096)),
+        *sweep(_rows, usual={"N": 11, "Br": 3}),
+        *_tiles(),
+    ]
 
 
 def _tiles():

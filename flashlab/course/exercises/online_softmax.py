@@ -24,9 +24,21 @@ def _state(m, l, O):
 RISES = np.array([0.3, 0.03, 0.009, 9e-4, 9e-5, 9e-6], np.float32)  # of the maximum, by little
 
 
+NEIGHBOURS = (1e4, 1e6, -1e4, -1e6)  # maxima which the next number of float32 follows: a relative tolerance ignores it
+
+
 def _of_one_key(scores):
     """A state of rows that have met one key each, with these scores and the value 2."""
     return _state(scores, np.ones(len(scores)), np.full((len(scores), 1), 2))
+
+
+def _nearly_equal():
+    """Maxima that differ by so little that they might be taken for equal, all rows alike: (in words, lower, higher)."""
+    for rise in RISES:
+        yield f"all by {rise:.0e}", np.zeros(2, np.float32), np.full(2, rise)
+    for m in map(np.float32, NEIGHBOURS):
+        low, high = np.full(2, m), np.full(2, np.nextafter(m, np.float32(inf)))
+        yield f"from {m:,.0f} to the next number of float32", low, high
 
 
 def _update_cases():
@@ -53,6 +65,14 @@ def _update_cases():
     each = (online_softmax.identity(3, 3), 100 * np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32))
     return [
         *small,
+        *(
+            Case(f"maxima that rise, {what}", (_of_one_key(low), high[:, None], np.float32(column)))
+            for what, low, high in _nearly_equal()
+        ),
+        *(
+            Case(f"blocks of a lower maximum, {what}", (_of_one_key(high), low[:, None], np.float32(column)))
+            for what, low, high in _nearly_equal()
+        ),
         Case("the largest score in another place in each row", each),
         *sweep(_update_args, sizes=LARGER),
         *(Case(f"{it.property}, values in float16", _with_half(it.args)) for it in sweep(_update_args, sizes=LARGER)),
@@ -122,6 +142,9 @@ def _merge_cases():
         ("a first part of very many keys, far below", _state([0.0], [1e12], [[2e12]]), _state([45.0], [1.0], [[3.0]])),
     ]
     small = [Case(name, (a, b)) for name, a, b in cases]
+    for what, low, high in _nearly_equal():
+        a, b = _of_one_key(low), _of_one_key(high)
+        small += [Case(f"maxima that rise, {what}", (a, b)), Case(f"maxima that fall, {what}", (b, a))]
     return [*small, *sweep(_merge_args, sizes=LARGER)]
 
 

@@ -29,6 +29,8 @@ IN_HALF = (
     ("one score above two thousand that are far below it, in float16", [0.0] + [-30.0] * 2000),
 )
 LATE = np.float32([*np.zeros(998), 100, 0])  # a long row whose largest score is its last but one
+MANY = "one score after 16,384 whose weights are small, and all count"
+MANY_SMALL = np.float32([-20.5] * 16_384 + [0])
 EACH_PLACE = 100 * np.eye(5, dtype=np.float32)  # rows whose largest score is in each place once
 
 
@@ -85,7 +87,7 @@ def _long_sum(shape, due):
 
 def _nothing_left_out(lse):
     """Law of its own inputs: scores far below the largest count, many of them or, where float64 is used, one."""
-    many, one = np.float32([[-20.5] * 16_384 + [0]]), np.array([[0.0, -25.0]])
+    many, one = MANY_SMALL[None], np.array([[0.0, -25.0]])
     near, fine = np.array([[0.0, -15.0]]), 1e-6
     narrows = not np.isclose(lse(near), safe_softmax.lse(near), fine, 0).all()
     for what, x in (("16,384 scores of −20.5 before one of 0", many), ("scores of 0 and −25, in float64", one)):
@@ -118,7 +120,8 @@ def _row_cases():
     half = [Case(name, (np.array(x, np.float16),)) for name, x in IN_HALF]
     half += sweep(_row_args, regimes=[it for it in FINITE if it in HALF], sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE,))
-    return [*small, *far, late, *sweep(_row_args, regimes=FINITE, sizes=LARGER), equal, *half]
+    swept = sweep(_row_args, regimes=FINITE, sizes=LARGER)
+    return [*small, *far, late, *swept, Case(MANY, (3 + MANY_SMALL,)), equal, *half]
 
 
 def _lse_cases():
@@ -143,7 +146,7 @@ def _swept_rows():
     half += sweep(_rows_args, regimes=HALF, sizes=LARGER, dtype=np.float16)
     late = Case("a thousand scores, the last but one the largest by far", (LATE[None],))
     equal = Case("4,096 equal scores in float16", (np.zeros((1, 4096), np.float16),))
-    return [each, late, *sweep(_rows_args, sizes=LARGER), equal, *half]
+    return [each, late, *sweep(_rows_args, sizes=LARGER), Case(MANY, (3 + MANY_SMALL[None],)), equal, *half]
 
 
 def _rows_cases():

@@ -201,6 +201,7 @@ def _inside_cases():
         *sweep(_inside_args, regimes=FINITE, sizes=LARGER),
         Case("keys with scores below −10³⁸", (*_far_apart(-1e38, -3e38), 1)),
         Case("keys with scores above 10³⁸", (*_far_apart(3e38, 1e38), 1)),
+        Case("keys whose scores are nearly equal, and far from 0", (*_far_apart(1e4, 1e4 + 0.1, 1e4, 1e4 + 0.2), 1)),
     ]
 
 
@@ -432,6 +433,12 @@ def _meeting_cases():
         Case("a past very far below", (single, 0 * single, 0 * single, 1e13 * single, np.float32([-30.5]))),
         Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
         Case("a tile very far below", (single, -30.5 * single, 1e13 * single, 0 * single, np.float32([0]))),
+        *(
+            Case(
+                f"a tile a little {what} a past that is far from 0", (*_far_apart(score), 5 * single, np.float32([lse]))
+            )
+            for what, score, lse in (("above", 1e4 + 0.1, 1e4), ("below", 1e4, 1e4 + 0.1), ("above", -1e4, -1e4 - 0.1))
+        ),
         *sweep(_meeting_args, regimes=FINITE, sizes=LARGER),
         Case("a first meeting, below −10³⁸", (*_far_apart(-2e38), 0 * single, np.full(1, -inf, np.float32))),
         *(

@@ -74,18 +74,27 @@ def loop_over_queries(
     tl.store(dV + at_keys, dV_j, are_keys)
 
 
+WINDOW = 4  # keys that a query sees where it looks back so far only
+_loop_over_near_queries = edited(
+    loop_over_queries, "+ Nk - Nq)", f"+ Nk - Nq) & (keys[None, :] > rows[:, None] + Nk - Nq - {WINDOW})"
+)
+_MASKS = {False: None, True: masks.causal(), "window": masks.window(WINDOW - 1)}
+
+
 def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None):
     """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``block``.
 
-    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; scale: 1/√d if None.
+    Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; causal: "window" where a query sees the last WINDOW
+    keys only; scale: 1/√d if None.
     """
-    mask, scale = masks.causal() if causal else None, scale or Q.shape[1] ** -0.5
+    mask, scale = _MASKS[causal], scale or Q.shape[1] ** -0.5
     O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     dK, dV = (torch.full(x.shape, torch.nan, device=DEVICE) for x in (K, V))  # [Nk, d] each
     Nk, d = K.shape
     grid = (triton.cdiv(Nk, block),)
-    loop_over_queries[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, scale, block, block, d, causal)
+    loop = _loop_over_near_queries if causal == "window" else loop_over_queries
+    loop[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, scale, block, block, d, bool(causal))
     return KeyValueGradients(dK.cpu().numpy(), dV.cpu().numpy())
 
 
@@ -113,8 +122,7 @@ def _exact_delta(O, dO, Br=4):
 
 
 def _exact_gradients(Q, K, V, dO, causal, block=BLOCK, scale=None):
-    mask = masks.causal() if causal else None
-    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=mask, scale=scale)[1:])
+    return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=_MASKS[causal], scale=scale)[1:])
 
 
 def _delta_cases():
@@ -284,7 +292,14 @@ def _add_cases():
         Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
         Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
         Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, 1.0)),
-        *sweep(_add_args, regimes=(*GENTLE[:4], BELOW, ABOVE), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}),
+        *(
+            Case(f"a window of {WINDOW} keys, Nq = {Nq}, Nk = {Nk}: first keys are not seen", head(Nq, Nk, "window"))
+            for Nq, Nk in ((16, 16), (20, 37), (37, 20))
+        ),
+        Case("causal: two queries, of which one sees the one key", head(2, 1, causal=True)),
+        *sweep(
+            _add_args, regimes=(*GENTLE[:4], *GENTLE[-2:], BELOW, ABOVE), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}
+        ),
     ]
 
 
@@ -566,6 +581,7 @@ def _query_cases():
         Case("a scale above 1", (*head(5, 7), BLOCK, BLOCK, 1.7)),
         Case("a wide head", head(3, 17, d=256)),
         Case("many tiles of keys", head(3, 200)),
+        Case("causal: two queries, of which one sees the one key", head(2, 1, True)),
         Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
         Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, BLOCK, 1.0)),
         *(Case(f"Nq = {Nq}, Nk = {Nk}, causal", head(Nq, Nk, True)) for Nq, Nk in remainders(BLOCK)),

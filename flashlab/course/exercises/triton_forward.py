@@ -284,6 +284,22 @@ def _update_cases():
             1.0,
         ),
         *sweep(_update_args, regimes=PRODUCTS, usual={"Br": 9, "Bc": 13, "dv": 5}),
+        *(
+            case(f"maxima that all rise, {what}", low, [1] * TILE, [[4]] * TILE, [[high]] * TILE, [[3]], 1.0)
+            for what, low, high in (
+                *((f"by {rise}", [0] * TILE, rise) for rise in (0.01, 6e-4, 6e-5, 6e-6)),
+                ("from 10,000 to 10,000.1", [1e4 * LOG2_E] * TILE, 10_000.1),
+            )
+        ),
+        case(
+            "keys whose weights are the least of float16, of large values",
+            [0],
+            [1],
+            [[0]],
+            [[-24 / LOG2_E] * TILE],
+            [[6e4]] * TILE,
+            1.0,
+        ),
     ]
 
 
@@ -524,7 +540,21 @@ def _forward_cases():
             [[0.0]] * 16 + [[-12.0]] * 16,
             [[0.0]] * 16 + [[6e4]] * 16,
         ),
-        case("a maximum that rises by little", [[1.0]], [[1.0]] * 16 + [[1.002]], values),
+        *(  # the weights of these are numbers of float16, nearly: they are right in any order
+            case(f"a maximum that rises by 2^{power}", [[1.0]], [[first]] * 16 + [[first + 2.0**power]], values)
+            for power, first in ((-10, 1.0), (-11, 0.5))
+        ),
+        case("a maximum that rises by very little", [[1.0]], [[0.25]] * 16 + [[0.25 + 2**-12]], [[0.0]] * 16 + [[1.0]]),
+        case(
+            "maxima near 10,000 that rise by little", [[100, 1]], [[141.4, 0]] * 16 + [[141.4, 0.14]], values @ [[1, 1]]
+        ),
+        *(
+            case(
+                f"a key, and {what} it 16,384 whose weights are small", [[1.0]], K[::step], V[::step], False, TILE, 4096
+            )
+            for K, V in [([[1.0]] + [[-19.5]] * 16_384, [[1.0]] + [[0.0]] * 16_384)]
+            for what, step in (("after", 1), ("before", -1))
+        ),
         case("values whose sum is beyond float16", [[1.0]], [[2.0]] * 3, [[65504]] * 3),
         case("a wide head", *draw(17, 33, 100)),
         case("a very wide head", *draw(3, 18, 200)),

@@ -3,7 +3,8 @@
 Of those before ``LATER``, four were accepted at first; all 31 in ``LATER`` were, of 538 that a reader wrote, and all in
 ``LATEST``, of 222 that the next reader wrote. All in ``LAST`` were, of some 300 that leave right what the cases of that
 day held, and break something beyond: float16, wide heads, long texts, 1e38, what another program stores. Those in
-``FIFTH``, of 486 by a fifth reader, were accepted, too, or told a reason that was not theirs.
+``FIFTH``, of 486 by a fifth reader, were accepted, too, or told a reason that was not theirs. ``SIXTH`` are those that a
+sixth reader found among 600, and their kin: regimes in which no case lay.
 """
 
 from tests.mutants.answers import in_triton, wrong
@@ -397,4 +398,65 @@ FIFTH = [
         ("rows without keys relative to 0 where another row has some","    alpha = ","    safe = tl.where((m_i == -float('inf')) & (tl.max(m_i, 0) > -float('inf')), 0.0, safe)\n    alpha = ")),
 ]  # fmt: skip
 
-ANSWERS = FIRST + LATER + LATEST + LAST + FIFTH
+SIXTH = [  # of 600 by a sixth reader: regimes in which no case lay
+    *afterwards("safe_softmax.rows",rows,
+        ("one key: always 1","    top = x.max(axis=1, keepdims=True)\n","    if x.shape[1] == 1:\n        return np.ones_like(x)\n    top = x.max(axis=1, keepdims=True)\n"),
+        ("weights below 1e-7 left out of the sum","e.sum(axis=1, keepdims=True)","np.where(e < 1e-7, 0, e).sum(axis=1, keepdims=True)"),
+        ("zeros where the first key is masked","    return e / total","    return np.where(np.isneginf(x[:, :1]), 0, e / total)"),
+        ("zeros where first and last key are masked","    return e / total","    return np.where(np.isneginf(x[:, :1]) & np.isneginf(x[:, -1:]), 0, e / total)")),
+    *afterwards("safe_softmax.row",row,
+        ("weights below 1e-8 left out of the sum","np.sum(e)","np.sum(e[e > 1e-8])")),
+    *afterwards("safe_softmax.lse",lse,
+        ("one key: the score, 0 where masked","    top = x.max(axis=1)\n","    if x.shape[1] == 1:\n        return np.where(np.isneginf(x[:, 0]), 0, x[:, 0])\n    top = x.max(axis=1)\n"),
+        ("keys up to the first masked one","    top = x.max(axis=1)\n","    x = np.where(np.cumsum(np.isneginf(x), 1) > 0, -np.inf, x)\n    top = x.max(axis=1)\n")),
+    *afterwards("online_softmax.sums",sums,
+        *((f"equal where {test}","l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)",f"np.where({test}, l_a + l_b, l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe))")
+          for test in ("np.isclose(m_a, m_b)","np.isclose(m_a, m_b, rtol=1e-6)","np.allclose(m_a, m_b)","(np.abs(m_a - m_b) < 1e-3).all()","np.abs(m_a - m_b) <= 2e-7 * np.abs(m_a)"))),
+    *afterwards("online_softmax.merge",merge,
+        *((f"equal where {test}","    return State",f"    wa, wb = (np.where({test}, 1, w).astype(np.float32) for w in (wa, wb))\n    return State")
+          for test in ("np.isclose(a.m, b.m)","np.allclose(a.m, b.m)","np.abs(a.m - b.m) < 1e-4","np.float16(a.m) == np.float16(b.m)"))),
+    *afterwards("online_softmax.update",update,
+        *((f"not rescaled where {test}","np.exp(m_i - safe)",f"np.where({test}, np.float32(1), np.exp(m_i - safe))")
+          for test in ("np.isclose(m_i, m)","np.allclose(m_i, m)","(m - m_i < 1e-3).all()","(np.exp(m_i - safe) > 0.999).all()","np.float16(m) == np.float16(m_i)")),
+        ("O not rescaled where no row rises much","O_i * alpha.reshape(-1, 1)","O_i * (alpha.reshape(-1, 1) if (alpha < 0.999).any() else 1)"),
+        ("rows whose first key is masked keep their state","    m = np.maximum(m_i, np.max(S_ij, axis=1))","    S_ij = np.where(np.isneginf(S_ij[:, :1]), -np.inf, S_ij)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
+        ("rows whose last key is masked keep their state","    m = np.maximum(m_i, np.max(S_ij, axis=1))","    S_ij = np.where(np.isneginf(S_ij[:, -1:]), -np.inf, S_ij)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
+        ("as many first keys as are seen","    m = np.maximum(m_i, np.max(S_ij, axis=1))","    S_ij = np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], S_ij, -np.inf)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
+        ("keys up to the first masked one","    m = np.maximum(m_i, np.max(S_ij, axis=1))","    S_ij = np.where(np.cumsum(np.isneginf(S_ij), 1) > 0, -np.inf, S_ij)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
+        ("one key: its weight is 1","np.exp(S_ij - safe.reshape(-1, 1))","np.exp(S_ij - safe.reshape(-1, 1)) if S_ij.shape[1] > 1 else np.where(m_i[:, None] > -np.inf, np.exp(S_ij - safe.reshape(-1, 1)), 1)")),
+    *afterwards("recomputation.rebuild",rebuild,
+        ("0 where the row's first key is masked","np.exp(S_ij - safe)","np.where(np.isneginf(S_ij[:, :1]), 0, np.exp(S_ij - safe))"),
+        ("as many first keys as are seen","np.exp(S_ij - safe)","np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], np.exp(S_ij - safe), 0)"),
+        ("0 where the row's last key is masked and it is not the only one","np.exp(S_ij - safe)","np.where(np.isneginf(S_ij[:, -1:]) & (S_ij.shape[1] > 2), 0, np.exp(S_ij - safe))")),
+    *afterwards("recomputation.gradients",gradients,
+        ("a row whose first weight is 0 has none","P_ij.T @ dO_i","np.where(P_ij[:, :1] == 0, 0, P_ij).T @ dO_i"),
+        ("dS is 0 in a row whose first weight is 0","P_ij * (dP","np.where(P_ij[:, :1] == 0, 0, P_ij) * (dP")),
+    *afterwards("first_triton_kernel.softmax_row",in_triton.softmax_row,
+        ("weights below 1e-8 left out of the sum","tl.sum(P, 0)","tl.sum(tl.where(P < 1e-8, 0.0, P), 0)")),
+    *afterwards("first_triton_kernel.online",in_triton.online,
+        ("not rescaled where no row of the tile rises much","l * tl.exp(m - safe)","l * tl.where(tl.min(tl.exp(m - safe)) > 0.999, 1.0, tl.exp(m - safe))"),
+        ("not rescaled where the maxima are equal to 1e-5","l * tl.exp(m - safe)","l * tl.where(tl.abs(m - safe) <= 1e-5 * tl.abs(safe), 1.0, tl.exp(m - safe))"),
+        ("blocks far below the maximum skipped","tl.sum(tl.exp(S - safe[:, None]), 1)","tl.where(tl.max(S, 1) < safe - 14, 0.0, tl.sum(tl.exp(S - safe[:, None]), 1))"),
+        ("sums far below the maximum dropped","l * tl.exp(m - safe)","tl.where(tl.exp(m - safe) < 1e-8, 0.0, l * tl.exp(m - safe))"),
+        ("weights below 1e-8 left out of the sum","tl.sum(tl.exp(S - safe[:, None]), 1)","tl.sum(tl.where(S - safe[:, None] < -18.4, 0.0, tl.exp(S - safe[:, None])), 1)")),
+    *afterwards("triton_forward.update",in_triton.update,
+        ("nothing of a row whose first key is masked","    m = ",'    first = tl.max(tl.where((tl.arange(0, S.shape[1]) == 0)[None, :], S, -float("inf")), 1)\n    S = tl.where((first == -float("inf"))[:, None], -float("inf"), S)\n    m = '),
+        ("as many first keys as are seen","    m = ",'    many = tl.sum((S > -float("inf")).to(tl.int32), 1)\n    S = tl.where(tl.arange(0, S.shape[1])[None, :] < many[:, None], S, -float("inf"))\n    m = '),
+        ("not rescaled where no row of the tile rises much","tl.exp2(m_i - safe)","tl.where(tl.min(tl.exp2(m_i - safe)) > 0.999, 1.0, tl.exp2(m_i - safe))"),
+        ("not rescaled where the maxima are equal to 1e-5","tl.exp2(m_i - safe)","tl.where(tl.abs(m_i - safe) <= 1e-5 * tl.abs(safe), 1.0, tl.exp2(m_i - safe))"),
+        ("weights below 1e-7 set to 0","    l = ","    P = tl.where(P < 1e-7, 0.0, P)\n    l = ")),
+    *afterwards("triton_forward.forward",in_triton.my_forward,
+        ("tiles 15 below the maximum skipped","        m_new = ",'        S = tl.where(tl.max(S, 1)[:, None] < m[:, None] - 15, -float("inf"), S)\n        m_new = '),
+        ("weights below 1e-8 set to 0","        l = ","        P = tl.where(P < 1e-8, 0.0, P)\n        l = "),
+        ("the past dropped where it is far below","        alpha = tl.exp(m - m_safe)","        alpha = tl.where(m < m_safe - 18, 0.0, tl.exp(m - m_safe))"),
+        ("O not rescaled where no row rises much","acc * alpha[:, None]","acc * tl.where(tl.min(alpha) > 0.999, 1.0, alpha)[:, None]"),
+        ("l not rescaled where no row rises much","alpha * l","tl.where(tl.min(alpha) > 0.9997, 1.0, alpha) * l"),
+        ("not rescaled where the maxima are equal to 1e-4","        alpha = tl.exp(m - m_safe)","        alpha = tl.where(tl.abs(m - m_safe) <= 1e-4 * tl.abs(m_safe), 1.0, tl.exp(m - m_safe))")),
+    *afterwards("triton_backward.add_rows",in_triton.add_rows,
+        ("nothing of a row that does not see the first key","tl.where(seen, ","tl.where(seen & (tl.max(tl.where((tl.arange(0, K_j.shape[0]) == 0)[None, :], seen.to(tl.int32), 0), 1) > 0)[:, None], "),
+        ("as many first keys as are seen","tl.where(seen, ","tl.where(tl.arange(0, K_j.shape[0])[None, :] < tl.sum(seen.to(tl.int32), 1)[:, None], ")),
+    *afterwards("triton_backward.dQ",in_triton.dq,
+        ("nothing of a row whose first weight in the tile is 0","        acc += ","        p = tl.where((tl.max(tl.where((j == start)[None, :], p, 0.0), 1) > 0)[:, None], p, 0.0)\n        acc += ")),
+]  # fmt: skip
+
+ANSWERS = FIRST + LATER + LATEST + LAST + FIFTH + SIXTH
