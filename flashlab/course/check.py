@@ -9,6 +9,7 @@ an end, it was interrupted) is neither right nor wrong, and is not remembered.
 """
 
 import argparse
+import re
 import time
 from functools import partial
 from itertools import islice
@@ -25,6 +26,7 @@ __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 PATIENCE = 8.0  # seconds of computing that an attempt may take for all cases, or more where the reference is slow
 LONGEST = 2000  # characters of a message
 AROUND = " \t\n=:;.,'\"`"  # what may stand around an answer in words
+GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d*)?")  # digits in threes
 SLOW = 2.0  # seconds after which a check says that it is at work
 
 
@@ -223,11 +225,24 @@ def _number(answer):
     if isinstance(answer, bool | bytes):
         return None
     try:
+        if isinstance(answer, str):
+            return _written(answer)
         return float(answer.item() if hasattr(answer, "item") else answer)
     except OverflowError:
         return float("inf")
     except (Exception, SystemExit):  # whatever it raises, it is no number
         return None
+
+
+def _written(text):
+    """Return a number as people write it: 524,288 or 25 % or 1/4. Raises ValueError if it is none."""
+    text, percent = text.strip(), 1
+    if text.endswith("%"):
+        text, percent = text[:-1].strip(), 100
+    above, *below = (
+        float(part.replace(",", "") if GROUPED.fullmatch(part) else part) for part in map(str.strip, text.split("/"))
+    )
+    return above / (float(*below) if below else 1) / percent
 
 
 def _repr(answer):

@@ -312,6 +312,18 @@ def test_answers_are_compared_without_regard_to_case_and_space(capsys):
     assert said(capsys, np.array([2]), "online_softmax.keep").startswith("✓")
 
 
+@pytest.mark.parametrize(
+    "name, right, wrong",
+    [
+        ("io_complexity.quiz_rebuilt", "25 %", "0.25 %"),
+        ("io_complexity.quiz_rebuilt", " 1/4", "1/0"),
+        ("tiling.k_bytes", "524,288", "524,28.8"),
+    ],
+)
+def test_numbers_may_be_written_as_people_write_them(name, right, wrong, capsys):
+    assert said(capsys, right, name).startswith("✓") and said(capsys, wrong, name).startswith("✗")
+
+
 def test_inputs_of_a_law_are_named_where_they_alone_show_the_mistake(capsys):
     text = said(capsys, lambda dO_i, O_i: np.clip((dO_i * O_i).sum(-1), -1e4, 1e4), "recomputation.delta")
     assert text.startswith("✗ recomputation.delta fails for dO multiplied by 2⁶⁰\n  right for numbers of ordinary size")
