@@ -201,6 +201,7 @@ def _inside_cases():
         *sweep(_inside_args, regimes=FINITE, sizes=LARGER),
         Case("keys with scores below −10³⁸", (*_far_apart(-1e38, -3e38), 1)),
         Case("keys with scores above 10³⁸", (*_far_apart(3e38, 1e38), 1)),
+        Case("eight tiles of many keys", (*_draw(9, (2, 4), (1040, 4), (1040, 2)), 130)),
         Case("keys whose scores are nearly equal, and far from 0", (*_far_apart(1e4, 1e4 + 0.1, 1e4, 1e4 + 0.2), 1)),
     ]
 
@@ -243,9 +244,7 @@ AGAIN = (
     + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
     "hand, and the state is all that is left of it."
 )
-OTHER_TILES = (
-    RIGHT_BUT + "took {} of the keys at a time, and Bc is {}: only one tile, the last, may have fewer than Bc."
-)
+OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
 
 
 def _bc_at_a_time(inside, Q_i, K, V, Bc):
@@ -290,9 +289,8 @@ def _objection(uses, Nk, Bc):
         return ALL_SCORES
     if again or max(sizes) > Bc or sum(sizes) > Nk:
         return AGAIN
-    if sorted(sizes) != sorted(len(range(Nk)[start : start + Bc]) for start in range(0, Nk, Bc)):
-        return OTHER_TILES.format(next(n for n in sizes if n != Bc), Bc)
-    return None
+    fewest = -(-Nk // Bc)
+    return OTHER_TILES.format(len(sizes), fewest) if len(sizes) > fewest else None
 
 
 inside = Exercise(

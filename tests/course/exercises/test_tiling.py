@@ -67,6 +67,11 @@ def inside_with_the_short_tile_first(Q_i, K, V, Bc):
     return _met(Q_i, [(K[a:b], V[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if a < b], V.shape[1])
 
 
+def inside_of_tiles_of_like_size(Q_i, K, V, Bc):
+    tiles = -(-len(K) // Bc)
+    return _met(Q_i, zip(np.array_split(K, tiles), np.array_split(V, tiles), strict=True), V.shape[1])
+
+
 def inside_padded(Q_i, K, V, Bc):
     """Zeros appended, and their scores masked."""
     N, more = len(K), -len(K) % Bc
@@ -163,6 +168,7 @@ RIGHT = {
         inside_from_the_last_tile,
         inside_with_the_short_tile_first,
         inside_padded,
+        inside_of_tiles_of_like_size,
         inside_by_loops,
         inside_in_float64,
     ],
