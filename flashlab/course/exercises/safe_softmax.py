@@ -245,6 +245,12 @@ row = Exercise(
             "e / l",
             "np.nan_to_num(np.exp(x) / np.exp(x).sum())",
         ),
+        Mistake(
+            "the sum of exponentials overflows before its logarithm is taken: subtract the maximum first.",
+            "e / l",
+            "np.exp(x - np.log(np.exp(x).sum()))",
+        ),
+        Mistake("a constant was subtracted: scores may lie anywhere, so subtract their maximum.", "x.max()", "50"),
         Mistake("the exponentials were divided by N: divide by their sum.", "e / l", "e / len(e)"),
         Mistake(
             "the sign is inverted: e^(x − m), so that larger scores get larger weights.",

@@ -188,7 +188,7 @@ def _of_tiles(Q_i, K, V, Bc, together):
 
 def _inside_cases():
     return [
-        Case("one query, one key", (*_draw(1, (1, 2), (1, 2), (1, 3)), 1)),
+        Case("one query, one key", (*_draw(1, (1, 5), (1, 5), (1, 3)), 1)),
         Case("all keys in one tile", (*_draw(2, (2, 4), (3, 4), (3, 2)), 3)),
         Case("two whole tiles", (*_draw(3, (2, 4), (4, 4), (4, 2)), 2)),
         Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),

@@ -131,6 +131,8 @@ ANSWERS = [
         ("the last score", "the last score was subtracted", "np.max(x)", "x[-1]"),
         ("exponents clipped at -30", "an exponent was clipped", "x - top", "np.clip(x - top, -30, 0)"),
         ("exp without a maximum", "no maximum was subtracted", "x - top", "x"),
+        ("the logarithm of a sum without a maximum", "overflows before its logarithm is taken", "e / np.sum(e)", "np.exp(x - np.log(np.sum(np.exp(x))))"),
+        ("50 subtracted", "a constant was subtracted", "np.max(x)", "50"),
         ("exp in float64, without a maximum", "float64 only moves the limit", "np.exp(x - top)", "np.exp(np.float64(x))"),
         ("scores clipped at 80", "scores were clipped", "np.exp(x - top)", "np.exp(np.clip(x, -80, 80))"),
         ("exponents clipped at -20", "exponents were clipped", "x - top", "np.maximum(x - top, -20)"),
