@@ -164,6 +164,7 @@ def cases(capability):
     )  # fmt: skip
     if capability == (9, 0):
         yield from (problem(torch.bfloat16, d, masks.full(), N) for d in (64, 128) for N in (1000, 1024))
+        yield from (problem(torch.bfloat16, 64, mask, 4096) for mask in (masks.full(), masks.causal()))
     if capability in ((8, 0), (9, 0)):
         yield from (problem(torch.bfloat16, d, masks.window(200)) for d in (64, 128))
         yield from (problem(torch.bfloat16, d, masks.causal())._replace(H=4) for d in (64, 128))  # a group in parts
