@@ -60,12 +60,12 @@ def by_shape(stored):
 
 
 def by_choice(stored):
-    """Yield a chart for each shape at which torch's backends were timed as well."""
+    """Yield a chart for each shape with heads of another width, or with query heads that share keys."""
     for row in stored["rows"]:
-        if "cudnn" in row:
-            heads = f"{row['B']} × {row['H']} heads"
+        if row["set"] in ("widths", "groups"):
+            heads = f"{row['B']} × {row['H']} heads on {row['Hk']}"
             words = f"{row['pass']}, d = {row['d']}, {_mask(row['causal'])}, {heads}, N = {row['N']:,}"
-            yield words, [Bar(name, row[name]) for name in ("portable", "hopper", "cudnn", "flash")]
+            yield words, [Bar(name, row[name]) for name in ("portable", "hopper", "cudnn", "flash") if name in row]
 
 
 def by_mask(stored):
@@ -173,7 +173,7 @@ def by_way(stored):
 CHARTS = {
     "h200_hopper": Charts("The kernels for Hopper", FAST, by_shape),
     "h200_attention": Charts("The portable kernels", FAST, by_shape),
-    "h200_choice": Charts("Short sequences and few heads", SHORT, by_choice),
+    "h200_choice": Charts("Other widths, and grouped heads", SHORT, by_choice),
     "h200_masks": Charts("Masks and score functions", FAST, by_mask),
     "h200_decoding": Charts("A step of decoding", SHORT, by_cache),
     "h200_float8": Charts("Eight bits, in Triton", FAST, by_codes),

@@ -80,7 +80,7 @@ def claims() -> Iterator[tuple[str, str, str]]:
     three, two = (f"{hopper(impl, 16384, True):.0f}" for impl in ("rung 3", "rung 2"))
     yield "17_schedules", "all-rungs-answer", f"{three} TFLOP/s against {two}"
     yield "17_schedules", "recap", f"ours is {times_fa4('forward'):.2f} times as fast as FlashAttention-4"
-    yield "17_schedules", "recap", f"Backward it was {times_fa4('backward'):.2f} times"
+    yield "17_schedules", "recap", f"Backward it is {times_fa4('backward'):.2f} times"
     first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
     yield "20_decoding", "measured-answer", f"planned, {first:.1f} measured"
     yield "20_decoding", "measured-answer", f"the last step takes {last:.1f} µs"
