@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashlab.kernels import dropout as dropping
-from flashlab.kernels import masks, portable, scores, tiles
+from flashlab.kernels import launch, masks, portable, scores, tiles
 from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import DEVICE
@@ -93,7 +93,7 @@ def attend(
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
-    q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
+    q, k, v = [tiles.pad_rows(x) for x in (q, k, v)]  # a list takes less time than a generator
     if not (isinstance(mask, masks.Window) and score is sinks is seed is texts is None) or dropout:
         o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
     elif torch.compiler.is_compiling():
@@ -101,9 +101,9 @@ def attend(
     elif torch._C._are_functorch_transforms_active():
         o, lse = _Transformed.apply(q, k, v, mask.left, mask.right, scale, kernel)
     elif _is_recorded(q, k, v):
-        o, lse = _Attention.apply(q, k, v, Problem.of(q, k, v, mask, scale), kernel)
+        o, lse = _Attention.apply(q, k, v, Plan.of(q, k, v, mask, scale, kernel))
     else:
-        o, lse = _attention(q, k, v, Problem.of(q, k, v, mask, scale), kernel, training=False)
+        o, lse = Plan.of(q, k, v, mask, scale, kernel).forward(q, k, v, training=False)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse.float()) if return_lse else o
 
@@ -133,19 +133,79 @@ def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts
     return _WithRules.apply(q, k, v, sinks, *learned, problem, kernel)
 
 
-def _attention(q, k, v, problem, kernel, training=True):
-    """Run the forward pass: O and lse, which is in float64 for training in float32.
+class Plan:
+    """Calls with the same options, whose tensors are laid out alike: their problem, and their launches once known.
 
-    The backward pass rebuilds the weights from lse. They would all be off by what float32 cannot hold of it.
+    Most of the time in Python goes into finding these out, so a call that repeats another does not.
     """
-    o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
-    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=_dtype_of_lse(q, training))
+
+    def __init__(self, problem, kernel, strides):
+        self.problem, self.kernel = problem, kernel
+        self.strides = strides  # of q, k and v
+        self.launches = {}  # forward: whether for training, backward: strides of dO -> ``launch.Known``
+
+    @classmethod
+    def of(cls, q, k, v, mask, scale, kernel):
+        """Return the plan of a call with these tensors and options, which are right."""
+        strides = q.stride(), k.stride(), v.stride()
+        aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
+        key = q.shape, v.shape, strides, aligned, q.dtype, q.device, tiles.precision_of(q), mask, scale, kernel
+        plan = _plans.get(key)
+        if plan is None:
+            plan = cls(Problem.of(q, k, v, mask, scale), kernel, strides)
+            launch.remember(_plans, key, plan)
+        return plan
+
+    def forward(self, q, k, v, training):
+        """Run the forward pass, as ``_attention``."""
+        known = self.launches.get(training)
+        if known is None or not launch.can_repeat():
+            o, lse, known = _attention(q, k, v, self.problem, self.kernel, training)
+            self._learn(training, known, (q, k, v, o, lse))
+            return o, lse
+        o, lse = _new_outputs(q, self.problem, training)
+        launch.repeat(known.repeats, launch.addresses((q, k, v, o, lse)), q.device)
+        return o, lse
+
+    def gradients(self, do, dlse, q, k, v, o, lse):
+        """Run the backward pass, as ``gradients_of``: dQ, dK and dV."""
+        usual = dlse is None and self._fit(do, q, k, v, o, lse) and not torch.are_deterministic_algorithms_enabled()
+        known = self.launches.get(do.stride()) if usual else None
+        if known is None or not launch.can_repeat():
+            *gradients, _, known = gradients_of(do, dlse, q, k, v, o, lse, self.problem, self.kernel)
+            if usual:
+                self._learn(do.stride(), known, (q, k, v, o, lse, do, dlse, *gradients))
+            return gradients
+        gradients = _new_gradients(q, k, v)
+        scratch = lse.new_empty(known.sizes[-1], dtype=torch.uint8)
+        tensors = q, k, v, o, lse, do, dlse, *gradients, scratch
+        launch.repeat(known.repeats, launch.addresses(tensors), q.device)
+        return gradients
+
+    def _fit(self, do, q, k, v, o, lse):
+        """Return whether what was saved is laid out as it was, which hooks may change, and all of it is aligned."""
+        alike = (q.stride(), k.stride(), v.stride()) == self.strides and o.is_contiguous() and lse.is_contiguous()
+        at = do.data_ptr() | q.data_ptr() | k.data_ptr() | v.data_ptr() | o.data_ptr() | lse.data_ptr()
+        return alike and at % 16 == 0
+
+    def _learn(self, which, known, tensors):
+        """Remember launches that took these tensors themselves, not copies or parts of them."""
+        if known is not None and known.at[: len(tensors)] == launch.addresses(tensors):
+            self.launches[which] = known
+
+
+_plans = {}  # layouts and options -> ``Plan``
+
+
+def _attention(q, k, v, problem, kernel, training=True):
+    """Run the forward pass: O and lse; and its launches as ``launch.again`` returns them, None if that is not all."""
+    o, lse = _new_outputs(q, problem, training)
     if o.numel() == 0 or problem.Nk == 0:
-        return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
+        return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None]), None
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
-        results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training) for x in parts]
-        return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
+        results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training)[:2] for x in parts]
+        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     choice = choose("forward", problem, kernel)
     if choice.implementation == "decode":
@@ -153,9 +213,18 @@ def _attention(q, k, v, problem, kernel, training=True):
         from flashlab.kernels.decode.operator import run
 
         run(q, Cache(k, v), problem, out=(o, lse))
-        return o, lse
-    _kernels(choice.implementation).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
-    return o, lse
+        return o, lse, None
+    run = _kernels(choice.implementation).forward.run
+    return o, lse, run(o, lse, q, k, v, problem, choice.launches["forward"])
+
+
+def _new_outputs(q, problem, training):
+    """Return memory for O and lse, which is in float64 for training in float32.
+
+    The backward pass rebuilds the weights from lse. They would all be off by what float32 cannot hold of it.
+    """
+    o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
+    return o, q.new_empty(problem.B, problem.H, problem.Nq, dtype=_dtype_of_lse(q, training))
 
 
 def _dtype_of_lse(q, training=True):
@@ -163,26 +232,29 @@ def _dtype_of_lse(q, training=True):
 
 
 def gradients_of(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
-    """Run the backward pass: dQ, dK, dV, and with sinks delta, [B, H, Nq] or longer; else the last is None.
+    """Run the backward pass: dQ, dK, dV; with sinks delta, [B, H, Nq] or longer, else None; and its launches.
 
-    sums: as for ``portable.backward.run``.
+    sums: as for ``portable.backward.run``. The launches: as ``_attention``.
     """
-    gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
+    gradients = _new_gradients(q, k, v)
     if o.numel() == 0 or problem.Nk == 0:
-        return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
+        return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse), None
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
         results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel)[:3] for x in parts]
-        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
+        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None, None
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     dlse = None if dlse is None else tiles.ready(dlse)
     choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
-    if choice.implementation == "portable":
-        delta = portable.backward.run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, sums)
-    else:
-        run = _kernels(choice.implementation).backward.run
-        delta = run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches)
-    return *gradients, delta
+    options = (sums,) if choice.implementation == "portable" else ()
+    run = _kernels(choice.implementation).backward.run
+    delta, known = run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, *options)
+    return *gradients, delta, known
+
+
+def _new_gradients(q, k, v):
+    """Return memory for dQ, dK and dV."""
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
 
 
 @functools.cache
@@ -222,8 +294,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *inputs):  # without setup_context, which would cost 20 µs per call
-        *qkv, ctx.problem, ctx.kernel = inputs
-        output = _attention(*inputs, training=any(ctx.needs_input_grad))
+        *qkv, ctx.plan = inputs  # a plan knows the problem and its launches
+        output = ctx.plan.forward(*qkv, training=any(ctx.needs_input_grad))
         ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
         ctx.set_materialize_grads(False)  # None, and no zeros, where an output is not used
         return output
@@ -232,10 +304,10 @@ class _Attention(torch.autograd.Function):
     @_differentiable_once  # there is no gradient of the gradient
     def backward(ctx, do, dlse):
         if do is None and dlse is None:
-            return (None,) * 5
+            return (None,) * 4
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do
-        return *gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel)[:3], None, None
+        return *ctx.plan.gradients(do, dlse, q, k, v, o, lse), None
 
 
 class _WithRules(torch.autograd.Function):
@@ -245,7 +317,7 @@ class _WithRules(torch.autograd.Function):
     def forward(ctx, q, k, v, sinks, *inputs):
         *learned, problem, kernel = inputs
         ctx.problem, ctx.kernel = problem, kernel
-        o, lse = _attention(q, k, v, problem, kernel, any(ctx.needs_input_grad))
+        o, lse, _ = _attention(q, k, v, problem, kernel, any(ctx.needs_input_grad))
         ctx.save_for_backward(q, k, v, sinks, o, lse, *learned)  # learned: so that autograd notices changes
         ctx.set_materialize_grads(False)
         return o, lse
@@ -261,7 +333,7 @@ class _WithRules(torch.autograd.Function):
         needed = iter(ctx.needs_input_grad[4:])
         wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
         sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
-        *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
+        *gradients, delta, _ = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
         dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
         others = [
             None if total is None else step.gradient(total).to(x.dtype)
@@ -288,7 +360,7 @@ torch.library.define(
 
 
 def _operator(q, k, v, left, right, scale, kernel):
-    return _attention(q, k, v, Problem.of(q, k, v, masks.Window(left, right), scale), kernel)
+    return _attention(q, k, v, Problem.of(q, k, v, masks.Window(left, right), scale), kernel)[:2]
 
 
 def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):

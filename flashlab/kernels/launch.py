@@ -39,7 +39,7 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
         if compiled is None:
             options = {"launch_pdl": True} if early else {}
             compiled = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages, **options)
-            _remember(_compiled, key, compiled)
+            remember(_compiled, key, compiled)
         else:
             compiled[grid](*tensors, *numbers)
     return compiled, grid, tensors, numbers
@@ -54,11 +54,12 @@ def again(start, tensors, made, *options, when=True, known=None):
     follows from the layouts of ``tensors`` and the options. known: a dict for launches with these options alone, where
     ``_repeats`` would keep too much of them.
 
-    A CUDA graph outlives what is remembered here, so what it records is always started.
+    Returns the launches as ``Known``, or None if they cannot be repeated. A CUDA graph outlives what is remembered
+    here, so what it records is always started.
     """
-    if not (tensors[0].is_cuda and when and KNOWN) or _watched() or torch.cuda.is_current_stream_capturing():
+    if not (tensors[0].is_cuda and when and can_repeat()):
         start(*tensors, *made, *options)
-        return
+        return None
     device = tensors[0].device
     at, like = [], []  # addresses, layouts
     for x in tensors:
@@ -68,16 +69,41 @@ def again(start, tensors, made, *options, when=True, known=None):
     key = (start, device, options, *like) if known is None else (start, device, *like)
     known = _repeats if known is None else known
     repeats = known.get(key)
+    at += addresses(made)
     if repeats is not None:
-        at += [x.data_ptr() for x in made]
-        with _current(device):
-            stream = triton.runtime.driver.active.get_current_stream(device.index)
-            for repeat in repeats:
-                repeat(at, stream)
+        repeat(repeats, at, device)
     else:  # made the second time: most launches of a text that grows come once
         tensors = [x if x is None else x.detach() for x in tensors]  # each an object of its own: ``Repeat`` tells by it
         launched = start(*tensors, *made, *options)
-        _remember(known, key, _repeats_of(launched, tensors, made) if key in known else None)
+        repeats = _repeats_of(launched, tensors, made) if key in known else None
+        remember(known, key, repeats)
+    return repeats and Known(repeats, at, [x.nbytes for x in made])
+
+
+class Known(NamedTuple):
+    """Launches that can be repeated."""
+
+    repeats: list  # as ``repeat`` takes them
+    at: list[int]  # addresses of the tensors that were given, then of those that were made
+    sizes: list[int]  # bytes of each tensor that was made
+
+
+def can_repeat():
+    """Return whether launches may be repeated now."""
+    return KNOWN and not (_watched() or torch.cuda.is_current_stream_capturing())
+
+
+def repeat(repeats, at, device):
+    """Repeat launches with the tensors at these addresses, in the order of ``Known``."""
+    with _current(device):
+        stream = triton.runtime.driver.active.get_current_stream(device.index)
+        for one in repeats:
+            one(at, stream)
+
+
+def addresses(tensors):
+    """Return where tensors begin; 0 for None."""
+    return [0 if x is None else x.data_ptr() for x in tensors]
 
 
 def _repeats_of(launched, tensors, made):
@@ -199,7 +225,7 @@ class Form(dict):
 
         descriptor = copy.copy(self.descriptor)
         descriptor.base = SimpleNamespace(data_ptr=lambda: address)
-        _remember(self, address, make_tensordesc_arg(descriptor, self.encoding)[0])
+        remember(self, address, make_tensordesc_arg(descriptor, self.encoding)[0])
         return self[address]
 
 
@@ -209,7 +235,7 @@ def _watched():
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
-def _remember(known, key, value):
+def remember(known, key, value):
     """Keep a value, and forget all others if there are many."""
     if len(known) >= FORGET_AFTER:
         known.clear()

@@ -33,7 +33,7 @@ class Shares:
         choice = choose("backward", problem, self.kernel)
         if choice.implementation == "hopper" and self._in_whole_tiles(rows, choice.launches["backward"].Br):
             return self._added_up(choice, problem, q, do, k, v, rows.start or 0)
-        dq, dk, dv, _ = gradients_of(do, None, q, k, v, o, lse, problem, self.kernel)
+        dq, dk, dv, *_ = gradients_of(do, None, q, k, v, o, lse, problem, self.kernel)
         if self.dQ is None:
             self.dQ = torch.zeros_like(self.q, dtype=torch.float32)  # [B, H, n, d]
         self.dQ[:, :, rows] += dq

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from flashlab.kernels import DEVICE, flash_attention, launch, masks, triton
+from flashlab.kernels.attention import Plan
 from flashlab.kernels.decode import operator
 from flashlab.kernels.portable import backward, forward
 
@@ -99,6 +100,74 @@ def test_a_repeated_call_asks_triton_nothing(kernel, monkeypatch):
     for module in MODULES:
         monkeypatch.setattr(module, "launch", lambda *_, **__: pytest.fail("the launch was not known"))
     assert_equal(first, results(*tensors, kernel=kernel), kernel)
+
+
+@gpu_only
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypatch):
+    """Of one call, dO comes with its heads inside, contiguous, and not aligned; lse has a gradient or none."""
+    inputs = [laid_out("heads inside", 1, 2, 100, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
+    for how in ["heads inside", "plain", "not aligned", "plain"] * 5:
+        dO = laid_out(how, 1, 2, 100, 64, torch.bfloat16)
+        for dlse in (None, randn(1, 2, 100, dtype=torch.float32)):
+
+            def gradients(dO=dO, dlse=dlse):
+                O, lse = flash_attention(*inputs, kernel=kernel, return_lse=True)
+                outputs, incoming = ((O,), (dO,)) if dlse is None else ((O, lse), (dO, dlse))
+                return O, *torch.autograd.grad(outputs, inputs, incoming)
+
+            ours = gradients()
+            with monkeypatch.context() as changed:
+                changed.setattr(launch, "KNOWN", False)
+                assert_equal(ours, gradients(), kernel)
+
+
+@gpu_only
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_was_saved_may_come_back_laid_out_otherwise(kernel):
+    """Tensors that were kept on the CPU meanwhile come back contiguous."""
+    inputs = [laid_out("heads inside", 1, 2, 100, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
+    dO = randn(1, 2, 100, 64)
+
+    def gradients():
+        O = flash_attention(*inputs, kernel=kernel)
+        return O, *torch.autograd.grad(O, inputs, dO)
+
+    expected = gradients()
+    for _ in range(5):
+        assert_equal(gradients(), expected, kernel)
+        with torch.autograd.graph.save_on_cpu():
+            assert_equal(gradients(), expected, kernel)
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+def test_gradients_are_those_of_the_portable_kernels_as_soon_as_torch_wants_them_deterministic():
+    tensors = [randn(4, 8, 1024, 128) for _ in range(3)]
+    ordered = results(*tensors)
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected = results(*tensors)
+        torch.use_deterministic_algorithms(False)
+        for _ in range(5):
+            assert_equal(results(*tensors), ordered, "hopper")
+        torch.use_deterministic_algorithms(True)
+        for _ in range(5):
+            assert_equal(results(*tensors), expected, "portable")
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@gpu_only
+def test_lse_in_float32_and_for_training_are_not_confused():
+    """Where gradients will need more of it than float32 holds, the kernel writes lse in float64."""
+    q, k, v = (randn(1, 2, 100, 64, dtype=torch.float32) for _ in range(3))
+    expected = flash_attention(q, k, v, return_lse=True)
+    for _ in range(5):
+        ours = flash_attention(q, k, v, return_lse=True)
+        for_training = flash_attention(q, k, v.clone().requires_grad_(), return_lse=True)
+        for x, y, z in zip(ours, for_training, expected, strict=True):
+            assert torch.equal(x, z)
+            torch.testing.assert_close(y, z)
 
 
 @gpu_only
@@ -236,6 +305,56 @@ def test_torch_compile_gives_what_eager_gives(kernel, mode):
 
 
 # without a GPU: what is repeated, and with which addresses
+
+
+def plan_of(
+    size=(1, 2, 64, 64), how="plain", dtype=torch.float16, left=None, scale=0.5, kernel=None, precision="highest"
+):
+    torch.set_float32_matmul_precision(precision)
+    try:
+        tensors = [laid_out(how, *size, dtype) for _ in range(3)]
+        return Plan.of(*tensors, masks.Window(left, None), scale, kernel), tensors
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"size": (1, 2, 65, 64)}, {"size": (1, 4, 32, 64)}, {"how": "heads inside"}, {"how": "not aligned"},
+        {"dtype": torch.bfloat16}, {"left": 9}, {"scale": 0.25}, {"kernel": "portable"},
+        {"dtype": torch.float32, "precision": "high"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_calls_that_differ_have_plans_of_their_own(other):
+    usual = {"dtype": torch.float32} if "precision" in other else {}
+    plan, _ = plan_of(**usual)
+    assert plan_of(**usual)[0] is plan
+    assert plan_of(**usual | other)[0] is not plan
+
+
+def test_a_plan_learns_launches_that_took_the_tensors_themselves():
+    plan, (q, k, v) = plan_of()
+    at = launch.addresses((q, k, v))
+    plan._learn(False, launch.Known([], [at[0] + 16, *at[1:]], []), (q, k, v))
+    plan._learn(False, None, (q, k, v))
+    assert not plan.launches
+    known = launch.Known([], [*at, 4096], [16])  # the last tensor was made by the pass
+    plan._learn(True, known, (q, k, v))
+    assert plan.launches == {True: known}
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("how", ["heads inside", "not aligned"])
+def test_a_plan_tells_tensors_of_another_layout(place, how):
+    """The tensors are dO, which has launches of its own per layout, and those that were saved."""
+    plan, (q, k, v) = plan_of()
+    tensors = [torch.empty_like(q), q, k, v, torch.empty_like(q), q.new_empty(1, 2, 64, dtype=torch.float32)]
+    assert plan._fit(*tensors)
+    other = laid_out(how, 1, 2, 64, 64, torch.float16)
+    tensors[place] = other[..., 0] if place == 5 else other
+    assert plan._fit(*tensors) == (place == 0 and how == "heads inside")
 
 
 class Somewhere:

@@ -53,7 +53,7 @@ def run(gradients, incoming, saved, problem, launches):
     and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, that is ROWS_OF_QUERIES, and
     stages count, and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
 
-    Returns delta, as that does.
+    Returns delta and what ``again`` does, as that one.
     """
     dq, *of_keys = gradients
     q, k, v, o, lse = saved
@@ -61,9 +61,9 @@ def run(gradients, incoming, saved, problem, launches):
     c, scratch = launches["backward"], scratch_for(lse, hopper_width(problem.d, problem.dv))
     shares = [shares_for(x, c.parts) for x in (dk, dv)]
     options = problem, of_keys[0].shape[2], c, launches["row_constants"]
-    again(start, (q, k, v, o, lse, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
+    known = again(start, (q, k, v, o, lse, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
     add_shares((dk, dv), shares, c.parts)
-    return None if problem.sinks is None else parts_of(scratch, lse)[1]
+    return None if problem.sinks is None else parts_of(scratch, lse)[1], known if c.parts == 1 else None
 
 
 def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, keys, c, of_rows):

@@ -43,12 +43,12 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; score functions are soft caps and
     ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
-    each key to some query. table: as ``schedule.table``.
+    each key to some query. table: as ``schedule.table``. Returns what ``again`` does.
     """
     k, v, problem = without_unseen(k, v, problem)
     known = masks.launches(problem, c, pingpong, table)
     when = problem.plain or known is not None
-    again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=when, known=known)
+    return again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=when, known=known)
 
 
 def start(q, k, v, o, lse, problem, c, pingpong, table):

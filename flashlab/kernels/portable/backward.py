@@ -36,15 +36,15 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
     The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
     those of ``OF_KEYS_AND_VALUES`` that are wanted, and "query_gradients". dlse may be None. sums: per step of the
     score function, what the gradient of its tensor is added to, or None. Returns delta if there are sinks, whose
-    gradient takes it: [B, H, Nq_padded].
+    gradient takes it, [B, H, Nq_padded], and what ``again`` does, None if that is not all.
     """
     dq, *of_keys = gradients
     parts = max(c.parts for c in launches.values())
     shares, scratch = [shares_for(x, parts) for x in of_keys], scratch_for(saved[-1])
     options = problem, tuple(launches.items()), tuple(sums)
-    again(start, (*saved, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
+    known = again(start, (*saved, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
     add_shares(of_keys, shares, parts)
-    return None if problem.sinks is None else parts_of(scratch, saved[-1])[1]
+    return None if problem.sinks is None else parts_of(scratch, saved[-1])[1], known if parts == 1 else None
 
 
 def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, launches, sums):

@@ -19,8 +19,11 @@ LN2 = tl.constexpr(math.log(2))
 
 
 def run(o, lse, q, k, v, problem, c):
-    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c."""
-    again(start, (q, k, v, o, lse), (), problem, c, when=problem.plain)
+    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
+
+    Returns what ``again`` does.
+    """
+    return again(start, (q, k, v, o, lse), (), problem, c, when=problem.plain)
 
 
 def start(q, k, v, o, lse, problem, c):
