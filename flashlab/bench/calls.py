@@ -3,8 +3,8 @@
     python -m flashlab.bench.calls --impls portable hopper cudnn flash
 
 From the call to its return, for inputs so small that the GPU is never late: one head of [64, 64], bfloat16. "recorded"
-is a forward pass whose backward pass follows, so that autograd has its part in it. All take turns, round after round,
-and the median over the rounds is reported.
+is a forward pass whose backward pass follows, so that autograd has its part in it, and "both" is the two of them. All
+take turns, round after round, and the median over the rounds is reported.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ def passes(function: Attention, device: str = "cuda") -> dict[str, Callable]:
         "forward": torch.no_grad()(lambda: function(q, k, v, False)),
         "recorded": lambda: function(*inputs, False),
         "backward": lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True),
+        "both": lambda: torch.autograd.grad(function(*inputs, False), inputs, dO),
     }
 
 

@@ -17,7 +17,7 @@ def broken(q, k, v, causal):
 def test_every_pass_of_what_runs_is_timed(monkeypatch):
     monkeypatch.setattr(calls, "CALLS", 2)
     found = calls.overhead({"right": right, "broken": broken}, device="cpu")
-    assert list(found) == ["right"] and list(found["right"]) == ["forward", "recorded", "backward"]
+    assert list(found) == ["right"] and list(found["right"]) == ["forward", "recorded", "backward", "both"]
     assert all(us > 0 for us in found["right"].values())
 
 
