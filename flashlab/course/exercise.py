@@ -6,8 +6,9 @@ An exercise is a name of ``flashlab/course/exercises/LESSON.py`` and is asked fo
 - it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
   a sentence if something is wrong that its results do not show, otherwise None: it held more than a tile at once, read
   a row twice, visited a tile that no query sees. A law in ``once`` brings inputs of its own, runs on the first case
-  only, and returns them in words beside the sentence: ``Broken``. ``watch.Reads`` counts what an attempt in numpy takes
-  of an array, and ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
+  only, and returns them in words beside the sentence: ``Broken``. Laws are heard where all results are right; where
+  some are wrong, one with inputs of its own may still tell the reason. ``watch.Reads`` counts what an attempt in numpy
+  takes of an array, and ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
 
 ``cases`` returns small cases first, as the first that fails is shown. A handful that can be followed by hand comes
 first; ``regimes.sweep`` generates the rest from the signature of a function that builds the arguments: scores far from

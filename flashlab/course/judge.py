@@ -158,12 +158,14 @@ def recognise(
     """Yield, once, what the known mistake says that goes wrong first where the attempt does, and answers alike.
 
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
-    answer alike up to there, the one that answers most often alike afterwards is named. An attempt that breaks a law,
-    all of whose results are right, has only mistakes that break it, too, and whose results are right. Where results are
-    wrong and no mistake is known, a broken law that found the reason names it.
+    answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
+    attempt is wrong once more. An attempt that breaks a law, all of whose results are right, has only mistakes that
+    break it, too, and whose results are right. Where results are wrong and no mistake is known, a broken law that found
+    the reason names it.
     """
     lawless = _problem(tried[first], due[first]) is None
     together = tried[: first + 1 + LATER]
+    again = {at for at, mine in enumerate(together) if at > first and _problem(mine, due[at])}
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
@@ -172,15 +174,15 @@ def recognise(
             continue
         if _law(theirs) != _law(tried[first]) if lawless else _problem(theirs, due[first]) is None:
             continue
-        same = 0
+        same = set()
         for at, mine in enumerate(together):
             if at == first or _alike(_outcome(exercise, wrong, cases(exercise)[at].args, laws=False), mine):
-                same += 1
+                same.add(at)
             elif at < first:
                 break
         else:
-            if not lawless or same == len(together):
-                alike.setdefault(same, mistake.says)
+            if len(same) == len(together) if lawless else not again or again & same:
+                alike.setdefault(len(same), mistake.says)
     reasons = [it.broke.says for it in tried if it.broke and it.broke.on and not (lawless or it.broke.if_right)]
     yield alike[max(alike)] if alike else next(iter(reasons), None)
 

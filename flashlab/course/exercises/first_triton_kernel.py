@@ -184,6 +184,9 @@ WRAPS = (
 )
 
 
+ROUNDED = "the offsets are not exact where they are large: floats were used for them, and integers are needed."
+
+
 @contextmanager
 def running_as(program: int) -> Iterator[list[int]]:
     """Let every launch believe that it is this program. It loads zeros and stores nothing; gather its addresses."""
@@ -229,9 +232,17 @@ def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Ca
             with running_as(number) as found, np.errstate(over="ignore"):
                 launched(kernel, (1,), *given, *sizes)
             places.append(found)
-        moved = [(there - here) // 4 for here, there in zip(*places, strict=True)]
-        wraps = any(it not in moves and (it - move) % 2**32 == 0 for it in moved for move in moves)
-        return Broken("a tensor of more than 2³¹ elements", WRAPS) if wraps else None
+        off = {
+            it - move
+            for here, there in zip(*places, strict=True)
+            if (it := (there - here) // 4) not in moves
+            for move in moves
+        }
+        if any(by % 2**32 == 0 for by in off):
+            return Broken("a tensor of more than 2³¹ elements", WRAPS)
+        if any(abs(by) < 1e-5 * max(moves) for by in off):
+            return Broken("a tensor of more than 2³¹ elements", ROUNDED)
+        return None
 
     return law
 
@@ -298,6 +309,10 @@ def _add_cases():
         Case("a wider block", (*_vectors(29), 16)),
         Case("a narrower block", (*_vectors(5), 2)),
         Case("blocks of a thousand", (*_vectors(2500), 1024)),
+        Case("seventy blocks", _vectors(278)),
+        Case("very large numbers", tuple(np.float32([[2e38, -3e38, 1e30, 6e4, 7e4], [6e4, -7e4, 1e30, 2e38, 1e38]]))),
+        Case("very small numbers", tuple(np.float32([[2e-35, -3e-30, 1e-20], [3e-35, 1e-30, 0]]))),
+        Case("zeros", tuple(np.float32([[0, 1, 0, -2], [3, 0, 0, 5]]))),
     ]
 
 
@@ -331,6 +346,7 @@ def _softmax_cases():
         Case("long rows", (long,)),
         Case("one score above 16,383 whose weights are small", (MANY_SMALL[:, 1:],)),
         Case("a block far longer than the row", (long[:, :3], 64)),
+        Case("forty rows", (rng.normal(size=(40, 5)).astype(np.float32),)),
     ]
 
 
@@ -359,6 +375,7 @@ def _online_cases():
         ("a score below any number that one would take for −∞", low),
         ("two full blocks: the last element counts", [[0.0] * 7 + [1.0]]),
         ("a second block that raises the maximum by little", [[0.0] * 4 + [by] for by in (0.005, 5e-4, 5e-5)]),
+        ("a maximum that rises in the last of many blocks", [[0.0] * 69 + [100.0], np.arange(70) / 9]),
         ("rows that the tile does not divide, which lie apart in memory", rng.normal(0, 3, size=(5, 11))),
     ]
     small = [Case(name, (np.array(x, np.float32),)) for name, x in cases]
@@ -387,6 +404,8 @@ def _tiles():
         (4, 4, 2, 3),
         (2, 4, 2, 70),
         (2, 64, 3, 1000),
+        (2, 4, 40, 5),
+        (512, 8, 1000, 9),
     ):
         x = np.random.default_rng(N).normal(0, 3, size=(rows, N)).astype(np.float32)
         x[-1] = 0
@@ -522,6 +541,8 @@ softmax_row = Exercise(
         Mistake("masked elements were read as 0 and count in the sum: other=-float('inf').",
                 'other=-float("inf")', "other=0.0"),
         Mistake("every program took the first row: add program_id times the stride.", "x + i * x_stride", "x"),
+        Mistake("every program took the first row, and stored there: program_id says which row is its own.",
+                "tl.program_id(0).to(tl.int64)", "0"),
         Mistake("the store is not masked: it writes past the end of the row.",
                 "tl.where(l_i == 0, 1, l_i), mask=inside)", "tl.where(l_i == 0, 1, l_i))"),
         Mistake("rows of y lie y_stride elements apart.", "y + i * y_stride", "y + i * x_stride"),

@@ -81,20 +81,21 @@ _loop_over_near_queries = edited(
 _MASKS = {False: None, True: masks.causal(), "window": masks.window(WINDOW - 1)}
 
 
-def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None):
-    """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``block``.
+def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None, Bc=None):
+    """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``Bc or block``.
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; causal: "window" where a query sees the last WINDOW
     keys only; scale: 1/√d if None.
     """
+    Bc = Bc or block
     mask, scale = _MASKS[causal], scale or Q.shape[1] ** -0.5
     O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     dK, dV = (torch.full(x.shape, torch.nan, device=DEVICE) for x in (K, V))  # [Nk, d] each
     Nk, d = K.shape
-    grid = (triton.cdiv(Nk, block),)
+    grid = (triton.cdiv(Nk, Bc),)
     loop = _loop_over_near_queries if causal == "window" else loop_over_queries
-    loop[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, scale, block, block, d, bool(causal))
+    loop[grid](attempted(add), *on_device, dK, dV, len(Q), Nk, scale, block, Bc, d, bool(causal))
     return KeyValueGradients(dK.cpu().numpy(), dV.cpu().numpy())
 
 
@@ -109,19 +110,19 @@ def steps_that_run():
     }
 
 
-def _launch_delta(kernel, O, dO, Br=4):
+def _launch_delta(kernel, O, dO, Br=4, width=None):
     delta, result = inside_margins(1, len(O))
     O, dO = (torch.tensor(x, device=DEVICE) for x in (O, dO))
     N, dv = O.shape
-    launched(kernel, (triton.cdiv(N, Br),), O, dO, delta, N, dv, Br, triton.next_power_of_2(dv))
+    launched(kernel, (triton.cdiv(N, Br),), O, dO, delta, N, dv, Br, width or triton.next_power_of_2(dv))
     return result()[0]
 
 
-def _exact_delta(O, dO, Br=4):
+def _exact_delta(O, dO, Br=4, width=None):
     return recomputation.delta(dO, O)
 
 
-def _exact_gradients(Q, K, V, dO, causal, block=BLOCK, scale=None):
+def _exact_gradients(Q, K, V, dO, causal, block=BLOCK, scale=None, Bc=None):
     return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=_MASKS[causal], scale=scale)[1:])
 
 
@@ -137,13 +138,19 @@ def _delta_cases():
         Case("a taller tile", (*long, 8)),
         Case("a tile of two rows", (*ragged, 2)),
         Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
+        Case(
+            "rows that cancel, and rows of zeros",
+            tuple(np.float32([[[1, 1], [0, 0], [2, 3]], [[1, -1], [3, 4], [0, 0]]])),
+        ),
+        Case("three rows of one, in a wider tile", (*rng.normal(size=(2, 3, 1)).astype(np.float32), 4, 8)),
+        Case("three hundred rows, tiles of 128", (*rng.normal(size=(2, 300, 3)).astype(np.float32), 128)),
         *sweep(_delta_args, regimes=REGIMES[:1], sizes=LARGER, usual={"Nq": 5, "dv": 6}),
     ]
 
 
-def _stored_once(kernel, O, dO, Br=4):
+def _stored_once(kernel, O, dO, *tile):
     """Law: each delta is stored once."""
-    return stored_too_often(moved_by_program(_launch_delta, kernel, O, dO, Br), 4 * len(O))
+    return stored_too_often(moved_by_program(_launch_delta, kernel, O, dO, *tile), 4 * len(O))
 
 
 BELOW = Regime("scores around −2,000", lambda n: np.full(n, -2e3))
@@ -270,6 +277,18 @@ def _dQ_of(kernel, size):
     return query_gradients(kernel, *_head_of(size))
 
 
+def _no_weight():
+    """Q, K, V and dO of 20 queries and keys, of which the last 4 queries give the last 4 keys all their weight."""
+    Q, K, V, dO = np.random.default_rng(18).normal(size=(4, 20, BLOCK)).astype(np.float32)
+    Q[:, 0], K[:, 0] = np.repeat((0, 1000), (16, 4)), np.repeat((0, 1), (16, 4))
+    return Q, K, V, dO
+
+
+def _in_whole_numbers(Q, K, V, dO, *others):
+    """The same in whole numbers, whose products and sums are exact in any order: then 0 is 0."""
+    return *(np.round(2 * x) for x in (Q, K, V, dO)), *others
+
+
 def _add_cases():
     rng = np.random.default_rng(13)
 
@@ -290,13 +309,20 @@ def _add_cases():
         Case("a scale above 1", (*head(5, 7), BLOCK, 1.7)),
         Case("a wide head", head(3, 5, d=256)),
         Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
+        Case("tiles of 16 × 64", (*head(40, 70, causal=True), 16, 0.5, 64)),
+        Case("tiles of 64 × 16", (*head(70, 40, causal=True, d=32), 64, None, 16)),
+        Case("causal: one query, one key", _in_whole_numbers(*head(1, 1, causal=True))),
+        Case("three hundred queries, tiles of 128 × 128", (*head(300, 200, causal=True), 128)),
+        Case(
+            "a second tile of queries that gives the first tile of keys no weight", (*_no_weight(), False, BLOCK, 1.0)
+        ),
         Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
         Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, 1.0)),
         *(
             Case(f"a window of {WINDOW} keys, Nq = {Nq}, Nk = {Nk}: first keys are not seen", head(Nq, Nk, "window"))
             for Nq, Nk in ((16, 16), (20, 37), (37, 20))
         ),
-        Case("causal: two queries, of which one sees the one key", head(2, 1, causal=True)),
+        Case("causal: two queries, of which one sees the one key", _in_whole_numbers(*head(2, 1, causal=True))),
         *sweep(
             _add_args, regimes=(*GENTLE[:4], *GENTLE[-2:], BELOW, ABOVE), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}
         ),
@@ -581,7 +607,16 @@ def _query_cases():
         Case("a scale above 1", (*head(5, 7), BLOCK, BLOCK, 1.7)),
         Case("a wide head", head(3, 17, d=256)),
         Case("many tiles of keys", head(3, 200)),
-        Case("causal: two queries, of which one sees the one key", head(2, 1, True)),
+        Case("causal: two queries, of which one sees the one key", _in_whole_numbers(*head(2, 1, True))),
+        Case("many tiles of queries", head(200, 3)),
+        Case("three hundred queries and keys, tiles of 128 × 128, causal", head(300, 310, True, 128, 128)),
+        Case("one key: dQ = 0", _in_whole_numbers(*head(2, 1))),
+        Case("causal: one query, one key", _in_whole_numbers(*head(1, 1, True))),
+        Case("no keys at all: dQ = 0", head(3, 0)),
+        Case(
+            "a second tile of keys without any weight",
+            (*(x[::step] for x, step in zip(_no_weight(), (1, -1, -1, 1), strict=True)), False, BLOCK, BLOCK, 1.0),
+        ),
         Case("two keys whose values cancel: delta = 0", (*_cancelled(), False)),
         Case("causal: a key with a much larger score that is not seen", (*_future(), True, BLOCK, BLOCK, 1.0)),
         *(Case(f"Nq = {Nq}, Nk = {Nk}, causal", head(Nq, Nk, True)) for Nq, Nk in remainders(BLOCK)),

@@ -18,6 +18,7 @@ from flashlab.course.exercises.first_triton_kernel import (
     no_small_number_added,
     operands,
 )
+from flashlab.course.laws import DROPPED
 from flashlab.course.regimes import FINITE, PRODUCTS, sweep
 from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
 from flashlab.kernels.count import count
@@ -270,10 +271,20 @@ def _update_cases():
             [[3], [4]],
             1.0,
         ),
-        case("a key far below, of a large value", [0], [1], [[0]], [[-12]], [[65504]], 1.0),
-        case("a past far below, of many keys", [-17], [1e5], [[1e5]], [[0]], [[1]], 1.0),
+        case("a scale above 1", [-inf, 2], [0, 1], [[0], [1]], [[-4, 2], [1, -0.5]], [[1], [3]], 4.0),
+        *(
+            case(f"a key {far} below, of a large value", [0], [1], [[0]], [[-far]], [[65504]], 1.0)
+            for far in (12, 16, 30)
+        ),
+        *(
+            case(f"a past {far} below, of many keys", [-far], [many], [[many]], [[0]], [[1]], 1.0)
+            for far, many in ((17, 1e5), (40, 1e12), (100, 1e30))
+        ),
         case("maxima that rise by little", [0] * 4, [1] * 4, [[4]] * 4, [[0.2], [0.02], [0.006], [6e-4]], [[3]], 1.0),
-        case("maxima that rise by very little", [0] * 2, [1] * 2, [[4]] * 2, [[6e-5], [1e-5]], [[3]], 1.0),
+        *(
+            case(f"a maximum that rises by {rise}", [0], [1], [[4]], [[rise]], [[3]], 1.0)
+            for rise in (6e-5, 1e-5, 1e-6, 1e-7)
+        ),
         case(
             "the largest score in another place in each row",
             [0] * 5,
@@ -515,6 +526,7 @@ def _forward_cases():
     rising, falling = np.linspace(0, 3, 17)[:, None], np.zeros((17, 1))
     falling[0] = 200
     many, ones = draw(3, 500, 2, 0.1), np.ones((500, 2))
+    late = np.ones((2, 1)), 100 * np.eye(320)[:, -1:], np.arange(320)[:, None] % 7
     return [
         case("one query, one key", [[2, 0, 0, 0]], [[1, 0, 0, 0]], [[3, 0, 0, 0]]),
         case("one query, two keys", [[2.0]], [[1.0], [0.0]], [[10.0], [20.0]]),
@@ -533,7 +545,15 @@ def _forward_cases():
         case("whole tiles, two programs", *draw(32, 32, 4)),
         case("lengths that no tile divides", *draw(21, 37, 4)),
         case("no keys at all", np.ones((3, 2)), np.zeros((0, 2)), np.zeros((0, 2))),
-        case("a key far below, of a large value", [[1.0]], [[0.0], [-12.0]], [[0.0], [65504]]),
+        case("no keys at all, causal", np.ones((3, 2)), np.zeros((0, 2)), np.zeros((0, 2)), True),
+        *(  # equal scores, whose weights are exact in any order
+            case(f"Nq = {Nq}, Nk = {Nk}, causal", np.zeros((Nq, 1)), np.ones((Nk, 1)), values[:Nk] + 1, True)
+            for Nq, Nk in ((1, 1), (1, 17), (3, 1))
+        ),
+        *(
+            case(f"a key {far} below, of a large value", [[1.0]], [[0.0], [-far]], [[0.0], [65504]])
+            for far in (12, 16, 30)
+        ),
         case(
             "a tile of keys far below, of large values",
             [[1.0]],
@@ -574,6 +594,10 @@ def _forward_cases():
         *(case(name, *draw(Nq, Nk, d), causal, Br, Bc) for name, Nq, Nk, d, causal, Br, Bc in _sizes()),
         *(case(f"Nq = {Nq}, Nk = {Nk}, causal", *draw(Nq, Nk, 4), True) for Nq, Nk in remainders(TILE)),
         *(case(f"Nq = 3, Nk = {Nk}", *draw(3, Nk, 4)) for Nk in range(TILE + 1, 2 * TILE + 1)),
+        case("two hundred queries, three keys", *draw(200, 3, 2)),
+        case("a maximum that rises in the last of twenty tiles", *late),
+        case("a thousand queries and keys, tiles of 512 × 512, causal", *draw(1000, 1000, 2), True, 512, 512),
+        case("two thousand equal scores, tiles of 16 × 1024", *(0 * x + 1 for x in draw(2, 2000, 1)), False, 16, 1024),
         *sweep(_forward_args, regimes=FINITE, sizes={}, usual={"Nq": 3, "Nk": 35, "d": 3}),
     ]
 
@@ -603,6 +627,13 @@ _SEEING = "mask=((rows < Nq) & (l_i > 0))"  # of rows that see a key
 _with_blind_rows_not_stored = edited(
     attention_one_head, "None], mask=rows[:, None] < Nq)", f"None], {_SEEING}[:, None])"
 )
+
+
+def _with_future_at(bound):
+    """The kernel with a finite score for keys that a query must not see."""
+    return edited(attention_one_head, 'Nk - Nq, S_ij, -float("inf"))', f"Nk - Nq, S_ij, {bound})")
+
+
 _with_end_clamped = edited(attention_one_head, "(i + 1) * Br + Nk - Nq", "(i + 1) * Br + tl.maximum(Nk - Nq, 0)")
 _ZEROS = (np.zeros((1, 16), np.float16), *np.zeros((2, 3, 16), np.float16))  # Q, K, V
 
@@ -618,13 +649,23 @@ def _multiplied_narrow(kernel):
         )
 
 
+def _past_is_kept(kernel):
+    """Law of its own inputs: large values count that lie far below. What float16 makes of such weights is allowed."""
+    V = np.float16(65504 * (np.arange(32) < 16))[:, None]  # [32, 1]
+    for rise in (12, 16):
+        K = np.float16(rise * (np.arange(32) >= 16))[:, None]  # [32, 1]
+        if attend(kernel, np.ones((1, 1), np.float16), K, V).O[0, 0] < 0.4 * 65504 * np.exp(-rise):
+            return Broken(f"16 values of 65,504, and 16 of 0 whose scores are larger by {rise}", DROPPED)
+    return None
+
+
 forward = Exercise(
     reference=attention_one_head,
     launch=attend,
     exact=_dense,
     cases=_forward_cases,
     laws=(loads_at_most(attend, _enough, "Q_i is", _outputs),),
-    once=(no_small_number_added(attend, *_ZEROS), _multiplied_narrow),
+    once=(no_small_number_added(attend, *_ZEROS), _multiplied_narrow, _past_is_kept),
     sways=True,
     level=3,
     minutes=60,
@@ -811,8 +852,9 @@ forward = Exercise(
         Mistake("off by one: the keys are 0 to Nk − 1.", "tl.where(inside[None, :]", "tl.where((keys <= Nk)[None, :]"),
         *(
             Mistake("a large negative number is not −∞: a key that is not there would win over scores below it.",
-                    'tl.where(inside[None, :], S_ij, -float("inf"))', f"tl.where(inside[None, :], S_ij, {bound})")
+                    'where(inside[None, :], S_ij, -float("inf"))', f"where(inside[None, :], S_ij, {bound})", of=of)
             for bound in (-1e4, -1e6, -1e9)
+            for of in (None, _with_future_at(bound))
         ),
         Mistake("a finite number was put in the place of −∞, at first or in the guard, and scores may lie below it.",
                 'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)", of=_with_lse_unguarded),
@@ -980,10 +1022,12 @@ def _heads_cases():
         return Case(name, tuple(rng.normal(size=shape).astype(np.float16) for shape in shapes))
 
     return [
+        case("one head", 1, 1, 1, 2, 1),
         case("two heads, each with keys of its own", 1, 2, 2, 1, 3),
         case("two query heads share one head of keys", 1, 2, 1, 1, 3),
         case("four query heads, two heads of keys: neighbours share", 1, 4, 2, 1, 3),
         case("six query heads, two heads of keys", 1, 6, 2, 1, 3),
+        case("ten query heads, one head of keys", 1, 10, 1, 1, 2),
         case("two texts", 2, 2, 2, 1, 3),
         case("two texts of four query heads and two heads of keys", 2, 4, 2, 3, 5),
         case("more queries than keys", 2, 4, 2, 20, 3),
@@ -999,19 +1043,33 @@ def _find_once(found, h, b, H, Hk, Nq, Nk, d, find: tl.constexpr):
     tl.store(found + 1, k)
 
 
+_WIDE = (  # h, b, H, Hk, N, d
+    (5, 40_000, 16, 4, 4097, 64),
+    (47, 0, 48, 48, 2**20 + 1, 64),
+    (47, 2, 48, 48, 2**20 + 1, 64),
+    (47, 40_000, 48, 3, 4097, 80),
+)
+
+
 def _wide_enough(function):
-    """Law of its own inputs: the offsets hold where they exceed 2³¹. Nothing is loaded from there."""
-    for h, b, H, Hk, N, d in ((5, 40_000, 16, 4, 4096, 64), (47, 0, 48, 48, 2**20, 64), (47, 2, 48, 48, 2**20, 64)):
+    """Law of its own inputs: the offsets are right where they are large. Nothing is loaded from there."""
+    for h, b, H, Hk, N, d in _WIDE:
         found = torch.zeros(2, dtype=torch.int64, device=DEVICE)
         with np.errstate(over="ignore"):
             _find_once[(1,)](found, h, b, H, Hk, N, N, d, attempted(function))
         due = [(b * H + h) * N * d, (b * Hk + h // (H // Hk)) * N * d]
+        on = f"h = {h}, b = {b:,}, H = {H}, Hk = {Hk}, Nq = Nk = {N:,}, d = {d}"
         if any(it != right and (it - right) % 2**32 == 0 for it, right in zip(found.tolist(), due, strict=True)):
-            many = "40,000 texts have" if N == 4096 else "a single text may have"
+            many = "40,000 texts have" if b > 2 else "a single text may have"
             return Broken(
-                f"h = {h}, b = {b:,}, H = {H}, Hk = {Hk}, Nq = Nk = {N:,}, d = {d}",
+                on,
                 f"the offsets wrap around: {many} more than 2³¹ elements, which 32 bits cannot count. Widen a factor "
                 "with .to(tl.int64) before every product.",
+            )
+        if found.tolist() != due:
+            found, due = (" and ".join(f"{it:,}" for it in offsets) for offsets in (found.tolist(), due))
+            return Broken(
+                on, f"right for small tensors, but here {due} elements come before, not {found}.", if_right=True
             )
 
 

@@ -4,7 +4,8 @@ Of those before ``LATER``, four were accepted at first; all 31 in ``LATER`` were
 ``LATEST``, of 222 that the next reader wrote. All in ``LAST`` were, of some 300 that leave right what the cases of that
 day held, and break something beyond: float16, wide heads, long texts, 1e38, what another program stores. Those in
 ``FIFTH``, of 486 by a fifth reader, were accepted, too, or told a reason that was not theirs. ``SIXTH`` are those that a
-sixth reader found among 600, and their kin: regimes in which no case lay.
+sixth reader found among 600, and their kin: regimes in which no case lay. ``SIBLINGS`` are of both: a limit beyond the
+numbers, programs and tiles of the cases.
 """
 
 from tests.mutants.answers import in_triton, wrong
@@ -459,4 +460,48 @@ SIXTH = [  # of 600 by a sixth reader: regimes in which no case lay
         ("nothing of a row whose first weight in the tile is 0","        acc += ","        p = tl.where((tl.max(tl.where((j == start)[None, :], p, 0.0), 1) > 0)[:, None], p, 0.0)\n        acc += ")),
 ]  # fmt: skip
 
-ANSWERS = FIRST + LATER + LATEST + LAST + FIFTH + SIXTH
+SIBLINGS = [
+    *afterwards("first_triton_kernel.add",in_triton.add,
+        ("at most 1e4","a + b","tl.minimum(a + b, 1e4)"),
+        ("small sums to 0","a + b","tl.where(tl.abs(a + b) < 1e-10, 0.0, a + b)"),
+        ("0 where x is 0","a + b","tl.where(a == 0, 0.0, a + b)"),
+        ("programs beyond 9 as the 9th","tl.program_id(0).to(tl.int64)","tl.minimum(tl.program_id(0), 8).to(tl.int64)")),
+    *afterwards("first_triton_kernel.softmax_row",in_triton.softmax_row,
+        ("programs beyond 17 as the 17th","tl.program_id(0).to(tl.int64)","tl.minimum(tl.program_id(0), 16).to(tl.int64)")),
+    *afterwards("first_triton_kernel.online",in_triton.online,
+        ("programs beyond 9 as the 9th","tl.program_id(0).to(tl.int64)","tl.minimum(tl.program_id(0), 8).to(tl.int64)"),
+        ("the maximum frozen after 8 blocks","m_new = tl.maximum(m, tl.max(S, 1))","m_new = tl.where(start >= 8 * Bc, m, tl.maximum(m, tl.max(S, 1)))")),
+    *afterwards("triton_forward.update",in_triton.update,
+        ("scale_log2 at most 2","    S = S_ij * scale_log2","    S = S_ij * tl.minimum(scale_log2, 2.0)"),
+        ("weights below 1e-6 to 0","    l = l_i","    P = tl.where(P < 1e-6, 0.0, P)\n    l = l_i"),
+        ("exponents at least -23","P = tl.exp2(S - safe[:, None])","P = tl.where(S == -float('inf'), 0.0, tl.exp2(tl.maximum(S - safe[:, None], -23.0)))"),
+        ("alpha below 1e-9 to 0","    l = l_i","    alpha = tl.where(alpha < 1e-9, 0.0, alpha)\n    l = l_i"),
+        ("alpha at least 1e-12","    l = l_i","    alpha = tl.maximum(alpha, 1e-12)\n    l = l_i"),
+        ("a rise of less than 1e-6 left out","    safe =","    m = tl.where((m > m_i + 1e-6) | (m_i == -float('inf')), m, m_i)\n    safe =")),
+    *afterwards("triton_forward.heads",in_triton.heads,
+        ("heads beyond the 9th as the 9th","(b * H + h)","(b * H + tl.minimum(h, 8))"),
+        ("texts beyond the 9th as the 9th","b.to(tl.int64)","tl.minimum(b, 8).to(tl.int64)"),
+        ("d at most 32","* (Nk * d)","* (Nk * tl.minimum(d, 32))"),
+        ("at most 4 query heads on one of keys","H // Hk","tl.minimum(H // Hk, 4)"),
+        ("offsets in float32","(b * H + h) * (Nq * d)","((b * H + h) * 1.0 * (Nq * d)).to(tl.int64)")),
+    *afterwards("triton_forward.forward",in_triton.my_forward,
+        ("programs beyond 9 as the 9th","i = tl.program_id(0)","i = tl.minimum(tl.program_id(0), 8)"),
+        ("l at most 1000","        m = m_new\n","        l = tl.minimum(l, 1000.0)\n        m = m_new\n"),
+        ("600 keys at most","        end = Nk\n","        end = tl.minimum(Nk, 600)\n"),
+        ("weights below 1e-6 to 0","        l = alpha","        P = tl.where(P < 1e-6, 0.0, P)\n        l = alpha"),
+        ("alpha below 1e-6 to 0","        l = alpha","        alpha = tl.where(alpha < 1e-6, 0.0, alpha)\n        l = alpha"),
+        ("the maximum frozen after 8 tiles","m_new = tl.maximum(m, tl.max(S, 1))","m_new = tl.where(start >= 8 * Bc, m, tl.maximum(m, tl.max(S, 1)))")),
+    *afterwards("triton_backward.delta",in_triton.delta,
+        ("200 rows at most","mask=r < N","mask=r < tl.minimum(N, 200)"),
+        ("zeros not stored","mask=r < N","mask=(r < N) & (tl.sum(o * g, axis=1) != 0)")),
+    *afterwards("triton_backward.add_rows",in_triton.add_rows,
+        ("another factor for a tile that is no square","tl.trans(P), dO_i)","tl.trans(P), dO_i) * (Q_i.shape[0] / K_j.shape[0])"),
+        ("the sum lost where a tile has no weight","    return","    dK_j = tl.where(tl.max(tl.max(P, 1), 0) == 0, 0.0, dK_j)\n    return")),
+    *afterwards("triton_backward.dQ",in_triton.dq,
+        ("programs beyond 9 as the 9th","i = tl.program_id(0)","i = tl.minimum(tl.program_id(0), 8)"),
+        ("250 keys at most","    for start","    stop = tl.minimum(stop, 250)\n    for start"),
+        ("1 where there is one key","acc * scale","acc * scale + tl.where(Nk == 1, 1.0, 0.0)"),
+        ("the sum lost where a tile has no weight","        acc += ","        acc = tl.where(tl.max(tl.max(p, 1), 0) == 0, 0.0, acc)\n        acc += ")),
+]  # fmt: skip
+
+ANSWERS = FIRST + LATER + LATEST + LAST + FIFTH + SIXTH + SIBLINGS
