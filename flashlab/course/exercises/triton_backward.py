@@ -138,6 +138,7 @@ def _delta_cases():
         Case("a taller tile", (*long, 8)),
         Case("a tile of two rows", (*ragged, 2)),
         Case("inputs in float16: the sum needs float32", tuple(np.float16(100 * long))),
+        Case("O in float16, dO in float32", (np.float16(long[0]), 1e5 * long[1])),
         Case(
             "rows that cancel, and rows of zeros",
             tuple(np.float32([[[1, 1], [0, 0], [2, 3]], [[1, -1], [3, 4], [0, 0]]])),

@@ -2,6 +2,7 @@
 
 import torch
 
+from flashlab.course.exercise import edited
 from flashlab.kernels import flash_attention, tl, triton
 from flashlab.models.kv_cache import Step
 from tests.mutants.answers import wrong
@@ -198,7 +199,14 @@ def combine(O_s, lse_s, O, lse, rows, S, dv, Bs: tl.constexpr, width: tl.constex
     tl.store(lse + i, tl.where(l == 0, -float("inf"), safe + tl.log(total)))
 
 
+from_last_to_first = edited(
+    my_forward, "keys = start + tl.arange(0, Bc)", "keys = (tl.cdiv(end, Bc) - 1) * Bc - start + tl.arange(0, Bc)"
+)
+
 ANSWERS = [
+    *wrong("triton_forward.forward", from_last_to_first,
+        ("from last to first, the first left out", "", "range(0, end, Bc)", "range(0, end - Bc, Bc)"),
+    ),
     *wrong("first_triton_kernel.add", add,
         ("no program id", "every program took the first block", "tl.program_id(0).to(tl.int64) * Bc + ", ""),
         ("every program adds everything", "the numbers are right, but a program read more than its own ", "    at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)\n    ok = at < N\n    a = tl.load(x + at, mask=ok, other=0.0)\n    b = tl.load(y + N - 1 - at, mask=ok, other=0.0)\n    tl.store(z + at, a + b, mask=ok)\n", "    for start in range(0, N, Bc):\n        at = start + tl.arange(0, Bc)\n        ok = at < N\n        tl.store(z + at, tl.load(x + at, mask=ok) + tl.load(y + N - 1 - at, mask=ok), mask=ok)\n"),
