@@ -60,6 +60,8 @@ def _masked_cases():
         ("a tile far down a long text", (2_081, 2_085), (2_080, 2_083), 2_100, 2_100),
         ("the last two queries of a long text", (0, 2), (69_997, 70_000), 2, 70_000),
         ("many queries, few keys", (69_996, 70_000), (0, 3), 70_000, 3),
+        ("the first keys of a long text", (0, 2), (0, 3), 2, 50_000),
+        ("the first of many queries, which see nothing", (0, 2), (0, 3), 50_000, 3),
         *_every_tile(),
     ]
     zeros = np.zeros((2, 3), np.float32), slice(0, 2), slice(0, 3), 2, 3

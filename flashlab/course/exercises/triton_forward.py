@@ -1048,6 +1048,7 @@ _WIDE = (  # h, b, H, Hk, N, d
     (47, 0, 48, 48, 2**20 + 1, 64),
     (47, 2, 48, 48, 2**20 + 1, 64),
     (47, 40_000, 48, 3, 4097, 80),
+    (0, 150_000, 4, 4, 4096, 16),  # the rows of K alone are more than 2³¹
     (11, 1, 22, 2, 3, 1),  # h // 11, which products of half precision round to 0
     (41, 0, 82, 2, 3, 1),  # the same in float32
 )

@@ -4,8 +4,8 @@ Of those before ``LATER``, four were accepted at first; all 31 in ``LATER`` were
 ``LATEST``, of 222 that the next reader wrote. All in ``LAST`` were, of some 300 that leave right what the cases of that
 day held, and break something beyond: float16, wide heads, long texts, 1e38, what another program stores. Those in
 ``FIFTH``, of 486 by a fifth reader, were accepted, too, or told a reason that was not theirs. ``SIXTH`` are those that a
-sixth reader found among 600, and their kin: regimes in which no case lay. ``SIBLINGS`` are of both: a limit beyond the
-numbers, programs and tiles of the cases.
+sixth reader found among 600, and their kin: regimes in which no case lay. ``SEVENTH`` are of 120 by two
+readers of the lessons alone. ``SIBLINGS`` are of both: a limit beyond the numbers, programs and tiles of the cases.
 """
 
 from tests.mutants.answers import in_triton, wrong
@@ -465,6 +465,14 @@ SIXTH = [  # of 600 by a sixth reader: regimes in which no case lay
         ("nothing of a row whose first weight in the tile is 0","        acc += ","        p = tl.where((tl.max(tl.where((j == start)[None, :], p, 0.0), 1) > 0)[:, None], p, 0.0)\n        acc += ")),
 ]  # fmt: skip
 
+SEVENTH = [  # of 120 by two readers of the lessons alone
+    *afterwards("tiling.mask",mask,
+        ("positions in int16, once Nk - Nq is subtracted","k[None, :] > q[:, None] + shift","(k[None, :] - shift).astype(np.int16) > q[:, None].astype(np.int16)"),
+        ("the distance in int16","k[None, :] > q[:, None] + shift","(q[:, None] + shift - k[None, :]).astype(np.int16) < 0")),
+    *afterwards("triton_forward.heads",in_triton.heads,
+        ("the rows of K counted in 32 bits","(b * Hk + h // shared) * (Nk * d)","(b * Hk + h // shared).to(tl.int32) * Nk * d.to(tl.int64)")),
+]  # fmt: skip
+
 SIBLINGS = [
     *afterwards("first_triton_kernel.add",in_triton.add,
         ("at most 1e4","a + b","tl.minimum(a + b, 1e4)"),
@@ -509,4 +517,4 @@ SIBLINGS = [
         ("the sum lost where a tile has no weight","        acc += ","        acc = tl.where(tl.max(tl.max(p, 1), 0) == 0, 0.0, acc)\n        acc += ")),
 ]  # fmt: skip
 
-ANSWERS = FIRST + LATER + LATEST + LAST + FIFTH + SIXTH + SIBLINGS
+ANSWERS = FIRST + LATER + LATEST + LAST + FIFTH + SIXTH + SEVENTH + SIBLINGS
