@@ -662,7 +662,7 @@ online = Exercise(
         ),
         Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
                 _GUARD, "tl.maximum(m_new, 0.0)"),
-        Mistake("0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
+        Mistake("0 was put in the place of −∞, at first or in a guard, and negative rows underflow: guard −∞ alone.",
                 _LAST_GUARD, "tl.maximum(m_i, 0.0)", of=_guarded_by(0.0)),
         *(
             Mistake(
@@ -694,7 +694,7 @@ online = Exercise(
                 _GUARD, 'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
         Mistake("0 was subtracted in the first block: guard m_new, and not the old maximum.",
                 _GUARD, 'tl.where(m_i == -float("inf"), 0, m_new)'),
-        Mistake("the maximum began at 0, which is a score like any other: begin at −∞.",
+        Mistake("0 was put in the place of −∞, at first or in a guard, and negative rows underflow: guard −∞ alone.",
                 'tl.full([Br], -float("inf"), tl.float32)', "tl.zeros([Br], tl.float32)"),
         *(
             Mistake("a finite number was put in the place of −∞, at first or in a guard, and scores may lie below it.",
