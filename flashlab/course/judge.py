@@ -351,7 +351,7 @@ def _left_as_before(what, value):
 
 
 def _before(value):
-    """Where is what was never stored?"""
+    """Return which elements were never stored."""
     return value.view(np.int32) == NEVER if value.dtype == np.float32 else np.zeros(value.shape, bool)
 
 

@@ -95,7 +95,7 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
 
 
 def _rounds(weights):
-    """Do weights lose digits, as they do in float16, where e^−25 is 0 without being set to it?"""
+    """Return whether weights lose digits, as they do in float16, where e^−25 is 0 without being set to it."""
     return not np.isclose(np.float64(weights(NEAR))[1], np.exp(-13.0), 1e-4, 0)
 
 

@@ -88,7 +88,7 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
 
 
 def events_by_program(launch, kernel, *args):
-    """What each program of a launch loads and stores, in the order in which they run; none on a GPU."""
+    """Return what each program of a launch loads and stores, in the order in which they run; none on a GPU."""
     if not INTERPRETED:
         return []
     with count() as memory:
@@ -103,7 +103,7 @@ def events_by_program(launch, kernel, *args):
 
 
 def moved_by_program(launch, kernel, *args):
-    """The bytes that each program of a launch loads and stores, in the order in which they run; none on a GPU."""
+    """Return the bytes that each program of a launch loads and stores, in the order of their runs; none on a GPU."""
     programs = events_by_program(launch, kernel, *args)
     return [sum((Counter({event.kind: event.nbytes}) for event in program), Counter()) for program in programs]
 

@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """What the two loops of all programs do."""
+    """Return what the two loops of all programs do."""
 
     visits: np.ndarray  # [Tr, Tc] 1 for a tile met in loop 1, 2 in loop 2, 0 for none
     seen: np.ndarray  # [Tr] keys that a tile's last row sees
@@ -82,7 +82,7 @@ def _launch_bounds(function, Nq, Nk, Br, Bc):
 
 
 def both_loops(Nq, Nk, Br, Bc):
-    """What the two loops should do."""
+    """Return what the two loops should do."""
     last = np.minimum(np.arange(Br, Nq + Br, Br), Nq)  # [Tr] one past each tile's last row
     return Loops(kinds_of_tiles(Nq, Nk, Br, Bc), np.maximum(last + Nk - Nq, 0))
 
