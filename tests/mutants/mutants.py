@@ -6,13 +6,13 @@ from flashlab.kernels import attention as attention_kernel
 from flashlab.kernels import dropout as kernel_dropout
 from flashlab.kernels import float8, problem
 from flashlab.kernels import linear_attention as kernel_linear
-from flashlab.kernels import masks as kernel_masks
 from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
 from flashlab.kernels.decode import combine, shared, split
 from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import masks as hopper_masks
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.portable import backward, forward
 from flashlab.machine import layouts, sm
 from flashlab.models import plain
@@ -246,7 +246,7 @@ MUTANTS = [
         ("rotation: no Hadamard matrix", "hadamard", "ones ^= ones >> 1", "ones ^= ones >> 2"),
         ("rotation: float32 in 8 bits of mantissa", "rotate", "(x - high.to(tl.float32)).to(tl.bfloat16)", "high * 0"),
     ),
-    *_of(kernel_masks, acceptance.kernel_forward,
+    *_of(questions, acceptance.kernel_forward,
         ("kernel: mask off by one", "inside", "j <= last", "j < last"),
         ("kernel: mask aligned at the upper left", "inside", "i + Nk - Nq + window.right", "i + window.right"),
         ("kernel: padded keys seen", "inside", "j < Nk", "j <= Nk"),
@@ -254,7 +254,7 @@ MUTANTS = [
         ("kernel: diagonal tiles not masked", "ranges", "whole_end // Bc * Bc", "tl.cdiv(whole_end, Bc) * Bc"),
         ("kernel: tiles before the diagonal skipped", "bounds", "tl.minimum(start + size", "tl.minimum(start"),
     ),
-    *_of(kernel_masks, acceptance.kernel_masks,
+    *_of(questions, acceptance.kernel_masks,
         ("kernel: a window of one key less", "inside", ">= first", "> first"),
         ("kernel: left end aligned at the upper left", "inside", "i + Nk - Nq - window.left", "i - window.left"),
         ("kernel: right end forgotten where there is a left one", "inside", "seen & after if window.right is not None or ragged else after", "after"),
@@ -282,9 +282,15 @@ MUTANTS = [
         ("kernel: tiles that the mask cuts are skipped in dK and dV", "key_value_gradients", "tl.static_range(2, -1, -1)", "tl.static_range(2, 0, -1)"),
         ("kernel: delta of the sum of O", "row_constants", "tl.sum(dO_i * O_i, 1)", "tl.sum(O_i, 1)"),
     ),
-    *_of(kernel_masks, acceptance.kernel_rules,
+    *_of(questions, acceptance.kernel_rules,
         ("kernel: a union is the intersection", "obeyed", "seen = seen | every", "seen = every"),
         ("kernel: an intersection is the union", "obeyed", "every = every & ", "every = "),
+        ("kernel: the last tile of a list left out", "ranges", "tl.load(at + 1) + 2", "tl.load(at + 1) + 1"),
+        ("kernel: cut tiles taken for whole ones", "ranges", "some = tl.load(at) + 2", "some = 2"),
+        ("kernel: lists of the first head for all", "listed", "tl.cast(h, tl.int64) * mask.head", "0 * mask.head"),
+        ("kernel: 0 * NaN of keys that nobody sees", "forget", "tl.where(some[:, None] != 0, X_j, 0.0)", "X_j"),
+    ),
+    *_of(kinds, acceptance.kernel_rules,
         ("kernel: documents aligned at the upper left", "same_document", "own = i + Nk - Nq", "own = i"),
         ("kernel: documents of the first batch for all", "same_document", "tl.cast(b, tl.int64) * batch", "0 * batch"),
         ("kernel: tiles of documents from the first row alone", "Documents.tiles", "(low <= last) & (first <= high)", "(low <= last) & (first <= low)"),
@@ -296,12 +302,10 @@ MUTANTS = [
         ("kernel: heads of a pattern exchanged with batches", "in_pattern", "tl.cast(h, tl.int64) * head", "tl.cast(b, tl.int64) * head"),
         ("kernel: a tile is whole where any of it is kept", "Pattern.tiles", "count == (r1 - r0) * (c1 - c0)", "count > 0"),
         ("kernel: a rectangle counted from the next row", "Pattern.tiles", "starts.append(first // size)", "starts.append((first + size - 1) // size)"),
+    ),
+    *_of(algebra, acceptance.kernel_rules,
         ("kernel: lists of rows for the loop over queries", "Rule._make_lists", "met, whole = met.mT, whole.mT", "pass"),
-        ("kernel: the last tile of a list left out", "ranges", "tl.load(at + 1) + 2", "tl.load(at + 1) + 1"),
-        ("kernel: cut tiles taken for whole ones", "ranges", "some = tl.load(at) + 2", "some = 2"),
-        ("kernel: lists of the first head for all", "listed", "tl.cast(h, tl.int64) * mask.head", "0 * mask.head"),
         ("kernel: a ragged tile called whole", "Rule._make_lists", " & (grid.j + Bc <= grid.Nk)", ""),
-        ("kernel: 0 * NaN of keys that nobody sees", "forget", "tl.where(some[:, None] != 0, X_j, 0.0)", "X_j"),
     ),
     *_of(kernel_scores, acceptance.kernel_scores,
         ("score: cap without its own units", "capped", "cap * tanh", "tanh"),

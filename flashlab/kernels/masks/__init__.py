@@ -1,0 +1,202 @@
+"""Masks: which queries see which keys. A mask answers three questions, and a loop over tiles asks nothing else of it.
+
+met      Which tiles does some query of a tile see? The others are never loaded.
+whole    Which of them does every query see in full? These need no mask.
+visible  Which scores of the remaining tiles count? This is the definition.
+
+A ``Window`` answers by arithmetic: the keys that a tile of queries sees are one interval. Every other mask is a
+``Rule``: a function in Triton decides on each pair of a query and a key, and the tiles that it meets are listed before
+the launch. ``&`` and ``|`` combine masks: they combine the answers to each question by the same ``&`` and ``|``.
+
+The names and the convention are those of ``reference.masks``. Masks are aligned at the lower right: query i is at the
+position i + Nk - Nq among the keys. Both ends of a window are inclusive, and a query's own key counts: Hugging Face's
+"window of W" is ``window(W - 1)``, FlashAttention's ``window_size`` is ``window(left, right)``.
+"""
+
+import math
+
+import torch
+
+from flashlab.kernels.masks.algebra import FARTHEST, Rule, Window
+from flashlab.kernels.masks.asked import check, hides_keys, launches, parts, shows_own_key, told
+from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, extremes
+from flashlab.kernels.masks.questions import Told, bounds, first_of, forget, listed, obeyed, ranges, step, visible
+
+__all__ = [
+    "Custom",
+    "Documents",
+    "FARTHEST",
+    "First",
+    "Padding",
+    "Pattern",
+    "Rule",
+    "Told",
+    "Window",
+    "blocks",
+    "bounds",
+    "causal",
+    "check",
+    "custom",
+    "dense",
+    "documents",
+    "either",
+    "extremes",
+    "first_of",
+    "forget",
+    "full",
+    "hides_keys",
+    "launches",
+    "listed",
+    "obeyed",
+    "padding",
+    "parts",
+    "prefix",
+    "ranges",
+    "shows_own_key",
+    "sinks",
+    "step",
+    "told",
+    "visible",
+    "window",
+]
+
+
+def full() -> Window:
+    """Return the mask that hides nothing."""
+    return Window()
+
+
+def causal() -> Window:
+    """Return the mask by which query i sees the keys j <= i + Nk - Nq: its own key and those before it."""
+    return Window(right=0)
+
+
+def window(left, right=0) -> Window:
+    """Return the mask by which a query sees ``left`` keys before its own key, that key, and ``right`` keys after it.
+
+    left, right: whole numbers from 0 on, or ``math.inf`` for no end.
+
+    Raises:
+        ValueError: an end that is neither.
+    """
+    return Window(_end(left), _end(right))
+
+
+def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None = None) -> Rule:
+    """Return the mask by which a query sees the keys of its own document.
+
+    ids: integers [Nk] or [B, Nk], the document of each key; or else offsets, integers [documents + 1]: document n has
+    the keys offsets[n] to offsets[n + 1] - 1. Query i is in the document of the key at its position. Documents are
+    usually combined: ``documents(ids) & causal()``.
+
+    Raises:
+        TypeError, ValueError: both or none are given, or no integers, or ones of other dimensions.
+    """
+    if (ids is None) == (offsets is None):
+        raise TypeError("documents takes either ids or offsets")
+    if ids is None:
+        offsets = _integers(offsets, "offsets", (1,))
+        ids = torch.bucketize(torch.arange(int(offsets[-1]), device=offsets.device), offsets[1:], right=True)  # [Nk]
+    return _rule(Documents(_integers(ids, "ids", (1, 2))))
+
+
+def sinks(n: int) -> Rule:
+    """Return the mask by which every query sees the first n keys, and no others: to be combined by ``|`` and ``&``.
+
+    ``causal() & (window(W - 1) | sinks(4))`` is the mask of StreamingLLM.
+    """
+    return _rule(First(_whole_number(n, "sinks")))
+
+
+def prefix(n: int) -> Rule:
+    """Return the mask of a prefix language model: all see the first n keys; otherwise it is causal."""
+    return _rule(First(_whole_number(n, "the prefix"))) | causal()
+
+
+def padding(lengths: torch.Tensor) -> Rule:
+    """Return the mask by which the queries of batch b see the first lengths[b] keys; lengths: integers [B]."""
+    return _rule(Padding(_integers(lengths, "lengths", (1,))))
+
+
+def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
+    """Return the mask that keeps or hides whole tiles of Br x Bc scores (block-sparse attention).
+
+    kept: boolean [.., Tr, Tc], True where the tile counts; dimensions before these are heads, and batches. The kernels'
+    tiles may have other sizes.
+
+    Source: FlashAttention, section 3.3.
+    """
+    if not all(isinstance(size, int) and size >= 1 for size in (Br, Bc)):
+        raise ValueError(f"a tile has at least one row and one column, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
+    return _rule(Pattern(_boolean(kept, "kept"), Br, Bc))
+
+
+def dense(seen: torch.Tensor) -> Rule:
+    """Return the mask that is written out: boolean, broadcastable to [B, H, Nq, Nk], True where a key is seen."""
+    return _rule(Pattern(_boolean(seen, "a dense mask"), 1, 1))
+
+
+def custom(visible, *arguments) -> Rule:
+    """Return a mask of your own.
+
+    visible: a ``@triton.jit`` function (b, h, i, j, Nq, Nk, *arguments) that returns whether query i sees key j, where
+        i and j are blocks of places that broadcast, such as [Br, 1] and [1, Bc], always below Nq and Nk; b is a number,
+        and so is h, but in ``decode`` h is a block as i is.
+    arguments: tensors, which the function receives as pointers, and numbers.
+
+    No tile is skipped unless another mask says so: ``custom(...) & window(100)``.
+    """
+    if not hasattr(visible, "fn"):
+        raise TypeError(f"visible must be a @triton.jit function, got {visible!r:.40}")
+    return _rule(Custom(visible, arguments))
+
+
+def either(causal_mask, mask) -> Window | Rule:
+    """Return the mask that the arguments ``causal`` and ``mask`` of a call ask for.
+
+    Raises:
+        TypeError, ValueError: causal is not a bool, mask was not made here, or both are given.
+    """
+    if not isinstance(causal_mask, bool):
+        raise TypeError(f"causal must be True or False, got {causal_mask!r:.40}")
+    if mask is None:
+        return causal() if causal_mask else full()
+    if not isinstance(mask, (Window, Rule)):
+        raise TypeError(f"mask must be None or made by flashlab.kernels.masks, such as causal(), got {mask!r:.40}")
+    if causal_mask:
+        raise ValueError("causal=True is short for mask=masks.causal(): give one of the two, or masks.causal() & mask")
+    return mask
+
+
+def _rule(part):
+    return Rule(((part,),))
+
+
+def _end(end):
+    if isinstance(end, float) and end == math.inf:
+        return None
+    if isinstance(end, bool) or not hasattr(end, "__index__") or end < 0:
+        raise ValueError(f"a window's ends are whole numbers from 0 on, or math.inf, got {end!r:.40}")
+    return min(int(end), FARTHEST)
+
+
+def _whole_number(n, name):
+    if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
+        raise ValueError(f"{name}: expected a whole number of keys from 0 on, got {n!r:.40}")
+    return min(int(n), FARTHEST)
+
+
+def _integers(x, name, dims):
+    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{name} must be a tensor of integers, got {getattr(x, 'dtype', type(x).__name__)}")
+    if x.dim() not in dims:
+        raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {list(x.shape)}")
+    return x
+
+
+def _boolean(x, name):
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.bool:
+        raise TypeError(f"{name} must be a boolean tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+    if not 2 <= x.dim() <= 4:
+        raise ValueError(f"{name} must have 2 to 4 dimensions, the last of queries and of keys, got {list(x.shape)}")
+    return x

@@ -1,0 +1,188 @@
+"""The parts of a rule. Each has the tiles that it meets, and a function in Triton that says what is visible."""
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from flashlab.kernels import tiles
+from flashlab.kernels.masks.algebra import FARTHEST
+
+
+class Documents:
+    """Keys of the query's own document."""
+
+    shows_own_key = True
+
+    def __init__(self, ids):
+        self.tensors = (ids if ids.dim() == 2 else ids[None],)
+
+    def check(self, problem):
+        expected = [problem.B, problem.Nk]
+        (ids,) = self.tensors
+        if ids.shape[1] != expected[1] or ids.shape[0] not in (1, expected[0]) or ids.device != problem.device:
+            raise ValueError(
+                f"ids must be [Nk] or [B, Nk] = {expected} on {problem.device}, got {list(ids.shape)} on {ids.device}"
+            )
+
+    def tiles(self, grid):
+        keys = self.tensors[0][:, None, None]  # [B or 1, 1, 1, Nk]
+        own = torch.arange(grid.Nk - grid.Nq, grid.Nk, device=keys.device).clamp(0)  # [Nq]
+        queries = keys[..., own]  # [B or 1, 1, 1, Nq]
+        low, high = (x.mT for x in extremes(queries, grid.Br))  # [B or 1, 1, Tr, 1] each
+        first, last = extremes(keys, grid.Bc)  # [B or 1, 1, 1, Tc] each
+        one = (low == high) & (first == last) & (low == first)
+        return (low <= last) & (first <= high), one & (grid.i + grid.Nk - grid.Nq >= 0)
+
+    def interval(self, problem):
+        ends = self._ends()
+        return ends and tuple(end + problem.Nq - problem.Nk for end in ends)
+
+    def keys(self, problem):
+        own = torch.arange(problem.Nk - problem.Nq, problem.Nk, device=problem.device)  # [Nq]
+        if ends := self._ends():
+            first, last = (end[:, own.clamp(0)] for end in ends)
+            return first.masked_fill(own < 0, FARTHEST), last
+        return None
+
+    def _ends(self):
+        """Return the first and the last key of each key's document, [B or 1, Nk] each; None if one is in pieces."""
+        ids = self.tensors[0]  # [B or 1, Nk]
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        changes = (ids.diff() != 0).int()  # [B or 1, Nk - 1]
+        if not torch.equal(changes.sum(-1), (ids.sort(-1)[0].diff() != 0).sum(-1)):
+            return None  # a document in two pieces
+        number = F.pad(changes.cumsum(-1), (1, 0))  # [B or 1, Nk]      of each key's document
+        first = torch.full_like(places, ids.shape[1]).scatter_reduce(1, number, places, "amin").gather(1, number)
+        last = torch.zeros_like(places).scatter_reduce(1, number, places, "amax").gather(1, number)
+        return first, last
+
+    def told(self, problem):
+        ids = self.tensors[0]
+        return same_document, ids, ids.stride(0) if len(ids) > 1 else 0, ids.stride(1)
+
+
+def extremes(ids, size):
+    """Return the least and the greatest id of each tile of this size, of the last dimension."""
+    missing = -ids.shape[-1] % size
+    ids = torch.cat([ids, ids[..., -1:].expand(*ids.shape[:-1], missing)], -1)  # the last one again
+    return ids.unflatten(-1, (-1, size)).aminmax(dim=-1)
+
+
+@triton.jit
+def same_document(b, h, i, j, Nq, Nk, ids, batch, step):
+    """Return whether query i and key j belong to the same document. A query before the first key has none."""
+    ids += tl.cast(b, tl.int64) * batch
+    own = i + Nk - Nq
+    return (tl.load(ids + tl.maximum(own, 0) * step) == tl.load(ids + j * step)) & (own >= 0)
+
+
+class First:
+    """The first n keys."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def tiles(self, grid):
+        return grid.j < self.n, grid.j + grid.Bc <= self.n
+
+    def interval(self, problem):
+        j = torch.arange(problem.Nk, device=problem.device)[None]  # [1, Nk]
+        return 0 * j, torch.where(j < self.n, problem.Nq - 1, -1)
+
+    def keys(self, problem):
+        i = torch.arange(problem.Nq, device=problem.device)[None]  # [1, Nq]
+        return 0 * i, 0 * i + self.n - 1
+
+    def told(self, problem):
+        return among_the_first, self.n
+
+
+@triton.jit
+def among_the_first(b, h, i, j, Nq, Nk, n):
+    """Return whether key j is one of the first n."""
+    return j < n
+
+
+class Padding:
+    """The first keys, as many as each batch has."""
+
+    def __init__(self, lengths):
+        self.tensors = (lengths,)
+
+    def check(self, problem):
+        (lengths,) = self.tensors
+        if len(lengths) != problem.B or lengths.device != problem.device:
+            raise ValueError(
+                f"lengths must be [B] = [{problem.B}] on {problem.device}, "
+                f"got {list(lengths.shape)} on {lengths.device}"
+            )
+
+    def tiles(self, grid):
+        lengths = self.tensors[0][:, None, None, None]  # [B, 1, 1, 1]
+        return grid.j < lengths, grid.j + grid.Bc <= lengths
+
+    def told(self, problem):
+        return not_padding, self.tensors[0], self.tensors[0].stride(0)
+
+
+@triton.jit
+def not_padding(b, h, i, j, Nq, Nk, lengths, step):
+    """Return whether key j is within the length of its text."""
+    return j < tl.load(lengths + b * step)
+
+
+class Pattern:
+    """A boolean tensor, with one element per tile of Br x Bc scores."""
+
+    def __init__(self, kept, Br, Bc):
+        self.tensors, self.Br, self.Bc = (kept,), Br, Bc
+
+    def check(self, problem):
+        (kept,) = self.tensors
+        expected = problem.B, problem.H, tiles.count(problem.Nq, self.Br), tiles.count(problem.Nk, self.Bc)
+        fits = all(size in (1, whole) for size, whole in zip(kept.shape[::-1], expected[::-1], strict=False))
+        if not fits or kept.device != problem.device:
+            raise ValueError(
+                f"the mask must be broadcastable to {list(expected)} on {problem.device}, "
+                f"got {list(kept.shape)} on {kept.device}"
+            )
+
+    def tiles(self, grid):
+        (kept,) = self.tensors
+        starts, ends, sizes = [], [], (self.Br, self.Bc)  # per dimension, of the elements that each tile touches
+        for first, N, B, size in zip((grid.i, grid.j.mT), (grid.Nq, grid.Nk), (grid.Br, grid.Bc), sizes, strict=True):
+            starts.append(first // size)  # [tiles, 1]
+            ends.append(tiles.count((first + B).clamp(max=N), size))
+        kept = kept.expand(*kept.shape[:-2], *map(tiles.count, (grid.Nq, grid.Nk), sizes))
+        sums = F.pad(kept.cumsum(-1).cumsum(-2), (1, 0, 1, 0))  # [.., rows + 1, columns + 1]
+        (r0, c0), (r1, c1) = ((rows, columns.mT) for rows, columns in (starts, ends))
+        count = sums[..., r1, c1] - sums[..., r0, c1] - sums[..., r1, c0] + sums[..., r0, c0]  # [.., Tr, Tc]
+        return count > 0, count == (r1 - r0) * (c1 - c0)
+
+    def told(self, problem):
+        (kept,) = self.tensors
+        steps = (0,) * (4 - kept.dim()) + tuple(kept.stride(n) if s > 1 else 0 for n, s in enumerate(kept.shape))
+        return in_pattern, kept, *steps, self.Br, self.Bc
+
+
+@triton.jit
+def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
+    """Return whether the pattern keeps the tile of query i and key j."""
+    kept += tl.cast(b, tl.int64) * batch + tl.cast(h, tl.int64) * head
+    return tl.load(kept + (i // Br).to(tl.int64) * row + (j // Bc).to(tl.int64) * column) != 0
+
+
+class Custom:
+    """A function in Triton of the user's."""
+
+    def __init__(self, visible, arguments):
+        self.visible, self.arguments = visible, arguments
+        self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
+
+    def tiles(self, grid):
+        met = torch.ones_like(grid.i, dtype=torch.bool)
+        return met, ~met
+
+    def told(self, problem):
+        return self.visible, *self.arguments
