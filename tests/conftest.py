@@ -1,3 +1,4 @@
+import gc
 from itertools import count
 
 import pytest
@@ -5,6 +6,17 @@ import pytest
 from flashlab.course import check, progress
 
 numbers = count()
+
+
+def pytest_collection():
+    """Let the tests be collected without looking for garbage: a million objects are made, and all are kept."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """Look for garbage only among what the tests make: what was imported and collected stays to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
