@@ -6,15 +6,9 @@ import numpy as np
 import torch
 
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
-from flashlab.course.exercises.first_triton_kernel import (
-    attempted,
-    inside_margins,
-    launched,
-    loads_at_most,
-    moved_by_program,
-    stored_too_often,
-)
 from flashlab.course.exercises.triton_forward import remainders
+from flashlab.course.kernel_laws import loads_at_most, moved_by_program, stored_too_often
+from flashlab.course.launches import attempted, inside_margins, launched
 from flashlab.course.laws import nothing_clipped, proportional
 from flashlab.course.regimes import GENTLE, LARGER, REGIMES, Regime, sweep
 from flashlab.kernels import DEVICE, INTERPRETED, tl, triton

@@ -10,17 +10,11 @@ import torch.nn.functional as F
 
 from flashlab.course import data
 from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question, edited
-from flashlab.course.exercises.first_triton_kernel import (
-    attempted,
-    inside_margins,
-    launched,
-    loads_at_most,
-    no_small_number_added,
-    operands,
-)
+from flashlab.course.kernel_laws import factors_are_wide, loads_at_most, no_small_number_added
+from flashlab.course.launches import attempted, inside_margins, launched
 from flashlab.course.laws import DROPPED
 from flashlab.course.regimes import FINITE, PRODUCTS, sweep
-from flashlab.kernels import DEVICE, INTERPRETED, tl, triton
+from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer
 from flashlab.reference import masks, tiling
@@ -322,18 +316,9 @@ def _update_args(draw, Br, Bc, dv):
     return State(*(np.float32(part) for part in state)), S[:, Bc:], V[Bc:], scale
 
 
-def _factors_are_wide(launch, *args):
-    """Is there a factor of more than 16 bits in a product of tiles? Only the interpreter can tell."""
-    if not INTERPRETED:
-        return False
-    with operands("create_dot") as factors:
-        launch(*args)
-    return any(factor.dtype.primitive_bitwidth > 16 for pair in factors for factor in pair)
-
-
 def _narrowed(function, state, S_ij, V_j, scale):
     """Law: tl.dot multiplies in the dtype of V."""
-    if _factors_are_wide(_launch_update, function, state, S_ij, V_j, scale):
+    if factors_are_wide(_launch_update, function, state, S_ij, V_j, scale):
         return (
             "the numbers are right, but P_ij was multiplied in float32, which takes a GPU several times as long: "
             "narrow P_ij to V_j.dtype for the product."
@@ -640,7 +625,7 @@ _ZEROS = (np.zeros((1, 16), np.float16), *np.zeros((2, 3, 16), np.float16))  # Q
 
 def _multiplied_narrow(kernel):
     """Law of its own inputs: tl.dot multiplies in float16, as the inputs are."""
-    if _factors_are_wide(attend, kernel, *_ZEROS):
+    if factors_are_wide(attend, kernel, *_ZEROS):
         return Broken(
             "one query and three keys, all zeros",
             "the numbers are right, but a product was computed in float32, which takes a GPU several times as long: "
