@@ -114,7 +114,9 @@ def install():
         _replace(Builder, name, _in_float32)
     _replace(Builder, "create_dot", _float8_dot)
     builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, max_num_imprecise_acc_default=NEVER)
+    # Triton looks for overflow in each integer operation, a third of the time, and tells of it only where one debugs.
+    options = {"max_num_imprecise_acc_default": NEVER, "sanitize_overflow": builder.options.debug}
+    builder.options = replace(builder.options, **options)
     _replace(Builder, "cast_impl", _rounding_cast)
     _replace(Builder, "create_fp_to_fp", _rounding_cast)
     _replace(interpreter.ReduceScanOpInterface, "apply", _reduced_in_float32)
@@ -127,6 +129,7 @@ def install():
     _replace(Builder, "create_masked_store", _watched("store", pointers=0, mask=2))
     _replace(Builder, "set_grid_idx", _announced)
     _replace(interpreter.GridExecutor, "__call__", _launch)
+    _replace(interpreter, "_get_np_dtype", _known)
     _replace(interpreter, "_patch_lang", _once)
     _replace(interpreter.FunctionRewriter, "_compile_and_exec", _tidy)
     Builder.flashlab = True
@@ -386,6 +389,19 @@ def _launch(call):
             if isinstance(cause, _OutsideItsTensor):
                 raise IndexError(f"{self.fn.__name__} goes {cause}") from None
             raise
+
+    return run
+
+
+def _known(convert):
+    """Ask once per name of a type for numpy's, instead of building a table of all of them at each operation."""
+    found = {}
+
+    def run(dtype):
+        name = dtype.scalar.name
+        if name not in found:
+            found[name] = convert(dtype)
+        return found[name]
 
     return run
 
