@@ -1,6 +1,6 @@
 """The parts of an exercise: a reference, cases, laws, hints, and the mistakes that people make.
 
-An exercise is a name of ``flashlab/course/exercises/LESSON.py`` and is asked for as "LESSON.NAME". It is right if
+An exercise is a name of ``flashlab.course.exercises.LESSON`` and is asked for as "LESSON.NAME". It is right if
 
 - its results are the reference's on every ``Case``, to the precision of the reference itself, and its inputs unchanged;
 - it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns

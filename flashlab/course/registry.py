@@ -1,4 +1,4 @@
-"""The exercises of the course by name. "online_softmax.merge" is ``merge`` of ``exercises/online_softmax.py``."""
+"""The exercises of the course by name. "online_softmax.merge" is ``merge`` of ``exercises/online_softmax``."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -49,8 +49,12 @@ def _near(lesson, exercise):
 
 
 def _of(lesson):
-    """Return the exercises of a lesson by name; imported when they are asked for, as some need Triton."""
+    """Return the exercises of a lesson by name; imported when they are asked for, as some need Triton.
+
+    They are in the order of the module, or of ``__all__`` where a package gathers them from several.
+    """
     if find_spec(f"{HOME}.{lesson}") is None:
         return {}
     module = import_module(f"{HOME}.{lesson}")
-    return {name: it for name, it in vars(module).items() if isinstance(it, Exercise | Question)}
+    names = getattr(module, "__all__", vars(module))
+    return {name: it for name in names if isinstance(it := getattr(module, name), Exercise | Question)}

@@ -1,1 +1,1 @@
-"""The exercises of the course: one module per lesson, one name per exercise. ``registry`` finds them."""
+"""The exercises of the course: one module or package per lesson, one name per exercise. ``registry`` finds them."""

@@ -5,6 +5,7 @@ import pytest
 
 from flashlab.course.check import check, edited
 from flashlab.course.exercises import triton_forward
+from flashlab.course.exercises.triton_forward.loop_bounds import kinds_of_tiles
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
 from flashlab.kernels import tl, triton
@@ -208,7 +209,7 @@ def test_a_function_that_is_no_kernel_is_told_so(name, capsys):
 
 
 def test_kinds_of_tiles_by_hand():
-    kinds = triton_forward.kinds_of_tiles(4, 6, 2, 2)  # query i sees keys up to i + 2
+    kinds = kinds_of_tiles(4, 6, 2, 2)  # query i sees keys up to i + 2
     assert np.array_equal(kinds, [[1, 2, 0], [1, 1, 2]])
 
 
