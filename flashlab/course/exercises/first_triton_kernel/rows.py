@@ -1,30 +1,16 @@
-"""The exercises on first_triton_kernel. An attempt is a kernel; ``launch`` runs it on a case's arrays."""
+"""The softmax of rows: ``softmax_row`` holds a row in one block, ``online`` reads it in many."""
 
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
-from flashlab.course.kernel_laws import (
-    events_by_program,
-    moved_by_program,
-    no_offset_wraps,
-    no_small_number_added,
-    stored_too_often,
-)
+from flashlab.course.exercise import Case, Exercise, Mistake, edited
+from flashlab.course.exercises.first_triton_kernel.vectors import BLOCK
+from flashlab.course.kernel_laws import moved_by_program, no_offset_wraps, no_small_number_added, stored_too_often
 from flashlab.course.launches import inside_margins, launched
 from flashlab.course.laws import nothing_clipped
 from flashlab.course.regimes import sweep
-from flashlab.kernels import DEVICE, first_triton_kernel, tl, triton
+from flashlab.kernels import DEVICE, first_triton_kernel, triton
 from flashlab.reference import safe_softmax as in_numpy
-
-BLOCK = 4  # elements a program of the cases handles at once: small enough to follow by hand
-
-
-def _launch_add(kernel, x, y, Bc=BLOCK):
-    z, result = inside_margins(1, len(x))
-    x, y = (torch.tensor(array, device=DEVICE) for array in (x, y))
-    launched(kernel, (triton.cdiv(len(x), Bc),), x, y, z, len(x), Bc)
-    return result()[0]
 
 
 def _apart(x):
@@ -48,19 +34,6 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
     return result()
 
 
-def _own_block(kernel, x, y, Bc=BLOCK):
-    for program in events_by_program(_launch_add, kernel, x, y, Bc):
-        loads = [event for event in program if event.kind == "load"]
-        if sum(event.nbytes for event in loads) > 2 * Bc * x.itemsize:
-            if len({(it.name, at) for it in loads for at in range(len(x))[it.region[0]]}) <= 2 * Bc:
-                return "the numbers are right, but a program read its own block more than once."
-            return (
-                "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block "
-                "is its own, so that the programs share the work."
-            )
-    return stored_too_often(moved_by_program(_launch_add, kernel, x, y, Bc), x.nbytes)
-
-
 def _one_reading(kernel, x, Bc=None):
     programs = moved_by_program(_launch_softmax, kernel, x, Bc)
     if sum(moved["load"] for moved in programs) > x.nbytes:
@@ -78,43 +51,8 @@ def _two_readings(kernel, x, Br=2, Bc=BLOCK):
     return stored_too_often(programs, x.nbytes)
 
 
-@triton.jit
-def add_from_the_end(x, y, z, N, Bc: tl.constexpr):
-    columns = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)  # [Bc]
-    inside = columns < N  # [Bc]
-    x_j = tl.load(x + columns, mask=inside)  # [Bc]
-    y_j = tl.load(y + N - 1 - columns, mask=inside)  # [Bc]
-    tl.store(z + columns, x_j + y_j, mask=inside)
-
-
-def _sum(x, y, Bc=BLOCK):
-    return x + y[::-1]
-
-
 def _softmax(x, *tile):
     return in_numpy.safe(x)
-
-
-def _vectors(N):
-    return tuple(np.random.default_rng(N).normal(size=(2, N)).astype(np.float32))
-
-
-def _add_cases():
-    one = np.array([[2.0], [3.0]], np.float32)
-    return [
-        Case("a single element: the rest of the block is masked", (one[0], one[1])),
-        Case("exactly one block", _vectors(4)),
-        Case("exactly two blocks", _vectors(8)),
-        Case("two blocks, the second one not full", _vectors(6)),
-        Case("many blocks", _vectors(29)),
-        Case("a wider block", (*_vectors(29), 16)),
-        Case("a narrower block", (*_vectors(5), 2)),
-        Case("blocks of a thousand", (*_vectors(2500), 1024)),
-        Case("seventy blocks", _vectors(278)),
-        Case("very large numbers", tuple(np.float32([[2e38, -3e38, 1e30, 6e4, 7e4], [6e4, -7e4, 1e30, 2e38, 1e38]]))),
-        Case("very small numbers", tuple(np.float32([[2e-35, -3e-30, 1e-20], [3e-35, 1e-30, 0]]))),
-        Case("zeros", tuple(np.float32([[0, 1, 0, -2], [3, 0, 0, 5]]))),
-    ]
 
 
 def _softmax_cases():
@@ -213,26 +151,9 @@ def _tiles():
         yield Case(f"tiles of {Br} × {Bc}", (x, Br, Bc))
 
 
-programs = Question(
-    answer=977,
-    because="Each program adds 1,024 elements, and 1,000,000 / 1,024 = 976.6: the last one is not full.",
-    hints=(
-        "One program per block. What becomes of a block that is not full?",
-        "Divide, and round: in which direction?",
-        "ceil(1,000,000 / 1,024): triton.cdiv computes it.",
-    ),
-    wrong=(
-        (976, "Rounded down: the last 576 elements would never be added."),
-        (976.5625, "There is no part of a program. Which way must it be rounded?"),
-        (1000, "A block has 1,024 elements, not 1,000."),
-        (1024, "That is the size of one block. How many of them does a million need?"),
-        (1_000_000, "One program adds a whole block of 1,024 elements."),
-    ),
-    rel=0,
-)
-
 _ONE_ROW = np.zeros((1, 3), np.float32)
-_FAR, _APART = 1_500_000_000, (100_003, 100_008)  # the number of a program; how far rows of x and y lie apart
+
+_APART = 100_003, 100_008  # how far rows of x and y lie apart
 
 
 def _softmax_of(kernel, x):
@@ -242,81 +163,6 @@ def _softmax_of(kernel, x):
 def _online_of(kernel, x):
     return _launch_online(kernel, x[None])[0]
 
-
-add = Exercise(
-    reference=add_from_the_end,
-    launch=_launch_add,
-    exact=_sum,
-    cases=_add_cases,
-    laws=(_own_block,),
-    once=(no_offset_wraps(3, _FAR, (4 * _FAR + 4, 4), 4 * _FAR, -4 * _FAR),),
-    level=2,
-    minutes=10,
-    hints=(
-        "Which elements of z are yours, if each program takes Bc? And where in y is what belongs to element k?",
-        "columns = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc); those with columns < N exist. What belongs "
-        "to the first one is y's last element, y + N - 1.",
-        "Load x + columns and y + N - 1 - columns with mask=inside, and tl.store(z + columns, sum, mask=inside).",
-    ),
-    mistakes=(
-        Mistake("every program took the first block: add program_id * Bc.",
-                "tl.program_id(0).to(tl.int64) * Bc + ", ""),
-        Mistake("blocks overlap: program j begins at j * Bc, not at j.",
-                "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64)"),
-        Mistake(
-            "a load is not masked where there is nothing to load: x ends at N, y begins at 0. columns < N masks both.",
-            "x_j = tl.load(x + columns, mask=inside)",
-            "x_j = tl.load(x + columns)",
-        ),
-        Mistake(
-            "the store is not masked: the last block writes past the end.", "x_j + y_j, mask=inside)", "x_j + y_j)"
-        ),
-        Mistake(
-            "nothing was stored: only tl.store writes where z points.",
-            "tl.store(z + columns, x_j + y_j, mask=inside)",
-            "x_j + y_j",
-        ),
-        Mistake("blocks overlap: program j begins at j * Bc.",
-                "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0).to(tl.int64) * (Bc - 1)"),
-        Mistake("y was read from its beginning: what belongs to element k is y's element N − 1 − k.",
-                "y + N - 1 - columns", "y + columns"),
-        Mistake("off by one: the last element of y is N − 1.", "y + N - 1 - columns", "y + N - columns"),
-        Mistake("y was read from the end of its last block, which need not be full: its last element is N − 1.",
-                "y + N - 1 - columns", "y + tl.cdiv(N, Bc) * Bc - 1 - columns"),
-        Mistake("each block was inverted by itself: all of y is to be read from its end.",
-                "y + N - 1 - columns", "y + tl.minimum(tl.program_id(0) * Bc + Bc, N) - 1 - tl.arange(0, Bc)"),
-        Mistake("each block was inverted by itself: all of y is to be read from its end.",
-                "y + N - 1 - columns", "y + tl.program_id(0) * Bc + Bc - 1 - tl.arange(0, Bc)"),
-        Mistake("the sum was rounded to half precision.", "x_j + y_j", "(x_j + y_j).to(tl.float16)"),
-        Mistake("x was inverted as well: it is read from its beginning.", "x + columns", "x + N - 1 - columns"),
-        Mistake("x was inverted instead of y.",
-                "x + columns, mask=inside)  # [Bc]\n    y_j = tl.load(y + N - 1 - columns",
-                "x + N - 1 - columns, mask=inside)\n    y_j = tl.load(y + columns"),
-        Mistake("the mask lets one element too many through: the last column is N − 1.", "columns < N", "columns <= N"),
-        Mistake("the last element was masked out: columns < N are inside.", "columns < N", "columns < N - 1"),
-        Mistake("y was never read.", "x_j + y_j", "x_j + x_j"),
-        Mistake("x and y were multiplied: add them.", "x_j + y_j", "x_j * y_j"),
-        Mistake(
-            "every program stored into the first block: the result belongs where its block begins.",
-            "z + columns",
-            "z + tl.arange(0, Bc)",
-        ),
-        Mistake("y was read from the end of its last block, which need not be full: its last element is N − 1.",
-                "y_j = tl.load(y + N - 1 - columns, mask=inside)",
-                "back = (tl.num_programs(0) - tl.program_id(0)) * Bc - 1 - tl.arange(0, Bc)\n"
-                "    y_j = tl.load(y + back, mask=back < N)"),
-        Mistake("each block was inverted by itself: all of y is to be read from its end.",
-                "y_j = tl.load(y + N - 1 - columns, mask=inside)",
-                "back = tl.program_id(0) * Bc + Bc - 1 - tl.arange(0, Bc)\n"
-                "    y_j = tl.load(y + back, mask=back < N)"),
-        Mistake("that is the right block of y, but it was not inverted: what belongs to its first element comes last.",
-                "y_j = tl.load(y + N - 1 - columns, mask=inside)",
-                "back = N - (tl.program_id(0) + 1) * Bc + tl.arange(0, Bc)\n"
-                "    y_j = tl.load(y + back, mask=(back >= 0) & (back < N))"),
-        Mistake("tl.flip must be told along which dimension: tl.flip(y_j, 0).",
-                "x_j + y_j, mask", "x_j + tl.flip(y_j), mask"),
-    ),
-)  # fmt: skip
 
 softmax_row = Exercise(
     reference=first_triton_kernel.softmax_kernel,
@@ -522,20 +368,3 @@ online = Exercise(
                 "range(0, N, Bc):\n", "range(0, N - N % Bc, Bc):\n"),
     ),
 )  # fmt: skip
-
-accesses = Question(
-    answer=2,
-    because="One load and one store: the row waits in registers from its load to its store.",
-    hints=(
-        "Count loads and stores of one element, from slow memory only.",
-        "The maximum, the exponentials, the sum: where do they live while one program works?",
-        "It is loaded once and its weight is stored once.",
-    ),
-    wrong=(
-        (3, "That is the online softmax, whose row does not fit. Here it does."),
-        (1, "That is the load. The weight is stored, too."),
-        (8, "That is one kernel for each operation. Here one kernel does all of them."),
-        (4, "That is the safe softmax in three passes. Here the row stays in registers."),
-    ),
-    rel=0,
-)
