@@ -1,14 +1,14 @@
-"""The exercises on tiling."""
+"""Tiles of queries meet tiles of keys: ``inside`` with the keys in the inner loop, ``meet`` with them outside."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question, edited
+from flashlab.course.exercise import Case, Exercise, Mistake, edited
+from flashlab.course.exercises.tiling.one_tile_at_a_time import bc_at_a_time
 from flashlab.course.laws import no_nan_replaced, proportional
 from flashlab.course.regimes import FINITE, LARGER, sweep
-from flashlab.course.watch import Reads
-from flashlab.reference import online_softmax, tiling
+from flashlab.reference import online_softmax
 
 inf = np.inf
 
@@ -33,142 +33,10 @@ class Output(NamedTuple):
     lse: np.ndarray  # [Br]
 
 
-def _draw(seed, *shapes, factor=1.0):
+def drawn(seed, *shapes, factor=1.0):
+    """Arrays of these shapes in float32, from the normal distribution."""
     rng = np.random.default_rng(seed)
     return tuple(np.float32(factor * rng.normal(size=shape)) for shape in shapes)
-
-
-def masked(S_ij, rows, cols, Nq, Nk):
-    """Return S_ij [Br, Bc] with -inf where query i must not see key j. rows, cols: slices of the Nq x Nk scores."""
-    i = np.arange(rows.start, rows.stop)[:, None]  # [Br, 1]
-    j = np.arange(cols.start, cols.stop)  # [Bc]
-    return np.where(j <= i + Nk - Nq, S_ij, -np.inf)
-
-
-def _masked_cases():
-    cases = [
-        ("the first tile of four queries and keys", (0, 2), (0, 2), 4, 4),
-        ("a tile on the diagonal, further down", (2, 4), (2, 4), 4, 4),
-        ("a tile that no query sees", (0, 2), (2, 4), 4, 4),
-        ("a tile that every query sees", (2, 4), (0, 2), 4, 4),
-        ("more keys than queries: the last query sees the last key", (0, 2), (0, 5), 2, 5),
-        ("more keys than queries: a tile further right", (0, 2), (2, 5), 2, 5),
-        ("fewer keys than queries: the first queries see nothing", (0, 3), (0, 2), 4, 2),
-        ("a narrow last tile", (3, 7), (6, 7), 7, 7),
-        ("one query, one key", (0, 1), (0, 1), 1, 1),
-        ("three queries, one key", (0, 3), (0, 1), 3, 1),
-        ("a tile far down a long text", (2_081, 2_085), (2_080, 2_083), 2_100, 2_100),
-        ("the last two queries of a long text", (0, 2), (69_997, 70_000), 2, 70_000),
-        ("many queries, few keys", (69_996, 70_000), (0, 3), 70_000, 3),
-        ("the first keys of a long text", (0, 2), (0, 3), 2, 50_000),
-        ("the first of many queries, which see nothing", (0, 2), (0, 3), 50_000, 3),
-        *_every_tile(),
-    ]
-    zeros = np.zeros((2, 3), np.float32), slice(0, 2), slice(0, 3), 2, 3
-    return [
-        *(
-            Case(name, (*_draw(at, (r[1] - r[0], c[1] - c[0])), slice(*r), slice(*c), Nq, Nk))
-            for at, (name, r, c, Nq, Nk) in enumerate(cases)
-        ),
-        Case("scores of 0, which are scores like any other", zeros),
-        Case("a tile in which a score is −∞ already", (np.float32([[1, -inf, 2], [-inf, 3, 4]]), *zeros[1:])),
-    ]
-
-
-def _every_tile():
-    """All tiles of some lengths and tile sizes, none of them square."""
-    for Nq, Nk, Br, Bc in ((5, 5, 2, 3), (4, 6, 2, 3), (6, 4, 3, 2), (7, 3, 2, 2), (1, 7, 1, 3), (3, 8, 4, 2)):
-        for row in range(0, Nq, Br):
-            for col in range(0, Nk, Bc):
-                name = f"Nq = {Nq}, Nk = {Nk}: the tile at row {row} and column {col}"
-                yield name, (row, min(row + Br, Nq)), (col, min(col + Bc, Nk)), Nq, Nk
-
-
-mask = Exercise(
-    reference=masked,
-    cases=_masked_cases,
-    laws=(no_nan_replaced,),
-    level=2,
-    minutes=8,
-    hints=(
-        "A tile does not know where it is: its first row is query rows.start, its first column key cols.start.",
-        "Lower right: the last query, Nq - 1, sees the last key, Nk - 1. So query i sees the keys j <= i + Nk - Nq.",
-        "i = np.arange(rows.start, rows.stop)[:, None]; j = np.arange(cols.start, cols.stop); "
-        "then np.where(j <= i + Nk - Nq, S_ij, -np.inf).",
-    ),
-    mistakes=(
-        Mistake("the mask is off by one: a query sees its own key too, so it is ≤ and not <.", "j <= i", "j < i"),
-        Mistake("the mask is off by one: a query saw one key of the future.", "i + Nk - Nq", "i + Nk - Nq + 1"),
-        Mistake(
-            "aligned at the upper left: with Nq ≠ Nk the last query must see the last key, j ≤ i + Nk − Nq.",
-            "i + Nk - Nq",
-            "i",
-        ),
-        Mistake("the difference is inverted: query i sees the keys j ≤ i + Nk − Nq.", "+ Nk - Nq", "- Nk + Nq"),
-        Mistake(
-            "places within the tile were compared: add rows.start and cols.start.",
-            "np.where(j <= i + Nk - Nq",
-            "np.where(j - cols.start <= i - rows.start + Nk - Nq",
-        ),
-        Mistake(
-            "a large negative number is not −∞: a row that sees nothing would average its values.",
-            "S_ij, -np.inf",
-            "S_ij, -1e9",
-        ),
-        Mistake(
-            "a large negative number is not −∞: a row that sees nothing would average its values.",
-            "S_ij, -np.inf",
-            "S_ij, np.nan_to_num(-np.inf)",
-        ),
-        Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j > i"),
-        Mistake("the wrong half is masked: keys at or before the query are the ones it sees.", "j <= i", "j >= i"),
-        Mistake(
-            "masked scores were set to 0: a score of 0 has the weight e⁰ = 1, only −∞ has none.",
-            "S_ij, -np.inf",
-            "S_ij, 0",
-        ),
-        Mistake(
-            "0 · (−∞) is NaN: choose with np.where instead of multiplying.",
-            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
-            "S_ij + (j > i + Nk - Nq) * -np.inf",
-        ),
-        Mistake(
-            "with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
-            "i + Nk - Nq",
-            "i + max(Nk - Nq, 0)",
-        ),
-        Mistake(
-            "with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
-            "i + Nk - Nq",
-            "i + abs(Nk - Nq)",
-        ),
-        Mistake(
-            "a tile was masked as a whole or not at all: on the diagonal each score is decided by itself.",
-            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
-            "np.where(cols.start <= rows.stop - 1 + Nk - Nq, S_ij, -np.inf)",
-        ),
-        Mistake(
-            "a tile was masked as a whole or not at all: on the diagonal each score is decided by itself.",
-            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
-            "np.where((j <= i + Nk - Nq).all(), S_ij, -np.inf)",
-        ),
-        Mistake(
-            "a large negative number is not −∞: a row that sees nothing would average its values.",
-            "S_ij, -np.inf",
-            "S_ij, np.finfo(np.float32).min",
-        ),
-        Mistake(
-            "a score of 0 was taken for a forbidden one: it is a score like any other.",
-            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
-            "np.where((j <= i + Nk - Nq) & (S_ij != 0), S_ij, -np.inf)",
-        ),
-        Mistake(
-            "the tile was left out because its first row sees none of it: the last row sees most.",
-            "np.where(j <= i + Nk - Nq, S_ij, -np.inf)",
-            "np.where((j <= i + Nk - Nq) & (cols.start <= rows.start + Nk - Nq), S_ij, -np.inf)",
-        ),
-    ),
-)
 
 
 def keys_inside(Q_i, K, V, Bc):
@@ -190,20 +58,20 @@ def _of_tiles(Q_i, K, V, Bc, together):
 
 def _inside_cases():
     return [
-        Case("one query, one key", (*_draw(1, (1, 5), (1, 5), (1, 3)), 1)),
-        Case("all keys in one tile", (*_draw(2, (2, 4), (3, 4), (3, 2)), 3)),
-        Case("two whole tiles", (*_draw(3, (2, 4), (4, 4), (4, 2)), 2)),
-        Case("a last tile that is not full", (*_draw(4, (2, 4), (5, 4), (5, 2)), 2)),
-        Case("a tile larger than all keys", (*_draw(5, (2, 4), (3, 4), (3, 2)), 8)),
-        Case("many tiles", (*_draw(7, (2, 4), (41, 4), (41, 2)), 2)),
+        Case("one query, one key", (*drawn(1, (1, 5), (1, 5), (1, 3)), 1)),
+        Case("all keys in one tile", (*drawn(2, (2, 4), (3, 4), (3, 2)), 3)),
+        Case("two whole tiles", (*drawn(3, (2, 4), (4, 4), (4, 2)), 2)),
+        Case("a last tile that is not full", (*drawn(4, (2, 4), (5, 4), (5, 2)), 2)),
+        Case("a tile larger than all keys", (*drawn(5, (2, 4), (3, 4), (3, 2)), 8)),
+        Case("many tiles", (*drawn(7, (2, 4), (41, 4), (41, 2)), 2)),
         Case("keys far below, of large values", (*_far_below(-20.5, 1e9), 2)),
         Case("keys very far below, of very large values", (*_far_below(-30.5, 1e13), 2)),
         Case("first keys far below, of large values", (*(x[::-1] for x in _far_below(-20.5, 1e9)), 2)),
-        *(Case(f"{Nk} keys, four at a time", (*_draw(Nk, (2, 4), (Nk, 4), (Nk, 2)), 4)) for Nk in range(5, 9)),
+        *(Case(f"{Nk} keys, four at a time", (*drawn(Nk, (2, 4), (Nk, 4), (Nk, 2)), 4)) for Nk in range(5, 9)),
         *sweep(_inside_args, regimes=FINITE, sizes=LARGER),
         Case("keys with scores below −10³⁸", (*_far_apart(-1e38, -3e38), 1)),
         Case("keys with scores above 10³⁸", (*_far_apart(3e38, 1e38), 1)),
-        Case("eight tiles of many keys", (*_draw(9, (2, 4), (1040, 4), (1040, 2)), 130)),
+        Case("eight tiles of many keys", (*drawn(9, (2, 4), (1040, 4), (1040, 2)), 130)),
         Case("keys whose scores are nearly equal, and far from 0", (*_far_apart(1e4, 1e4 + 0.1, 1e4, 1e4 + 0.2), 1)),
     ]
 
@@ -227,78 +95,14 @@ def _inside_args(draw, Br, Nk, d, dv, Bc):
 
 def _means(inside, size):
     """The output of queries that meet values so many times larger."""
-    Q_i, K, V = _draw(8, (2, 4), (5, 4), (5, 2))
+    Q_i, K, V = drawn(8, (2, 4), (5, 4), (5, 2))
     return inside(Q_i, K, np.float32(size) * V, 2)[0]
-
-
-RIGHT_BUT = "the numbers are right, but it "
-TOO_MANY = RIGHT_BUT + "took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time."
-THEIR_VALUES = (
-    RIGHT_BUT + "took the values of more than Bc keys at once: fast memory holds one tile of V. A tile's values are "
-    "taken in with its scores."
-)
-ALL_SCORES = (
-    RIGHT_BUT + "computed the scores of more than Bc keys before it took in their values: fast memory holds the scores "
-    "of one tile. Take a tile's values in with its scores: what is left of it is the state."
-)
-AGAIN = (
-    RIGHT_BUT
-    + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
-    "hand, and the state is all that is left of it."
-)
-OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
-
-
-def _bc_at_a_time(inside, Q_i, K, V, Bc):
-    """Law: the keys are met Bc at a time, once, and each tile's values before the next tile.
-
-    The rows of K and V are numbered for it, from 1 on, so that the numbers in an operand tell which keys it takes.
-    """
-    reads = Reads()
-    K, V = (reads.watch(name, _numbered(X)) for name, X in (("K", K), ("V", V)))
-    with reads.through_copies():
-        inside(Q_i, K, V, Bc)
-    uses = [(name, {key for key in np.unique(operand) if key >= 1}) for name, operand in reads.log]
-    return _objection(uses, len(K), Bc)
-
-
-def _numbered(X):
-    return np.broadcast_to(1 + np.arange(len(X))[:, None], X.shape).astype(X.dtype)
-
-
-def _objection(uses, Nk, Bc):
-    """Return what is wrong with the order of uses (name, keys) of K and V; None if nothing, or if it is not seen."""
-    keys, values = ([taken for name, taken in uses if name == wanted] for wanted in "KV")
-    if max(map(len, keys), default=0) > Bc:
-        return TOO_MANY
-    if max(map(len, values), default=0) > Bc:
-        return THEIR_VALUES
-    if len(set().union(*keys)) < Nk or len(set().union(*values)) < Nk or uses[0][0] == "V":
-        return None
-    tiles, again = [], False  # the tiles of keys met, and whether values of earlier ones came once more
-    valued = True  # have values come since the last of the keys?
-    for name, taken in uses:
-        if name == "V":
-            valued = True
-            again |= any(taken & tile for tile in tiles[:-1])
-        elif valued and not (tiles and taken <= tiles[-1]):
-            tiles.append(taken)
-            valued = False
-        else:
-            tiles[-1] = tiles[-1] | taken
-    sizes = [len(tile) for tile in tiles]
-    if max(sizes) > Bc and sum(map(len, keys)) == Nk:
-        return ALL_SCORES
-    if again or max(sizes) > Bc or sum(sizes) > Nk:
-        return AGAIN
-    fewest = -(-Nk // Bc)
-    return OTHER_TILES.format(len(sizes), fewest) if len(sizes) > fewest else None
 
 
 inside = Exercise(
     reference=keys_inside,
     cases=_inside_cases,
-    laws=(no_nan_replaced, _bc_at_a_time),
+    laws=(no_nan_replaced, bc_at_a_time),
     once=(proportional(_means, "V"),),
     sways=True,
     level=2,
@@ -413,22 +217,22 @@ def _of_exponentials(a, b):
 
 def _meeting_cases():
     def after(seed, Br, Bc, factor=1.0):
-        Q, K, V, earlier = _draw(seed, (Br, 4), (Bc, 4), (Bc, 2), (3, 4), factor=factor)
+        Q, K, V, earlier = drawn(seed, (Br, 4), (Bc, 4), (Bc, 2), (3, 4), factor=factor)
         return Q, K, V, *keys_inside(Q, earlier, earlier[:, :2], 3)
 
     nothing = np.zeros((2, 2), np.float32), np.full(2, -inf, np.float32)
     some = np.array([[0.0], [2.0], [3.0]], np.float32), np.array([-inf, 1.0, 2.0], np.float32)
     zeros, single = (np.zeros((1, 1), np.float32), np.ones(1, np.float32)), np.ones((1, 1), np.float32)
-    first = *_draw(10, (2, 4), (3, 4), (3, 2)), *nothing
-    one = (*_draw(11, (1, 1), (2, 1), (2, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
+    first = *drawn(10, (2, 4), (3, 4), (3, 2)), *nothing
+    one = (*drawn(11, (1, 1), (2, 1), (2, 1)), np.array([[2.0]], np.float32), np.array([0.0], np.float32))
     return [
         Case("one query, two keys, one key before them", one),
         Case("the first meeting", first),
         Case("a second meeting", after(12, 2, 3)),
         Case("a second meeting in which some maxima rise", after(13, 5, 4, factor=2)),
-        Case("rows some of which have met no key", (*_draw(17, (3, 4), (2, 4), (2, 1)), *some)),
-        Case("rows of which the first has met keys", (*_draw(18, (3, 4), (2, 4), (2, 1)), *(x[::-1] for x in some))),
-        Case("an output of zeros, of keys that it has met", (*_draw(19, (1, 4), (2, 4), (2, 1)), *zeros)),
+        Case("rows some of which have met no key", (*drawn(17, (3, 4), (2, 4), (2, 1)), *some)),
+        Case("rows of which the first has met keys", (*drawn(18, (3, 4), (2, 4), (2, 1)), *(x[::-1] for x in some))),
+        Case("an output of zeros, of keys that it has met", (*drawn(19, (1, 4), (2, 4), (2, 1)), *zeros)),
         Case("a past far below, of a large value", (single, 0 * single, 0 * single, 1e9 * single, np.float32([-20.5]))),
         Case("a past very far below", (single, 0 * single, 0 * single, 1e13 * single, np.float32([-30.5]))),
         Case("a tile far below, of a large value", (single, -20.5 * single, 1e9 * single, 0 * single, np.float32([0]))),
@@ -463,7 +267,7 @@ def _meeting_args(draw, Br, Bc, d, dv):
 
 def _means_of_both(meet, size):
     """The output where the values, and the output before, are so many times larger."""
-    Q_i, K, V = _draw(20, (2, 4), (6, 4), (6, 2))
+    Q_i, K, V = drawn(20, (2, 4), (6, 4), (6, 2))
     V = np.float32(size) * V
     return meet(Q_i, K[3:], V[3:], *keys_inside(Q_i, K[:3], V[:3], 3))[0]
 
@@ -591,42 +395,4 @@ meet = Exercise(
             "*_of_exponentials(keys_inside(Q_i, K_j, V_j, len(K_j)), Output(O_i, lse_i))",
         ),
     ),
-)
-
-
-_N, _D, _B = 512, 32, 64  # of the lesson's text
-
-k_bytes = Question(
-    answer=tiling.fa2_traffic(_N, _N, _D, _B, _B)["load", "K"],
-    because="Each of the 512 / 64 = 8 tiles of queries reads all 512 × 32 numbers of K, at 4 bytes each.",
-    hints=(
-        "How often does the inner loop run from the first key to the last?",
-        "Once for each tile of queries; and each time it reads all of K.",
-        "(512 / 64) × 512 × 32 × 4 bytes.",
-    ),
-    wrong=(
-        (_N * _D * 4, "That is K once. With the queries outside it is read again for each tile of queries."),
-        (_N // _B * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
-        (_N * _N * _D * 4, "That is K once for each query; a tile of 64 queries shares one reading."),
-        (_B * _N * _D * 4, "64 is the number of rows in a tile; there are 512 / 64 = 8 tiles."),
-        (2 * _N // _B * _N * _D * 4, "That is K and V together; the question is for K alone."),
-    ),
-)
-
-o_bytes = Question(
-    answer=tiling.fa1_traffic(_N, _N, _D, _B, _B)["store", "O"] + tiling.fa1_traffic(_N, _N, _D, _B, _B)["load", "O"],
-    because="Written in each of the 8 passes, read back in all but the first: 15 × 512 × 32 × 4 bytes.",
-    hints=(
-        "How many tiles of keys are there? What happens to O for each of them?",
-        "8 times O is written. It is also read back, except in the first pass, where nothing has been written yet.",
-        "(8 + 7) × 512 × 32 × 4 bytes.",
-    ),
-    wrong=(
-        (_N * _D * 4, "That is O written once, as with the queries outside."),
-        (8 * _N * _D * 4, "Those are the stores. To be continued, O must also be read back."),
-        (2 * _N * _D * 4, "That is one store and one load of O. It travels for each of the 8 tiles of keys."),
-        (16 * _N * _D * 4, "Almost: in the first pass there is nothing to read back yet."),
-        (15 * _N * _D, "Those are the numbers; a float32 has 4 bytes."),
-    ),
-    minutes=3,
 )

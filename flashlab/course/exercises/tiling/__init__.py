@@ -1,0 +1,7 @@
+"""The exercises on tiling."""
+
+from flashlab.course.exercises.tiling.hidden_scores import mask
+from flashlab.course.exercises.tiling.meetings import inside, meet
+from flashlab.course.exercises.tiling.questions import k_bytes, o_bytes
+
+__all__ = ["inside", "k_bytes", "meet", "o_bytes", "mask"]

@@ -1,0 +1,68 @@
+"""A law: keys are met Bc at a time, once, and each tile's values before the next tile."""
+
+import numpy as np
+
+from flashlab.course.watch import Reads
+
+RIGHT_BUT = "the numbers are right, but it "
+TOO_MANY = RIGHT_BUT + "took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time."
+THEIR_VALUES = (
+    RIGHT_BUT + "took the values of more than Bc keys at once: fast memory holds one tile of V. A tile's values are "
+    "taken in with its scores."
+)
+ALL_SCORES = (
+    RIGHT_BUT + "computed the scores of more than Bc keys before it took in their values: fast memory holds the scores "
+    "of one tile. Take a tile's values in with its scores: what is left of it is the state."
+)
+AGAIN = (
+    RIGHT_BUT
+    + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
+    "hand, and the state is all that is left of it."
+)
+OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
+
+
+def bc_at_a_time(inside, Q_i, K, V, Bc):
+    """Law: the keys are met Bc at a time, once, and each tile's values before the next tile.
+
+    The rows of K and V are numbered for it, from 1 on, so that the numbers in an operand tell which keys it takes.
+    """
+    reads = Reads()
+    K, V = (reads.watch(name, _numbered(X)) for name, X in (("K", K), ("V", V)))
+    with reads.through_copies():
+        inside(Q_i, K, V, Bc)
+    uses = [(name, {key for key in np.unique(operand) if key >= 1}) for name, operand in reads.log]
+    return _objection(uses, len(K), Bc)
+
+
+def _numbered(X):
+    return np.broadcast_to(1 + np.arange(len(X))[:, None], X.shape).astype(X.dtype)
+
+
+def _objection(uses, Nk, Bc):
+    """Return what is wrong with the order of uses (name, keys) of K and V; None if nothing, or if it is not seen."""
+    keys, values = ([taken for name, taken in uses if name == wanted] for wanted in "KV")
+    if max(map(len, keys), default=0) > Bc:
+        return TOO_MANY
+    if max(map(len, values), default=0) > Bc:
+        return THEIR_VALUES
+    if len(set().union(*keys)) < Nk or len(set().union(*values)) < Nk or uses[0][0] == "V":
+        return None
+    tiles, again = [], False  # the tiles of keys met, and whether values of earlier ones came once more
+    valued = True  # have values come since the last of the keys?
+    for name, taken in uses:
+        if name == "V":
+            valued = True
+            again |= any(taken & tile for tile in tiles[:-1])
+        elif valued and not (tiles and taken <= tiles[-1]):
+            tiles.append(taken)
+            valued = False
+        else:
+            tiles[-1] = tiles[-1] | taken
+    sizes = [len(tile) for tile in tiles]
+    if max(sizes) > Bc and sum(map(len, keys)) == Nk:
+        return ALL_SCORES
+    if again or max(sizes) > Bc or sum(sizes) > Nk:
+        return AGAIN
+    fewest = -(-Nk // Bc)
+    return OTHER_TILES.format(len(sizes), fewest) if len(sizes) > fewest else None
