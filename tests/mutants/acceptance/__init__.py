@@ -1,0 +1,66 @@
+"""What an implementation must pass to count as right: a handful of tiny cases, each there because a mistake hides from
+the others. They take the tile sizes 16 x 16 (kernels: no smaller ones exist) or 4 x 4."""
+
+from tests.mutants.acceptance.in_numpy import (
+    in_eight_bits,
+    late_maximum,
+    linear_chunks,
+    masked_forward,
+    powers_of_two,
+    scored,
+    tiled_backward,
+    tiled_dropout,
+    tiled_forward,
+    tiled_traffic,
+    torch_forward,
+)
+from tests.mutants.acceptance.in_triton import (
+    kernel_backward,
+    kernel_decoding,
+    kernel_float8,
+    kernel_forward,
+    kernel_linear,
+    kernel_masks,
+    kernel_rules,
+    kernel_scores,
+    small_tiles,
+)
+from tests.mutants.acceptance.of_machines import (
+    blocks_of_layouts,
+    cycles_of_the_next_machine,
+    hopper_schedule,
+    order_of_additions,
+    ring_of_three,
+    roles_of_the_next_machine,
+    simulated_pipeline,
+)
+
+__all__ = [
+    "tiled_forward",
+    "torch_forward",
+    "masked_forward",
+    "tiled_backward",
+    "tiled_dropout",
+    "scored",
+    "tiled_traffic",
+    "in_eight_bits",
+    "linear_chunks",
+    "late_maximum",
+    "powers_of_two",
+    "simulated_pipeline",
+    "hopper_schedule",
+    "ring_of_three",
+    "blocks_of_layouts",
+    "cycles_of_the_next_machine",
+    "order_of_additions",
+    "roles_of_the_next_machine",
+    "small_tiles",
+    "kernel_forward",
+    "kernel_backward",
+    "kernel_masks",
+    "kernel_rules",
+    "kernel_scores",
+    "kernel_float8",
+    "kernel_decoding",
+    "kernel_linear",
+]

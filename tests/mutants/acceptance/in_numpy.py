@@ -1,0 +1,213 @@
+"""What implementations in numpy and torch must pass."""
+
+import numpy as np
+import torch
+
+from flashlab.machine.memory import Memory
+from flashlab.models import plain
+from flashlab.reference import (
+    dropout,
+    eight_bits,
+    masks,
+    next_machine,
+    online_softmax,
+    recomputation,
+    safe_softmax,
+    scores,
+    tiling,
+)
+from flashlab.reference import linear_attention as linear
+from flashlab.reference.attention import attention
+from tests.mutants.acceptance.cases import backward, cases, forward, inputs, mask_if
+
+
+def tiled_forward():
+    for order in ("fa1_forward", "fa2_forward"):
+        forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, mask=mask_if(causal)), 4)
+
+
+def torch_forward():
+    def run(Q, K, V, causal):
+        O, lse = plain.tiled(*(torch.from_numpy(x) for x in (Q, K, V)), 4, 4, causal=causal)
+        return O.numpy(), lse.numpy()
+
+    forward(run, 4)
+
+
+def masked_forward():
+    """Windows and blocks in both orders, against the dense computation under the mask written out key by key."""
+    for case in cases(4)[:5]:
+        Q, K, V, _ = (x.astype(float) for x in inputs(case))
+        Nq, Nk = case.Nq, case.Nk
+        kept = np.random.default_rng(Nq).random((-(-Nq // 3), -(-Nk // 5))) < 0.6  # [Tr, Tc] for tiles of 3 x 5
+        seen = {
+            masks.window(2): [[0 <= i + Nk - Nq - j <= 2 for j in range(Nk)] for i in range(Nq)],
+            masks.window(5, 1): [[-1 <= i + Nk - Nq - j <= 5 for j in range(Nk)] for i in range(Nq)],
+            masks.blocks(kept, 3, 5): [[kept[i // 3, j // 5] for j in range(Nk)] for i in range(Nq)],
+            masks.documents(np.arange(Nk) // 3): [[0 <= i + Nk - Nq and (i + Nk - Nq) // 3 == j // 3
+                                                   for j in range(Nk)] for i in range(Nq)],
+            masks.padding(3): [[j < 3 for j in range(Nk)] for i in range(Nq)],
+            masks.prefix(5): [[j < 5 or j <= i + Nk - Nq for j in range(Nk)] for i in range(Nq)],
+            masks.window(2) & masks.documents(np.arange(Nk) // 4): [
+                [0 <= i + Nk - Nq - j <= 2 and (i + Nk - Nq) // 4 == j // 4 for j in range(Nk)] for i in range(Nq)],
+        }  # fmt: skip
+        for mask, pairs in seen.items():
+            pairs = np.array(pairs)  # [Nq, Nk]
+            exact = attention(Q, K, V, mask=pairs, return_lse=True)
+            for order in ("fa1", "fa2"):
+                memory = Memory()
+                result = getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask, memory=memory)
+                for ours, theirs in zip(result, exact, strict=True):
+                    np.testing.assert_allclose(ours, theirs, 1e-12, 1e-14, err_msg=f"{case.shows}, {mask}")
+            met = sum(pairs[rows, cols].any() * (cols.stop - cols.start)
+                      for rows in tiling.tiles(Nq, 4) for cols in tiling.tiles(Nk, 4))  # fmt: skip
+            assert memory.bytes["load", "K"] == 8 * met * case.d, f"{case.shows}, {mask}: tiles that nobody sees"
+
+
+def tiled_backward():
+    def run(*tensors, causal):
+        return recomputation.backward(*tensors, 4, 4, mask=mask_if(causal))
+
+    backward(run, 4)
+
+
+def tiled_dropout():
+    """Dropout forward and backward, against the same weights dropped from the dense ones."""
+    Q, K, V, dO = (a.astype(float) for a in inputs(cases(4)[1]))
+    drop, scale = dropout.Dropout(0.4, 7), Q.shape[1] ** -0.5
+    O, lse = tiling.fa2_forward(Q, K, V, 4, 4, dropout=drop)
+    S = scale * Q @ K.T
+    P, Z = safe_softmax.safe(S), drop.tile(slice(0, len(Q)), slice(0, len(K)), np.float64)
+    np.testing.assert_allclose(O, (Z * P) @ V, 1e-9, 1e-12)
+    dP = Z * (dO @ V.T)
+    dS = P * (dP - (P * dP).sum(1, keepdims=True))
+    dense = scale * dS @ K, scale * dS.T @ Q, (Z * P).T @ dO
+    for ours, theirs in zip(recomputation.backward(Q, K, V, O, lse, dO, 3, 5, dropout=drop), dense, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
+    np.testing.assert_allclose(np.unique(Z), [0, 1 / 0.6], 1e-4)
+    whole, other_head = (type(drop)(0.4, 7, h).tile(slice(0, 64), slice(0, 64)) > 0 for h in (0, 1))
+    assert abs(whole.mean() - 0.6) < 0.05, "another share is kept"
+    for other in (other_head, np.roll(whole, 1, 1)):
+        equal = (whole == other).mean()
+        assert abs(equal - 0.52) < 0.05, "heads or neighbours share their bits"  # 0.6 * 0.6 + 0.4 * 0.4
+
+
+def scored():
+    """Soft caps, ALiBi and sinks, forward and backward in float32, against the same written out."""
+    for case in cases(4)[:3]:
+        Q, K, V, dO = inputs(case)
+        Nq, Nk, scale = case.Nq, case.Nk, case.d**-0.5
+        distance = np.abs(np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk))  # [Nq, Nk]
+        seen = distance == np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk)
+        raw = scale * Q.astype(float) @ K.T.astype(float)
+        written = {
+            (scores.softcap(0.5),): (0.5 * np.tanh(2 * raw), 1 - np.tanh(2 * raw) ** 2),
+            (scores.alibi(scores.slopes(4)[1]),): (raw - distance / 16, 1),
+        }
+        for functions, (S, slope) in written.items():
+            for sink in (-1.0, 100.0):
+                given = dict(mask=masks.causal(), score=functions, sink=sink)
+                S = np.where(seen, S, -np.inf)
+                lse = np.logaddexp(np.logaddexp.reduce(S, 1), sink)  # [Nq]
+                P = np.exp(S - lse[:, None])
+                dS = slope * P * (dO @ V.T - (dO * (P @ V)).sum(1, keepdims=True))
+                ours = tiling.fa2_forward(Q, K, V, 4, 4, **given)
+                gradients = recomputation.backward(Q, K, V, *ours, dO, 4, 4, **given)
+                exact = P @ V, lse, scale * dS @ K, scale * dS.T @ Q, P.T @ dO
+                for mine, true in zip((*ours, *gradients), exact, strict=True):
+                    np.testing.assert_allclose(mine, true, 2e-4, 2e-5, err_msg=f"{case.shows}, {functions}, {sink}")
+
+
+def tiled_traffic():
+    """The bill in closed form is the bill of the run."""
+    for case in cases(4):
+        Q, K, V, _ = inputs(case)
+        for order in ("fa1", "fa2"):
+            memory = Memory()
+            getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask_if(case.causal), memory=memory)
+            predicted = getattr(tiling, f"{order}_traffic")(
+                case.Nq, case.Nk, case.d, 4, 4, dv=case.dv, mask=mask_if(case.causal)
+            )
+            predicted, counted = ({key: n for key, n in bill.items() if n} for bill in (predicted, memory.bytes))
+            assert predicted == counted, f"{case.shows}: predicted {predicted}, counted {counted}"
+
+
+def in_eight_bits():
+    """Rounding is exact, rotations keep scores, sums lose what they must, and tiles agree with one dense product."""
+    x = np.array([0.3, -1e6, 470, 2.0**-9, 1.4 * 2.0**-8, 1.0625, 17, 0])
+    np.testing.assert_equal(eight_bits.to_e4m3(x), [0.3125, -448, 448, 2.0**-9, 1.5 * 2.0**-8, 1, 16, 0])
+    Q, K, V = (np.random.default_rng(seed).normal(size=(96, 8)) for seed in range(3))
+    s = eight_bits.signs(8)
+    rotated = eight_bits.rotate(Q, s)
+    np.testing.assert_allclose(rotated @ eight_bits.rotate(K, s).T, Q @ K.T)
+    np.testing.assert_allclose(eight_bits.hadamard(rotated) * s, Q)
+    np.testing.assert_allclose(eight_bits.without_mean(K)[0].mean(0), 0, atol=1e-12)
+    Q, K, V = 3 * Q, K * np.repeat([3, 1, 2], 32)[:, None], V * np.repeat([1, 9, 0], 32)[:, None]
+    Q[0] = -100 * np.abs(Q[0])
+    inputs = [eight_bits.quantise(X, per="block", block=32) for X in (Q, K, V)]
+    widened = [x.widened() for x in inputs]
+    for x, X in zip(inputs, (Q, K, V), strict=True):
+        near = np.abs(x.widened() - X) <= np.maximum(2.0**-4 * np.abs(X), 2.0**-10 * x.scale)
+        assert near.all(), "further than half a step away"
+    O, lse = eight_bits.attention(*inputs, Bc=32)
+    exact, lse_exact = attention(*widened, return_lse=True)
+    np.testing.assert_allclose(lse, lse_exact, rtol=1e-9)
+    assert np.linalg.norm(O - exact) <= 0.03 * np.linalg.norm(exact), "more than the rounding of weights"
+    far = [eight_bits.Quantised(X, np.ones((len(X), 1))) for X in (np.ones((1, 1)), np.array([[8.0], *127 * [[0.0]]]))]
+    O, _ = eight_bits.attention(*far, eight_bits.Quantised(1 - far[1].numbers / 8, np.ones((128, 1))))
+    np.testing.assert_allclose(O, 127 * np.exp(-8) / (1 + 127 * np.exp(-8)), rtol=0.07)  # small weights count
+    ones, total = np.ones((1, 32 * 1025)), 0.0
+    for _ in range(1025):
+        step = 2.0 ** (np.floor(np.log2(total + 32.125)) - 13)
+        total = (total + 32.125) // step * step  # a sum of 32 terms of 1 + 2^-8
+    np.testing.assert_equal(eight_bits.TensorCore(13)(np.zeros((1, 1)), ones, ones.T + 2.0**-8), total)
+    two_level = eight_bits.TensorCore(13, flush=64)(np.zeros((1, 1)), ones, ones.T + 2.0**-8)
+    np.testing.assert_equal(two_level, 32.125 * 1025)
+    np.testing.assert_equal(eight_bits.cut(np.array([1.9, -1.9, 3.99]), 1), [1.5, -1.5, 3])
+
+
+def linear_chunks():
+    """Chunks of every size compute the definition, key by key, and states of stretches merge to that of the whole."""
+    Q, K, V = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6)))
+    for decay in (1.0, 0.7):
+        far = [[decay ** (i - j) if j <= i else 0 for j in range(11)] for i in range(11)]
+        exact = (np.array(far) * (Q @ K.T)) @ V
+        whole = sum(decay ** (10 - j) * np.outer(K[j], V[j]) for j in range(11))
+        np.testing.assert_allclose(linear.quadratic(Q, K, V, decay=decay), exact, 1e-9, 1e-12)
+        for C in (1, 4, 11):
+            for ours, theirs in zip(linear.chunked(Q, K, V, C, decay=decay), (exact, whole), strict=True):
+                np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
+        parts = [linear.state(K[part], V[part], decay=decay) for part in np.split(np.arange(11), [3, 7])]
+        for merged in (
+            linear.merge(linear.merge(*parts[:2]), parts[2]),
+            linear.merge(parts[0], linear.merge(*parts[1:])),
+        ):
+            np.testing.assert_allclose(merged.KV, whole, 1e-9, 1e-12)
+
+
+def late_maximum():
+    """A lazy maximum is exact, and no weight exceeds the threshold: the maximum may rise by 5, 6 and 20."""
+    S = np.array([0.0, 5.0, 6.0, 26.0, 20.0])[None, :] + np.zeros((2, 1))
+    S[1, :2] = -np.inf
+    V = np.random.default_rng(0).normal(size=(5, 3))
+    state = online_softmax.identity(2, 3, S.dtype)
+    for j in range(5):
+        state = next_machine.lazy_update(state, S[:, j : j + 1], V[j : j + 1])
+        seen = S[:, j] > -np.inf
+        assert np.exp(S[seen, j] - state.m[seen]).max() <= 2**8, "a weight is larger than the threshold allows"
+        assert j != 1 or state.m[0] == 0, "a rise of 5 natural units is 7.2 of log2: m stays"
+    weights = np.exp(S - 26)
+    np.testing.assert_allclose(online_softmax.finish(state)[0], weights @ V / weights.sum(1, keepdims=True), 1e-12)
+
+
+def powers_of_two():
+    """2^x by polynomial is near 2^x over the whole range, exact at whole numbers, 0 far below."""
+    c = next_machine.minimax.__wrapped__(3)  # not from its cache
+    x = np.linspace(-126, 126, 4001, dtype=np.float32)
+    np.testing.assert_allclose(next_machine.exp2(x, c), np.exp2(x.astype(np.float64)), 9e-5)
+    whole = np.float32([0, -1, -126, 7, -200, -np.inf])
+    np.testing.assert_array_equal(next_machine.exp2(whole, c), [1, 0.5, 2.0**-126, 128, 0, 0])
+    survey = next_machine.survey(c, 4096)
+    assert abs(survey.largest - 8.56e-5) < 5e-7 and survey.apart <= 1, "not the least error"
+    bits = next_machine.bfloat16(np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-7 - 2**-20]))
+    np.testing.assert_array_equal(bits - bits[0], [0, 0, 2, 1])

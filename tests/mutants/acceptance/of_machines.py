@@ -1,0 +1,186 @@
+"""What models of machines must pass: schedules, layouts, simulated multiprocessors, and counts of cycles."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import torch
+
+from flashlab.kernels import masks as triton_masks
+from flashlab.kernels.hopper import schedule
+from flashlab.kernels.problem import Problem
+from flashlab.machine import layouts, sm
+from flashlab.reference import masks, next_machine, pipeline, ring, roles
+from flashlab.reference.attention import attention, attention_backward
+from tests.mutants.acceptance.cases import forward, mask_if
+from tests.tools import hopper_scores
+
+
+def simulated_pipeline():
+    """Exact however it is built, in the cycles of its budget; wrong phases are noticed, each as what it is."""
+    small, quick = pipeline.Budget(d=64), pipeline.Budget(softmax_of_64=64)
+    locked, three = pipeline.Design(3, overlap=False, consumers=1), pipeline.Design(3)
+    designs = pipeline.Design(1, ping_pong=False), pipeline.Design(whole_q=False), locked, pipeline.Design(budget=quick)
+    for design in designs:
+
+        def run(Q, K, V, causal, design=design):
+            return _ran(pipeline.forward(Q, K, V, design, Br=4, Bc=4, mask=mask_if(causal)))
+
+        forward(run, 4)
+    Q, K, V = np.random.default_rng(0).normal(size=(3, 32, 4)).astype(np.float32)
+    for cycles, design in ((3904, locked), (2048, three), (1792, replace(three, budget=small))):
+        run = pipeline.forward(Q[:2], K, V, design, Br=2, Bc=1)  # 32 blocks
+        assert run.steady == cycles, f"a block takes {run.steady} cycles, not {cycles}"
+    for error, says, mistake in (
+        (sm.Deadlock, "phase 0 of empty[0]", {"empty_phase": lambda n: n & 1}),
+        (sm.Race, "is on its way", {"full_phase": lambda n: 0}),
+        (sm.Race, "copied into K[1] while consumer 1 reads", {"empty_count": 1}),
+        (sm.Race, "all arrivals of the open phase are in", {"empty_phase": lambda n: 1}),
+    ):
+        try:
+            pipeline.forward(Q[:2], K[:4], V[:4], pipeline.Design(**mistake), Br=2, Bc=1)
+        except error as noticed:
+            assert says in str(noticed), f"{noticed} does not say: {says}"
+        else:
+            raise AssertionError(f"nobody noticed {mistake}")
+
+
+def _ran(run):
+    """The results of a run in which softmaxes waited for their scores."""
+    done = {(e.by, e.kind, e.j): e for e in run.events}  # the last of its kind: of the last tile of queries
+    for (by, kind, j), event in done.items():
+        assert kind != "softmax" or event.start >= done[by, "S", j].end, (
+            f"{by} took a softmax of scores that were not done"
+        )
+    return run.O, run.lse
+
+
+def hopper_schedule():
+    """Every tile once; longest first among heads that share the cache; nobody late, and nobody without work."""
+    for B, H, Hk, Nq, Nk, causal, programs in (
+        (2, 6, 2, 700, 200, True, 7), (1, 12, 3, 384, 90000, True, 5), (3, 2, 1, 300, 200, False, 100),
+        (1, 16, 16, 4096, 16384, True, 32),
+    ):  # fmt: skip
+        Tr, group = -(-Nq // 128), H // Hk
+        together = max(1, 16 * 2**20 // (4 * Nk * 64)) * group  # heads: K and V of 2 bytes in 16 MiB
+        schedule._longest_first.cache_clear(), schedule._in_turn.cache_clear()
+        mask = triton_masks.causal() if causal else triton_masks.full()
+        problem = Problem(B, H, Hk, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+        tiles, starts, used = schedule.table(problem, 128, 128, programs)
+        tiles, starts = tiles.numpy(), starts.numpy()
+        i, b, h, hk = tiles.T
+        assert sorted(zip(b, h, i, strict=True)) == list(np.ndindex(B, H, Tr)), "not every tile once"
+        assert (hk == h // group).all(), "keys of another head"
+        assert used >= min(programs, len(tiles)), "a program without work"
+        assert used == len(starts) - 1 and (np.diff(starts) > 0).all() and starts[-1] == len(tiles), "no work"
+        assert used >= min(programs, len(tiles)), "a program is idle"
+        last = Nq - 1 - (Tr - 1 - i) * 128
+        seen = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # keys
+        n = -(-seen // 128)
+        assert (schedule.blocks(i, 128, 128, problem) == n).all(), "wrong number of blocks"
+        times = np.add.reduceat(n, starts[:-1])
+        assert times.max() <= times.mean() + n.max(), "a program is late"
+        turn = (b * H + h) // together if causal else np.zeros_like(n)
+        for mine in np.split(np.arange(len(tiles)), starts[1:-1]):
+            assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
+        _, b, h, _ = schedule.ordered_tiles(problem, 128, schedule.blocks(np.arange(Tr), 128, 128, problem)).T
+        assert (np.diff((b * H + h) // together) >= 0).all(), "too many keys and values at a time"
+    _, starts = schedule.schedule(np.zeros((3, 4)), np.array([8, 1, 1]), 1, parts=5)  # the first takes up four parts
+    assert (np.diff(starts) > 0).all(), "no work"
+    for Nq, Nk, mask in (
+        (200, 200, triton_masks.causal()), (200, 300, triton_masks.full()), (300, 77, triton_masks.causal()),
+        (128, 192, triton_masks.causal()), (256, 320, triton_masks.causal()), (300, 420, triton_masks.window(130)),
+        (300, 300, triton_masks.window(60, 50)), (200, 140, triton_masks.window(70)),
+        (200, 500, triton_masks.window(70)),
+    ):  # fmt: skip
+        for Br in (128, 192):
+            if isinstance(mask, triton_masks.Window) and mask.left is not None:
+                problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
+                met = schedule.blocks(np.arange(-(-Nq // Br)), Br, 128, problem)
+                assert met.max() <= (mask.left + mask.right + Br - 1) // 128 + 2, "wrong number of blocks"
+            counts = hopper_scores.taken(Nq, Nk, mask, Br)
+            assert (counts == hopper_scores.wanted(Nq, Nk, mask)).all(), "not these scores, once"
+    ids = np.arange(333) // 150
+    i, j = np.ogrid[:333, :333]
+    for mask, seen in (
+        (triton_masks.documents(torch.tensor(ids)), ids[:, None] == ids),
+        (triton_masks.documents(torch.tensor(ids)) & triton_masks.window(40, 1),
+         (ids[:, None] == ids) & (j >= i - 40) & (j <= i + 1)),
+    ):  # fmt: skip
+        assert (hopper_scores.taken(333, 333, mask, 128) == seen).all(), "not these scores of documents, once"
+
+
+def ring_of_three():
+    """Three ranks in every layout, forward and backward, against one."""
+    Q, K, V, dO = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6, 6)))
+    for name in layouts.LAYOUTS:
+        for mask in (None, masks.causal()):
+            layout = layouts.layout_of(name, len(Q), 3)
+            O, lse = ring.forward(Q, K, V, layout, mask=mask)
+            ours = O, *ring.backward(dO, Q, K, V, O, lse, layout, mask=mask)
+            theirs = attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)
+            for x, y in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    nothing = np.zeros((1, 6)), np.full(1, -np.inf)
+    np.testing.assert_equal(ring.merge(*nothing, *nothing), nothing)
+
+
+def blocks_of_layouts():
+    """The blocks of two ranks hold what is seen, once, and zigzag leaves all ranks the same."""
+    layouts.blocks.cache_clear()
+    try:
+        for name, (left, right) in product(layouts.LAYOUTS, ((None, None), (None, 0), (5, 0), (1, 2))):
+            layout = layouts.layout_of(name, 24, 3)
+            everything = [(range(24),)] if name != "striped" else []
+            for queries, keys in product(layout, [*layout, *everything]):
+                i, j = (np.array([position for run in runs for position in run]) for runs in (queries, keys))
+                distance = j[None, :] - i[:, None]
+                seen = (distance >= -(24 if left is None else left)) & (distance <= (24 if right is None else right))
+                found = np.zeros(seen.shape, int)
+                for rows, cols, before, after in layouts.blocks(queries, keys, left, right):
+                    own = np.arange(*rows)[:, None] - rows[1] + cols[1]
+                    after, before = (99 if end is None else end for end in (after, before))
+                    k = np.arange(*cols)
+                    found[slice(*rows), slice(*cols)] += (k >= own - before) & (k <= own + after)
+                np.testing.assert_array_equal(found, seen)
+                assert layouts.pairs(queries, keys, left, right) == seen.sum()
+        for step in layouts.schedule(layouts.zigzag(24, 3), None, 0):
+            assert len({count for _, count in step}) == 1, "zigzag: some ranks have more to do than others"
+    finally:
+        layouts.blocks.cache_clear()
+
+
+def cycles_of_the_next_machine():
+    """Tables 1 and 3 of FlashAttention-4, and the cycles of both units at the balanced share."""
+    assert next_machine.forward_cycles(128, 128, 128) == (1024, 768, 1024), "table 1"
+    assert next_machine.forward_cycles(256, 128, 64) == (1024, 768, 2048), "table 1, two tiles, half the head"
+    assert next_machine.backward_cycles() == (2560, 3328, 1024), "table 3"
+    assert next_machine.backward_cycles(pair=True) == (2560, 2688, 1024), "table 3, a pair"
+    rates = next_machine.Rates()
+    share = rates.balanced()
+    ends = rates.lane_cycles(9, share), rates.exponential_cycles(9, share)
+    assert abs(ends[0] - ends[1]) < 1e-9 < share, "the units are not balanced"
+    assert rates.lane_cycles(128 * 128, 1) == 1792, "instructions per score"
+    assert rates.exponential_cycles(128 * 128, 0.25) == 768, "three quarters of the exponentials"
+
+
+def order_of_additions():
+    """Each program visits each tile that it sees once, and nobody waits; pairs have the same work."""
+    for causal in (False, True):
+        assert next_machine.finished(5, causal) == (25, 0), "somebody waits"
+        visits = next_machine.visits(5, causal)
+        assert [sorted(queue) for queue in visits] == [list(range(j if causal else 0, 5)) for j in range(5)], "visits"
+    pairs = next_machine.pairs(6)
+    assert len({i + j for i, j in pairs}) == 1 and len(set(sum(pairs, ()))) == 6, "unequal pairs"
+
+
+def roles_of_the_next_machine():
+    """The roles compute attention of two tiles, with maxima that rise by little and by much, and meet no race."""
+    rng = np.random.default_rng(0)
+    Q, K, V = (rng.normal(size=(n, d)) for n, d in ((6, 4), (20, 4), (20, 3)))
+    K *= np.linspace(0.5, 40, 20)[:, None]
+    for design in (roles.Design(), roles.Design(stages=2, d=64, threshold=0)):
+        run = roles.forward(Q, K, V, design, Bc=4)
+        np.testing.assert_allclose(run.O, attention(Q, K, V), 1e-9, 1e-12)
+    plain = roles.forward(Q.astype(np.float32), K.astype(np.float32), V.astype(np.float32), roles.Design(share=1), Bc=4)
+    np.testing.assert_allclose(plain.O, attention(Q, K, V), 2e-3, 2e-3)
