@@ -31,9 +31,9 @@ NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/saniti
 WORKERS := -n 2 --dist loadfile
 # Notebooks wait for their kernels to start: three workers keep two cores busy.
 QUICK_WORKERS := -n 3 --dist loadfile
-# On a GPU nearly all of the time is the compilers': a worker per core, each with its part of the GPU's memory. A test
-# is dealt out when a worker is free: some take minutes.
-GPU_WORKERS := -n auto --maxprocesses 24 --maxschedchunk 1
+# On a GPU nearly all of the time is the compilers': a worker per core, each with its part of the GPU's memory, and one
+# thread for what it compares with. A test is dealt out when a worker is free: some take minutes.
+GPU_WORKERS := -n logical --maxprocesses 24 --maxschedchunk 1
 
 # A checkout that was moved, or whose .venv is damaged, is set up again.
 $(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))
@@ -75,7 +75,7 @@ test-browser: $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
 test-gpu: $(STAMP)
 	@$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1)' \
 		|| { echo 'make test-gpu: torch finds no NVIDIA GPU here; make test checks the kernels without one.'; exit 1; }
-	$(BIN)/python -m pytest $(GPU_WORKERS) tests/kernels
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_WORKERS) tests/kernels
 	@command -v compute-sanitizer >/dev/null \
 		|| { echo 'make test-gpu: compute-sanitizer is missing: install the CUDA toolkit or put its bin on PATH.'; exit 1; }
 	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 $(SMALL)

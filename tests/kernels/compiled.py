@@ -7,11 +7,11 @@ import sys
 from importlib.metadata import version
 
 
-def compiled(tool: str, *arguments: str, seconds: int = 600) -> list[dict]:
+def compiled(tool: str, *arguments: str) -> list[dict]:
     """Run ``tests.tools.TOOL`` in a process that does not interpret, and return what it prints: a dict per line."""
     command = [sys.executable, "-m", f"tests.tools.{tool}", *arguments]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stderr[-2000:]
     return [json.loads(line) for line in run.stdout.splitlines()]
 

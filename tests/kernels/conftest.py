@@ -2,13 +2,16 @@
 
 import importlib.util
 import math
+import os
 
 import pytest
 
 from tests.kernels.compiled import release
 from tests.tools.in_time import OneProcess
+from tests.tools.once import Once
 
 LONG = "test_hopper", "compiled"
+KEPT = "kernels", "on_hopper"  # fixtures that are compiled ``once``
 SECONDS = 300  # for a check in another process: nearly all of them for compiling
 
 if importlib.util.find_spec("triton"):
@@ -18,8 +21,20 @@ else:  # macOS, Windows
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the files whose tests compile for minutes: at the end, a worker would be alone with one of them."""
-    items.sort(key=lambda item: not any(name in item.path.stem for name in LONG))
+    """Begin with the files whose tests compile for minutes: at the end, a worker would be alone with one of them.
+
+    Of the tests that read what is compiled ``once``, the first is there. The others come last: they would wait for it.
+    """
+    begun = set()
+
+    def place(item):
+        for name in set(KEPT) & set(item.fixturenames):
+            if (item.path, name) in begun:
+                return 2
+            begun.add((item.path, name))
+        return 0 if any(name in item.path.stem for name in LONG) else 1
+
+    items.sort(key=place)
 
 
 @pytest.fixture
@@ -34,6 +49,13 @@ def interpreter_that_loops():
     triton, numpy = release("triton"), release("numpy")
     if triton <= (3, 6) and numpy >= (2, 4):
         pytest.skip(f"Triton {triton[0]}.{triton[1]} cannot interpret loops with NumPy {numpy[0]}.{numpy[1]}")
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """Call a function whose result JSON can hold, and whose arguments can name a file: once for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return Once(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
 
 
 @pytest.fixture(scope="module")

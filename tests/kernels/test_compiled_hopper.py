@@ -37,11 +37,11 @@ SPILLS_BACKWARD = {  # kind, for heads of 128 columns
 
 
 @pytest.fixture(scope="module")
-def kernels():
+def kernels(once):
     """Return what the two tools print, side by side."""
     halves = ("compile_hopper", "forward", "one_partition", "warpgroups"), ("compile_hopper_backward",)
     with ThreadPoolExecutor() as threads:
-        return [kernel for half in threads.map(lambda names: compiled(*names), halves) for kernel in half]
+        return [kernel for half in threads.map(lambda names: once(compiled, *names), halves) for kernel in half]
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ def test_two_levels_take_additions_for_multiplications():
 
 
 @pytest.fixture(scope="module")
-def on_hopper():
-    return compiled("compile_float8", "hopper")
+def on_hopper(once):
+    return once(compiled, "compile_float8", "hopper")
 
 
 @pytest.mark.exhaustive
