@@ -35,6 +35,7 @@ from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty
 from flashlab.kernels.launch import again, launch
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
+SIZES = ["H", "Nq", "Nk", "Tr"]  # numbers that change from call to call: one compilation for all
 REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consumers: of a consumer, of the producer
 
 
@@ -178,7 +179,7 @@ class Tile(NamedTuple):
     till: gl.tensor  # up to this one
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES)
 def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K V [B, Hk, Nk, d]; O_first ends where O's first tile does
     lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4 or 8], starts [programs + 1]: ``schedule.table``

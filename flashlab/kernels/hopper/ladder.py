@@ -21,6 +21,7 @@ from flashlab.kernels.configurations import Configuration, against_hopper, card
 from flashlab.kernels.hopper import forward, schedule
 from flashlab.kernels.hopper.descriptors import multiprocessors
 from flashlab.kernels.hopper.forward import (
+    SIZES,
     Output,
     Work,
     allocate,
@@ -92,7 +93,7 @@ def run(rung, o, lse, q, k, v, problem):
     )
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES)
 def one_partition(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
     Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
@@ -161,7 +162,7 @@ def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
     return m_new, l_i, O_i
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES)
 def warpgroups(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
     Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
