@@ -19,7 +19,7 @@ from flashlab.kernels.hopper import forward, ladder
 from flashlab.kernels.problem import Problem
 from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
-from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
+from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic, widened
 from tests.tools.bounds import assert_as_exact_as_plain
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -381,6 +381,15 @@ def test_every_rung_equals_dense(rung, in_time):
 # float8: the rule is that of test_float8
 
 
+def size_of_scores(eight, causal):
+    """Return the mean size of the scores of each row [B, H, Nq], by their weights; NaN where a row sees no key."""
+    q, k, _ = (widened(x) for x in eight)
+    own, j = written_out.own(q.shape[2], k.shape[2])
+    S = q.shape[3] ** -0.5 * q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT  # [B, H, Nq, Nk]
+    P = S.masked_fill(j > own, -math.inf).softmax(-1) if causal else S.softmax(-1)
+    return (P * S.abs()).sum(-1)
+
+
 def float8_is_as_good_as_exact_arithmetic(width):
     for kind in (lengths, groups, dimensions, many_tiles, scores):
         if kind is dimensions and width not in DIMENSIONS:
@@ -400,8 +409,9 @@ def float8_is_as_good_as_exact_arithmetic(width):
                 assert error(O, exact) <= 1.1 * error(ours.to(O.dtype), exact), f"{name}, causal {causal}"
                 seen = ours_lse.isfinite()
                 assert torch.equal(lse.isfinite(), seen) and (O[~seen] == 0).all(), f"{name}, causal {causal}"
-                # A tensor core keeps 14 bits of the sums of a score, too.
-                torch.testing.assert_close(lse[seen].double(), ours_lse[seen], rtol=4e-3, atol=4e-3)
+                # A tensor core keeps 14 bits of the sums of a score, too: lse errs as the scores do that it is made of.
+                off = (lse[seen] - ours_lse[seen]).abs() / (1 + size_of_scores(eight, causal)[seen])
+                assert (off <= 4e-3).all(), f"{name}, causal {causal}: lse"
 
 
 @hopper_only
