@@ -195,26 +195,10 @@ def hold_masked(run, cases):
             raise AssertionError(name) from error
 
 
-def windows(width, some):
-    for (Nq, Nk), ends in itertools.product(LENGTHS, some):
+def windows(width):
+    for (Nq, Nk), ends in itertools.product(LENGTHS, WINDOWS):
         mask = masks.Window(*ends)
         yield f"{Nq} queries, {Nk} keys, {mask}", inputs(2, 3, 1, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
-
-
-# All of them in one test would be compiled for five minutes.
-def narrow_windows(width):
-    yield from windows(width, WINDOWS[:3])
-
-
-def wider_windows(width):
-    yield from windows(width, WINDOWS[3:6])
-
-
-def two_sided_windows(width):
-    yield from windows(width, WINDOWS[6:])
-
-
-def windows_of_many_heads(width):
     for (H, Hk, Nq, Nk), ends in itertools.product(
         [(16, 16, 1536, 1536), (20, 4, 1000, 1100), (20, 20, 1000, 600)], [(255, 0), (511, 0), (300, 150), (1, 700)]
     ):
@@ -303,7 +287,7 @@ def rules(width):
 
 
 TEXTS = (100, 1, 64, 0, 300, 7, 128, 5), (100, 40, 64, 3, 200, 0, 128, 6)  # queries and keys of each
-MASKED = (narrow_windows, wider_windows, two_sided_windows, windows_of_many_heads, score_functions, sinks, rules)
+MASKED = (windows, score_functions, sinks, rules)
 
 
 def masked_equals_written_out(name, kind):
