@@ -9,6 +9,7 @@ import pytest
 
 from flashlab.course import exercises, lessons
 from flashlab.course.lessons import LESSONS
+from flashlab.course.registry import every
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERED = re.compile(r"\blessons?\s+\d|\bL\d\d\b", re.IGNORECASE)
@@ -43,6 +44,15 @@ def test_the_map_has_the_list():
 def test_every_exercise_module_belongs_to_a_lesson():
     modules = {it.name for it in pkgutil.iter_modules(exercises.__path__)}
     assert "tiling" in modules and modules <= {lesson.name for lesson in LESSONS}
+
+
+def test_packages_of_exercises_have_the_order_of_the_notebook():
+    packages = {it.name for it in pkgutil.iter_modules(exercises.__path__) if it.ispkg}
+    for lesson in LESSONS:
+        if lesson.name in packages:
+            text = "\n".join(cells(ROOT / "notebooks" / lessons.notebook(lesson)))
+            asked = [*dict.fromkeys(re.findall(rf'check\("({lesson.name}\.\w+)"', text))]
+            assert [name for name in every() if name in asked] in (asked, [])  # []: without Triton
 
 
 def test_lessons_are_named_once_and_parts_are_not_torn_apart():
