@@ -11,7 +11,7 @@ from flashlab.kernels import DEVICE, tl, triton
 
 
 class Loops(NamedTuple):
-    """Return what the two loops of all programs do."""
+    """The two loops of all programs: the tiles that they visit, and where they end."""
 
     visits: np.ndarray  # [Tr, Tc] 1 for a tile met in loop 1, 2 in loop 2, 0 for none
     seen: np.ndarray  # [Tr] keys that a tile's last row sees
