@@ -39,6 +39,16 @@ def implementation(name: str) -> Attention:
     raise ValueError(f"expected one of {', '.join(NAMES)}, got {name!r}")
 
 
+def absent(name: str) -> str | None:
+    """Say which package this competitor needs that is not installed; None if there is none."""
+    if name == "fa4":
+        try:
+            _flash_attn_func()
+        except RuntimeError as error:
+            return str(error)
+    return None
+
+
 def _sdpa(backend, q, k, v, causal):
     with sdpa_kernel(backend):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])

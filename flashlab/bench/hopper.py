@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from flashlab.bench import record, round_robin
-from flashlab.bench.competitors import NAMES, Attention, implementation
+from flashlab.bench.competitors import NAMES, Attention, absent, implementation
 from flashlab.kernels import masks
 from flashlab.kernels.configurations import on_hopper
 from flashlab.kernels.problem import Problem
@@ -54,7 +54,10 @@ def jobs(production: Mapping[str, Attention]) -> Iterator[tuple[round_robin.Cell
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Return the exit status, as ``round_robin.main``."""
+    """Run the command line. Return the exit status, as ``round_robin.main``.
+
+    A round without a rival that it was to have is worth little, so one that is not installed is an error.
+    """
     parser = argparse.ArgumentParser("python -m flashlab.bench.hopper", description=__doc__.split("\n\n")[0])
     parser.add_argument("--json", required=True, type=record.destination, help="file for the results and their origin")
     parser.add_argument("--impls", nargs="+", choices=NAMES, default=PRODUCTION)
@@ -62,6 +65,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if not record.has_gpu():
         return 2
+    for name in options.impls:
+        if lacks := absent(name):
+            parser.error(f"{lacks}. To measure without it, leave {name} out of --impls.")
     report = record.origin("flashlab.bench.hopper", argv)
     production = {name: implementation(name) for name in options.impls}
     return round_robin.collect(jobs(production), report, options.json, rounds=options.rounds)

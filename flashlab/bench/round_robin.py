@@ -213,6 +213,8 @@ def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, 
         print(calls.table(report["launch_us"]))
     for what, why in report["left_out"].items():
         print(f"not timed: {what}: {why}")
+    if missing := everyone.keys() - {row.get("impl") for row in report["rows"]}:
+        print(f"not timed in any cell: {', '.join(sorted(missing))}", file=sys.stderr)
     if report.get("interrupted"):
         print(f"interrupted: {len(report['rows'])} rows were measured", file=sys.stderr)
     kept = record.keep(path, report)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -222,7 +223,7 @@ def test_an_unknown_competitor_is_refused_by_name():
 
 
 def test_without_flash_attention_4_it_is_left_out_and_the_reason_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "flash_attn", None)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
     _, left_out = measured(FORWARD, {"right": right, "fa4": implementation("fa4")})
     assert left_out == {f"{FORWARD}: fa4": "FlashAttention-4 is not installed: pip install flash-attn-4"}
 
@@ -321,6 +322,21 @@ def test_where_the_file_cannot_be_written_the_results_are_printed(gpu, monkeypat
     captured = capsys.readouterr()
     assert "times.json could not be written: No space left on device." in captured.err
     assert len(json.loads(captured.out[captured.out.index("{\n") :])["rows"]) == 4
+
+
+def test_a_competitor_without_a_row_is_told_of_on_standard_error(gpu, capsys):
+    gpu.breaks_at = 2  # the second turn is that of cudnn, in a round of one cell
+    assert run("--N", "32") == 0
+    assert capsys.readouterr().err == "not timed in any cell: cudnn\n"
+
+
+def test_the_hopper_command_refuses_a_round_without_a_rival_that_it_asks_for(gpu, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    with pytest.raises(SystemExit) as exit:
+        hopper.main(["--json", str(tmp_path / "hopper.json")])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and not list(tmp_path.iterdir())
+    assert "FlashAttention-4 is not installed" in said and "leave fa4 out of --impls" in said
 
 
 def test_the_hopper_command_measures_the_ladder_at_one_width_only(gpu, monkeypatch, tmp_path):
