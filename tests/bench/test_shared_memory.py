@@ -9,7 +9,7 @@ import pytest
 
 from flashlab.course import data
 
-pytest.importorskip("triton", reason="the kernels need triton, which is for Linux")
+pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which is for Linux")
 
 COMPILE = """
 import json, sys
