@@ -3,6 +3,7 @@
 import functools
 import html
 import importlib
+import itertools
 import json
 import re
 from dataclasses import asdict, fields, replace
@@ -42,6 +43,23 @@ def some_steps(figure, state):
     """The first, a middle and the last step of a state."""
     steps = list(figures.steps(figure, state))
     return {steps[0], steps[len(steps) // 2], steps[-1]}
+
+
+def choices(figure):
+    """What every value of every control shows, at some steps."""
+    return [step for state in corners(figure) for step in sorted(some_steps(figure, state), key=str)]
+
+
+def walk(figure):
+    """The steps that the default state begins with."""
+    return list(figures.steps(figure, figure.State()))[:24]
+
+
+@pytest.fixture(scope="module")
+def drawings(figure):
+    """What node draws, by width and state: it takes longer to start than to draw."""
+    states = list(dict.fromkeys([*choices(figure), *walk(figure), figure.State()]))
+    return {width: dict(zip(states, drawn.draw(figure, states, width), strict=True)) for width in (340, drawn.WIDTH)}
 
 
 def test_each_is_drawn_and_nothing_else():
@@ -94,11 +112,11 @@ def test_numbers_are_plain_and_words_are_few(figure):
 
 
 @needs_node
-@pytest.mark.parametrize("width", [340, 960])
-def test_every_choice_is_drawn(figure, width):
-    states = [step for state in corners(figure) for step in sorted(some_steps(figure, state), key=str)]
-    drawings = drawn.draw(figure, states, width)
-    for state, drawing in zip(states, drawings, strict=True):
+@pytest.mark.parametrize("width", [340, drawn.WIDTH])
+def test_every_choice_is_drawn(figure, width, drawings):
+    states = choices(figure)
+    for state in states:
+        drawing = drawings[width][state]
         markup = drawing["markup"]
         if "NaN" in json.dumps(figure.trace(state)):  # then the letters may say it, too
             markup = re.sub(r'(aria-label="|>)[^"<]*', lambda said: said[0].replace("NaN", ""), markup)
@@ -106,14 +124,13 @@ def test_every_choice_is_drawn(figure, width):
         assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"
         assert not re.search(r'="#|: #', drawing["markup"]), f"{state}: colours come from theme.css"
         assert drawing["key"] == key(figure, state)
-    assert len({drawing["markup"] for drawing in drawings}) > len(states) / 4
+    assert len({drawings[width][state]["markup"] for state in states}) > len(states) / 4
 
 
 @needs_node
-def test_every_step_changes_the_picture(figure):
-    states = list(figures.steps(figure, figure.State()))[:24]
-    drawings = [drawing["markup"] for drawing in drawn.draw(figure, states)]
-    assert len(states) < 2 or all(one != other for one, other in zip(drawings, drawings[1:], strict=False))
+def test_every_step_changes_the_picture(figure, drawings):
+    shown = [drawings[drawn.WIDTH][state]["markup"] for state in walk(figure)]
+    assert all(one != other for one, other in itertools.pairwise(shown))
 
 
 @needs_node
@@ -124,15 +141,16 @@ def test_the_same_state_is_drawn_the_same_whatever_came_before(figure):
 
 
 @needs_node
-def test_every_drawing_can_be_pointed_at(figure):
-    tips = re.findall(r'aria-label="([^"]+)"', drawn.draw(figure, [figure.State()])[0]["markup"])
+def test_every_drawing_can_be_pointed_at(figure, drawings):
+    tips = re.findall(r'aria-label="([^"]+)"', drawings[drawn.WIDTH][figure.State()]["markup"])
     assert len(tips) >= 5 and all(len(tip) > 5 for tip in tips)
 
 
 @needs_node
-def test_the_still_picture_shows_the_first_state(figure):
+def test_the_still_picture_shows_the_first_state(figure, drawings):
     path = FOLDER / "stills" / f"{page.name_of(figure)}.png"
-    assert Image.open(path).text["drawn"] == drawn.digest(figure), "python -m tests.tools.stills takes it again"
+    digest = drawn.digest_of(drawings[drawn.WIDTH][figure.State()])
+    assert Image.open(path).text["drawn"] == digest, "python -m tests.tools.stills takes it again"
 
 
 def test_an_output_has_words_picture_and_life(figure, monkeypatch):

@@ -46,5 +46,10 @@ def draw(figure, states, width=WIDTH) -> list[dict]:
 
 def digest(figure) -> str:
     """Return the digest of the drawing of a figure's first state, as node makes it, and of its colours."""
+    return digest_of(draw(figure, [figure.State()])[0])
+
+
+def digest_of(drawing) -> str:
+    """Return the digest of what ``draw`` returns for a state, and of the colours."""
     style = (page.HERE / "js" / "theme.css").read_text(encoding="utf-8")
-    return hashlib.sha256((draw(figure, [figure.State()])[0]["markup"] + style).encode()).hexdigest()
+    return hashlib.sha256((drawing["markup"] + style).encode()).hexdigest()
