@@ -23,7 +23,7 @@ import linecache
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 
@@ -99,7 +99,7 @@ class Question:
 def edited(function: Callable, old: str, new: str) -> Callable:
     """Return a copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
     plain = inspect.unwrap(getattr(function, "fn", function))  # of a Triton kernel, or below a decorator
-    source = textwrap.dedent(inspect.getsource(plain))  # of a method
+    source = _source(plain)
     if source.count(old) != 1:
         raise ValueError(f"expected {old!r} once in {plain.__name__}, found it {source.count(old)} times")
     source = source.replace(old, new)
@@ -108,3 +108,9 @@ def edited(function: Callable, old: str, new: str) -> Callable:
     namespace = dict(plain.__globals__)
     exec(compile(source, filename, "exec"), namespace)
     return namespace[plain.__name__]
+
+
+@cache
+def _source(function):
+    """Return the source of a function or method, asked for once: to find its end takes longer than to compile it."""
+    return textwrap.dedent(inspect.getsource(function))
