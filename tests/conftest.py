@@ -8,15 +8,14 @@ from flashlab.course import check, progress
 numbers = count()
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Let the tests be collected without looking for garbage: a million objects are made, and all are kept."""
+    """Look for garbage only among what the tests make: the million objects imported and collected before all stay."""
     gc.disable()
-
-
-def pytest_collection_finish():
-    """Look for garbage only among what the tests make: what was imported and collected stays to the end."""
+    collected = yield
     gc.freeze()
     gc.enable()
+    return collected
 
 
 @pytest.fixture(scope="session")
