@@ -24,16 +24,17 @@ SPILLS = {  # kernel, width, causal, Br
 }
 SPILLS_BACKWARD = {  # kind, for heads of 128 columns
     "full": (48, 6),
-    "causal": (80, 15),
-    "sink": (80, 15),
-    "window": (96, 20),
-    "soft cap": (96, 20),
-    "soft cap in a window": (96, 20),
-    "ALiBi": (120, 28),
-    "documents": (120, 28),
-    "soft cap in documents": (120, 28),
-    "group in parts": (80, 15),
+    "causal": (80, 10),
+    "sink": (80, 10),
+    "window": (96, 12),
+    "soft cap": (120, 15),
+    "soft cap in a window": (120, 20),
+    "ALiBi": (120, 20),
+    "documents": (120, 15),
+    "soft cap in documents": (120, 15),
+    "group in parts": (80, 10),
 }
+LATE = "causal", "sink", "soft cap", "ALiBi", "group in parts"  # the causal kinds, whose second consumers begin late
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,11 @@ def step(k):
     return {"S": k["width"] // 16, "dP": k["width"] // 16, "dV": k["Br"] // 16, "dK": k["Br"] // 16, "dQ": 8}
 
 
+def is_late(k):
+    """Tell whether the second consumer leaves out the first step, and so has no code for it."""
+    return k["kernel"] == "backward" and k["width"] == 64 and k["kind"] in LATE
+
+
 def test_every_configuration_in_use_is_compiled(kernels, rungs):
     names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs}
     assert names == {(n, d, m) for n in ("forward", "backward", "narrow") for d in (64, 128) for m in (False, True)}
@@ -84,7 +90,7 @@ def test_registers_spill_no_more_than_is_known(kernels):
     for k in kernels:
         known = SPILLS.get((k["kernel"], k["width"], k["causal"], k["Br"]))
         if k["kernel"] == "backward":
-            known = SPILLS_BACKWARD[k["kind"]] if k["width"] == 128 else (24, 0)
+            known = SPILLS_BACKWARD[k["kind"]] if k["width"] == 128 else (80, 0)
         stack, in_loop = known or (0, 0)
         assert k["stack"] <= stack, f"spills more than {stack} bytes: {k}"
         for loop in k["loops"]:
@@ -103,7 +109,8 @@ def test_each_consumer_has_one_loop_with_the_products_of_a_step(large):
         # Outside of it: forward, the boundary of a tile and before it the first S; backward, the first step, whose dQ
         # comes after the loop.
         total = 2 * sum(products.values()) + (products["S"] if k["kernel"] == "forward" else 0)
-        assert k["counts"]["HGMMA"] == consumers(k) * total, k
+        left_out = sum(products.values()) - products["dQ"] if is_late(k) else 0
+        assert k["counts"]["HGMMA"] == consumers(k) * total - left_out, k
 
 
 def test_each_weight_takes_one_exponential_a_step(large):
@@ -112,7 +119,8 @@ def test_each_weight_takes_one_exponential_a_step(large):
         factors = 2 if k["kernel"] == "forward" else 0  # alpha of the two rows that a thread has part in
         if "soft cap" in k.get("kind", ""):
             factors += elements  # hyperbolic tangents, once for the weight and its derivative
-        assert all(loop["MUFU"] == elements + factors for loop in k["loops"]), k
+        more = is_late(k) and k["kind"] == "soft cap"  # 1 / cap, which a first step would have computed
+        assert all(loop["MUFU"] - elements - factors in range(1 + more) for loop in k["loops"]), k
 
 
 def test_two_consumers_take_exponentials_beside_their_own_product(large):
@@ -149,7 +157,10 @@ def test_the_copy_engine_moves_every_tile(large):
             assert k["counts"]["UTMALDG"] >= boxes * 6 + 2, k
             assert k["counts"]["UTMASTG"] == 2 * consumers(k), k
             tables = k["kind"] in ("ALiBi", "documents", "soft cap in documents")  # of slopes, or of intervals
-            assert bool(k["counts"].get("LDG")) == tables and not k["counts"].get("STG"), k
+            narrows = k["width"] == 64  # it reads a counter, and two warps zero and narrow 1,024 sums at a time
+            assert (k["counts"].get("LDG", 0) > narrows) == tables, k
+            # 16 bytes each; and one that makes the counter of turns ready again.
+            assert k["counts"].get("STG", 0) == narrows * (1024 // 64 // 4 + 1024 // 64 // 8) + 1, k
             reads = 1 if k["kind"] == "ALiBi" else 0  # the head's slope
             assert all(loop.get("LDG", 0) == reads for loop in k["loops"]), k
 

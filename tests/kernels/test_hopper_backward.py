@@ -3,19 +3,24 @@
 As in ``test_hopper``, a wrong barrier waits forever, so the tests run in another process. What needs no GPU comes last.
 """
 
+import itertools
 import math
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
 from flashlab.kernels import masks, packed, portable, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
-from flashlab.kernels.hopper import backward
+from flashlab.kernels.hopper import backward, turns
+from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.kernels.shares import Shares
 from tests.kernels import written_out
 from tests.kernels.test_hopper import DEVICE, hopper_only, randn
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.hopper_scores import in_python
 
 LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
 LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (1, 133), (133, 1), (1000, 1000)]
@@ -46,9 +51,12 @@ def dense(q, k, v, do, dlse, *rest):
 
 
 def assert_gradients(
-    name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None, roundings=1
+    name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None, roundings=1, programs=5
 ):
-    """Compare with float64; what no query sees is NaN, and so are the gradients before the kernel runs."""
+    """Compare with float64; what no query sees is NaN, and so are the gradients before the kernel runs.
+
+    programs: as on a GPU with so many multiprocessors; few, and each takes several turns.
+    """
     B, H, Hk, Nq, Nk, d, *dv = sizes
     dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
@@ -59,7 +67,8 @@ def assert_gradients(
     problem = Problem.of(q, k, v, mask, d**-0.5, score=scores.chain(score), sinks=sinks, texts=texts)
     o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, plain_score, sinks)
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
-    backward.run(gradients, (do, dlse), (q, *poisoned, o.to(dtype), lse.float()), problem, LAUNCHES)
+    with mock.patch.object(backward, "multiprocessors", lambda device: programs):
+        backward.run(gradients, (do, dlse), (q, *poisoned, o.to(dtype), lse.float()), problem, LAUNCHES)
     exact = dense(*(x.double() for x in (q, k, v, do)), dlse, seen, plain_score, sinks)
     plain = dense(q, k, v, do, dlse, seen, plain_score, sinks)
     for ours, theirs, truth in zip(gradients, plain, exact, strict=True):
@@ -154,6 +163,20 @@ def texts(d):
                 assert_gradients(name, (1, 4, 2, T, T, d), mask, seen, score, plain, texts=packed_texts)
 
 
+def in_turn(lag):
+    """More heads than the sums of dQ have room for: each waits for one before it, and narrows its sums."""
+    d, programs = 64, 132 if lag > 1 else 7
+    with mock.patch.object(backward, "lag_of", lambda *_: lag):
+        for sizes in ((3, 8, 8, 300, 300), (2, 8, 4, 500, 133), (2, 6, 3, 70, 700), (5, 4, 4, 1000, 1000)):
+            Nq, Nk = sizes[3:]
+            for left, right in ((math.inf, math.inf), (math.inf, 0), (90, 9)):
+                seen = in_window(left, right, Nq, Nk)
+                mask = masks.window(left, right)
+                assert_gradients(f"lag {lag}", (*sizes, d), mask, seen, programs=programs)
+        seen = in_window(math.inf, 0, 300, 300)
+        assert_gradients(f"lag {lag}", (2, 9, 3, 300, 300, d - 8, d - 16), masks.causal(), seen)
+
+
 def in_parts(d):
     """Early keys meet all queries, late keys those from ``cut`` on; within a tile, these go another way."""
     for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
@@ -180,49 +203,118 @@ def test_gradients_equal_dense_ones(kind, d, in_time):
     in_time(kind, d)
 
 
+@hopper_only
+@pytest.mark.parametrize("lag", [1, 3])
+def test_heads_take_turns(lag, in_time):
+    in_time(in_turn, lag)
+
+
 # without a GPU
 
 
 def launched(problem, monkeypatch, launches=LAUNCHES):
-    """Return the gradients of keys and values after ``backward.run``, and what its kernel is told."""
+    """Return the gradients of keys and values after ``backward.run``, the turns, and what its kernel is told."""
     told = []
+    monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
     monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: told.append((grid, numbers)))
     B, H, Hk, Nq, Nk, d, dv = problem[:7]
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
     backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, launches)
-    (grid, numbers), _ = told
-    return gradients[1:], grid, numbers[2]
+    (grid, (of_all, _, of_problem, *_)), _ = told
+    assert grid == (min(4, of_all.all), 1, 1) and of_all.all == of_all.tiles * of_all.heads * B
+    return gradients[1:], of_all, of_problem
 
 
 def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     """Queries from 64 on: the kernel gets the addresses of their constants and sums."""
     told = []
     monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: told.append((tensors, numbers)))
     q, lse = torch.ones(2, 4, 200, 64), torch.zeros(2, 4, 200)
     sums, part = backward.Sums(q, None, q, lse, 64, STREAMED), q[:, :, 64:]
     problem = Problem.of(part, part, part, masks.full(), 0.1)
     gradients = torch.empty_like(part), torch.empty_like(part)
     sums.add((part, part), (part, part), gradients, problem, LAUNCHES["backward"], 64)
-    (*_, lse_log2, delta, dQ), numbers = told[0]
+    (*_, lse_log2, delta, dQ, counters, parts, narrowed), numbers = told[0]
     for flat, whole in ((lse_log2.base, sums.lse_log2), (delta.base, sums.delta)):
         assert flat.data_ptr() == whole.data_ptr() + 4 * 64 and flat.numel() == whole.numel() - 64
     assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
+    assert counters is sums.counters and parts is narrowed is None
 
 
 def test_sums_start_at_zero():
     """They lie behind the constants of rows, in memory that held NaN, and those of rows past the end count too."""
     q = torch.ones(2, 3, 70, 64, dtype=torch.bfloat16, device=DEVICE)
     dlse = torch.full((2, 3, 70), 4.0, device=DEVICE)
-    scratch = portable.backward.scratch_for(dlse, columns=128)
+    scratch = portable.backward.scratch_for(dlse, sums=30_001)
     lse_log2, delta, sums = portable.backward.parts_of(scratch, dlse)
-    assert sums.isnan().all() and lse_log2.shape == delta.shape == (2, 3, 128) and sums.shape == (2, 3, 128, 128)
+    assert sums.isnan().all() and lse_log2.shape == delta.shape == (2, 3, 128) and sums.shape == (30_001,)
     portable.backward.start_rows(q, q, dlse, dlse, lse_log2, delta, sums, STREAMED)
     assert (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
     log2_e = torch.tensor(LOG2_E.value, dtype=torch.float32, device=DEVICE)
     assert (lse_log2[:, :, :70] == 4 * log2_e).all() and lse_log2[:, :, 70:].isposinf().all()
+
+
+def in_order(dQ, width):
+    """Return tiles dQ [..., 64, width] in the order of ``sums.add``, number by number: [..., 64 * width]."""
+    parts = dQ.mT if transposed(width) else dQ  # [..., 64 rows of a product, columns]
+    at = torch.empty(dQ.shape[-2:], dtype=torch.long)
+    half = parts.shape[-1] // 2
+    for row, column in itertools.product(range(parts.shape[-2]), range(parts.shape[-1])):
+        w, c = divmod(column, half)
+        warp, r = divmod(row, 16)
+        place = ((c // 8 * 4 + warp) * 8 + r % 8) * 16 + c % 8 // 2 * 4 + r // 8 * 2 + c % 2
+        at[(column, row) if transposed(width) else (row, column)] = w * 64 * half + place
+    return torch.empty_like(dQ).flatten(-2).scatter(-1, at.flatten().expand_as(dQ.flatten(-2)), dQ.flatten(-2))
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_the_last_heads_are_narrowed_from_where_they_are(width):
+    """Seven heads of 70 queries, of which the last three are left; the sums have room for four."""
+    exact = randn(7, 128, width, dtype=torch.float32, seed=1)
+    ring = torch.full((4, 128, width), math.nan, device=DEVICE)
+    for head in (4, 5, 6):
+        ring[head % 4] = in_order(exact[head].view(2, 64, width), width).view(128, width)
+    dq = torch.full((1, 7, 70, width - 8), math.nan, dtype=torch.bfloat16, device=DEVICE)
+    backward.start_narrow(dq, ring, 0.5, 3)
+    assert dq[:, :4].isnan().all()
+    assert torch.equal(dq[0, 4:], (exact[4:, :70, : width - 8] * 0.5).bfloat16())
+
+
+def test_every_head_of_the_sums_is_waited_for_and_zeroed_in_time():
+    """The room for ``2 * lag`` heads, and a counter each; no more than there are heads."""
+    for heads, lag, room in ((7, 2, 4), (7, 3, 6), (7, 4, 7), (1, 5, 1), (7, None, 7)):
+        numbers = torch.zeros(size_of(heads, lag, 128, 64, 3))
+        ring, counters = ring_of(numbers, heads, 128, 64)
+        assert ring.shape == (room * 3, 128, 64) and counters.shape == (1 + heads,) and counters.dtype == torch.int32
+    few, many = problem_of(100, 100, masks.full()), problem_of(100, 100_000, masks.full())
+    assert lag_of(few, 128, 64) > lag_of(many, 128, 64) >= 2  # programs side by side are of few heads, if N is large
+    assert lag_of(few._replace(mask=masks.causal()), 128, 64) > lag_of(few, 128, 64) and lag_of(few, 128, 128) is None
+
+
+def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
+    """In whatever order three programs come for the next of five turns, one of them even for none."""
+    counter = torch.zeros(1, dtype=torch.int32)
+    at = SimpleNamespace(num_programs=lambda axis: 3, store=lambda at, value: at.fill_(value), atomic_add=added)
+    take, finish = (in_python(function, {"gl": at}) for function in (turns.take, turns.finish))
+    all_turns = turns.Turns(5, 1, 5)
+    for order in ([0, 1, 0, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 1, 0, 2]):
+        taken = [[], [], []]
+        for program in order:
+            taken[program].append(take(counter))
+            if taken[program][-1] >= 5:
+                finish(counter, taken[program][-1], all_turns)
+        assert sorted(sum(taken, [])) == list(range(8)) and all(x == sorted(x) and x[-1] >= 5 for x in taken)
+        assert counter == 0
+
+
+def added(counter, x, sem):
+    """Add to a counter, and return what it was, as the GPU does in one go."""
+    counter += x
+    return int(counter) - x
 
 
 def problem_of(Nq, Nk, mask, **options):
@@ -231,11 +323,11 @@ def problem_of(Nq, Nk, mask, **options):
 
 
 def test_keys_that_no_query_sees_are_left_out(monkeypatch):
-    of_keys, grid, told = launched(problem_of(100, 1000, masks.window(50)), monkeypatch)
-    assert told.Nk == 150 and grid == (2, 2, 1)
+    of_keys, of_all, told = launched(problem_of(100, 1000, masks.window(50)), monkeypatch)
+    assert told.Nk == 150 and of_all[:2] == (2, 2)
     for x in of_keys:
         assert (x[:, :, :850] == 0).all() and x[:, :, 850:].isnan().all()
-    of_keys, grid, told = launched(problem_of(1000, 100, masks.window(50)), monkeypatch)
+    of_keys, of_all, told = launched(problem_of(1000, 100, masks.window(50)), monkeypatch)
     assert told.Nk == 100 and all(x.isnan().all() for x in of_keys)
 
 
@@ -244,8 +336,8 @@ def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
     problem = Problem.of(q, k, k, masks.full(), 0.25)
     for parts, group in ((1, 6), (2, 3), (6, 1)):
         launches = LAUNCHES | {"backward": LAUNCHES["backward"]._replace(parts=parts)}
-        _, grid, told = launched(problem, monkeypatch, launches)
-        assert grid == (3, 2 * parts, 3) and (told.group, told.parts) == (group, parts)
+        _, of_all, told = launched(problem, monkeypatch, launches)
+        assert of_all == (3, 2 * parts, 18 * parts) and (told.group, told.parts) == (group, parts)
 
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):

@@ -48,7 +48,8 @@ def compile_kernels(problem, c):
     q, k, _, o, lse = tensors_of(problem)
     launches = divided({"backward": c, "row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
     no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
-    with no_constants, compiled_instead((9, 0), backward) as made:
+    of_an_h200 = mock.patch.object(backward, "multiprocessors", lambda device: 132)
+    with no_constants, of_an_h200, compiled_instead((9, 0), backward) as made:
         backward.run((q, k, k), (o, None), (q, k, k, o, lse), problem, launches)
     return made
 

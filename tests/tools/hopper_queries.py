@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from flashlab.kernels.hopper import queries, schedule
+from flashlab.kernels.hopper.turns import Turns
 from flashlab.kernels.problem import Problem
 from tests.tools.hopper_scores import in_python
 
@@ -36,13 +37,12 @@ class Number(int):
         return dtype(self)
 
 
-def substitutes(program, stored, seen):
+def substitutes(stored, seen):
     """Return stand-ins for the GPU.
 
     stored: the table or the lists. seen: which scores of a head a ``Rule`` shows, boolean [H, Nq, Nk].
     """
     gl = SimpleNamespace(
-        program_id=program.__getitem__,
         load=lambda at: stored[at].view(Tile) if np.ndim(at) else int(stored[at]),
         min=lambda x, axis: int(x.min()),
         max=lambda x, axis: int(x.max()),
@@ -92,25 +92,27 @@ def taken(Nq, Nk, mask, H=1, Hk=1, seen=None, d=64):
     problem = SimpleNamespace(group=H // Hk, Nq=Number(Nq), Nk=Nk, mask=told)
     ragged = Nk % keys != 0
     counts, tiles = np.zeros((H, -(-Nq // Br) * Br, -(-Nk // keys) * keys), int), 0
-    for j in range(-(-Nk // keys)):
-        for hk in range(Hk):
-            instead = substitutes((j, hk, 0), stored[0] if stored else None, seen)
-            of = {name: in_python(getattr(queries, name), instead) for name in
-                  ("work_of", "places", "at", "first", "following", "count", "keys_of", "are_cut", "hide")}  # fmt: skip
-            work = of["work_of"](problem, Hk, counts.shape[1], keys, Br)
-            these = of["first"](work, problem, Br)
-            asked_for = loaded(of, work, problem)
-            assert len(asked_for) == of["count"](work, problem)
-            for t, (h, i) in enumerate(asked_for):
-                these = of["following"](these, work, problem, Br) if t else these
-                assert (these.h, these.i) == (h, i), "queries that the producer does not bring"
-                assert these.tile == these.h * (counts.shape[1] // Br) + these.i, "dQ of another tile"
-                tiles += 1
-                for w in range(CONSUMERS):
-                    start = j * keys + w * ROWS
-                    of_w = of["keys_of"](problem, 0, start, ROWS, ragged, None)
-                    Pt_ij = np.ones((ROWS, Br)).view(Tile)
-                    if of["are_cut"](these, of_w, problem, Br):
-                        Pt_ij = of["hide"](Pt_ij, these, of_w, work, problem, ragged)
-                    counts[these.h, these.i * Br : (these.i + 1) * Br, start : start + ROWS] += Pt_ij.T.astype(int)
+    of_head = -(-Nk // keys)
+    turns = Turns(of_head, Hk, of_head * Hk)
+    for turn in range(turns.all):
+        instead = substitutes(stored[0] if stored else None, seen)
+        of = {name: in_python(getattr(queries, name), instead) for name in
+              ("work_of", "places", "at", "first", "following", "count", "keys_of", "are_cut", "hide")}  # fmt: skip
+        work = of["work_of"](turn, turns, problem, counts.shape[1], 1, keys, Br)  # the sums have room for two heads
+        these = of["first"](work, problem, Br)
+        asked_for = loaded(of, work, problem)
+        assert len(asked_for) == of["count"](work, problem)
+        for t, (h, i) in enumerate(asked_for):
+            these = of["following"](these, work, problem, Br) if t else these
+            assert (these.h, these.i) == (h, i), "queries that the producer does not bring"
+            place = these.h % (2 * problem.group)
+            assert these.tile == place * (counts.shape[1] // Br) + these.i, "dQ of another tile"
+            tiles += 1
+            for w in range(CONSUMERS):
+                start = work.j * keys + w * ROWS
+                of_w = of["keys_of"](problem, 0, start, ROWS, ragged, None)
+                Pt_ij = np.ones((ROWS, Br)).view(Tile)
+                if of["are_cut"](these, of_w, problem, Br):
+                    Pt_ij = of["hide"](Pt_ij, these, of_w, work, problem, ragged)
+                counts[these.h, these.i * Br : (these.i + 1) * Br, start : start + ROWS] += Pt_ij.T.astype(int)
     return counts, tiles

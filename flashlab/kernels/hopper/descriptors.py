@@ -44,6 +44,11 @@ def flat_descriptor(x, size):
     return _described(x, (x.numel(),), (1,), (size,))
 
 
+def rows_descriptor(x, rows, columns):
+    """Describe all numbers of x, contiguous, as rows of this many columns in tiles of rows x columns."""
+    return _described(x, (x.numel() // columns, columns), (columns, 1), (rows, columns))
+
+
 def _described(x, shape, strides, block):
     described = object.__new__(TensorDescriptor)  # without the constructor's checks, as in ``tiles``
     described.base, described.shape, described.strides = x, shape, strides

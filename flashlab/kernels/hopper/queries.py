@@ -59,7 +59,7 @@ def _table(problem, keys):
 
 
 class Work(NamedTuple):
-    """The work of a program: a tile of keys, for all query heads that share a key/value head."""
+    """The work of a turn: a tile of keys, for all query heads that share a key/value head."""
 
     j: gl.tensor  # the tile
     b: gl.tensor
@@ -68,6 +68,7 @@ class Work(NamedTuple):
     begin: gl.tensor  # without a list, tiles begin .. end of the queries of each head
     end: gl.tensor
     Nq_padded: gl.tensor
+    first: gl.tensor  # of the sums' heads: where those of the program begin
 
 
 class Queries(NamedTuple):
@@ -75,7 +76,7 @@ class Queries(NamedTuple):
 
     h: gl.tensor
     i: gl.tensor
-    tile: gl.tensor  # the same, counted over all heads
+    tile: gl.tensor  # the same, counted over all heads of the sums
     place: gl.tensor  # in the list of a ``Rule``
     cut: gl.tensor  # the place where the tiles end that the ``Rule`` cuts
     end: gl.tensor  # the place where the list ends
@@ -92,18 +93,21 @@ class Keys(NamedTuple):
 
 
 @gluon.jit
-def work_of(problem, Hk, Nq_padded, keys: gl.constexpr, Br: gl.constexpr):
-    """Return the ``Work`` of program (j, hk, b), which has a tile of ``keys`` keys."""
-    j, hk, b = gl.program_id(0), gl.program_id(1), gl.program_id(2)
+def work_of(turn, turns, problem, Nq_padded, lag, keys: gl.constexpr, Br: gl.constexpr, warps: gl.constexpr = 4):
+    """Return the ``Work`` of a turn, of which each has a tile of ``keys`` keys. lag: as in ``sums``."""
+    g, j = turn // turns.tiles, turn % turns.tiles
+    b, hk = g // turns.heads, g % turns.heads
     begin, end = gl.to_tensor(0), gl.to_tensor(0)
     if problem.mask.table is not None:
-        key = j * keys + gl.arange(0, keys, layout=gl.BlockedLayout([1], [32], [4], [0]))  # [keys]
+        key = j * keys + gl.arange(0, keys, layout=gl.BlockedLayout([1], [32], [warps], [0]))  # [keys]
         first, last = from_table(problem, b, key)
         begin, end = gl.min(first, 0) // Br, gl.cdiv(gl.max(last, 0) + 1, Br)
     elif problem.mask.rules is None:
         begin, end = masks.bounds(problem.mask, j * keys, keys, problem.Nk, problem.Nq)  # of the queries
         begin, end = gl.to_tensor(begin) // Br, gl.cdiv(end, Br)
-    return Work(j, b, hk, Hk * problem.group, begin, end, Nq_padded)
+    if lag is not None:
+        g = g % (2 * lag)
+    return Work(j, b, hk, turns.heads * problem.group, begin, end, Nq_padded, g * problem.group)
 
 
 @gluon.jit
@@ -146,7 +150,7 @@ def at(work, problem, h, place):
 def first(work, problem, Br: gl.constexpr):
     """Return the first ``Queries`` that the program meets."""
     h = work.hk * problem.group
-    tile = (work.b * work.H + h) * (work.Nq_padded // Br)
+    tile = work.first * (work.Nq_padded // Br)
     if problem.mask.rules is None:
         return Queries(h, work.begin, tile + work.begin, 0, 0, 0)
     else:
@@ -172,7 +176,7 @@ def following(queries, work, problem, Br: gl.constexpr):
             place, h = 0, h + 1
             cut, end = places(work, problem, h)
         i = at(work, problem, h, place)
-        tile = (work.b * work.H + h) * (work.Nq_padded // Br) + i
+        tile = (work.first + h - work.hk * problem.group) * (work.Nq_padded // Br) + i
     return Queries(h, i, tile, place, cut, end)
 
 

@@ -1,16 +1,62 @@
-"""Add to the sums of dQ in global memory, float32, and narrow them at the end.
+"""Add to the sums of dQ in global memory, float32, and narrow them.
 
 Many programs add to the same sums. A tile [64, width] is added in two halves of its columns, or, ``transposed``, of its
 rows. Within a half, the sums are in the order in which four warps hold a product [64, width / 2] in their registers. So
 each thread adds four neighbours with one instruction, and a warp adds 512 adjacent bytes.
+
+Sums of all heads are more than L2 holds, and to write, read and narrow them would take as long as a tenth of the
+products. So the heads take turns: there is room for 2 * lag key/value heads, and the programs that have tiles of head g
+narrow the sums of head g - lag, and zero them for head g + lag. A counter per head says how many of its tiles are done.
+All those of head g - lag have to be before a program starts to add to the sums of head g; they will be, because tiles
+are taken in order (``turns``). Last, the sums of the last ``lag`` heads are narrowed by a kernel of their own.
 """
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.hopper.stages import release, stage_of, wait_full
+from flashlab.kernels.hopper.turns import taken
 
 HALVES = gl.constexpr(2)
+PART_ROWS, PART_COLUMNS = gl.constexpr(32), gl.constexpr(32)  # of 1,024 sums, narrowed at a time, for the copy engine
+HELD = gl.constexpr(8)  # parts on their way
+BESIDE = 132  # programs at a time: one per multiprocessor
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # of Triton 3.7, or of 3.6: of all threads of the role
+
+
+def lag_of(problem, keys, width):
+    """Return the lag between a program of this many keys and the key/value head that it narrows; None: it narrows none.
+
+    So many heads that it need not wait: their programs have ended when it starts. Causal, the first of a head take
+    twice as long as they do on average. With 128 columns, the additions to L2 are the bottleneck, and what narrows
+    beside them costs what it saves.
+    """
+    if not transposed(width):
+        return None
+    waves = 1.25 if problem.mask == masks.full() else 2.25
+    return int(waves * BESIDE / tiles.count(problem.Nk, keys)) + 2
+
+
+def size_of(heads, lag, Nq_padded, width, group):
+    """Return how many numbers ``ring_of`` takes: with a lag, or, None, for all heads."""
+    room = heads if lag is None else min(2 * lag, heads)
+    return room * group * Nq_padded * width + heads + 1
+
+
+def ring_of(numbers, heads, Nq_padded, width):
+    """Return parts of ``numbers``: the sums [query heads, Nq_padded, width], and the counters [1 + heads].
+
+    The first counter is that of ``turns``.
+    """
+    sums, counters = numbers.split([numbers.numel() - heads - 1, heads + 1])
+    return sums.view(-1, Nq_padded, width), counters.view(torch.int32)
 
 
 @gluon.constexpr_function
@@ -32,17 +78,135 @@ def add(sums, tile, w: gl.constexpr, dQ):
     gl.atomic_add(sums + at + gl.arange(0, size, layout=flat), x, sem="relaxed")
 
 
+class Held(NamedTuple):
+    """Shared memory for sums that are on their way to be narrowed, and the barriers that guard it."""
+
+    parts: gl.shared_memory_descriptor  # [HELD, PART_ROWS, PART_COLUMNS]
+    full: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def hold(parts):
+    """Return a new ``Held``; parts: descriptor of the sums."""
+    held = Held(
+        gl.allocate_shared_memory(gl.float32, [HELD, PART_ROWS, PART_COLUMNS], parts.layout),
+        gl.allocate_shared_memory(gl.int64, [HELD, 1], mbarrier.MBarrierLayout()),
+    )
+    for stage in gl.static_range(HELD):
+        mbarrier.init(held.full.index(stage), count=1)
+    fence_async_shared()
+    return held
+
+
+@gluon.jit
+def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, problem, lag, d, warps: gl.constexpr):
+    """In each turn, narrow a share of the sums of the head ``lag`` before, and zero them for the one ``lag`` after.
+
+    Arrive at v_full when the program may add, and count the turn when the consumers have, who then release ``added``.
+    parts: descriptor of the sums. Tiles are ``transposed``.
+    """
+    ended, n, m = counters + 1, 0, 0
+    turn = taken(shared, 0, warps)
+    while turn < turns.all:
+        g = turn // turns.tiles
+        earlier = g - lag
+        if earlier >= 0:
+            while gl.atomic_add(ended + earlier, 0, sem="acquire") < turns.tiles:
+                pass
+        barrier()
+        release(shared.v_full, n)
+        if earlier >= 0:
+            j = turn % turns.tiles
+            m = narrow_share(shared, held, parts, sums, dQ, earlier, j, m, turns, Nq_padded, problem, lag, d, warps)
+        wait_full(shared.added, n)
+        barrier()
+        gl.atomic_add(ended + g, 1, sem="acq_rel")
+        n += 1
+        turn = taken(shared, n, warps)
+
+
+@gluon.jit
+def narrow_share(
+    shared, held, parts, sums, dQ, head, j, m, turns, Nq_padded, problem, lag, d,
+    warps: gl.constexpr,
+):  # fmt: skip
+    """Narrow and zero the share of tile j in the sums of this head. Return m, parts asked for before, and its own."""
+    Br: gl.constexpr = shared.Q.shape[3]
+    width: gl.constexpr = shared.Q.shape[4]
+    of_tile: gl.constexpr = Br * width // (PART_ROWS * PART_COLUMNS)  # parts
+    Nq, group, each = hidden(problem.Nq), hidden(problem.group), hidden(turns.tiles)
+    d = hidden(d // 8) * 8  # rows of whole 16 bytes
+    tiles_of_head = hidden(Nq_padded) // Br
+    first = head % (2 * hidden(lag)) * group * tiles_of_head
+    count = gl.maximum(gl.cdiv(group * tiles_of_head - j, each), 0) * of_tile
+    fence_async()
+    for i in gl.static_range(HELD):
+        ask(held, parts, first + j + i // of_tile * each, i, m, of_tile, i < count)
+    for i in range(0, count):
+        tile, part = j + i // of_tile * each, i % of_tile
+        wait_full(held.full, m + i)
+        x = stage_of(held.parts, m + i).load(gl.BlockedLayout([1, 4], [4, 8], [warps, 1], [1, 0]))
+        barrier()
+        later = i + HELD
+        ask(held, parts, first + j + later // of_tile * each, later, m, of_tile, later < count)
+        at = sums + ((first + tile) * of_tile + part).to(gl.int64) * (PART_ROWS * PART_COLUMNS)
+        to = dQ + (head * group + tile // tiles_of_head).to(gl.int64) * Nq * d
+        narrow_part(x * problem.scale, at, to, tile % tiles_of_head * Br + part * 16, Nq, d, warps)
+    return m + count
+
+
+@gluon.jit
+def ask(held, parts, tile, i, m, of_tile: gl.constexpr, pred):
+    """Ask for a tile's part i % of_tile, the i-th of a share, after m others."""
+    full = stage_of(held.full, m + i)
+    mbarrier.expect(full, parts.block_type.nbytes, pred=pred)
+    at = [(tile * of_tile + i % of_tile) * PART_ROWS, 0]
+    tma.async_copy_global_to_shared(parts, at, full, stage_of(held.parts, m + i), pred=pred)
+
+
+@gluon.jit
+def narrow_part(x, at, dQ, start, Nq, d, warps: gl.constexpr):
+    """Write x, the sums from ``at`` on, as the 16 rows from ``start`` on of dQ, that of their head. Zero the sums."""
+    size: gl.constexpr = PART_ROWS * PART_COLUMNS
+    flat: gl.constexpr = gl.BlockedLayout([4], [32], [warps], [0])
+    gl.store(at + gl.arange(0, size, layout=flat), gl.zeros([size], gl.float32, flat))
+    x = gl.permute(gl.reshape(x.to(dQ.dtype.element_ty), [2, 4, 8, 4, 2, 2]), (0, 3, 5, 1, 4, 2))
+    whole: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [warps, 1], [1, 0])
+    x = gl.convert_layout(gl.reshape(x, [16, 64]), whole)
+    row = start + gl.arange(0, 16, layout=gl.SliceLayout(1, whole))  # [16]
+    column = gl.arange(0, 64, layout=gl.SliceLayout(0, whole))  # [d]
+    to = dQ + row[:, None] * d + column[None, :]
+    gl.store(to, x, mask=(row < Nq)[:, None] & (column < d)[None, :])
+
+
+@gluon.jit
+def hidden(x):
+    """Return x, such that the compiler does not know it: what follows from it then takes no register of other roles."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def fence_async():
+    """Let the copy engine see what this thread sees of global memory."""
+    gl.inline_asm_elementwise("fence.proxy.async; mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
 @triton.jit
 def narrow(
     dQ, sums,  # pointers: dQ [B, H, Nq, d] contiguous, and the sums that ``add`` leaves
-    scale, Nq, Nq_padded, d,
+    scale, Nq, Nq_padded, d, first, heads,
     Br: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Write scale * sums, in the order of dQ, as one half of a tile: program (i, half, head)."""
-    i, half, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    """Write scale * sums, in the order of dQ, as one half of a tile: program (i, half, head), from the last head on.
+
+    first: of the query heads that are left. heads: how many the sums have room for.
+    """
+    i, half = tl.program_id(0), tl.program_id(1)
+    h = tl.num_programs(2) - 1 - tl.program_id(2)  # L2 still has the last sums
+    head = first + h.to(tl.int64)
     columns: tl.constexpr = width // HALVES
     size: tl.constexpr = Br * columns
-    x = tl.load(sums + head * Nq_padded * width + (i * HALVES + half) * size + tl.arange(0, size))
+    x = tl.load(sums + head % heads * Nq_padded * width + (i * HALVES + half) * size + tl.arange(0, size))
     x = tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2])
     if transposed(width):
         dQ_i = tl.reshape(tl.permute(x, (0, 3, 5, 1, 4, 2)), [Br // HALVES, width]) * scale  # [Br / 2, d]

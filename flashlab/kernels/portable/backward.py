@@ -24,6 +24,7 @@ from flashlab.kernels.problem import LOG2_E
 
 PADDING = tl.constexpr(128)  # rows; every Br of the kernels below divides it
 SUMS = 1024  # numbers that a program of ``add_parts`` computes
+ZEROED = tl.constexpr(4096)  # numbers that a program of ``row_constants`` zeroes at a time
 OF_KEYS_AND_VALUES = {  # launch of ``key_value_gradients``: whether it computes dK, and dV
     "key_value_gradients": (True, True),
     "key_gradients": (True, False),
@@ -72,14 +73,14 @@ def add_shares(gradients, shares, parts):
         again(start_sums, (*gradients, *shares), (), parts)
 
 
-def scratch_for(lse, columns=0):
-    """Return new memory for ``parts_of``, all of it one allocation: bytes."""
+def scratch_for(lse, sums=0):
+    """Return new memory for ``parts_of``, all of it one allocation: bytes. sums: how many numbers start at 0."""
     B, H, Nq = lse.shape
-    return lse.new_empty(B * H * padded_rows(Nq) * (lse.element_size() + 4 * (1 + columns)), dtype=torch.uint8)
+    return lse.new_empty(B * H * padded_rows(Nq) * (lse.element_size() + 4) + 4 * sums, dtype=torch.uint8)
 
 
 def parts_of(scratch, lse):
-    """Return the parts of ``scratch_for``: lse_log2 and delta, [B, H, Nq_padded] each, and [B, H, Nq_padded, columns].
+    """Return the parts of ``scratch_for``: lse_log2 and delta, [B, H, Nq_padded] each, and the sums, [sums].
 
     lse_log2 has the dtype of lse [B, H, Nq], float32 or float64; the others are float32.
     """
@@ -88,7 +89,7 @@ def parts_of(scratch, lse):
     sizes = math.prod(shape) * lse.element_size(), math.prod(shape) * 4
     lse_log2, delta, sums = scratch.split([*sizes, scratch.numel() - sum(sizes)])
     of_rows = lse_log2.view(lse.dtype).view(shape), delta.view(torch.float32).view(shape)
-    return *of_rows, sums.view(torch.float32).view(*shape, -1)
+    return *of_rows, sums.view(torch.float32)
 
 
 def padded_rows(Nq):
@@ -97,16 +98,16 @@ def padded_rows(Nq):
 
 
 def start_rows(o, do, lse, dlse, lse_log2, delta, sums, c):
-    """Launch the kernel of delta, and of lse in units of log2, which also zeroes sums, if there are any."""
+    """Launch the kernel of delta, and of lse in units of log2, which also zeroes sums, contiguous, if there are any."""
     B, H, Nq, columns = o.shape
     Nq_padded = delta.shape[2]
-    width = 0 if sums is None else sums.shape[3]
+    zeroed = 0 if sums is None else sums.numel()
     tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
     return launch(
         row_constants,
         (Nq_padded // c.Br, H, B),
         (*tensors, lse, dlse, lse_log2, delta, sums),
-        (*strides, Nq, Nq_padded, columns, c.Br, tiles.width_of(columns), width),
+        (*strides, Nq, Nq_padded, columns, zeroed, c.Br, tiles.width_of(columns)),
         warps=c.warps,
     )
 
@@ -171,18 +172,19 @@ def start_sums(dk, dv, shares_of_dk, shares_of_dv, parts):
 @triton.jit
 def row_constants(
     O, dO, lse, dlse,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to lse dlse [B, H, Nq]
-    lse_log2, delta, sums,  # pointers to the results [B, H, Nq_padded] and to what starts at 0 [B, H, Nq_padded, width]
+    lse_log2, delta, sums,  # pointers to the results [B, H, Nq_padded] and to what starts at 0 [zeroed]
     O_strides, dO_strides,
-    Nq, Nq_padded, dv,
-    Br: tl.constexpr, width_v: tl.constexpr, width: tl.constexpr,
+    Nq, Nq_padded, dv, zeroed,
+    Br: tl.constexpr, width_v: tl.constexpr,
 ):  # fmt: skip
     """Compute what the other kernels need of each row: delta = rowsum(dO * O) - dlse, and lse in units of log2.
 
     lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta. dlse and sums may be None.
+    The first programs have the last heads: what the next kernel reads first is then in L2.
     Rows that see no key, and rows past the end, get the lse +inf: then all their weights are e^(S - inf) = 0.
     """
-    i, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     H, B = tl.num_programs(1), tl.num_programs(2)
+    i, h, b = tl.program_id(0), H - 1 - tl.program_id(1), B - 1 - tl.program_id(2)
     O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
     dO = tiles.view(dO, [B, H, Nq, dv], dO_strides, Br, width_v)
 
@@ -198,8 +200,10 @@ def row_constants(
         delta_i -= tl.load(dlse + head * Nq + rows, mask=rows < Nq, other=0)
     tl.store(delta + head * Nq_padded + rows, delta_i)
     if sums is not None:
-        start = (head * Nq_padded + i * Br) * width
-        tl.store(sums + start + tl.arange(0, Br * width), tl.zeros([Br * width], tl.float32))
+        programs = H * B * tl.num_programs(0)
+        for part in range(head * tl.num_programs(0) + i, tl.cdiv(zeroed, ZEROED), programs):
+            at = part * ZEROED + tl.arange(0, ZEROED)
+            tl.store(sums + at, tl.zeros([ZEROED], tl.float32), mask=at < zeroed)
 
 
 @triton.jit
