@@ -36,6 +36,7 @@ from flashlab.kernels.hopper.descriptors import descriptor, fours_descriptor, mu
 from flashlab.kernels.hopper.forward import (
     REGISTERS,
     ROWS,
+    SIZES,
     Output,
     Work,
     barriers,
@@ -107,7 +108,7 @@ class Variant(NamedTuple):
     parts: int  # of the columns of O, multiplied one after the other: two products of all of them fill the registers
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES)
 def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K [B, Hk, Nk / 4, 4, d], V [B, Hk, d, Nk]; as in ``forward``
     lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4] and starts [programs + 1] by ``schedule.table``
