@@ -1,6 +1,7 @@
 """Checks that may never end, in a process of their own: ``OneProcess``."""
 
 import multiprocessing
+import sys
 import traceback
 
 import pytest
@@ -51,6 +52,8 @@ def _serve(connection):
         check, args = connection.recv()
         try:
             check(*args)
+            if "torch" in sys.modules:  # the other workers need the GPU's memory, too
+                sys.modules["torch"].cuda.empty_cache()
         except Exception:
             connection.send(traceback.format_exc())
         else:
