@@ -28,7 +28,7 @@ class OneProcess:
         self.connection.send((check, args))
         if not self.connection.poll(self.seconds):
             self.end()
-            pytest.fail(f"not done after {self.seconds} s: a warp waits at a barrier")
+            pytest.fail(f"not done after {self.seconds} s: a warp waits at a barrier, or the compiler is slow")
         try:
             failure = self.connection.recv()
         except EOFError:
