@@ -36,7 +36,7 @@ def told(problem, Br, keys):
 
     With more than 64 columns and many queries, no mask is told as ``ENDLESS``, which hides nothing. The branch for it
     keeps the assembler from mixing conversions with exponentials: on an H200, d = 128, 2 % faster at N = 4,096 and
-    6 % at 16,384, yet 1 % slower at 1,024.
+    3 % at 16,384; at 1,024 it was 1 % slower.
     """
     mask = problem.mask
     if mask == masks.full() and max(problem.d, problem.dv) > 64 and problem.Nq >= 4096:
