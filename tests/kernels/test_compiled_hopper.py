@@ -123,10 +123,13 @@ def test_each_weight_takes_one_exponential_a_step(large):
         assert all(loop["MUFU"] - elements - factors in range(1 + more) for loop in k["loops"]), k
 
 
-def test_two_consumers_take_exponentials_beside_their_own_product(large):
-    for k in large:  # the alphas of two rows may come after it; with three consumers, see ``forward.step``
-        if k["kernel"] == "forward" and consumers(k) == 2:
-            assert all(loop["MUFU"] - 2 <= loop["MUFU beside"] <= loop["MUFU"] for loop in k["loops"]), k
+def test_two_consumers_take_exponentials_beside_their_own_product_and_three_after_it(large):
+    for k in large:
+        beside = [loop["MUFU beside"] for loop in k["loops"]]
+        if k["kernel"] == "forward" and consumers(k) == 2:  # the alphas of two rows may come after it
+            assert all(loop["MUFU"] - 2 <= n <= loop["MUFU"] for loop, n in zip(k["loops"], beside, strict=True)), k
+        elif k["kernel"] == "forward":
+            assert beside == [0] * consumers(k), k
 
 
 def test_the_stored_count_of_instructions_is_that_of_the_kernel(large):

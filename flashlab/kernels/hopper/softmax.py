@@ -11,27 +11,40 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels.hopper.products import along_rows
 from flashlab.kernels.problem import LOG2_E
 
-LAZY = gl.constexpr(8.0)  # in units of log2: see ``update_weights``
+LAZY = gl.constexpr(8.0)  # in units of log2: see ``new_maximum``
 
 
 @gluon.jit
 def update_weights(m_i, S_ij, scale_log2, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY):
-    """Return m_i after the block S_ij [Br, Bc], its weights P_ij, and alpha, the factor for all sums before it.
+    """Return m_i after the block S_ij [Br, Bc], as ``new_maximum``, and its ``weights`` P_ij and alpha."""
+    m_new = new_maximum(m_i, S_ij, scale_log2, offset, lazy)
+    P_ij, alpha = weights(m_i, m_new, S_ij, scale_log2)
+    return m_new, P_ij, alpha
 
-    m_i [Br] is in units of log2. The maximum is raised only where it would rise by more than 8. Until then P_ij may
-    reach 2^8, which float32 sums and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be
-    left out (``rescale``). Source: FlashAttention-4, section 3.1.4, whose kernel for Blackwell does so.
+
+@gluon.jit
+def new_maximum(m_i, S_ij, scale_log2, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY):
+    """Return m_i [Br] after the block S_ij [Br, Bc], in units of log2.
+
+    The maximum is raised only where it would rise by more than 8. Until then weights may reach 2^8, which float32 sums
+    and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be left out (``rescale``).
+    Source: FlashAttention-4, section 3.1.4, whose kernel for Blackwell does so.
 
     In float8, scale_log2 is one per row, [Br]; m_i is ``offset`` below the maximum, so that small weights do not
     vanish, and 2^(offset + lazy) must not be more than the largest code.
     """
-    scale_rows = scale_log2[:, None] if len(scale_log2.shape) == 1 else scale_log2
     m_new = gl.maximum(m_i, gl.max(S_ij, 1) * scale_log2 - offset)  # [Br]
-    m_new = gl.where(m_new > m_i + lazy, m_new, m_i)  # [Br]      the lazy maximum
+    return gl.where(m_new > m_i + lazy, m_new, m_i)  # [Br]      the lazy maximum
+
+
+@gluon.jit
+def weights(m_i, m_new, S_ij, scale_log2):
+    """Return the weights P_ij of the block S_ij [Br, Bc], and alpha, the factor for all sums before it."""
+    scale_rows = scale_log2[:, None] if len(scale_log2.shape) == 1 else scale_log2
     m_safe = gl.where(m_new == -float("inf"), 0.0, m_new)  # [Br]      a row that has met no key yet
     alpha = gl.exp2(m_i - m_safe)  # [Br]
     P_ij = gl.exp2(S_ij * scale_rows - m_safe[:, None])  # [Br, Bc]
-    return m_new, P_ij, alpha
+    return P_ij, alpha
 
 
 @gluon.jit
