@@ -126,13 +126,29 @@ def test_long_lists_are_cut_and_a_late_multiprocessor_delays_little(causal):
 
 def test_longer_tiles_come_first_among_heads_that_share_the_cache():
     H, N, d = 16, 8192, 128
-    together = schedule.L2_SHARE // (4 * N * d)
+    together, long = schedule.L2_SHARE // (4 * N * d), N // 128 - 8  # tiles of a head of more than an eighth
     assert 1 < together < H
-    tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128, np.arange(N // 128))
+    tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128, np.arange(1, N // 128 + 1))
     for first in range(0, H, together):
-        group = tiles[first * N // 128 : (first + together) * N // 128]
+        group = tiles[first * long : (first + together) * long]
         assert set(group[:, 2]) == set(range(first, first + together))
         assert (np.diff(lengths(group, N, N, True)) <= 0).all()
+
+
+def test_the_shortest_tiles_come_after_those_of_all_heads():
+    H, N = 16, 8192
+    tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128, np.arange(1, N // 128 + 1))
+    short = lengths(tiles, N, N, True) <= N // 128 // 8
+    assert short[-8 * H :].all() and not short[: -8 * H].any()
+    assert (np.diff(tiles[-8 * H :, 0]) <= 0).all()
+
+
+@pytest.mark.parametrize("H, N", [(64, 3333), (20, 3333), (16, 6000), (36, 2048)])
+def test_the_busiest_program_has_little_more_than_the_mean(H, N):
+    """Off the powers of two: no group of heads is much smaller than the others, and short tiles fill the gaps."""
+    tiles, starts = table(2, H, H, N, N, True, 132)
+    times = np.add.reduceat(lengths(tiles, N, N, True) + schedule.BOUNDARY, starts[:-1])
+    assert times.max() <= 1.02 * times.mean()
 
 
 def test_query_heads_of_one_key_head_stay_together():

@@ -353,6 +353,8 @@ MUTANTS = [
         ("schedule: shortest first", "ordered_tiles", "-counts, group", "counts, group"),
         ("schedule: longest first among all heads", "ordered_tiles", "-counts, group", "-counts,"),
         ("schedule: values do not fit the cache", "ordered_tiles", "(4 * Nk * d)", "(2 * Nk * d)"),
+        ("schedule: what heads are left make a group", "ordered_tiles", "heads // (H // Hk) * groups // (B * Hk)", "heads // (H // Hk) // together"),
+        ("schedule: short tiles beside those of their heads", "ordered_tiles", "counts.max() // 8", "0"),
         ("schedule: heads of a group interleaved", "ordered_tiles", "head % H // (H // Hk)", "head % Hk"),
         ("schedule: batch and head exchanged", "ordered_tiles", "head // H, head % H,", "head % B, head // B,"),
         ("schedule: tiles not sorted by their programs", "schedule", 'np.argsort(owners, kind="stable")', "np.arange(len(tiles))"),

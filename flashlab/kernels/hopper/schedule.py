@@ -24,7 +24,7 @@ from flashlab.kernels.configurations import BOUNDARY
 
 # Bytes of keys and values in use at a time. Tried by hand on an H200 (22 November 2026; causal, 16,384 tokens, d = 64
 # and 128), not stored: shares from 4 to 32 MiB of its cache differed by noise; without a limit, N = 1,024 and 4,096
-# took 9 to 14 % longer.
+# took 9 to 14 % longer. In notebooks/data/h200_forward_tried.json 4 MiB cost 3 %: few heads are dealt out unevenly.
 L2_SHARE = 16 * 2**20
 PART = 2048  # blocks of keys in a part of a list, 3 ms at d = 128: the start of a program costs a few µs
 _of_graphs = []  # tables that CUDA graphs read
@@ -66,17 +66,20 @@ def ordered_tiles(problem, Br, counts=None):
     """Return all tiles of O, [tiles, 4]: columns i, b, h, hk.
 
     counts: blocks that each tile meets, broadcastable to [B, H, Tr]. If they are given, the longest come first among
-    the heads that share the L2 cache. Otherwise tiles come head by head.
+    the heads that share the L2 cache. Tiles up to an eighth as long as the longest come after all others: they fill
+    what gaps are left. Without counts, tiles come head by head.
     """
     B, H, Hk, Nq, Nk, d, _ = problem[:7]
     Tr = tiles.count(Nq, Br)
-    together = max(1, L2_SHARE // (4 * Nk * d)) * (H // Hk)  # query heads: K and V, 2 bytes per element
+    together = max(1, L2_SHARE // (4 * Nk * d))  # key heads at most: K and V, 2 bytes per element
+    groups = tiles.count(B * Hk, together)  # as equal as they can be: a small last one could not be dealt out evenly
     heads = np.arange(B * H)
-    group, i = np.meshgrid(heads // together, np.arange(Tr), indexing="ij")  # [B * H, Tr] each
+    group, i = np.meshgrid(heads // (H // Hk) * groups // (B * Hk), np.arange(Tr), indexing="ij")  # [B * H, Tr] each
     head = np.broadcast_to(heads[:, None], i.shape)  # [B * H, Tr]
     longest_first = ()
     if counts is not None:
         counts = np.broadcast_to(counts, (B, H, Tr)).reshape(i.shape)
+        group = np.where(counts <= counts.max() // 8, groups, group)
         longest_first = -counts, group
     order = np.lexsort([key.ravel() for key in (i, head, *longest_first)])  # [tiles]      the last one sorts first
     i, head = i.ravel()[order], head.ravel()[order]  # [tiles]

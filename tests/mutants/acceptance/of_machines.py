@@ -59,10 +59,10 @@ def hopper_schedule():
     """Every tile once; longest first among heads that share the cache; nobody late, and nobody without work."""
     for B, H, Hk, Nq, Nk, causal, programs in (
         (2, 6, 2, 700, 200, True, 7), (1, 12, 3, 384, 90000, True, 5), (3, 2, 1, 300, 200, False, 100),
-        (1, 16, 16, 4096, 16384, True, 32),
+        (1, 16, 16, 4096, 16384, True, 32), (1, 9, 9, 8192, 8192, True, 32),
     ):  # fmt: skip
         Tr, group = -(-Nq // 128), H // Hk
-        together = max(1, 16 * 2**20 // (4 * Nk * 64)) * group  # heads: K and V of 2 bytes in 16 MiB
+        groups = -(-B * Hk // max(1, 16 * 2**20 // (4 * Nk * 64)))  # of heads: K and V of 2 bytes in 16 MiB
         schedule._longest_first.cache_clear(), schedule._in_turn.cache_clear()
         mask = triton_masks.causal() if causal else triton_masks.full()
         problem = Problem(B, H, Hk, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
@@ -80,11 +80,13 @@ def hopper_schedule():
         assert (schedule.blocks(i, 128, 128, problem) == n).all(), "wrong number of blocks"
         times = np.add.reduceat(n, starts[:-1])
         assert times.max() <= times.mean() + n.max(), "a program is late"
-        turn = (b * H + h) // together if causal else np.zeros_like(n)
+        turn = np.where(8 * n <= n.max(), groups, (b * Hk + hk) * groups // (B * Hk)) if causal else np.zeros_like(n)
         for mine in np.split(np.arange(len(tiles)), starts[1:-1]):
             assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
-        _, b, h, _ = schedule.ordered_tiles(problem, 128, schedule.blocks(np.arange(Tr), 128, 128, problem)).T
-        assert (np.diff((b * H + h) // together) >= 0).all(), "too many keys and values at a time"
+        n = schedule.blocks(np.arange(Tr), 128, 128, problem)
+        i, b, _, hk = schedule.ordered_tiles(problem, 128, n).T
+        turn = np.where(8 * n[i] <= n.max(), groups, (b * Hk + hk) * groups // (B * Hk))
+        assert (np.diff(turn) >= 0).all(), "too many keys and values at a time, or a small group of heads"
     _, starts = schedule.schedule(np.zeros((3, 4)), np.array([8, 1, 1]), 1, parts=5)  # the first takes up four parts
     assert (np.diff(starts) > 0).all(), "no work"
     for Nq, Nk, mask in (
