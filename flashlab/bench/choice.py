@@ -3,16 +3,17 @@
     python -m flashlab.bench.choice --json notebooks/data/h200_choice.json
 
 bfloat16, both passes, with and without a causal mask. ``flashlab.kernels.configurations`` chooses between the two by a
-rule. The rows of the set "grid" are for making it; those of "between" have other lengths and heads, and are for testing
-it; there torch's backends are timed as well, and in "widths", which has other widths of heads, and query heads that
-share keys. Each call is captured in a CUDA graph: a kernel of 10 µs has ended before Python launches the next.
+rule. The rows of the sets "grid" and "wide" are for making it; those of "between" have other lengths and heads, and are
+for testing it; there torch's backends are timed as well, and in "widths", which has other widths of heads, and query
+heads that share keys. Each call is captured in a CUDA graph: a kernel of 10 µs has ended before Python launches the
+next.
 """
 
 import contextlib
 import itertools
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ SETS = {  # widths, query heads per key/value head, lengths, query heads in all,
     "widths": ((32, 96, 192, 256), (1,), (1000, 4096), (32,), ALL),
     "groups": ((128,), (8,), (400, 1500), (48,), ALL),
     "grid": ((128, 64), (1,), (128, 256, 512, 1024, 2048), (8, 32, 128, 512), OURS),
+    "wide": ((192, 256), (1,), (128, 256, 512, 1024), (8, 32, 128), OURS),
 }
 CALL_MS = 2  # per measurement: there are hundreds of short calls
 MOST = 400_000  # heads * N: above, nothing is close
@@ -53,9 +55,10 @@ class Place(NamedTuple):
         return self.heads // H, H, self.N, self.d
 
 
-def places() -> Iterator[Place]:
-    """Yield every call."""
-    for name, (widths, groups, lengths, heads, _) in SETS.items():
+def places(names: Iterable[str] = SETS) -> Iterator[Place]:
+    """Yield every call of these sets."""
+    for name in names:
+        widths, groups, lengths, heads, _ = SETS[name]
         grid = itertools.product(("forward", "backward"), widths, (False, True), groups, lengths, heads)
         yield from (Place(name, *place) for place in grid if place[-1] * place[-2] <= MOST)
 
@@ -69,10 +72,10 @@ def prepared(function: Callable, place: Place) -> Callable:
     return run
 
 
-def compile_ahead(workers: int) -> None:
-    """Compile our kernels for every call, side by side: Triton keeps them on disk."""
+def compile_ahead(workers: int, some: Iterable[Place]) -> None:
+    """Compile our kernels for some calls, side by side: Triton keeps them on disk."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile, places()))
+        list(pool.map(_compile, some))
 
 
 def _compile(place):
@@ -93,7 +96,7 @@ def replayed(function: Callable, place: Place) -> Callable[[], None]:
 def row(place: Place) -> dict:
     """Return the microseconds of each implementation at a place, the better of two rounds.
 
-    What cannot compute it, such as the Hopper kernels heads of 192 columns, has none.
+    What cannot compute it, such as the Hopper kernels the gradients of 192 columns, has none.
     """
     runs = {}
     for name in SETS[place.set][-1]:
@@ -112,13 +115,14 @@ def main(argv: list[str]) -> int:
     """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
     parser = record.parser(MODULE, __doc__)
     parser.add_argument("--workers", type=int, default=8, help="processes that compile (default: 8)")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="which sets to time (default: all)")
     options = parser.parse_args(argv)
     if not record.has_gpu():
         return 2
-    compile_ahead(options.workers)
+    compile_ahead(options.workers, places(options.sets))
     report = record.origin(MODULE, argv) | {"unit": "microseconds", "rows": []}
     kept = True
-    for _, some in itertools.groupby(places(), lambda place: place.set):
+    for _, some in itertools.groupby(places(options.sets), lambda place: place.set):
         for place in some:
             report["rows"].append(row(place))
             print(*report["rows"][-1].values(), flush=True)

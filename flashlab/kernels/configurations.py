@@ -359,9 +359,9 @@ def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int)
     return max(itemsize * width * rows, output) + 8 * c.stages * c.Br + 2048
 
 
-def hopper_width(d: int, dv: int) -> int:
-    """Return the columns of the Hopper kernels' tiles: 64 or 128, or 256 in float8."""
-    return max(64, tiles.width_of(max(d, dv)))
+def hopper_width(d: int, dv: int, bits: int = 16) -> int:
+    """Return the columns of the Hopper kernels' tiles: 64, 128, 256, or in 16 bits 192, in pieces."""
+    return 192 if bits == 16 and 128 < max(d, dv) <= 192 else max(64, tiles.width_of(max(d, dv)))
 
 
 def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> Configuration:
@@ -377,7 +377,8 @@ def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> C
 def row_on_hopper(direction: str, problem: Problem, multiprocessors: int) -> Row:
     """Return the row of a Hopper kernel; of several, the one with which the busiest multiprocessor is done first."""
     name = direction if problem.scales is None else "forward_float8"
-    sought = name, hopper_width(problem.d, problem.dv), problem.mask != masks.full()
+    width = hopper_width(problem.d, problem.dv, 8 * problem.dtype.itemsize)
+    sought = name, width, problem.mask != masks.full()
     rows = [row for row in ON_HOPPER.rows if (row.kernel, row.width, row.causal) == sought and row.takes(problem)]
     rows = [row for row in rows if problem.Nk >= row.N_from]
     if not rows:
@@ -429,8 +430,8 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
     if problem.scales is None:
         if str(problem.dtype) not in ON_HOPPER.dtypes:
             return f"they multiply float16 and bfloat16, got {problem.dtype}"
-        if max(problem.d, problem.dv) > 128:
-            return f"they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
+        if direction == "backward" and max(problem.d, problem.dv) > 128:
+            return f"backward they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
     elif problem.mask not in (masks.full(), masks.causal()):
         return f"in float8 they know no mask but causal, got {problem.mask}"
     elif not problem._replace(scales=None).plain:

@@ -137,8 +137,15 @@ def test_the_busiest_multiprocessor_is_that_of_the_schedule(heads, N, causal):
             assert busiest(row, narrow, 132) == pytest.approx(real, rel=0.25 if causal else 0.02)
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("d, dv, width", [(1, 1, 64), (64, 64, 64), (64, 72, 128), (80, 8, 128), (128, 128, 128)])
+@pytest.mark.parametrize(
+    "direction, d, dv, width",
+    [
+        *itertools.product(["forward", "backward"], [1, 64], [64], [64]),
+        *itertools.product(["forward", "backward"], [72, 80, 128], [8, 128], [128]),
+        *itertools.product(["forward"], [136, 192], [64, 192], [192]),
+        *itertools.product(["forward"], [64, 200], [256], [256]),
+    ],
+)
 @pytest.mark.parametrize("mask", [masks.full(), masks.causal()])
 def test_every_hopper_kernel_has_a_configuration_with_its_reason(direction, d, dv, width, mask):
     c = on_hopper(direction, LARGE._replace(d=d, dv=dv, mask=mask, Nk=1))
@@ -203,8 +210,10 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     assert direction in choice(direction, LARGE).launches
     asked = choice(direction, LARGE, "portable")
     assert asked.implementation == "portable" and "asked for" in asked.why
+    wide = choice(direction, LARGE._replace(d=136))
+    assert wide.implementation == ("hopper" if direction == "forward" else "portable")
     for change, why in (
-        ({"d": 136}, "d = 136"),
+        *([({"d": 136}, "d = 136")] if direction == "backward" else []),
         ({"dtype": torch.float32}, "got torch.float32"),
         ({"dropout": "dropout"}, "no dropout"),
     ):
@@ -349,15 +358,17 @@ def chosen(row):
 
 def test_the_choice_takes_little_longer_than_the_better_kernel():
     rows = data.measured("h200_choice")["rows"]
-    assert {row["set"] for row in rows} == {"grid", "between", "widths", "groups"}
+    assert {row["set"] for row in rows} == {"grid", "wide", "between", "widths", "groups"}
     for row in rows:
-        assert row[chosen(row)] <= 1.12 * min(row["portable"], row.get("hopper", math.inf)), row
+        longer = 1.2 if row["set"] == "wide" else 1.12  # causal, with 8 heads for 132 multiprocessors: 5 us
+        assert row[chosen(row)] <= longer * min(row["portable"], row.get("hopper", math.inf)), row
 
 
 def test_the_choice_takes_little_longer_than_others():
-    """For shapes that the grid does not contain; wider heads have no Hopper kernel."""
-    rows = [row for row in data.measured("h200_choice")["rows"] if row["set"] != "grid" and row["d"] <= 128]
-    assert len(rows) == 96
+    """For shapes that the grids do not contain; the gradients of wider heads have no Hopper kernel."""
+    rows = [row for row in data.measured("h200_choice")["rows"] if row["set"] not in ("grid", "wide")]
+    rows = [row for row in rows if row["d"] <= 128 or row["pass"] == "forward"]
+    assert len(rows) == 104
     for row in rows:
         assert row[chosen(row)] <= row["flash"] and row[chosen(row)] <= row["cudnn"] / 0.93, row
 

@@ -30,6 +30,8 @@ CONFIGURATIONS = {  # name: (width, Configuration, ping-pong)
     "128 ping-pong": (128, Configuration(128, 128, 12, 2), True),
     "64": (64, Configuration(128, 128, 12, 3), False),
     "64 three consumers": (64, Configuration(192, 128, 16, 3), False),
+    "192": (192, Configuration(128, 64, 12, 2), False),
+    "256": (256, Configuration(128, 64, 12, 2), False),
 }
 
 
@@ -79,7 +81,12 @@ LENGTHS = [
     (70, 133), (133, 70), (20, 133), (65, 64), (64, 65), (128, 192), (192, 128), (256, 129), (1000, 777), (300, 1000),
     (1, 1), (1, 133), (133, 1), (700, 64),
 ]  # fmt: skip
-DIMENSIONS = {64: [(16, 16), (40, 40), (16, 64)], 128: [(80, 80), (104, 104), (64, 128), (128, 16)]}
+DIMENSIONS = {
+    64: [(16, 16), (40, 40), (16, 64)],
+    128: [(80, 80), (104, 104), (64, 128), (128, 16)],
+    192: [(136, 136), (160, 192), (192, 128), (128, 192), (16, 176)],
+    256: [(208, 208), (240, 64), (64, 256)],
+}
 
 
 def lengths(width):
@@ -296,7 +303,7 @@ def masked_equals_written_out(name, kind):
 
 @hopper_only
 @pytest.mark.parametrize("kind", MASKED)
-@pytest.mark.parametrize("name", ["128", "64", "64 three consumers"])
+@pytest.mark.parametrize("name", ["128", "64", "64 three consumers", "192", "256"])
 def test_masks_and_scores_equal_attention_written_out(in_time, name, kind):
     in_time(masked_equals_written_out, name, kind)
 
@@ -316,7 +323,7 @@ def masked_in_the_same_bits(name):
 
 
 @hopper_only
-@pytest.mark.parametrize("name", ["128", "64", "64 three consumers"])
+@pytest.mark.parametrize("name", ["128", "64", "64 three consumers", "192", "256"])
 def test_masked_tiles_give_the_same_bits(in_time, name):
     in_time(masked_in_the_same_bits, name)
 

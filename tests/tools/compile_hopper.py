@@ -39,7 +39,8 @@ def compile_kernel(name, row, dtype, ragged):
     function = KERNELS[name]
     warps = 8 if name == "one_partition" else 4
     mask = masks.causal() if row["causal"] else masks.full()
-    constants = {key: row[key] for key in ("Br", "Bc", "width", "stages")} | {"mask": mask, "ragged": ragged}
+    shape = forward.Shape.of(row["width"], row["width"])
+    constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {"mask": mask, "ragged": ragged, "shape": shape}
     constants["variant"] = forward.Variant(mask, row["causal"] and ragged, ragged, False)
     rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
     if name == "forward":
@@ -58,7 +59,7 @@ def compile_kernel(name, row, dtype, ragged):
             signature[argument], constexprs[i,] = "constexpr", constants[argument]
         elif argument in ROWS:
             height = rows.get(ROWS[argument], rows[argument])
-            signature[argument] = descriptor((1, 1, height, row["width"]), dtype)
+            signature[argument] = descriptor((1, 1, height, shape.columns), dtype)
         elif argument in ("lse", "table", "starts"):
             signature[argument] = "*fp32" if argument == "lse" else "*i32"
             attributes[i,] = ALIGNED
@@ -130,9 +131,12 @@ def counts(texts):
 
 
 def beside(loop):
-    """Count the exponentials that the newest product may run beside: after a wait for all but it, before its own."""
+    """Count the exponentials that the newest product may run beside: after a wait for all but it, before its own.
+
+    A product in pieces counts as so many.
+    """
     waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
-    begin = next((i for i in waits if "gsb0, 0x1" in loop[i]), len(loop))
+    begin = next((i for i in waits if "gsb0, 0x0" not in loop[i]), len(loop))
     end = next((i for i in waits if i > begin and "gsb0, 0x0" in loop[i]), len(loop))
     return sum("MUFU" in text for text in loop[begin:end])
 

@@ -44,5 +44,5 @@ def compile_kind(kind, width):
 
 if __name__ == "__main__":
     for kind in kinds():
-        for width in (64, 128):
+        for width in (64, 128, 192, 256):
             print(json.dumps(compile_kind(kind, width)), flush=True)

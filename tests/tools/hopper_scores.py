@@ -145,10 +145,21 @@ def substitutes(problem, rows, Bc, arrived, counts):
         uint32=np.uint32,
     )
 
+    of_one = SimpleNamespace(  # ``pieces``, where a tile has one
+        ask_for=lambda X, at, barrier, ring, full, g, pred=True: copy(X, at, barrier, (ring.name, g), pred),
+        tile=lambda ring, full, g: arrived.get((ring.name, g)),
+        product=product,
+        add_product=lambda P_ij, V_j, O_i: (multiply(P_ij, V_j, O_i[0]),),
+        finished=lambda O_i: O_i,
+        zeros=lambda *_: (Output(),),
+        rescale=lambda O_i, alpha: O_i,
+        bytes_of=lambda *_: 0,
+    )
     bounds = SimpleNamespace(Window=masks.Window, bounds=schedule.bounds)
     return {
         "gl": gl,
         "masks": bounds,
+        "pieces": of_one,
         "mbarrier": SimpleNamespace(expect=nothing),
         "tma": SimpleNamespace(async_copy_global_to_shared=copy, async_copy_shared_to_global=write, store_wait=nothing),
         "stage_of": lambda ring, g: (ring.name, g),
@@ -186,7 +197,7 @@ def in_float8(instead):
         return instead["warpgroup_mma"](P_before, instead["matrix"](("V", g)), O_i[p])
 
     def store(shared, out, tile, O_i, *others):
-        in_python(forward.store, instead)(shared, out, tile, O_i[0], *others)
+        in_python(forward.store, instead)(shared, out, tile, O_i[:1], *others)
 
     return (
         instead

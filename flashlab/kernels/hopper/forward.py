@@ -3,7 +3,8 @@
 A program has one producer, a warp that asks the copy engine for tiles, and two or three consumers, groups of four warps
 (warpgroups) with 64 rows of Q each. A consumer's step g issues two products, S = Q K_g^T and O += P_(g-1) V_(g-1), and
 takes the softmax of S beside the second. What a step needs, K_g and V_(g-1), shares one stage of shared memory and
-arrives at one barrier. The last step of a tile of Q issues the first product of the next tile.
+arrives at one barrier. The last step of a tile of Q issues the first product of the next tile. Tiles of more than 128
+columns come in ``pieces``.
 
 Steps are counted over all tiles of a program. ``stages`` says which stage a step uses and for which phase it waits.
 
@@ -18,23 +19,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
-from flashlab.kernels.hopper import scores
+from flashlab.kernels.hopper import pieces, scores
 from flashlab.kernels.hopper.descriptors import descriptor, multiprocessors
 from flashlab.kernels.hopper.masks import LATER, Intervals, blocks, end_of, hide, hide_before, hide_outside, known
-from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
-from flashlab.kernels.hopper.rescale import rescale
+from flashlab.kernels.hopper.products import along_rows, operand
 from flashlab.kernels.hopper.schedule import table
 from flashlab.kernels.hopper.softmax import first_weights, new_maximum, sink_of, total, update_sums, weights
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty, wait_full
 from flashlab.kernels.launch import again, launch
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
+SHAPES = {64: (64, 2), 128: (128, 2), 192: (64, 2), 256: (128, 1)}  # by width of heads: as for ``Shape``
 SIZES = ["H", "Nq", "Nk", "Tr"]  # numbers that change from call to call: one compilation for all
 REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consumers: of a consumer, of the producer
 
@@ -42,7 +42,7 @@ REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consume
 def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    float16 or bfloat16, ``tiles.ready``, d and dv at most 128; sizes at least 1; score functions are soft caps and
+    float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
     ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
     each key to some query. table: as ``schedule.table``. Returns what ``again`` does.
     """
@@ -54,13 +54,13 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
 
 def start(q, k, v, o, lse, problem, c, pingpong, table):
     """Launch the kernel."""
-    consumers, width = c.Br // ROWS.value, hopper_width(problem.d, problem.dv)
+    consumers, shape = c.Br // ROWS.value, Shape.of(problem.d, problem.dv)
     order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
     return launch(
         attention_forward,
         (programs, 1, 1),
-        (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, width), lse, order, starts),
-        (*sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
+        (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, order, starts),
+        (*sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
         + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], asked(problem)),
         warps=4,
     )
@@ -107,6 +107,21 @@ def asked(problem):
         told = None if problem.scales is None else problem.scales.told
         return Asked(ends, intervals, None, None, problem.sinks, told)
     return Asked(ends, intervals, scores.told(problem), scores.factors(problem)[0], problem.sinks, None)
+
+
+class Shape(NamedTuple):
+    """How tiles of Q, K, V and O are divided into ``pieces`` of their columns."""
+
+    columns: int  # of a piece
+    turns: int  # tiles of Q for each consumer in shared memory: this one, and the next if there is room
+    pieces: int  # of a tile of Q, and of K
+    pieces_v: int  # of V, and of O
+
+    @classmethod
+    def of(cls, d, dv):
+        """Return the shape for heads of d and dv columns."""
+        columns, turns = SHAPES[hopper_width(d, dv)]
+        return cls(columns, turns, tiles.count(d, columns), tiles.count(dv, columns))
 
 
 class Variant(NamedTuple):
@@ -184,14 +199,14 @@ def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K V [B, Hk, Nk, d]; O_first ends where O's first tile does
     lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4 or 8], starts [programs + 1]: ``schedule.table``
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
-    Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
+    Bc: gl.constexpr, shape: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
     asked,  # ``Asked``
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
     specialize(
         consume, ask_for_keys, ask_for_values,
-        allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages),
+        allocate(Q, K, V, O, ROWS, Bc, shape, consumers, stages),
         Q, K, V,
         Output(O, O_first, lse),
         Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked),
@@ -240,23 +255,24 @@ def take(role: gl.constexpr, shared, out, work, w: gl.constexpr, variant: gl.con
 
 @gluon.jit
 def allocate(
-    Q, K, V, O, rows: gl.constexpr, Bc: gl.constexpr, width: gl.constexpr,
+    Q, K, V, O, rows: gl.constexpr, Bc: gl.constexpr, shape: gl.constexpr,
     consumers: gl.constexpr, stages: gl.constexpr,
 ):  # fmt: skip
     """Return shared memory for what the descriptors bring, and barriers in their first phase."""
+    columns: gl.constexpr = shape.columns
+    slots: gl.constexpr = shape.turns * consumers
     return barriers(
-        gl.allocate_shared_memory(Q.dtype, [2 * consumers, 1, 1, rows, width], Q.layout),
-        gl.allocate_shared_memory(K.dtype, [stages, 1, 1, Bc, width], K.layout),
-        gl.allocate_shared_memory(V.dtype, [stages, 1, 1, Bc, width], V.layout),
-        gl.allocate_shared_memory(O.dtype, [consumers, 1, 1, rows, width], O.layout),
-    )
+        gl.allocate_shared_memory(Q.dtype, [slots * shape.pieces, 1, 1, rows, columns], Q.layout),
+        gl.allocate_shared_memory(K.dtype, [stages * shape.pieces, 1, 1, Bc, columns], K.layout),
+        gl.allocate_shared_memory(V.dtype, [stages * shape.pieces_v, 1, 1, Bc, columns], V.layout),
+        gl.allocate_shared_memory(O.dtype, [consumers, 1, 1, rows, columns], O.layout),
+        slots, stages,
+    )  # fmt: skip
 
 
 @gluon.jit
-def barriers(Q, K, V, O):
-    """Return these rings with their barriers, in their first phase."""
-    slots: gl.constexpr = Q.shape[0]
-    stages: gl.constexpr = K.shape[0]
+def barriers(Q, K, V, O, slots: gl.constexpr, stages: gl.constexpr):
+    """Return these rings with their barriers, in their first phase. slots: of Q, in pieces; stages: of K and V."""
     consumers: gl.constexpr = O.shape[0]
     layout: gl.constexpr = mbarrier.MBarrierLayout()
     shared = Shared(
@@ -382,13 +398,13 @@ def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = Fals
 @gluon.jit
 def ask_for_keys(shared, K, b, hk, start, full, g):
     """Ask for a block of keys."""
-    tma.async_copy_global_to_shared(K, [b, hk, start, 0], full, stage_of(shared.K, g))
+    pieces.ask_for(K, [b, hk, start], full, shared.K, shared.full, g)
 
 
 @gluon.jit
 def ask_for_values(shared, V, b, hk, start, full, g, pred=True):
     """Ask for a block of values."""
-    tma.async_copy_global_to_shared(V, [b, hk, start, 0], full, stage_of(shared.V, g), pred)
+    pieces.ask_for(V, [b, hk, start], full, shared.V, shared.full, g, pred)
 
 
 @gluon.jit
@@ -403,7 +419,8 @@ def produce(
     Bc: gl.constexpr = shared.K.shape[3]
     consumers: gl.constexpr = shared.O.shape[0]
     rows: gl.constexpr = shared.Q.shape[3]
-    size: gl.constexpr = Bc * shared.K.shape[4] * K.dtype.primitive_bitwidth // 8  # bytes of a tile of K, or of V
+    of_K: gl.constexpr = pieces.bytes_of(shared.K, shared.full)
+    of_V: gl.constexpr = pieces.bytes_of(shared.V, shared.full)
     g = 0
     b_before, hk_before, start_before = 0, 0, 0  # of the block of V that goes with the next block of K
     for t in range(work.count):
@@ -413,8 +430,8 @@ def produce(
             full = stage_of(shared.full, g)
             with_v = g > 0
             wait_empty(shared.empty, g)
-            mbarrier.expect(full, size, pred=g == 0)
-            mbarrier.expect(full, 2 * size, pred=with_v)
+            mbarrier.expect(full, of_K, pred=g == 0)
+            mbarrier.expect(full, of_K + of_V, pred=with_v)
             ask_for_keys(shared, K, tile.b, tile.hk, start, full, g)
             ask_for_values(shared, V, b_before, hk_before, start_before, full, g, with_v)
             if j == 0:
@@ -423,7 +440,7 @@ def produce(
             g += 1
     full = stage_of(shared.full, g)
     wait_empty(shared.empty, g)
-    mbarrier.expect(full, size)
+    mbarrier.expect(full, of_V)
     ask_for_values(shared, V, b_before, hk_before, start_before, full, g)
 
 
@@ -432,13 +449,13 @@ def ask_for_queries(shared, Q, tile, t):
     """Ask for the rows of the t-th tile, those of each consumer at a barrier of their own."""
     consumers: gl.constexpr = shared.O.shape[0]
     rows: gl.constexpr = shared.Q.shape[3]
+    size: gl.constexpr = pieces.bytes_of(shared.Q, shared.q_full)
     for w in gl.static_range(consumers):
         slot = t * consumers + w
         full = stage_of(shared.q_full, slot)
         wait_empty(shared.q_empty, slot)
-        mbarrier.expect(full, Q.block_type.nbytes)
-        at = [tile.b, tile.h, tile.start + w * rows, 0]
-        tma.async_copy_global_to_shared(Q, at, full, stage_of(shared.Q, slot))
+        mbarrier.expect(full, size)
+        pieces.ask_for(Q, [tile.b, tile.h, tile.start + w * rows], full, shared.Q, shared.q_full, slot)
 
 
 @gluon.jit
@@ -449,12 +466,11 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     """
     Bc: gl.constexpr = shared.K.shape[3]
     rows: gl.constexpr = shared.Q.shape[3]
-    width: gl.constexpr = shared.Q.shape[4]
     tile = tile_of(work, 0, shared.O.shape[0] * rows, Bc, variant)
     tile, skipped = part_of(tile, work, shared, w, variant)
     Q_i, P_before, m_i, l_i, g = begin(shared, work, tile, skipped, 0, 0, w, variant)
     for t in range(work.count):
-        O_i = gl.zeros([rows, width], gl.float32, accumulator(width))  # [Br, d]
+        O_i = pieces.zeros(rows, shared.V, shared.full)  # [Br, d]
         # ``start_of`` needs ``tile.blocks``, too. Otherwise it would keep its first value: Triton 3.6 and 3.7 take a
         # number for dead that a loop only carries to end an inner loop (Triton's pull request 9036).
         for j in range(1, tile.blocks):
@@ -479,8 +495,8 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     wait_full(shared.full, g)
     wait_full(shared.q_full, slot)
     wait_turn(shared, w, 0, variant)
-    Q_i = matrix(stage_of(shared.Q, slot))  # [Br, d]
-    S_ij = product(Q_i, matrix(stage_of(shared.K, g)))  # [Br, Bc]
+    Q_i = pieces.tile(shared.Q, shared.q_full, slot)  # [Br, d]
+    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
     pass_turn(shared, w, variant)
     skip_turn(shared, w, 1, skipped, variant)
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
@@ -502,10 +518,10 @@ def step(
     """
     two: gl.constexpr = shared.O.shape[0] == 2
     wait_turn(shared, w, g, variant)
-    S_ij = product(Q_i, matrix(stage_of(shared.K, g)))  # [Br, Bc]
-    O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i, is_async=True)  # [Br, d]
+    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
+    O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
     pass_turn(shared, w, variant)
-    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+    S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, tile, j, work, variant)
     m_new = new_maximum(m_i, S_ij, work.scale_log2)
     if not two:
@@ -515,7 +531,7 @@ def step(
     P_ij = operand(P_ij, shared.V.dtype, shared.Q.shape[4])
     if two:
         O_i = complete(shared, O_i, g)
-    return P_ij, m_new, l_i, rescale(O_i, alpha)
+    return P_ij, m_new, l_i, pieces.rescale(O_i, alpha)
 
 
 @gluon.jit
@@ -525,7 +541,7 @@ def complete(shared, O_i, g):
     Waiting for the next stage here, not at its use, keeps the assembler from moving what is before this wait past it.
     """
     wait_full(shared.full, g + 1)
-    O_i = warpgroup_mma_wait(0, deps=(O_i,))
+    O_i = pieces.finished(O_i)
     release(shared.empty, g)
     return O_i
 
@@ -547,15 +563,15 @@ def boundary(
     ahead = g + skipped  # the step of the next tile's first block
     release(shared.q_empty, slot)
     wait_full(shared.q_full, slot + shared.O.shape[0], pred=more)
-    Q_i = matrix(stage_of(shared.Q, slot + shared.O.shape[0]))  # [Br, d]
+    Q_i = pieces.tile(shared.Q, shared.q_full, slot + shared.O.shape[0])  # [Br, d]
     if variant.mask.right is not None:
         wait_full(shared.full, ahead, pred=more)
     wait_turn(shared, w, g, variant)
-    S_ij = product(Q_i, matrix(stage_of(shared.K, ahead)))  # [Br, Bc]
-    O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i, is_async=True)  # [Br, d]
+    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, ahead))  # [Br, Bc]
+    O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
     pass_turn(shared, w, variant)
     skip_turn(shared, w, ahead, skipped, variant)
-    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+    S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, following, 0, work, variant, first=True)
     m_next, l_next, P_next = first_weights(S_ij, work.scale_log2, work.asked.sinks, following.h)
     P_next = operand(P_next, shared.V.dtype, shared.Q.shape[4])
@@ -564,7 +580,7 @@ def boundary(
     # This wait is over before it begins; it keeps the exponentials where they are, as in ``step``. The next stage
     # cannot be waited for here: after a skipped block it is the one that is given back below.
     wait_full(shared.full, ahead, pred=more)
-    O_i = warpgroup_mma_wait(0, deps=(O_i,))
+    O_i = pieces.finished(O_i)
     release(shared.empty, g)
     release(shared.empty, ahead, pred=skipped > 0)
     store(shared, out, tile, O_i, inverse, w, variant)
@@ -589,9 +605,12 @@ def finish(m_i, l_i, out, tile, work):
 @gluon.jit
 def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr):
     """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free."""
-    O_i = O_i * along_rows(inverse, O_i, free=False)[:, None]  # [Br, d]
-    matrix(shared.O.index(w)).store(O_i.to(shared.O.dtype))
-    hand_over(shared, out, tile, w, variant)
+    for p in gl.static_range(len(O_i)):
+        O_p = O_i[p] * along_rows(inverse, O_i[p], free=False)[:, None]  # [Br, d]
+        if p > 0:
+            tma.store_wait(0)
+        matrix(shared.O.index(w)).store(O_p.to(shared.O.dtype))
+        hand_over(shared, out, tile, w, variant, p * shared.O.shape[4])
 
 
 @gluon.jit

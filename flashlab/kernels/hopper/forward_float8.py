@@ -69,7 +69,7 @@ def run(o, lse, q, k, v, problem, c, table=table):
     e4m3 in, float16, bfloat16 or float32 out, ``tiles.ready``, with v in memory as [B, Hk, dv, Nk]; d and dv at most
     256; sizes at least 1; full or causal masks.
     """
-    consumers, width = c.Br // ROWS.value, hopper_width(problem.d, problem.dv)
+    consumers, width = c.Br // ROWS.value, hopper_width(problem.d, problem.dv, 8)
     order, starts, programs = table(problem.kind, c.Br, c.Bc, multiprocessors(problem.device))
     columns = width if width < WIDEST else width // 2  # of O in shared memory: there is no room for more
     Nq, Tr = problem.Nq, tiles.count(problem.Nq, c.Br)
@@ -93,7 +93,7 @@ def run(o, lse, q, k, v, problem, c, table=table):
 def variant(problem, Bc):
     """Return the ``Variant`` for a problem."""
     plain = forward.variant(problem, ROWS.value, Bc)
-    parts = 4 if hopper_width(problem.d, problem.dv) == WIDEST else 1
+    parts = 4 if hopper_width(problem.d, problem.dv, 8) == WIDEST else 1
     return Variant(*plain, problem.scales.two_level, parts)
 
 
@@ -143,7 +143,8 @@ def allocate(
         gl.allocate_shared_memory(K.dtype, [stages, 1, 1, Bc, width], keys),
         gl.allocate_shared_memory(V.dtype, [stages, 1, 1, width, Bc], V.layout),
         gl.allocate_shared_memory(O.dtype, [consumers, 1, 1, rows, O.block_shape[3]], O.layout),
-    )
+        2 * consumers, stages,
+    )  # fmt: skip
 
 
 @gluon.jit

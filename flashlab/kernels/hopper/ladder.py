@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma,
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import Configuration, against_hopper, card
-from flashlab.kernels.hopper import forward, schedule
+from flashlab.kernels.hopper import forward, pieces, schedule
 from flashlab.kernels.hopper.descriptors import multiprocessors
 from flashlab.kernels.hopper.forward import (
     SIZES,
@@ -88,7 +88,8 @@ def run(rung, o, lse, q, k, v, problem):
         kernel,
         (programs, 1, 1),
         (*forward.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
-        (*forward.sizes(problem, Br), Bc, d, STAGES[d], forward.variant(problem, rows, Bc)) + (forward.asked(problem),),
+        (*forward.sizes(problem, Br), Bc, forward.Shape.of(d, d), STAGES[d], forward.variant(problem, rows, Bc))
+        + (forward.asked(problem),),
         warps=warps,
     )
 
@@ -96,10 +97,10 @@ def run(rung, o, lse, q, k, v, problem):
 @gluon.jit(do_not_specialize=SIZES)
 def one_partition(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
-    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
+    Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
 ):  # fmt: skip
     """Compute as rung 1 does: 8 warps share 128 rows and go in step, beside the warp that copies."""
-    shared = allocate(Q, K, V, O, 128, Bc, width, 1, stages)
+    shared = allocate(Q, K, V, O, 128, Bc, shape, 1, stages)
     work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     gl.warp_specialize(
         [
@@ -144,7 +145,7 @@ def consume_in_turn(shared, out, work, variant: gl.constexpr):
             m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, work.scale_log2)
         release(shared.q_empty, t)
         inverse = finish(m_i, l_i, out, tile, work)
-        store(shared, out, tile, O_i, inverse, 0, variant)
+        store(shared, out, tile, (O_i,), inverse, 0, variant)
         tma.store_wait(0)
 
 
@@ -165,10 +166,10 @@ def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
 @gluon.jit(do_not_specialize=SIZES)
 def warpgroups(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
-    Bc: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
+    Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, asked,
 ):  # fmt: skip
     """Compute as rungs 2 and 3 do: two times 4 warps with 64 rows each meet only at the barriers of K and V."""
-    shared = allocate(Q, K, V, O, 64, Bc, width, 2, stages)
+    shared = allocate(Q, K, V, O, 64, Bc, shape, 2, stages)
     work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, asked)
     out = Output(O, O_first, lse)
     gl.warp_specialize(
@@ -190,20 +191,19 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     """
     Bc: gl.constexpr = shared.K.shape[3]
     rows: gl.constexpr = shared.Q.shape[3]
-    width: gl.constexpr = shared.Q.shape[4]
     consumers: gl.constexpr = shared.O.shape[0]
     g = 0
     for t in range(work.count):
         tile = tile_of(work, t, consumers * rows, Bc, variant)
         tile, skipped = part_of(tile, work, shared, w, variant)
         Q_i, P_before, m_i, l_i, g = begin(shared, work, tile, skipped, g, t, w, variant)
-        O_i = gl.zeros([rows, width], gl.float32, accumulator(width))  # [Br, d]
+        O_i = pieces.zeros(rows, shared.V, shared.full)  # [Br, d], of one piece
         for j in range(1, tile.blocks):
             g += 1
             P_before, m_i, l_i, O_i = step(shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w, variant)
         release(shared.q_empty, t * consumers + w)
         g += 1
-        O_i = warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i)  # [Br, d]
+        O_i = (warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i[0]),)  # [Br, d]
         inverse = finish(m_i, total(l_i, m_i), out, tile, work)
         store(shared, out, tile, O_i, inverse, w, variant)
         tma.store_wait(0)

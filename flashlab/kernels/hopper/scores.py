@@ -72,12 +72,13 @@ def distances(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
     """Return a head's slope per block of keys, the keys at the places of the queries [Br], and all keys [Bc].
 
     The keys are in blocks from ``key`` - Bc on, in float32. To convert an integer takes the hardware as long as an
-    exponential. So the bits of 1 + j / 128 are put together instead.
+    exponential. So the bits of 1 + j / Bc are put together instead.
     """
     Bc: gl.constexpr = S_ij.shape[1]
-    gl.static_assert(Bc == 128, "the number of a key has 7 bits")
+    gl.static_assert(Bc == 64 or Bc == 128, "the number of a key has 6 or 7 bits")
+    shift: gl.constexpr = 17 if Bc == 64 else 16  # a mantissa has 23
     rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
     keys = gl.arange(0, Bc, layout=gl.SliceLayout(0, S_ij.type.layout))  # [Bc]
     own = (row + rows + Nk - Nq - key).to(gl.float32) * (1 / Bc) + 1  # [Br]
-    place = (keys << 16 | 0x3F800000).to(gl.float32, bitcast=True)  # [Bc]
+    place = (keys << shift | 0x3F800000).to(gl.float32, bitcast=True)  # [Bc]
     return gl.load(slopes + b * batch + h * head).to(gl.float32) * Bc, own, place
