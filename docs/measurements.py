@@ -173,6 +173,7 @@ def by_way(stored):
 CHARTS = {
     "h200_hopper": Charts("The kernels for Hopper", FAST, by_shape),
     "h200_attention": Charts("The portable kernels", FAST, by_shape),
+    "h200_wide": Charts("Wide heads", FAST, by_shape),
     "h200_choice": Charts("Other widths, and grouped heads", SHORT, by_choice),
     "h200_masks": Charts("Masks and score functions", FAST, by_mask),
     "h200_decoding": Charts("A step of decoding", SHORT, by_cache),

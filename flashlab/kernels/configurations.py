@@ -280,7 +280,7 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
         return _with_smaller_tiles(kernel, portable(kernel, card, other))
     if found := measured(kernel, card, problem):
         return found
-    width = max(problem.widths)
+    width = width_of(kernel, problem)
     products = "plain" if problem.precision == "ieee" or card.capability < (8, 0) else "tensor"
     itemsize = 4 if products == "plain" else problem.dtype.itemsize  # without tensor cores, operands are widened
 
@@ -299,7 +299,7 @@ def portable(kernel: str, card: Card | None, problem: Problem) -> Configuration:
 
 def measured(kernel: str, card: Card | None, problem: Problem) -> Configuration | None:
     """Return the ``Configuration`` of a portable kernel that was fastest on this card, or None."""
-    sought = kernel, max(problem.widths), problem.mask != masks.full()
+    sought = kernel, width_of(kernel, problem), problem.mask != masks.full()
 
     def was_fastest(row):
         fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
@@ -324,6 +324,11 @@ def worth_specializing(row: Row, problem: Problem, card: Card) -> bool:
     rounds = tiles.count(problem.Nq, row.Br) * problem.H * problem.B / together / card.multiprocessors
     can = problem.plain and not extras(problem) and problem.d == problem.dv == row.width
     return can and math.ceil(rounds) * together >= TURNS and rounds >= FULL * math.ceil(rounds)
+
+
+def width_of(kernel: str, problem: Problem) -> int:
+    """Return the columns of a portable kernel's tiles; those of the backward pass come in ``pieces``."""
+    return max(problem.widths if kernel == "forward" else problem.widths_in_pieces)
 
 
 def extras(problem: Problem) -> set[str]:

@@ -58,6 +58,11 @@ class Problem(NamedTuple):
         return tiles.width_of(self.d), tiles.width_of(self.dv)
 
     @property
+    def widths_in_pieces(self):
+        """The same for tiles in ``pieces``."""
+        return tiles.width_in_pieces(self.d), tiles.width_in_pieces(self.dv)
+
+    @property
     def pairs(self):
         """The shape that tensors of score functions broadcast to: batches or texts, heads, queries, keys."""
         if self.texts is None:
@@ -80,10 +85,11 @@ class Problem(NamedTuple):
         given = {name: None if getattr(self, name) is None else name for name in names}
         return self._replace(mask=mask, **given)
 
-    def told(self, c, transposed=False, sums=()):
+    def told(self, c, transposed=False, sums=(), in_pieces=False):
         """Return what the kernels are told of the problem: ``Told``, and for the compiler ``Tile``.
 
         c: a ``Configuration``. transposed: for a loop that has the keys outside. sums: as for ``scores.Chain.told``.
+        in_pieces: for tiles in ``pieces``.
         """
         score = None if self.score is None else self.score.told(self, sums)
         told = Told(
@@ -95,7 +101,8 @@ class Problem(NamedTuple):
         )  # fmt: skip
         unseen = masks.hides_keys(self.mask, self)
         eight = () if self.scales is None else (True, float8.OFFSET, c.Bc if self.scales.two_level else None)
-        return told, Tile(c.Br, c.Bc, *self.widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
+        widths = self.widths_in_pieces if in_pieces else self.widths
+        return told, Tile(c.Br, c.Bc, *widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
 
 
 class Told(NamedTuple):

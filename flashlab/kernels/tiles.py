@@ -82,6 +82,17 @@ def width_of(d):
     return max(16, triton.next_power_of_2(d))
 
 
+def width_in_pieces(d):
+    """Return the width of a tile that holds d columns in ``pieces``: as ``width_of``, or 192."""
+    return 192 if 128 < d <= 192 else width_of(d)
+
+
+@triton.constexpr_function
+def columns_of(width):
+    """Return the columns of each piece of a tile: the largest power of two that divides its width."""
+    return width & -width
+
+
 def count(N, B):
     """Return the number of tiles of B that cover N."""
     return -(-N // B)
@@ -122,15 +133,17 @@ def pad_rows(x):
     return F.pad(x, (0, missing)) if missing else x
 
 
-def arguments(tensors, rows, transposed=()):
+def arguments(tensors, rows, transposed=(), in_pieces=False):
     """Build the launch arguments for tensors: first the tensors or their descriptors, then their strides.
 
     rows: the height of each tensor's tiles. transposed: the numbers of those whose rows, not columns, are side by side.
+    in_pieces: the tiles are those of ``pieces``.
     Where the hardware has the copy engine, descriptors take the place of the tensors, and strides are not used.
     """
     stored = [x.mT if n in transposed else x for n, x in enumerate(tensors)]
     if has_copy_engine(tensors[0].device):
-        descriptors = [_descriptor(x, r, n in transposed) for n, (x, r) in enumerate(zip(stored, rows, strict=True))]
+        pairs = enumerate(zip(stored, rows, strict=True))
+        descriptors = [_descriptor(x, r, n in transposed, in_pieces) for n, (x, r) in pairs]
         return descriptors, ((0, 0, 0, 1),) * len(tensors)
     return stored, tuple(strides_of(x) for x in stored)
 
@@ -156,14 +169,17 @@ def has_copy_engine(device):
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
-def _descriptor(x, rows, transposed=False):
+def _descriptor(x, rows, transposed=False, in_pieces=False):
     """Make a ``TensorDescriptor`` without its constructor's checks: ``ready`` has made them, and they take time.
 
     transposed: x is [B, H, d, N], and its tiles have ``rows`` of the last dimension.
     """
     descriptor = object.__new__(TensorDescriptor)
     descriptor.base, descriptor.shape, descriptor.strides = x, x.shape, strides_of(x)
-    block = (width_of(x.shape[2]), rows) if transposed else (rows, width_of(x.shape[3]))
+    if transposed:
+        block = width_of(x.shape[2]), rows
+    else:
+        block = rows, columns_of(width_in_pieces(x.shape[3])) if in_pieces else width_of(x.shape[3])
     descriptor.block_shape = [1, 1, *block]
     return descriptor
 

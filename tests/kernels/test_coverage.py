@@ -89,12 +89,12 @@ def assert_equals_dense(tensors, roundings=1, **options):
 # shapes
 
 
-@pytest.mark.parametrize("d", [1, some(3), 40, some(96), some(256)])
+@pytest.mark.parametrize("d", [1, some(3), 40, some(96), 136, some(192), some(256)])
 def test_any_head_dimension(d):
     assert_equals_dense(inputs(1, 1, 1, 70, 70, d), causal=True)
 
 
-@pytest.mark.parametrize("d, dv", [(16, 40), some(40, 16), some(1, 256), some(256, 1)])
+@pytest.mark.parametrize("d, dv", [(16, 40), some(40, 16), some(192, 128), some(1, 256), some(256, 1)])
 def test_values_of_their_own_width(d, dv):
     assert_equals_dense(inputs(1, 1, 1, 40, 70, d, dv))
 

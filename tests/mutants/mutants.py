@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from flashlab.kernels import attention as attention_kernel
 from flashlab.kernels import dropout as kernel_dropout
-from flashlab.kernels import float8, problem
+from flashlab.kernels import float8, pieces, problem
 from flashlab.kernels import linear_attention as kernel_linear
 from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
@@ -269,18 +269,24 @@ MUTANTS = [
     *_of(backward, acceptance.kernel_backward,
         ("kernel: delta forgotten in dK", "add_rows", "(dPt_ij - delta_i[None, :])", "dPt_ij"),
         ("kernel: delta forgotten in dQ", "add_columns", "(dP_ij - delta_i[:, None])", "dP_ij"),
-        ("kernel: dK unscaled", "key_value_gradients", "dK_j * problem.scale", "dK_j"),
-        ("kernel: dQ unscaled", "query_gradients", "dQ_i * problem.scale", "dQ_i"),
+        ("kernel: dK unscaled", "key_value_gradients", "dK_j, problem.scale", "dK_j, 1"),
+        ("kernel: dQ unscaled", "query_gradients", "dQ_i, problem.scale", "dQ_i, 1"),
         ("kernel: mask forgotten in dK and dV", "add_rows", "tl.where(seen, Pt_ij, 0)", "Pt_ij"),
         ("kernel: tiles of the mask not transposed in dK and dV", "key_value_gradients", "j * Bc, Bc, Br, Nk, Nq, False", "j * Bc, Bc, Br, Nq, Nk, False"),
         ("kernel: queries and keys exchanged in dK and dV", "add_rows", "b, h, i, j, Nq, Nk, False, True", "b, h, i, j, Nk, Nq, False, True"),
         ("kernel: keys past the end count in dQ", "add_columns", "tl.where(seen, P_ij, 0)", "P_ij"),
         ("kernel: lse taken for log2 already", "row_constants", "lse_i * LOG2_E)", "lse_i)"),
         ("kernel: group not summed", "key_value_gradients", "for member in range(problem.group)", "for member in range(1)"),
-        ("kernel: dV of the last tile only", "add_rows", "dO_i, dV_j, input_precision", "dO_i, dV_j * 0, input_precision"),
+        ("kernel: dV of the last tile only", "add_rows", "add_product(dV_j,", "add_product([x * 0 for x in dV_j],"),
         ("kernel: dS not multiplied by P", "add_columns", "P_ij * (dP_ij", "(dP_ij"),
         ("kernel: tiles that the mask cuts are skipped in dK and dV", "key_value_gradients", "tl.static_range(2, -1, -1)", "tl.static_range(2, 0, -1)"),
         ("kernel: delta of the sum of O", "row_constants", "tl.sum(dO_i * O_i, 1)", "tl.sum(O_i, 1)"),
+    ),
+    *_of(pieces, acceptance.kernel_pieces,
+        ("pieces: the first one for all", "load", "start, first]", "start, 0]"),
+        ("pieces: stored over the first one", "store", "start, p * columns]", "start, 0]"),
+        ("pieces: the last one left out of scores", "product", "range(1, len(A))", "range(1, len(A) - 1)"),
+        ("pieces: the sums of the first one for all", "add_product", "sums[p]", "sums[0]"),
     ),
     *_of(questions, acceptance.kernel_rules,
         ("kernel: a union is the intersection", "obeyed", "seen = seen | every", "seen = every"),

@@ -176,6 +176,7 @@ def cases(capability):
     )  # fmt: skip
     if capability == (9, 0):
         yield from (problem(torch.bfloat16, d, masks.full(), N) for d in (64, 128) for N in (1000, 1024))
+        yield from (problem(torch.bfloat16, 192, mask) for mask in (masks.full(), masks.causal(), masks.window(200)))
         yield from (problem(torch.bfloat16, 64, mask, 4096) for mask in (masks.full(), masks.causal()))
         many = (problem(torch.bfloat16, 128, mask, N) for mask in (masks.full(), masks.causal()) for N in (1000, 1024))
         yield from (one._replace(H=64, Hk=64) for one in many)  # enough for warps that divide the work

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, masks, scores, tiles
+from flashlab.kernels import dropout, masks, pieces, scores, tiles
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.portable import turns
 from flashlab.kernels.problem import LOG2_E
@@ -114,12 +114,12 @@ def start_rows(o, do, lse, dlse, lse_log2, delta, sums, c):
 
 def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
     """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``."""
-    tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc))
+    tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc), in_pieces=True)
     return launch(
         key_value_gradients,
         (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
         (*tensors, lse_log2, delta),
-        (strides, *problem.told(c, transposed=True), *wanted),
+        (strides, *problem.told(c, transposed=True, in_pieces=True), *wanted),
         warps=c.warps,
         stages=c.stages,
     )
@@ -129,12 +129,12 @@ def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
     """Launch the kernel of dQ."""
     if c.specialized:
         return start_specialized_queries(q, k, v, do, dq, lse_log2, delta, problem, c)
-    tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br))
+    tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
     return launch(
         query_gradients,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse_log2, delta),
-        (strides, *problem.told(c, sums=sums)),
+        (strides, *problem.told(c, sums=sums, in_pieces=True)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -225,18 +225,18 @@ def key_value_gradients(
     j, hk, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     Hk, B = tl.num_programs(1), tl.num_programs(2)
     H, Nq, Nk = Hk * problem.group, problem.Nq, problem.Nk
-    Q = tiles.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
-    K = tiles.view(K, [B, Hk // problem.parts, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk // problem.parts, Nk, problem.dv], strides[2], Bc, width_v)
-    dO = tiles.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
-    dK = tiles.view(dK, [B, Hk, Nk, problem.d], strides[4], Bc, width)
-    dV = tiles.view(dV, [B, Hk, Nk, problem.dv], strides[5], Bc, width_v)
+    Q = pieces.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
+    K = pieces.view(K, [B, Hk // problem.parts, Nk, problem.d], strides[1], Bc, width)
+    V = pieces.view(V, [B, Hk // problem.parts, Nk, problem.dv], strides[2], Bc, width_v)
+    dO = pieces.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
+    dK = pieces.view(dK, [B, Hk, Nk, problem.d], strides[4], Bc, width)
+    dV = pieces.view(dV, [B, Hk, Nk, problem.dv], strides[5], Bc, width_v)
 
     keys = j * Bc + tl.arange(0, Bc)  # [Bc]
-    K_j = tiles.load(K, b, hk // problem.parts, j * Bc, Bc, width)  # [Bc, d]
-    V_j = tiles.load(V, b, hk // problem.parts, j * Bc, Bc, width_v) if of_keys else 0  # [Bc, dv]
-    dK_j = tl.zeros([Bc, width], tl.float32) if of_keys else 0  # [Bc, d]
-    dV_j = tl.zeros([Bc, width_v], tl.float32) if of_values else 0  # [Bc, dv]
+    K_j = pieces.load(K, b, hk // problem.parts, j * Bc, Bc, width)  # [Bc, d]
+    V_j = pieces.load(V, b, hk // problem.parts, j * Bc, Bc, width_v) if of_keys else 0  # [Bc, dv]
+    dK_j = pieces.zeros(Bc, width) if of_keys else 0  # [Bc, d]
+    dV_j = pieces.zeros(Bc, width_v) if of_values else 0  # [Bc, dv]
     for member in range(problem.group):  # the query heads that share this key/value head, or a part of them
         h = hk * problem.group + member
         row = (b * H + h).to(tl.int64) * padded(Nq)
@@ -253,9 +253,9 @@ def key_value_gradients(
                     problem, tile, part != 1, of_keys, of_values,
                 )  # fmt: skip
     if of_keys:
-        tiles.store(dK, b, hk, j * Bc, dK_j * problem.scale, Bc, width)
+        pieces.store(dK, b, hk, j * Bc, dK_j, problem.scale, Bc, width)
     if of_values:
-        tiles.store(dV, b, hk, j * Bc, dV_j, Bc, width_v)
+        pieces.store(dV, b, hk, j * Bc, dV_j, 1, Bc, width_v)
 
 
 @triton.jit
@@ -267,9 +267,9 @@ def add_rows(
     Nq, Nk = problem.Nq, problem.Nk
     rows = start + tl.arange(0, tile.Br)  # [Br]
     i, j = rows[None, :], keys[:, None]  # [1, Br], [Bc, 1]
-    Q_i = tiles.load(Q, b, h, start, tile.Br, tile.width)  # [Br, d]
+    Q_i = pieces.load(Q, b, h, start, tile.Br, tile.width)  # [Br, d]
     lse_i = tl.load(lse_log2 + rows)  # [Br]
-    dot = tl.dot(K_j, Q_i.T, input_precision=tile.precision)  # [Bc, Br]
+    dot = pieces.product(K_j, Q_i, tile)  # [Bc, Br]
     St_ij = dot
     if problem.score is not None:
         St_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Bc, Br]
@@ -277,14 +277,14 @@ def add_rows(
     if masked:
         seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
         Pt_ij = tl.where(seen, Pt_ij, 0)
-    dO_i = tiles.load(dO, b, h, start, tile.Br, tile.width_v)  # [Br, dv]
+    dO_i = pieces.load(dO, b, h, start, tile.Br, tile.width_v)  # [Br, dv]
     if of_keys:
-        dPt_ij = tl.dot(V_j, dO_i.T, input_precision=tile.precision)  # [Bc, Br]
+        dPt_ij = pieces.product(V_j, dO_i, tile)  # [Bc, Br]
     if of_values:
         Zt_ij = Pt_ij  # [Bc, Br]
         if problem.dropout is not None:
             Zt_ij = dropout.drop(problem.dropout, Pt_ij, b, h, i, j)
-        dV_j = tl.dot(Zt_ij.to(dO_i.dtype), dO_i, dV_j, input_precision=tile.precision)  # [Bc, dv]
+        dV_j = pieces.add_product(dV_j, Zt_ij, dO_i, tile)  # [Bc, dv]
     if of_keys:
         if problem.dropout is not None:
             dPt_ij = dropout.drop(problem.dropout, dPt_ij, b, h, i, j)
@@ -294,7 +294,7 @@ def add_rows(
             dSt_ij = tl.where(seen, dSt_ij, 0)
         if problem.score is not None:
             dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
-        dK_j = tl.dot(dSt_ij.to(Q_i.dtype), Q_i, dK_j, input_precision=tile.precision)  # [Bc, d]
+        dK_j = pieces.add_product(dK_j, dSt_ij, Q_i, tile)  # [Bc, d]
     return dK_j, dV_j
 
 
@@ -311,27 +311,27 @@ def query_gradients(
     i = tl.num_programs(0) - 1 - tl.program_id(0)
     h, b, H, B = tl.program_id(1), tl.program_id(2), tl.num_programs(1), tl.num_programs(2)
     Hk, Nq, Nk = H // problem.group, problem.Nq, problem.Nk
-    Q = tiles.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
-    K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
-    dO = tiles.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
-    dQ = tiles.view(dQ, [B, H, Nq, problem.d], strides[4], Br, width)
+    Q = pieces.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
+    K = pieces.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
+    V = pieces.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
+    dO = pieces.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
+    dQ = pieces.view(dQ, [B, H, Nq, problem.d], strides[4], Br, width)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     ends = masks.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     row = (b * H + h).to(tl.int64) * padded(Nq) + rows  # [Br]
     lse_i = tl.load(lse_log2 + row)  # [Br]
     delta_i = tl.load(delta + row)  # [Br]
-    Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
-    dO_i = tiles.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
-    dQ_i = tl.zeros([Br, width], tl.float32)  # [Br, d]
+    Q_i = pieces.load(Q, b, h, i * Br, Br, width)  # [Br, d]
+    dO_i = pieces.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
+    dQ_i = pieces.zeros(Br, width)  # [Br, d]
     for part in tl.static_range(3):
         for at in range(ends[part], ends[part + 1], masks.step(problem.mask, Bc)):
             start = masks.first_of(problem.mask, b, h, i, at, Bc)
             dQ_i = add_columns(
                 dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile, part != 1
             )  # fmt: skip
-    tiles.store(dQ, b, h, i * Br, dQ_i * problem.scale, Br, width)
+    pieces.store(dQ, b, h, i * Br, dQ_i, problem.scale, Br, width)
 
 
 @triton.jit
@@ -360,15 +360,15 @@ def query_gradients_specialized(
         rows = i * Br + tl.arange(0, Br)  # [Br]
         lse_i = lse_log2.load([head * Nq_padded + i * Br])  # [Br]
         delta_i = delta.load([head * Nq_padded + i * Br])  # [Br]
-        Q_i = tiles.load_from_sheet(Q, strides[0], b, h, i * Br)  # [Br, d]
-        dO_i = tiles.load_from_sheet(dO, strides[3], b, h, i * Br)  # [Br, dv]
-        dQ_i = tl.zeros([Br, width], tl.float32)  # [Br, d]
+        Q_i = (tiles.load_from_sheet(Q, strides[0], b, h, i * Br),)  # [Br, d], a tile of one piece, as all of these
+        dO_i = (tiles.load_from_sheet(dO, strides[3], b, h, i * Br),)  # [Br, dv]
+        dQ_i = pieces.zeros(Br, width)  # [Br, d]
         _, end = masks.bounds(problem.mask, i * Br, Br, Nq, Nk)
         for start in tl.range(0, end, Bc, warp_specialize=True):
             dQ_i = add_columns(
                 dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile, causal or tile.ragged
             )  # fmt: skip
-        tiles.store_rows(dQ, strides[4], b, h, rows, dQ_i * problem.scale, Nq, problem.d, width)
+        tiles.store_rows(dQ, strides[4], b, h, rows, dQ_i[0] * problem.scale, Nq, problem.d, width)
 
 
 @triton.jit
@@ -378,26 +378,26 @@ def add_columns(
     """Add what one tile of keys and values gives to dQ_i."""
     hk, Nq, Nk = h // problem.group, problem.Nq, problem.Nk
     i, j = rows[:, None], (start + tl.arange(0, tile.Bc))[None, :]  # [Br, 1], [1, Bc]
-    K_j = tiles.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
-    V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
+    K_j = pieces.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
+    V_j = pieces.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
     if masked:
         seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, tile.ragged)  # [Br, Bc]
         if tile.unseen:
-            K_j, V_j = masks.forget(K_j, seen), masks.forget(V_j, seen)
-    dot = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]
+            K_j, V_j = pieces.forget(K_j, seen), pieces.forget(V_j, seen)
+    dot = pieces.product(Q_i, K_j, tile)  # [Br, Bc]
     S_ij = dot
     if problem.score is not None:
         S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]
     P_ij = tl.exp2(less(S_ij * problem.scale_log2, lse_i[:, None]))  # [Br, Bc]
     if masked:
         P_ij = tl.where(seen, P_ij, 0)
-    dP_ij = tl.dot(dO_i, V_j.T, input_precision=tile.precision)  # [Br, Bc]
+    dP_ij = pieces.product(dO_i, V_j, tile)  # [Br, Bc]
     if problem.dropout is not None:
         dP_ij = dropout.drop(problem.dropout, dP_ij, b, h, i, j)
     dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
     if problem.score is not None:
         dS_ij = scores.differentiate(problem, dot * problem.scale, dS_ij, b, h, i, j, True)
-    return tl.dot(dS_ij.to(K_j.dtype), K_j, dQ_i, input_precision=tile.precision)  # [Br, d]
+    return pieces.add_product(dQ_i, dS_ij, K_j, tile)  # [Br, d]
 
 
 @triton.jit
