@@ -51,7 +51,7 @@ def test_on_hopper_everything_fits_and_no_product_waits_for_the_one_before(on_ho
         assert k["shared"] <= 232448 and k["registers"] <= {2: 168, 3: 128}[consumers], k
         assert not k["warnings"] and len(k["loops"]) >= consumers, k
         # Outside of the loops, registers spill once per tile of queries; at d = 256 two levels fill them.
-        assert k["stack"] <= (400 if k["width"] == 256 else 64), k
+        assert k["stack"] <= (400 if k["width"] == 256 else 80), k
 
 
 @pytest.mark.exhaustive
