@@ -103,7 +103,7 @@ def attend(
     elif _is_recorded(q, k, v):
         o, lse = _Attention.apply(q, k, v, Plan.of(q, k, v, mask, scale, kernel))
     else:
-        o, lse = Plan.of(q, k, v, mask, scale, kernel).forward(q, k, v, training=False, wanted=return_lse)
+        o, lse = Plan.of(q, k, v, mask, scale, kernel).forward(q, k, v, training=False)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse.float()) if return_lse else o
 
@@ -142,7 +142,7 @@ class Plan:
     def __init__(self, problem, kernel, strides):
         self.problem, self.kernel = problem, kernel
         self.strides = strides  # of q, k and v
-        self.launches = {}  # forward: whether for training, lse is wanted; backward: strides of dO -> ``launch.Known``
+        self.launches = {}  # forward: whether for training, backward: strides of dO -> ``launch.Known``
 
     @classmethod
     def of(cls, q, k, v, mask, scale, kernel):
@@ -156,12 +156,12 @@ class Plan:
             launch.remember(_plans, key, plan)
         return plan
 
-    def forward(self, q, k, v, training, wanted=True):
+    def forward(self, q, k, v, training):
         """Run the forward pass, as ``_attention``."""
-        known = self.launches.get((training, wanted))
+        known = self.launches.get(training)
         if known is None or not launch.can_repeat():
-            o, lse, known = _attention(q, k, v, self.problem, self.kernel, training, wanted)
-            self._learn((training, wanted), known, (q, k, v, o, lse))
+            o, lse, known = _attention(q, k, v, self.problem, self.kernel, training)
+            self._learn(training, known, (q, k, v, o, lse))
             return o, lse
         o, lse = _new_outputs(q, self.problem, training)
         launch.repeat(known.repeats, launch.addresses((q, k, v, o, lse)), q.device)
@@ -197,11 +197,8 @@ class Plan:
 _plans = {}  # layouts and options -> ``Plan``
 
 
-def _attention(q, k, v, problem, kernel, training=True, wanted=True):
-    """Run the forward pass: O and lse; and its launches as ``launch.again`` returns them, None if that is not all.
-
-    wanted: whether somebody asks for lse; if not, it may be None.
-    """
+def _attention(q, k, v, problem, kernel, training=True):
+    """Run the forward pass: O and lse; and its launches as ``launch.again`` returns them, None if that is not all."""
     o, lse = _new_outputs(q, problem, training)
     if o.numel() == 0 or problem.Nk == 0:
         return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None]), None
@@ -217,9 +214,8 @@ def _attention(q, k, v, problem, kernel, training=True, wanted=True):
 
         run(q, Cache(k, v), problem, out=(o, lse))
         return o, lse, None
-    run, c = _kernels(choice.implementation).forward.run, choice.launches["forward"]
-    lse = lse if wanted or not c.specialized else None
-    return o, lse, run(o, lse, q, k, v, problem, c)
+    run = _kernels(choice.implementation).forward.run
+    return o, lse, run(o, lse, q, k, v, problem, choice.launches["forward"])
 
 
 def _new_outputs(q, problem, training):

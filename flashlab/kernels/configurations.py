@@ -48,7 +48,6 @@ class Configuration(NamedTuple):
     stages: int
     why: str = ""
     parts: int = 1  # of a group of query heads that share keys; a program of dK and dV has one
-    specialized: bool = False  # warps divide the work, in the portable kernels that can
 
 
 class Choice(NamedTuple):
@@ -71,7 +70,6 @@ class Row(NamedTuple):
     causal: bool | None = None  # or any mask that cuts tiles
     extras: list[str] | None = None  # at most these of ``EXTRAS``, which take more registers; None: any
     N_from: int = 0  # fewest keys
-    specialized: bool = False  # the kernel whose warps divide the work: for a plain problem
     whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
     products: str | None = None  # "tensor" by tensor cores, "plain" without
     bytes: int | None = None  # per element
@@ -101,13 +99,8 @@ class Table(NamedTuple):
     triton: str = ""
     date: str = ""
     dtypes: tuple[str, ...] = ()
-    compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels; none named: all
+    compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels
     columns: int = 0  # of heads, from which on the kernels gain anything
-
-    @property
-    def compiles(self):
-        """Whether the Triton at hand compiles the kernels."""
-        return not self.compilers or triton.__version__.startswith(tuple(f"{version}." for version in self.compilers))
 
     def found(self, row):
         """Tell where and when a row was measured."""
@@ -147,7 +140,6 @@ STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # th
 BOUNDARY = 1.7
 IN_PARTS = Configuration(0, 0, 0, 0, "few queries: their keys are divided, tiles as kernels.decode.tiles has them")
 LATE = 1.1  # of ``parts_of_groups``: parts must be added up, and that takes time, too
-TURNS, FULL = 3, 0.85  # of ``worth_specializing``
 FEW, MANY = 16, 512  # queries at most, and keys at least, for which keys are divided
 INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
 
@@ -303,27 +295,13 @@ def measured(kernel: str, card: Card | None, problem: Problem) -> Configuration 
 
     def was_fastest(row):
         fits = (row.kernel, row.width, row.causal) == sought and problem.Nk >= row.N_from
-        fits = fits and row.takes(problem) and not (row.whole_tiles and problem.Nk % row.Bc)
-        return fits and (not row.specialized or worth_specializing(row, problem, card))
+        return fits and row.takes(problem) and not (row.whole_tiles and problem.Nk % row.Bc)
 
     for table in MEASURED:
-        here = card is not None and table.capability == card.capability
-        if here and str(problem.dtype) in table.dtypes and table.compiles:
+        if card is not None and table.capability == card.capability and str(problem.dtype) in table.dtypes:
             if row := first(table.rows, was_fastest):
-                return Configuration(*row.launch, table.found(row), specialized=row.specialized)
+                return Configuration(*row.launch, table.found(row))
     return None
-
-
-def worth_specializing(row: Row, problem: Problem, card: Card) -> bool:
-    """Tell whether a kernel whose warps divide the work can do this, and gains by it.
-
-    There is a program per multiprocessor. It needs ``TURNS`` turns, for it begins slowly, and as it cannot take another
-    one's, its last must be as long as theirs: together, the programs have to use ``FULL`` of all their turns.
-    """
-    together = 1 if problem.mask == masks.full() else 2  # as in ``turns``
-    rounds = tiles.count(problem.Nq, row.Br) * problem.H * problem.B / together / card.multiprocessors
-    can = problem.plain and not extras(problem) and problem.d == problem.dv == row.width
-    return can and math.ceil(rounds) * together >= TURNS and rounds >= FULL * math.ceil(rounds)
 
 
 def width_of(kernel: str, problem: Problem) -> int:
@@ -355,13 +333,9 @@ def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int)
     """
     streamed, kept = (c.Bc, c.Br) if kernel in STREAM_KEYS else (c.Br, c.Bc)
     tiles_kept = 1 if kernel in ("forward", "value_gradients") else 2
-    if c.specialized:  # the next turn's are loaded meanwhile, and half a tile of the result is laid out to be written
-        kept = 2 * kept
     tiles_streamed = 1 if c.stages == 1 else 2 * c.stages
     output = 4 * width * c.Br if itemsize == 1 else 0  # O leaves in float32 at most, when the tiles have gone
-    leaving = c.Br // 2 if c.specialized else 0
-    rows = tiles_kept * kept + tiles_streamed * streamed + leaving
-    return max(itemsize * width * rows, output) + 8 * c.stages * c.Br + 2048
+    return max(itemsize * width * (tiles_kept * kept + tiles_streamed * streamed), output) + 8 * c.stages * c.Br + 2048
 
 
 def hopper_width(d: int, dv: int, bits: int = 16) -> int:
@@ -448,7 +422,7 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
             return "forward they know packed texts, but not with score functions"
         if problem.mask != "rule" and problem.mask.left is not None and problem.mask.right is None:
             return "forward they know windows with a right end, or with none"
-    if not ON_HOPPER.compiles:
+    if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
         return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
     return None
 

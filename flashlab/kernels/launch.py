@@ -8,7 +8,6 @@ tensors, and the encoding of a descriptor on layout and address alone, so this m
 import contextlib
 import copy
 import functools
-import math
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     key = (kernel, device, warps, stages, early, _fit(bases), _fit(numbers))
     compiled = _compiled.get(key)
     with _current(device):
-        triton.set_allocator(_memory)  # each thread has its own
         if compiled is None:
             options = {"launch_pdl": True} if early else {}
             compiled = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages, **options)
@@ -45,11 +43,6 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
         else:
             compiled[grid](*tensors, *numbers)
     return compiled, grid, tensors, numbers
-
-
-def _memory(size, alignment=None, stream=None):
-    """Allocate bytes for a kernel to make descriptors in, on the current stream; the signature is Triton's."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def again(start, tensors, made, *options, when=True, known=None):
@@ -116,10 +109,10 @@ def addresses(tensors):
 def _repeats_of(launched, tensors, made):
     """Return the ``Repeat`` of each launch, or None if not all can be repeated.
 
-    A kernel may write a profile, and of a tensor that is not taken perhaps a copy is.
+    A kernel may need memory that Triton allocates, and of a tensor that is not taken perhaps a copy is.
     """
     launched = launched if isinstance(launched, list) else [launched]
-    if any(kernel.metadata.profile_scratch_size for kernel, *_ in launched):
+    if any(kernel.metadata.global_scratch_size or kernel.metadata.profile_scratch_size for kernel, *_ in launched):
         return None
     repeats = [Repeat(*one, tensors, made) for one in launched]
     taken = {whose for repeat in repeats for _, whose, _, _ in repeat.blanks}
@@ -212,18 +205,12 @@ def _launcher(kernel):
     source = SimpleNamespace(signature=dict(enumerate(kind for kind, _ in _leaves(kinds, kinds))))
     launcher = triton.runtime.driver.active.launcher_cls(source, kernel.metadata._replace(tensordesc_meta=None))
     run, known = launcher.launch, (kernel.function, launcher.launch_cooperative_grid, launcher.launch_pdl)
-    metadata, no_hooks, no_profile = (kernel.packed_metadata, None), (None, None), None
-    size = kernel.metadata.global_scratch_size  # of what each program makes descriptors in
-
-    def scratch(grid):
-        return _memory(size * math.prod(grid)) if size else None
-
+    metadata, no_hooks, no_scratch = (kernel.packed_metadata, None), (None, None), (None, None)
     if hasattr(launcher, "kernel_signature"):  # Triton 3.7
-        known += *metadata, *no_hooks
-        rest = no_profile, launcher.arg_annotations, launcher.kernel_signature
-        return lambda grid, stream, arguments: run(*grid, stream, *known, scratch(grid), *rest, arguments)
-    rest = no_profile, *metadata, *no_hooks
-    return lambda grid, stream, arguments: run(*grid, stream, *known, scratch(grid), *rest, *arguments)
+        known += *metadata, *no_hooks, *no_scratch, launcher.arg_annotations, launcher.kernel_signature
+        return lambda grid, stream, arguments: run(*grid, stream, *known, arguments)
+    known += *no_scratch, *metadata, *no_hooks
+    return lambda grid, stream, arguments: run(*grid, stream, *known, *arguments)
 
 
 class Form(dict):

@@ -47,35 +47,6 @@ def store(X, b, h, start, tile, rows: tl.constexpr, width: tl.constexpr, transpo
         X.store([b, h, start, 0], tl.reshape(tile.to(X.dtype), [1, 1, rows, width]))
 
 
-@triton.jit
-def sheet(X, strides, B, H, N, rows: tl.constexpr, width: tl.constexpr):
-    """Return a descriptor of all memory of X [B, H, N, width] as one matrix, as wide as rows are apart.
-
-    Whichever order its dimensions have in memory, a tile of X is a tile of this matrix. Past the end of a head there
-    are rows of others: what comes of them must not be stored.
-    """
-    apart = strides[2]
-    last = (tl.cast(B - 1, tl.int64) * strides[0] + tl.cast(H - 1, tl.int64) * strides[1]) // apart
-    return tl.make_tensor_descriptor(X, [(last + N).to(tl.int32), apart], [apart, strides[3]], [rows, width])
-
-
-@triton.jit
-def load_from_sheet(X, strides, b, h, start):
-    """Return rows from ``start`` on of head h of batch b, from the ``sheet`` of a tensor with these strides."""
-    head = tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
-    return X.load([(head // strides[2]).to(tl.int32) + start, (head % strides[2]).to(tl.int32)])
-
-
-@triton.jit
-def store_rows(X, strides, b, h, rows, tile, N, d, width: tl.constexpr):
-    """Write a tile [Br, width], narrowed to the dtype of X, at these rows [Br] of a head of X, a pointer."""
-    head = X + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
-    columns = tl.arange(0, width)  # [width]
-    inside = (rows < N)[:, None] & (columns < d)[None, :]  # [Br, width]
-    at = head + rows[:, None].to(tl.int64) * strides[2] + columns[None, :]
-    tl.store(at, tile.to(X.dtype.element_ty), mask=inside)
-
-
 @functools.cache
 def width_of(d):
     """Return the width of a tile that holds d columns: a power of two, and at least 16, as ``tl.dot`` requires."""
@@ -146,13 +117,6 @@ def arguments(tensors, rows, transposed=(), in_pieces=False):
         descriptors = [_descriptor(x, r, n in transposed, in_pieces) for n, (x, r) in pairs]
         return descriptors, ((0, 0, 0, 1),) * len(tensors)
     return stored, tuple(strides_of(x) for x in stored)
-
-
-def is_sheet(x):
-    """Return whether each tile of x is one of its ``sheet``: whether no row runs past the end of one of the matrix."""
-    b, h, n, _ = strides_of(x)
-    inside = sum((size - 1) * step for size, step in zip(x.shape, (b, h), strict=False) if size > 1 and step < n)
-    return inside + x.shape[3] <= n and all(step < n or step % n == 0 for step in (b, h))
 
 
 def strides_of(x):

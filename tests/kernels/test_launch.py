@@ -383,9 +383,9 @@ class Somewhere:
 TABLE = Somewhere(4096)  # of the launch itself
 
 
-def kernel_of(*kinds, profile=0):
-    """Return a stand-in for a compiled kernel that takes these kinds of arguments, and writes so much of a profile."""
-    metadata = SimpleNamespace(tensordesc_meta=None, profile_scratch_size=profile)
+def kernel_of(*kinds, scratch=0):
+    """Return a stand-in for a compiled kernel that takes these kinds of arguments, and memory that Triton allocates."""
+    metadata = SimpleNamespace(tensordesc_meta=None, global_scratch_size=scratch, profile_scratch_size=0)
     return SimpleNamespace(metadata=metadata, src=SimpleNamespace(signature=dict(enumerate(kinds))))
 
 
@@ -503,9 +503,9 @@ def test_a_copy_of_a_tensor_is_not_taken_for_it(run):
     assert run.repeated == []
 
 
-def test_a_kernel_that_writes_a_profile_is_started(run):
+def test_a_kernel_for_which_triton_allocates_memory_is_started(run):
     def start(x, y):
-        return kernel_of("*fp16", "*fp16", profile=128), (1, 1, 1), (x, y), ()
+        return kernel_of("*fp16", "*fp16", scratch=128), (1, 1, 1), (x, y), ()
 
     for _ in range(4):
         launch.again(start, (Somewhere(16), Somewhere(48)), ())

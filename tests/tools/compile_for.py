@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
@@ -110,7 +109,6 @@ def describe(name, card, problem, c, compiled):
         "shared": compiled.metadata.shared, "available": card.shared_bytes,
         "bound": configurations.shared_bytes(name, c, max(problem.widths), itemsize),
         **resources(compiled.asm["cubin"]),
-        **barriers(compiled.asm["ptx"]),
     }  # fmt: skip
 
 
@@ -127,16 +125,6 @@ def resources(cubin):
     instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s", sass, re.MULTILINE))
     registers, stack = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
     return {"registers": registers, "stack": stack, "instructions": instructions}
-
-
-def barriers(ptx):
-    """Return where in shared memory barriers are made more than once, and where some are given up, in bytes."""
-    constants = {r: int(n) for r, n in re.findall(r"mov\.b32 \t(%r\d+), (\d+);", ptx)}
-    places = {r: 0 for r in re.findall(r"mov\.b32 \t(%r\d+), global_smem;", ptx)}
-    places |= {r: int(n) for r, base, n in re.findall(r"add\.s32 \t(%r\d+), (%r\d+), (\d+);", ptx) if base in places}
-    made = Counter(places.get(r) for r in re.findall(r"mbarrier\.init\S* \[(%r\d+)\]", ptx))
-    given_up = {constants[r] for r in re.findall(r"add\.u32 place, place, (%r\d+);", ptx)}
-    return {"made_again": sorted(place for place, times in made.items() if times > 1), "given_up": sorted(given_up)}
 
 
 def cuobjdump(*arguments):
@@ -178,8 +166,6 @@ def cases(capability):
         yield from (problem(torch.bfloat16, d, masks.full(), N) for d in (64, 128) for N in (1000, 1024))
         yield from (problem(torch.bfloat16, 192, mask) for mask in (masks.full(), masks.causal(), masks.window(200)))
         yield from (problem(torch.bfloat16, 64, mask, 4096) for mask in (masks.full(), masks.causal()))
-        many = (problem(torch.bfloat16, 128, mask, N) for mask in (masks.full(), masks.causal()) for N in (1000, 1024))
-        yield from (one._replace(H=64, Hk=64) for one in many)  # enough for warps that divide the work
     if capability in ((8, 0), (9, 0)):
         yield from (problem(torch.bfloat16, d, masks.window(200)) for d in (64, 128))
         yield from (problem(torch.bfloat16, d, masks.causal())._replace(H=4) for d in (64, 128))  # a group in parts

@@ -19,7 +19,6 @@ import triton.language as tl
 
 from flashlab.kernels import dropout, masks, pieces, scores, tiles
 from flashlab.kernels.launch import again, launch
-from flashlab.kernels.portable import turns
 from flashlab.kernels.problem import LOG2_E
 
 PADDING = tl.constexpr(128)  # rows; every Br of the kernels below divides it
@@ -127,30 +126,12 @@ def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
 
 def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
     """Launch the kernel of dQ."""
-    if c.specialized:
-        return start_specialized_queries(q, k, v, do, dq, lse_log2, delta, problem, c)
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
     return launch(
         query_gradients,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse_log2, delta),
         (strides, *problem.told(c, sums=sums, in_pieces=True)),
-        warps=c.warps,
-        stages=c.stages,
-    )
-
-
-def start_specialized_queries(q, k, v, do, dq, lse_log2, delta, problem, c):
-    """Launch the kernel of dQ whose warps divide the work."""
-    (K, V), strides = tiles.arguments((k, v), (c.Bc, c.Bc))
-    q, do = (x if tiles.is_sheet(x) else x.contiguous() for x in (q, do))
-    heads = problem.B * problem.H
-    of_all = tiles.strides_of(q), *strides, tiles.strides_of(do), tiles.strides_of(dq)
-    return launch(
-        query_gradients_specialized,
-        (min(turns.programs(q.device), tiles.count(problem.Nq, c.Br) * heads), 1, 1),
-        (q, K, V, do, dq, lse_log2, delta),
-        (of_all, problem.B, problem.H, *problem.told(c), c.stages),
         warps=c.warps,
         stages=c.stages,
     )
@@ -332,43 +313,6 @@ def query_gradients(
                 dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile, part != 1
             )  # fmt: skip
     pieces.store(dQ, b, h, i * Br, dQ_i, problem.scale, Br, width)
-
-
-@triton.jit
-def query_gradients_specialized(
-    Q, K, V, dO, dQ, lse_log2, delta,  # K V descriptors or pointers, all others pointers
-    strides, B, H, problem, tile: tl.constexpr, stages: tl.constexpr,  # as for ``attention_specialized``
-):  # fmt: skip
-    """Compute tiles of dQ in turns, by warps that divide the work, as ``attention_specialized`` does."""
-    Br: tl.constexpr = tile.Br
-    Bc: tl.constexpr = tile.Bc
-    width: tl.constexpr = tile.width
-    width_v: tl.constexpr = tile.width_v
-    causal: tl.constexpr = problem.mask.right is not None
-    Hk, Nq, Nk = H // problem.group, problem.Nq, problem.Nk
-    K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
-    Q = tiles.sheet(Q, strides[0], B, H, Nq, Br, width)
-    dO = tiles.sheet(dO, strides[3], B, H, Nq, Br, width_v)
-    Nq_padded = padded(Nq)
-    lse_log2 = tl.make_tensor_descriptor(lse_log2, [B * H * Nq_padded], [1], [Br])
-    delta = tl.make_tensor_descriptor(delta, [B * H * Nq_padded], [1], [Br])
-    Tr = tl.cdiv(Nq, Br)
-    for turn in range(turns.first(stages), turns.count(B * H * Tr, 2 if causal else 1)):
-        head, i = turns.tile(turns.place(turn, 2 if causal else 1), Tr, causal)
-        b, h = head // H, head % H
-        rows = i * Br + tl.arange(0, Br)  # [Br]
-        lse_i = lse_log2.load([head * Nq_padded + i * Br])  # [Br]
-        delta_i = delta.load([head * Nq_padded + i * Br])  # [Br]
-        Q_i = (tiles.load_from_sheet(Q, strides[0], b, h, i * Br),)  # [Br, d], a tile of one piece, as all of these
-        dO_i = (tiles.load_from_sheet(dO, strides[3], b, h, i * Br),)  # [Br, dv]
-        dQ_i = pieces.zeros(Br, width)  # [Br, d]
-        _, end = masks.bounds(problem.mask, i * Br, Br, Nq, Nk)
-        for start in tl.range(0, end, Bc, warp_specialize=True):
-            dQ_i = add_columns(
-                dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile, causal or tile.ragged
-            )  # fmt: skip
-        tiles.store_rows(dQ, strides[4], b, h, rows, dQ_i[0] * problem.scale, Nq, problem.d, width)
 
 
 @triton.jit

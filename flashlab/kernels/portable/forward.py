@@ -13,7 +13,6 @@ import triton.language as tl
 
 from flashlab.kernels import dropout, float8, masks, scores, tiles
 from flashlab.kernels.launch import again, launch
-from flashlab.kernels.portable import turns
 from flashlab.kernels.problem import LOG2_E
 
 LN2 = tl.constexpr(math.log(2))
@@ -29,8 +28,6 @@ def run(o, lse, q, k, v, problem, c):
 
 def start(q, k, v, o, lse, problem, c):
     """Launch the kernel: arguments as for ``run``."""
-    if c.specialized:
-        return start_specialized(q, k, v, o, lse, problem, c)
     transposed = () if problem.scales is None else (2,)  # V in float8
     tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
     return launch(
@@ -38,21 +35,6 @@ def start(q, k, v, o, lse, problem, c):
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse),
         (strides, *problem.told(c)),
-        warps=c.warps,
-        stages=c.stages,
-    )
-
-
-def start_specialized(q, k, v, o, lse, problem, c):
-    """Launch the kernel whose warps divide the work."""
-    (K, V), strides = tiles.arguments((k, v), (c.Bc, c.Bc))
-    q = q if tiles.is_sheet(q) else q.contiguous()
-    heads = problem.B * problem.H
-    return launch(
-        attention_specialized,
-        (min(turns.programs(q.device), tiles.count(problem.Nq, c.Br) * heads), 1, 1),
-        (q, K, V, o, lse),
-        ((tiles.strides_of(q), *strides, tiles.strides_of(o)), problem.B, problem.H, *problem.told(c), c.stages),
         warps=c.warps,
         stages=c.stages,
     )
@@ -99,47 +81,6 @@ def attention_forward(
     m_i = m_i.to(lse.dtype.element_ty)  # float64 where gradients in float32 will need more of lse than float32 holds
     lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
     tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
-
-
-@triton.jit
-def attention_specialized(
-    Q, K, V, O, lse,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: K V descriptors or pointers; lse may be None
-    strides, B, H, problem, tile: tl.constexpr, stages: tl.constexpr,  # as for ``attention_forward``
-):  # fmt: skip
-    """Compute tiles of O in turns, by warps that divide the work: 4 load tiles, and twice 4 compute half the rows each.
-
-    While one half multiplies, the other takes exponentials; loads run ahead, into the next turn as well. The compiler
-    divides the work, for compute capability 9.0. It wants 4 warps, 128 rows, one loop without a branch (so every tile
-    is masked), and for what it cuts in half, descriptors of two dimensions that are made here.
-    """
-    Br: tl.constexpr = tile.Br
-    Bc: tl.constexpr = tile.Bc
-    width: tl.constexpr = tile.width
-    width_v: tl.constexpr = tile.width_v
-    causal: tl.constexpr = problem.mask.right is not None
-    Hk, Nq, Nk = H // problem.group, problem.Nq, problem.Nk
-    K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
-    Q = tiles.sheet(Q, strides[0], B, H, Nq, Br, width)
-    Tr = tl.cdiv(Nq, Br)
-    for turn in range(turns.first(stages), turns.count(B * H * Tr, 2 if causal else 1)):
-        head, i = turns.tile(turns.place(turn, 2 if causal else 1), Tr, causal)
-        b, h = head // H, head % H
-        rows = i * Br + tl.arange(0, Br)  # [Br]
-        Q_i = tiles.load_from_sheet(Q, strides[0], b, h, i * Br)  # [Br, d]
-        m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
-        l_i = tl.zeros([Br], tl.float32)  # [Br]
-        O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
-        _, end = masks.bounds(problem.mask, i * Br, Br, Nq, Nk)
-        for start in tl.range(0, end, Bc, warp_specialize=True):
-            m_i, l_i, O_i = update(
-                m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem.scale_log2, problem, tile, causal or tile.ragged
-            )  # fmt: skip
-        l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]
-        tiles.store_rows(O, strides[3], b, h, rows, O_i * (1 / l_safe)[:, None], Nq, problem.dv, width_v)
-        if lse is not None:
-            lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
-            tl.store(lse + head.to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
 
 
 @triton.jit
