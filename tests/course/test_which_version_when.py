@@ -151,7 +151,7 @@ def test_the_table_has_a_line_per_measured_call_and_says_where_it_is_from():
     lines = table("forward", ("causal",)).splitlines()
     calls = {cell[0].call for cell in cells()}
     due = [call for call in calls if (call.direction, call.mask, call.gpus) == ("forward", "causal", 1)]
-    assert len(lines) == 2 + len(due) and lines[-1].startswith("from h200_hopper.json, NVIDIA H200, 2026-11-22")
+    assert len(lines) == 2 + len(due) and lines[-1].startswith("from h200_hopper.json, NVIDIA H200, 2026-11-23")
     line = next(line for line in lines if " 16,384  128 " in line)
     assert "flashlab Hopper" in line and "× 1.06 FlashAttention-4" in line
     assert max(map(len, table("forward").splitlines()[:-1])) <= 98
@@ -175,7 +175,7 @@ def test_the_doctor_answers_for_a_shape(capsys):
     doctor.main(["--shape", "1", "16", "16384", "128", "--mask", "causal", "--card", "H200 SXM"])
     said = capsys.readouterr().out
     assert said.startswith("On the H200 SXM, for B = 1, H = 16, N = 16,384, d = 128, bfloat16, causal, forward: ")
-    assert "flashlab Hopper 1,426 µs; FlashAttention-4 1,511" in said and "2026-11-22, h200_hopper.json" in said
+    assert "flashlab Hopper 1,426 µs; FlashAttention-4 1,511" in said and "2026-11-23, h200_hopper.json" in said
 
 
 def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
