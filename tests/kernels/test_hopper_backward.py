@@ -268,7 +268,8 @@ def in_order(dQ, width):
         warp, r = divmod(row, 16)
         place = ((c // 8 * 4 + warp) * 8 + r % 8) * 16 + c % 8 // 2 * 4 + r // 8 * 2 + c % 2
         at[(column, row) if transposed(width) else (row, column)] = w * 64 * half + place
-    return torch.empty_like(dQ).flatten(-2).scatter(-1, at.flatten().expand_as(dQ.flatten(-2)), dQ.flatten(-2))
+    at = at.flatten().to(dQ.device).expand_as(dQ.flatten(-2))
+    return torch.empty_like(dQ).flatten(-2).scatter(-1, at, dQ.flatten(-2))
 
 
 @pytest.mark.parametrize("width", [64, 128])
