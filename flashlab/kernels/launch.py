@@ -31,7 +31,12 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
     bases = tuple(getattr(x, "base", x) for x in tensors)  # the tensors that descriptors describe
     device = bases[0].device
     if device.type != "cuda":
-        kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
+        if hasattr(kernel, "is_gluon") and kernel.is_gluon():  # Triton interprets no Gluon
+            from flashlab.kernels.gluon_interpreter import interpret  # late: few launches need it
+
+            interpret(kernel, grid, tensors, numbers)
+        else:
+            kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
         return None
     key = (kernel, device, warps, stages, early, _fit(bases), _fit(numbers))
     compiled = _compiled.get(key)

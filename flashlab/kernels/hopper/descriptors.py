@@ -65,5 +65,10 @@ def layout(block, dtype):
 
 @functools.cache
 def multiprocessors(device):
-    """Return how many programs of these kernels run side by side: each takes most of a multiprocessor's memory."""
+    """Return how many programs of these kernels run side by side: each takes most of a multiprocessor's memory.
+
+    In the interpreter a few, so that each computes several tiles.
+    """
+    if device.type != "cuda":
+        return 3
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -19,12 +19,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashlab.kernels.hopper.descriptors import DTYPES
 from flashlab.kernels.hopper.products import accumulator
 from flashlab.kernels.hopper.stages import release, stage_of, wait_empty, wait_full
+from flashlab.kernels.launch import launch
 
 WIDTH = 64  # columns of X: the rows that one product of a warpgroup has
 
 
 def gram(x, rows=128, stages=2):
-    """Compute X^T X by one program, on compute capability 9.0.
+    """Compute X^T X by one program, on compute capability 9.0, or for X on the CPU in the interpreter.
 
     Args:
         x: X [N, 64], float16 or bfloat16, contiguous. rows: of a block; past the end of X the copy engine brings zeros.
@@ -38,7 +39,7 @@ def gram(x, rows=128, stages=2):
     made = torch.empty(WIDTH, WIDTH, device=x.device)
     layout = gl.NVMMASharedLayout.get_default_for([rows, WIDTH], DTYPES[x.dtype])
     X = TensorDescriptor.from_tensor(x, [rows, WIDTH], layout)
-    gram_kernel[1,](X, made, -(-len(x) // rows), stages, num_warps=4)
+    launch(gram_kernel, (1, 1, 1), (X, made), (-(-len(x) // rows), stages), warps=4)
     return made
 
 

@@ -1,0 +1,182 @@
+"""Global memory: pointers that know their tensor, descriptors of tensors in tiles, and atomic additions."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import as_strided
+from triton.experimental.gluon import language as gl
+
+from flashlab.kernels.gluon_interpreter.agents import me
+from flashlab.kernels.gluon_interpreter.knowledge import ADD, READ, WRITE, Knowledge, Shadow
+from flashlab.kernels.gluon_interpreter.numbers import OF_TORCH, in_memory, narrowed, widened
+from flashlab.kernels.gluon_interpreter.values import Value, value
+
+CELL = 4  # bytes that are watched as one
+OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # whose bits numpy can take over
+
+
+class Memory:
+    """A tensor of the launch: its numbers from the first to the last, gaps included, and who knows of which access."""
+
+    def __init__(self, tensor, name, shadows):
+        self.name, self.dtype = name, OF_TORCH[tensor.dtype]
+        extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        flat = tensor.detach().as_strided((extent if tensor.numel() else 0,), (1,))
+        self.flat = flat.view(OF_SIZE[tensor.element_size()]).numpy().view(in_memory(self.dtype))
+        storage = tensor.untyped_storage()
+        self.first = tensor.data_ptr() - storage.data_ptr() if tensor.numel() else 0  # bytes
+        if storage.data_ptr() not in shadows:  # tensors may share memory
+            shadows[storage.data_ptr()] = Shadow(-(-storage.nbytes() // CELL), begins_unwritten=False), {}
+        self.shadow, self.left = shadows[storage.data_ptr()]  # left: what agents know who released a counter
+
+    def cells(self, offsets):
+        """Return the watched cells of the numbers at these offsets."""
+        return (self.first + offsets * self.flat.itemsize) // CELL
+
+    def access(self, offsets, kind, does, engine=""):
+        """Note an access to the numbers at these offsets. Return its number."""
+        return me().access(self.shadow, self.cells(offsets), self.name, kind, does, engine)
+
+
+class Pointer(Value):
+    """Pointers into one tensor: offsets from its first number."""
+
+    def __init__(self, memory, offsets=0):
+        super().__init__(np.asarray(offsets, np.int64), gl.pointer_type(memory.dtype))
+        self.memory = memory
+
+    def __add__(self, steps):
+        return Pointer(self.memory, self.data + value(steps).data.astype(np.int64))
+
+    __radd__ = __add__
+
+    def __getitem__(self, key):
+        return Pointer(self.memory, self.data[key])
+
+    def reached(self, mask, kind):
+        """Return the offsets that a mask leaves, and the mask; raise IndexError unless all are inside the tensor."""
+        seen = np.broadcast_to(True if mask is None else value(mask).data, self.data.shape)
+        offsets = self.data[seen]
+        outside = (offsets < 0) | (offsets >= len(self.memory.flat))
+        if outside.any():
+            program = me().program
+            raise IndexError(
+                f"{program.kernel} goes outside {self.memory.name}: {kind} of {outside.sum()} element(s), "
+                f"in program {program.id}"
+            )
+        return offsets, seen
+
+
+def load(pointer, mask=None, other=None, **hints):
+    """Load numbers; where the mask hides them, ``other``, or garbage."""
+    memory = pointer.memory
+    offsets, seen = pointer.reached(mask, "load")
+    bits = np.full(pointer.data.shape, -1, np.int64).astype(in_memory(memory.dtype))
+    if other is not None:
+        bits[...] = narrowed(value(other).to(memory.dtype).data, memory.dtype)
+    elif memory.flat.dtype.kind == "f":
+        bits[...] = np.nan
+    if offsets.size:
+        memory.access(offsets, READ, "reads")
+        bits[seen] = memory.flat[offsets]
+    return Value(widened(bits, memory.dtype), memory.dtype)
+
+
+def store(pointer, x, mask=None, **hints):
+    """Store numbers, rounded to the tensor's type."""
+    memory, x = pointer.memory, value(x)
+    offsets, seen = pointer.reached(mask, "store")
+    if offsets.size:
+        memory.access(offsets, WRITE, "writes")
+        numbers = narrowed(x.to(memory.dtype).data, memory.dtype)
+        memory.flat[offsets] = np.broadcast_to(numbers, pointer.data.shape)[seen]
+
+
+def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
+    """Add to numbers in one go each, and return what they were.
+
+    Additions do not race with each other. Those to one address, a counter, are in an order on which all agree; and with
+    ``sem`` an agent leaves there what it knows (release), or learns what others have left (acquire).
+    """
+    memory, agent = pointer.memory, me()
+    offsets, seen = pointer.reached(mask, "atomic_add")
+    alone = pointer.data.ndim == 0
+    if alone:
+        agent.pause()
+        poll(agent, memory, int(offsets[0]), x)
+        cell = int(memory.cells(offsets)[0])
+        for (kind, _), numbers in memory.shadow.others.items():
+            if kind == ADD and numbers[cell] >= 0:
+                agent.know(int(numbers[cell]))
+    before = memory.flat[pointer.data]
+    added = np.broadcast_to(value(x).to(memory.dtype).data, pointer.data.shape)[seen]
+    np.add.at(memory.flat, offsets, added)
+    memory.access(offsets, ADD, "adds to")
+    if alone:
+        left = memory.left.setdefault(int(offsets[0]), Knowledge())
+        if sem in ("release", "acq_rel"):
+            left.learn(agent.knowledge)
+        if sem in ("acquire", "acq_rel"):
+            agent.knowledge.learn(left)
+    return Value(before, memory.dtype)
+
+
+def poll(agent, memory, at, x):
+    """Where an agent adds 0 to a counter again and again, let it wait until the counter has changed."""
+    if not isinstance(x, int) or x != 0:
+        return
+    seen = memory.flat[at]
+    if agent.polled == (memory.name, at, seen):
+        agent.pause(lambda: memory.flat[at] != seen, f"{memory.name}[{at}] to be other than {seen}")
+    agent.polled = memory.name, at, memory.flat[at]
+
+
+class Descriptor:
+    """A tensor in tiles, as the copy engine is told of it."""
+
+    def __init__(self, memory, shape, strides, block_shape, layout):
+        self.memory, self.block_shape, self.layout, self.dtype = memory, list(block_shape), layout, memory.dtype
+        self.shape, self.strides = tuple(map(int, shape)), tuple(map(int, strides))
+        self.block_type = SimpleNamespace(
+            shape=self.block_shape,
+            element_ty=self.dtype,
+            nbytes=math.prod(block_shape) * in_memory(self.dtype).itemsize,
+        )
+        steps = [step * memory.flat.itemsize for step in self.strides]
+        self.array = as_strided(memory.flat, self.shape, steps)
+
+    def tile(self, at):
+        """Return the ``Tile`` at these coordinates."""
+        return Tile(self, [int(x) for x in at])
+
+
+class Tile:
+    """A tile of a described tensor, of which part may be past the tensor's ends."""
+
+    def __init__(self, described, at):
+        self.described, self.memory = described, described.memory
+        sizes = list(zip(at, described.block_shape, described.shape, strict=True))
+        self.inside = tuple(slice(max(x, 0), max(min(x + n, size), 0)) for x, n, size in sizes)  # of the tensor
+        self.part = tuple(
+            slice(s.start - x, max(s.stop - x, s.start - x)) for s, (x, *_) in zip(self.inside, sizes, strict=True)
+        )
+
+    def access(self, kind, does):
+        """Note an access by the copy engine. Return its number."""
+        offsets = np.zeros((1,) * len(self.inside), np.int64)
+        for dim, (s, step) in enumerate(zip(self.inside, self.described.strides, strict=True)):
+            places = np.arange(s.start, s.stop) * step
+            offsets = offsets + places.reshape((-1,) + (1,) * (len(self.inside) - dim - 1))
+        return self.memory.access(offsets.ravel()[:: max(1, CELL // self.memory.flat.itemsize)], kind, does, "copies")
+
+    def read(self):
+        """Return the numbers, and 0 past the ends."""
+        bits = np.zeros(self.described.block_shape, self.memory.flat.dtype)
+        bits[self.part] = self.described.array[self.inside]
+        return widened(bits, self.memory.dtype)
+
+    def write(self, array):
+        """Replace the numbers inside the tensor."""
+        self.described.array[self.inside] = narrowed(array, self.memory.dtype)[self.part]

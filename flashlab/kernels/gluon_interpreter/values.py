@@ -1,0 +1,172 @@
+"""Values in registers, with C's arithmetic: a number that a role has, or a tile of them.
+
+What the compiler knows, Gluon's constexpr, is plain Python here. All else is a ``Value``: 32 bits wrap, quotients are
+truncated, and float32 stays float32.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+from triton.experimental.gluon import language as gl
+
+from flashlab.kernels.gluon_interpreter.numbers import ARRAYS, BITS, in_memory, narrowed, rounded, widened
+
+
+class Value:
+    """Numbers of one type, [..]: an array of ``numbers.ARRAYS``, and the layout that the kernel gave it, if any."""
+
+    def __init__(self, data, dtype, layout=None):
+        self.data, self.dtype, self._layout = np.asarray(data), dtype, layout
+
+    @property
+    def shape(self):
+        return list(self.data.shape)
+
+    @property
+    def type(self):
+        return SimpleNamespace(layout=self._layout, shape=self.shape, element_ty=self.dtype)
+
+    def to(self, dtype, bitcast=False):
+        """Return the numbers as ``dtype``; bitcast: the same bits."""
+        if bitcast:
+            bits = np.ascontiguousarray(narrowed(self.data, self.dtype)).view(in_memory(dtype))
+            return Value(widened(bits, dtype).reshape(self.data.shape), dtype, self._layout)
+        return Value(rounded(self.data, dtype), dtype, self._layout)
+
+    def __getitem__(self, key):
+        return Value(self.data[key], self.dtype)
+
+    def __bool__(self):
+        return bool(self.data)
+
+    def __index__(self):
+        return int(self.data)
+
+    __int__ = __index__
+
+    def __repr__(self):
+        return f"{self.dtype}{self.shape or ''} {self.data}"
+
+    def __neg__(self):
+        return Value(-self.data, self.dtype, self._layout)
+
+    def __invert__(self):
+        return Value(~self.data, self.dtype, self._layout)
+
+
+def value(x, dtype=None):
+    """Return x as a ``Value``: Python's numbers get the type that a kernel's argument or constant has."""
+    if isinstance(x, Value):
+        return x
+    if dtype is None:
+        dtype = gl.int1 if isinstance(x, bool) else gl.float32 if isinstance(x, float) else whole(x)
+    return Value(np.asarray(x).astype(ARRAYS[dtype]), dtype)
+
+
+def whole(x):
+    """Return the type of a whole number."""
+    return gl.int32 if -(2**31) <= x < 2**31 else gl.int64
+
+
+def floating(dtype):
+    """Tell whether a type has fractions."""
+    return dtype.is_floating()
+
+
+def common(a, b, division=False):
+    """Return the type in which two values meet, as Triton has it; ``division`` by / gives fractions."""
+    if floating(a) != floating(b):
+        return a if floating(a) else b
+    if floating(a):
+        if a == b:
+            return gl.float32 if a in BITS and division else a
+        return (
+            max(a, b, key=lambda t: t.primitive_bitwidth)
+            if gl.float32 in (a, b) or gl.float64 in (a, b)
+            else gl.float32
+        )
+    if division:
+        return gl.float32
+    if a.primitive_bitwidth != b.primitive_bitwidth:
+        return max(a, b, key=lambda t: t.primitive_bitwidth)
+    return a if a.is_int_unsigned() or a == b else b
+
+
+def together(a, b, division=False):
+    """Return two operands as arrays of the type in which they meet, that type, and their layout.
+
+    Beside a value, one of Python's numbers does not count, unless it has fractions and the value has none.
+    """
+    plain = [not isinstance(x, Value) for x in (a, b)]
+    layout = next((x._layout for x in (a, b) if isinstance(x, Value) and x._layout is not None), None)
+    if plain[0] != plain[1]:
+        known, x = (b, a) if plain[0] else (a, b)
+        dtype = known.dtype
+        if dtype == gl.int1 and not isinstance(x, bool):
+            dtype = value(x).dtype
+        elif isinstance(x, float) and not floating(dtype):
+            dtype = gl.float32
+        elif not floating(dtype) and not isinstance(x, bool) and whole(x).primitive_bitwidth > dtype.primitive_bitwidth:
+            dtype = gl.int64
+        if division and not floating(dtype):
+            dtype = gl.float32
+    else:
+        a, b = value(a), value(b)
+        dtype = common(a.dtype, b.dtype, division)
+    a, b = (rounded(x.data, dtype) if isinstance(x, Value) else np.asarray(x).astype(ARRAYS[dtype]) for x in (a, b))
+    return a, b, dtype, layout
+
+
+def computed(function, a, b, division=False):
+    """Return function(a, b) of two arrays as a ``Value`` of the type in which they meet."""
+    a, b, dtype, layout = together(a, b, division)
+    result = function(a, b)
+    return Value(rounded(result, dtype) if dtype in BITS else result, dtype, layout)
+
+
+def quotient(a, b):
+    """Divide as C does: towards 0."""
+    if a.dtype.kind == "u":
+        return a // b
+    down = a // b
+    return down + ((a % b != 0) & ((a < 0) != (b < 0)))
+
+
+def remainder(a, b):
+    """Return what C's division leaves: it has the sign of a."""
+    return a - quotient(a, b) * b
+
+
+def _operator(name, function, division=False):
+    def forward(self, other):
+        if isinstance(other, Value) and other.dtype.is_ptr():
+            return NotImplemented
+        return computed(function, self, other, division)
+
+    def backward(self, other):
+        return computed(function, other, self, division)
+
+    setattr(Value, f"__{name}__", forward)
+    setattr(Value, f"__r{name}__", backward)
+
+
+def _comparison(name, function):
+    def compare(self, other):
+        a, b, _, layout = together(self, other)
+        return Value(function(a, b), gl.int1, layout)
+
+    setattr(Value, f"__{name}__", compare)
+
+
+for _name, _function in {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": quotient, "mod": remainder,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "lshift": np.left_shift, "rshift": np.right_shift,
+}.items():  # fmt: skip
+    _operator(_name, _function)
+_operator("truediv", np.divide, division=True)
+for _name, _function in {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+}.items():  # fmt: skip
+    _comparison(_name, _function)
+Value.__hash__ = None

@@ -1,0 +1,78 @@
+"""Wrong Gluon kernels, each one edit of a right one: waits left out, wrong phases, fences, counts and bytes."""
+
+import sys
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from flashlab.course.exercise import edited
+from flashlab.kernels.hopper import forward, pieces, stages, toy
+
+FORWARD = [  # module, function, what is replaced, what by
+    (toy, "consume", "wait_full(full, g)", "pass"),
+    (toy, "produce", "wait_empty(empty, g)", "pass"),
+    (toy, "consume", "release(empty, g)", "pass"),
+    (toy, "consume", "        sums = warpgroup_mma_wait(0, deps=(sums,))\n        release(empty, g)",
+     "        release(empty, g)\n        sums = warpgroup_mma_wait(0, deps=(sums,))"),
+    (toy, "consume", "sums = warpgroup_mma_wait(0, deps=(sums,))", "pass"),
+    (toy, "produce", "mbarrier.expect(stage_of(full, g), X.block_type.nbytes)", "mbarrier.arrive(stage_of(full, g))"),
+    (toy, "produce", "X.block_type.nbytes", "X.block_type.nbytes // 2"),
+    (toy, "produce", "X.block_type.nbytes", "X.block_type.nbytes * 2"),
+    (toy, "gram_kernel", "empty.index(stage), count=1", "empty.index(stage), count=2"),
+    (toy, "gram_kernel", "full.index(stage), count=1", "full.index(stage), count=2"),
+    (toy, "gram_kernel", "    fence_async_shared()\n", ""),
+    (toy, "gram_kernel", "        mbarrier.init(empty.index(stage), count=1)\n", ""),
+    (toy, "produce", "[g * ring.shape[1], 0]", "[(g + 1) * ring.shape[1], 0]"),
+    (stages, "wait_full", "phase = (g // full.shape[0]) & 1", "phase = ((g // full.shape[0]) & 1) ^ 1"),
+    (stages, "wait_full", "(g // full.shape[0]) & 1", "g & 1"),
+    (stages, "wait_empty", "((g // empty.shape[0]) & 1) ^ 1", "(g // empty.shape[0]) & 1"),
+    (stages, "stage_of", "ring.index(g % ring.shape[0])", "ring.index(g)"),
+    (pieces, "finished", "warpgroup_mma_wait(0, deps=O),", "warpgroup_mma_wait(1, deps=O),"),
+    (pieces, "ask_for", "piece(ring, full, g, p), pred)", "piece(ring, full, g + 1, p), pred)"),
+    (forward, "barriers", "shared.empty.index(stage), count=consumers", "shared.empty.index(stage), count=1"),
+    (forward, "barriers", "shared.q_empty.index(slot), count=1", "shared.q_empty.index(slot), count=2"),
+    (forward, "barriers", "    fence_async_shared()\n", ""),
+    (forward, "produce", "            wait_empty(shared.empty, g)\n", ""),
+    (forward, "produce", "    wait_empty(shared.empty, g)\n    mbarrier", "    mbarrier"),
+    (forward, "produce", "of_K + of_V, pred=with_v", "of_K, pred=with_v"),
+    (forward, "produce", "mbarrier.expect(full, of_K, pred=g == 0)", "mbarrier.expect(full, of_K + of_V, pred=g == 0)"),
+    (forward, "ask_for_queries", "        wait_empty(shared.q_empty, slot)\n", ""),
+    (forward, "ask_for_queries", "        mbarrier.expect(full, size)\n", ""),
+    (forward, "begin", "    wait_full(shared.full, g)\n    wait_full(shared.q_full", "    wait_full(shared.q_full"),
+    (forward, "begin", "    wait_full(shared.q_full, slot)\n", ""),
+    (forward, "begin", "    S_ij = warpgroup_mma_wait(0, deps=(S_ij,))\n    release(shared.empty, g)",
+     "    release(shared.empty, g)\n    S_ij = warpgroup_mma_wait(0, deps=(S_ij,))"),
+    (forward, "begin", "    release(shared.empty, g)\n    S_ij = shown", "    S_ij = shown"),
+    (forward, "begin", "    wait_full(shared.full, g + 1)\n", ""),
+    (forward, "step", "    S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))\n", ""),
+    (forward, "step", "warpgroup_mma_wait(len(O_i), deps=(S_ij,))", "warpgroup_mma_wait(len(O_i) + 1, deps=(S_ij,))"),
+    (forward, "complete", "    wait_full(shared.full, g + 1)\n", ""),
+    (forward, "complete", "    O_i = pieces.finished(O_i)\n    release(shared.empty, g)",
+     "    release(shared.empty, g)\n    O_i = pieces.finished(O_i)"),
+    (forward, "complete", "    release(shared.empty, g)\n", ""),
+    (forward, "boundary", "    release(shared.q_empty, slot)\n", ""),
+    (forward, "boundary", "    wait_full(shared.q_full, slot + shared.O.shape[0], pred=more)\n", ""),
+    (forward, "boundary", "wait_full(shared.full, ahead, pred=more)\n    wait_turn", "pass\n    wait_turn"),
+    (forward, "boundary", "    tma.store_wait(0)  # the O of the tile before has left its buffer\n", ""),
+    (forward, "boundary", "    O_i = pieces.finished(O_i)\n    release(shared.empty, g)",
+     "    release(shared.empty, g)\n    O_i = pieces.finished(O_i)"),
+    (forward, "boundary", "    release(shared.empty, ahead, pred=skipped > 0)\n", ""),
+    (forward, "boundary", "    wait_full(shared.full, ahead + 1, pred=more)\n", ""),
+    (forward, "hand_over", "    fence_async_shared()\n", ""),
+    (forward, "consume", "    tma.store_wait(0)", "    pass"),
+    (forward, "tile_of", "(work.first + t) * columns", "(work.first + t + 1) * columns"),
+    (forward, "finish", "(row >= 0) & (row < tile.end)", "row < tile.end + 64"),
+    (forward, "pass_turn", "(w + 1) % shared.O.shape[0]", "w"),
+    (forward, "wait_turn", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1"),
+]  # fmt: skip
+
+
+@contextmanager
+def wrong(module, function, old, new):
+    """Put a wrong function in the place of a right one, in all modules that name it."""
+    right = getattr(module, function)
+    other = edited(right, old, new)
+    with ExitStack() as stack:
+        for path, it in list(sys.modules.items()):
+            if path.startswith("flashlab.kernels.hopper") and vars(it).get(function) is right:
+                stack.enter_context(mock.patch.object(it, function, other))
+        yield
