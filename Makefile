@@ -3,6 +3,7 @@
 PYTHON ?= python3
 LAB_ARGS ?=
 NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
+GPU_TESTS ?= tests/kernels
 BIN := .venv/bin
 STAMP := .venv/.stamp
 BROWSER_STAMP := .venv/.stamp-browser
@@ -25,7 +26,7 @@ ifneq ($(shell test -d "$$HOME" && test -w "$$HOME" && echo writable),writable)
 export HOME := $(CURDIR)/.venv/home
 endif
 # Small shapes, forward and backward: under the sanitizer a kernel takes a thousand times longer.
-SMALL := $(BIN)/python -m pytest tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
+SMALL := tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
 # One worker runs all cells of a notebook, in order. tests.tools.kernels names a kernel that died.
 NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
 WORKERS := -n 2 --dist loadfile
@@ -35,16 +36,19 @@ QUICK_WORKERS := -n 3 --dist loadfile
 # thread for what it compares with. A test is dealt out when a worker is free: some take minutes.
 GPU_WORKERS := -n logical --maxprocesses 24 --maxschedchunk 1
 
+NEEDS_GPU = @$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1)' || { \
+	echo 'make $@: torch finds no NVIDIA GPU here; make test checks the kernels without one.'; exit 1; }
+
 # A checkout that was moved, or whose .venv is damaged, is set up again.
 $(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))
 
-.PHONY: help lab lint format test test-all test-browser test-gpu notebooks bench site clean
+.PHONY: help lab lint format test test-all test-browser test-gpu test-gpu-values test-gpu-memory notebooks bench site clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
 	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
 	@echo 'make test-all      the same, then what takes long: every wrong implementation and shape, models of transformers'
 	@echo 'make test-browser  every figure driven in a real JupyterLab, and the site; needs Chromium'
-	@echo 'make test-gpu      the kernels on this GPU'
+	@echo 'make test-gpu      the kernels on this GPU: make test-gpu-values (GPU_TESTS=... for some), make test-gpu-memory'
 	@echo 'make lint          ruff alone; make format mends what ruff can mend'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
 	@echo 'make bench         how fast figures answer a key and notebooks run here'
@@ -72,14 +76,17 @@ test-all: test $(TRANSFORMERS_STAMP)
 test-browser: $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
 	$(PLAIN) $(BIN)/python -m pytest tests/browser
 
-test-gpu: $(STAMP)
-	@$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1)' \
-		|| { echo 'make test-gpu: torch finds no NVIDIA GPU here; make test checks the kernels without one.'; exit 1; }
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_WORKERS) tests/kernels
-	@command -v compute-sanitizer >/dev/null \
-		|| { echo 'make test-gpu: compute-sanitizer is missing: install the CUDA toolkit or put its bin on PATH.'; exit 1; }
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 $(SMALL)
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(BIN)/python -m tests.tools.racecheck $(SMALL)
+# Two parts, which can be made alone: the first compiles, and the second, in which kernels are slow, finds them compiled.
+test-gpu: test-gpu-values test-gpu-memory
+
+# Failures are printed as they come, for a machine that may be taken away; GPU_TESTS=... are some of the tests.
+test-gpu-values: $(STAMP)
+	$(NEEDS_GPU)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_WORKERS) -p tests.tools.at_once --durations 20 $(GPU_TESTS)
+
+test-gpu-memory: $(STAMP)
+	$(NEEDS_GPU)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.tools.sanitize $(SMALL)
 
 notebooks: $(STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.normalise $(NOTEBOOKS)

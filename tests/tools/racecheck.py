@@ -1,17 +1,13 @@
-"""Run a command under compute-sanitizer's racecheck, and tell Triton's own handshake from races of ours.
-
-    python -m tests.tools.racecheck COMMAND ...
+"""Tell Triton's own handshake from races of ours, in what compute-sanitizer's racecheck reports.
 
 Where warps specialize, those that wait for work read from shared memory which partition is theirs, and the compiler's
 code writes it, between barriers of the whole program that racecheck does not follow. So it reports hazards there, in
 every kernel with ``gl.warp_specialize``: both accesses at the kernel's first line or at that call, which hold no access
-of ours. These are counted and passed over; any other ends with status 1.
+of ours.
 """
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 HOPPER = Path(__file__).resolve().parents[2] / "flashlab" / "kernels" / "hopper"
@@ -46,18 +42,3 @@ def judge(output):
         else:
             others.append(race[0])
     return known, others
-
-
-def main(command):
-    sanitizer = ["compute-sanitizer", "--tool", "racecheck", "--print-limit", "1000"]
-    run = subprocess.run([*sanitizer, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    known, others = judge(run.stdout)
-    print(run.stdout if others or run.returncode else run.stdout[-2000:])
-    print(f"racecheck: {known} reports of Triton's handshake passed over, {len(others)} others")
-    for race in others:
-        print(race)
-    return 1 if others or run.returncode or "RACECHECK SUMMARY" not in run.stdout else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""What runs the sanitizer: each test is in one part per tool, and a part that fails or does not end is told."""
+
+import itertools
+
+import pytest
+
+from tests.tools import sanitize
+
+CLEAN = {"memcheck": "========= ERROR SUMMARY: 0 errors", "racecheck": "========= RACECHECK SUMMARY: 0 hazards"}
+RACE = """\
+========= Error: Race reported between Read access at attention_forward+0x170 in forward.py:1
+=========     and Write access at attention_forward+0x8dd0 in forward.py:2 [4 hazards]
+"""
+
+
+def test_each_name_is_in_one_part():
+    for n, parts in itertools.product((0, 1, 6, 48, 50), (1, 7)):
+        made = sanitize.divided(list(range(n)), parts)
+        assert sum(made, []) == list(range(n)) and len(made) == min(n, parts)
+        assert not made or max(map(len, made)) - min(map(len, made)) <= 1
+
+
+def test_processes_do_not_share_ports():
+    commands = [sanitize.command_of("racecheck", ["a", "b"], place) for place in range(2 * sanitize.PARTS)]
+    ports = [int(command[command.index("--port") + 1]) for command in commands]
+    assert min(b - a for a, b in itertools.pairwise(ports)) >= sanitize.PORTS and max(ports) + sanitize.PORTS < 65536
+    assert all(command[-2:] == ["a", "b"] for command in commands)
+
+
+@pytest.mark.parametrize("tool", sanitize.TOOLS)
+def test_a_part_is_right_if_it_ends_well_and_the_sanitizer_has_seen_all(tool, monkeypatch):
+    def wrong(said, end="true"):
+        return sanitize.run(tool, ["sh", "-c", f"echo '{said}'; {end}"])[0]
+
+    assert not wrong(CLEAN[tool])
+    assert "a test failed" in wrong(CLEAN[tool] + " a test failed", "exit 1")
+    assert "nothing was seen" in wrong("nothing was seen")
+    assert "forward.py:1" in wrong(RACE + CLEAN[tool])
+    monkeypatch.setattr(sanitize, "SECONDS", 0.2)
+    assert CLEAN[tool] in wrong(CLEAN[tool], "sleep 60")
