@@ -9,8 +9,11 @@ from typing import NamedTuple
 from docs.lessons import REPOSITORY
 from flashlab.course import data
 
-THEIRS = ("copy", "cudnn", "fa4", "flash", "flex", "nccl", "standard", "torch")  # what names of others begin with
+# What names of others begin with.
+THEIRS = ("autograd", "copy", "cudnn", "fa4", "flash", "flex", "nccl", "standard", "torch")
 CALLED = {
+    "autograd": "autograd alone",
+    "before": "flashlab, as it was",
     "copy": "a copy of the bytes",
     "cudnn": "cuDNN",
     "fa4": "FlashAttention-4",
@@ -113,6 +116,12 @@ def by_launch(stored):
     yield f"one short call, in microseconds; {first[0]}: {first[1] / 1e6:.1f} s", [Bar(*it) for it in others]
 
 
+def by_pass(stored):
+    """Yield a chart for each pass of a call."""
+    for row in stored["rows"]:
+        yield row["pass"], [Bar(name, us) for name, us in row.items() if name != "pass"]
+
+
 def by_threshold(stored):
     """Yield a chart for each mask and length: how seldom the maximum is raised. The mean of two rounds."""
     for (causal, N), rows in _groups(stored["rows"], lambda row: (row["causal"], row["N"])):
@@ -184,6 +193,7 @@ CHARTS = {
     "h200_ring_before": Charts("The same with our first ring", "TFLOP/s per GPU; longer is better.", by_ring),
     "h200_ring_trace": Charts("The kernels of one rank in a pass", "Milliseconds that each ran.", by_trace),
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
+    "h200_calls": Charts("A call, in the host's time", SHORT, by_pass),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
     "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),
     "h200_backward_tried": Charts(

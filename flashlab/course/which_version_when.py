@@ -99,13 +99,17 @@ DISTRIBUTED = {
 }  # fmt: skip
 
 
+def _date(report, row):
+    return row.get("date", report["date"])  # a file may have rows of several days
+
+
 def _round_robin(report):
     for row in report["rows"]:
         if row["impl"] in NAMES:  # the others are rungs
             N, d, H = row["N"], row["d"], WIDTH // row["d"]
             mask = row.get("kind", "causal" if row["causal"] else "full")
             call = Call(max(TOKENS // N, 1), H, N, d, N, H, mask=mask, direction=row["pass"])
-            yield call, NAMES[row["impl"]], 1e3 * row["ms"]
+            yield call, NAMES[row["impl"]], 1e3 * row["ms"], _date(report, row)
 
 
 def _decoding(report):
@@ -114,7 +118,8 @@ def _decoding(report):
         if row["part"] == "8 bits" and row["impl"] in ITEMS:
             name, dtype = DECODING, ITEMS[row["impl"]]
         if row["part"] in ("plain", "8 bits") and name:
-            yield Call(row["B"], row["H"], 1, 128, row["N"], row["Hk"], dtype=dtype), name, row["us"]
+            call = Call(row["B"], row["H"], 1, 128, row["N"], row["Hk"], dtype=dtype)
+            yield call, name, row["us"], _date(report, row)
 
 
 def _ring(report, groups):
@@ -123,10 +128,10 @@ def _ring(report, groups):
         if row["variant"] in DISTRIBUTED and row["P"] in groups:
             N = row["P"] * row["tokens"]
             call = Call(1, H, N, d, N, Hk, mask="causal", direction=row["direction"], gpus=row["P"])
-            yield call, DISTRIBUTED[row["variant"]], 1e3 * row["ms"]
+            yield call, DISTRIBUTED[row["variant"]], 1e3 * row["ms"], _date(report, row)
 
 
-READERS: dict[str, Callable[[dict], Iterator[tuple[Call, str, float]]]] = {
+READERS: dict[str, Callable[[dict], Iterator[tuple[Call, str, float, str]]]] = {
     "h200_attention": _round_robin, "h200_hopper": _round_robin, "h200_masks": _round_robin,
     "h200_decoding": _decoding,
     "h200_ring_before": partial(_ring, groups=[4]), "h200_ring": partial(_ring, groups=[1, 2]),  # the later one of each
@@ -135,17 +140,18 @@ READERS: dict[str, Callable[[dict], Iterator[tuple[Call, str, float]]]] = {
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Return every stored measurement of a version; those of training are the sums of its two passes."""
+    """Return every stored measurement of a version; those of training are the sums of its two passes, with the date of
+    the older one."""
     found = []
     for file, read in READERS.items():
         report = data.measured(file)
-        told = report["device"], report["date"]
-        here = [Row(call, version, us, file, *told) for call, version, us in read(report)]
-        forward = {(row.call, row.version): row.us for row in here if row.call.direction == "forward"}
+        here = [Row(call, version, us, file, report["device"], date) for call, version, us, date in read(report)]
+        forward = {(row.call, row.version): row for row in here if row.call.direction == "forward"}
         for row in here:
-            before = forward.get((row.call._replace(direction="forward"), row.version))
-            if row.call.direction == "backward" and before is not None:
-                found.append(row._replace(call=row.call._replace(direction="both"), us=before + row.us))
+            first = forward.get((row.call._replace(direction="forward"), row.version))
+            if row.call.direction == "backward" and first is not None:
+                both, date = row.call._replace(direction="both"), min(first.date, row.date)
+                found.append(row._replace(call=both, us=first.us + row.us, date=date))
         found += here
     return tuple(found)
 
@@ -292,7 +298,7 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str
     """
     calls = dict.fromkeys(cell[0].call for cell in cells())
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
-    runs: set[str] = set()
+    runs: dict[str, set[str]] = {}
     lines = [f"{'B×H/Hk':>9} {'N':>9} {'d':>4}  {'mask, dtype':13}{'fastest':20}{'µs':>8}  next"]
     for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
         best, *others = which(call).cell
@@ -301,6 +307,6 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str
         N = f"{call.Nk:,}" if call.Nq == call.Nk else f"{call.Nq}/{call.Nk:,}"
         kind = call.mask if call.dtype == "bfloat16" else call.dtype
         lines.append(f"{heads:>9} {N:>9} {call.d:4}  {kind:13}{best.version:20}{best.us:8,.0f}  {then}")
-        runs.add(f"{best.file}.json, {best.device}, {best.date}")
-    lines += [f"from {'; '.join(sorted(runs))}"]
+        runs.setdefault(f"{best.file}.json, {best.device}", set()).add(best.date)
+    lines += ["from " + "; ".join(f"{run}, {' and '.join(sorted(dates))}" for run, dates in sorted(runs.items()))]
     return "\n".join(lines)

@@ -71,8 +71,8 @@ choose = Exercise(
 
 training = Question(
     answer="FlashAttention-4",
-    because="Its forward pass is a little slower there than ours, its backward pass faster by more, and a step of "
-    "training takes about two and a half times as long backward as forward.",
+    because="Its forward pass is slower there than ours, but its backward pass saves more: a step of training takes "
+    "about three times as long backward as forward.",
     hints=(
         "A step of training is both passes of one version. Which of them takes longer?",
         "In the lesson on schedules our forward kernel was ahead of FlashAttention-4's, our backward kernel behind.",
