@@ -7,7 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from flashlab.kernels import DEVICE, INTERPRETED, flash_attention, interpreter, masks, tl, triton
+from flashlab.kernels import (
+    DEVICE,
+    INTERPRETED,
+    flash_attention,
+    flash_attention_packed,
+    interpreter,
+    masks,
+    tl,
+    triton,
+)
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -167,6 +176,25 @@ def test_a_mask_whose_tensor_changes_is_asked_again():
     ids[32:] = 1
     halves = [flash_attention(*(x[:, :, part] for x in (q, k, v))) for part in (slice(0, 32), slice(32, 64))]
     torch.testing.assert_close(flash_attention(q, k, v, mask=mask), torch.cat(halves, 2))
+
+
+def test_masks_of_inference_tensors_which_do_not_tell_when_they_change():
+    """And after them a mask whose lists were made in inference mode is trained with."""
+    q, k, v = (randn(1, 1, 64, 16, seed=seed) for seed in range(3))
+    ids = torch.arange(64, device=DEVICE) // 32
+    once = masks.documents(ids)
+    with torch.inference_mode():
+        due, other = flash_attention(q, k, v, mask=once), torch.zeros_like(ids)
+        mask = masks.documents(other)
+        assert torch.equal(flash_attention(q, k, v, mask=mask), flash_attention(q, k, v))
+        other[32:] = 1
+        assert torch.equal(flash_attention(q, k, v, mask=mask), due)
+        packed = (x[0].transpose(0, 1) for x in (q, k, v))
+        apart = flash_attention_packed(*packed, offsets_q=torch.tensor([0, 32, 64], device=DEVICE))
+        assert torch.equal(apart.transpose(0, 1), due[0])
+    q.requires_grad_()
+    flash_attention(q, k, v, mask=once).sum().backward()
+    assert q.grad.isfinite().all()
 
 
 BAD = [

@@ -124,6 +124,8 @@ class Rule:
     def kept(self, key, make):
         """Return what ``make`` makes for this key, from an earlier call if no tensor has changed since."""
         tensors = [x for term in self.terms for part in term for x in getattr(part, "tensors", ())]
+        if any(x.is_inference() for x in tensors):
+            return make()  # such tensors do not tell when they change
         key = *key, *(x._version for x in tensors)
         if key not in self._kept:
             if len(self._kept) >= 64:
