@@ -42,9 +42,13 @@ def cancelled():
 
 
 def future():
-    """Q, K, V and dO of two queries, causal: the first does not see the second key, whose score is 200 above lse."""
+    """Q, K, V and dO of two queries, causal: the first does not see the second key, whose score is 200 above lse.
+
+    Q and K are whole numbers: their products are exact in any order, and the second query's weights 0 and 1.
+    """
     rng = np.random.default_rng(16)
     Q, K, V, dO = (rng.normal(size=(2, BLOCK)).astype(np.float32) for _ in range(4))
+    Q, K = np.round(Q), np.round(K)
     Q[:, 0], K[:, 0] = 1, (0, 200)
     return Q, K, V, dO
 
