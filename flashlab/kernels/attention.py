@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import numbers
+import operator
 
 import torch
 from torch import Tensor
@@ -139,10 +140,9 @@ class Plan:
     Most of the time in Python goes into finding these out, so a call that repeats another does not.
     """
 
-    def __init__(self, problem, kernel, strides):
+    def __init__(self, problem, kernel):
         self.problem, self.kernel = problem, kernel
-        self.strides = strides  # of q, k and v
-        self.launches = {}  # forward: whether for training, backward: strides of dO -> ``launch.Known``
+        self.launches = {}  # forward: whether for training, backward: strides of all that is given -> ``launch.Known``
 
     @classmethod
     def of(cls, q, k, v, mask, scale, kernel):
@@ -152,7 +152,7 @@ class Plan:
         key = q.shape, v.shape, strides, aligned, q.dtype, q.device, tiles.precision_of(q), mask, scale, kernel
         plan = _plans.get(key)
         if plan is None:
-            plan = cls(Problem.of(q, k, v, mask, scale), kernel, strides)
+            plan = cls(Problem.of(q, k, v, mask, scale), kernel)
             launch.remember(_plans, key, plan)
         return plan
 
@@ -164,29 +164,25 @@ class Plan:
             self._learn(training, known, (q, k, v, o, lse))
             return o, lse
         o, lse = _new_outputs(q, self.problem, training)
-        launch.repeat(known.repeats, launch.addresses((q, k, v, o, lse)), q.device)
+        known.repeat(launch.addresses((q, k, v, o, lse)), q.device)
         return o, lse
 
     def gradients(self, do, dlse, q, k, v, o, lse):
         """Run the backward pass, as ``gradients_of``: dQ, dK and dV."""
-        usual = dlse is None and self._fit(do, q, k, v, o, lse) and not torch.are_deterministic_algorithms_enabled()
-        known = self.launches.get(do.stride()) if usual else None
+        given = q, k, v, o, lse, do
+        at, strides = launch.addresses(given), tuple([x.stride() for x in given])  # hooks may change what was saved
+        aligned = functools.reduce(operator.or_, at) % 16 == 0
+        usual = dlse is None and aligned and not torch.are_deterministic_algorithms_enabled()
+        known = self.launches.get(strides) if usual else None
         if known is None or not launch.can_repeat():
             *gradients, _, known = gradients_of(do, dlse, q, k, v, o, lse, self.problem, self.kernel)
             if usual:
-                self._learn(do.stride(), known, (q, k, v, o, lse, do, dlse, *gradients))
+                self._learn(strides, known, (*given, dlse, *gradients))
             return gradients
         gradients = _new_gradients(q, k, v)
         scratch = lse.new_empty(known.sizes[-1], dtype=torch.uint8)
-        tensors = q, k, v, o, lse, do, dlse, *gradients, scratch
-        launch.repeat(known.repeats, launch.addresses(tensors), q.device)
+        known.repeat(at + launch.addresses((dlse, *gradients, scratch)), q.device)
         return gradients
-
-    def _fit(self, do, q, k, v, o, lse):
-        """Return whether what was saved is laid out as it was, which hooks may change, and all of it is aligned."""
-        alike = (q.stride(), k.stride(), v.stride()) == self.strides and o.is_contiguous() and lse.is_contiguous()
-        at = do.data_ptr() | q.data_ptr() | k.data_ptr() | v.data_ptr() | o.data_ptr() | lse.data_ptr()
-        return alike and at % 16 == 0
 
     def _learn(self, which, known, tensors):
         """Remember launches that took these tensors themselves, not copies or parts of them."""
@@ -286,7 +282,7 @@ def _split(x, problem, dim):
 def _differentiable_once(backward):
     """Return a backward pass that has no gradient of its own; where none is recorded, it costs nothing to say so."""
     checked = once_differentiable(backward)
-    return lambda ctx, *gradients: (checked if torch.is_grad_enabled() else backward)(ctx, *gradients)
+    return lambda ctx, do, dlse: (checked if torch.is_grad_enabled() else backward)(ctx, do, dlse)
 
 
 class _Attention(torch.autograd.Function):

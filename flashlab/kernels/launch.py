@@ -15,10 +15,11 @@ import torch
 import triton
 
 FORGET_AFTER = 4096  # launches of different shapes
+PLACES = 512  # sets of addresses for which a launch is kept ready, such as those of each layer of a model
 KNOWN = triton.__version__.startswith(("3.6.", "3.7."))  # the versions whose launchers ``Repeat`` knows
 HERE = contextlib.nullcontext()  # on the current device
 _compiled = {}  # all that a launch depends on -> the compiled kernel
-_repeats = {}  # all that a launch by ``again`` depends on, but for addresses -> its ``Repeat``, or None after the first
+_repeats = {}  # all that a launch by ``again`` depends on, but for addresses -> ``Repeats``, or None after the first
 
 
 def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
@@ -74,9 +75,9 @@ def again(start, tensors, made, *options, when=True, known=None):
     key = (start, device, options, *like) if known is None else (start, device, *like)
     known = _repeats if known is None else known
     repeats = known.get(key)
-    at += addresses(made)
+    at = *at, *addresses(made)
     if repeats is not None:
-        repeat(repeats, at, device)
+        repeats(at, device)
     else:  # made the second time: most launches of a text that grows come once
         tensors = [x if x is None else x.detach() for x in tensors]  # each an object of its own: ``Repeat`` tells by it
         launched = start(*tensors, *made, *options)
@@ -88,8 +89,8 @@ def again(start, tensors, made, *options, when=True, known=None):
 class Known(NamedTuple):
     """Launches that can be repeated."""
 
-    repeats: list  # as ``repeat`` takes them
-    at: list[int]  # addresses of the tensors that were given, then of those that were made
+    repeat: object  # ``Repeats``
+    at: tuple[int, ...]  # addresses of the tensors that were given, then of those that were made
     sizes: list[int]  # bytes of each tensor that was made
 
 
@@ -98,21 +99,13 @@ def can_repeat():
     return KNOWN and not (_watched() or torch.cuda.is_current_stream_capturing())
 
 
-def repeat(repeats, at, device):
-    """Repeat launches with the tensors at these addresses, in the order of ``Known``."""
-    with _current(device):
-        stream = triton.runtime.driver.active.get_current_stream(device.index)
-        for one in repeats:
-            one(at, stream)
-
-
 def addresses(tensors):
     """Return where tensors begin; 0 for None."""
-    return [0 if x is None else x.data_ptr() for x in tensors]
+    return tuple([0 if x is None else x.data_ptr() for x in tensors])  # a list takes less time than a generator
 
 
 def _repeats_of(launched, tensors, made):
-    """Return the ``Repeat`` of each launch, or None if not all can be repeated.
+    """Return the ``Repeats`` of launches, or None if not all can be repeated.
 
     A kernel may need memory that Triton allocates, and of a tensor that is not taken perhaps a copy is.
     """
@@ -121,14 +114,33 @@ def _repeats_of(launched, tensors, made):
         return None
     repeats = [Repeat(*one, tensors, made) for one in launched]
     taken = {whose for repeat in repeats for _, whose, _, _ in repeat.blanks}
-    return repeats if len(taken) == sum(x is not None for x in (*tensors, *made)) else None
+    return Repeats(repeats) if len(taken) == sum(x is not None for x in (*tensors, *made)) else None
+
+
+class Repeats:
+    """Launches that follow each other; what they take is kept ready for addresses that came before."""
+
+    def __init__(self, launches):
+        self.launches = launches  # ``Repeat``
+        self.ready = {}  # addresses -> for each launch, a function, and what it takes before and after the stream
+
+    def __call__(self, at, device):
+        """Launch with tensors at these addresses, a tuple in the order of ``Known``."""
+        ready = self.ready.get(at)  # often: a step of a training allocates what the step before did
+        if ready is None:
+            ready = [one.with_tensors_at(at) for one in self.launches]
+            remember(self.ready, at, ready, PLACES)
+        with _current(device):
+            stream = triton.runtime.driver.active.get_current_stream(device.index)
+            for run, grid, others in ready:
+                run(*grid, stream, *others)
 
 
 class Repeat:
     """A launch that waits for the addresses of the tensors, and of those that were made for it."""
 
     def __init__(self, kernel, grid, taken, numbers, tensors, made):
-        self.grid, self.run = grid, _launcher(kernel)
+        self.grid, (self.run, self.after_stream) = grid, _launcher(kernel)
         self.kept = []  # tensors of the launch itself, so that their addresses stay
         encodings = iter(kernel.metadata.tensordesc_meta or ())
         given = []
@@ -146,13 +158,13 @@ class Repeat:
         self.arguments = [x for _, x in _leaves(_kinds(kernel), (*given, *numbers))]
         self.blanks = [(place, *x) for place, x in enumerate(self.arguments) if isinstance(x, Blank)]
 
-    def __call__(self, addresses, stream):
-        """Launch with tensors at these addresses, on a stream of the current device."""
+    def with_tensors_at(self, addresses):
+        """Return a function that launches, the grid, and the arguments that follow the stream."""
         arguments = self.arguments.copy()
         for place, whose, offset, form in self.blanks:
             address = addresses[whose] + offset
             arguments[place] = address if form is None else form[address]
-        self.run(self.grid, stream, arguments)
+        return self.run, self.grid, self.after_stream(arguments)
 
 
 class Blank(NamedTuple):
@@ -202,9 +214,9 @@ def _leaves(kinds, arguments):
 
 @functools.cache
 def _launcher(kernel):
-    """Return a function that launches a compiled kernel: of a grid, a stream, and ``_leaves`` of the arguments.
+    """Return the function that Triton has compiled to launch a kernel, and what it takes for given arguments.
 
-    It calls what Triton has compiled for this, past the Python around it.
+    It takes a grid, a stream, and then what the second function makes of ``_leaves`` of the arguments.
     """
     kinds = _kinds(kernel)
     source = SimpleNamespace(signature=dict(enumerate(kind for kind, _ in _leaves(kinds, kinds))))
@@ -213,9 +225,9 @@ def _launcher(kernel):
     metadata, no_hooks, no_scratch = (kernel.packed_metadata, None), (None, None), (None, None)
     if hasattr(launcher, "kernel_signature"):  # Triton 3.7
         known += *metadata, *no_hooks, *no_scratch, launcher.arg_annotations, launcher.kernel_signature
-        return lambda grid, stream, arguments: run(*grid, stream, *known, arguments)
+        return run, lambda arguments: (*known, arguments)
     known += *no_scratch, *metadata, *no_hooks
-    return lambda grid, stream, arguments: run(*grid, stream, *known, *arguments)
+    return run, lambda arguments: (*known, *arguments)
 
 
 class Form(dict):
@@ -240,9 +252,9 @@ def _watched():
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
-def remember(known, key, value):
-    """Keep a value, and forget all others if there are many."""
-    if len(known) >= FORGET_AFTER:
+def remember(known, key, value, most=None):
+    """Keep a value, and forget all others if there are ``most`` of them, or ``FORGET_AFTER``."""
+    if len(known) >= (most or FORGET_AFTER):
         known.clear()
     known[key] = value
 

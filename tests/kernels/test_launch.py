@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, flash_attention, launch, masks, triton
+from flashlab.kernels import DEVICE, attention, flash_attention, launch, masks, triton
 from flashlab.kernels.attention import Plan
 from flashlab.kernels.decode import operator
 from flashlab.kernels.portable import backward, forward
@@ -337,24 +337,81 @@ def test_calls_that_differ_have_plans_of_their_own(other):
 def test_a_plan_learns_launches_that_took_the_tensors_themselves():
     plan, (q, k, v) = plan_of()
     at = launch.addresses((q, k, v))
-    plan._learn(False, launch.Known([], [at[0] + 16, *at[1:]], []), (q, k, v))
+    plan._learn(False, launch.Known(None, (at[0] + 16, *at[1:]), []), (q, k, v))
     plan._learn(False, None, (q, k, v))
     assert not plan.launches
-    known = launch.Known([], [*at, 4096], [16])  # the last tensor was made by the pass
+    known = launch.Known(None, (*at, 4096), [16])  # the last tensor was made by the pass
     plan._learn(True, known, (q, k, v))
     assert plan.launches == {True: known}
 
 
+@pytest.fixture
+def backward_of(monkeypatch):
+    """Return a plan's backward pass with stand-ins for what it repeats and starts: which of them ran, on what."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    plan, tensors = plan_of()
+    ran = []
+
+    def gradients_of(do, dlse, *saved_and_others):
+        saved = saved_and_others[:5]
+        made = [x.clone(memory_format=torch.contiguous_format) for x in saved[:3]]
+        at = *launch.addresses((*saved, do, dlse, *made)), 4096  # the last tensor was made by the pass
+        ran.append(("started", saved))
+        repeat = lambda at, device: ran.append(("repeated", at))  # noqa: E731
+        return *made, None, launch.Known(repeat, at, [8, 8, 8, 16])
+
+    monkeypatch.setattr(attention, "gradients_of", gradients_of)
+    plan.launches = {}
+
+    def run(do, q, k, v, o, lse, dlse=None):
+        ran.clear()
+        return *plan.gradients(do, dlse, q, k, v, o, lse), *ran
+
+    return run, tensors
+
+
+def test_a_repeated_backward_pass_has_the_addresses_of_this_time(backward_of):
+    """In the order of ``Known``: what was saved, dO, dlse, the gradients, new memory of the known size."""
+    run, _ = backward_of
+    for outcome in ("started", "repeated", "repeated"):
+        q, k, v, o, do = (randn(1, 2, 64, 64, dtype=torch.float16) for _ in range(5))
+        lse = randn(1, 2, 64, dtype=torch.float32)
+        *gradients, (how, at) = run(do, q, k, v, o, lse)
+        assert how == outcome
+        if how == "repeated":
+            assert at[:-1] == launch.addresses((q, k, v, o, lse, do, None, *gradients))
+            assert at[-1] not in at[:-1]
+            assert [(x.shape, x.is_contiguous()) for x in gradients] == [(q.shape, True)] * 3
+
+
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("how", ["heads inside", "not aligned"])
-def test_a_plan_tells_tensors_of_another_layout(place, how):
-    """The tensors are dO, which has launches of its own per layout, and those that were saved."""
-    plan, (q, k, v) = plan_of()
+def test_gradients_of_another_layout_are_started(backward_of, place, how):
+    """Tensors: dO, and those that were saved, which hooks may change. What is not aligned is never repeated."""
+    run, (q, k, v) = backward_of
     tensors = [torch.empty_like(q), q, k, v, torch.empty_like(q), q.new_empty(1, 2, 64, dtype=torch.float32)]
-    assert plan._fit(*tensors)
-    other = laid_out(how, 1, 2, 64, 64, torch.float16)
-    tensors[place] = other[..., 0] if place == 5 else other
-    assert plan._fit(*tensors) == (place == 0 and how == "heads inside")
+    assert run(*tensors)[-1][0] == "started" and run(*tensors)[-1][0] == "repeated"
+    x = tensors[place]
+    other = laid_out(how, 1, 2, 64, 64, x.dtype)
+    others = [*tensors[:place], other[..., 0] if place == 5 else other, *tensors[place + 1 :]]
+    assert run(*others)[-1][0] == "started"
+    again = "started" if how == "not aligned" else "repeated"
+    assert run(*others)[-1][0] == again
+    assert run(*tensors)[-1][0] == "repeated"
+
+
+def test_gradients_that_lse_takes_part_in_are_started(backward_of):
+    run, (q, k, v) = backward_of
+    tensors = [torch.empty_like(q), q, k, v, torch.empty_like(q), q.new_empty(1, 2, 64, dtype=torch.float32)]
+    run(*tensors)
+    for _ in range(2):
+        assert run(*tensors, dlse=torch.empty_like(tensors[-1]))[-1][0] == "started"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert run(*tensors)[-1][0] == "started"
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert run(*tensors)[-1][0] == "repeated"
 
 
 class Somewhere:
@@ -401,25 +458,27 @@ def run(monkeypatch):
         kinds = "*fp16", "constexpr" if y is None else "*fp16", "*i32", *("i32" for _ in options)
         return kernel_of(*kinds), (1, 1, 1), (x, y, TABLE), options
 
+    def run_one(x, y, z, stream, known, taken):
+        assert known == "known"
+        repeated.append(((x, y, z), stream, taken))
+
     def run(x, y, *options, when=True):
         repeated.clear()
         launch.again(start, (x, y), (), *options, when=when)
         if repeated:
             ((grid, stream, taken),) = repeated
-            assert (grid, stream) == ((1, 1, 1), 7)
+            assert (grid, stream) == ((1, 1, 1), run.stream)
             return taken
         launch.again(start, (x, y), (), *options, when=when)
         assert not repeated
         return None
 
     monkeypatch.setattr(launch, "_repeats", {})
-    monkeypatch.setattr(
-        launch, "_launcher", lambda kernel: lambda grid, stream, taken: repeated.append((grid, stream, taken))
-    )
+    monkeypatch.setattr(launch, "_launcher", lambda kernel: (run_one, lambda taken: ("known", taken)))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: run.recorded)
-    monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(get_current_stream=lambda index: 7))
-    run.repeated, run.recorded = repeated, False  # by a CUDA graph
+    monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(get_current_stream=lambda index: run.stream))
+    run.repeated, run.stream, run.recorded = repeated, 7, False  # by a CUDA graph
     return run
 
 
@@ -429,6 +488,48 @@ def test_what_is_repeated_has_the_addresses_of_this_time(run):
     assert run(Somewhere(16), Somewhere(48), 5) is None
     assert run(Somewhere(64), Somewhere(64), 5) == [64, 64, 4096, 5]
     assert run(Somewhere(64), Somewhere(80), 5) == [64, 80, 4096, 5]
+
+
+def test_the_same_addresses_come_again_on_another_stream(run):
+    assert run(Somewhere(16), Somewhere(48), 5) is None
+    for stream in (7, 8, 8, 7):
+        run.stream = stream  # compared by ``run``
+        assert run(Somewhere(64), Somewhere(80), 5) == [64, 80, 4096, 5]
+        assert run(Somewhere(80), Somewhere(64), 5) == [80, 64, 4096, 5]
+    assert run(Somewhere(64), Somewhere(80), 6) is None  # another option
+    assert run(Somewhere(64), Somewhere(80), 6) == [64, 80, 4096, 6]
+
+
+def test_the_same_addresses_come_again_on_another_device(run, monkeypatch):
+    """Launched while that device is the current one."""
+    entered = []
+
+    class Current:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            entered.append(self.device)
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "device", Current)
+    assert run(Somewhere(16), Somewhere(48)) is None
+    run(Somewhere(16), Somewhere(48))
+    assert entered == []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert run(Somewhere(16), Somewhere(48)) == [16, 48, 4096]
+    assert entered == [Somewhere.device]
+
+
+def test_addresses_are_forgotten_if_there_are_many(run, monkeypatch):
+    monkeypatch.setattr(launch, "PLACES", 3)
+    run(Somewhere(16), Somewhere(16))
+    for n in range(1, 9):
+        assert run(Somewhere(16 * n), Somewhere(16)) == [16 * n, 16, 4096]
+        (known,) = (x for x in launch._repeats.values() if x is not None)
+        assert len(known.ready) <= 3
 
 
 @pytest.mark.parametrize(
