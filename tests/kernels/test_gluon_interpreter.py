@@ -1,21 +1,34 @@
 """The interpreter of Gluon: the Hopper kernels are right in it, in every order, and wrong ones are rejected by name."""
 
 import functools
+import inspect
+import math
+from unittest import mock
 
 import pytest
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlab import kernels
-from flashlab.kernels import masks
-from flashlab.kernels.gluon_interpreter import seeded
-from flashlab.kernels.hopper import forward, ladder, toy
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.configurations import Configuration
+from flashlab.kernels.decode import operator
+from flashlab.kernels.decode.cache import Cache
+from flashlab.kernels.decode.tiles import Launch
+from flashlab.kernels.float8 import Scales
+from flashlab.kernels.gluon_interpreter import noted, seeded
+from flashlab.kernels.hopper import forward, forward_float8, ladder, latent, toy
 from flashlab.kernels.hopper.descriptors import layout
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
 from flashlab.machine.sm import Deadlock, Race
+from flashlab.reference import masks as reference_masks
+from tests.kernels import test_decode as of_decoding
 from tests.kernels import test_hopper as cases
+from tests.kernels import test_hopper_backward as of_backward
 from tests.kernels import wrong_gluon
+from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
+from tests.tools.bounds import assert_as_exact_as_plain
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="here the kernels run compiled")
 
@@ -88,13 +101,13 @@ def test_every_rung_equals_dense(rung, causal):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["64", "64 three consumers", "128", "192", "256"])
 def test_forward_is_right_for_all_kinds_of_cases(name):
-    """One case in six of ``test_hopper``, those of at most 300 queries."""
+    """One case in nine of ``test_hopper``, those of at most 300 queries."""
     run, width = cases.forward_run(name), cases.CONFIGURATIONS[name][0]
     of_kinds = [case for kind in cases.KINDS for case in kind(width)]
-    for n, (_, (q, k, v)) in enumerate(small(of_kinds)[::6]):
+    for n, (_, (q, k, v)) in enumerate(small(of_kinds)[::9]):
         cases.assert_equals_dense(run, q, k, v, n % 2 == 1)
     for kind in cases.MASKED:
-        cases.hold_masked(run, small(kind(width))[:: 24 if kind is cases.windows else 6])
+        cases.hold_masked(run, small(kind(width))[:: 40 if kind is cases.windows else 9])
 
 
 def small(of):
@@ -102,17 +115,131 @@ def small(of):
     return [case for case in of if case[1][0].shape[2] <= 300 and case[1][1].shape[2] <= 500]
 
 
+# the backward kernel
+
+
+def backward_is_right(seed=0):
+    """Head dimensions 64 and 128, sums of dQ that are narrowed by turns and not, turns of one step, several calls."""
+    with seeded(seed):
+        gradients(1, 64, (2, 4, 2, 256, 256), math.inf, 0)  # the second warpgroup begins late
+        gradients(1, 64, (2, 3, 3, 300, 300), math.inf, math.inf)
+        gradients(None, 64, (2, 4, 4, 40, 300), math.inf, math.inf)
+        gradients(None, 128, (1, 4, 2, 200, 130), 90, 9)
+        in_two_calls()
+
+
+def in_two_calls():
+    """Each call adds to the same sums of dQ, with the same counter of turns."""
+    shapes = (1, 2, 130, 64), (1, 2, 256, 64), (1, 2, 256, 64), (1, 2, 130, 64)
+    q, k, v, do = (cases.randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
+    seen, nothing = torch.ones(130, 256, dtype=torch.bool), torch.zeros(1, 2, 130)
+    o, lse = of_backward.written_out.attention(q.double(), k.double(), v.double(), seen)
+    sums = of_backward.backward.Sums(do, None, o.to(q.dtype), lse.float(), 64, of_backward.LAUNCHES["row_constants"])
+    dq, *of_keys = (torch.full_like(x, math.nan) for x in (q, k, v))
+    for half in (slice(0, 128), slice(128, 256)):
+        of_half = [torch.full((1, 2, 128, 64), math.nan, dtype=q.dtype) for _ in of_keys]
+        problem = Problem.of(q, k[:, :, half], v[:, :, half], masks.full(), 0.125)
+        sums.add((q, do), (k[:, :, half], v[:, :, half]), of_half, problem, of_backward.LAUNCHES["backward"])
+        for whole, part in zip(of_keys, of_half, strict=True):
+            whole[:, :, half] = part
+    sums.narrow(dq, 0.125)
+    exact = of_backward.dense(*(x.double() for x in (q, k, v, do)), nothing, seen)
+    plain = of_backward.dense(q, k, v, do, nothing, seen)
+    for ours, theirs, truth in zip((dq, *of_keys), plain, exact, strict=True):
+        assert_as_exact_as_plain(ours, theirs, truth)
+
+
+def gradients(lag, d, sizes, left, right, **options):
+    seen = of_backward.in_window(left, right, *sizes[3:])
+    with mock.patch.object(of_backward.backward, "lag_of", lambda *_: lag):
+        mask = masks.window(left, right)
+        of_backward.assert_gradients("here", (*sizes, d), mask, seen, programs=2, **options)
+
+
+def test_gradients_equal_dense_ones():
+    gradients(1, 64, (2, 2, 2, 128, 128), math.inf, 0)
+    gradients(None, 128, (1, 4, 2, 70, 133), 90, 9)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_are_right_in_every_order(seed):
+    backward_is_right(seed)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("d", [64, 128])
+def test_gradients_are_right_with_scores_documents_and_sinks(d):
+    seen = of_backward.in_window(math.inf, 0, 200, 133)
+    for name, score, plain in of_backward.functions(4, 200, 133):
+        of_backward.assert_gradients(name, (1, 4, 2, 200, 133, d), masks.causal(), seen, score, plain)
+    ids = torch.arange(200) // 60
+    seen = of_backward.in_document(ids, 200, 200)
+    sinks = torch.tensor([0.3, -2.0, 4.0, -math.inf])
+    of_backward.assert_gradients("documents", (1, 4, 2, 200, 200, d), masks.documents(ids), seen, sinks=sinks)
+
+
+# the others
+
+
+@pytest.mark.parametrize("width, consumers", [(64, 3), (128, 3), (256, 2)])
+def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
+    """The bound is that of ``test_hopper``; lse needs none of its own, since sums are those of float32."""
+    q, k, v = cases.inputs(1, 4, 2, 200, 333, width)
+    eight = in_eight_bits(q, k, v)
+    (q8, k8, v8), scales = zip(*eight, strict=True)
+    scales = Scales(*(x.expand(1, x.shape[1], n) for x, n in zip(scales, (2, 3, 1), strict=True)))
+    problem = Problem.of(q8, k8, v8, masks.causal(), width**-0.5, scales=scales)
+    o = torch.full((1, 4, 200, width), math.nan, dtype=torch.float32 if width < 256 else torch.bfloat16)
+    lse = torch.full((1, 4, 200), math.nan)
+    chosen = Configuration(64 * consumers, 128, 4 * (consumers + 1), 3 if width == 64 else 2)
+    forward_float8.run(o, lse, q8, k8, tiles.ready(v8.view(torch.uint8).mT).view(v8.dtype).mT, problem, chosen)
+    ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal())
+    exact, _ = cases.dense(q.double(), k.double(), v.double(), True, width**-0.5)
+    assert error(o, exact) <= 1.1 * error(ours.to(o.dtype), exact)
+    torch.testing.assert_close(lse.double(), ours_lse, rtol=1e-5, atol=1e-5)
+
+
+def latent_parts(lengths, page=None):
+    """Run the kernel for latents on texts of these lengths, in two parts; compare with the portable one."""
+    q, K, _, lengths = of_decoding.inputs(lengths, H=16, Hk=1, d=576, dv=1, N=192, dtype=torch.bfloat16)
+    cache = Cache(K, K[..., :512], lengths=lengths)
+    if page:
+        cache = of_decoding.paged(K, K, lengths, page)
+        cache = cache._replace(V=cache.K[..., :512])
+    problem = operator.problem_of(q, cache, masks.causal(), 0.07)
+    O_s, lse_s = torch.full((2, len(q), 16, 512), math.nan), torch.full((2, len(q), 16), math.nan)
+    latent.run(q, cache, O_s, lse_s, (2, 0), problem.scale_log2)
+    O, lse = operator.run(q, cache, problem, chosen=Launch(16, 32, 4, 3, 2))
+    ours = (lse_s.softmax(0).nan_to_num(0)[..., None] * O_s).sum(0)
+    torch.testing.assert_close(ours.bfloat16(), O[:, :, 0], rtol=0.02, atol=0.002)
+    torch.testing.assert_close(lse_s.logsumexp(0), lse[:, :, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_latents_equal_those_of_the_portable_kernel():
+    latent_parts([128, 0, 64])
+
+
+def test_the_one_race_of_latents_does_no_harm():
+    """Of a last block that is not full, a warpgroup clears values that are keys of the other: ``latent.clear``."""
+    with noted() as races:
+        latent_parts([130, 1], page=64)
+    lines, first = inspect.getsourcelines(latent.clear.fn)
+    store = first + next(n for n, line in enumerate(lines) if "some.store" in line)
+    assert races and all(f"(latent.py:{store}" in race and "the tensor cores read" in race for race in races)
+
+
 # wrong kernels
 
 
 def wrong_kernels(mistakes):
-    """Return test parameters: the first mistake of each function is quick, the others are exhaustive."""
+    """Return test parameters: the first mistake in each module is quick, the others are exhaustive."""
     seen, parameters = set(), []
     for mistake in mistakes:
         module, function, old, _ = mistake
-        marks = [pytest.mark.exhaustive] if (module, function) in seen else []
+        marks = [pytest.mark.exhaustive] if module in seen else []
         parameters.append(pytest.param(mistake, marks=marks, id=f"{function}: {old.strip():.50}"))
-        seen.add((module, function))
+        seen.add(module)
     return parameters
 
 
@@ -123,6 +250,19 @@ def test_a_wrong_forward_kernel_is_rejected_by_name(mistake):
     right = gram_is_exact if module is toy else functools.partial(forward_is_right, names)
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
         right()
+
+
+@pytest.mark.parametrize("mistake", wrong_kernels(wrong_gluon.BACKWARD))
+def test_a_wrong_backward_kernel_is_rejected_by_name(mistake):
+    with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
+        backward_is_right()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("change", wrong_gluon.HARMLESS, ids=lambda change: f"{change[1]}: {change[2].strip():.50}")
+def test_a_harmless_change_is_accepted(change):
+    with wrong_gluon.wrong(*change):
+        backward_is_right()
 
 
 def told(mistake):

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from flashlab.course.exercise import edited
-from flashlab.kernels.hopper import forward, pieces, stages, toy
+from flashlab.kernels.hopper import backward, forward, pieces, stages, sums, toy, turns
 
 FORWARD = [  # module, function, what is replaced, what by
     (toy, "consume", "wait_full(full, g)", "pass"),
@@ -63,6 +63,73 @@ FORWARD = [  # module, function, what is replaced, what by
     (forward, "finish", "(row >= 0) & (row < tile.end)", "row < tile.end + 64"),
     (forward, "pass_turn", "(w + 1) % shared.O.shape[0]", "w"),
     (forward, "wait_turn", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1"),
+]  # fmt: skip
+
+BACKWARD = [
+    (backward, "allocate", "shared.k_full.index(0), count=1", "shared.k_full.index(0), count=2"),
+    (backward, "allocate", "count=1 if lag is None else 2", "count=1"),
+    (backward, "allocate", "shared.k_empty.index(0), count=CONSUMERS", "shared.k_empty.index(0), count=1"),
+    (backward, "allocate", "shared.added.index(0), count=CONSUMERS", "shared.added.index(0), count=1"),
+    (backward, "allocate", "shared.ds_full.index(buffer), count=CONSUMERS", "shared.ds_full.index(buffer), count=1"),
+    (backward, "allocate", "    fence_async_shared()\n", ""),
+    (backward, "produce", "    wait_empty(shared.k_empty, n)\n", ""),
+    (backward, "produce", "    release(shared.k_full, n)\n", ""),
+    (backward, "produce", "    finish(counter, turn, turns)", "    pass"),
+    (backward, "produce_turn", "wait_full(shared.ds_full, gl.maximum(t + 1 - stages, 0), pred=t >= stages)", "pass"),
+    (backward, "produce_turn", "gl.maximum(t + 1 - stages, 0)", "gl.maximum(t - stages, 0)"),
+    (backward, "produce_turn", "                wait_empty(shared.k_empty, n)\n", ""),
+    (backward, "produce_turn", "                announce(shared.turns, n, turn)\n", ""),
+    (backward, "produce_turn", "Q.block_type.nbytes + lse_log2.block_type.nbytes", "Q.block_type.nbytes"),
+    (backward, "produce_turn", "stage_of(shared.lse, t)", "stage_of(shared.lse, t + 1)"),
+    (backward, "ask_for_keys", "CONSUMERS * X.block_type.nbytes", "X.block_type.nbytes"),
+    (backward, "consume_turn", "    wait_full(shared.v_full, n)\n", ""),
+    (backward, "consume_turn", "    wait_full(shared.ds_full, end - 1)\n", ""),
+    (backward, "consume_turn", "    dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))\n", ""),
+    (backward, "consume_turn",
+     "    dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))\n    release(shared.k_empty, n)",
+     "    release(shared.k_empty, n)\n    dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))"),
+    (backward, "consume_turn", "    release(shared.k_empty, n)\n", ""),
+    (backward, "consume_turn", "        release(shared.added, n)\n", ""),
+    (backward, "consume_turn", "    wait_full(shared.k_empty, n)\n", ""),
+    (backward, "leave_out", "    release(shared.ds_full, t)\n", "    pass\n"),
+    (backward, "store", "    fence_async_shared()\n", ""),
+    (backward, "let_leave", "    tma.store_wait(0)\n", ""),
+    (backward, "consume", "    tma.store_wait(0)\n", ""),
+    (backward, "step", "    wait_full(shared.q_full, t)\n", ""),
+    (backward, "step", "    wait_full(shared.do_full, t)\n", ""),
+    (backward, "step", "    St_ij = warpgroup_mma_wait(1, deps=(St_ij,))\n", ""),
+    (backward, "step", "dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))", "pass"),
+    (backward, "step", "        wait_full(shared.ds_full, t - 1)\n", "        pass\n"),
+    (backward, "step", "    fence_async_shared()\n", ""),
+    (backward, "step", "    release(shared.ds_full, t)\n", ""),
+    (backward, "step", "    shared.dSt.index(w * BUFFERS + t % BUFFERS).store(dSt_ij)\n", ""),
+    (backward, "step", "        dQ_i = warpgroup_mma_wait(1, deps=(dQ_i,))\n", ""),
+    (backward, "step", "warpgroup_mma_wait(1, deps=(dQ_i,))", "warpgroup_mma_wait(2, deps=(dQ_i,))"),
+    (backward, "step", "share_of_dQ(shared, kept, t - 1, w)", "share_of_dQ(shared, kept, t, w)"),
+    (backward, "share_of_dQ", "part * BUFFERS + t % BUFFERS", "part * BUFFERS + (t + 1) % BUFFERS"),
+    (turns, "taken", "    wait_full(shared.k_full, n)\n", ""),
+    (turns, "finish", "turns.all + gl.num_programs(0) - 1", "turns.all"),
+    (turns, "take", "1, sem", "0, sem"),
+    (sums, "hold", "held.full.index(stage), count=1", "held.full.index(stage), count=2"),
+    (sums, "narrow_earlier", 'while gl.atomic_add(ended + earlier, 0, sem="acquire") < turns.tiles', "while False"),
+    (sums, "narrow_earlier", 'sem="acquire"', 'sem="relaxed"'),
+    (sums, "narrow_earlier", 'sem="acq_rel"', 'sem="relaxed"'),
+    (sums, "narrow_earlier", "< turns.tiles", "< turns.tiles - 1"),
+    (sums, "narrow_earlier", "        release(shared.v_full, n)\n", ""),
+    (sums, "narrow_earlier", "        wait_full(shared.added, n)\n", ""),
+    (sums, "narrow_earlier", '        gl.atomic_add(ended + g, 1, sem="acq_rel")\n', ""),
+    (sums, "narrow_share", "    fence_async()\n", ""),
+    (sums, "narrow_share", "        wait_full(held.full, m + i)\n", ""),
+    (sums, "narrow_share", "return m + count", "return m"),
+    (sums, "ask", "parts.block_type.nbytes", "parts.block_type.nbytes // 2"),
+    (sums, "narrow_part", "gl.store(at + gl.arange(0, size, layout=flat), gl.zeros([size], gl.float32, flat))", "pass"),
+]  # fmt: skip
+
+HARMLESS = [  # another line does as much
+    (backward, "leave_out", "    fence_async_shared()\n", ""),  # the next step has one before anyone reads
+    (backward, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other consumer waits, and both release
+    (backward, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),  # the next wait does
+    (sums, "hold", "    fence_async_shared()\n", ""),  # ``narrow_share`` begins with one, for global memory
 ]  # fmt: skip
 
 

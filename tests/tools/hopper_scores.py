@@ -1,8 +1,9 @@
 """Find the scores that the Hopper forward kernels take in: their own functions, producer and consumers, run in Python.
 
-Without a GPU nothing in Gluon runs. But what decides on tiles, blocks and masks computes with plain numbers. So the
-kernels' functions are called as Python's, the producer first and then each consumer. What moves or multiplies tiles is
-replaced by a record of which tiles met. Rings have room for all steps, and nobody waits.
+The interpreter of Gluon computes whole kernels. To know which scores count, less will do: what decides on tiles, blocks
+and masks computes with plain numbers. So these functions are called as Python's, the producer first and then each
+consumer. What moves or multiplies tiles is replaced by a record of which tiles met. Rings have room for all steps, and
+nobody waits.
 """
 
 from dataclasses import dataclass, replace

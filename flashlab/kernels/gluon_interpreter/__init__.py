@@ -9,6 +9,6 @@ is; ``shared_memory``, ``barriers``, ``copies``, ``products``, ``global_memory``
 It cannot tell speed, what the compiler makes of a kernel, or races between the threads of one role.
 """
 
-from flashlab.kernels.gluon_interpreter.run import interpret, seeded
+from flashlab.kernels.gluon_interpreter.run import interpret, noted, seeded
 
-__all__ = ["interpret", "seeded"]
+__all__ = ["interpret", "noted", "seeded"]

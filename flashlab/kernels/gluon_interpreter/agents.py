@@ -12,7 +12,7 @@ import threading
 import numpy as np
 
 from flashlab.kernels.gluon_interpreter.knowledge import Access, Knowledge
-from flashlab.machine.sm import Deadlock
+from flashlab.machine.sm import Deadlock, Race
 
 HERE = os.path.dirname(__file__)
 _here = threading.local()  # .agent: whose thread this is
@@ -36,7 +36,7 @@ class Agent:
         self.baton = threading.Semaphore(0)
         self.ready, self.waits_for = None, ""  # None: it can go on
         self.products, self.stores = [], []  # not waited for, the oldest first
-        self.polled = None  # the counter that was read last by adding 0, and what it was
+        self.polled = None  # the counter that was read last, by adding 0, and what it was; None: more was done since
 
     def pause(self, ready=None, waits_for=""):
         """Let others go on, and oneself when ``ready()``."""
@@ -46,9 +46,11 @@ class Agent:
 
     def access(self, shadow, cells, region, kind, does, engine=""):
         """Note an access to cells of a memory; engine: of the unit that makes it for the agent. Return its number."""
+        self.polled = None
         access = Access(len(self.run.accesses), (self.name, engine), kind, bool(engine), self.name, does, place())
         if len(cells):  # else the tile is past the ends of its tensor
-            shadow.note(access, cells, region, self.knowledge, self.run.accesses)
+            for race in shadow.note(access, cells, region, self.knowledge, self.run.accesses):
+                self.run.tell(race)
         self.run.accesses.append(access)
         if not engine:
             self.know(access.number)
@@ -60,12 +62,18 @@ class Agent:
 
 
 class Run:
-    """A launch: its agents, its copies under way, and all accesses to memory."""
+    """A launch: its agents, its copies under way, all accesses to memory, and races, where these are only noted."""
 
-    def __init__(self, seed):
-        self.random = random.Random(seed)
+    def __init__(self, seed, races=None):
+        self.random, self.races = random.Random(seed), races
         self.agents, self.flights, self.accesses = [], [], []
         self.error, self.over = None, threading.Event()
+
+    def tell(self, race):
+        """Raise a race, or note it."""
+        if self.races is None:
+            raise Race(race)
+        self.races.append(race)
 
     def add(self, agent, function):
         """Let an agent begin, when it is drawn, with ``function()``."""

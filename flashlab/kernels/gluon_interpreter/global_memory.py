@@ -105,7 +105,7 @@ def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
     alone = pointer.data.ndim == 0
     if alone:
         agent.pause()
-        poll(agent, memory, int(offsets[0]), x)
+        poll(agent, memory, int(offsets[0]))
         cell = int(memory.cells(offsets)[0])
         for (kind, _), numbers in memory.shadow.others.items():
             if kind == ADD and numbers[cell] >= 0:
@@ -115,6 +115,7 @@ def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
     np.add.at(memory.flat, offsets, added)
     memory.access(offsets, ADD, "adds to")
     if alone:
+        agent.polled = (memory, int(offsets[0]), before.item()) if not added.any() else None
         left = memory.left.setdefault(int(offsets[0]), Knowledge())
         if sem in ("release", "acq_rel"):
             left.learn(agent.knowledge)
@@ -123,14 +124,11 @@ def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
     return Value(before, memory.dtype)
 
 
-def poll(agent, memory, at, x):
-    """Where an agent adds 0 to a counter again and again, let it wait until the counter has changed."""
-    if not isinstance(x, int) or x != 0:
-        return
-    seen = memory.flat[at]
-    if agent.polled == (memory.name, at, seen):
+def poll(agent, memory, at):
+    """Where an agent has just read this counter, and does nothing else, let it wait until the counter has changed."""
+    seen = memory.flat[at].item()
+    if agent.polled == (memory, at, seen):
         agent.pause(lambda: memory.flat[at] != seen, f"{memory.name}[{at}] to be other than {seen}")
-    agent.polled = memory.name, at, memory.flat[at]
 
 
 class Descriptor:

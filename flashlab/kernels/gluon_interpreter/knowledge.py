@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.machine.sm import Race
-
 READ, WRITE, ADD = "read", "write", "add"
 
 
@@ -63,20 +61,18 @@ class Shadow:
         self.others = {}  # (kind, lane): the same of those that read, or add, [cells]
 
     def note(self, access, cells, region, knowledge, accesses):
-        """Check an access to these cells of a region, made with this knowledge, and remember it.
+        """Remember an access to these cells of a region, made with this knowledge. Return its races, a sentence each.
 
-        accesses: all of them, by number. Raises Race.
+        accesses: all earlier ones, by number.
         """
         writes = self.writes[cells]
+        races = []
         # What a product takes in may be unused, so only its result is NaN.
         if self.begins_unwritten and access.kind != WRITE and not access.asynchronous and writes.min() < 0:
-            raise Race(f"{access.who} {access.does} {region}{access.place}, where nobody has written yet")
-        earlier = [
-            writes,
-            *(x[cells] for (kind, _), x in self.others.items() if WRITE == access.kind != kind or kind != access.kind),
-        ]
-        for number in distinct(earlier):
-            check(access, accesses[number], region, knowledge)
+            races.append(f"{access.who} {access.does} {region}{access.place}, where nobody has written yet")
+        others = [x[cells] for (kind, _), x in self.others.items() if access.kind == WRITE or kind != access.kind]
+        between = (race(access, accesses[n], region, knowledge) for n in distinct([writes, *others]))
+        races += [sentence for sentence in between if sentence]
         if access.kind == WRITE:
             self.writes[cells] = access.number
             for numbers in self.others.values():
@@ -86,17 +82,18 @@ class Shadow:
             if key not in self.others:
                 self.others[key] = np.full(len(self.writes), -1, np.int32)
             self.others[key][cells] = access.number
+        return races
 
 
-def check(access, earlier, region, knowledge):
-    """Raise Race unless an access is made with the knowledge that it needs of an earlier one."""
-    unknown = not knowledge.known >> earlier.number & 1
+def race(access, earlier, region, knowledge):
+    """Return what an access does without the knowledge that it needs of an earlier one; None if it has it."""
+    what = f"{access.who} {access.does} {region}{access.place}, and {earlier.who} {earlier.does} it{earlier.place}"
+    if not knowledge.known >> earlier.number & 1:
+        return f"{what}: no barrier keeps the two apart"
     behind_a_fence = access.asynchronous and not earlier.asynchronous and earlier.kind != READ
-    if unknown or behind_a_fence and not knowledge.fenced >> earlier.number & 1:
-        raise Race(
-            f"{access.who} {access.does} {region}{access.place}, and {earlier.who} {earlier.does} it{earlier.place}: "
-            + ("no barrier keeps the two apart" if unknown else "there is no fence between the two")
-        )
+    if behind_a_fence and not knowledge.fenced >> earlier.number & 1:
+        return f"{what}: there is no fence between the two"
+    return None
 
 
 def distinct(arrays):

@@ -14,6 +14,7 @@ from flashlab.kernels.gluon_interpreter.values import value
 
 BESIDE = 4  # programs at a time
 _seeds = [0]  # the last one counts
+_noted = [None]  # likewise: where races are noted; None: they are raised
 
 
 @contextmanager
@@ -24,6 +25,16 @@ def seeded(seed):
         yield
     finally:
         _seeds.pop()
+
+
+@contextmanager
+def noted():
+    """Note races between accesses to memory inside, and go on. Yields the list of them, a sentence each."""
+    _noted.append([])
+    try:
+        yield _noted[-1]
+    finally:
+        _noted.pop()
 
 
 class Program(NamedTuple):
@@ -48,7 +59,7 @@ def interpret(kernel, grid, tensors, numbers):
             it expects. Deadlock: all wait. IndexError: an access outside a tensor. NotImplementedError: what this
             interpreter does not know.
     """
-    run, shadows, bound = Run(_seeds[-1]), {}, Binder()
+    run, shadows, bound = Run(_seeds[-1], _noted[-1]), {}, Binder()
     arguments = []
     for parameter, x in zip(kernel.params, (*tensors, *numbers), strict=True):
         arguments.append(bound(x) if parameter.is_constexpr else given(x, parameter.name, shadows, bound))

@@ -205,7 +205,11 @@ def consume(shared, out, part, scale_log2, w: gl.constexpr):
 
 @gluon.jit
 def clear(V_j, n):
-    """Write zeros over the rows of V_j [Bc, 256] in shared memory from the n-th on."""
+    """Write zeros over the rows of V_j [Bc, 256] in shared memory from the n-th on.
+
+    The other warpgroup may be reading them as keys, and no barrier keeps the two apart. That does no harm: the rows
+    before the n-th keep their bits, and the scores of the others are hidden.
+    """
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
     for k in gl.static_range(V_j.shape[0] // 16):  # few at a time: the registers hold O_i
         some = V_j.slice(16 * k, 16)  # [16, 256]
