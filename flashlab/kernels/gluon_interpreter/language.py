@@ -1,4 +1,4 @@
-"""The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, on ``Value``s.
+"""The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, on each ``Value``.
 
 What has no function here, types, layouts and constants, is Triton's own.
 """
