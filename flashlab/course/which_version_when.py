@@ -294,7 +294,7 @@ def advice(call: Call) -> list[str]:
 def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str:
     """Return the decisions for all calls of this kind that were measured, a line each: the fastest, and the next.
 
-    N of one query is 1/Nk; where only a mask is named, the dtype is bfloat16. The last line says where and when.
+    N of one query is 1/Nk; where only a mask is named, the dtype is bfloat16. The last lines say where and when.
     """
     calls = dict.fromkeys(cell[0].call for cell in cells())
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
@@ -308,5 +308,5 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str
         kind = call.mask if call.dtype == "bfloat16" else call.dtype
         lines.append(f"{heads:>9} {N:>9} {call.d:4}  {kind:13}{best.version:20}{best.us:8,.0f}  {then}")
         runs.setdefault(f"{best.file}.json, {best.device}", set()).add(best.date)
-    lines += ["from " + "; ".join(f"{run}, {' and '.join(sorted(dates))}" for run, dates in sorted(runs.items()))]
+    lines += ["from " + ";\n     ".join(f"{run}, {' and '.join(sorted(dates))}" for run, dates in sorted(runs.items()))]
     return "\n".join(lines)
