@@ -9,8 +9,10 @@ import torch
 
 from flashlab.kernels import DEVICE, attention, flash_attention, launch, masks, triton
 from flashlab.kernels.attention import Plan
+from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.decode import operator
 from flashlab.kernels.portable import backward, forward
+from flashlab.kernels.problem import Problem
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 gpu_only = pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU are launches repeated")
@@ -578,6 +580,43 @@ def test_a_pass_of_several_launches_takes_parts_of_what_was_made_for_it(run):
     assert again(16, 48, 256) == [] and again(16, 48, 256) == []
     assert again(80, 96, 512) == [[96, 544, 5], [4096, 512, 80, 96]]
     assert again(80, 80, 1024) == [[80, 1056, 5], [4096, 1024, 80, 80]]
+
+
+def test_parts_of_groups_are_repeated_with_the_rest(run, monkeypatch):
+    """Two query heads per key, each a part: the last launch adds up their shares, which are in new memory."""
+
+    def launched(kernel, grid, tensors, numbers, **_):
+        kinds = ["constexpr" if x is None else "*fp16" for x in tensors]
+        return kernel_of(*kinds, *("constexpr" for _ in numbers)), grid, tensors, numbers
+
+    monkeypatch.setattr(backward, "launch", launched)
+    monkeypatch.setattr(backward.tiles, "has_copy_engine", lambda device: False)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    whole = Configuration(64, 64, 4, 1)
+    launches = {"row_constants": whole, "key_value_gradients": whole._replace(parts=2), "query_gradients": whole}
+    outcomes = []
+    for _ in range(4):
+        q, o, do = (randn(1, 4, 70, 64) for _ in range(3))
+        k, v = (randn(1, 2, 50, 64) for _ in range(2))
+        lse = randn(1, 4, 70, dtype=torch.float32)
+        gradients = [torch.empty_like(x) for x in (q, k, v)]
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: q.device.index)  # noqa: B023
+        run.repeated.clear()
+        problem = Problem.of(q, k, v, masks.full(), 0.125)
+        _, known = backward.run(gradients, (do, None), (q, k, v, o, lse), problem, launches)
+        outcomes.append(bool(run.repeated))
+    assert outcomes == [False, False, True, True]
+    constants, of_keys, of_queries, sums = (taken for _, _, taken in run.repeated)
+    given = q, k, v, o, lse, do, None, *gradients
+    assert known.at[:-1] == launch.addresses(given)
+    q, k, v, o, lse, do, _, dq, dk, dv, scratch = known.at
+    lse_log2, delta, share_of_dk = scratch, scratch + 4 * 4 * 128, scratch + 8 * 4 * 128
+    share_of_dv = share_of_dk + 2 * 2 * 2 * 50 * 64
+    assert known.sizes[-1] == share_of_dv + 2 * 2 * 2 * 50 * 64 - scratch
+    assert constants == [o, do, lse, lse_log2, delta]
+    assert of_keys == [q, k, v, do, share_of_dk, share_of_dv, lse_log2, delta]
+    assert of_queries == [q, k, v, do, dq, lse_log2, delta]
+    assert sums == [dk, dv, share_of_dk, share_of_dv]
 
 
 def test_what_the_compiler_knows_is_not_handed_over_again(run):

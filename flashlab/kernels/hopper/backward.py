@@ -19,6 +19,7 @@ FlashAttention-4, but for dQ_i.
 
 from typing import NamedTuple
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -50,7 +51,15 @@ from flashlab.kernels.hopper.sums import (
 )
 from flashlab.kernels.hopper.turns import Turns, announce, finish, take, taken, turn_of
 from flashlab.kernels.launch import again, launch
-from flashlab.kernels.portable.backward import add_shares, padded_rows, parts_of, scratch_for, shares_for, start_rows
+from flashlab.kernels.portable.backward import (
+    padded_rows,
+    parts_of,
+    scratch_for,
+    shares_in,
+    size_of_shares,
+    start_rows,
+    start_sums,
+)
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -77,24 +86,26 @@ def run(gradients, incoming, saved, problem, launches):
     problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
     c, width = launches["backward"], hopper_width(problem.d, problem.dv)
     lag, heads = lag_of(problem, KEYS, width), problem.B * problem.Hk * c.parts
-    scratch = scratch_for(lse, size_of(heads, lag, padded_rows(problem.Nq), width, problem.group // c.parts))
-    shares = [shares_for(x, c.parts) for x in (dk, dv)]
+    sums = size_of(heads, lag, padded_rows(problem.Nq), width, problem.group // c.parts)
+    scratch = scratch_for(lse, sums, size_of_shares((dk, dv), c.parts))
     options = problem, of_keys[0].shape[2], lag, c, launches["row_constants"]
-    known = again(start, (q, k, v, o, lse, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
-    add_shares((dk, dv), shares, c.parts)
-    return None if problem.sinks is None else parts_of(scratch, lse)[1], known if c.parts == 1 else None
+    known = again(start, (q, k, v, o, lse, *incoming), (dq, dk, dv, scratch), *options, when=problem.plain)
+    return None if problem.sinks is None else parts_of(scratch, lse)[1], known
 
 
 def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, keys, lag, c, of_rows):
     """Launch the kernels. keys: of the tensors that dk and dv are the ends of; their strides depend on it."""
-    lse_log2, delta, zeros = parts_of(scratch, lse)
+    lse_log2, delta, others = parts_of(scratch, lse)
     heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, delta.shape[2]
-    ring = ring_of(zeros, heads, Nq_padded, hopper_width(problem.d, problem.dv))
+    width = hopper_width(problem.d, problem.dv)
+    zeros = others[: size_of(heads, lag, Nq_padded, width, group)]
+    ring, shares = ring_of(zeros, heads, Nq_padded, width), shares_in(scratch, (dk, dv), c.parts)
     of_sums = lse_log2, delta, *ring, dq
     return [
         start_rows(o, do, lse, dlse, lse_log2, delta, zeros, of_rows),
-        start_products(q, do, k, v, dk, dv, *of_sums, Nq_padded, problem, lag, c),
+        start_products(q, do, k, v, *shares, *of_sums, Nq_padded, problem, lag, c),
         start_narrow(dq, ring[0], problem.scale, min(lag or heads, heads) * group),
+        *start_sums((dk, dv), shares, c.parts),
     ]
 
 
@@ -119,10 +130,11 @@ class Sums:
         problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
         constants = (x.view(-1)[row:] for x in (self.lse_log2, self.delta))
         _, Nq_padded, width = self.dQ.shape
-        shares = [shares_for(x, c.parts) for x in (dk, dv)]
+        scratch = dk.new_empty(size_of_shares((dk, dv), c.parts), dtype=torch.uint8)
+        shares = shares_in(scratch, (dk, dv), c.parts)
         tensors = *of_queries, k, v, *shares, *constants, self.dQ.view(-1, width)[row:], self.counters, None
         again(start_products, tensors, (), Nq_padded, problem, None, c, when=problem.plain)
-        add_shares((dk, dv), shares, c.parts)
+        start_sums((dk, dv), shares, c.parts)
 
     def narrow(self, dq, scale):
         """Fill dq [B, H, Nq, d], contiguous, with scale times the sums."""

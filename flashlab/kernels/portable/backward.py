@@ -41,47 +41,60 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
     """
     dq, *of_keys = gradients
     parts = max(c.parts for c in launches.values())
-    shares, scratch = [shares_for(x, parts) for x in of_keys], scratch_for(saved[-1])
-    options = problem, tuple(launches.items()), tuple(sums)
-    known = again(start, (*saved, *incoming), (dq, *shares, scratch), *options, when=problem.plain)
-    add_shares(of_keys, shares, parts)
-    return None if problem.sinks is None else parts_of(scratch, saved[-1])[1], known if parts == 1 else None
+    scratch = scratch_for(saved[-1], shares=size_of_shares(of_keys, parts))
+    options = problem, tuple(launches.items()), tuple(sums), parts
+    known = again(start, (*saved, *incoming), (*gradients, scratch), *options, when=problem.plain)
+    return None if problem.sinks is None else parts_of(scratch, saved[-1])[1], known
 
 
-def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, launches, sums):
-    """Launch the kernels; launches: pairs of the names and configurations."""
+def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, launches, sums, parts):
+    """Launch the kernels; launches: pairs of the names and configurations. parts: of a group."""
     launches = dict(launches)
     lse_log2, delta, _ = parts_of(scratch, lse)
+    shares = shares_in(scratch, (dk, dv), parts)
     launched = [start_rows(o, do, lse, dlse, lse_log2, delta, None, launches["row_constants"])]
     read = q, k, v, do
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
-            launched.append(start_keys(*read, dk, dv, lse_log2, delta, problem, launches[name], wanted))
-    return [*launched, start_queries(*read, dq, lse_log2, delta, problem, launches["query_gradients"], sums)]
+            launched.append(start_keys(*read, *shares, lse_log2, delta, problem, launches[name], wanted))
+    launched.append(start_queries(*read, dq, lse_log2, delta, problem, launches["query_gradients"], sums))
+    return [*launched, *start_sums((dk, dv), shares, parts)]
 
 
-def shares_for(x, parts):
-    """Return new memory for x [B, Hk, Nk, d] by each part of a group, [B, Hk * parts, Nk, d]; of one part, x itself."""
-    B, Hk, Nk, d = x.shape
-    return x if parts == 1 else x.new_empty(B, Hk * parts, Nk, d)
+def size_of_shares(gradients, parts):
+    """Return how many bytes the shares of dK and dV by each part of a group take; none if a group is one part."""
+    return 0 if parts == 1 else parts * sum(x.nbytes for x in gradients)
 
 
-def add_shares(gradients, shares, parts):
-    """Fill the gradients with sums over the parts of a group; shares: for each gradient, what ``shares_for`` made."""
-    if parts > 1:
-        again(start_sums, (*gradients, *shares), (), parts)
+def shares_in(scratch, gradients, parts):
+    """Return the end of ``scratch_for`` as a share of each gradient [B, Hk, Nk, d] by part, [B, Hk * parts, Nk, d].
+
+    If a group is one part, the shares are the gradients themselves.
+    """
+    if parts == 1:
+        return gradients
+    sizes = [parts * x.nbytes for x in gradients]
+    _, *shares = scratch.split([scratch.numel() - sum(sizes), *sizes])
+    return [
+        share.view(x.dtype).view(x.shape[0], x.shape[1] * parts, *x.shape[2:])
+        for share, x in zip(shares, gradients, strict=True)
+    ]
 
 
-def scratch_for(lse, sums=0):
-    """Return new memory for ``parts_of``, all of it one allocation: bytes. sums: how many numbers start at 0."""
+def scratch_for(lse, sums=0, shares=0):
+    """Return new memory for ``parts_of`` and ``shares_in``, all of it one allocation: bytes.
+
+    sums: how many numbers start at 0. shares: bytes. They begin at a multiple of 512 bytes, as new memory does.
+    """
     B, H, Nq = lse.shape
-    return lse.new_empty(B * H * padded_rows(Nq) * (lse.element_size() + 4) + 4 * sums, dtype=torch.uint8)
+    before = B * H * padded_rows(Nq) * (lse.element_size() + 4) + 4 * sums
+    return lse.new_empty(tiles.count(before, 512) * 512 + shares if shares else before, dtype=torch.uint8)
 
 
 def parts_of(scratch, lse):
-    """Return the parts of ``scratch_for``: lse_log2 and delta, [B, H, Nq_padded] each, and the sums, [sums].
+    """Return the parts of ``scratch_for``: lse_log2 and delta, [B, H, Nq_padded] each, and what follows them.
 
-    lse_log2 has the dtype of lse [B, H, Nq], float32 or float64; the others are float32.
+    The last begins with the sums. lse_log2 has the dtype of lse [B, H, Nq], float32 or float64; the others are float32.
     """
     B, H, Nq = lse.shape
     shape = B, H, padded_rows(Nq)
@@ -137,17 +150,24 @@ def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
     )
 
 
-def start_sums(dk, dv, shares_of_dk, shares_of_dv, parts):
-    """Launch the kernel that adds up the parts of groups; dk and dv may be the ends of the rows of longer ones."""
+def start_sums(gradients, shares, parts):
+    """Launch the kernel that adds up the parts of groups, if there are several; returns a list of what ``launch`` does.
+
+    The gradients may be the ends of the rows of longer ones.
+    """
+    if parts == 1:
+        return []
+    dk, dv = gradients
     B, Hk, Nk, _ = dk.shape
     sizes = tuple(Nk * x.shape[3] for x in (dk, dv))
-    return launch(
+    launched = launch(
         add_parts,
         (tiles.count(max(sizes), SUMS), B * Hk, 2),
-        (dk, dv, shares_of_dk, shares_of_dv),
+        (dk, dv, *shares),
         (dk.stride(1), dv.stride(1), *sizes, parts, SUMS),
         warps=4,
     )
+    return [launched]
 
 
 @triton.jit
