@@ -71,7 +71,7 @@ def count(**tensors):
         they mean there: traffic the program asks for, before caches; elements masked out do not count. Events are
         ("kernel", kernel, (x, y, z), 0) as a program begins, and ("load" or "store", tensor, region, bytes), where
         region is the smallest box that holds the elements, a slice for each of the tensor's dimensions. An atomic
-        operation is a load and a store.
+        operation is a load and a store. Kernels in Gluon have another interpreter, and are not booked.
 
     Raises:
         RuntimeError: kernels are being compiled, so there is nothing to watch.

@@ -5,8 +5,11 @@ import inspect
 import math
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashlab import kernels
@@ -17,6 +20,8 @@ from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.tiles import Launch
 from flashlab.kernels.float8 import Scales
 from flashlab.kernels.gluon_interpreter import noted, seeded
+from flashlab.kernels.gluon_interpreter.shared_memory import places
+from flashlab.kernels.gluon_interpreter.values import Value, value
 from flashlab.kernels.hopper import forward, forward_float8, ladder, latent, toy
 from flashlab.kernels.hopper.descriptors import layout
 from flashlab.kernels.launch import launch
@@ -30,7 +35,68 @@ from tests.kernels import wrong_gluon
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.tools.bounds import assert_as_exact_as_plain
 
+loops = pytest.mark.usefixtures("interpreter_that_loops")  # where Triton's own interpreter runs kernels beside ours
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="here the kernels run compiled")
+
+
+# numbers and shared memory
+
+
+def test_whole_numbers_are_those_of_c():
+    for a, b in ((-7, 2), (7, -2), (-7, -2), (7, 2), (-8, 2)):
+        x = value(a)
+        assert int(x // b) == int(a / b) and int(x % b) == a - int(a / b) * b
+    assert int(value(2**31 - 1) + 1) == -(2**31) and (value(3) + 2**40).dtype == gl.int64
+    assert int((value(1) - 2).to(gl.uint32)) == 2**32 - 1 and bool((value(1) - 2).to(gl.uint32) > 5)
+
+
+@pytest.mark.parametrize("dtype, of_torch", [(gl.bfloat16, torch.bfloat16), (gl.float8e4nv, torch.float8_e4m3fn)])
+def test_numbers_are_rounded_as_torch_does(dtype, of_torch):
+    x = torch.cat([torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 9, torch.tensor([math.nan, 0.0])])
+    ours = torch.from_numpy(np.array(Value(x.numpy(), gl.float32).to(dtype).data))
+    assert torch.equal(ours.nan_to_num(77), x.to(of_torch).float().nan_to_num(77))
+
+
+def test_what_meets_has_the_type_that_triton_gives_it():
+    half, brain, single = (Value(np.ones(2), gl.float32).to(t) for t in (gl.float16, gl.bfloat16, gl.float32))
+    assert (half + brain).dtype == (half + single).dtype == (value(3) / 2).dtype == gl.float32
+    assert (brain * 2.5).dtype == gl.bfloat16 and (value(3) * 0.5).dtype == gl.float32
+    assert (1 / value(3.0)).data.dtype == np.float32
+
+
+def test_wide_tiles_have_panels_of_128_bytes():
+    """So half of the columns of a tile of 128 is a tile of 64, if one reads the same bytes as two."""
+    where = places((1, 8, 128), 2, layout((8, 128), torch.bfloat16))
+    halves = places((2, 8, 64), 2, layout((8, 64), torch.bfloat16))
+    assert (where[0, :, :64] == halves[0]).all() and (where[0, :, 64:] == halves[1]).all()
+
+
+@gluon.jit
+def strays(X, n: gl.constexpr):
+    gl.load(X + gl.arange(0, n))
+
+
+@gluon.jit
+def unknown(X):
+    gl.histogram(gl.load(X), 2)
+
+
+@gluon.jit
+def assembles(X):
+    gl.inline_asm_elementwise("add.f32 $0, $1, $1;", "=f,f", [gl.load(X)], dtype=gl.float32, is_pure=True, pack=1)
+
+
+def test_what_cannot_be_interpreted_gets_a_sentence():
+    x = torch.zeros(6)
+    with pytest.raises(IndexError, match=r"strays goes outside X: load of 2 element\(s\), in program \(0, 0, 0\)"):
+        launch(strays, (1, 1, 1), (x,), (8,), warps=4)
+    with pytest.raises(NotImplementedError, match="no language.histogram"):
+        launch(unknown, (1, 1, 1), (x,), (), warps=4)
+    with pytest.raises(NotImplementedError, match="what this PTX computes: 'add.f32"):
+        launch(assembles, (1, 1, 1), (x,), (), warps=4)
+
+
+# the first kernels
 
 
 def integers(N):
@@ -58,7 +124,8 @@ def test_one_block_is_exact():
 
 def exhaustive(values, quick):
     """Return test parameters, of which only these are quick."""
-    return [x if x in quick else pytest.param(x, marks=pytest.mark.exhaustive) for x in values]
+    marked = [() if x in quick else (pytest.mark.exhaustive,) for x in values]
+    return [pytest.param(*(x if isinstance(x, tuple) else (x,)), marks=m) for x, m in zip(values, marked, strict=True)]
 
 
 # the forward kernel, and the rungs
@@ -156,17 +223,20 @@ def gradients(lag, d, sizes, left, right, **options):
         of_backward.assert_gradients("here", (*sizes, d), mask, seen, programs=2, **options)
 
 
+@loops
 def test_gradients_equal_dense_ones():
     gradients(1, 64, (2, 2, 2, 128, 128), math.inf, 0)
     gradients(None, 128, (1, 4, 2, 70, 133), 90, 9)
 
 
+@loops
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_right_in_every_order(seed):
     backward_is_right(seed)
 
 
+@loops
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("d", [64, 128])
 def test_gradients_are_right_with_scores_documents_and_sinks(d):
@@ -182,7 +252,8 @@ def test_gradients_are_right_with_scores_documents_and_sinks(d):
 # the others
 
 
-@pytest.mark.parametrize("width, consumers", [(64, 3), (128, 3), (256, 2)])
+@loops
+@pytest.mark.parametrize("width, consumers", exhaustive([(64, 3), (128, 3), (256, 2)], [(128, 3)]))
 def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
     """The bound is that of ``test_hopper``; lse needs none of its own, since sums are those of float32."""
     q, k, v = cases.inputs(1, 4, 2, 200, 333, width)
@@ -216,10 +287,13 @@ def latent_parts(lengths, page=None):
     torch.testing.assert_close(lse_s.logsumexp(0), lse[:, :, 0], rtol=1e-5, atol=1e-5)
 
 
+@loops
+@pytest.mark.exhaustive
 def test_latents_equal_those_of_the_portable_kernel():
     latent_parts([128, 0, 64])
 
 
+@loops
 def test_the_one_race_of_latents_does_no_harm():
     """Of a last block that is not full, a warpgroup clears values that are keys of the other: ``latent.clear``."""
     with noted() as races:
@@ -252,12 +326,14 @@ def test_a_wrong_forward_kernel_is_rejected_by_name(mistake):
         right()
 
 
+@loops
 @pytest.mark.parametrize("mistake", wrong_kernels(wrong_gluon.BACKWARD))
 def test_a_wrong_backward_kernel_is_rejected_by_name(mistake):
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
         backward_is_right()
 
 
+@loops
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("change", wrong_gluon.HARMLESS, ids=lambda change: f"{change[1]}: {change[2].strip():.50}")
 def test_a_harmless_change_is_accepted(change):

@@ -77,18 +77,14 @@ def common(a, b, division=False):
     """Return the type in which two values meet, as Triton has it; ``division`` by / gives fractions."""
     if floating(a) != floating(b):
         return a if floating(a) else b
+    wider = max(a, b, key=lambda dtype: dtype.primitive_bitwidth)
     if floating(a):
-        if a == b:
-            return gl.float32 if a in BITS and division else a
-        return (
-            max(a, b, key=lambda t: t.primitive_bitwidth)
-            if gl.float32 in (a, b) or gl.float64 in (a, b)
-            else gl.float32
-        )
+        narrow = wider.primitive_bitwidth <= 16 and (a != b or a in BITS and division)
+        return gl.float32 if narrow else wider
     if division:
         return gl.float32
     if a.primitive_bitwidth != b.primitive_bitwidth:
-        return max(a, b, key=lambda t: t.primitive_bitwidth)
+        return wider
     return a if a.is_int_unsigned() or a == b else b
 
 
