@@ -5,7 +5,20 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from flashlab.course.exercise import edited
-from flashlab.kernels.hopper import backward, forward, pieces, stages, sums, toy, turns
+from flashlab.kernels.hopper import (
+    backward,
+    forward,
+    output,
+    pieces,
+    pingpong,
+    rings,
+    roles,
+    stages,
+    sums,
+    toy,
+    turns,
+    work,
+)
 
 FORWARD = [  # module, function, what is replaced, what by
     (toy, "consume", "wait_full(full, g)", "pass"),
@@ -28,15 +41,15 @@ FORWARD = [  # module, function, what is replaced, what by
     (stages, "stage_of", "ring.index(g % ring.shape[0])", "ring.index(g)"),
     (pieces, "finished", "warpgroup_mma_wait(0, deps=O),", "warpgroup_mma_wait(1, deps=O),"),
     (pieces, "ask_for", "piece(ring, full, g, p), pred)", "piece(ring, full, g + 1, p), pred)"),
-    (forward, "barriers", "shared.empty.index(stage), count=consumers", "shared.empty.index(stage), count=1"),
-    (forward, "barriers", "shared.q_empty.index(slot), count=1", "shared.q_empty.index(slot), count=2"),
-    (forward, "barriers", "    fence_async_shared()\n", ""),
-    (forward, "produce", "            wait_empty(shared.empty, g)\n", ""),
-    (forward, "produce", "    wait_empty(shared.empty, g)\n    mbarrier", "    mbarrier"),
-    (forward, "produce", "of_K + of_V, pred=with_v", "of_K, pred=with_v"),
-    (forward, "produce", "mbarrier.expect(full, of_K, pred=g == 0)", "mbarrier.expect(full, of_K + of_V, pred=g == 0)"),
-    (forward, "ask_for_queries", "        wait_empty(shared.q_empty, slot)\n", ""),
-    (forward, "ask_for_queries", "        mbarrier.expect(full, size)\n", ""),
+    (rings, "barriers", "shared.empty.index(stage), count=consumers", "shared.empty.index(stage), count=1"),
+    (rings, "barriers", "shared.q_empty.index(slot), count=1", "shared.q_empty.index(slot), count=2"),
+    (rings, "barriers", "    fence_async_shared()\n", ""),
+    (roles, "produce", "            wait_empty(shared.empty, g)\n", ""),
+    (roles, "produce", "    wait_empty(shared.empty, g)\n    mbarrier", "    mbarrier"),
+    (roles, "produce", "of_K + of_V, pred=with_v", "of_K, pred=with_v"),
+    (roles, "produce", "mbarrier.expect(full, of_K, pred=g == 0)", "mbarrier.expect(full, of_K + of_V, pred=g == 0)"),
+    (roles, "ask_for_queries", "        wait_empty(shared.q_empty, slot)\n", ""),
+    (roles, "ask_for_queries", "        mbarrier.expect(full, size)\n", ""),
     (forward, "begin", "    wait_full(shared.full, g)\n    wait_full(shared.q_full", "    wait_full(shared.q_full"),
     (forward, "begin", "    wait_full(shared.q_full, slot)\n", ""),
     (forward, "begin", "    S_ij = warpgroup_mma_wait(0, deps=(S_ij,))\n    release(shared.empty, g)",
@@ -57,12 +70,12 @@ FORWARD = [  # module, function, what is replaced, what by
      "    release(shared.empty, g)\n    O_i = pieces.finished(O_i)"),
     (forward, "boundary", "    release(shared.empty, ahead, pred=skipped > 0)\n", ""),
     (forward, "boundary", "    wait_full(shared.full, ahead + 1, pred=more)\n", ""),
-    (forward, "hand_over", "    fence_async_shared()\n", ""),
+    (output, "hand_over", "    fence_async_shared()\n", ""),
     (forward, "consume", "    tma.store_wait(0)", "    pass"),
-    (forward, "tile_of", "(work.first + t) * columns", "(work.first + t + 1) * columns"),
-    (forward, "finish", "(row >= 0) & (row < tile.end)", "row < tile.end + 64"),
-    (forward, "pass_turn", "(w + 1) % shared.O.shape[0]", "w"),
-    (forward, "wait_turn", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1"),
+    (work, "tile_of", "(work.first + t) * columns", "(work.first + t + 1) * columns"),
+    (output, "finish", "(row >= 0) & (row < tile.end)", "row < tile.end + 64"),
+    (pingpong, "pass_turn", "(w + 1) % shared.O.shape[0]", "w"),
+    (pingpong, "wait_turn", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1"),
 ]  # fmt: skip
 
 BACKWARD = [

@@ -9,9 +9,12 @@ from flashlab.kernels import linear_attention as kernel_linear
 from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
 from flashlab.kernels.decode import combine, shared, split
+from flashlab.kernels.hopper import arguments as hopper_arguments
 from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import masks as hopper_masks
+from flashlab.kernels.hopper import roles as hopper_roles
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.portable import backward, forward
 from flashlab.machine import layouts, sm
@@ -370,7 +373,7 @@ MUTANTS = [
         ("schedule: a document's last key left out", "intervals_of_tiles", "tiles.count(end + 1, Bc)", "tiles.count(end, Bc)"),
         ("schedule: programs without a tile", "schedule", "_, owners = np.unique(turn * programs + owners, return_inverse=True)", "owners = (turn * programs + owners).astype(np.int64)"),
     ),
-    *_of(hopper_forward, acceptance.hopper_schedule,
+    *_of(hopper_work, acceptance.hopper_schedule,
         ("hopper: causal tiles aligned at the first query", "tile_of", "end = work.Nq - (work.Tr - 1 - i) * Br", "end = (i + 1) * Br"),
         ("hopper: rows before the first", "tile_of", "gl.maximum(start, 0)", "start"),
         ("hopper: a block too many skipped", "part_of", "(w + 1) * rows", "w * rows"),
@@ -382,9 +385,15 @@ MUTANTS = [
         ("hopper: keys past the last one in a window", "shown", "if variant.mask.right == LATER and variant.ragged:", "if False:"),
         ("hopper: the end of a document left to whole blocks", "shown", "(start < tile.since) | (start + Bc - 1 > tile.till)", "start > tile.till"),
         ("hopper: a window's right end forgotten", "limit_of", "+ end_of(variant.mask.right, work.asked.mask.right)", ""),
+    ),
+    *_of(hopper_arguments, acceptance.hopper_schedule,
         ("hopper: keys that no window reaches kept", "without_unseen", "problem.Nk - problem.Nq - problem.mask.left", "0"),
         ("hopper: a key too many left out", "without_unseen", "max(0, problem.Nk", "max(0, 1 + problem.Nk"),
+    ),
+    *_of(hopper_forward, acceptance.hopper_schedule,
         ("hopper: the first block of the next tile not skipped", "boundary", "ahead = g + skipped", "ahead = g"),
+    ),
+    *_of(hopper_roles, acceptance.hopper_schedule,
         ("hopper: values of the block before the last", "produce", "b_before, hk_before, start_before = tile.b, tile.hk, start", "b_before, hk_before, start_before = tile.b, tile.hk, start + Bc"),
     ),
     *_of(split, acceptance.kernel_decoding,

@@ -22,7 +22,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashlab.kernels import masks
 from flashlab.kernels.configurations import ON_HOPPER
-from flashlab.kernels.hopper import forward, ladder
+from flashlab.kernels.hopper import arguments, forward, ladder
 from flashlab.kernels.hopper.descriptors import layout
 from tests.tools.compile_for import BINARIES, compiled_instead, resources
 
@@ -39,21 +39,21 @@ def compile_kernel(name, row, dtype, ragged):
     function = KERNELS[name]
     warps = 8 if name == "one_partition" else 4
     mask = masks.causal() if row["causal"] else masks.full()
-    shape = forward.Shape.of(row["width"], row["width"])
+    shape = arguments.Shape.of(row["width"], row["width"])
     constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {"mask": mask, "ragged": ragged, "shape": shape}
-    constants["variant"] = forward.Variant(mask, row["causal"] and ragged, ragged, False)
+    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, False)
     rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
     if name == "forward":
         consumers = row["Br"] // 64
         constants |= {"consumers": consumers}
-        constants |= dict(zip(("registers", "producer_registers"), forward.REGISTERS[consumers], strict=True))
+        constants |= dict(zip(("registers", "producer_registers"), arguments.REGISTERS[consumers], strict=True))
         rows["Br"] = 64
     else:
         rows |= {"Br": 16 * warps, "O": 16 * warps, "O_first": 16 * warps}
     signature, constexprs, attributes = {}, {}, {}
     for i, argument in enumerate(function.arg_names):
         if argument == "asked":  # for nothing more
-            signature[argument] = forward.Asked(masks.Window(*["constexpr"] * 2), *["constexpr"] * 5)
+            signature[argument] = arguments.Asked(masks.Window(*["constexpr"] * 2), *["constexpr"] * 5)
             constexprs |= dict.fromkeys([(i, 0, 0), (i, 0, 1), (i, 1), (i, 2), (i, 3), (i, 4), (i, 5)])
         elif argument in constants:
             signature[argument], constexprs[i,] = "constexpr", constants[argument]

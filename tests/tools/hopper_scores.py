@@ -14,7 +14,9 @@ import torch
 from triton.runtime.jit import JITCallable
 
 from flashlab.kernels import masks
-from flashlab.kernels.hopper import forward, forward_float8, ladder, schedule
+from flashlab.kernels.hopper import arguments, forward, forward_float8, ladder, output, roles, schedule
+from flashlab.kernels.hopper.rings import Shared
+from flashlab.kernels.hopper.work import Work
 from flashlab.kernels.problem import Problem
 
 KERNELS = {  # name: (a consumer's function, rows of a consumer)
@@ -198,7 +200,7 @@ def in_float8(instead):
         return instead["warpgroup_mma"](P_before, instead["matrix"](("V", g)), O_i[p])
 
     def store(shared, out, tile, O_i, *others):
-        in_python(forward.store, instead)(shared, out, tile, O_i[:1], *others)
+        in_python(output.store, instead)(shared, out, tile, O_i[:1], *others)
 
     return (
         instead
@@ -222,32 +224,32 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     consume, rows = KERNELS[kernel]
     problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
     keys = torch.arange(Nk)[None, None, :, None]
-    keys, _, problem = forward.without_unseen(keys, keys, problem)
+    keys, _, problem = arguments.without_unseen(keys, keys, problem)
     unseen, Nk = Nk - problem.Nk, problem.Nk
     assert isinstance(mask, masks.Rule) or wanted(Nq, Nk, mask).any(0).all(), "keys that no query sees"
     if isinstance(mask, masks.Rule):
         table = schedule.table(problem, Br, Bc, 1)[0].numpy()  # [tiles, 8]
     else:
         table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
-    asked = forward.asked(problem)
+    asked = arguments.asked(problem)
     if asked.intervals is not None:
         numbers = asked.intervals.table.flatten().numpy().view(Numbers)
         asked = asked._replace(intervals=asked.intervals._replace(table=Pointer(numbers)))
-    work = forward.Work(Pointer(table.ravel().tolist()), 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0, asked)
+    work = Work(Pointer(table.ravel().tolist()), 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0, asked)
     heights, buffers = {"Q": rows, "K": Bc, "V": Bc}, [Buffer() for _ in range(Br // rows)]
     rings = {name: SimpleNamespace(name=name, shape=(2, 1, 1, N, 64), dtype=None) for name, N in heights.items()}
     rings["O"] = SimpleNamespace(shape=(Br // rows, 1, 1, rows, 64), dtype=None, index=lambda w: buffers[w])
-    others = (name for name in forward.Shared._fields if name not in rings)
-    shared = forward.Shared(**rings, **{name: SimpleNamespace(name=name) for name in others})
+    others = (name for name in Shared._fields if name not in rings)
+    shared = Shared(**rings, **{name: SimpleNamespace(name=name) for name in others})
     counts = np.zeros((Nq, -(-Nk // Bc) * Bc), int)
     instead = substitutes(problem, rows, Bc, {}, counts)
-    variant, asking = forward.variant(problem, rows, Bc), ()
+    variant, asking = arguments.variant(problem, rows, Bc), ()
     if kernel == "float8":
         variant, instead = forward_float8.Variant(*variant, True, 1), in_float8(instead)
         asking = instead["ask_for_keys"], in_python(forward_float8.ask_for_values, instead)
-    out = forward.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
+    out = output.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
     tensor = SimpleNamespace(block_type=SimpleNamespace(nbytes=0), dtype=SimpleNamespace(primitive_bitwidth=0))
-    in_python(forward.produce, instead)(shared, tensor, tensor, tensor, work, variant, *asking)
+    in_python(roles.produce, instead)(shared, tensor, tensor, tensor, work, variant, *asking)
     for w in range(Br // rows):
         which = () if kernel == "one partition" else (w,)
         in_python(consume, instead)(shared, out, work, *which, variant)

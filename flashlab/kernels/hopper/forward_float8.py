@@ -31,30 +31,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashlab.kernels import float8, tiles
 from flashlab.kernels.configurations import hopper_width
-from flashlab.kernels.hopper import forward
+from flashlab.kernels.hopper import arguments
+from flashlab.kernels.hopper.arguments import REGISTERS, ROWS, SIZES
 from flashlab.kernels.hopper.descriptors import descriptor, fours_descriptor, multiprocessors
-from flashlab.kernels.hopper.forward import (
-    REGISTERS,
-    ROWS,
-    SIZES,
-    Output,
-    Work,
-    barriers,
-    finish,
-    hand_over,
-    limit_of,
-    lines_of,
-    part_of,
-    specialize,
-    start_of,
-    tile_of,
-)
 from flashlab.kernels.hopper.masks import hide_keys
+from flashlab.kernels.hopper.output import Output, finish, hand_over
 from flashlab.kernels.hopper.products import accumulator, along_rows, fours, operand_of_fours, product
 from flashlab.kernels.hopper.rescale import rescale
+from flashlab.kernels.hopper.rings import barriers
+from flashlab.kernels.hopper.roles import specialize
 from flashlab.kernels.hopper.schedule import table
 from flashlab.kernels.hopper.softmax import partial_sums, total, update_sums, update_weights
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
+from flashlab.kernels.hopper.work import Work, limit_of, lines_of, part_of, start_of, tile_of
 from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import Window
 from flashlab.kernels.problem import WIDEST
@@ -84,15 +73,15 @@ def run(o, lse, q, k, v, problem, c, table=table):
             descriptor(o, ROWS.value, columns, Nq - (Tr - 1) * c.Br),
             lse, order, starts,
         ),
-        (*forward.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
-        + (variant(problem, c.Bc), *REGISTERS[consumers], forward.asked(problem)),
+        (*arguments.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
+        + (variant(problem, c.Bc), *REGISTERS[consumers], arguments.asked(problem)),
         warps=4,
     )  # fmt: skip
 
 
 def variant(problem, Bc):
     """Return the ``Variant`` for a problem."""
-    plain = forward.variant(problem, ROWS.value, Bc)
+    plain = arguments.variant(problem, ROWS.value, Bc)
     parts = 4 if hopper_width(problem.d, problem.dv, 8) == WIDEST else 1
     return Variant(*plain, problem.scales.two_level, parts)
 
@@ -101,7 +90,7 @@ class Variant(NamedTuple):
     """The part of a problem that the compiler knows: each variant is a kernel of its own."""
 
     mask: Window
-    crossed: bool  # as in ``forward.Variant``
+    crossed: bool  # as in ``arguments.Variant``
     ragged: bool
     pingpong: bool  # always False
     two_level: bool  # else O is summed in the tensor core
@@ -133,7 +122,7 @@ def allocate(
     Q, K, V, O, rows: gl.constexpr, Bc: gl.constexpr, width: gl.constexpr,
     consumers: gl.constexpr, stages: gl.constexpr,
 ):  # fmt: skip
-    """Return shared memory as ``forward.allocate`` does, with V [stages, 1, 1, width, Bc].
+    """Return shared memory as ``rings.allocate`` does, with V [stages, 1, 1, width, Bc].
 
     O [consumers, 1, 1, rows, columns] holds as many columns of a tile as the descriptor takes: all, or half of them.
     """

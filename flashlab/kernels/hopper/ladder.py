@@ -18,28 +18,18 @@ from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma,
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import Configuration, against_hopper, card
-from flashlab.kernels.hopper import forward, pieces, schedule
+from flashlab.kernels.hopper import arguments, forward, pieces, schedule
+from flashlab.kernels.hopper.arguments import SIZES
 from flashlab.kernels.hopper.descriptors import multiprocessors
-from flashlab.kernels.hopper.forward import (
-    SIZES,
-    Output,
-    Work,
-    allocate,
-    begin,
-    finish,
-    limit_of,
-    lines_of,
-    part_of,
-    produce,
-    start_of,
-    step,
-    store,
-    tile_of,
-)
+from flashlab.kernels.hopper.forward import begin, step
 from flashlab.kernels.hopper.masks import hide
+from flashlab.kernels.hopper.output import Output, finish, store
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
+from flashlab.kernels.hopper.rings import allocate
+from flashlab.kernels.hopper.roles import produce
 from flashlab.kernels.hopper.softmax import total
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
+from flashlab.kernels.hopper.work import Work, limit_of, lines_of, part_of, start_of, tile_of
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
 
@@ -87,9 +77,9 @@ def run(rung, o, lse, q, k, v, problem):
     launch(
         kernel,
         (programs, 1, 1),
-        (*forward.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
-        (*forward.sizes(problem, Br), Bc, forward.Shape.of(d, d), STAGES[d], forward.variant(problem, rows, Bc))
-        + (forward.asked(problem),),
+        (*arguments.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
+        (*arguments.sizes(problem, Br), Bc, arguments.Shape.of(d, d), STAGES[d])
+        + (arguments.variant(problem, rows, Bc), arguments.asked(problem)),
         warps=warps,
     )
 

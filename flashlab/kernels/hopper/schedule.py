@@ -32,7 +32,7 @@ bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own 
 
 
 def blocks(i, Br, Bc, problem):
-    """Return how many blocks of Bc keys tile i of Br queries meets in a window, as ``hopper.forward.tile_of`` does.
+    """Return how many blocks of Bc keys tile i of Br queries meets in a window, as ``hopper.work.tile_of`` does.
 
     i may be an array. Where windows end after the own key, tiles are aligned at the last query, so it is tile 0 that is
     cut short, if one is. A tile that sees no key meets one block, hidden as a whole.

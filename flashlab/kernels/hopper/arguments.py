@@ -1,0 +1,97 @@
+"""Turn a problem into the arguments of the forward kernels: tensors' descriptors, numbers, and what the compiler knows.
+
+``forward``, ``forward_float8`` and ``ladder`` take them.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental.gluon import language as gl
+
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.configurations import hopper_width
+from flashlab.kernels.hopper import scores
+from flashlab.kernels.hopper.descriptors import descriptor
+from flashlab.kernels.hopper.masks import LATER, Intervals, known
+
+ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
+SHAPES = {64: (64, 2), 128: (128, 2), 192: (64, 2), 256: (128, 1)}  # by width of heads: as for ``Shape``
+SIZES = ["H", "Nq", "Nk", "Tr"]  # numbers that change from call to call: one compilation for all
+REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consumers: of a consumer, of the producer
+
+
+class Shape(NamedTuple):
+    """How tiles of Q, K, V and O are divided into ``pieces`` of their columns."""
+
+    columns: int  # of a piece
+    turns: int  # tiles of Q for each consumer in shared memory: this one, and the next if there is room
+    pieces: int  # of a tile of Q, and of K
+    pieces_v: int  # of V, and of O
+
+    @classmethod
+    def of(cls, d, dv):
+        """Return the shape for heads of d and dv columns."""
+        columns, turns = SHAPES[hopper_width(d, dv)]
+        return cls(columns, turns, tiles.count(d, columns), tiles.count(dv, columns))
+
+
+class Variant(NamedTuple):
+    """The part of a problem that the compiler knows: each variant is a kernel of its own."""
+
+    mask: masks.Window  # as far as it is ``known``
+    crossed: bool  # the diagonal may run through a second block of a warpgroup
+    ragged: bool  # Bc does not divide Nk
+    pingpong: bool  # warpgroups issue their products in turn
+
+
+class Asked(NamedTuple):
+    """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
+
+    mask: masks.Window  # with the ends that the compiler does not know
+    intervals: Intervals | None  # of a ``Rule``: the keys that each query sees
+    score: tuple | None  # as ``scores.told``
+    scale: float | None  # the factor on the scores before them
+    sinks: gl.tensor | None  # pointer to [H]
+    scales: tuple | None  # of numbers of 8 bits, as ``Scales.told``
+
+
+def descriptors(o, q, k, v, rows, Br, Bc, width):
+    """Return Q, K, V, O and O_first as the kernels take them."""
+    Nq = q.shape[2]
+    made = [descriptor(x, r, width) for x, r in zip((q, k, v, o), (rows, Bc, Bc, rows), strict=True)]
+    return [*made, descriptor(o, rows, width, Nq - (tiles.count(Nq, Br) - 1) * Br)]
+
+
+def sizes(problem, Br):
+    """Return H, Nq, Nk, Tr and scale_log2 as the kernels take them."""
+    Tr = tiles.count(problem.Nq, Br)
+    scale_log2 = problem.scale_log2 if problem.score is None else scores.factors(problem)[1]
+    return problem.H, problem.Nq, problem.Nk, Tr, scale_log2
+
+
+def variant(problem, rows, Bc, pingpong=False):
+    """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
+    mask, Nq, Nk = known(problem.mask), problem.Nq, problem.Nk
+    # else the diagonal ends where a block does
+    crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
+    return Variant(mask, crossed, Nk % Bc != 0, pingpong)
+
+
+def asked(problem):
+    """Return what a problem asks for beside a full or causal mask, as ``Asked``."""
+    ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
+    intervals = Intervals.of(problem) if isinstance(problem.mask, masks.Rule) else None
+    if problem.score is None:
+        told = None if problem.scales is None else problem.scales.told
+        return Asked(ends, intervals, None, None, problem.sinks, told)
+    return Asked(ends, intervals, scores.told(problem), scores.factors(problem)[0], problem.sinks, None)
+
+
+def without_unseen(k, v, problem):
+    """Return keys, values and problem without the first keys, where no window reaches them.
+
+    Their weights are 0. But 0 times a value that is not finite would be NaN.
+    """
+    if isinstance(problem.mask, masks.Rule) or problem.mask.left is None:
+        return k, v, problem
+    unseen = max(0, problem.Nk - problem.Nq - problem.mask.left)
+    return k[:, :, unseen:], v[:, :, unseen:], problem._replace(Nk=problem.Nk - unseen)

@@ -1,0 +1,114 @@
+"""Give warps their roles in a forward kernel. Each kernel has its own consumers; the producer is the same for all.
+
+A kernel may bring functions that ask for keys and values in another way. ``forward_float8`` does.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from flashlab.kernels.hopper import pieces
+from flashlab.kernels.hopper.stages import stage_of, wait_empty
+from flashlab.kernels.hopper.work import start_of, tile_of
+
+
+@gluon.jit
+def specialize(
+    consume: gl.constexpr, ask_for_keys: gl.constexpr, ask_for_values: gl.constexpr,
+    shared, Q, K, V, out, work, variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
+):  # fmt: skip
+    """Give each warp its role: that of ``consume``, or of ``produce``, which has the other two ask for tiles.
+
+    A function, since functions that come with ``Asked`` can be handed on, but not kept.
+    """
+    consumers: gl.constexpr = shared.O.shape[0]
+    if consumers == 2:
+        gl.warp_specialize(
+            [
+                (take, (consume, shared, out, work, 0, variant)),
+                (take, (consume, shared, out, work, 1, variant)),
+                (produce, (shared, Q, K, V, work, variant, ask_for_keys, ask_for_values)),
+            ],
+            [4, 1],
+            [registers, producer_registers],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (take, (consume, shared, out, work, 0, variant)),
+                (take, (consume, shared, out, work, 1, variant)),
+                (take, (consume, shared, out, work, 2, variant)),
+                (produce, (shared, Q, K, V, work, variant, ask_for_keys, ask_for_values)),
+            ],
+            [4, 4, 1],
+            [registers, registers, producer_registers],
+        )
+
+
+@gluon.jit
+def take(role: gl.constexpr, shared, out, work, w: gl.constexpr, variant: gl.constexpr):
+    """Take a role that came as an argument, which ``warp_specialize`` cannot."""
+    role(shared, out, work, w, variant)
+
+
+@gluon.jit
+def ask_for_keys(shared, K, b, hk, start, full, g):
+    """Ask for a block of keys."""
+    pieces.ask_for(K, [b, hk, start], full, shared.K, shared.full, g)
+
+
+@gluon.jit
+def ask_for_values(shared, V, b, hk, start, full, g, pred=True):
+    """Ask for a block of values."""
+    pieces.ask_for(V, [b, hk, start], full, shared.V, shared.full, g, pred)
+
+
+@gluon.jit
+def ask_for_queries(shared, Q, tile, t):
+    """Ask for the rows of the t-th tile, those of each consumer at a barrier of their own."""
+    consumers: gl.constexpr = shared.O.shape[0]
+    rows: gl.constexpr = shared.Q.shape[3]
+    size: gl.constexpr = pieces.bytes_of(shared.Q, shared.q_full)
+    for w in gl.static_range(consumers):
+        slot = t * consumers + w
+        full = stage_of(shared.q_full, slot)
+        wait_empty(shared.q_empty, slot)
+        mbarrier.expect(full, size)
+        pieces.ask_for(Q, [tile.b, tile.h, tile.start + w * rows], full, shared.Q, shared.q_full, slot)
+
+
+@gluon.jit
+def produce(
+    shared, Q, K, V, work, variant: gl.constexpr,
+    ask_for_keys: gl.constexpr = ask_for_keys, ask_for_values: gl.constexpr = ask_for_values,
+):  # fmt: skip
+    """Ask for every tile in the order in which it is used, as soon as there is room for it.
+
+    Blocks of keys come from right to left: then a causal mask meets only the first ones.
+    """
+    Bc: gl.constexpr = shared.K.shape[3]
+    consumers: gl.constexpr = shared.O.shape[0]
+    rows: gl.constexpr = shared.Q.shape[3]
+    of_K: gl.constexpr = pieces.bytes_of(shared.K, shared.full)
+    of_V: gl.constexpr = pieces.bytes_of(shared.V, shared.full)
+    g = 0
+    b_before, hk_before, start_before = 0, 0, 0  # of the block of V that goes with the next block of K
+    for t in range(work.count):
+        tile = tile_of(work, t, consumers * rows, Bc, variant)
+        for j in range(tile.blocks):
+            start = start_of(tile, j, Bc)
+            full = stage_of(shared.full, g)
+            with_v = g > 0
+            wait_empty(shared.empty, g)
+            mbarrier.expect(full, of_K, pred=g == 0)
+            mbarrier.expect(full, of_K + of_V, pred=with_v)
+            ask_for_keys(shared, K, tile.b, tile.hk, start, full, g)
+            ask_for_values(shared, V, b_before, hk_before, start_before, full, g, with_v)
+            if j == 0:
+                ask_for_queries(shared, Q, tile, t)
+            b_before, hk_before, start_before = tile.b, tile.hk, start
+            g += 1
+    full = stage_of(shared.full, g)
+    wait_empty(shared.empty, g)
+    mbarrier.expect(full, of_V)
+    ask_for_values(shared, V, b_before, hk_before, start_before, full, g)
