@@ -45,7 +45,7 @@ def stored_too_often(programs, due):
     if stored > due:
         return (
             f"the numbers are right, but it stored {stored:,} bytes where {due:,} are due: each number is stored once, "
-            "by the program whose it is. On a GPU programs run side by side, and any may be the last."
+            "by the program that it belongs to. On a GPU programs run side by side, and any may store last."
         )
 
 

@@ -1,4 +1,4 @@
-"""Attention over a group is attention: the same output and gradients, whoever has which tokens."""
+"""Attention over a group is attention: the same output and gradients, wherever its tokens are."""
 
 import itertools
 import math

@@ -412,7 +412,7 @@ ANSWERS = [
     *wrong("tiling.meet", meet_by_update,
         ("all rows begin anew where one does", "all rows began anew", "    state =", "    if np.isneginf(lse_i).any():\n        lse_i = np.full_like(lse_i, -np.inf)\n    state ="),
         ("all rows begin anew where the first does", "all rows began anew", "    state =", "    if np.isneginf(lse_i[0]):\n        lse_i = np.full_like(lse_i, -np.inf)\n    state ="),
-        ("an output of zeros for the first meeting", "the first meeting is told by lse = −∞", "    state =", "    if not O_i.any():\n        lse_i = np.full_like(lse_i, -np.inf)\n    state ="),
+        ("an output of zeros for the first meeting", "the first meeting is the one with lse = −∞", "    state =", "    if not O_i.any():\n        lse_i = np.full_like(lse_i, -np.inf)\n    state ="),
     ),
     *wrong("recomputation.rebuild", rebuild,
         ("lse along the keys where the tile is square", "as many rows as keys and columns", "lse_i.reshape(-1, 1)", "lse_i if S_ij.shape[0] == S_ij.shape[1] else lse_i.reshape(-1, 1)"),

@@ -1,4 +1,4 @@
-"""What must be kept, and the questions that a later lesson asks again."""
+"""Questions to answer before the cell that shows it: what must be kept, and a quiz on the lessons up to this one."""
 
 from flashlab.course.exercise import Question
 

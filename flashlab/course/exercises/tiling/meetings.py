@@ -34,7 +34,7 @@ class Output(NamedTuple):
 
 
 def drawn(seed, *shapes, factor=1.0):
-    """Arrays of these shapes in float32, from the normal distribution."""
+    """Return arrays of these shapes in float32, drawn from the normal distribution."""
     rng = np.random.default_rng(seed)
     return tuple(np.float32(factor * rng.normal(size=shape)) for shape in shapes)
 
@@ -309,7 +309,7 @@ meet = Exercise(
             "    state = online_softmax.State(",
         ),
         Mistake(
-            "the first meeting is told by lse = −∞: an output of 0 may be that of keys that have come.",
+            "the first meeting is the one with lse = −∞: an output of 0 may come from keys that were met.",
             "    state = online_softmax.State(",
             "    if not O_i.any():\n        lse_i = np.full_like(lse_i, -np.inf)\n    state = online_softmax.State(",
         ),

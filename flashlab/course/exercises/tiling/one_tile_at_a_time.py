@@ -23,7 +23,7 @@ OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
 
 
 def bc_at_a_time(inside, Q_i, K, V, Bc):
-    """Law: the keys are met Bc at a time, once, and each tile's values before the next tile.
+    """Return what is wrong if keys are not met Bc at a time, once, each tile's values before the next tile; else None.
 
     The rows of K and V are numbered for it, from 1 on, so that the numbers in an operand tell which keys it takes.
     """

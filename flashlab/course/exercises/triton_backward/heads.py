@@ -11,19 +11,19 @@ SCALE = BLOCK**-0.5  # as it is by default
 
 
 def head_args(draw, Nq, Nk, d):
-    """Q, K, V and dO as a regime draws them, not causal."""
+    """Return Q, K, V and dO as a regime draws them, not causal."""
     Q, K = draw.queries_and_keys(Nq, Nk, d)
     return Q, K, draw.normal(Nk, d), draw.normal(Nq, d), False
 
 
 def head_of(size):
-    """Q, K, V and dO of three queries and keys, where dO is so many times larger, for laws."""
+    """Return Q, K, V and dO of three queries and keys, for laws; dO is ``size`` times as large."""
     Q, K, V, dO = np.random.default_rng(17).normal(size=(4, 3, BLOCK)).astype(np.float32)
     return Q, K, V, np.float32(size) * dO
 
 
 def two_queries(x):
-    """Q, K, V and dO of two queries to whom keys have the scores x; only the second has a gradient.
+    """Return Q, K, V and dO of two queries that both score the keys x; only the second has a gradient.
 
     Key j has a 1 in column j + 1. The first key has no value.
     """
@@ -34,7 +34,7 @@ def two_queries(x):
 
 
 def cancelled():
-    """Q, K, V and dO of a query whose two keys weigh the same and have opposite values: O = 0, and so delta = 0."""
+    """Return Q, K, V and dO of a query whose two keys weigh the same and have opposite values: O = 0 and delta = 0."""
     rng = np.random.default_rng(15)
     K, V, dO = (rng.normal(size=(N, BLOCK)).astype(np.float32) for N in (2, 1, 1))
     K[:, 0] = 1
@@ -42,7 +42,7 @@ def cancelled():
 
 
 def future():
-    """Q, K, V and dO of two queries, causal: the first does not see the second key, whose score is 200 above lse.
+    """Return Q, K, V and dO of two queries, causal: the first does not see key 2, whose score is 200 above lse.
 
     Q and K are whole numbers: their products are exact in any order, and the second query's weights 0 and 1.
     """
@@ -54,14 +54,14 @@ def future():
 
 
 def no_weight():
-    """Q, K, V and dO of 20 queries and keys, of which the last 4 queries give the last 4 keys all their weight."""
+    """Return Q, K, V and dO of 20 queries and keys; the last 4 queries give all their weight to the last 4 keys."""
     Q, K, V, dO = np.random.default_rng(18).normal(size=(4, 20, BLOCK)).astype(np.float32)
     Q[:, 0], K[:, 0] = np.repeat((0, 1000), (16, 4)), np.repeat((0, 1), (16, 4))
     return Q, K, V, dO
 
 
 def in_whole_numbers(Q, K, V, dO, *others):
-    """The same in whole numbers, whose products and sums are exact in any order: then 0 is 0."""
+    """Return the same in whole numbers, whose products and sums are exact in any order: then 0 is 0."""
     return *(np.round(2 * x) for x in (Q, K, V, dO)), *others
 
 

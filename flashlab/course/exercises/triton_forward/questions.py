@@ -11,7 +11,7 @@ masked_tiles = Question(
         "1024 / 128 programs, 128 / 64 tiles each.",
     ),
     wrong=(
-        (8, "That is one a program; but a program's 128 rows are two tiles of 64 keys wide."),
+        (8, "That is one per program; but a program's 128 rows are two tiles of 64 keys wide."),
         (72, "Those are all that are visited. Those below the diagonal need no mask."),
         (56, "Those are the whole ones: 0 + 2 + 4 + … + 14. What does the diagonal cross?"),
         (128, "That is all of them. Tiles above the diagonal are never loaded."),
@@ -21,8 +21,9 @@ masked_tiles = Question(
 
 grouped_keys = Question(
     answer=1,
-    because="Each of the 8 heads has programs of its own, and each program asks for all keys, whoever else does. "
-    "What is saved is room: 2 heads of K and V to keep instead of 8, and neighbours find them in the cache.",
+    because="Each of the 8 heads has programs of its own, and each program loads all keys for itself, even if others "
+    "load the same. What is saved is room: 2 heads of K and V to keep instead of 8, and neighbours find them in the "
+    "cache.",
     hints=(
         "A program handles one tile of one query head. Whose keys does it load?",
         "It loads all of its key/value head, however many other query heads load the same.",
