@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kernels.compiled import compiled, release
-from tests.kernels.test_compiled_hopper import REGISTERS, SHARED
+from tests.kernels.test_compiled_hopper import REGISTERS, SHARED, pieces
 
 pytestmark = pytest.mark.exhaustive
 
@@ -28,7 +28,7 @@ def test_every_kind_fits_and_no_tile_is_spilled(kernels):
             scarce = k["kind"] == "all" and k["width"] in (128, 256) and release("triton") <= (3, 6)
             most = ALL_IN_LOOP if scarce else IN_LOOP
             assert loop.get("LDL", 0) + loop.get("STL", 0) <= most and loop["BAR"] <= 3, k
-            assert loop["HGMMA"] == k["width"] // 16 + k["Bc"] // 16 * {192: 3, 256: 2}.get(k["width"], 1), k
+            assert loop["HGMMA"] == k["width"] // 16 + k["Bc"] // 16 * pieces(k), k
 
 
 def test_exponentials_run_beside_the_product(kernels):
