@@ -96,7 +96,7 @@ def replayed(function: Callable, place: Place) -> Callable[[], None]:
 def row(place: Place) -> dict:
     """Return the microseconds of each implementation at a place, the better of two rounds.
 
-    What cannot compute it, such as the Hopper kernels the gradients of 192 columns, has none.
+    An implementation that cannot compute it has none: the Hopper kernels compute no gradients of 192 columns.
     """
     runs = {}
     for name in SETS[place.set][-1]:

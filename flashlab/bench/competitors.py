@@ -40,7 +40,7 @@ def implementation(name: str) -> Attention:
 
 
 def absent(name: str) -> str | None:
-    """Say which package this competitor needs that is not installed; None if there is none."""
+    """Return which package this competitor lacks, and how to install it; None if it lacks none."""
     if name == "fa4":
         try:
             _flash_attn_func()

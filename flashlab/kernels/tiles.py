@@ -143,7 +143,8 @@ def _descriptor(x, rows, transposed=False, in_pieces=False):
     if transposed:
         block = width_of(x.shape[2]), rows
     else:
-        block = rows, columns_of(width_in_pieces(x.shape[3])) if in_pieces else width_of(x.shape[3])
+        d = x.shape[3]
+        block = rows, (columns_of(width_in_pieces(d)) if in_pieces else width_of(d))
     descriptor.block_shape = [1, 1, *block]
     return descriptor
 
