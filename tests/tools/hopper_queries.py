@@ -70,7 +70,7 @@ def substitutes(stored, seen):
 
 
 def loaded(of, work, problem):
-    """Return the head and the tile of queries of each step of ``backward.produce``."""
+    """Return the head and the tile of queries of each step of ``backward_producer.produce``."""
     heads = range(work.hk * problem.group, (work.hk + 1) * problem.group)
     places = {h: range(work.begin, work.end) for h in heads}
     if problem.mask.rules is not None:
