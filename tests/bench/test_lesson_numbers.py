@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 
 from flashlab.course import data, which_version_when
 
@@ -105,9 +105,11 @@ def claims() -> Iterator[tuple[str, str, str]]:
     yield "21_the_cache", "measured-answer", f"The shared prefix is {shared:.0f} times as fast"
     gluon, triton = (decoding("tflops", part="latent", H=128, impl=impl) for impl in ("flashlab", "fastest"))
     yield "21_the_cache", "measured-answer", f"reaches {gluon:.0f} TFLOP/s, the one in Triton {triton:.0f}"
-    usual, copy, block = sorted(data.measured("h200_ring_trace")["rows"], key=lambda row: row["ms"])[-3:]
+    old = [row for row in data.measured("h200_ring_trace")["rows"] if row["lists"] == "whole"]
+    copy = max((row for row in old if row["kernel"].startswith("nccl")), key=lambda row: row["ms"])
+    *others, held = sorted(row["ms"] for row in old if row["kernel"] == "attention_forward")
     yield "22_many_gpus", "measured-answer", f"One held {copy['programs']} SMs for {copy['ms']:.0f} ms"
-    yield "22_many_gpus", "measured-answer", f"took {block['ms']:.0f} ms instead of {usual['ms']:.0f}"
+    yield "22_many_gpus", "measured-answer", f"took {held:.0f} ms, others about {fmean(others):.0f}"
     tera = [float8(impl, d) / 1000 for d, impl in ((128, "fastest"), (256, "fastest"), (256, "fastest, one level"))]
     times = float8() / float8("flashlab")
     told = "reaches {:.2f} at d = 128, {:.2f} times its bfloat16, and {:.2f} at d = 256 ({:.2f} with one level)"
