@@ -156,12 +156,16 @@ def _widen(arg):
 
 
 def _narrow(handle):
-    """Return a handle of numbers rounded to bfloat16, to nearest and ties to even; NaN stays NaN."""
+    """Return a handle of numbers rounded to bfloat16."""
     values = np.ascontiguousarray(handle.data, dtype=np.float32)
+    return TensorHandle(bits_of_bfloat16(values).reshape(handle.data.shape), tl.bfloat16)
+
+
+def bits_of_bfloat16(values):
+    """Return float32 numbers as bits of bfloat16, uint16: rounded to nearest and ties to even; NaN stays NaN."""
     bits = values.view(np.uint32)
     half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # just below one half, or one half if odd
-    rounded = np.where(np.isnan(values), np.uint32(0x7FC0), (bits + half) >> np.uint32(16))
-    return TensorHandle(rounded.astype(np.uint16).reshape(handle.data.shape), tl.bfloat16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), (bits + half) >> np.uint32(16)).astype(np.uint16)
 
 
 def _in_float32(operation):

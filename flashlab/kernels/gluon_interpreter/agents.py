@@ -1,6 +1,6 @@
 """Agents, the roles of all programs, and the baton: one runs at a time, and a seeded draw says who goes on.
 
-Each agent is a thread that runs until it pauses. Whoever pauses draws who goes on: an agent that need not wait, or a
+Each agent is a thread that runs until it pauses. Then it draws who goes on: an agent that need not wait, or a
 copy that is under way, which then lands. So the same seed always gives the same run, and another seed another order.
 """
 

@@ -1,9 +1,9 @@
 """Who knows of which access to memory: what tells a race, whether or not it strikes.
 
 Every access has a number. A role knows of its own accesses. Where it arrives at a barrier, it leaves what it knows, and
-whoever waits there learns it: so a role knows of all accesses that happened before. Two accesses to the same bytes, of
-which one writes, race if the one made later knows nothing of the other. That is so in whatever order the roles happen
-to run, and a single run finds it.
+a role that waits there learns it: so a role knows of all accesses that happened before. Two accesses to the same bytes,
+of which one writes, race if the one made later knows nothing of the other. That is so in whatever order the roles
+happen to run, and a single run finds it.
 
 The copy engine and the tensor cores reach shared memory another way, through the asynchronous proxy. They see what
 a role has written only behind a fence. So besides what is known there is what is known and fenced.
@@ -41,7 +41,7 @@ class Knowledge:
 
 
 class Access(NamedTuple):
-    """An access to memory. Whoever knows of one knows of all earlier ones of its lane."""
+    """An access to memory. A role that knows of one knows of all earlier ones of its lane."""
 
     number: int
     lane: tuple
@@ -76,7 +76,7 @@ class Shadow:
         if access.kind == WRITE:
             self.writes[cells] = access.number
             for numbers in self.others.values():
-                numbers[cells] = -1  # whoever knows of this access knows of them
+                numbers[cells] = -1  # a role that knows of this access knows of them
         else:
             key = access.kind, access.lane
             if key not in self.others:

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from triton.experimental.gluon import language as gl
 
+from flashlab.kernels.interpreter import bits_of_bfloat16
+
 ARRAYS = {  # Triton's type: numpy's, for arithmetic
     gl.int1: np.bool_,
     gl.int8: np.int8, gl.int16: np.int16, gl.int32: np.int32, gl.int64: np.int64,
@@ -38,10 +40,7 @@ def rounded(array, dtype):
 def narrowed(array, dtype):
     """Return the bits of an array's numbers in memory."""
     if dtype == gl.bfloat16:
-        values = array.astype(np.float32)
-        bits = values.view(np.uint32)
-        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # just below one half, or one half if odd
-        return np.where(np.isnan(values), np.uint32(0x7FC0), (bits + half) >> np.uint32(16)).astype(np.uint16)
+        return bits_of_bfloat16(array.astype(np.float32))
     if dtype in FLOAT8:
         most = torch.finfo(FLOAT8[dtype]).max
         values = torch.from_numpy(np.array(array, np.float32)).clamp(-most, most)
