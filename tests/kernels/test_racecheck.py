@@ -1,4 +1,4 @@
-"""The reader of racecheck's reports: Triton's handshake passes, a race of ours does not."""
+"""The reader of racecheck's reports: what it cannot follow passes, a race of ours does not."""
 
 import pytest
 
@@ -12,26 +12,40 @@ REPORT = """\
 """
 
 
+def line(place):
+    """Return the line of a Hopper kernel at "file.py:number"."""
+    file, number = place.split(":")
+    return (racecheck.HOPPER / file).read_text().splitlines()[int(number) - 1].strip()
+
+
 def test_handshakes_are_where_kernels_begin_and_where_their_warps_part():
     places = racecheck.handshakes()
     kernels = {"forward", "forward_float8", "backward", "latent", "ladder", "toy"}
     assert {place.split(".")[0] for place in places} == kernels | {"roles"}
     for file, beginnings in {
-        "forward.py": {"def attention_forward("},
-        "roles.py": {"def specialize(", "gl.warp_specialize("},
+        "forward.py": {"def attention_forward(", "specialize("},
+        "roles.py": {"def specialize(", "if consumers == 2:", "gl.warp_specialize("},
+        "backward.py": {"def attention_backward(", "if lag is None:", "gl.warp_specialize("},
     }.items():
-        lines = (racecheck.HOPPER / file).read_text().splitlines()
-        named = {lines[int(place.split(":")[1]) - 1].strip() for place in places if place.startswith(f"{file}:")}
-        assert named == beginnings
+        assert {line(place) for place in places if place.startswith(f"{file}:")} == beginnings
 
 
-def test_the_handshake_is_counted_and_passed_over():
-    places = sorted(racecheck.handshakes())
+def test_a_turn_is_stored_at_one_place_and_loaded_at_another():
+    store, load = sorted(map(line, racecheck.turns()))
+    assert store.startswith("stage_of(ring, n).store(") and load.startswith("turn = stage_of(shared.turns, n).load(")
+
+
+@pytest.mark.parametrize("of", [racecheck.handshakes, racecheck.turns])
+def test_what_racecheck_cannot_follow_is_counted_and_passed_over(of):
+    places = sorted(of())
     text = REPORT.format(first=places[0], second=places[-1]) + REPORT.format(first=places[1], second=places[1])
     assert racecheck.judge(text) == (2, [])
 
 
-@pytest.mark.parametrize("first, second", [("forward.py:1", None), (None, "forward.py:250"), ("other.py:93", "x.py:7")])
+@pytest.mark.parametrize(
+    "first, second",
+    [("forward.py:1", None), (None, "forward.py:250"), ("other.py:93", "x.py:7"), (None, min(racecheck.turns()))],
+)
 def test_any_other_race_is_told(first, second):
     known = sorted(racecheck.handshakes())[0]
     text = REPORT.format(first=first or known, second=second or known)

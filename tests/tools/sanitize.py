@@ -53,8 +53,8 @@ def run(tool, command):
     known, races = racecheck.judge(said)
     ended = f"{SUMMARIES[tool]} SUMMARY: " in said
     wrong = said if status or races or not ended else ""
-    handshakes = f", {known} reports of Triton's handshake passed over" if known else ""
-    return wrong, f"{tool}: {time.monotonic() - begin:.0f} s, status {status}, {len(races)} races{handshakes}"
+    passed = f", {known} reports passed over" if known else ""
+    return wrong, f"{tool}: {time.monotonic() - begin:.0f} s, status {status}, {len(races)} races{passed}"
 
 
 def main(tests):
