@@ -15,9 +15,14 @@ KEPT = "kernels", "on_hopper"  # fixtures that are compiled ``once``
 SECONDS = 300  # for a check in another process: nearly all of them for compiling
 
 if importlib.util.find_spec("triton"):
-    import flashlab.kernels  # noqa: F401
+    import torch
+
+    from flashlab.kernels import DEVICE
+
+    HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
+    KERNELS = ["portable", "hopper"] if HOPPER else ["portable"]
 else:  # macOS, Windows
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob, KERNELS = ["test_*.py"], []
 
 
 def pytest_collection_modifyitems(items):
@@ -35,6 +40,32 @@ def pytest_collection_modifyitems(items):
         return 0 if any(name in item.path.stem for name in LONG) else 1
 
     items.sort(key=place)
+
+
+@pytest.fixture
+def choose_anew():
+    """Return a function that has calls choose their kernels anew: choices must not outlive what led to them."""
+    from flashlab.kernels import attention, configurations
+
+    def forget():
+        configurations.choose_for.cache_clear()
+        attention._plans.clear()
+
+    yield forget
+    forget()
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request, choose_anew, monkeypatch):
+    """Have a test run with each implementation there is: the Hopper kernels take what they can, however small."""
+    from flashlab.kernels import configurations
+
+    if request.param == "hopper":
+        monkeypatch.setattr(configurations, "slower_on_hopper", lambda *_: None)
+    else:
+        monkeypatch.setattr(configurations, "against_hopper", lambda *_: "asked for by the test")
+    choose_anew()
+    return request.param
 
 
 @pytest.fixture

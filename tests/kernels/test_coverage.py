@@ -25,18 +25,7 @@ def some(*values):
 
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
-
-
-@pytest.fixture(autouse=True, params=["portable", "hopper"] if HOPPER else ["portable"])
-def kernel(request, monkeypatch):
-    """Everything is tested with both kernels where there are two: the Hopper ones take what they can, however small."""
-    configurations.choose_for.cache_clear()  # choices are remembered
-    if request.param == "hopper":
-        monkeypatch.setattr(configurations, "slower_on_hopper", lambda *_: None)
-    else:
-        monkeypatch.setattr(configurations, "against_hopper", lambda *_: "asked for by the test")
-    yield request.param
-    configurations.choose_for.cache_clear()
+pytestmark = pytest.mark.usefixtures("kernel")
 
 
 def randn(*shape, dtype=torch.float16, seed=0):
@@ -398,7 +387,7 @@ def test_same_inputs_same_bits(causal, kernel):
 
 
 @pytest.mark.parametrize("options", [{"causal": True}, {"dropout": 0.3, "seed": 1, "score": scores.softcap(2.0)}])
-def test_one_kernel_for_dK_and_one_for_dV_change_no_bit(options, kernel, monkeypatch):
+def test_one_kernel_for_dK_and_one_for_dV_change_no_bit(options, kernel, choose_anew, monkeypatch):
     tensors = inputs(1, 4, 2, 70, 90, 24, 40)
     both, portable = results(flash_attention, tensors, **options), configurations.portable
 
@@ -407,7 +396,7 @@ def test_one_kernel_for_dK_and_one_for_dV_change_no_bit(options, kernel, monkeyp
 
     monkeypatch.setattr(configurations, "of_backward", lambda *_: (*configurations.HALVES, "query_gradients"))
     monkeypatch.setattr(configurations, "portable", as_for_both)
-    configurations.choose_for.cache_clear()
+    choose_anew()
     assert_same_bits(results(flash_attention, tensors, **options), both, kernel)
 
 

@@ -9,7 +9,8 @@ from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
 
-HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = pytest.mark.usefixtures("kernel")
+
 B, H, Hk, N, d = 1, 8, 2, 70, 24  # four query heads per key head
 H200 = Card((9, 0), 227 * 1024, 132)
 SMALL = Problem(3, 16, 2, 400, 400, 128, 128, torch.bfloat16, torch.device("cuda"), masks.causal(), 0.1, "tf32")
@@ -21,24 +22,19 @@ def some(*values):
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
-@pytest.fixture(autouse=True, params=["portable", "hopper"] if HOPPER else ["portable"])
-def kernel(request, monkeypatch):
-    configurations.choose_for.cache_clear()  # choices are remembered
-    monkeypatch.setattr(configurations, "slower_on_hopper", lambda *_: None)
-    if request.param == "portable":
-        monkeypatch.setattr(configurations, "against_hopper", lambda *_: "asked for by the test")
-    yield request.param
-    configurations.choose_for.cache_clear()
+@pytest.fixture
+def divide(choose_anew, monkeypatch):
+    """Return a function that has every backward pass divide its groups into so many parts."""
 
+    def divide(parts):
+        def divided(launches, card, problem):
+            of_keys = configurations.OF_KEYS
+            return {name: c._replace(parts=parts if name in of_keys else 1) for name, c in launches.items()}
 
-def divide(monkeypatch, parts):
-    """Have every backward pass divide its groups into so many parts."""
+        monkeypatch.setattr(configurations, "divided", divided)
+        choose_anew()
 
-    def divided(launches, card, problem):
-        return {name: c._replace(parts=parts if name in configurations.OF_KEYS else 1) for name, c in launches.items()}
-
-    monkeypatch.setattr(configurations, "divided", divided)
-    configurations.choose_for.cache_clear()
+    return divide
 
 
 def randn(*shape, dtype=torch.float16, seed=0):
@@ -92,8 +88,8 @@ def ours(name, options):
     "name", ["causal", "texts", *[some(name) for name in CASES if name not in ("causal", "texts")]]
 )
 @pytest.mark.parametrize("parts", [some(1), 2, some(4)])
-def test_parts_of_a_group_add_up_to_its_gradients(name, parts, monkeypatch):
-    divide(monkeypatch, parts)
+def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
+    divide(parts)
     options, rest = CASES[name]
     tensors = inputs()
     if name == "dropout":
@@ -106,8 +102,8 @@ def test_parts_of_a_group_add_up_to_its_gradients(name, parts, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, some(torch.bfloat16)])
-def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, monkeypatch):
-    divide(monkeypatch, 4)
+def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, divide, monkeypatch):
+    divide(4)
     if dtype == torch.bfloat16:
         portable = configurations.portable
 
@@ -128,13 +124,13 @@ def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, mon
         assert_as_exact_as_plain(*three, roundings=2 if dtype == torch.float32 else 1)
 
 
-def test_every_head_alone_has_the_gradient_of_repeated_keys_bit_for_bit(monkeypatch, kernel):
+def test_every_head_alone_has_the_gradient_of_repeated_keys_bit_for_bit(divide, kernel):
     """As many parts as heads: dK and dV are the sums of those that keys repeated for every head have."""
     q, k, v = inputs()
-    divide(monkeypatch, H // Hk)
+    divide(H // Hk)
     times = 5 if DEVICE.type == "cuda" else 2  # there, the third launch repeats the second
     ours, *again = (gradients(lambda *x: flash_attention(*x, return_lse=True), (q, k, v)) for _ in range(times))
-    divide(monkeypatch, 1)
+    divide(1)
     repeated = [x.repeat_interleave(H // Hk, 1) for x in (k, v)]
     of_heads = gradients(lambda *x: flash_attention(*x, return_lse=True), (q, *repeated))
     for place in (1, 2):
