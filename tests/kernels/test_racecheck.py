@@ -42,6 +42,12 @@ def test_what_racecheck_cannot_follow_is_counted_and_passed_over(of):
     assert racecheck.judge(text) == (2, [])
 
 
+def test_an_error_is_told_and_a_warning_at_the_same_places_is_not():
+    error = REPORT.format(first="tiles.py:1", second="tiles.py:2")
+    passed, (other,) = racecheck.judge(error + error.replace("Error", "Warning"))
+    assert passed == 1 and other.startswith("Error")
+
+
 @pytest.mark.parametrize(
     "first, second",
     [("forward.py:1", None), (None, "forward.py:250"), ("other.py:93", "x.py:7"), (None, min(racecheck.turns()))],
