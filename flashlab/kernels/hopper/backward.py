@@ -16,8 +16,8 @@ columns, registers hold what every step multiplies from the left: K, V, and K^T,
 Here are the launches and the kernel; its parts are ``backward_rings``, ``backward_producer``, ``backward_consumer`` and
 ``backward_step``.
 
-Source: FlashAttention-3, section 3, and its backward kernel's division of labour; the order of a step is that of
-FlashAttention-4, but for dQ_i.
+Source: FlashAttention-3, section 3, and its backward kernel's division of labour; with 64 columns, the order of a step
+is that of FlashAttention-4, but for dQ_i.
 """
 
 import torch

@@ -62,14 +62,17 @@ def step(
     dPt_ij = product(kept.V_j, dO_i)  # [Bc, Br]
     St_ij = warpgroup_mma_wait(1, deps=(St_ij,))
     scarce: gl.constexpr = width > 64  # registers
-    Pt_ij, sloped = weights(St_ij, lse_i, these, keys, work, problem, ragged, scarce)  # [Bc, Br] each
+    windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
+    hides: gl.constexpr = ragged or windowed or problem.mask.table is not None or problem.mask.rules is not None
+    Pt_ij, sloped = weights(St_ij, lse_i, these, keys, work, problem, ragged, hides, scarce)  # [Bc, Br] each
     Pt_left = operand(Pt_ij, dtype, width)  # [Bc, Br]
-    at_once: gl.constexpr = scarce and problem.score is not None  # slopes take the registers of a Pt_left that waits
-    if at_once:
+    if scarce:  # no register for a Pt_left that waits
         dV_j = warpgroup_mma(Pt_left, dO_i, dV_j, use_acc=not first, is_async=True)
         dPt_ij = warpgroup_mma_wait(1, deps=(dPt_ij,))
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
     else:
+        if not hides:
+            wait_full(shared.do_full, t)  # is over, but the compiler leaves what is before it beside the product for dP
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
         dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))
     dSt_ij = (sloped * (dPt_ij - delta_i)).to(dtype)  # [Bc, Br]
@@ -79,7 +82,7 @@ def step(
         wait_full(shared.ds_full, t - 1)
     shared.dSt.index(w * BUFFERS + t % BUFFERS).store(dSt_ij)
     dSt_left = operand(dSt_ij, dtype, width)
-    if not at_once:
+    if not scarce:
         dV_j = warpgroup_mma(Pt_left, dO_i, dV_j, use_acc=not first, is_async=True)
     fence_async_shared()
     release(shared.ds_full, t)
@@ -93,22 +96,22 @@ def step(
 
 
 @gluon.jit
-def weights(dot, lse_log2, these, keys, work, problem, ragged: gl.constexpr, scarce: gl.constexpr):
+def weights(
+    dot, lse_log2, these, keys, work, problem, ragged: gl.constexpr, hides: gl.constexpr, scarce: gl.constexpr
+):  # fmt: skip
     """Return Pt_ij = exp2(S_ij^T - lse), with lse [1, Br], and its product with the score's derivative.
 
-    dot: K_j Q_i^T. The second is what the gradient of dot needs; a score function costs no register beside it.
+    dot: K_j Q_i^T. hides: whether some scores may not count. The second is what the gradient of dot needs; a score
+    function costs no register beside it.
     """
     St_ij, slope = dot, 1.0  # [Bc, Br]
     if problem.score is not None:
         i, j = queries.rows_and_columns(these, keys, dot)
         St_ij, slope = derivatives.apply(problem, dot * problem.scale, work.b, these.h, i, j)  # [Bc, Br] each
     Pt_ij = gl.exp2(St_ij * problem.scale_log2 - lse_log2)  # [Bc, Br]
-    if problem.mask.rules is not None:
-        if queries.are_cut(these, keys, problem, dot.shape[1]):
-            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
-    elif ragged or problem.mask.left is not None or problem.mask.right is not None or problem.mask.table is not None:
+    if hides:
         # Of whole tiles, too, where registers are scarce: slopes that stay in use across a branch would be too many.
-        if scarce and problem.score is not None:
+        if scarce and problem.score is not None and problem.mask.rules is None:
             Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
         elif queries.are_cut(these, keys, problem, dot.shape[1]):
             Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
