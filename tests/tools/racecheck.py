@@ -14,19 +14,23 @@ thread, and used by thread 0 of the same warp.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 HOPPER = Path(__file__).resolve().parents[2] / "flashlab" / "kernels" / "hopper"
 REPORT = re.compile(r"(Error|Warning): Race reported between .* in \S+\n(?:=+\s+and .* in \S+.*\n)+")
 PLACE = re.compile(r" in (\S+\.py:\d+)")
 
 
-def functions():
-    """Yield the file and the syntax tree of each function of the Hopper kernels."""
-    for path in HOPPER.glob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        yield from ((path.name, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+class Statement(NamedTuple):
+    """A statement of a Hopper kernel."""
+
+    function: str
+    place: str  # "file.py:line"
+    called: set[str]  # names, by it or by statements in it
+    whole: bool  # the definition of the function
 
 
 def called(node):
@@ -34,26 +38,33 @@ def called(node):
     return {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
 
 
+@functools.cache
+def statements():
+    """Return the statements of all functions, each function itself among its own."""
+    return [
+        Statement(f.name, f"{path.name}:{s.lineno}", called(s), s is f)
+        for path in HOPPER.glob("*.py")
+        for f in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(f, ast.FunctionDef)
+        for s in ast.walk(f)
+        if isinstance(s, ast.stmt)
+    ]
+
+
 def handshakes():
-    """Return the places, as "file.py:line", where the compiler's handshake is said to be."""
+    """Return the places where the compiler's handshake is said to be."""
     part = {"gl.warp_specialize"}
-    part |= {f.name for _, f in functions() if part & called(f)}
-    places = set()
-    for file, f in functions():
-        if part & called(f):
-            forks = [s for s in ast.walk(f) if isinstance(s, ast.stmt) and part & called(s)]
-            places |= {f"{file}:{s.lineno}" for s in forks}
-    return places
+    part |= {s.function for s in statements() if part & s.called}
+    return {s.place for s in statements() if part & s.called}
 
 
 def turns():
     """Return the places where a turn is announced and where it is read."""
     return {
-        f"{file}:{s.lineno}"
-        for file, f in functions()
-        if file == "turns.py" and f.name in ("announce", "turn_of")
-        for s in f.body
-        if any(name.endswith((".store", ".load")) for name in called(s))
+        s.place
+        for s in statements()
+        if s.place.startswith("turns.py") and s.function in ("announce", "turn_of") and not s.whole
+        if any(name.endswith((".store", ".load")) for name in s.called)
     }
 
 
