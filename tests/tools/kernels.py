@@ -1,13 +1,16 @@
-"""A pytest plugin for nbval: name a notebook's kernel that died at once, instead of waiting for its answer."""
+"""A pytest plugin for nbval: kernels start as forks, and one that died is named at once, not waited for."""
 
 import sys
 import time
 from queue import Empty
+from unittest import mock
 
 sys.modules.setdefault("rfc3987_syntax", None)  # nbval's jsonschema would compile its 38 grammars: 2.5 s per worker
 
 import nbval.plugin  # noqa: E402
 from nbval.kernel import RunningKernel  # noqa: E402
+
+from tests.tools import forked  # noqa: E402
 
 ASK = 0.5  # seconds between two looks at a kernel that is silent
 
@@ -31,5 +34,7 @@ class WatchedKernel(RunningKernel):
 
 
 def pytest_configure(config):
-    """Let nbval start the kernels that are watched."""
+    """Let nbval start the kernels that are watched, where forks are safe as forks."""
     nbval.plugin.RunningKernel = WatchedKernel
+    if sys.platform == "linux":
+        mock.patch("jupyter_client.provisioning.local_provisioner.launch_kernel", forked.launch).start()
