@@ -170,7 +170,7 @@ class Plan:
     def gradients(self, do, dlse, q, k, v, o, lse):
         """Run the backward pass, as ``gradients_of``: dQ, dK and dV."""
         given = q, k, v, o, lse, do
-        at, strides = launch.addresses(given), tuple([x.stride() for x in given])  # hooks may change what was saved
+        at, strides = launch.addresses(given), tuple(map(Tensor.stride, given))  # hooks may change what was saved
         aligned = functools.reduce(operator.or_, at) % 16 == 0
         usual = dlse is None and aligned and not torch.are_deterministic_algorithms_enabled()
         known = self.launches.get(strides) if usual else None

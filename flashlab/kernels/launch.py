@@ -15,7 +15,7 @@ import torch
 import triton
 
 FORGET_AFTER = 4096  # launches of different shapes
-PLACES = 512  # sets of addresses for which a launch is kept ready, such as those of each layer of a model
+PLACES = 512  # streams and addresses for which a launch is kept ready, such as those of each layer of a model
 KNOWN = triton.__version__.startswith(("3.6.", "3.7."))  # the versions whose launchers ``Repeat`` knows
 HERE = contextlib.nullcontext()  # on the current device
 _compiled = {}  # all that a launch depends on -> the compiled kernel
@@ -122,18 +122,18 @@ class Repeats:
 
     def __init__(self, launches):
         self.launches = launches  # ``Repeat``
-        self.ready = {}  # addresses -> for each launch, a function, and what it takes before and after the stream
+        self.ready = {}  # a stream and addresses -> for each launch, a function and what it takes
 
     def __call__(self, at, device):
         """Launch with tensors at these addresses, a tuple in the order of ``Known``."""
-        ready = self.ready.get(at)  # often: a step of a training allocates what the step before did
-        if ready is None:
-            ready = [one.with_tensors_at(at) for one in self.launches]
-            remember(self.ready, at, ready, PLACES)
         with _current(device):
-            stream = triton.runtime.driver.active.get_current_stream(device.index)
-            for run, grid, others in ready:
-                run(*grid, stream, *others)
+            key = triton.runtime.driver.active.get_current_stream(device.index), at
+            ready = self.ready.get(key)  # often: a step of a training allocates what the step before did
+            if ready is None:
+                ready = [one.on(*key) for one in self.launches]
+                remember(self.ready, key, ready, PLACES)
+            for run, arguments in ready:
+                run(*arguments)
 
 
 class Repeat:
@@ -158,13 +158,13 @@ class Repeat:
         self.arguments = [x for _, x in _leaves(_kinds(kernel), (*given, *numbers))]
         self.blanks = [(place, *x) for place, x in enumerate(self.arguments) if isinstance(x, Blank)]
 
-    def with_tensors_at(self, addresses):
-        """Return a function that launches, the grid, and the arguments that follow the stream."""
+    def on(self, stream, addresses):
+        """Return a function that launches with tensors at these addresses, and its arguments."""
         arguments = self.arguments.copy()
         for place, whose, offset, form in self.blanks:
             address = addresses[whose] + offset
             arguments[place] = address if form is None else form[address]
-        return self.run, self.grid, self.after_stream(arguments)
+        return self.run, (*self.grid, stream, *self.after_stream(arguments))
 
 
 class Blank(NamedTuple):
