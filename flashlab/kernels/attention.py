@@ -102,16 +102,16 @@ def attend(
     elif torch._C._are_functorch_transforms_active():
         o, lse = _Transformed.apply(q, k, v, mask.left, mask.right, scale, kernel)
     elif _is_recorded(q, k, v):
-        o, lse = _Attention.apply(q, k, v, Plan.of(q, k, v, mask, scale, kernel))
+        o, lse = _apply(q, k, v, Plan.of(q, k, v, mask, scale, kernel))
     else:
         o, lse = Plan.of(q, k, v, mask, scale, kernel).forward(q, k, v, training=False)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse.float()) if return_lse else o
 
 
-def _is_recorded(*tensors):
+def _is_recorded(q, k, v):
     """Return whether autograd has to see a call: something may be differentiated, backward or forward."""
-    backward = torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
+    backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     return backward or torch.autograd.forward_ad._current_level >= 0
 
 
@@ -306,6 +306,10 @@ class _Attention(torch.autograd.Function):
         return *ctx.plan.gradients(do, dlse, q, k, v, o, lse), None
 
 
+# ``_Attention.apply`` without what torch does before it for torch.func, whose calls ``attend`` has told apart.
+_apply = super(torch.autograd.Function, _Attention).apply
+
+
 class _WithRules(torch.autograd.Function):
     """One step for autograd that also differentiates sinks, slopes and biases."""
 
@@ -412,8 +416,8 @@ class _Transformed(torch.autograd.Function):
 
 def check(q, k, v, dtypes=DTYPES):
     """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes."""
-    named = {"q": q, "k": k, "v": v}
-    for name, x in named.items():
+    named = ("q", q), ("k", k), ("v", v)
+    for name, x in named:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
         if x.layout != torch.strided or x.is_nested:
@@ -421,14 +425,14 @@ def check(q, k, v, dtypes=DTYPES):
         if x.ndim != 4:
             raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
     if not (q.dtype == k.dtype == v.dtype) or q.dtype not in dtypes:
-        found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
+        found = ", ".join(f"{name} {x.dtype}" for name, x in named)
         *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
         raise TypeError(f"q, k and v must {expected}, got {found}")
     if q.device.type != DEVICE.type or not (q.device == k.device == v.device):
         if DEVICE.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1, start again")
-        found = ", ".join(f"{name} on {x.device}" for name, x in named.items())
+        found = ", ".join(f"{name} on {x.device}" for name, x in named)
         raise ValueError(f"the kernels run on {DEVICE.type} here, and q, k and v must all be there, got {found}")
     B, H, _, d = q.shape
     _, Hk, Nk, dv = v.shape
