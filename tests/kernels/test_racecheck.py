@@ -1,4 +1,4 @@
-"""The reader of racecheck's reports: what it cannot follow passes, a race of ours does not."""
+"""The reader of racecheck's reports: what racecheck cannot follow passes, a race of ours does not."""
 
 import pytest
 
@@ -57,3 +57,10 @@ def test_any_other_race_is_told(first, second):
     text = REPORT.format(first=first or known, second=second or known)
     passed, others = racecheck.judge(text)
     assert passed == 0 and len(others) == 1 and (first or second) in others[0]
+
+
+@pytest.mark.parametrize("place", [" in {first}", " in {second}"])
+def test_a_race_at_an_unknown_place_is_told(place):
+    known = min(racecheck.handshakes())
+    passed, others = racecheck.judge(REPORT.replace(place, "").format(first=known, second=known))
+    assert passed == 0 and len(others) == 1

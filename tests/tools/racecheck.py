@@ -1,16 +1,17 @@
 """Tell races of ours from those that compute-sanitizer's racecheck reports of right code.
 
-It does not follow barriers in shared memory: of two kernels of ten lines in which one role stores numbers and another
-loads them, it reports that which waits before it overwrites a number as well as that which does not (H200, CUDA 13.0).
-So it is blind where roles hand over plain stores, and what orders those is checked in ``gluon_interpreter``:
+Racecheck does not follow barriers in shared memory. In two kernels of ten lines, one role stores numbers and another
+loads them; the first kernel waits before it overwrites a number, the second does not, and racecheck reports both (H200,
+CUDA 13.0). So its reports say nothing about plain stores from role to role. ``gluon_interpreter`` checks the order of
+ours. There are two kinds:
 
 - Triton's handshake. Where warps specialize, those that wait for work read which partition is theirs, and the
   compiler's code writes it: in every kernel with ``gl.warp_specialize``, at the kernel's first line or at a statement
-  that holds that call, and no access of ours.
+  that contains this call and no access of ours.
 - ``turns``: the producer announces a turn, and the other roles read it.
 
-Its warnings are of accesses within a warp, whose order is the compiler's: Triton 3.7 has a barrier made by an elected
-thread, and used by thread 0 of the same warp.
+Its warnings are about accesses within one warp, which the compiler orders: in Triton 3.7, an elected thread makes a
+barrier, and thread 0 of the same warp uses it.
 """
 
 import ast
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 HOPPER = Path(__file__).resolve().parents[2] / "flashlab" / "kernels" / "hopper"
-REPORT = re.compile(r"(Error|Warning): Race reported between .* in \S+\n(?:=+\s+and .* in \S+.*\n)+")
-PLACE = re.compile(r" in (\S+\.py:\d+)")
+REPORT = re.compile(r"(Error|Warning): Race reported between .* access at .*\n(?:=+\s+and .* access at .*\n)+")
+PLACE = re.compile(r" access at \S+(?: in (\S+))?")  # "" for an access without one
 
 
 class Statement(NamedTuple):
@@ -29,8 +30,8 @@ class Statement(NamedTuple):
 
     function: str
     place: str  # "file.py:line"
-    called: set[str]  # names, by it or by statements in it
-    whole: bool  # the definition of the function
+    called: set[str]  # names of functions, by it or by statements in it
+    whole: bool  # whether it is the definition of the function
 
 
 def called(node):
@@ -52,14 +53,14 @@ def statements():
 
 
 def handshakes():
-    """Return the places where the compiler's handshake is said to be."""
+    """Return the places where racecheck reports the compiler's handshake."""
     part = {"gl.warp_specialize"}
     part |= {s.function for s in statements() if part & s.called}
     return {s.place for s in statements() if part & s.called}
 
 
 def turns():
-    """Return the places where a turn is announced and where it is read."""
+    """Return the place where a turn is announced and the one where it is read."""
     return {
         s.place
         for s in statements()
@@ -69,7 +70,7 @@ def turns():
 
 
 def judge(output):
-    """Count the races in racecheck's output that are no races, and return the others as text."""
+    """Count the reports in racecheck's output that are of right code, and return the others as text."""
     known, blind = 0, (handshakes(), turns())
     others = []
     for race in REPORT.finditer(output):
