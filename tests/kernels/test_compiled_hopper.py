@@ -147,7 +147,7 @@ def test_the_backward_pass_takes_exponentials_beside_the_product_for_dP(large):
     for k in large:
         if k["kernel"] == "backward":
             weights = 64 * k["Br"] // 128 * (2 if "soft cap" in k["kind"] else 1)
-            # With 64 columns, the product for dV comes later, and where nothing is hidden, no branch holds them back.
+            # With 64 columns the product for dV comes later, and without a mask no branch keeps all in their place.
             least = {"full": 1 / 2, "ALiBi": 3 / 4}.get(k["kind"], 1) if k["width"] == 64 else 1
             assert all(loop["MUFU beside"] >= least * weights for loop in k["loops"]), k
 

@@ -66,13 +66,13 @@ def step(
     hides: gl.constexpr = ragged or windowed or problem.mask.table is not None or problem.mask.rules is not None
     Pt_ij, sloped = weights(St_ij, lse_i, these, keys, work, problem, ragged, hides, scarce)  # [Bc, Br] each
     Pt_left = operand(Pt_ij, dtype, width)  # [Bc, Br]
-    if scarce:  # no register for a Pt_left that waits
+    if scarce:  # no registers to keep Pt_left until dS_ij is stored
         dV_j = warpgroup_mma(Pt_left, dO_i, dV_j, use_acc=not first, is_async=True)
         dPt_ij = warpgroup_mma_wait(1, deps=(dPt_ij,))
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
     else:
         if not hides:
-            wait_full(shared.do_full, t)  # is over, but the compiler leaves what is before it beside the product for dP
+            wait_full(shared.do_full, t)  # over already; it keeps the exponentials beside the product for dP
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
         dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))
     dSt_ij = (sloped * (dPt_ij - delta_i)).to(dtype)  # [Bc, Br]
@@ -101,8 +101,8 @@ def weights(
 ):  # fmt: skip
     """Return Pt_ij = exp2(S_ij^T - lse), with lse [1, Br], and its product with the score's derivative.
 
-    dot: K_j Q_i^T. hides: whether some scores may not count. The second is what the gradient of dot needs; a score
-    function costs no register beside it.
+    dot: K_j Q_i^T. hides: whether the mask or the end of the keys may hide a score. The second is what the
+    gradient of dot needs; a score function costs no register beside it.
     """
     St_ij, slope = dot, 1.0  # [Bc, Br]
     if problem.score is not None:
@@ -110,7 +110,7 @@ def weights(
         St_ij, slope = derivatives.apply(problem, dot * problem.scale, work.b, these.h, i, j)  # [Bc, Br] each
     Pt_ij = gl.exp2(St_ij * problem.scale_log2 - lse_log2)  # [Bc, Br]
     if hides:
-        # Of whole tiles, too, where registers are scarce: slopes that stay in use across a branch would be too many.
+        # Where registers are scarce, whole tiles are masked, too: across a branch, too many slopes would be in use.
         if scarce and problem.score is not None and problem.mask.rules is None:
             Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
         elif queries.are_cut(these, keys, problem, dot.shape[1]):
