@@ -177,6 +177,12 @@ def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look)
         assert ("invert" in chart.evaluate("it => getComputedStyle(it).filter")) == (due == "dark")
 
 
+def test_a_still_is_scrolled_on_a_narrow_screen(opened):
+    still = opened("lessons/12_triton_backward.html", "narrow").locator("figure > img")
+    assert still.bounding_box()["width"] == 800
+    assert still.evaluate("it => getComputedStyle(it.closest('[tabindex]')).overflowX") == "auto"
+
+
 def test_an_answer_is_folded_until_asked_for(opened):
     sheet = opened("lessons/06_tiling.html")
     folded = sheet.locator("details.hide").filter(has=sheet.locator(".cell_output"))
