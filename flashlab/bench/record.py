@@ -17,8 +17,8 @@ from flashlab.kernels import INTERPRETED
 from flashlab.machine.host import this_machine, versions
 
 NO_GPU = (
-    "There is no GPU here for which kernels are compiled. Triton's interpreter shows what a kernel computes and moves; "
-    "its times are not performance, so nothing is measured."
+    "There is no GPU here for which kernels are compiled. Triton's interpreter shows what a kernel\n"
+    "computes and moves; its times are not performance, so nothing is measured."
 )
 PACKAGES = (
     "numpy",
