@@ -70,7 +70,7 @@ def nothing_added(ones: Callable) -> Callable[..., Broken | None]:
 CLIPPED = "an exponent was clipped: a score far below the largest keeps a weight of its own, however small."
 DROPPED = "a weight far below the largest was set to 0: it is small, but many of them, or a large value, make it count."
 FALLING = np.array([0, -25, -50, -75, -87], np.float32)  # their exponentials are normal numbers of float32
-NEAR = np.array([0, -13], np.float32)  # the second exponential has six bits in float16
+NEAR = np.array([0, -13, -13, -13, -13], np.float32)  # the small exponentials have six bits in float16
 FAR_BELOW = "scores of 0, −25, −50, −75 and −87"
 
 
@@ -95,8 +95,8 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
 
 
 def _rounds(weights):
-    """Return whether weights lose digits, as they do in float16, where e^−25 is 0 without being set to it."""
-    return not np.isclose(np.float64(weights(NEAR))[1], np.exp(-13.0), 1e-4, 0)
+    """Return whether weights lose digits, as in float16, where e^−25 is 0 without being set to it, or are lost."""
+    return not np.allclose(np.float64(weights(NEAR))[1:], np.exp(-13.0), 1e-4, 0)
 
 
 SIZES = {2.0**60: "2⁶⁰", 2.0**-60: "2⁻⁶⁰"}

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from flashlab.course.exercise import Case, Exercise, Mistake, edited
+from flashlab.course.exercises.triton_backward import one_tile
 from flashlab.course.exercises.triton_backward.heads import (
     BLOCK,
     SCALE,
@@ -161,22 +162,9 @@ dQ = Exercise(
         "dS_ij = P_ij * (dP_ij - delta_i[:, None]); dQ_i += tl.dot(dS_ij, K_j). Store scale * dQ_i after the loop.",
     ),
     mistakes=(
-        Mistake("delta is missing: raising one weight of a row lowers the others.",
-                "(dP_ij - delta_i[:, None])", "dP_ij"),
-        Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
-        Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
-                "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
-        Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
-                "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
+        *one_tile.MISTAKES,
         Mistake("dQ is not scaled: S = scale · Q Kᵀ, so dQ = scale · dS K.", "scale * dQ_i", "dQ_i"),
-        Mistake("the scores were not scaled: lse belongs to scale · Q Kᵀ.",
-                "scale * tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T)"),
-        Mistake("2^x instead of e^x: lse_i is in natural logarithms here.", "tl.exp(", "tl.exp2("),
         Mistake("dQ is dS times K, not V.", "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij, V_j)"),
-        Mistake("dP is dO times Vᵀ, not Q.", "tl.dot(dO_i, V_j.T)", "tl.dot(Q_i, V_j.T)"),
-        Mistake("dP is dO times Vᵀ, not Kᵀ.", "tl.dot(dO_i, V_j.T)", "tl.dot(dO_i, K_j.T)"),
-        Mistake("the tile's own maximum was subtracted: P_ij = exp(S_ij − lse_i) needs no maximum, and no division.",
-                "lse_i[:, None]", "tl.max(S_ij, 1)[:, None]"),
         Mistake("rows that see no key were not stored: their dQ is 0, and only tl.store writes it.",
                 "scale * dQ_i, mask=exist)", 'scale * dQ_i, mask=exist & (lse_i > -float("inf"))[:, None])'),
         Mistake("only the last tile of keys was kept: add to dQ_i.", "dQ_i += ", "dQ_i = "),
@@ -186,10 +174,6 @@ dQ = Exercise(
         Mistake("the last tile of keys, which is not full, was dropped.",
                 "range(0, end, Bc)", "range(0, end // Bc * Bc, Bc)"),
         Mistake("the loop's step is Br: the tiles of keys have Bc rows.", "range(0, end, Bc)", "range(0, end, Br)"),
-        Mistake("the mask was forgotten: what was not seen on the way forward has no weight on the way back.",
-                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "tl.exp(S_ij - lse_i[:, None])"),
-        Mistake("a row that sees no key has lse = −∞, and ∞ · 0 is NaN: mask last, P itself, by tl.where.",
-                "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
         Mistake("aligned at the upper left: query i sees the keys j ≤ i + Nk − Nq.",
                 "rows[:, None] + Nk - Nq", "rows[:, None]"),
         Mistake("the mask is off by one: a query sees its own key too.",
@@ -208,7 +192,6 @@ dQ = Exercise(
                 "rows = i * Br", "rows = i * Bc"),
         Mistake("1/√d was used for the scale: take the argument scale.",
                 "    i, columns = ", "    scale = 1 / tl.sqrt(1.0 * d)\n    i, columns = "),
-        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.", "tl.dot(Q_i, K_j.T)", "(Q_i @ K_j.T)"),
         Mistake("the sum so far was scaled again in each tile: scale it once, after the loop.",
                 "dQ_i += tl.dot(dS_ij, K_j)  # [Br, d]\n    tl.store(dQ + at, scale * dQ_i",
                 "dQ_i = scale * (dQ_i + tl.dot(dS_ij, K_j))\n    tl.store(dQ + at, dQ_i"),
@@ -218,6 +201,12 @@ dQ = Exercise(
         Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
                 "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)", of=_with_end_clamped),
         *(
+            Mistake("Nq and Nk are exchanged: there are Nk keys.",
+                    f"tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)",
+                    f"tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nq)")
+            for X in "KV"
+        ),
+        *(
             Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",
                     f"{X}_j = tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)[:, None], other=0)",
                     f"{X}_j = tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)[:, None])")
@@ -225,5 +214,11 @@ dQ = Exercise(
         ),
         Mistake("dS was rounded to half precision: all is float32 here.",
                 "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij.to(tl.float16), K_j.to(tl.float16)).to(tl.float32)"),
+        Mistake("the mask is off by one: a query saw one key of the future.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + Nk - Nq + 1"),
+        Mistake("the difference is inverted: query i sees the keys j ≤ i + Nk − Nq.",
+                "rows[:, None] + Nk - Nq", "rows[:, None] + Nq - Nk"),
+        Mistake("the mask was always causal: only where causal is set.",
+                "if causal:\n            seen", "if True:\n            seen"),
     ),
 )  # fmt: skip

@@ -134,6 +134,13 @@ heads = Exercise(
                 "(b * H + h)", "(h * 2 + b)"),
         Mistake("heads were taken for the outermost axis: in [B, Hk, N, d] texts are, so b * Hk + hk.",
                 "(b * Hk + hk)", "(hk * 2 + b)"),
+        Mistake("[B, N, H, d] was taken for the order: in [B, H, N, d] the rows of a head lie together.",
+                "    first_query = (b * H + h).to(tl.int64) * Nq * d\n"
+                "    first_key = (b * Hk + hk).to(tl.int64) * Nk * d",
+                "    first_query = b.to(tl.int64) * Nq * H * d + h * d\n"
+                "    first_key = b.to(tl.int64) * Nk * Hk * d + hk * d"),
+        Mistake("the offsets were returned in the wrong order: first_query, then first_key.",
+                "return first_query, first_key", "return first_key, first_query"),
         Mistake("the batch was forgotten for the keys: b * Hk heads of keys come before this text.",
                 "(b * Hk + hk)", "hk"),
         Mistake("the batch was forgotten for the queries: b * H heads come before this text.", "(b * H + h)", "h"),

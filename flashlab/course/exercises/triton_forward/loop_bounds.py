@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake
+from flashlab.course.exercise import Case, Exercise, Mistake, edited
 from flashlab.course.launches import attempted
 from flashlab.kernels import DEVICE, tl, triton
 
@@ -89,6 +89,8 @@ def _lengths_and_tiles():
     yield "Nq = 70001, Nk = 3, tiles of 1024 × 512", (70_001, 3, 1024, 512)
 
 
+_cut_at_0 = edited(causal_bounds, "return unmasked, seen", "return tl.maximum(unmasked, 0), seen")
+
 bounds = Exercise(
     reference=causal_bounds,
     launch=_launch_bounds,
@@ -148,6 +150,14 @@ bounds = Exercise(
             "unmasked = tl.maximum(",
             "Nq = Nk + 0 * Nq\n    unmasked = tl.maximum(",
         ),
+        Mistake("aligned at the upper left, in the first bound: with Nq ≠ Nk add Nk − Nq.",
+                "i * Br + Nk - Nq + 1", "i * Br + 1"),
+        Mistake("only the last tile was masked: where Br > Bc the diagonal crosses several.",
+                "return unmasked, seen", "return tl.maximum((seen - 1) // Bc * Bc, 0), seen"),
+        Mistake("one tile too many was masked: round down once, and subtract nothing.",
+                "// Bc * Bc", "// Bc * Bc - Bc", of=_cut_at_0),
+        Mistake("seen was rounded down to whole tiles: the last row sees part of the last tile, too.",
+                "return unmasked, seen", "return unmasked, seen // Bc * Bc"),
         Mistake(
             "rounded up: the tile that the first row sees in part needs the mask.",
             "tl.maximum(i * Br + Nk - Nq + 1, 0) // Bc * Bc",
