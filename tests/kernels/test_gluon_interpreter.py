@@ -20,6 +20,8 @@ from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.tiles import Launch
 from flashlab.kernels.float8 import Scales
 from flashlab.kernels.gluon_interpreter import noted, seeded
+from flashlab.kernels.gluon_interpreter.global_memory import Descriptor, Memory
+from flashlab.kernels.gluon_interpreter.knowledge import READ
 from flashlab.kernels.gluon_interpreter.shared_memory import places
 from flashlab.kernels.gluon_interpreter.values import Value, value
 from flashlab.kernels.hopper import forward, forward_float8, ladder, latent, toy
@@ -69,6 +71,14 @@ def test_wide_tiles_have_panels_of_128_bytes():
     where = places((1, 8, 128), 2, layout((8, 128), torch.bfloat16))
     halves = places((2, 8, 64), 2, layout((8, 64), torch.bfloat16))
     assert (where[0, :, :64] == halves[0]).all() and (where[0, :, 64:] == halves[1]).all()
+
+
+def test_a_copy_of_odd_rows_is_watched_in_all_of_its_cells(monkeypatch):
+    """Three rows of five numbers of 16 bits, which lie eight apart: cells of 4 bytes 0 to 2, 4 to 6 and 8 to 10."""
+    memory, watched = Memory(torch.zeros(3, 8, dtype=torch.bfloat16), "X", {}), set()
+    monkeypatch.setattr(memory, "access", lambda offsets, *_: watched.update(memory.cells(offsets).tolist()))
+    Descriptor(memory, (3, 5), (8, 1), (4, 8), None).tile((0, 0)).access(READ, "reads")
+    assert watched == {0, 1, 2, 4, 5, 6, 8, 9, 10}
 
 
 @gluon.jit

@@ -167,7 +167,8 @@ class Tile:
         for dim, (s, step) in enumerate(zip(self.inside, self.described.strides, strict=True)):
             places = np.arange(s.start, s.stop) * step
             offsets = offsets + places.reshape((-1,) + (1,) * (len(self.inside) - dim - 1))
-        return self.memory.access(offsets.ravel()[:: max(1, CELL // self.memory.flat.itemsize)], kind, does, "copies")
+        one_per_cell = offsets[..., :: max(1, CELL // self.memory.flat.itemsize)]  # rows begin where a cell does
+        return self.memory.access(one_per_cell.ravel(), kind, does, "copies")
 
     def read(self):
         """Return the numbers, and 0 past the ends."""
