@@ -54,22 +54,37 @@ def stub(*args):
     raise NotImplementedError
 
 
+@pytest.fixture
+def without_forks(monkeypatch):
+    """Check as on macOS: forks take longer than these checks."""
+    monkeypatch.setattr(worker, "forks", lambda: False)
+
+
 @pytest.mark.parametrize("name", EXERCISES)
-def test_a_stub_is_not_attempted(name, capsys):
+def test_a_stub_is_not_attempted(name, capsys, without_forks):
     attempt = triton.jit(stub) if hasattr(EXERCISES[name].reference, "fn") else stub  # a kernel
     assert said(capsys, name, attempt).startswith(f"○ {name}: not attempted")
 
 
+def assert_rejected_with_its_own_sentence(name, mistake, capsys):
+    text = said(capsys, name, mistake.function(EXERCISES[name].reference))
+    assert text.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in text
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a wrong answer may divide by zero
 @pytest.mark.parametrize("name, mistake", MISTAKES)
-def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys, monkeypatch):
-    exercise = EXERCISES[name]
-    if exercise.launch and not INTERPRETED:
+def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys, request):
+    if not EXERCISES[name].launch:
+        request.getfixturevalue("without_forks")
+    elif not INTERPRETED:
         pytest.skip("a GPU does not stop a kernel that reads past the end")
-    if not exercise.launch and mistake != exercise.mistakes[0]:  # forks take longer than these checks: without, as
-        monkeypatch.setattr(worker, "forks", lambda: False)  # on macOS
-    text = said(capsys, name, mistake.function(exercise.reference))
-    assert text.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in text
+    assert_rejected_with_its_own_sentence(name, mistake, capsys)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [name for name, it in EXERCISES.items() if not it.launch])
+def test_the_first_mistake_is_rejected_in_a_fork_too(name, capsys):
+    assert_rejected_with_its_own_sentence(name, EXERCISES[name].mistakes[0], capsys)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
