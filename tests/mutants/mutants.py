@@ -37,7 +37,7 @@ from tests.mutants import acceptance
 
 
 class Mutant(NamedTuple):
-    """``function`` of ``module`` with ``old`` replaced by ``new``; ``check`` of acceptance.py must reject it."""
+    """``function`` of ``module`` with ``old`` replaced by ``new``; ``check`` of the package ``acceptance`` must reject it."""
 
     mistake: str
     module: object

@@ -24,7 +24,7 @@ class Case(NamedTuple):
 
 
 def cases(B):
-    """The cases for tiles of B x B."""
+    """Return the cases for tiles of B x B."""
     return [
         Case("tiles that fit exactly", 2 * B, 2 * B, 16, 16, False),
         Case("lengths that no tile divides", B + 3, 2 * B + 5, 8, 8, False),
@@ -40,7 +40,7 @@ def cases(B):
 
 
 def inputs(case, seed=0):
-    """Q [Nq, d], K [Nk, d], V [Nk, dv], dO [Nq, dv] in float32."""
+    """Return Q [Nq, d], K [Nk, d], V [Nk, dv], dO [Nq, dv] in float32."""
     rng = np.random.default_rng(seed)
     shapes = (case.Nq, case.d), (case.Nk, case.d), (case.Nk, case.dv), (case.Nq, case.dv)
     Q, K, V, dO = (rng.normal(size=shape) for shape in shapes)
@@ -55,7 +55,7 @@ def mask_if(causal):
 
 
 def forward(run, B):
-    """run(Q, K, V, causal) -> O, lse is right in every case."""
+    """Assert that run(Q, K, V, causal) -> O, lse is right in every case."""
     for case in cases(B):
         Q, K, V, _ = inputs(case)
         plain, exact = (attention(*(a.astype(t) for a in (Q, K, V)), mask=mask_if(case.causal), return_lse=True)
@@ -65,7 +65,7 @@ def forward(run, B):
 
 
 def backward(run, B):
-    """run(Q, K, V, O, lse, dO, causal) -> dQ, dK, dV is right in every case but those whose keys are huge."""
+    """Assert that run(Q, K, V, O, lse, dO, causal) -> dQ, dK, dV is right in every case whose keys are not huge."""
     for case in cases(B):
         if case.shift:  # dQ would be a small difference of large numbers
             continue
@@ -78,6 +78,7 @@ def backward(run, B):
 
 
 def hold(case, ours, theirs, true, roundings=4):
+    """Assert that a result is as exact as the plain computation; the error says what the case shows."""
     try:
         assert_as_exact_as_plain(ours, theirs, true, roundings)
     except AssertionError as error:
