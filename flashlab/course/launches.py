@@ -37,7 +37,9 @@ def inside_margins(rows, N, name="the output"):
         kept = whole.clone()
         kept[1:-1, :N] = 7.0
         if not (kept == 7.0).all():
-            raise IndexError("it stored outside the output: is the store masked, do rows lie y_stride apart?")
+            raise IndexError(
+                "it stored outside the output: is the store masked, and are its rows where the output has them?"
+            )
         if part.numel() and (part.view(torch.int32) == NEVER).all():
             raise ValueError(f"nothing was stored in {name}")
         return part.cpu().numpy()

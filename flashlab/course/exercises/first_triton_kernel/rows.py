@@ -14,10 +14,9 @@ from flashlab.reference import safe_softmax as in_numpy
 
 
 def _apart(x):
-    """A tensor whose rows lie apart: by less than those of the output if there is an odd number of them, or by more."""
-    return torch.nn.functional.pad(torch.tensor(x), (0, 3 if len(x) % 2 else 13), value=np.nan).to(DEVICE)[
-        :, : x.shape[1]
-    ]
+    """Return x with a gap after each row: narrower than the output's if the number of rows is odd, else wider."""
+    gap = 3 if len(x) % 2 else 13  # the output has MARGIN
+    return torch.nn.functional.pad(torch.tensor(x), (0, gap), value=np.nan).to(DEVICE)[:, : x.shape[1]]
 
 
 def _launch_softmax(kernel, x, Bc=None):
@@ -239,7 +238,7 @@ _GUARD, _LAST_GUARD = (f'tl.where({m} == -float("inf"), 0, {m})' for m in ("m_ne
 
 
 def _guarded_by(bound):
-    """The kernel of the online softmax with another guard in its first loop."""
+    """Return the kernel of the online softmax with another guard in its first loop."""
     return edited(first_triton_kernel.softmax_online_kernel, _GUARD, f"tl.maximum(m_new, {bound})")
 
 

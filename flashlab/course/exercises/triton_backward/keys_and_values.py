@@ -111,7 +111,7 @@ ABOVE = Regime("scores around 20,000", lambda n: np.full(n, 2e4))
 
 
 def _weights_of_keys(add, *tensors):
-    """The weights that two queries give to each of two keys: dV."""
+    """Return the weights that two queries give to each of two keys: dV."""
     dK, dV = torch.zeros(2, 2, BLOCK, device=DEVICE)
     loop_over_queries[(1,)](attempted(add), *tensors, dK, dV, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
     return dV[:, 0].cpu().numpy()

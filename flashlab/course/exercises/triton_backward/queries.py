@@ -74,7 +74,7 @@ def _exact_dQ(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
 
 
 def _enough(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
-    """The bytes that the kernel need load: what belongs to the queries once, K and V once for each program."""
+    """Return the bytes that the kernel must load: what belongs to the queries once, K and V once for each program."""
     (Nq, d), mask = Q.shape, masks.causal() if causal else None
     bill = tiling.fa2_traffic(Nq, len(K), d, Br, Bc, mask=mask)
     of_rows = dO.nbytes + 2 * Nq * dO.itemsize  # dO; lse and delta
@@ -122,7 +122,7 @@ def _query_cases():
 
 
 def _weights_of_queries(kernel, *tensors):
-    """The weights that each of two queries gives to two keys: dQ, where dP − delta and K are 1."""
+    """Return the weights that each of two queries gives to two keys: dQ, where dP − delta and K are 1."""
     dQ = torch.zeros(2, BLOCK, device=DEVICE)
     launched(kernel, (1,), *tensors, dQ, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
     return dQ[:, 0].cpu().numpy() / SCALE

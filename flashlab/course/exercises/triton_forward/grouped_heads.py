@@ -22,7 +22,7 @@ def first_elements(h, b, H, Hk, Nq, Nk, d):
 def _every_head(
     Q, K, V, O, lse, H, Hk, Nq, Nk, scale, find: tl.constexpr, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr
 ):
-    """The kernel of one head for all heads: program (i, h, b). ``find`` says where the head's queries and keys are."""
+    """Run the kernel of one head for all: program (i, h, b). ``find`` says where the head's queries and keys begin."""
     h, b = tl.program_id(1), tl.program_id(2)
     q, k = find(h, b, H, Hk, Nq, Nk, d)
     attention_one_head(Q + q, K + k, V + k, O + q, lse + (b * H + h) * Nq, Nq, Nk, scale, d, Br, Bc, False)

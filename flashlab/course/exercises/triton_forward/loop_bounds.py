@@ -26,7 +26,7 @@ def causal_bounds(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
 
 @triton.jit
 def _visit(kinds, ends, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
-    """Both loops without their work: 1 for a tile met unmasked, 2 for a masked one; beside them, all others."""
+    """Run both loops without their work: add 1 to a tile met in loop 1, 2 in loop 2; strays count in the margins."""
     i = tl.program_id(0)
     unmasked, seen = bounds(i, Nq, Nk, Br, Bc)
     tl.store(ends + i, seen)
@@ -56,7 +56,7 @@ def both_loops(Nq, Nk, Br, Bc):
 
 
 def kinds_of_tiles(Nq, Nk, Br, Bc):
-    """0 for a tile that no query sees, 1 for one that all of its rows see in full, 2 for the others [Tr, Tc]."""
+    """Return 0 for a tile that no query sees, 1 for one that all of its rows see in full, 2 for the others [Tr, Tc]."""
     i, j = np.ogrid[: -(-Nq // Br) * Br, : -(-Nk // Bc) * Bc]
     sees = (j <= i + Nk - Nq) & (j < Nk)  # [Tr * Br, Tc * Bc]
     cut = sees.reshape(len(i) // Br, Br, -1, Bc)

@@ -19,7 +19,7 @@ TILE = 16  # rows, columns and width of the tiles in the cases: the smallest tha
 
 
 class Output(NamedTuple):
-    """What attention leaves of some rows."""
+    """The results of attention for some rows of queries."""
 
     O: np.ndarray  # [Nq, d]
     lse: np.ndarray  # [Nq]
@@ -61,8 +61,8 @@ def attention_one_head(
 def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
     """Launch a kernel of one head, of the capstone's parameters, on numpy arrays Q [Nq, d], K and V [Nk, d] of float16.
 
-    O and lse come back in float32. Columns are filled up with zeros to a tile's width, which changes no score; past
-    the inputs' last rows there is NaN, and around the outputs what must not be touched.
+    Return O and lse in float32. Columns of zeros fill the inputs up to a tile's width, which changes no score. Past the
+    last rows of the inputs there is NaN, and around the outputs there are margins that must not change.
     """
     (Nq, d), width = Q.shape, max(16, triton.next_power_of_2(Q.shape[1]))
     q, k, v = (_followed_by_nan(x, width) for x in (Q, K, V))
@@ -74,14 +74,14 @@ def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
 
 
 def _followed_by_nan(x, width):
-    """x [N, d] as a tensor [N, width] after whose end there is memory, which no kernel may read."""
+    """Return x [N, d] as a tensor [N, width], followed in memory by NaN, which no kernel may read."""
     whole = np.full((len(x) + 64, width), np.nan, x.dtype)
     whole[: len(x)] = np.pad(x, ((0, 0), (0, width - x.shape[1])))
     return torch.from_numpy(whole).to(DEVICE)[: len(x)]
 
 
 def _from_source(source, name, *args):
-    """``attend`` for a kernel given by its source: so it can travel to an interpreter in another process."""
+    """Run ``attend`` for a kernel given by its source, which can travel to an interpreter in another process."""
     filename = f"<{name} as it was written>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = {"tl": tl, "triton": triton}
@@ -90,7 +90,7 @@ def _from_source(source, name, *args):
 
 
 def _source(kernel):
-    """The source of a kernel, with the numbers and the kernels before it that it uses."""
+    """Return the source of a kernel, after that of the numbers and kernels that it uses."""
     used = {name: kernel.fn.__globals__.get(name) for name in kernel.fn.__code__.co_names}
     numbers = {
         name: getattr(it, "value", it) for name, it in used.items() if isinstance(it, int | float | tl.constexpr)
@@ -131,6 +131,7 @@ def _verdict(moved, due):
 
 
 def _race(kernel, N=16384, d=64, tile=64):
+    """Print the times of a kernel and of torch's attention for one long head."""
     q, k, v = torch.randn(3, N, d, device=DEVICE, dtype=torch.float16)
     O, lse = torch.empty(N, d, device=DEVICE), torch.empty(N, device=DEVICE)
     grid, numbers = (triton.cdiv(N, tile),), (N, N, d**-0.5, d, tile, tile, False)

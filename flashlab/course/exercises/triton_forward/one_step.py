@@ -28,10 +28,10 @@ def update_base_2(m_i, l_i, O_i, S_ij, V_j, scale_log2):
 
 @triton.jit
 def _take_in(m, l, O, S, V, scale_log2, step: tl.constexpr, T: tl.constexpr):
-    """One step on tiles of T x T, in place."""
-    rows = tl.arange(0, T)
+    """Take one step on tiles of T x T, in place."""
+    rows = tl.arange(0, T)  # [T]
     square = rows[:, None] * T + rows[None, :]  # [T, T]
-    S_ij, V_j = tl.load(S + square), tl.load(V + square)
+    S_ij, V_j = tl.load(S + square), tl.load(V + square)  # [T, T] each
     m_i, l_i, O_i = step(tl.load(m + rows), tl.load(l + rows), tl.load(O + square), S_ij, V_j, scale_log2)
     tl.store(m + rows, m_i)
     tl.store(l + rows, l_i)
@@ -47,7 +47,7 @@ def _launch_update(function, state, S_ij, V_j, scale):
 
 
 def _filled(x, absent):
-    """x as a tensor of the size of a tile, filled up with what stands for nothing."""
+    """Return x as a tensor of the size of a tile, filled up with ``absent``, which changes no result."""
     return torch.from_numpy(np.pad(x, [(0, TILE - n) for n in x.shape], constant_values=absent)).to(DEVICE)
 
 

@@ -13,14 +13,14 @@ from flashlab.reference.attention import attention
 
 
 def _enough(Q, K, V, causal, Br=TILE, Bc=TILE):
-    """The bytes that the kernel need load: Q once, and K and V once for each program that sees them."""
+    """Return the bytes that the kernel must load: Q once, and K and V once for each program that sees them."""
     width, mask = max(16, triton.next_power_of_2(Q.shape[1])), masks.causal() if causal else None
     bill = tiling.fa2_traffic(len(Q), len(K), width, Br, Bc, mask=mask, dtype=np.float16)
     return sum(size for (kind, _), size in bill.items() if kind == "load")
 
 
 def _outputs(Q, *others):
-    """The bytes of O, of a tile's width, and of lse."""
+    """Return the bytes of O, of a tile's width, and of lse."""
     return 4 * len(Q) * (max(16, triton.next_power_of_2(Q.shape[1])) + 1)
 
 
@@ -118,12 +118,12 @@ def _forward_cases():
 
 
 def remainders(tile):
-    """Lengths (Nq, Nk) in which Nk, Nq and their difference take every remainder of a tile."""
+    """Return lengths (Nq, Nk) in which Nk, Nq and their difference take every remainder of a tile."""
     return [(tile + 4, tile + 4 + more) for more in range(tile)] + [(tile + more, tile + 1) for more in range(tile)]
 
 
 def _sizes():
-    """Lengths and tiles in which no two of Br, Bc and the width are equal: (name, Nq, Nk, d, causal, Br, Bc)."""
+    """Yield lengths and tiles in which no two of Br, Bc, the width are equal: (name, Nq, Nk, d, causal, Br, Bc)."""
     lengths = [(64, 64, False), (64, 64, True), (33, 65, True), (65, 33, True), (40, 41, True), (64, 48, False)]
     for Nq, Nk, causal in lengths:
         for Br, Bc, d in ((64, 16, 32), (16, 32, 64), (32, 64, 12)):
@@ -145,7 +145,7 @@ _with_blind_rows_not_stored = edited(
 
 
 def _with_future_at(bound):
-    """The kernel with a finite score for keys that a query must not see."""
+    """Return the kernel with a finite score for keys that a query must not see."""
     return edited(attention_one_head, 'Nk - Nq, S_ij, -float("inf"))', f"Nk - Nq, S_ij, {bound})")
 
 
