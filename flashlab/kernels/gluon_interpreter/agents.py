@@ -36,7 +36,7 @@ class Agent:
         self.baton = threading.Semaphore(0)
         self.ready, self.waits_for = None, ""  # None: it can go on
         self.products, self.stores = [], []  # not waited for, the oldest first
-        self.polled = None  # the counter that was read last, by adding 0, and what it was; None: more was done since
+        self.polled = None  # (memory, offset, value) of a counter read by adding 0; None: the agent did something since
 
     def pause(self, ready=None, waits_for=""):
         """Let others go on, and oneself when ``ready()``."""
@@ -45,7 +45,7 @@ class Agent:
         self.ready = None
 
     def access(self, shadow, cells, region, kind, does, engine=""):
-        """Note an access to cells of a memory; engine: of the unit that makes it for the agent. Return its number."""
+        """Note an access to cells of a memory; engine: the unit that makes it for the agent. Return its number."""
         self.polled = None
         access = Access(len(self.run.accesses), (self.name, engine), kind, bool(engine), self.name, does, place())
         if len(cells):  # else the tile is past the ends of its tensor
@@ -57,7 +57,7 @@ class Agent:
         return access.number
 
     def know(self, number):
-        """Know of an access that is over."""
+        """Let the agent know of an access that is over."""
         self.knowledge.known |= 1 << number
 
 
@@ -144,7 +144,7 @@ class Run:
             self._land()
 
     def _land(self):
-        """Let a copy land: any of those that bring something, and of those that carry away the first of an agent."""
+        """Let a copy land: any load, or the first store of an agent."""
         flight = self.random.choice([f for f in self.flights if f.before is None or f.before not in self.flights])
         self.flights.remove(flight)
         flight.land()

@@ -22,12 +22,13 @@ def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
 
 
 def tanh(args, dtype):
+    """Compute the hyperbolic tangent, which the GPU approximates."""
     (x,) = args
     return Value(np.tanh(x.data), dtype, x._layout)
 
 
 def product(args, dtype):
-    """Multiply; the block leaves it out where all factors of a warp are 1."""
+    """Multiply. The block skips this where all factors of a warp are 1, which changes nothing."""
     x, factors = args
     return Value(x.data * factors.data, dtype, x._layout)
 
@@ -48,6 +49,7 @@ def moved(args, dtype):
 
 
 def fence(args, dtype):
+    """Let the asynchronous proxy see what the role knows to be written."""
     me().knowledge.fence()
 
 

@@ -1,4 +1,4 @@
-"""Barriers: Hopper's mbarrier, in shared memory like everything else, and what waits for it."""
+"""Barriers: Hopper's mbarrier, which is in shared memory, and what agents do with it."""
 
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
@@ -11,7 +11,7 @@ MBarrierLayout = mbarrier.MBarrierLayout
 
 
 class Barrier(sm.Barrier):
-    """A barrier that also hands on what those know who arrive."""
+    """A barrier that also hands on what the arriving agents know."""
 
     def __init__(self, view, count):
         super().__init__(str(view), count)

@@ -1,4 +1,4 @@
-"""Copies by the copy engine (TMA): asked for by one, they land some time later."""
+"""Copies by the copy engine (TMA): an agent asks for one, and it lands some time later."""
 
 from flashlab.kernels.gluon_interpreter.agents import me
 from flashlab.kernels.gluon_interpreter.barriers import barrier_of
@@ -26,7 +26,7 @@ class Load:
 
 
 class Store:
-    """A tile on its way from shared to global memory; an agent's leave in order."""
+    """A tile on its way from shared to global memory. The stores of one agent land in order."""
 
     def __init__(self, tile, source):
         self.tile, self.source, self.agent = tile, source, me()

@@ -1,4 +1,4 @@
-"""Kernels as functions of Python: the same code, which finds the interpreter's functions where Triton's would be."""
+"""Kernels as functions of Python: the same code, with the interpreter's functions in place of Triton's."""
 
 import functools
 import types
@@ -29,7 +29,7 @@ BUILTINS = {"range": language.counted}
 
 
 class Names(dict):
-    """The names that a function's module has, each bound to what the interpreter has for it, once it is asked for."""
+    """The names of a function's module. Each is bound, when first asked for, to what the interpreter has for it."""
 
     def __init__(self, known, bound):
         self.known, self.bound = known, bound
@@ -78,7 +78,7 @@ class Binder:
             return self.function(x.fn)
         try:
             return FUNCTIONS.get(x, x)
-        except TypeError:  # of what cannot be a key
+        except TypeError:  # x cannot be a key
             return x
 
     def function(self, plain):

@@ -18,7 +18,7 @@ OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # wh
 
 
 class Memory:
-    """A tensor of the launch: its numbers from the first to the last, gaps included, and who knows of which access."""
+    """A tensor of the launch: its numbers from first to last, gaps included, and the last accesses to them."""
 
     def __init__(self, tensor, name, shadows):
         self.name, self.dtype = name, OF_TORCH[tensor.dtype]
@@ -29,7 +29,7 @@ class Memory:
         self.first = tensor.data_ptr() - storage.data_ptr() if tensor.numel() else 0  # bytes
         if storage.data_ptr() not in shadows:  # tensors may share memory
             shadows[storage.data_ptr()] = Shadow(-(-storage.nbytes() // CELL), begins_unwritten=False), {}
-        self.shadow, self.left = shadows[storage.data_ptr()]  # left: what agents know who released a counter
+        self.shadow, self.left = shadows[storage.data_ptr()]  # left: by counter, what agents knew who released it
 
     def cells(self, offsets):
         """Return the watched cells of the numbers at these offsets."""
@@ -132,7 +132,7 @@ def poll(agent, memory, at):
 
 
 class Descriptor:
-    """A tensor in tiles, as the copy engine is told of it."""
+    """A tensor in tiles, as a descriptor tells the copy engine."""
 
     def __init__(self, memory, shape, strides, block_shape, layout):
         self.memory, self.block_shape, self.layout, self.dtype = memory, list(block_shape), layout, memory.dtype

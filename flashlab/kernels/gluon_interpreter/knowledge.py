@@ -1,12 +1,12 @@
-"""Who knows of which access to memory: what tells a race, whether or not it strikes.
+"""Track who knows of which access to memory. This finds a race whether or not it does harm in the run at hand.
 
 Every access has a number. A role knows of its own accesses. Where it arrives at a barrier, it leaves what it knows, and
 a role that waits there learns it: so a role knows of all accesses that happened before. Two accesses to the same bytes,
-of which one writes, race if the one made later knows nothing of the other. That is so in whatever order the roles
-happen to run, and a single run finds it.
+of which one writes, race if the role that makes the later one does not know of the other. That holds in whatever order
+the roles happen to run, so a single run finds it.
 
 The copy engine and the tensor cores reach shared memory another way, through the asynchronous proxy. They see what
-a role has written only behind a fence. So besides what is known there is what is known and fenced.
+a role has written only after a fence. So we keep apart what is known, and what is known and fenced.
 
 Sets of accesses are Python's integers, one bit per access.
 
@@ -90,8 +90,8 @@ def race(access, earlier, region, knowledge):
     what = f"{access.who} {access.does} {region}{access.place}, and {earlier.who} {earlier.does} it{earlier.place}"
     if not knowledge.known >> earlier.number & 1:
         return f"{what}: no barrier keeps the two apart"
-    behind_a_fence = access.asynchronous and not earlier.asynchronous and earlier.kind != READ
-    if behind_a_fence and not knowledge.fenced >> earlier.number & 1:
+    needs_a_fence = access.asynchronous and not earlier.asynchronous and earlier.kind != READ
+    if needs_a_fence and not knowledge.fenced >> earlier.number & 1:
         return f"{what}: there is no fence between the two"
     return None
 

@@ -11,7 +11,7 @@ from flashlab.machine.sm import Race
 
 
 class Sums(Value):
-    """The sums of a product, which are there once a wait has covered it."""
+    """The sums of a product, which nobody may read before a wait has covered it."""
 
     def __init__(self, a, b, begin, layout):
         self.a, self.b, self.begin, self.dtype, self._layout = a, b, begin, gl.float32, layout

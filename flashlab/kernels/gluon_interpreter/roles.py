@@ -1,4 +1,4 @@
-"""Roles: where a program's warps divide, each part is an agent of its own, and all have ended when it goes on."""
+"""Roles: where a program divides its warps, each part is an agent. The program goes on when all have ended."""
 
 from collections import Counter
 from functools import partial
@@ -8,7 +8,7 @@ from flashlab.machine.sm import Race
 
 
 def warp_specialize(partitions, worker_num_warps, worker_num_regs):
-    """Run functions, each with its arguments, side by side; the first in the agent that calls."""
+    """Run functions, each with its arguments, side by side; the first one in the calling agent."""
     whole = me()
     agents = [
         Agent(name, whole.program, whole.run, whole.knowledge.copy()) for name in names(partitions, whole.program)

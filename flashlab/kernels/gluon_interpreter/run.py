@@ -14,12 +14,12 @@ from flashlab.kernels.gluon_interpreter.values import value
 
 BESIDE = 4  # programs at a time
 _seeds = [0]  # the last one counts
-_noted = [None]  # likewise: where races are noted; None: they are raised
+_noted = [None]  # the last one counts: the list that takes races; None: they are raised
 
 
 @contextmanager
 def seeded(seed):
-    """Let roles, programs and copies take turns in another order, inside: each seed has its own, always the same."""
+    """Inside, let roles, programs and copies take turns in the order that belongs to this seed."""
     _seeds.append(seed)
     try:
         yield

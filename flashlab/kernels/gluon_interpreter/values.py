@@ -129,7 +129,7 @@ def quotient(a, b):
 
 
 def remainder(a, b):
-    """Return what C's division leaves: it has the sign of a."""
+    """Return the remainder of C's division, which has the sign of a."""
     return a - quotient(a, b) * b
 
 
