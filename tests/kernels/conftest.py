@@ -51,6 +51,7 @@ def choose_anew():
         configurations.choose_for.cache_clear()
         attention._plans.clear()
 
+    forget()
     yield forget
     forget()
 

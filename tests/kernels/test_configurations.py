@@ -30,16 +30,10 @@ from flashlab.kernels.configurations import (
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
 
+pytestmark = pytest.mark.usefixtures("choose_anew")
+
 H200 = Card((9, 0), 227 * 1024)
 LARGE = Problem(1, 16, 16, 4096, 4096, 128, 128, torch.bfloat16, torch.device("cuda"), masks.causal(), 0.1, "tf32")
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    """Choices are remembered; those that a test makes under changed conditions must not outlive it."""
-    choose_for.cache_clear()
-    yield
-    choose_for.cache_clear()
 
 
 def choice(direction, problem, kernel=None, *, card=H200, undetermined=False):
