@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
 # per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
 # two workers and a kernel per notebook import the same files.
-PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/nowhere/progress.json OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/dev/null OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # No AMX, in lessons and tests: some virtual machines announce it and do not grant it, and torch's bfloat16 products on
 # the CPU then end the process.
 ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
@@ -116,9 +116,9 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "The packages could not be installed, for the reason above: check the network, the proxy and the room" \
 			"on the disk, then run the same command again."; exit 1; }
 	@broken=$$($(BIN)/python tests/tools/environment.py broken) || exit 1; test -z "$$broken" || { \
-		echo "Files are missing from .venv; installing again: $$broken"; \
-		$(INSTALL) --force-reinstall --no-deps $$broken; } || { \
-		echo ".venv is damaged and could not be mended, for the reason above: run make clean, then the same" \
+		echo "Files in .venv are missing or truncated; installing again: $$broken"; \
+		$(INSTALL) --ignore-installed --no-deps $$broken; } || { \
+		echo ".venv is damaged and could not be repaired, for the reason above: run make clean, then the same" \
 			"command again."; exit 1; }
 	@said=$$($(BIN)/python -m jupyterlab.labextensions disable --level=sys_prefix \
 		'@jupyterlab/apputils-extension:announcements' 2>&1) || { echo "$$said"; \
@@ -138,10 +138,10 @@ $(SITE_STAMP): $(STAMP)
 			"command again."; exit 1; }
 	@touch $@
 
-# The checker of accessibility, for these tests only.
-$(AXE): | $(STAMP)
+# The checker of accessibility, for these tests only: the file that the lock file names, and no script of its package.
+$(AXE): tests/browser/package.json tests/browser/package-lock.json | $(STAMP)
 	@command -v npm >/dev/null || { echo "There is no npm here, so the tests with axe are skipped."; exit 0; }; \
-		npm install --prefix .venv --no-save --no-audit --no-fund --silent axe-core@4.14.1 || { \
+		cp $^ .venv && npm ci --prefix .venv --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@ || { \
 		echo "axe-core could not be installed, for the reason above: check the network, then run the same" \
 			"command again."; exit 1; }
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 from docs.drawn import FIGURE, alive
@@ -13,19 +14,30 @@ COLAB = "https://colab.research.google.com/github/flashlab-course/flashlab/blob/
 CODESPACE = "https://codespaces.new/flashlab-course/flashlab"
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
-PINS = (NOTEBOOKS.parent / "constraints.txt").read_text(encoding="utf-8")
+ROOT = NOTEBOOKS.parent
+PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 # What a machine of Colab may lack (Triton, without a GPU). Its own torch and Triton stay: they belong to its driver.
 NEEDED = {name: re.search(rf"^{name}==([\w.]+)", PINS, re.M)[1] for name in ("anywidget", "hypothesis", "triton")}
-INSTALL = f"""# On Google Colab, run this cell first; elsewhere leave it out. A GPU is used if there is one.
+
+
+def install(commit: str) -> str:
+    """Return the first cell of a copy for Colab: it fetches the course of this commit and installs what is missing."""
+    return f"""# On Google Colab, run this cell first; elsewhere leave it out. A GPU is used if there is one.
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
-course = pathlib.Path("/content/flashlab")
+course = pathlib.Path("/content/flashlab-{commit[:12]}")
 if not course.exists():
-    subprocess.run(["git", "clone", "--quiet", "--depth", "1", "{REPOSITORY}", course], check=True)
+    part = course.with_suffix(".part")  # renamed once all files are there
+    shutil.rmtree(part, ignore_errors=True)
+    subprocess.run(["git", "init", "--quiet", part], check=True)
+    subprocess.run(["git", "fetch", "--quiet", "--depth=1", "{REPOSITORY}", "{commit}"], cwd=part, check=True)
+    subprocess.run(["git", "checkout", "--quiet", "FETCH_HEAD"], cwd=part, check=True)
+    part.rename(course)
 needed = {json.dumps(NEEDED)}
 missing = [f"{{name}}=={{version}}" for name, version in needed.items() if importlib.util.find_spec(name) is None]
 if missing:
@@ -35,6 +47,13 @@ os.environ["PYTHONPATH"] = str(course)  # for the processes that a lesson starts
 os.chdir(course / "notebooks")
 os.environ["FLASHLAB_FIGURES"] = "whole"  # an output of Colab cannot ask its kernel for more numbers
 """
+
+
+def this_commit() -> str:
+    """Return the hash of this checkout's commit; in a copy without git return HEAD, the newest in the repository."""
+    if not (ROOT / ".git").exists():
+        return "HEAD"
+    return subprocess.check_output(["git", "rev-parse", "--verify", "HEAD"], cwd=ROOT, text=True).strip()
 
 
 def names() -> list[str]:
@@ -57,13 +76,14 @@ def write(folder: Path):
 def write_for_colab(folder: Path):
     """Write each lesson into ``folder``, not yet run, with a first cell that installs what it needs."""
     folder.mkdir(parents=True)
+    source = install(this_commit())
     for name in names():
         lesson = _stored(name)
         for cell in lesson["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = []
         first = {"cell_type": "code", "id": "install", "metadata": {}, "execution_count": None, "outputs": []}
-        lesson["cells"].insert(0, first | {"source": INSTALL})
+        lesson["cells"].insert(0, first | {"source": source})
         (folder / name).write_text(json.dumps(lesson, ensure_ascii=False), encoding="utf-8")
 
 

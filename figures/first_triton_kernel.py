@@ -75,10 +75,11 @@ def _trace(kernel, N, block):
 def _run(kernel, N, block):
     """Run a kernel in the interpreter and return the memory that counted."""
     if kernel == "add":
-        return count_bytes(first_triton_kernel.add, torch.zeros(N), torch.zeros(N), block=block)
+        return count_bytes(first_triton_kernel.add, *torch.zeros(2, N, dtype=torch.float32), block=block)
+    x = torch.zeros(ROWS, N, dtype=torch.float32)  # [ROWS, N]
     if kernel == "softmax":
-        return count_bytes(first_triton_kernel.softmax, torch.zeros(ROWS, N))
-    return count_bytes(first_triton_kernel.softmax_online, torch.zeros(ROWS, N), rows=BAND, block=block)
+        return count_bytes(first_triton_kernel.softmax, x)
+    return count_bytes(first_triton_kernel.softmax_online, x, rows=BAND, block=block)
 
 
 def _followed(kernel, N, block, source):

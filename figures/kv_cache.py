@@ -56,7 +56,7 @@ def _trace(page, sharing):
                 "rooms": the_cache.reserved([it.length for it in texts.values()], longest=LONGEST),
             }
         )
-    code = line(Pool.extend, "self._release(text.pages[-1])")
+    code = line(Pool.room, "room.copies.extend(")
     return {"page": page, "pages": TOKENS // page, "sharing": sharing, "longest": LONGEST, "steps": steps, "code": code}
 
 

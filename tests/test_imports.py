@@ -138,6 +138,21 @@ def test_only_style_sets_colours(path, tree):
             assert node.attr not in ("rcParams", "rc_context", "rc"), f"line {node.lineno}: no global settings"
 
 
+NEW = {"empty", "empty_strided", "zeros", "ones", "full", "eye", "linspace", "logspace", "rand", "randn", "normal"}
+
+
+@pytest.mark.parametrize("path, tree", MODULES)
+def test_new_tensors_have_a_dtype_of_their_own(path, tree):
+    """Loaders of models set torch's default dtype. ``torch.tensor`` of an array has the array's."""
+    for node in ast.walk(tree):
+        if path.parts[0] == "notebooks" or not isinstance(node, ast.Call):
+            continue
+        from_numbers = node.args and isinstance(node.args[0], ast.List | ast.ListComp | ast.Tuple)
+        name = ast.unparse(node.func)
+        new = name.startswith("torch.") and (name[6:] in NEW or (name[6:] in ("tensor", "as_tensor") and from_numbers))
+        assert not new or any(it.arg == "dtype" for it in node.keywords), f"line {node.lineno}: {name} without a dtype"
+
+
 # In a fresh process where triton cannot be imported: importing changes nothing that another module could notice.
 IMPORT_ALL = """
 import importlib, os, random, sys, warnings

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools import environment
+
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("Makefile", "pyproject.toml", "constraints.txt", "tests/tools/environment.py")
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -22,17 +24,17 @@ site = Path(__file__).parents[1]
 if sys.argv[1] == "install":
     try:
         importlib.metadata.version("jupyterlab")
-        there = "--force-reinstall" not in sys.argv
+        there = "--ignore-installed" not in sys.argv
     except importlib.metadata.PackageNotFoundError:
         there = False
-    for name in () if there else ("jupyterlab/__init__.py", "jupyterlab/labextensions.py", "jupyterlab/__main__.py"):
-        (site / name).parent.mkdir(exist_ok=True)
-        (site / name).write_text("print('lab')" if "main" in name else "")
     if not there:
-        info = site / "jupyterlab-1.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: jupyterlab\\nVersion: 1\\n")
-        (info / "RECORD").write_text("jupyterlab/__init__.py,,\\njupyterlab/labextensions.py,,\\n")
+        files = {f"jupyterlab/{name}.py": "" for name in ("__init__", "labextensions")}
+        files["jupyterlab/__main__.py"] = "print('lab')"
+        files["jupyterlab-1.dist-info/METADATA"] = "Metadata-Version: 2.1\\nName: jupyterlab\\nVersion: 1\\n"
+        files["jupyterlab-1.dist-info/RECORD"] = "".join(f"{name},,{len(text)}\\n" for name, text in files.items())
+        for name, text in files.items():
+            (site / name).parent.mkdir(exist_ok=True)
+            (site / name).write_text(text)
 """
 # Python, but for its venv: without the real pip, whose set-up takes seconds.
 PYTHON = """#!/bin/sh
@@ -125,18 +127,46 @@ def test_packages_that_are_gone_come_back(checkout):
     shutil.rmtree(checkout.site() / "jupyterlab")  # pip believes that it is there: its metadata is
     run = checkout.make("lab")
     assert run.returncode == 0 and run.stdout.endswith("lab\n"), run.stderr
-    assert "Files are missing from .venv; installing again: jupyterlab==1" in run.stdout
-    assert ["--force-reinstall" in call for call in checkout.calls()] == [False, True]
+    assert "Files in .venv are missing or truncated; installing again: jupyterlab==1" in run.stdout
+    assert ["--ignore-installed" in call for call in checkout.calls()] == [False, True]
     assert checkout.make("lab").returncode == 0 and checkout.calls() == []
 
 
-@pytest.mark.exhaustive
-def test_a_package_without_a_file_comes_back_when_something_else_makes_the_set_up_run(checkout):
+def test_damage_inside_a_package_is_repaired(checkout):
     assert_set_up_once(checkout)
-    (checkout.site() / "jupyterlab/labextensions.py").unlink()
-    (checkout.folder / ".venv/.stamp").unlink()
-    assert checkout.make("lab").returncode == 0
-    assert (checkout.site() / "jupyterlab/labextensions.py").exists()
+    files = [path for path in checkout.site().glob("jupyterlab*/*") if path.is_file()]
+    whole = {path: path.read_text() for path in files}
+    assert len(files) == 5
+    for damage in (
+        lambda: (checkout.site() / "jupyterlab/labextensions.py").unlink(),
+        lambda: (checkout.site() / "jupyterlab/__main__.py").write_text(""),
+        lambda: (checkout.site() / "jupyterlab-1.dist-info/RECORD").unlink(),
+        lambda: (checkout.site() / "jupyterlab-1.dist-info/RECORD").write_text("jupyterlab/__in"),
+        lambda: (checkout.site() / "jupyterlab-1.dist-info/METADATA").write_text(""),
+        lambda: shutil.rmtree(checkout.site() / "jupyterlab-1.dist-info"),
+    ):
+        damage()
+        run = checkout.make("lab")
+        assert run.returncode == 0 and run.stdout.endswith("lab\n"), run.stderr
+        assert {path: path.read_text() for path in files} == whole and checkout.calls()
+    assert checkout.make("lab").returncode == 0 and checkout.calls() == []
+
+
+def test_what_is_no_damage_is_left_alone(tmp_path, monkeypatch):
+    """A file edited by hand, a file of two packages, and a package that came from a folder."""
+    monkeypatch.setattr(environment, "SITE", tmp_path)
+    records = {"first": ("a.py,,3", "LICENSE,,9"), "second": ("LICENSE,,2",), "course": ("gone.py,,1",)}
+    for name, lines in records.items():
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info/RECORD").write_text("\n".join(lines))
+    (tmp_path / "course-1.dist-info/direct_url.json").write_text("{}")
+    (tmp_path / "LICENSE").write_text("MI")
+    (tmp_path / "a.py").write_text("longer")
+    assert environment.broken() == []
+    (tmp_path / "a.py").write_text("ab")
+    assert environment.broken() == ["first==1"]
+    (tmp_path / "LICENSE").write_text("M")
+    assert environment.broken() == ["first==1", "second==1"]
 
 
 @pytest.mark.exhaustive
@@ -155,7 +185,7 @@ def test_a_package_installed_by_hand_is_no_damage(checkout):
 
 def test_a_reason_is_given_when_jupyterlab_does_not_start(checkout):
     fake = checkout.fakes / "pip/__main__.py"
-    fake.write_text(fake.read_text().replace('else "")', 'else "raise OSError(5)")'))
+    fake.write_text(fake.read_text().replace('.py": ""', '.py": "raise OSError(5)"'))
     run = checkout.make("lab")
     assert run.returncode != 0
     assert "OSError: 5" in run.stdout and "run make clean, then the same command again" in run.stdout

@@ -58,12 +58,6 @@ def test_stored_as_make_notebooks_leaves_it(notebook):
 
 
 @lessons
-def test_25_to_50_cells(notebook):
-    count = sum(not cell.id.startswith("quiz") for cell in notebook.cells)
-    assert 25 <= count <= 50
-
-
-@lessons
 def test_code_cells_are_short(notebook):
     lengths = {cell.id: len(cell.source.splitlines()) for cell in code(notebook)}
     assert median(lengths.values()) <= 5, f"half of the code cells have more lines than 5: {lengths}"

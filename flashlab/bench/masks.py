@@ -79,7 +79,7 @@ def documents(device: str = "cuda") -> torch.Tensor:
 
 def slopes(H: int, device: str = "cuda") -> torch.Tensor:
     """Return ALiBi's slopes of H heads, a power of two."""
-    return torch.tensor([2 ** (-8 * (h + 1) / H) for h in range(H)], device=device)
+    return torch.tensor([2 ** (-8 * (h + 1) / H) for h in range(H)], dtype=torch.float32, device=device)
 
 
 def options(kind: str, d: int) -> dict:
@@ -91,7 +91,7 @@ def options(kind: str, d: int) -> dict:
         "documents": lambda: {"mask": masks.documents(documents()) & masks.causal()},
         "softcap": lambda: {"causal": True, "score": scores.softcap(CAP)},
         "alibi": lambda: {"causal": True, "score": scores.alibi(slopes(H))},
-        "sinks": lambda: {"causal": True, "sinks": torch.zeros(H, device="cuda")},
+        "sinks": lambda: {"causal": True, "sinks": torch.zeros(H, dtype=torch.float32, device="cuda")},
         "dropout": lambda: {"causal": True, "dropout": 0.1, "seed": 7},
     }[kind]()
 

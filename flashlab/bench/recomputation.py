@@ -17,6 +17,7 @@ bytes, with the reason in their place, and the exit status is 1.
 import argparse
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 
@@ -122,7 +123,7 @@ def measure(report: dict) -> dict:
     shape = {"B": B, "H": H, "N": N, "d": d, "dtype": "float16", "dropout": DROPOUT, "causal": False}
     report |= {"configuration": shape}
     for name, way in WAYS.items():
-        quartiles = torch.tensor(times[name]).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+        quartiles = statistics.quantiles(times[name], n=4, method="inclusive")
         report[name] = {"ms": quartiles[1], "ms_quartiles": quartiles[::2], "repeats": len(times[name])}
         report[name]["peak_bytes"] = peak_bytes(way)
     torch.cuda.empty_cache()  # the counted passes run in processes of their own, on the same card

@@ -30,7 +30,7 @@ SHAPES = (  # Br, Bc, d, stages, warps
 def ask(Br: int, Bc: int, d: int, stages: int, warps: int, N: int = 2048) -> dict:
     """Launch once. Return the tile with the bytes of shared memory that it took, or the reason of the refusal."""
     Q, K, V = (torch.randn(N, d, device="cuda", dtype=torch.float16) for _ in range(3))  # [N, d]
-    O, lse = torch.empty(N, d, device="cuda"), torch.empty(N, device="cuda")  # [N, d], [N]
+    O, lse = (torch.empty(*shape, dtype=torch.float32, device="cuda") for shape in ((N, d), (N,)))  # [N, d], [N]
     tile = {"Br": Br, "Bc": Bc, "d": d, "stages": stages, "warps": warps}
     sizes = (N, N, d**-0.5, d, Br, Bc, False)
     try:

@@ -29,7 +29,7 @@ CALLS = 200
 def call(B: int, H: int, N: int, d: int, tile: tuple):
     """Return a function without arguments that computes attention of B x H heads of [N, d] with these tiles."""
     q, k, v = torch.randn(3, B, H, N, d, device="cuda", dtype=torch.bfloat16)  # [B, H, N, d] each
-    o, lse = torch.empty_like(q), torch.empty(B, H, N, device="cuda")  # [B, H, N, d], [B, H, N]
+    o, lse = torch.empty_like(q), torch.empty(B, H, N, dtype=torch.float32, device="cuda")  # [B, H, N, d], [B, H, N]
     problem = Problem.of(q, k, v, masks.full(), d**-0.5)
     return lambda: forward.run(o, lse, q, k, v, problem, Configuration(*tile))
 

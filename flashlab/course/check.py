@@ -1,18 +1,19 @@
 """The learner's four calls: ``check`` an attempt, ask for a ``hint``, see the ``solution``, ``show`` source.
 
-A check never raises, whatever it is given: it prints what it found. An attempt is run on each case of its exercise,
-small ones first, in a process of its own; the case's name is the property that a wrong answer breaks, and if the
-attempt answers as one of the known mistakes would, the check says which. What could not be judged (it did not come to
-an end, it was interrupted) is neither right nor wrong, and is not remembered.
+A check never raises; it prints its verdict. An attempt is run on each case of its exercise, small ones first, in a
+process of its own. The name of a case is the property that a wrong answer breaks. If the attempt matches a known
+mistake, the check names it. An attempt that times out or is interrupted is neither right nor wrong, and is not stored.
 
 ``python -m flashlab.course.check`` prints how far you are.
 """
 
 import argparse
+import inspect
 import re
 import time
 from functools import partial
 from itertools import islice
+from types import FunctionType
 from typing import NamedTuple
 
 from flashlab.course import compiles, judge, progress, worker
@@ -49,12 +50,12 @@ def check(name: str, attempt: object) -> None:
             verdict = _attempted(name, exercise, attempt)
         print(shortened(f"{verdict.mark} {name}{verdict.said}", LONGEST))
         if verdict.mark != "○":
-            progress.note(name, verdict.mark == "✓", shortened(verdict.said.strip(": \n"), LONGEST))
+            _store(name, verdict)
     except KeyboardInterrupt:
         print(f"○ {name}: interrupted, so not judged.")
     except UnknownExercise as error:
         print(f"○ {error}")
-    except Exception as error:
+    except BaseException as error:  # an attempt may raise SystemExit where it is looked at
         print(shortened(f"○ {name}: this could not be judged: {judge.says(error)}", LONGEST))
 
 
@@ -90,6 +91,14 @@ def overview() -> None:
     print(f"{solved} of {len(exercises)} solved")
 
 
+def _store(name, verdict):
+    try:
+        progress.note(name, verdict.mark == "✓", shortened(verdict.said.strip(": \n"), LONGEST))
+    except OSError as error:
+        reason = error.strerror or error
+        print(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
+
+
 # Attempts
 
 
@@ -119,9 +128,10 @@ def _attempted(name, exercise, attempt):
                             "Does a loop never end?")  # fmt: skip
     if tried.end == "killed":
         return Verdict("○", ": the machine stopped it, so it is not judged. Does it need too much memory?")
-    if tried.end:
-        case = judge.cases(exercise)[len(tried.values)]
-        return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end}.")
+    cases = judge.cases(exercise)
+    if tried.end or len(tried.values) < len(cases):
+        case = cases[: len(tried.values) + 1][-1]
+        return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end or 'too early'}.")
     return Verdict("✓", f": right in all {len(tried.values)} cases.{_refused(exercise, attempt, patience)}")
 
 
@@ -130,9 +140,9 @@ def _not_attempted(name):
 
 
 def _is_stub(exercise, attempt, waiting):
-    """Does an attempt that names NotImplementedError raise it? Then nobody need know what the reference answers."""
-    code = getattr(getattr(attempt, "fn", attempt), "__code__", None)  # fn: of a kernel
-    if "NotImplementedError" not in getattr(code, "co_names", ()):
+    """Return whether the attempt is an unfilled stub, so that the reference need not run."""
+    function = inspect.getattr_static(attempt, "fn", attempt)  # of a kernel; without a call of its __getattr__
+    if type(function) is not FunctionType or "NotImplementedError" not in function.__code__.co_names:
         return False
     tried = worker.run(lambda: islice(judge.outcomes(exercise, attempt), 1), PATIENCE, waiting)
     return any(outcome.missing for outcome in tried.values)

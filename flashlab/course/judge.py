@@ -19,45 +19,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from flashlab.course.exercise import Broken, Exercise
+from flashlab.course.records import Expected, Leaf, Outcome
 
 OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
 LATER = 16  # cases after the one that is wrong first in which mistakes are compared
 NUDGES = 3  # times that the inputs are rounded at random
+NUMBERS = {"b": "booleans", "u": "integers", "i": "integers", "f": "real numbers", "c": "complex numbers"}
 NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an output of float32 holds before it is stored
-
-
-class Leaf(NamedTuple):
-    """One result. ``kind``: "array" (of numpy or torch) or "number", or in words what else it is."""
-
-    kind: str
-    value: np.ndarray | None
-
-
-class Outcome(NamedTuple):
-    """The record of a function's run with the arguments of a case: plain data."""
-
-    leaves: tuple[Leaf, ...] = ()
-    fields: tuple[str, ...] = ()  # names of the results, if they have names
-    whole: str = ""  # what was returned, in words
-    error: str = ""  # what it raised
-    where: str = ""  # the learner's line that raised it
-    changed: bool = False  # its inputs
-    broke: Broken | None = None  # a law
-    missing: bool = False  # not attempted
-
-
-class Expected(NamedTuple):
-    """The reference's answer to a case: in the dtype of the inputs, in float64, and by how much roundings of the
-    inputs change that."""
-
-    rounded: Outcome
-    exact: tuple[np.ndarray, ...]
-    sways: tuple[float, ...]
 
 
 def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
@@ -277,17 +249,19 @@ def _where(error):
 
 
 def _leaf(value):
-    if isinstance(value, bool | int | float | complex | np.generic):
+    kind = type(value)  # not isinstance, which a value may contradict
+    if issubclass(kind, bool | int | float | complex | np.generic) and np.asarray(value).dtype.kind in "biufc":
         return Leaf("number", np.asarray(value))
-    if isinstance(value, np.ndarray):
+    if kind is np.ndarray:
         return (
             Leaf("array", np.array(value)) if value.dtype.kind in "biufc" else Leaf(f"an array of {value.dtype}", None)
         )
-    if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
-        return Leaf("array", value.detach().cpu().double().numpy())
-    if isinstance(value, list):
+    if kind.__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        return Leaf("array", (tensor.double() if tensor.is_floating_point() else tensor).numpy())
+    if kind is list:
         return Leaf("a list", None)
-    return Leaf(f"a {type(value).__name__}" + (f", {shortened(value, 100)!r}" if isinstance(value, str) else ""), None)
+    return Leaf(f"a {kind.__name__}" + (f", {shortened(value, 100)!r}" if kind is str else ""), None)
 
 
 # Judging
@@ -318,6 +292,9 @@ def _compared(name, yours, rounded, exact, sways):
         return f"  expected {'an array' if exact.ndim else 'a number'}, {what} is {yours.kind}."
     if yours.value.shape != exact.shape:
         return f"  expected shape {exact.shape}, {what} has {yours.value.shape}."
+    numbers = rounded.value.dtype if exact.ndim else np.result_type(rounded.value.dtype, float)  # a count may be 8.0
+    if not np.can_cast(yours.value.dtype, numbers, "same_kind"):
+        return f"  expected {NUMBERS[numbers.kind]}, {what} is {yours.value.dtype}."
     finite = np.isfinite(exact)
     own = rounded.value[finite] - exact[finite]
     floating = np.issubdtype(rounded.value.dtype, np.floating)

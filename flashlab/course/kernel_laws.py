@@ -165,7 +165,7 @@ def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Ca
     def law(kernel):
         if not INTERPRETED:
             return None
-        given, places = torch.zeros(tensors, 1), []
+        given, places = torch.zeros(tensors, 1, dtype=torch.float32), []
         for number in (0, program):
             with running_as(number) as found, np.errstate(over="ignore"):
                 launched(kernel, (1,), *given, *sizes)

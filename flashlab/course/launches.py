@@ -29,7 +29,7 @@ def inside_margins(rows, N, name="the output"):
 
     Raises IndexError if any seven was stored over, and ValueError if nothing was stored in the output.
     """
-    whole = torch.full((rows + 2, N + MARGIN), 7.0, device=DEVICE)  # [rows + 2, N + MARGIN]
+    whole = torch.full((rows + 2, N + MARGIN), 7.0, dtype=torch.float32, device=DEVICE)  # [rows + 2, N + MARGIN]
     part = whole[1:-1, :N]  # [rows, N]
     part.view(torch.int32).fill_(NEVER)
 

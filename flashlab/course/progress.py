@@ -1,9 +1,10 @@
 """Keep a record of solved exercises in a small file that git ignores: ``progress.json`` beside the notebooks.
 
-The file is the learner's alone, and a lesson goes on without it: what cannot be read is kept beside it as ``.bak``,
-what cannot be written is forgotten. Several notebooks may write at once.
+The variable FLASHLAB_PROGRESS names another file, or ``os.devnull`` to store nothing. Only the learner may read the
+file. A damaged file is saved beside it as ``.bak``, a later one as ``.bak2``. Several notebooks may write at once.
 """
 
+import errno
 import json
 import os
 import stat
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from flashlab.course.data import NOTEBOOKS
 
-FILE = Path(os.environ.get("FLASHLAB_PROGRESS", NOTEBOOKS / "progress.json"))
+FILE = Path(os.environ.get("FLASHLAB_PROGRESS") or NOTEBOOKS / "progress.json")
 LOCK_WAIT = 5.0  # seconds that a writer waits for another one, before it goes on without a lock
 
 
@@ -24,18 +25,29 @@ def read() -> dict[str, dict]:
 
 
 def note(name: str, solved: bool, said: str) -> None:
-    """Remember how the last attempt at an exercise went. What was solved once stays solved."""
+    """Store how the last attempt at an exercise went. What was solved once stays solved.
+
+    Raises OSError if the file cannot be written, and leaves it as it was.
+    """
+    if FILE == Path(os.devnull):
+        return
     file = Path(os.path.realpath(FILE))  # a link stays a link
-    with suppress(OSError), _locked(file):
+    with _locked(file):
         stored = _bytes(file)
         if stored is None:
-            return
+            raise OSError(errno.EINVAL, "It is not a file that can be read")
         entries, whole = _parsed(stored)
         if not whole:
-            _write(file.with_suffix(".json.bak"), stored)
+            _write(_unused(file), stored)
         solved = solved or entries.get(name, {}).get("solved", False)
         entries[name] = {"solved": solved, "said": said}
         _write(file, json.dumps(entries, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _unused(file):
+    """Return the first of ``.bak``, ``.bak2``, ``.bak3``, … that does not exist."""
+    paths = (file.with_suffix(f".json.bak{number}") for number in ("", *range(2, 1000)))
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def _bytes(file):

@@ -35,14 +35,15 @@ class Model(NamedTuple):
 
 def texts(B: int, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw n different keys for each of B texts, and a value for each key: int64 [B, n] both."""
-    keys = torch.rand(B, SYMBOLS, generator=generator).argsort(1)[:, :n]
+    keys = torch.rand(B, SYMBOLS, dtype=torch.float32, generator=generator).argsort(1)[:, :n]
     return keys, torch.randint(SYMBOLS, (B, n), generator=generator)
 
 
 def train(kind: str, *, d: int = 16, steps: int = 600, seed: int = 0) -> Model:
     """Train a head with d columns on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
     generator = torch.Generator().manual_seed(seed)
-    model = Model(*(torch.randn(SYMBOLS, d, generator=generator).requires_grad_() for _ in range(4)), KINDS[kind])
+    options = {"generator": generator, "requires_grad": True}
+    model = Model(*(torch.randn(SYMBOLS, d, dtype=torch.float32, **options) for _ in range(4)), KINDS[kind])
     optimizer = torch.optim.Adam(model[:4], lr=RATE)
     for _ in range(steps):
         n = int(torch.randint(4, SYMBOLS + 1, (1,), generator=generator))

@@ -1,9 +1,12 @@
 """Run work that may never end, or end everything, apart from the notebook: in a process that can be killed.
 
-On Linux the process is a fork of the notebook's. It has whatever the notebook has (closures, kernels, modules), starts
-at once, and nothing that it does comes back: what it patches, allocates, leaves running or takes down goes with it.
-Only what the work yields returns, and what it printed. Where forking is not safe (macOS, Windows, a GPU in use), the
-work runs in a thread, which is asked to stop and mostly does.
+On Linux the process is a fork of the notebook's. It has whatever the notebook has (closures, kernels, modules) and
+starts at once. What it patches, allocates or takes down ends with it, and so does every process that it started, in any
+session. The notebook receives the values that the work yields, as ``records``, and what it printed. The work has
+finished only if a last record says so, whatever the exit status.
+
+Where forking is not safe (macOS, Windows, a GPU in use), the work runs in a thread, which is asked to stop and mostly
+does. Its patches of modules and the processes that it started remain.
 
 Patience counts seconds of computing, not of waiting: on a busy machine the work gets the same number of them.
 """
@@ -14,10 +17,8 @@ import faulthandler
 import gc
 import io
 import os
-import pickle
 import selectors
 import signal
-import struct
 import sys
 import threading
 import time
@@ -25,15 +26,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+
+from flashlab.course import records
 
 MEMORY = 4 * 2**30  # bytes that the work may allocate beyond what the notebook has
 PRINTED = 2000  # characters kept of what is printed while one value is computed
 ASLEEP = 5.0  # seconds without any computing after which work is thought to wait for ever, or more if patience is more
 WALL = 20  # times its patience that work may take by the clock on the wall
 BEAT = 0.05  # seconds between two looks at the work
-ONE_AT_A_TIME = threading.Lock()  # for threads, which share standard output
+ONE_AT_A_TIME = threading.Lock()  # threads share standard output, and processes the children of the notebook
 
 
 @dataclass
@@ -42,7 +46,7 @@ class Run:
 
     values: list = field(default_factory=list)
     printed: list[str] = field(default_factory=lambda: [""])  # before each value, and after the last
-    end: str = ""  # "" if it came to its end, "patience" if that ended first, or in words how its process ended
+    end: str | None = None  # "" if it finished, "patience" if that ended first, or in words how its process ended
     seconds: float = 0.0  # of computing
     waited: float = 0.0  # seconds by the clock on the wall
 
@@ -50,10 +54,10 @@ class Run:
 def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], None] = lambda done: None) -> Run:
     """Run ``work()`` to its end, or until it has computed for ``patience`` seconds, and return what it yielded.
 
-    The values must be picklable. ``on_wait(n)`` is called every now and then with the number of values so far. Whatever
-    the work raises ends it and is told in ``Run.end``. KeyboardInterrupt ends the work and is raised.
+    ``records`` must be able to send the values. ``on_wait(n)`` is called every now and then with the number of values
+    so far. An exception ends the work; ``Run.end`` names it. KeyboardInterrupt ends the work and is raised.
     """
-    with _interrupts_noted() as interrupted:
+    with _interrupts_noted() as interrupted, ONE_AT_A_TIME:
         return (_forked if forks() else _threaded)(work, patience, on_wait, interrupted)
 
 
@@ -92,36 +96,80 @@ def _interrupts_noted():
 
 
 def _forked(work, patience, on_wait, interrupted):
-    answers, prints = os.pipe(), os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: see _child
-        pid = os.fork()
-    if pid == 0:
-        _child(work, answers[1], prints[1])
-    for end in (answers[1], prints[1]):
-        os.close(end)
-    result, done = Run(), False
-    try:
-        with suppress(ProcessLookupError, PermissionError):
-            os.setpgid(pid, pid)
-        done = _listen(pid, answers[0], prints[0], patience, result, on_wait, interrupted)
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # with what it has started
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        for end in (answers[0], prints[0]):
+    answers, prints, result = os.pipe(), os.pipe(), Run()
+    with _orphans_ended():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: see _child
+            pid = os.fork()
+        if pid == 0:
+            _child(work, answers[1], prints[1])
+        for end in (answers[1], prints[1]):
             os.close(end)
-    if not done and not result.end:
+        try:
+            with suppress(ProcessLookupError, PermissionError):
+                os.setpgid(pid, pid)
+            result.end = _listen(pid, answers[0], prints[0], patience, result, on_wait, interrupted)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            for end in (answers[0], prints[0]):
+                os.close(end)
+    if result.end is None:
         result.end = _how(status)
     return result
+
+
+@contextmanager
+def _orphans_ended():
+    """Become the parent of all processes that work leaves behind, in any session, and kill them at the end."""
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(37, ctypes.byref(before))  # PR_GET_CHILD_SUBREAPER
+    prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    try:
+        yield
+    finally:
+        with suppress(ChildProcessError, PermissionError):  # no child at all; a process of another user
+            _end_orphans()
+        prctl(36, before)
+
+
+def _end_orphans():
+    """Kill the children of this process that inherited the memory limit of work, until none is left."""
+    orphans = [0]
+    while orphans:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises ChildProcessError if there are none
+        orphans = [pid for pid in _children() if _memory_limit(pid) != _memory_limit(0)]
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        for pid in orphans:
+            os.waitpid(pid, 0)
+
+
+def _children():
+    """Return the ids of the children of this process."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            _, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid():
+                found.append(int(file.parent.name))
+    return found
+
+
+def _memory_limit(pid):
+    import resource
+
+    return resource.prlimit(pid, resource.RLIMIT_AS)
 
 
 def _child(work, answers, prints):
     """Be the forked process. It has one thread and does nothing that waits for the notebook's others."""
     status = 1
     try:
+        ONE_AT_A_TIME.release()
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with the notebook
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -139,8 +187,8 @@ def _child(work, answers, prints):
             for value in work():
                 sys.stdout.flush()
                 os.write(1, b"\0")
-                _send(answers, value)
-        _send(answers, None)
+                _send(answers, ("value", value))
+        _send(answers, ("finished",))
         status = 0
     except BaseException as error:
         with suppress(BaseException):
@@ -159,20 +207,21 @@ def _limit_memory():
     with suppress(OSError, ValueError):
         with open("/proc/self/statm", encoding="ascii") as sizes:
             now = int(sizes.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, resource.RLIM_INFINITY))
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _send(descriptor, value):
-    data = pickle.dumps((value,) if value is not None else None)
-    data = memoryview(struct.pack("<Q", len(data)) + data)
+def _send(descriptor, record):
+    data = memoryview(records.dump(record))
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
-    """Gather what a process sends and prints until it ends, is interrupted or out of patience; True if it sent all."""
-    clock, received, done = _clock_of(pid), bytearray(), False
+    """Gather what a process sends and prints. Return "" once it has sent that it finished, "patience" if that ended
+    first, and None if the process ended first or is interrupted."""
+    clock, received, finished = _clock_of(pid), bytearray(), False
     begun = moved = time.monotonic()  # moved: when it last computed anything worth the name
     used = 0.0
     with selectors.DefaultSelector() as selector:
@@ -180,7 +229,11 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
         while answers in selector.get_map() and not interrupted():
-            for key, _ in selector.select(BEAT):
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ready = selector.select(BEAT)
+            if ended and answers not in (key.fd for key, _ in ready):  # a process that it started holds the pipe open
+                break
+            for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fd)
@@ -188,22 +241,21 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
                     _keep(result.printed, data)
                 else:
                     received += data
-                    done = _unpack(received, result.values)
-                    if done:
+                    finished = _read(received, result.values)
+                    if finished:
                         selector.unregister(answers)
             now, result.seconds = time.monotonic(), clock()
             result.waited = now - begun
             if result.seconds - used > 0.01 * (now - moved):
                 used, moved = result.seconds, now
             asleep, late = now - moved > max(patience, ASLEEP), result.waited > WALL * max(patience, ASLEEP)
-            if not done and (result.seconds > patience or asleep or late):
-                result.end = "patience"
-                return False
+            if not finished and (result.seconds > patience or asleep or late):
+                return "patience"
             on_wait(len(result.values))
     with suppress(BlockingIOError):
         while data := os.read(prints, 1 << 16):
             _keep(result.printed, data)
-    return done
+    return "" if finished else None
 
 
 def _clock_of(pid):
@@ -219,14 +271,14 @@ def _clock_of(pid):
     return seconds
 
 
-def _unpack(received, values):
-    """Move whole values from the bytes received so far; True once the last has come."""
-    while len(received) >= 8 and len(received) >= 8 + (size := struct.unpack_from("<Q", received)[0]):
-        packed = pickle.loads(received[8 : 8 + size])
-        del received[: 8 + size]
-        if packed is None:
+def _read(received, values):
+    """Move the values of whole lines out of the bytes received so far. Return True once the work has finished."""
+    *lines, received[:] = received.split(b"\n")
+    for line in lines:
+        kind, *value = records.load(bytes(line))
+        if kind == "finished":
             return True
-        values.append(packed[0])
+        values.extend(value)
     return False
 
 
@@ -242,8 +294,7 @@ def _how(status):
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return "killed" if number == signal.SIGKILL else f"signal {signal.Signals(number).name}"
-    code = os.waitstatus_to_exitcode(status)
-    return "" if code == 0 else f"exit status {code}"
+    return f"exit status {os.waitstatus_to_exitcode(status)}"
 
 
 # A thread
@@ -251,7 +302,7 @@ def _how(status):
 
 def _threaded(work, patience, on_wait, interrupted):
     """Run work in a thread. What is changed for all threads meanwhile is undone even where that thread never stops."""
-    result, stop, printed = Run(), threading.Event(), io.StringIO()
+    result, stop, printed = Run(end="patience"), threading.Event(), io.StringIO()
 
     def go():
         try:
@@ -262,24 +313,23 @@ def _threaded(work, patience, on_wait, interrupted):
                 result.printed.append("")
                 printed.truncate(printed.seek(0))
                 result.values.append(value)
+            result.end = ""
         except BaseException as error:
             if not stop.is_set():
                 result.end = f"{type(error).__name__}: {error}"
 
-    with ONE_AT_A_TIME:
-        thread = threading.Thread(target=go, daemon=True)
-        begun = time.monotonic()
-        out, err = (_Apart(thread, printed, onward) for onward in (sys.stdout, sys.stderr))
-        with poisoned(), redirect_stdout(out), redirect_stderr(err):
-            thread.start()
-            while thread.is_alive() and time.monotonic() - begun <= patience and not interrupted():
-                thread.join(BEAT)
-                on_wait(len(result.values))
-            stop.set()
-            if thread.is_alive():
-                result.end = "patience"
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-                thread.join(1)  # most stop at once
+    thread = threading.Thread(target=go, daemon=True)
+    begun = time.monotonic()
+    out, err = (_Apart(thread, printed, onward) for onward in (sys.stdout, sys.stderr))
+    with poisoned(), redirect_stdout(out), redirect_stderr(err):
+        thread.start()
+        while thread.is_alive() and time.monotonic() - begun <= patience and not interrupted():
+            thread.join(BEAT)
+            on_wait(len(result.values))
+        stop.set()
+        if thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+            thread.join(1)  # most stop at once
     result.seconds = result.waited = time.monotonic() - begun
     return result
 
@@ -295,6 +345,9 @@ class _Apart(io.TextIOBase):
 
     def flush(self):
         self.onward.flush()
+
+    def close(self):
+        """Leave ``onward`` alone: it may be closed when Python deletes this object, which would flush it."""
 
 
 # Undefined memory

@@ -4,7 +4,8 @@
 would take minutes), "torch", or a kernel that ``flash_attention`` knows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -18,6 +19,21 @@ def attend(state: State, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block
     for block in blocks:
         rows, cols = slice(*block.rows), slice(*block.cols)
         state.add(block.rows, *forward(q[:, :, rows], k[:, :, cols], v[:, :, cols], block, scale, kernel))
+
+
+def first_derivative(backward: Callable) -> Callable:
+    """Return a backward pass over a group that refuses ``create_graph=True``: it has no derivative of its own.
+
+    torch's ``once_differentiable`` does not suffice: it takes the derivative with respect to q, k and v for 0.
+    """
+
+    @wraps(backward)
+    def run(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("attention over a group has first derivatives only: create_graph must be False")
+        return backward(ctx, *gradients)
+
+    return run
 
 
 class Gradients:

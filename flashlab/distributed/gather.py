@@ -8,7 +8,6 @@ Source: Llama 3, arXiv 2407.21783, section 3.3.2.
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashlab.distributed import compute
 from flashlab.distributed.shards import together
@@ -62,7 +61,7 @@ class _Gather(torch.autograd.Function):
         return O, lse
 
     @staticmethod
-    @once_differentiable
+    @compute.first_derivative
     def backward(ctx, dO, _):
         (q, k, v, O, lse), wire, task = ctx.saved_tensors, ctx.wire, ctx.task
         k_all, v_all = _gather("backward", k, v, wire, task)

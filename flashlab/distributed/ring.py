@@ -9,7 +9,6 @@ Source: Ring Attention, arXiv 2310.01889.
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashlab.distributed import compute
 from flashlab.distributed.state import State
@@ -79,7 +78,7 @@ class _Ring(torch.autograd.Function):
         return O, lse
 
     @staticmethod
-    @once_differentiable
+    @compute.first_derivative
     def backward(ctx, dO, _):
         return *backward(dO, *ctx.saved_tensors, ctx.wire, ctx.task), None, None
 

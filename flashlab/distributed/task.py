@@ -1,6 +1,8 @@
 """What the ranks of a group are about to compute together: checked, and the same on all of them."""
 
 import hashlib
+import math
+import operator
 from typing import NamedTuple
 
 import torch
@@ -49,7 +51,9 @@ def prepare(
         _check(q, k, v)
         left, right = _window(causal, mask)
         scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-        documents = None if documents is None else tuple(int(place) for place in documents)
+        if not math.isfinite(scale):
+            raise ValueError(f"scale must be a finite number, got {scale}")
+        documents = None if documents is None else tuple(_whole(place, "documents") for place in documents)
     except (TypeError, ValueError) as error:
         if not isinstance(q, Tensor):
             raise
@@ -110,7 +114,16 @@ def _window(causal, mask):
         raise ValueError("causal=True is short for a mask: give one of the two")
     if not (hasattr(mask, "left") and hasattr(mask, "right")):
         raise TypeError(f"mask must be None, causal() or window(...), got {mask!r:.40}")
-    return tuple(None if end is None or end == float("inf") else int(end) for end in (mask.left, mask.right))
+    ends = mask.left, mask.right
+    return tuple(None if end is None or end == math.inf else _whole(end, "a window's ends") for end in ends)
+
+
+def _whole(number, name):
+    """Return a whole number as an int, or raise TypeError."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{name} must be whole numbers, got {number!r:.40}") from None
 
 
 def _pad_rows(x):

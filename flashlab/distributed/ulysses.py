@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashlab.distributed import compute
 from flashlab.distributed.shards import arranged, order_of
@@ -68,7 +67,7 @@ class _Ulysses(torch.autograd.Function):
         return _to_tokens(O, H, wire, task, "forward O"), own_lse
 
     @staticmethod
-    @once_differentiable
+    @compute.first_derivative
     def backward(ctx, dO, _):
         (q, k, v, O, lse), wire, task = ctx.saved_tensors, ctx.wire, ctx.task
         dO = _to_heads(dO, wire, task, "backward dO")  # [B, H / P, N, dv]

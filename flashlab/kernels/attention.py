@@ -3,19 +3,19 @@
 import functools
 import itertools
 import math
-import numbers
 import operator
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import launch, masks, portable, scores, tiles
+from flashlab.kernels.checks import check_dense, check_device
 from flashlab.kernels.compiling import stepped_around
-from flashlab.kernels.configurations import choose
+from flashlab.kernels.configurations import check_kernel, choose
+from flashlab.kernels.derivatives import differentiate_once, refuse
 from flashlab.kernels.device import DEVICE
-from flashlab.kernels.problem import DTYPES, SCALES, WIDEST, Problem, check_sinks
+from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero, scale_of
 
 LONGEST = 65535  # programs of a grid along y or z
 
@@ -69,8 +69,17 @@ def flash_attention(
     ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.
     Under autocast, q, k and v are first cast to autocast's dtype.
 
+    ``torch.compile`` keeps a call with a window at most (``causal``, ``masks.window``) in one graph. Calls with other
+    masks, scores, sinks or dropout interrupt the graph, so they fail with fullgraph=True. ``torch.func`` supports calls
+    with a window at most.
+
+    A mask remembers its lists of tiles. torch counts changes of its tensors in place, so the mask makes new lists after
+    them, and a backward pass whose mask has changed raises an error. torch does not count changes through NumPy,
+    ``.data``, a kernel of your own or a CUDA graph: after such a change, create the mask again.
+
     Raises:
         TypeError, ValueError: an argument is not as described.
+        NotImplementedError: a second derivative, a forward-mode derivative or ``torch.func.vmap``.
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
@@ -89,15 +98,17 @@ def attend(
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     check(q, k, v)
+    check_kernel(kernel)
     mask = masks.either(causal, mask)
-    scale = _scale(scale, q.shape[-1])
+    scale = scale_of(scale, q.shape[-1])
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = [tiles.pad_rows(x) for x in (q, k, v)]  # a list takes less time than a generator
-    if not (isinstance(mask, masks.Window) and score is sinks is seed is texts is None) or dropout:
+    no_dropout = type(dropout) in (int, float) and dropout == 0  # all else is checked there
+    if not (isinstance(mask, masks.Window) and score is sinks is seed is texts is None and no_dropout):
         o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
-    elif torch.compiler.is_compiling():
+    elif torch.compiler.is_compiling() or torch.jit.is_tracing() or _takes_over(q, k, v):
         o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     elif torch._C._are_functorch_transforms_active():
         o, lse = _Transformed.apply(q, k, v, mask.left, mask.right, scale, kernel)
@@ -109,24 +120,30 @@ def attend(
     return (o, lse.float()) if return_lse else o
 
 
+def _takes_over(*tensors):
+    """Return whether a subclass computes operators itself, as fake and distributed tensors do."""
+    return any(type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__ for x in tensors)
+
+
 def _is_recorded(q, k, v):
     """Return whether autograd has to see a call: something may be differentiated, backward or forward."""
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     return backward or torch.autograd.forward_ad._current_level >= 0
 
 
-@stepped_around
+@stepped_around("flash_attention with masks other than windows, scores, sinks, dropout or packed texts")
 def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     """Run what torch's compiler cannot take as one step, nor its transforms at all."""
-    if torch._C._are_functorch_transforms_active():
-        raise NotImplementedError("torch.func takes windows at most: no other masks, scores, sinks or dropout")
+    if torch._C._are_functorch_transforms_active() or torch.jit.is_tracing() or _takes_over(q, k, v):
+        where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake, distributed) support"
+        raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
     mask = mask if texts is None else texts.apart(mask)
+    sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
     if max(problem.B, problem.H) > LONGEST:
         raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
     masks.check(mask, problem)
-    check_sinks(sinks, problem)
     learned = [] if score is None else score.tensors
     if score is not None:
         training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
@@ -279,35 +296,29 @@ def _split(x, problem, dim):
     return x.split(LONGEST // group * per_key_head if dim == 1 else LONGEST, dim)
 
 
-def _differentiable_once(backward):
-    """Return a backward pass that has no gradient of its own; where none is recorded, it costs nothing to say so."""
-    checked = once_differentiable(backward)
-    return lambda ctx, do, dlse: (checked if torch.is_grad_enabled() else backward)(ctx, do, dlse)
-
-
 class _Attention(torch.autograd.Function):
     """One step for autograd."""
 
     @staticmethod
     def forward(ctx, *inputs):  # without setup_context, which would cost 20 µs per call
         *qkv, ctx.plan = inputs  # a plan knows the problem and its launches
-        output = ctx.plan.forward(*qkv, training=any(ctx.needs_input_grad))
-        ctx.save_for_backward(*qkv, *output)  # Q, K, V, O and lse: nothing of size Nq x Nk
+        o, lse = ctx.plan.forward(*qkv, training=any(ctx.needs_input_grad))
+        ctx.save_for_backward(o, lse, *qkv)  # nothing of size Nq x Nk
         ctx.set_materialize_grads(False)  # None, and no zeros, where an output is not used
-        return output
+        return o, lse
 
     @staticmethod
-    @_differentiable_once  # there is no gradient of the gradient
     def backward(ctx, do, dlse):
-        if do is None and dlse is None:
-            return (None,) * 4
-        q, k, v, o, lse = ctx.saved_tensors
-        do = torch.zeros_like(o) if do is None else do
-        return *ctx.plan.gradients(do, dlse, q, k, v, o, lse), None
+        return differentiate_once(_gradients, ctx, do, dlse)
 
 
 # ``_Attention.apply`` without what torch does before it for torch.func, whose calls ``attend`` has told apart.
 _apply = super(torch.autograd.Function, _Attention).apply
+
+
+@stepped_around("the backward pass of flash_attention, called from compiled code,")
+def _gradients(ctx, do, dlse, o, lse, q, k, v):
+    return *ctx.plan.gradients(do, dlse, q, k, v, o, lse), None
 
 
 class _WithRules(torch.autograd.Function):
@@ -318,29 +329,30 @@ class _WithRules(torch.autograd.Function):
         *learned, problem, kernel = inputs
         ctx.problem, ctx.kernel = problem, kernel
         o, lse, _ = _attention(q, k, v, problem, kernel, any(ctx.needs_input_grad))
-        ctx.save_for_backward(q, k, v, sinks, o, lse, *learned)  # learned: so that autograd notices changes
+        # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
+        ctx.save_for_backward(o, lse, q, k, v, sinks, *learned, *masks.tensors(problem.mask))
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
-    @_differentiable_once
     def backward(ctx, do, dlse):
-        q, k, v, sinks, o, lse, *learned = ctx.saved_tensors
-        if do is None and dlse is None:
-            return (None,) * (6 + len(learned))
-        do = torch.zeros_like(o) if do is None else do
-        steps = [] if ctx.problem.score is None else ctx.problem.score.steps
-        needed = iter(ctx.needs_input_grad[4:])
-        wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
-        sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
-        *gradients, delta, _ = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
-        dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
-        others = [
-            None if total is None else step.gradient(total).to(x.dtype)
-            for step, total in zip(steps, sums, strict=True)
-            for x in step.tensors
-        ]
-        return *gradients, dsinks, *others, None, None
+        return differentiate_once(_gradients_with_rules, ctx, do, dlse)
+
+
+@stepped_around("the backward pass of flash_attention, called from compiled code,")
+def _gradients_with_rules(ctx, do, dlse, o, lse, q, k, v, sinks, *tensors):
+    steps = [] if ctx.problem.score is None else ctx.problem.score.steps
+    needed = iter(ctx.needs_input_grad[4:])
+    wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
+    sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
+    *gradients, delta, _ = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
+    dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
+    others = [
+        None if total is None else step.gradient(total).to(x.dtype)
+        for step, total in zip(steps, sums, strict=True)
+        for x in step.tensors
+    ]
+    return *gradients, dsinks, *others, None, None
 
 
 def _gradient_of_sinks(sinks, lse, delta):
@@ -360,12 +372,21 @@ torch.library.define(
 
 
 def _operator(q, k, v, left, right, scale, kernel):
-    return _attention(q, k, v, Problem.of(q, k, v, masks.Window(left, right), scale), kernel)[:2]
+    return _attention(q, k, v, _problem(q, k, v, left, right, scale), kernel)[:2]
 
 
 def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
-    problem = Problem.of(q, k, v, masks.Window(left, right), scale)
-    return gradients_of(do, dlse, q, k, v, o, lse, problem, kernel)[:3]
+    return gradients_of(do, dlse, q, k, v, o, lse, _problem(q, k, v, left, right, scale), kernel)[:3]
+
+
+def _problem(q, k, v, left, right, scale):
+    """Return the ``Problem`` of an operator's arguments, or raise: the operators can be called without ``attend``."""
+    check(q, k, v)
+    if any(tiles.pad_rows(x) is not x for x in (q, k, v)):
+        sizes = f"d = {q.shape[-1]} and dv = {v.shape[-1]} in {q.dtype}"
+        raise ValueError(f"the operator needs rows of whole 16 bytes, got {sizes}: call flash_attention, which pads")
+    ends = (math.inf if end is None else end for end in (left, right))
+    return Problem.of(q, k, v, masks.window(*ends), scale_above_zero(scale, q.shape[-1]))
 
 
 def _shapes(q, k, v, *options):
@@ -379,15 +400,15 @@ def _shapes_backward(do, dlse, q, k, v, *others):
 def _save(ctx, inputs, output):
     *qkv, left, right, scale, kernel = inputs
     ctx.options = left, right, scale, kernel
-    ctx.save_for_backward(*qkv, *output)
+    ctx.save_for_backward(*output, *qkv)
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, do, dlse):
-    if do is None and dlse is None:
-        return (None,) * 7
-    q, k, v, o, lse = ctx.saved_tensors
-    do = torch.zeros_like(o) if do is None else do
+    return differentiate_once(_gradients_of_operator, ctx, do, dlse)
+
+
+def _gradients_of_operator(ctx, do, dlse, o, lse, q, k, v):
     return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, *ctx.options), None, None, None, None
 
 
@@ -396,6 +417,7 @@ torch.library.impl("flashlab::attention_backward", "default", _operator_backward
 torch.library.register_fake("flashlab::attention", _shapes)
 torch.library.register_fake("flashlab::attention_backward", _shapes_backward)
 torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
+torch.library.register_autograd("flashlab::attention_backward", refuse)
 
 
 class _Transformed(torch.autograd.Function):
@@ -403,7 +425,7 @@ class _Transformed(torch.autograd.Function):
 
     forward = staticmethod(_operator)
     setup_context = staticmethod(_save)
-    backward = staticmethod(_differentiable_once(_differentiate))
+    backward = staticmethod(_differentiate)
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
@@ -416,24 +438,17 @@ class _Transformed(torch.autograd.Function):
 
 def check(q, k, v, dtypes=DTYPES):
     """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes."""
-    named = ("q", q), ("k", k), ("v", v)
-    for name, x in named:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
-        if x.layout != torch.strided or x.is_nested:
-            raise TypeError(f"{name} must be a dense tensor, got {'nested' if x.is_nested else x.layout}")
+    named = {"q": q, "k": k, "v": v}
+    check_dense(**named)
+    for name, x in named.items():
         if x.ndim != 4:
             raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
     if not (q.dtype == k.dtype == v.dtype) or q.dtype not in dtypes:
-        found = ", ".join(f"{name} {x.dtype}" for name, x in named)
+        found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
         *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
         raise TypeError(f"q, k and v must {expected}, got {found}")
-    if q.device.type != DEVICE.type or not (q.device == k.device == v.device):
-        if DEVICE.type == "cuda" and not torch.cuda.is_available():
-            raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1, start again")
-        found = ", ".join(f"{name} on {x.device}" for name, x in named)
-        raise ValueError(f"the kernels run on {DEVICE.type} here, and q, k and v must all be there, got {found}")
+    check_device(**named)
     B, H, _, d = q.shape
     _, Hk, Nk, dv = v.shape
     if k.shape != (B, Hk, Nk, d) or v.shape[0] != B:
@@ -446,17 +461,3 @@ def check(q, k, v, dtypes=DTYPES):
         raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
         raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
-
-
-def _scale(scale, d):
-    """Return the factor on the scores as a number that float32 can hold, or raise TypeError or ValueError."""
-    if scale is None:
-        return d**-0.5
-    if isinstance(scale, Tensor) and scale.requires_grad:
-        raise ValueError("scale is a number and gets no gradient: multiply q by the tensor instead")
-    if not isinstance(scale, (numbers.Real, Tensor)):
-        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
-    scale = float(scale)
-    if not (scale == 0 or SCALES[0] <= abs(scale) <= SCALES[1]):  # NaN is neither
-        raise ValueError(f"scale must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale}")
-    return scale

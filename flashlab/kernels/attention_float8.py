@@ -7,13 +7,14 @@ from torch import Tensor
 
 from flashlab.kernels import masks, portable, tiles
 from flashlab.kernels.attention import LONGEST, check
+from flashlab.kernels.checks import check_no_gradient
 from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import choose
-from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_device
+from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_supported
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, scale_above_zero
 
 
-@stepped_around
+@stepped_around("flash_attention_float8")
 def flash_attention_float8(
     q: Tensor,
     k: Tensor,
@@ -50,6 +51,7 @@ def flash_attention_float8(
 
     Returns:
         O [B, H, Nq, dv], or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has O = 0 and lse = -inf.
+        On a GPU, where scales are not read on the host, rows that a scale of 0 or below applies to are NaN.
 
     Raises:
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.
@@ -58,7 +60,7 @@ def flash_attention_float8(
     Source: FlashAttention-3, section 3.3; DeepSeek-V3, section 3.3.2, for sums that leave the tensor core.
     """
     check(q, k, v, dtypes=(E4M3,))
-    check_device(q.device)
+    check_supported(q.device)
     mask = masks.either(causal, mask)
     scale = scale_above_zero(scale, q.shape[3])
     if dtype not in DTYPES:
@@ -67,8 +69,8 @@ def flash_attention_float8(
         raise ValueError(f"B and H are at most {LONGEST} in float8, got {q.shape[0]} and {q.shape[1]}")
     problem = Problem.of(q, k, v, mask, scale, scales=_scales(scales, q, k, v))
     masks.check(mask, problem)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *problem.scales[:3])):
-        raise NotImplementedError("there is no backward pass in float8: use flash_attention, or torch.no_grad()")
+    scale_q, scale_k, scale_v = problem.scales[:3]
+    check_no_gradient("flash_attention_float8", q=q, k=k, v=v, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v)
     o, lse = run(q, k, v, problem, dtype, kernel)
     return (o, lse) if return_lse else o
 
@@ -114,6 +116,8 @@ def _scales(scales, q, k, v):
         if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or scale.device != x.device:
             found = f"{scale.dtype} on {scale.device}" if isinstance(scale, Tensor) else type(scale).__name__
             raise TypeError(f"the scale of {name} must be a float32 tensor on {x.device}, got {found}")
+        if scale.device.type == "cpu" and bool((scale <= 0).any()):  # NaN and infinity are those of ``quantise``
+            raise ValueError(f"the scales of {name} must be above 0, got {scale.min():g}")
         shape = *x.shape[:2], 1 if name == "v" else tiles.count(x.shape[2], BLOCK.value)
         try:
             whole.append(scale.expand(shape))

@@ -6,19 +6,26 @@ from functools import wraps
 import torch
 
 
-def stepped_around(function: Callable) -> Callable:
-    """Return a function that compiled code calls as it is, as ``torch.compiler.disable``, which imports the compiler.
+def stepped_around(calls: str) -> Callable[[Callable], Callable]:
+    """Return a decorator: compiled code calls the function outside its graphs, as with ``torch.compiler.disable``.
 
-    Here only compiled code does.
+    ``torch.compiler.disable`` imports the compiler; here only compiled code does.
+
+    calls: what the function computes, for the error of torch.compile(fullgraph=True).
     """
-    disabled = None
 
-    @wraps(function)
-    def run(*args, **kwargs):
-        nonlocal disabled
-        if not torch.compiler.is_compiling():
-            return function(*args, **kwargs)
-        disabled = disabled or torch.compiler.disable(function)
-        return disabled(*args, **kwargs)
+    def decorator(function):
+        disabled = None
 
-    return run
+        @wraps(function)
+        def run(*args, **kwargs):
+            nonlocal disabled
+            if not torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            torch._dynamo.graph_break(msg=f"{calls} cannot be part of a graph: compile without fullgraph=True")
+            disabled = disabled or torch.compiler.disable(function)
+            return disabled(*args, **kwargs)
+
+        return run
+
+    return decorator

@@ -169,11 +169,18 @@ def choose(direction: str, problem: Problem, kernel: str | None = None, learning
 
     learning: slopes or biases get gradients.
     """
+    check_kernel(kernel)
     undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
     this = card(problem.device)
     hopper = this is not None and this.capability == ON_HOPPER.capability
     special = without_hopper(direction, problem, learning) if hopper else None
     return choose_for(this, direction, problem.kind, kernel, undetermined, special)
+
+
+def check_kernel(kernel):
+    """Raise ValueError if this is not the name of a kernel, or None."""
+    if not (kernel is None or isinstance(kernel, str) and kernel in ("portable", "hopper", "decode")):
+        raise ValueError(f'kernel must be "portable", "hopper", "decode" or None, got {kernel!r:.40}')
 
 
 @functools.lru_cache(maxsize=4096)
@@ -185,8 +192,6 @@ def choose_for(
     undetermined: torch forbids varying results. special: why the Hopper kernels cannot do this, if the reason is one
     that ``Problem.kind`` does not tell.
     """
-    if kernel not in (None, "portable", "hopper", "decode"):
-        raise ValueError(f'kernel must be "portable", "hopper", "decode" or None, got {kernel!r}')
     if direction == "forward" and kernel in (None, "decode"):
         against = against_decoding(card, problem, kernel == "decode")
         if against is None:

@@ -53,7 +53,7 @@ def dropout(p: float, seed: int | None, device: torch.device) -> Dropout | None:
     if seed is None:
         bits = torch.randint(-(2**63), 2**63 - 1, (1,), device=device)
     else:
-        bits = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], device=device)
+        bits = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device=device)
     return Dropout(threshold, STEPS / (STEPS - threshold), bits)
 
 

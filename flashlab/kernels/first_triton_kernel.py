@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import DEVICE
+from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
 
 LONGEST_BLOCK = 16384  # elements of a row that the registers of one program hold with room to work in
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -130,11 +130,10 @@ def _prepare(x):
 
 
 def _check_tensors(**tensors):
+    check_dense(**tensors)
+    check_device(**tensors)
+    check_no_gradient("this kernel", **tensors)
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
-        if tensor.device.type != DEVICE.type:
-            raise ValueError(f"{name} must be on the {DEVICE}, where kernels run here, got {tensor.device}")
         if tensor.dtype not in DTYPES:
             raise TypeError(f"{name} must be float16, bfloat16 or float32, got {tensor.dtype}")
 

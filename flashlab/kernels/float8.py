@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
+from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
 from flashlab.kernels.compiling import stepped_around
-from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import launch
 
 E4M3 = torch.float8_e4m3fn
@@ -53,15 +53,20 @@ class Scales(NamedTuple):
 
 @triton.jit
 def scaled(x, scales, which: tl.constexpr, b, h, start):
-    """Return x times the scale that token ``start`` has in head h of batch b; x itself if there are no scales."""
+    """Return x times the scale that token ``start`` has in head h of batch b; x itself if there are no scales.
+
+    The result is NaN for a scale that is not above 0: on a GPU, the host does not check them.
+    """
     if scales is None:
         return x
     else:
         of = scales[which]
-        return tl.maximum(x * tl.load(of[0] + b * of[1] + h * of[2] + start // BLOCK * of[3]), LEAST)
+        s = tl.load(of[0] + b * of[1] + h * of[2] + start // BLOCK * of[3])
+        s = tl.where(s > 0, s, float("nan"))
+        return tl.maximum(x * s, LEAST, propagate_nan=tl.PropagateNan.ALL)
 
 
-@stepped_around
+@stepped_around("float8.quantise")
 def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, transposed: bool = False) -> Quantised:
     """Return x in 8 bits, scaled such that the largest number of each block, or of each head, becomes 448 in size.
 
@@ -75,16 +80,18 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
 
     Returns:
         ``Quantised``. Codes are nearest to the number, ties to even; 0 stays 0, and NaN stays NaN. An infinite number
-        makes its block, or its head, NaN. No gradients.
+        makes its block, or its head, NaN. On a GPU, where signs are not read on the host, a sign other than 1 and -1
+        makes its rows NaN. No gradients.
 
     Raises:
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.
+        NotImplementedError: x requires a gradient.
     """
     _check(x, per, signs)
     B, H, N, d = x.shape
     width, blocks = tiles.width_of(d), tiles.count(N, BLOCK.value)
     codes = _codes(B, H, d, N, x.device).mT if transposed else _codes(B, H, N, d, x.device)
-    scale = torch.empty(B, H, blocks, device=x.device)
+    scale = torch.empty(B, H, blocks, dtype=torch.float32, device=x.device)
     if x.numel() == 0:
         return Quantised(codes, scale if per == "block" else scale.new_ones(B, H, 1))
     each = min(max(1, B * H * blocks // PROGRAMS), MOST)
@@ -106,8 +113,8 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
 
 def random_signs(d: int, seed: int, device="cpu") -> Tensor:
     """Return d signs at random, 1 or -1, in float32."""
-    bits = torch.randint(2, (d,), generator=torch.Generator().manual_seed(seed))
-    return (1.0 - 2.0 * bits).to(device)
+    bits = torch.randint(2, (d,), generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    return (1 - 2 * bits).to(device)
 
 
 @triton.jit
@@ -166,7 +173,9 @@ def rotate(x, signs, matrix, d: tl.constexpr):
     """Return x [rows, d] with signs [d] on its columns, each group of ``GROUP`` times a Hadamard matrix, in float32."""
     rows: tl.constexpr = x.shape[0]
     group: tl.constexpr = matrix.shape[0]
-    x = x * tl.load(signs + tl.arange(0, d)).to(x.dtype)  # [rows, d]
+    sign = tl.load(signs + tl.arange(0, d))  # [d]
+    sign = tl.where(tl.abs(sign) == 1, sign, float("nan"))  # [d]   on a GPU, the host did not check them
+    x = x * sign.to(x.dtype)  # [rows, d]
     x = tl.reshape(x, [rows * (d // group), group])  # [rows * d / group, group]
     if x.dtype == tl.float32:  # in two numbers of 8 bits of mantissa, whose products with ±1 are exact
         high = x.to(tl.bfloat16)
@@ -190,21 +199,22 @@ def supported(device) -> bool:
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-def check_device(device):
+def check_supported(device):
     """Raise ValueError if a GPU has no float8."""
     if not supported(device):
         raise ValueError("this GPU has no float8: compute capability 8.9 and later have")
 
 
 def _check(x, per, signs):
-    if not isinstance(x, Tensor) or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        found = getattr(x, "dtype", type(x).__name__)
-        raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, got {found}")
+    tensors = {"x": x} if signs is None else {"x": x, "signs": signs}
+    check_dense(**tensors)
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, got {x.dtype}")
     if x.ndim != 4 or not 1 <= x.shape[3] <= 256:
         raise ValueError(f"x must be [batch, heads, length, width] with a width from 1 to 256, got {list(x.shape)}")
-    if x.device.type != DEVICE.type:
-        raise ValueError(f"the kernels run on {DEVICE.type} here, got x on {x.device}")
-    check_device(x.device)
+    check_device(**tensors)
+    check_supported(x.device)
+    check_no_gradient("quantise", **tensors)
     if max(x.shape[:2]) > 65535:
         raise ValueError(f"batches and heads are at most 65535 each, got {x.shape[0]} and {x.shape[1]}")
     if per not in ("block", "head"):
@@ -214,6 +224,8 @@ def _check(x, per, signs):
     d = x.shape[3]
     if d < 16 or d & (d - 1):
         raise ValueError(f"a rotation takes heads of 16, 32, 64, 128 or 256 columns, got {d}: append zeros")
-    right = isinstance(signs, Tensor) and signs.is_floating_point() and signs.is_contiguous()
-    if not right or signs.shape != (d,) or signs.device != x.device:
-        raise ValueError(f"signs must be [d] = [{d}] floating-point numbers on {x.device}")
+    if signs.shape != (d,) or not (signs.is_floating_point() and signs.is_contiguous()):
+        found = f"{signs.dtype} {list(signs.shape)}"
+        raise ValueError(f"signs must be [d] = [{d}] contiguous floating-point numbers, got {found}")
+    if signs.device.type == "cpu" and not bool((signs.abs() == 1).all()):
+        raise ValueError("each sign must be 1 or -1")

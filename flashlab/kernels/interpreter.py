@@ -10,13 +10,19 @@ names in the module of every kernel. ``install`` repairs that, for all kernels o
   the way down numbers are rounded to nearest even, and what is too large becomes the largest finite number.
 - Products of float8 are exact sums, and inside ``tensor_core()`` what a Hopper tensor core makes of them.
 - A pointer reaches the tensor that it was launched with, and no other, wherever the tensors are in memory: a load or
-  store outside it raises ``IndexError``, naming the tensor, how many elements and which program.
+  store outside it raises ``IndexError``, naming the tensor, how many elements and which program. So does a tile of a
+  descriptor that begins before the tensor: the hardware would fill it with zeros, and the kernel would count them.
+- ``tl.maximum(NaN, x)`` is x, as on a GPU, unless the kernel asks to propagate NaN.
+- The variable of a loop is an int32, as on a GPU. Python's own numbers divide differently: -97 // 128 is -1 there, and
+  0 on a GPU.
 - Inside ``count()`` every access is booked.
 
 What the interpreter still cannot tell: speed, the lower precision of TF32 products and of the fast exp2, and races
 between programs.
 """
 
+import ast
+import os
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,6 +112,16 @@ def tensor_core(bits=13):
         _open.bits = before
 
 
+def _free_in_child():
+    """Replace the lock in a forked process: a thread that holds it at the fork does not exist there."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has none
+    os.register_at_fork(after_in_child=_free_in_child)
+
+
 def install():
     """Repair the interpreter. Called when ``flashlab.kernels`` decides to interpret; a second call does nothing."""
     if getattr(Builder, "flashlab", False):
@@ -120,6 +136,8 @@ def install():
     _replace(Builder, "cast_impl", _rounding_cast)
     _replace(Builder, "create_fp_to_fp", _rounding_cast)
     _replace(interpreter.ReduceScanOpInterface, "apply", _reduced_in_float32)
+    Builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
+    Builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     Builder.get_bf16 = lambda self, value: _narrow(self.get_fp32(value))
     _replace(Builder, "create_atomic_rmw", _without_bfloat16)
     _replace(interpreter, "_implicit_cvt", _moved_apart)
@@ -127,6 +145,9 @@ def install():
     _replace(Builder, "create_atomic_cas", _watched("load", "store", pointers=0))
     _replace(Builder, "create_masked_load", _watched("load", pointers=0, mask=1))
     _replace(Builder, "create_masked_store", _watched("store", pointers=0, mask=2))
+    _replace(Builder, "create_descriptor_load", _from_the_first_element("load"))
+    _replace(Builder, "create_descriptor_store", _from_the_first_element("store"))
+    interpreter.FunctionRewriter.ast_transformer = _Rewriter()
     _replace(Builder, "set_grid_idx", _announced)
     _replace(interpreter.GridExecutor, "__call__", _launch)
     _replace(interpreter, "_get_np_dtype", _known)
@@ -349,6 +370,25 @@ def _check(kind, addresses, itemsize, program):
         raise _OutsideItsTensor(f"outside {name}: {kind} of {outside.sum()} element(s), in program {program}")
 
 
+def _from_the_first_element(kind):
+    """Refuse a tile of a descriptor that begins before its tensor."""
+
+    def wrapper(access):
+        def run(self, descriptor, *args, **kwargs):
+            indices = args[-1] if kind == "store" else args[0]
+            first = [int(index.data.item()) for index in indices]
+            if min(first) < 0:
+                name = _launched.tensors[int(descriptor.base.data.item()) // APART - 1].name
+                raise _OutsideItsTensor(
+                    f"outside {name}: {kind} of a tile that begins at {first}, in program {self.grid_idx}"
+                )
+            return access(self, descriptor, *args, **kwargs)
+
+        return run
+
+    return wrapper
+
+
 def _book(memory, kind, addresses, itemsize, tensors):
     for t in tensors:
         inside = (t.first <= addresses) & (addresses < t.last)
@@ -395,6 +435,20 @@ def _launch(call):
             raise
 
     return run
+
+
+class _Rewriter(interpreter.ASTTransformer):
+    """Rewrite a kernel such that its loops' variables are int32 and not Python's numbers."""
+
+    def visit_For(self, node):
+        self.generic_visit(node)
+        called = getattr(node.iter, "func", None)
+        name = getattr(called, "id", getattr(called, "attr", ""))
+        if name == "range":  # and not static_range, whose numbers are the compiler's constants on a GPU, too
+            to_tensor = ast.Attribute(ast.Name("interpreter_semantic", ast.Load()), "to_tensor", ast.Load())
+            variables = ast.Call(ast.Name("map", ast.Load()), [to_tensor, node.iter], [])
+            node.iter = ast.copy_location(variables, node.iter)  # without it the loop's last line: figures follow lines
+        return node
 
 
 def _known(convert):

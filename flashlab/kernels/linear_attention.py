@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.device import DEVICE
+from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST
 from flashlab.kernels.tiles import precision_of, width_of
@@ -20,6 +21,7 @@ from flashlab.kernels.tiles import precision_of, width_of
 COLUMNS, WARPS = 32, 8  # of V per program, and its warps: plausible, never swept
 
 
+@stepped_around("linear_attention")
 def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chunk=None):
     """Compute O_i = Σ_{j <= i} decay^(i - j) (q_i · k_j) v_j. Nothing is scaled or normalised.
 
@@ -37,14 +39,18 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
 
     Raises:
         TypeError, ValueError: an argument is not as described.
+        NotImplementedError: an argument requires a gradient.
     """
     _check(q, k, v, decay, start, chunk)
     B, H, N, d = q.shape
     dv = v.shape[3]
     chunk = chunk or (64 if d <= 64 and q.element_size() == 2 else 32)
-    q, k, v = (x.detach().contiguous() for x in (q, k, v))
-    decay = torch.ones(H, device=q.device) if decay is None else decay
-    state = torch.zeros(B, H, d, dv, device=q.device) if start is None else start.contiguous().clone()
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    decay = torch.ones(H, dtype=torch.float32, device=q.device) if decay is None else decay
+    if start is None:
+        state = torch.zeros(B, H, d, dv, dtype=torch.float32, device=q.device)
+    else:
+        state = start.clone(memory_format=torch.contiguous_format)
     o = torch.empty_like(v)  # [B, H, N, dv]
     if B * H * N:
         Bv = min(COLUMNS, width_of(dv))
@@ -88,13 +94,11 @@ def linear_attention_chunks(
 
 
 def _check(q, k, v, decay, start, chunk):
-    for name, x in {"q": q, "k": k, "v": v, "decay": decay, "start": start}.items():
-        if x is None and name in ("decay", "start"):
-            continue
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
-        if x.device.type != DEVICE.type:
-            raise ValueError(f"{name} must be on the {DEVICE}, where kernels run here, got {x.device}")
+    options = {name: x for name, x in (("decay", decay), ("start", start)) if x is not None}
+    tensors = {"q": q, "k": k, "v": v} | options
+    check_dense(**tensors)
+    check_device(**tensors)
+    check_no_gradient("linear_attention", **tensors)
     if any(x.dim() != 4 for x in (q, k, v)) or q.shape != k.shape or q.shape[:3] != v.shape[:3]:
         found = ", ".join(str(list(x.shape)) for x in (q, k, v))
         raise ValueError(f"expected q [B, H, N, d], k [B, H, N, d], v [B, H, N, dv], got {found}")
@@ -103,9 +107,10 @@ def _check(q, k, v, decay, start, chunk):
     if len({q.dtype, k.dtype, v.dtype}) > 1 or q.dtype not in DTYPES:
         raise TypeError(f"expected one dtype of float16, bfloat16, float32, got {q.dtype}, {k.dtype}, {v.dtype}")
     (B, H, _, d), dv = q.shape, v.shape[3]
-    for name, x, shape in (("decay", decay, [H]), ("start", start, [B, H, d, dv])):
-        if x is not None and (list(x.shape) != shape or x.dtype != torch.float32):
-            raise ValueError(f"{name} must be float32 {shape}, got {x.dtype} {list(x.shape)}")
+    shapes = {"decay": [H], "start": [B, H, d, dv]}
+    for name, x in options.items():
+        if list(x.shape) != shapes[name] or x.dtype != torch.float32:
+            raise ValueError(f"{name} must be float32 {shapes[name]}, got {x.dtype} {list(x.shape)}")
     if decay is not None and not bool(((decay > 0) & (decay <= 1)).all()):
         raise ValueError("each decay must be above 0 and at most 1")
     if chunk is not None and (not isinstance(chunk, int) or chunk < 16 or chunk & (chunk - 1)):

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashlab.kernels import masks
+from flashlab.kernels import masks, scores
 from flashlab.kernels.attention import attend
 from flashlab.kernels.places import places
 
@@ -25,7 +25,15 @@ def flash_attention_packed(
     *,
     offsets_q: Tensor,
     offsets_k: Tensor | None = None,
-    **options,
+    causal: bool = False,
+    mask: masks.Window | masks.Rule | None = None,
+    score: scores.Score | tuple[scores.Score, ...] | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    sinks: Tensor | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention inside each of several texts, as ``flash_attention`` does for each alone; dropout apart.
 
@@ -33,8 +41,8 @@ def flash_attention_packed(
         q: queries [Tq, H, d] of all texts, one after another; k: keys [Tk, Hk, d]; v: values [Tk, Hk, dv].
         offsets_q: integers [texts + 1] from 0 to Tq that never fall: text t has the queries offsets_q[t] to
             offsets_q[t + 1] - 1. offsets_k: the same for keys and values, offsets_q if None. A text may be empty.
-        options: those of ``flash_attention``. Tensors of masks and score functions have a batch per text, and their
-            last dimensions are as long as the longest text.
+        causal, mask, score, dropout, seed, sinks, scale, return_lse, kernel: as for ``flash_attention``. Tensors of
+            masks and score functions have a batch per text, and their last dimensions are as long as the longest text.
 
     Returns:
         O [Tq, H, dv], and with return_lse also lse [H, Tq].
@@ -42,8 +50,10 @@ def flash_attention_packed(
     Raises:
         TypeError, ValueError: an argument is not as described.
 
-    A NaN or an infinity in a text may reach its neighbours, with which it shares a tile. Offsets are read by the CPU
-    once, and remembered; the same tensors cost nothing in the next layer.
+    A NaN or an infinity in a text may reach its neighbours, with which it shares a tile. The CPU reads offsets once and
+    remembers them: in the next layer the same tensors cost nothing. They are read again after a change in place that
+    torch counts. torch does not count changes through NumPy, ``.data``, a kernel of your own or a CUDA graph: after
+    such a change, pass new tensors.
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
         if not isinstance(x, Tensor) or x.dim() != 3:
@@ -52,7 +62,10 @@ def flash_attention_packed(
     for name, x, end in (("q", q, texts.ends[0]), ("k", k, texts.ends[1])):
         if len(x) != end or x.device != offsets_q.device:
             raise ValueError(f"the offsets of {name} end at {end} on {offsets_q.device}, got {len(x)} on {x.device}")
-    result = attend(*(x.transpose(0, 1)[None] for x in (q, k, v)), texts=texts, **options)
+    result = attend(
+        *(x.transpose(0, 1)[None] for x in (q, k, v)), texts=texts, causal=causal, mask=mask, score=score,
+        dropout=dropout, seed=seed, sinks=sinks, scale=scale, return_lse=return_lse, kernel=kernel,
+    )  # fmt: skip
     O, lse = result if isinstance(result, tuple) else (result, None)
     O = O[0].transpose(0, 1)
     return O if lse is None else (O, lse[0])
@@ -61,8 +74,7 @@ def flash_attention_packed(
 def prepared(offsets_q, offsets_k):
     """Return the ``Texts`` of these offsets: the same object for the same tensors, as long as they do not change."""
     for name, x in {"offsets_q": offsets_q, "offsets_k": offsets_k}.items():
-        if not isinstance(x, Tensor) or x.is_floating_point() or x.dtype == torch.bool or x.dim() != 1 or len(x) < 1:
-            raise TypeError(f"{name} must be a tensor of integers [texts + 1], got {getattr(x, 'dtype', x)!r:.40}")
+        masks.integers(x, name, (1,))
     if offsets_q.is_inference() or offsets_k.is_inference():
         return Texts(offsets_q, offsets_k)  # such tensors do not tell when they change
     versions = offsets_q._version, offsets_k._version
@@ -79,21 +91,16 @@ class Texts:
     """Where texts begin and end, and the masks that keep them apart."""
 
     def __init__(self, offsets_q, offsets_k):
-        both = [x.tolist() for x in (offsets_q, offsets_k)]
+        both = masks.starts(offsets_q, "offsets_q"), masks.starts(offsets_k, "offsets_k")
         if len(both[0]) != len(both[1]):
             raise ValueError(f"there are {len(both[0]) - 1} texts of queries, and {len(both[1]) - 1} of keys")
-        for offsets in both:
-            if offsets[0] != 0 or any(b < a for a, b in zip(offsets, offsets[1:], strict=False)):
-                raise ValueError(f"offsets begin with 0 and never fall, got {str(offsets):.60}")
         self.ends = both[0][-1], both[1][-1]
         self.count = len(both[0]) - 1
         self.longest = tuple(max((b - a for a, b in zip(x, x[1:], strict=False)), default=0) for x in both)
         self.square = both[0] == both[1]
-        self.first = tuple(x.int() for x in (offsets_q, offsets_k))  # [texts + 1] each
-        self.of = tuple(
-            torch.bucketize(torch.arange(end, device=x.device), x[1:].contiguous(), right=True).int()
-            for x, end in zip((offsets_q, offsets_k), self.ends, strict=True)
-        )  # [Tq], [Tk]: the text of each token
+        self.first = tuple(x.to(torch.int32, copy=True) for x in (offsets_q, offsets_k))  # [texts + 1] each
+        of = (masks.owners(x, end).int() for x, end in zip((offsets_q, offsets_k), self.ends, strict=True))
+        self.of = tuple(of)  # [Tq], [Tk]: the text of each token
         self._masks = {}
 
     @property
@@ -116,7 +123,7 @@ class InTexts:
 
     def __init__(self, texts, mask):
         self.texts, self.mask = texts, mask
-        self.tensors = tuple(x for term in mask.terms for part in term for x in getattr(part, "tensors", ()))
+        self.tensors = masks.tensors(mask)
         self.shows_own_key = texts.square and masks.shows_own_key(mask)
 
     def alone(self, problem):

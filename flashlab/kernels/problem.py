@@ -1,6 +1,7 @@
 """One call of attention, described once: what tables, schedules and kernels need to know of it beside its tensors."""
 
 import math
+import numbers
 from typing import NamedTuple
 
 import torch
@@ -139,22 +140,41 @@ class Tile(NamedTuple):
     flush: int | None = None  # products of float8 that a tensor core adds up before float32 registers do; None: all
 
 
-def check_sinks(sinks, problem):
-    """Raise if these cannot be one score per head."""
+def check_sinks(sinks, H, device):
+    """Return the sinks [H] side by side in memory, as kernels read them, None if there are none, or raise."""
     if sinks is None:
-        return
+        return None
     if not isinstance(sinks, torch.Tensor) or not sinks.is_floating_point():
         found = getattr(sinks, "dtype", type(sinks).__name__)
         raise TypeError(f"sinks must be a floating-point tensor [H], got {found}")
-    if sinks.shape != (problem.H,) or sinks.device != problem.device:
-        raise ValueError(
-            f"sinks must be [H] = [{problem.H}] on {problem.device}, got {list(sinks.shape)} on {sinks.device}"
-        )
+    if sinks.shape != (H,) or sinks.device != device:
+        raise ValueError(f"sinks must be [H] = [{H}] on {device}, got {list(sinks.shape)} on {sinks.device}")
+    return sinks.contiguous()
+
+
+def scale_of(scale, d) -> float:
+    """Return the factor on the scores of heads of d columns, 1/sqrt(d) if None.
+
+    Raises:
+        TypeError, ValueError: it is not a number that float32 can hold, or it requires a gradient.
+    """
+    if scale is None:
+        return d**-0.5
+    if isinstance(scale, torch.Tensor) and scale.requires_grad:
+        raise ValueError("scale is a number and gets no gradient: multiply q by the tensor instead")
+    number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
+    if isinstance(scale, torch.Tensor):
+        number = scale.numel() == 1 and not (scale.dtype == torch.bool or scale.is_complex() or scale.is_meta)
+    if not number:
+        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
+    if not (scale == 0 or SCALES[0] <= abs(scale) <= SCALES[1]):  # NaN is neither
+        raise ValueError(f"scale must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale!s:.40}")
+    return float(scale)
 
 
 def scale_above_zero(scale, d) -> float:
-    """Return the factor on the scores of heads of d columns, 1/sqrt(d) if None, or raise ValueError."""
-    scale = d**-0.5 if scale is None else float(scale)
-    if not SCALES[0] <= scale <= SCALES[1]:
+    """Return ``scale_of`` for kernels that take no other: the scale must be above 0."""
+    scale = scale_of(scale, d)
+    if scale <= 0:
         raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")
     return scale

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.checks import check_function
 from flashlab.kernels.places import places
 from flashlab.kernels.problem import LOG2_E
 
@@ -54,14 +55,14 @@ def chain(score) -> Chain | None:
     Raises:
         TypeError: it was not made here.
     """
-    if score is None or score == ():
+    if score is None:
         return None
     steps = score if isinstance(score, tuple) else (score,)
     if not all(isinstance(step, Score) for step in steps):
         raise TypeError(
             f"score must be made by flashlab.kernels.scores, such as softcap(30), or a tuple of such, got {score!r:.40}"
         )
-    return Chain(steps)
+    return Chain(steps) if steps else None
 
 
 def softcap(cap: float) -> Score:
@@ -100,9 +101,8 @@ def custom(function, *arguments, derivative=None) -> Score:
     derivative: another one, with the same parameters, that returns d function / d s. Without one there is no training.
     arguments: tensors, which both receive as pointers, and numbers. They get no gradient.
     """
-    for what in (function, derivative):
-        if not (hasattr(what, "fn") or what is derivative is None):
-            raise TypeError(f"expected a @triton.jit function, got {what!r:.40}")
+    for one in (function,) if derivative is None else (function, derivative):
+        check_function(one, arguments, ("s", "b", "h", "i", "j", "Nq", "Nk"))
     return Custom(function, derivative, arguments)
 
 

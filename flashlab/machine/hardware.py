@@ -184,6 +184,8 @@ def flop_rate(card, dtype="float16") -> float:
 
     Raises: ValueError where no document gives it.
     """
+    if not isinstance(card, Card):
+        raise TypeError(f"card must be one of hardware.CARDS, a Card, got {card!r:.40}")
     stored(dtype)
     rate = getattr(card, str(dtype).removeprefix("b"))
     if rate is None:

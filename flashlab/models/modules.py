@@ -23,8 +23,8 @@ def scaled_dot_product_attention(
     Args:
         query: [..., H, Nq, d]; key: [..., Hk, Nk, d]; value: [..., Hk, Nk, dv], of float16, bfloat16 or float32.
             Leading dimensions broadcast, and there may be none.
-        attn_mask: broadcastable to [..., H, Nq, Nk]: boolean, True where a key is seen; or numbers, which are added to
-            the scaled scores and get a gradient.
+        attn_mask: [Nq, Nk] or with more dimensions, broadcastable to [..., H, Nq, Nk]: boolean, True where a key is
+            seen; or numbers, which are added to the scaled scores and get a gradient.
         dropout_p: each weight becomes 0 with this probability, rounded to a multiple of 2^-16. The random numbers are
             other ones than torch's.
         is_causal: query i sees keys j <= i, aligned at the upper left, as in torch. ``flash_attention`` aligns at the
@@ -39,8 +39,8 @@ def scaled_dot_product_attention(
         TypeError, ValueError, RuntimeError: inputs that are no dense tensors, dtypes, devices or shapes that do not
             match, or both attn_mask and is_causal.
     """
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be True or False, got {is_causal!r:.40}")
+    _check_bool("is_causal", is_causal)
+    _check_bool("enable_gqa", enable_gqa)
     _check(query, key, value)
     query, key, value, batch = _with_four_dimensions(query, key, value, enable_gqa)
     Nq, Nk = query.shape[2], key.shape[2]
@@ -62,14 +62,23 @@ def scaled_dot_product_attention(
 def _check(query, key, value):
     """Refuse what the slices and views below would hide from the checks of ``flash_attention``."""
     for name, x in {"query": query, "key": key, "value": value}.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
-        if x.is_nested or x.layout != torch.strided:
-            raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
+        _check_dense(name, x)
         if x.dim() < 2:
             raise ValueError(f"{name} must have at least the dimensions [N, d], got shape {list(x.shape)}")
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"key and value must have one length, got {key.shape[-2]} and {value.shape[-2]}")
+
+
+def _check_dense(name, x):
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
+    if x.is_nested or x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
+
+
+def _check_bool(name, x):
+    if not isinstance(x, bool):
+        raise TypeError(f"{name} must be True or False, got {x!r:.40}")
 
 
 def _mask_options(mask, shape):
@@ -79,8 +88,11 @@ def _mask_options(mask, shape):
             f"attn_mask must be a boolean or floating-point tensor, got {getattr(mask, 'dtype', mask)!r:.40}"
         )
     fits = all(size in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False))
-    if not fits or mask.dim() > len(shape):
-        raise ValueError(f"attn_mask must be broadcastable to {list(shape)}, got {list(mask.shape)}")
+    if not fits or not 2 <= mask.dim() <= len(shape):
+        raise ValueError(
+            f"attn_mask must have at least the dimensions [Nq, Nk] and be broadcastable to {list(shape)}, "
+            f"got {list(mask.shape)}"
+        )
     if mask.dim() > 4:  # the kernels have one dimension of batches
         mask = mask.expand(*shape[:-3], *mask.shape[-3:]).flatten(0, -4)
     return {"mask": masks.dense(mask)} if mask.dtype == torch.bool else {"score": scores.bias(mask)}
@@ -113,6 +125,7 @@ class FlashAttention(nn.Module):
 
     Raises:
         ValueError: sizes that are no whole numbers from 1 on, or that do not divide.
+        TypeError: causal or bias is not a bool, or attention is not a function.
     """
 
     def __init__(
@@ -131,12 +144,14 @@ class FlashAttention(nn.Module):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
         found = ", ".join(f"{name}={size!r}" for name, size in sizes.items())
-        if not all(isinstance(size, int) and size >= 1 for size in sizes.values()):
+        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes.values()):
             raise ValueError(f"sizes must be whole numbers of at least 1, got {found}")
         if d_model % num_heads or num_heads % num_kv_heads:
             raise ValueError(f"num_heads must divide d_model and be a multiple of num_kv_heads, got {found}")
-        if not isinstance(causal, bool):
-            raise TypeError(f"causal must be True or False, got {causal!r:.40}")
+        _check_bool("causal", causal)
+        _check_bool("bias", bias)
+        if not callable(attention):
+            raise TypeError(f"attention must be a function (Q, K, V, *, causal) -> O, got {attention!r:.40}")
         self.num_heads, self.num_kv_heads, self.causal, self.attention = num_heads, num_kv_heads, causal, attention
         d = d_model // num_heads
         options = {"bias": bias, "device": device, "dtype": dtype}
@@ -146,7 +161,13 @@ class FlashAttention(nn.Module):
         self.o_proj = nn.Linear(num_heads * d, d_model, **options)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend within each of B texts: x [B, N, d_model], and the result has the same shape."""
+        """Attend within each of B texts: x [B, N, d_model], and the result has the same shape.
+
+        Raises TypeError for an x that is no dense tensor of floating-point numbers, ValueError for other dimensions.
+        """
+        _check_dense("x", x)
+        if not x.is_floating_point():
+            raise TypeError(f"x must have a floating-point dtype, got {x.dtype}")
         if x.dim() != 3 or x.shape[2] != self.q_proj.in_features:
             raise ValueError(f"x must have the dimensions [B, N, {self.q_proj.in_features}], got {list(x.shape)}")
         Q = self.q_proj(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, N, d]

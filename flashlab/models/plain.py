@@ -34,10 +34,12 @@ def windowed(W: int) -> Callable[..., Tensor]:
     """Return ``dense`` within a sliding window of W keys, of which the query's own key is one.
 
     Causal: a query sees its own key and the W - 1 keys before it, as in Hugging Face's models with a sliding window.
-    Otherwise it sees W - 1 keys on either side. Raises ValueError if W < 1. Source: arXiv 2004.05150.
+    Otherwise it sees W - 1 keys on either side. Raises ValueError if W is not a whole number from 1 on.
+
+    Source: arXiv 2004.05150.
     """
-    if W < 1:
-        raise ValueError(f"a window holds at least the query's own key, got W = {W}")
+    if isinstance(W, bool) or not isinstance(W, int) or W < 1:
+        raise ValueError(f"a window is a whole number of keys, at least the query's own key, got W = {W!r:.40}")
     return lambda Q, K, V, *, causal: dense(Q, K, V, causal=causal, window=W)
 
 
@@ -63,8 +65,13 @@ def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = F
         O [Nq, dv] in the dtype of Q, and lse [Nq], the natural logarithm of the sum of exponentials of each row, in
         float32 or better. A row that sees no key has O = 0 and lse = -inf.
 
+    Raises:
+        ValueError: Br or Bc is not a whole number from 1 on.
+
     Source: FlashAttention-2, Algorithm 1.
     """
+    if not all(isinstance(size, int) and size >= 1 for size in (Br, Bc)):
+        raise ValueError(f"Br and Bc must be whole numbers of at least 1, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
     (Nq, d), (Nk, dv) = Q.shape, V.shape
     wide = torch.promote_types(Q.dtype, torch.float32)
     O, lse = Q.new_empty(Nq, dv), Q.new_empty(Nq, dtype=wide)  # [Nq, dv], [Nq]

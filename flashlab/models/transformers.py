@@ -4,10 +4,20 @@
     register("lab_attention")
     model.set_attn_implementation("lab_attention")
 
-Causal models and full attention work, with sliding windows, soft caps, sinks, padded batches, dropout in training, and
-caches. A causal mask, a window and padding are never written out as [Nq, Nk]; other masks are, by transformers.
+Supported: causal and full attention, sliding windows, packed and padded batches, every other mask that transformers can
+write out, masks of numbers that are added to the scores, soft caps, sinks, dropout in training, and caches. Not
+supported, and refused with NotImplementedError: the options of layers in ``CANNOT``, and returned weights.
+
+A layer attends by the mask that the model built, as with ``attn_implementation="eager"``, whatever the layer says of
+causality and windows itself. Causal masks, windows and padding are not written out as [Nq, Nk], unless the model itself
+or ``torch.compile`` reads the mask. Other masks are written out, by transformers. A query that sees no key, such as
+padding on the left, has O = 0, as with ``"sdpa"``; ``"eager"`` averages all values. A model that lets padding flow into
+other tokens, such as BLT, therefore computes as with ``"sdpa"``.
 """
 
+import functools
+import math
+import operator
 from collections.abc import Callable
 
 import torch
@@ -15,7 +25,7 @@ import torch
 from flashlab.kernels import flash_attention, masks, scores
 
 CANNOT = (  # options of layers that change the scores, hide some, or ask for them
-    "sinks", "position_bias", "head_mask", "score_mod", "output_attentions",
+    "sinks", "position_bias", "head_mask", "score_mod", "output_attentions", "cache",
     "indices", "block_indices", "cu_seq_lens_q", "cu_seq_lens_k",
 )  # fmt: skip
 
@@ -36,6 +46,49 @@ def register(name: str = "lab_attention") -> None:
     AttentionMaskInterface.register(name, mask)
 
 
+class Mask(torch.Tensor):
+    """The mask [B, 1, Nq, Nk] of a model: ``rule`` for ``attend``, and numbers for a model that reads them itself.
+
+    It has the shape and the dtype of transformers' own mask for ``"eager"``, which every model understands: numbers to
+    add to the scores. They are written out when the first operation of torch other than ``attend`` takes the mask. From
+    then on rule is None, because the model may have changed them.
+    """
+
+    @staticmethod
+    def of(rule: masks.Window | masks.Rule, write: Callable[[], torch.Tensor], shape, dtype, device) -> "Mask":
+        """Return a mask of a shape [B, 1, Nq, Nk]. write: () -> its numbers."""
+        unread = torch.full((), torch.nan, dtype=dtype, device=device).expand(shape)  # [B, 1, Nq, Nk]
+        mask = unread.as_subclass(Mask)
+        mask.rule, mask._write, mask._numbers = rule, write, None
+        return mask
+
+    def numbers(self) -> torch.Tensor:
+        """Return the numbers to add to the scores, [B, 1, Nq, Nk]."""
+        if self.rule is not None:
+            self.rule, self._numbers = None, self._write()
+        return self._numbers
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in _OF_SHAPE or function.__name__ == "__get__":
+            found = super().__torch_function__(function, types, args, kwargs or {})
+            if not isinstance(found, torch.Tensor):  # the shape, or a property such as dtype
+                return found
+        return function(*_plain(args), **_plain(kwargs or {}))
+
+
+_OF_SHAPE = {torch.Tensor.dim, torch.Tensor.size, torch.Tensor.stride, torch.Tensor.__len__}
+
+
+def _plain(x):
+    """Return an argument of an operation with plain tensors in place of masks."""
+    if isinstance(x, Mask):
+        return x.numbers()
+    if isinstance(x, dict):
+        return {name: _plain(value) for name, value in x.items()}
+    return type(x)(map(_plain, x)) if type(x) in (list, tuple) else x
+
+
 def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -52,64 +105,107 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute attention as a layer of transformers calls it.
 
-    query: [B, H, Nq, d], key: [B, Hk, Nk, d], value: [B, Hk, Nk, dv]. attention_mask: as ``mask`` returns it, or
-    numbers that are added to the scores, [B or 1, H or 1, Nq, Nk]. s_aux: sinks [H]. Returns (O [B, Nq, H, dv], None):
-    no weights. Raises NotImplementedError for an option out of ``CANNOT``, or a window in a layer that is not causal.
+    Args:
+        module: the layer; ``module.is_causal`` is read only if attention_mask and is_causal are None.
+        query: [B, H, Nq, d]; key: [B, Hk, Nk, d]; value: [B, Hk, Nk, dv].
+        attention_mask: a ``Mask``, or a tensor [B or 1, H or 1, Nq or 1, Nk or 1]: boolean, True where a key is seen,
+            or numbers to add to the scores. None: the layer says by is_causal and sliding_window what is seen.
+        is_causal, sliding_window: read only if attention_mask is None.
+        s_aux: sinks [H].
+
+    Returns:
+        (O [B, Nq, H, dv], None): no weights.
+
+    Raises:
+        NotImplementedError: an option in ``CANNOT``, or without a mask a window in a layer that is not causal.
+        ValueError: a mask of other dimensions, or neither a mask nor a word of the layer on causality.
     """
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    Nk = key.shape[2]
-    narrow = sliding_window is not None and sliding_window < Nk
     refused = [name for name in CANNOT if not (options.get(name) is None or options[name] is False)]
-    refused += ["a sliding window that is not causal"] * (narrow and not causal and attention_mask is None)
     if refused:
-        raise NotImplementedError(f"flashlab's attention was given what it does not support: {', '.join(refused)}")
-    # With a cache the queries are the last positions: masks aligned at the lower right are the right ones.
-    seen = masks.full() if not causal else masks.window(sliding_window - 1) if narrow else masks.causal()
+        raise NotImplementedError(f"flashlab's attention does not support: {', '.join(refused)}")
+    seen, added = _parts(attention_mask, (query.shape[2], key.shape[2]))
+    if seen is None:
+        seen = _of_layer(module, is_causal, sliding_window, query.shape[2], key.shape[2])
     steps = () if softcap is None else (scores.softcap(softcap),)
-    if attention_mask is not None and attention_mask.dim() == 2:  # padding
-        seen = seen & masks.dense(attention_mask[:, None, None, :Nk])
-    elif attention_mask is not None:  # it says all of causality, windows and padding
-        written = attention_mask[..., :Nk]
-        seen, steps = (masks.dense(written), steps) if written.dtype == torch.bool else (
-            masks.full(), (*steps, scores.bias(written)),
-        )  # fmt: skip
     O = flash_attention(
-        query, key, value, mask=seen, score=steps or None, sinks=s_aux, dropout=dropout, scale=scaling
+        query, key, value, mask=seen, score=(*steps, *added) or None, sinks=s_aux, dropout=dropout, scale=scaling
     )  # [B, H, Nq, dv]
     return O.transpose(1, 2).contiguous(), None
 
 
-def mask(
-    *, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None, **options
-) -> torch.Tensor | None:
-    """Return the mask that transformers asks for before the layers run: as little of it as ``attend`` needs.
+def _parts(mask, shape):
+    """Return the mask for ``flash_attention``, None if there is none, and the steps for the scores."""
+    if mask is None:
+        return None, ()
+    if mask.dim() != 4:
+        raise ValueError(f"attention_mask must have the dimensions [B, H, Nq, Nk], got shape {list(mask.shape)}")
+    if isinstance(mask, Mask):
+        if mask.rule is not None and mask.shape[2:] == shape:
+            return mask.rule, ()
+        mask = mask.numbers()
+    return (masks.dense(mask), ()) if mask.dtype == torch.bool else (masks.full(), (scores.bias(mask),))
 
-    Returns:
-        None for a causal mask, a causal window, or none. For one of these with padding: boolean [B, kv_length], True
-        where there is no padding. Otherwise boolean [B, 1, q_length, kv_length], True where a key is seen.
+
+def _of_layer(module, is_causal, sliding_window, Nq, Nk):
+    """Return the mask that a layer without ``attention_mask`` describes."""
+    causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    if causal is None and Nq > 1:
+        raise ValueError(f"{type(module).__name__} must pass attention_mask or is_causal: it passed neither")
+    narrow = sliding_window is not None and sliding_window < Nk
+    if narrow and not causal:
+        raise NotImplementedError(
+            "flashlab's attention does not support: a sliding window that is not causal, without attention_mask"
+        )
+    return masks.full() if not causal else _window(sliding_window, 0) if narrow else masks.causal()
+
+
+def mask(
+    *, batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+    dtype=torch.float32, device="cpu", **options,
+) -> Mask:  # fmt: skip
+    """Return the mask that a model of transformers asks for before its layers run, [B, 1, q_length, kv_length].
+
+    It says all that the layers need: nothing depends on what they pass beside it. Its rule is arithmetic for causal and
+    full attention and for windows, if the queries are the last positions, and a boolean tensor otherwise.
     """
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+    from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
     function = causal_mask_function if mask_function is None else mask_function
-    last = int(q_offset) + q_length == kv_offset + kv_length  # the queries are the last positions
-    known = function is bidirectional_mask_function or (
-        last and (function is causal_mask_function or _is_window(function))
-    )
-    if not known:
-        sizes = {"q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset}
-        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        return sdpa_mask(**sizes, mask_function=function, attention_mask=attention_mask, **options)
-    if attention_mask is None or attention_mask.all():
-        return None
-    return attention_mask[:, kv_offset : kv_offset + kv_length].bool()
+    options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "device": device}
+    options |= {"q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset}
+    options |= {"mask_function": function, "attention_mask": attention_mask, "batch_size": batch_size}
+    rule, end = _rule(function), kv_offset + kv_length
+    padded = attention_mask is not None and not attention_mask.all()
+    last = rule == masks.full() or int(q_offset) + q_length == end
+    if rule is None or not last or (padded and attention_mask.shape[1] < end):
+        rule = masks.dense(sdpa_mask(**options))
+    elif padded:
+        rule = rule & masks.dense(attention_mask[:, None, None, kv_offset:end].bool())
+    shape = batch_size, 1, q_length, kv_length
+    return Mask.of(rule, functools.partial(eager_mask, dtype=dtype, **options), shape, dtype, device)
 
 
-def _is_window(function: Callable) -> bool:
-    """Return whether a mask function of transformers is that of a causal sliding window, and of nothing more."""
-    from transformers.masking_utils import and_masks, causal_mask_function, sliding_window_overlay
+def _rule(function):
+    """Return the mask of a mask function of transformers; None for any other."""
+    from transformers import masking_utils as theirs
 
-    if function.__code__ is not and_masks(causal_mask_function).__code__:
-        return False
-    (parts,) = (cell.cell_contents for cell in function.__closure__)
-    window, *others = parts
-    return window.__code__ is sliding_window_overlay(1).__code__ and others == [causal_mask_function]
+    if function is theirs.causal_mask_function:
+        return masks.causal()
+    if function is theirs.bidirectional_mask_function:
+        return masks.full()
+    code, inside = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is theirs.and_masks().__code__:
+        parts = [_rule(part) for part in inside[0].cell_contents]
+        return None if None in parts else functools.reduce(operator.and_, parts)
+    if code is theirs.sliding_window_overlay(1).__code__:
+        return _window(inside[0].cell_contents, math.inf)
+    if code is theirs.sliding_window_bidirectional_overlay(1).__code__:
+        return masks.window(inside[0].cell_contents, inside[0].cell_contents)
+    return None
+
+
+def _window(W, right):
+    """Return the mask of a window as transformers counts it: W keys up to the query's own key, and ``right`` more."""
+    if W < 1:
+        raise ValueError(f"sliding_window must be at least 1, got {W}: no query would see a key")
+    return masks.window(W - 1, right)

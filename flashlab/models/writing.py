@@ -92,7 +92,7 @@ class Writer:
 
     def _step(self, texts, tokens):
         """Let the model read tokens [B, n] as the next ones of B texts, for which ``_check`` found room."""
-        lengths = torch.tensor([self.pool.texts[text].length for text in texts])  # [B]
+        lengths = torch.tensor([self.pool.texts[text].length for text in texts], dtype=torch.int64)  # [B]
         positions = lengths[:, None] + torch.arange(tokens.shape[1])  # [B, n]
         before = [layer.attention for layer in self.layers]
         try:

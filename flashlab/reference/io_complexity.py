@@ -4,6 +4,7 @@
 float32 here, and the counts are the same in any dtype.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -64,8 +65,12 @@ def fit(x, y) -> Fit:
 def crossover(N, M, step=4) -> int:
     """Return the smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
 
-    Between 4 N^2 and 12 N^2 d^2 / M, which lead both counts, it is where d^2 = M / 3.
+    Between 4 N^2 and 12 N^2 d^2 / M, which lead both counts, it is where d^2 = M / 3. Raises ValueError for one token,
+    for which ``fused`` moves less with any d: 4 d elements and no square. With more, and from d = M / 4 on, a tile has
+    one key, and all of Q and O moves for each.
     """
+    if N < 2 or not 1 <= M < math.inf or step < 1:
+        raise ValueError(f"expected N >= 2, a finite M >= 1 and step >= 1, got N = {N}, M = {M}, step = {step}")
     low, high = 0, step
     while fused(N, high, M) < standard(N, high):
         low, high = high, 2 * high

@@ -60,11 +60,13 @@ def test_without_the_model_nothing_is_captured_and_a_sentence_says_so(monkeypatc
 def test_origin_names_device_driver_versions_date_and_command(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)  # torch's own asks each card
     monkeypatch.setattr(record, "versions", lambda packages: {package: "1.0" for package in packages})
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
     origin = record.origin("flashlab.bench", ["--N", "1024", "--json", os.path.abspath("times.json")])
     assert (origin["device"], origin["driver"]) == ("a card", "unknown")
     assert origin["versions"].keys() >= {"python", "numpy", "torch", "triton", "flash-attn-4", "cuda", "cudnn"}
+    assert origin["versions"]["cudnn"] == 92000
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", origin["date"])
     assert origin["command"] == "python -m flashlab.bench --N 1024 --json times.json"
 

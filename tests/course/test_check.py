@@ -1,19 +1,24 @@
 """A check survives whatever it is given, and says what is wrong in words."""
 
+import contextlib
 import ctypes
 import functools
 import inspect
 import os
+import pickle
 import signal
+import struct
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import flashlab.course.check
-from flashlab.course import judge, progress, worker
+from flashlab.course import judge, progress, records, worker
 from flashlab.course.check import check, edited, hint, overview, solution
 from flashlab.course.exercise import Broken, Case, Exercise
 from flashlab.course.registry import every, find
@@ -108,6 +113,8 @@ BROKEN = {
     "interrupts itself": (lambda a, b: os.kill(os.getpid(), signal.SIGINT), "it ended Python: signal SIGINT."),
     "recurses": (recursing, "it raised RecursionError"),
     "allocates 20 GB": (lambda a, b: np.ones(20 * 2**27), "it raised MemoryError"),
+    "returns complex numbers": (lambda a, b: State(*(x + 0j for x in merge(a, b))), "your m is complex64."),
+    "returns masked arrays": (lambda a, b: tuple(map(np.ma.array, merge(a, b))), "your m is a MaskedArray."),
     "patches numpy": (patching, "fails for"),
     "leaves threads and processes": (leaking, "with a thread and a process left behind"),
     "asks": (asking, "it raised EOFError: nobody can answer input() during a check"),
@@ -126,6 +133,128 @@ def test_a_broken_attempt_gets_a_sentence_and_the_next_check_is_right(what, caps
     assert text.startswith("✗ online_softmax.merge") and sentence in text and len(text) < 2100
     assert said(capsys, merge).startswith("✓ online_softmax.merge")
     assert threading.active_count() == 1 and children() == before
+
+
+def after(calls, attempt):
+    """Return a function that answers as the reference does ``calls`` times, and then as ``attempt``."""
+    remaining = [merge] * calls
+    return lambda a, b: (remaining.pop() if remaining else attempt)(a, b)
+
+
+def writing(record):
+    """Return an attempt that writes a record into the pipes of its check, and ends its process."""
+    before = set(os.listdir("/proc/self/fd"))
+
+    def write(a, b):
+        for descriptor in set(os.listdir("/proc/self/fd")) - before:
+            with contextlib.suppress(OSError):
+                os.write(int(descriptor), record)
+        os._exit(0)
+
+    return write
+
+
+forked = pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+RIGHT = records.dump(("value", judge.Outcome(tuple(judge.Leaf("array", np.ones(1)) for _ in range(3)))))
+FINISHED = records.dump(("finished",))
+
+
+@forked
+@pytest.mark.parametrize("calls", [0, 5])
+def test_an_attempt_that_ends_python_with_status_0_is_wrong(calls, capsys):
+    text = said(capsys, after(calls, lambda a, b: os._exit(0)))
+    assert text.startswith("✗ online_softmax.merge fails for ") and "it ended Python: exit status 0." in text
+    assert not progress.read()["online_softmax.merge"]["solved"]
+
+
+@forked
+@pytest.mark.parametrize("calls", [0, 5])
+@pytest.mark.parametrize(
+    "record",
+    [RIGHT, FINISHED, RIGHT + FINISHED, 200 * RIGHT + FINISHED, records.dump(("value", 3)), b'{"tuple": [', b"{\n"],
+)
+def test_an_attempt_that_writes_records_of_its_own_is_not_right(record, calls, capsys):
+    assert said(capsys, after(calls, writing(record)))[0] in "✗○"
+    assert not progress.read().get("online_softmax.merge", {"solved": False})["solved"]
+
+
+class Opening:
+    """Opens a file for writing where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@forked
+def test_what_an_attempt_writes_runs_no_code_in_the_notebook(capsys, tmp_path):
+    forged = pickle.dumps((Opening(tmp_path / "forged"),))
+    assert said(capsys, writing(struct.pack("<Q", len(forged)) + forged + b"\n"))[0] in "✗○"
+    assert not (tmp_path / "forged").exists()
+
+
+def in_a_session():
+    return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+
+
+def as_a_daemon():
+    """Fork twice, so that the process has no parent left within the check."""
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(theirs, str(os.getpid()).encode())
+            time.sleep(60)
+        os._exit(0)
+    return int(os.read(ours, 20))
+
+
+@forked
+@pytest.mark.parametrize("then", [merge, nan, lambda a, b: os._exit(3)], ids=["right", "wrong", "dies"])
+@pytest.mark.parametrize("start", [in_a_session, as_a_daemon])
+def test_no_process_that_an_attempt_starts_outlives_the_check(start, then, capsys, tmp_path):
+    def attempt(a, b):
+        if not file.exists():
+            file.write_text(str(start()))
+        return then(a, b)
+
+    file = tmp_path / "started"
+    own = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        assert said(capsys, attempt)[0] == ("✓" if then is merge else "✗")
+        assert not Path("/proc", file.read_text()).exists()
+        assert own.poll() is None  # the notebook's own processes go on
+    finally:
+        own.kill()
+        own.wait()
+
+
+class Hiding:
+    """A right answer of which only the call can be looked at."""
+
+    def __getattr__(self, name):
+        raise SystemExit
+
+    def __call__(self, a, b):
+        return merge(a, b)
+
+
+class Lying(list):
+    def __len__(self):
+        raise SystemExit
+
+
+def test_no_attempt_ends_the_notebook(capsys):
+    assert said(capsys, Hiding()).startswith("✓ online_softmax.merge")
+    assert said(capsys, Lying()).startswith("○ online_softmax.merge: this could not be judged: SystemExit")
+
+
+@pytest.mark.parametrize("name", ["many_gpus.zigzag", "next_machine.order"])
+def test_positions_are_integers(name, capsys):
+    text = said(capsys, lambda *args: 1.0 * find(name).reference(*args), name)
+    assert text.startswith(f"✗ {name}") and "expected integers, your result is float64." in text
 
 
 def test_a_view_of_an_input_is_as_good_as_a_copy(capsys):

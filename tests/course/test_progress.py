@@ -1,14 +1,18 @@
 """The file of what was solved survives two writers, garbage, a full disk, and is its owner's alone."""
 
+import errno
 import json
 import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from flashlab.course import progress
+from flashlab.course.check import check
+from flashlab.course.data import NOTEBOOKS
 
 SOLVED = {"solved": True, "said": ""}
 
@@ -29,6 +33,42 @@ def test_what_cannot_be_read_is_kept_beside_the_new_file(broken):
     assert progress.read() == {"online_softmax.merge": SOLVED}
     kept = progress.FILE.with_suffix(".json.bak")
     assert kept.read_bytes() == broken if broken else not kept.exists()
+
+
+def test_a_second_damaged_file_leaves_the_first_one_saved():
+    for damaged in (b"{", b"[1]", b"{"):
+        progress.FILE.write_bytes(damaged)
+        progress.note("online_softmax.merge", True, "")
+    saved = [progress.FILE.with_suffix(f".json.bak{number}").read_bytes() for number in ("", 2, 3)]
+    assert saved == [b"{", b"[1]", b"{"]
+
+
+@pytest.mark.parametrize("where", ["a full disk", "no folder", "a folder", "a pipe"])
+def test_a_check_says_that_progress_could_not_be_stored(where, capsys, monkeypatch, tmp_path):
+    paths = {"a full disk": "progress.json", "no folder": "absent/progress.json", "a folder": ".", "a pipe": "pipe"}
+    monkeypatch.setattr(progress, "FILE", tmp_path / paths[where])
+    if where == "a full disk":
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        monkeypatch.setattr(progress, "_write", lambda *_: (_ for _ in ()).throw(full))
+    if where == "a pipe":
+        os.mkfifo(progress.FILE)
+    check("online_softmax.keep", 2)
+    verdict, sentence = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("✓ online_softmax.keep")
+    assert sentence.startswith(f"Your progress could not be stored in {progress.FILE}: ")
+    assert sentence.endswith(". Set FLASHLAB_PROGRESS to another file.")
+
+
+def test_an_empty_variable_names_no_file():
+    command = [sys.executable, "-c", "from flashlab.course import progress; print(progress.FILE)"]
+    named = subprocess.run(command, env={**os.environ, "FLASHLAB_PROGRESS": ""}, capture_output=True, text=True)
+    assert named.stdout.strip() == str(NOTEBOOKS / "progress.json")
+
+
+def test_a_learner_may_choose_to_store_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "FILE", Path(os.devnull))
+    check("online_softmax.keep", 2)
+    assert len(capsys.readouterr().out.splitlines()) == 1 and progress.read() == {}
 
 
 def test_good_entries_outlive_a_bad_one():
@@ -86,14 +126,16 @@ def test_what_is_no_file_is_left_alone(kind, monkeypatch):
         progress.FILE.mkdir()
     else:
         monkeypatch.setattr(progress, "FILE", progress.FILE / "absent" / "progress.json")
-    progress.note("tiling.meet", True, "")
+    with pytest.raises(OSError):
+        progress.note("tiling.meet", True, "")
     assert progress.read() == {}
 
 
 def test_a_write_that_breaks_off_leaves_the_old_file(monkeypatch):
     progress.note("online_softmax.merge", True, "")
     monkeypatch.setattr(type(progress.FILE), "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    progress.note("online_softmax.update", True, "")
+    with pytest.raises(OSError, match="disk full"):
+        progress.note("online_softmax.update", True, "")
     assert list(progress.read()) == ["online_softmax.merge"] and not list(progress.FILE.parent.glob("*.tmp"))
 
 

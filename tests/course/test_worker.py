@@ -1,9 +1,11 @@
 """A check is true whatever the machine is doing, and leaves nothing behind."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -181,6 +183,17 @@ def test_a_thread_takes_the_place_of_a_process(monkeypatch):
 
     run = worker.run(endless, 0.2)
     assert run.values == [1] and run.end == "patience"
+
+
+def test_the_stream_of_a_thread_leaves_the_notebooks_stream_alone_when_it_is_deleted():
+    """That one may be closed by then; since Python 3.13 the error of a flush is printed."""
+    onward, flushed = io.StringIO(), []
+    onward.flush = lambda: flushed.append(True)
+    apart = worker._Apart(threading.current_thread(), io.StringIO(), onward)
+    apart.flush()
+    assert flushed == [True]
+    del apart
+    assert flushed == [True]
 
 
 @triton.jit

@@ -1,6 +1,8 @@
 """What goes wrong in a group is said on every rank, in one sentence, within the time that was stated."""
 
+import math
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +33,29 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
     for rank, outcome in enumerate(outcomes):
         sentence = "q must be a tensor" if (difference, rank) == ("argument", 1) else says
         assert isinstance(outcome, Exception) and str(outcome).startswith(sentence), outcome
+
+
+@pytest.mark.parametrize("method", ["ring", some("gather"), some("all-to-all")])
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"scale": math.nan}, "ValueError: scale must be a finite number, got nan"),
+        ({"scale": math.inf}, "ValueError: scale must be a finite number, got inf"),
+        ({"documents": [0, 4.5, 16]}, "TypeError: documents must be whole numbers, got 4.5"),
+        (
+            {"mask": SimpleNamespace(left=2.5, right=0)},
+            "TypeError: a window's ends must be whole numbers, got 2.5",
+        ),
+    ],
+)
+def test_nonsense_is_refused_on_every_rank(team, method, options, says):
+    assert team.run(work.refusal, method, options) == [says] * 4
+
+
+@pytest.mark.parametrize("method", ["ring", some("gather"), some("all-to-all")])
+def test_second_derivatives_are_refused(team, method):
+    says = "attention over a group has first derivatives only: create_graph must be False"
+    assert team.run(work.second_derivative, method) == [says] * 4
 
 
 @pytest.mark.parametrize("difference", ["dies", some("is late")])

@@ -76,6 +76,25 @@ def logsumexp(method, layout, N):
     return unshard(lse, layout=layout)
 
 
+def refusal(method, options):
+    """The sentence with which every rank refuses these options, or None."""
+    q, k, v, _ = (shard(x, layout="contiguous") for x in inputs(16, torch.float32))
+    try:
+        METHODS[method](q, k, v, layout="contiguous", **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def second_derivative(method):
+    """The sentence with which every rank refuses to differentiate its gradients, or None."""
+    q, k, v, _ = (shard(x, layout="contiguous") for x in inputs(16, torch.float32))
+    O = METHODS[method](q.requires_grad_(), k, v, layout="contiguous")
+    try:
+        torch.autograd.grad(O.square().sum(), q, create_graph=True)
+    except NotImplementedError as error:
+        return str(error)
+
+
 def unlike(rank, difference):
     """Ring attention in which one rank differs from the others, or does something else."""
     q, k, v, _ = (shard(x) for x in inputs(16, torch.float32))

@@ -70,6 +70,18 @@ def kernel(request, choose_anew, monkeypatch):
 
 
 @pytest.fixture
+def interpret_with(choose_anew, monkeypatch):
+    """Return a function that sets the tiles, Br x Bc, of the portable kernels in the interpreter, to those of a GPU."""
+    from flashlab.kernels import configurations
+
+    def set_tiles(Br, Bc):
+        monkeypatch.setattr(configurations, "INTERPRETED", configurations.INTERPRETED._replace(Br=Br, Bc=Bc))
+        choose_anew()
+
+    return set_tiles
+
+
+@pytest.fixture
 def stack_at_most():
     """Return the bytes of stack that a thread of a kernel may take: none, but with Triton 3.6 four registers."""
     return 16 if release("triton") <= (3, 6) else 0
@@ -81,6 +93,16 @@ def interpreter_that_loops():
     triton, numpy = release("triton"), release("numpy")
     if triton <= (3, 6) and numpy >= (2, 4):
         pytest.skip(f"Triton {triton[0]}.{triton[1]} cannot interpret loops with NumPy {numpy[0]}.{numpy[1]}")
+
+
+@pytest.fixture
+def default_dtype():
+    """Return a function that sets torch's default dtype for the rest of the test."""
+    import torch
+
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
 
 
 @pytest.fixture(scope="session")
@@ -107,8 +129,10 @@ def poisoned_memory(monkeypatch):
         def made(*args, **kwargs):
             x = make(*args, **kwargs)
             if x.dtype == torch.uint8:  # memory for parts of other dtypes
-                return x.fill_(255)  # bytes that are NaN in each of them
-            return x.fill_(math.nan) if x.is_floating_point() and x.device.type != "meta" else x
+                x.fill_(255)  # bytes that are NaN in each of them
+            elif x.is_floating_point() and x.device.type != "meta":
+                x.detach().fill_(math.nan)  # torch itself makes some that require a gradient
+            return x
 
         return made
 

@@ -6,18 +6,22 @@ import sys
 import pytest
 import torch
 
+from flashlab.kernels import DEVICE, flash_attention, masks
 from flashlab.kernels.compiling import stepped_around
+from flashlab.kernels.decode import decode, decode_shared
+from flashlab.kernels.decode.shared import Prefix
+from flashlab.kernels.linear_attention import linear_attention
+from flashlab.kernels.scores import softcap
 
-pytestmark = pytest.mark.exhaustive  # seconds of compiling; test_float8 compiles a real one
 
-
-@stepped_around
+@stepped_around("in_numpy")
 def in_numpy(x, *, times=1):
     """Return x times a number, and note whether it is being compiled."""
     in_numpy.compiled.append(torch.compiler.is_compiling())
     return torch.from_numpy(x.numpy() * times)
 
 
+@pytest.mark.exhaustive
 def test_compiled_code_calls_it_as_it_is():
     in_numpy.compiled = []
 
@@ -32,6 +36,19 @@ def test_compiled_code_calls_it_as_it_is():
     assert in_numpy.compiled == [False] * 8
 
 
+def test_one_graph_is_refused_with_the_reason():
+    """Also the first time, when nothing is disabled yet."""
+    torch._dynamo.reset()
+
+    @stepped_around("a call of this kind")
+    def fresh(x):
+        return x + 1
+
+    with pytest.raises(RuntimeError, match="a call of this kind cannot be part of a graph: compile without fullgraph"):
+        torch.compile(lambda x: fresh(x), backend="eager", fullgraph=True)(torch.ones(2))
+
+
+@pytest.mark.exhaustive
 def test_calls_that_are_not_compiled_do_without_the_compiler():
     program = (
         "import sys; from flashlab.kernels import flash_attention, device; import torch;"
@@ -40,3 +57,28 @@ def test_calls_that_are_not_compiled_do_without_the_compiler():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_compiled_code_decodes():
+    """And calls linear attention, which is no operator of torch's either."""
+    torch._dynamo.reset()
+    q, k, v = torch.randn(3, 1, 2, 20, 16, device=DEVICE)
+    calls = {
+        "decode": lambda q: decode(q * 2, (k, v)) + 1,
+        "decode_shared": lambda q: decode_shared(q * 2, [Prefix((k[:1], v[:1]))], (k, v)) + 1,
+        "linear_attention": lambda q: linear_attention(q * 2, k, v) + 1,
+    }
+    for name, call in calls.items():
+        with pytest.raises(RuntimeError, match=f"{name} cannot be part of a graph"):
+            torch.compile(call, backend="eager", fullgraph=True)(q)
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(call, backend="eager")(q), call(q)), name
+
+
+@pytest.mark.parametrize("options", [{"mask": masks.sinks(3)}, {"dropout": 0.5, "seed": 1}, {"score": softcap(2.0)}])
+def test_flash_attention_says_which_calls_compile_in_one_graph(options):
+    torch._dynamo.reset()
+    q, k, v = torch.randn(3, 1, 2, 20, 16, device=DEVICE)
+    whole = torch.compile(lambda q: flash_attention(q, k, v, **options), backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="sinks, dropout or packed texts cannot be part"):
+        whole(q)

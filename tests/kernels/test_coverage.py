@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, interpreter, masks, scores
@@ -100,12 +101,14 @@ def test_lengths_that_differ_align_at_the_lower_right(Nq, Nk, dtype):
     assert (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all()
 
 
-WINDOWS = [(1, 0), (0, 2), (30, 0), (7, 9), (64, 64), (200, 3), (math.inf, 5), (5, math.inf), (10**9, 10**9)]
+WINDOWS = [(1, 0), (0, 2), (30, 0), (7, 9), (64, 64), (200, 3), (math.inf, 5), (5, math.inf), (20, 0), (10**9, 10**9)]
 
 
-@pytest.mark.parametrize("Nq, Nk", [(70, 133), some(133, 133), some(20, 133), some(65, 64)])
+@pytest.mark.parametrize("Br, Bc", [(64, 128), some(64, 64), some(128, 64), some(32, 32)])  # on a GPU the tables' own
+@pytest.mark.parametrize("Nq, Nk", [(70, 133), (211, 113), some(133, 133), some(20, 133), some(65, 64), some(300, 40)])
 @pytest.mark.parametrize("left, right", WINDOWS)
-def test_windows_see_left_and_right_of_the_own_key(left, right, Nq, Nk):
+def test_windows_see_left_and_right_of_the_own_key(left, right, Nq, Nk, Br, Bc, interpret_with):
+    interpret_with(Br, Bc)
     q, k, v = inputs(1, 2, 1, Nq, Nk, 32)
     blind = max(Nq - Nk - right, 0) if right != math.inf else 0  # torch's gradient for such rows is not asked
     mask = masks.window(left, right)
@@ -505,6 +508,44 @@ def test_the_operator_keeps_torchs_contract():
     torch.library.opcheck(torch.ops.flashlab.attention, (q, k, v, None, 0, 0.25, None))
 
 
+@pytest.mark.parametrize(
+    "said, change, options",
+    [
+        ("scale must be a number from 2^-126 to 2^126, got -0.3", lambda x: x, (None, None, -0.3, None)),
+        ("scale must be a finite number", lambda x: x, (None, None, math.nan, None)),
+        ("a window's ends are whole numbers", lambda x: x, (-3, 0, 0.3, None)),
+        ("got d = 3 and dv = 3", lambda x: x[..., :3], (None, None, 0.3, None)),
+        ("must have dimensions", lambda x: x[0], (None, None, 0.3, None)),
+        ('kernel must be "portable"', lambda x: x, (None, None, 0.3, "fast")),
+    ],
+)
+def test_the_operator_called_by_hand_gets_a_sentence(said, change, options):
+    q, k, v = (change(x) for x in inputs(1, 2, 1, 9, 12, 16, dtype=torch.float32))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        torch.ops.flashlab.attention(q, k, v, *options)
+    o, lse = torch.zeros_like(q), torch.zeros(q.shape[:-1], device=DEVICE)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        torch.ops.flashlab.attention_backward(o, None, q, k, v, o, lse, *options)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_torch_jit_trace_records_the_operator():
+    q, k, v = inputs(1, 2, 1, 9, 12, 13)
+    traced = torch.jit.trace(lambda *x: flash_attention(*x, causal=True), (q, k, v))
+    assert torch.equal(traced(q * 2, k, v), flash_attention(q * 2, k, v, causal=True))
+    with pytest.raises(NotImplementedError, match="support windows at most"):
+        torch.jit.trace(lambda *x: flash_attention(*x, dropout=0.5), (q, k, v))
+
+
+def test_fake_tensors_have_the_shape_of_the_result():
+    with FakeTensorMode():
+        q, k, v = (torch.empty(1, heads, 9, 13, device=DEVICE) for heads in (4, 2, 2))
+        O, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+        assert (O.shape, O.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, q.shape[:3], torch.float32)
+        with pytest.raises(NotImplementedError, match="support windows at most"):
+            flash_attention(q, k, v, mask=masks.sinks(3))
+
+
 # sentences
 
 
@@ -524,7 +565,7 @@ def bad(change):
         (TypeError, "k must be a dense tensor, got torch.sparse_coo", lambda q, k, v: (q, k.to_sparse(), v)),
         (
             TypeError,
-            "v must be a dense tensor, got nested",
+            "v must be a dense tensor, got a nested one",
             lambda q, k, v: (q, k, torch.nested.nested_tensor([v[0], v[1]])),
         ),
         (ValueError, "k on meta", lambda q, k, v: (q, k.to("meta"), v)),
@@ -551,12 +592,19 @@ def test_bad_input_gets_a_sentence(error, said, change):
         (ValueError, "2^-126 to 2^126", {"scale": 1e-46}),
         (ValueError, "2^-126 to 2^126", {"scale": -3e38}),
         (TypeError, "scale must be a number", {"scale": "0.5"}),
+        (TypeError, "scale must be a number or None, got True", {"scale": True}),
+        (TypeError, "scale must be a number", {"scale": torch.tensor([0.1, 0.2])}),
+        (TypeError, "scale must be a number", {"scale": torch.tensor(True)}),
+        (TypeError, "scale must be a number", {"scale": torch.tensor(1j)}),
+        (TypeError, "scale must be a number", {"scale": torch.tensor(0.5, device="meta")}),
+        (ValueError, "scale must be a finite number", {"scale": 10**400}),
         (ValueError, "gets no gradient", {"scale": torch.tensor(0.5, requires_grad=True)}),
         (TypeError, "causal must be True or False, got 'False'", {"causal": "False"}),
         (TypeError, "causal must be True or False, got 1", {"causal": 1}),
         (TypeError, "made by flashlab.kernels.masks", {"mask": torch.ones(3, 3, dtype=torch.bool)}),
         (ValueError, "give one of the two", {"causal": True, "mask": masks.window(3)}),
         (ValueError, 'kernel must be "portable"', {"kernel": "fast"}),
+        (ValueError, 'kernel must be "portable"', {"kernel": []}),
     ],
 )
 def test_bad_options_get_a_sentence(error, said, options):
@@ -565,7 +613,10 @@ def test_bad_options_get_a_sentence(error, said, options):
         flash_attention(q, k, v, **options)
 
 
-@pytest.mark.parametrize("ends", [(-1,), (3, -2), (1.5,), (True,), ("3",), (None,), (math.nan,)])
+@pytest.mark.parametrize(
+    "ends",
+    [(-1,), (3, -2), (1.5,), (True,), ("3",), (None,), (math.nan,), (torch.tensor(2.7),), (torch.tensor([1, 2]),)],
+)
 def test_a_window_that_is_none_gets_a_sentence(ends):
     with pytest.raises(ValueError, match="a window's ends are whole numbers from 0 on"):
         masks.window(*ends)

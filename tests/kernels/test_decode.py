@@ -32,6 +32,10 @@ def randn(*shape, dtype=torch.float32, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
+def int32(*numbers):
+    return torch.tensor(numbers, dtype=torch.int32, device=DEVICE)
+
+
 def inputs(lengths, H=4, Hk=2, n=1, d=16, dv=24, N=None, dtype=torch.float32, seed=0):
     """q, K, V, with NaN past each text's length, and the lengths."""
     B, N = len(lengths), max(lengths) if N is None else N
@@ -405,8 +409,20 @@ BAD = {
     "rank": (lambda q, K, V: (q[0], (K, V)), ValueError, "four dimensions"),
     "no scales": (lambda q, K, V: (q, (K.to(torch.int8), V.to(torch.int8))), ValueError, "needs scales"),
     "columns": (lambda q, K, V: (q, (K.mT.contiguous().mT, V)), ValueError, "side by side"),
+    "scales apart": (
+        lambda q, K, V: (q, Cache(K.char(), V.char(), None, None, randn(2, 2, 2, 1).expand(-1, -1, -1, 9))),
+        ValueError, "the scales of a page must be side by side in memory",
+    ),
+    "lengths apart": (lambda q, K, V: (q, Cache(K, V, None, int32(9, 1, 9, 1)[::2])), ValueError, "side by side"),
     "table": (lambda q, K, V: (q, Cache(K, V, torch.zeros(2, 1, device=DEVICE))), ValueError, "table must be int32"),
     "not tensors": (lambda q, K, V: (q, (K, 3)), TypeError, "V must be a torch tensor"),
+    "no keys": (lambda q, K, V: (q, (None, V)), TypeError, "K must be a torch tensor, got NoneType"),
+    "no columns": (lambda q, K, V: (q[..., :0], (K[..., :0], V)), ValueError, "heads have 1 to 256 columns"),
+    "a tensor": (lambda q, K, V: (q, K), TypeError, r"a cache must be a Cache or a pair \(K, V\), got Tensor"),
+    "three tensors": (lambda q, K, V: (q, (K, V, V)), TypeError, "got tuple"),
+    "sparse": (lambda q, K, V: (q, (K.to_sparse(), V)), TypeError, "K must be a dense tensor, got torch.sparse_coo"),
+    "nested": (lambda q, K, V: (torch.nested.nested_tensor(list(q)), (K, V)), TypeError, "q must be .* nested"),
+    "mkldnn": (lambda q, K, V: (q, (K, V.cpu().to_mkldnn())), TypeError, "V must be a dense tensor, got torch._mkldnn"),
 }  # fmt: skip
 
 
@@ -431,3 +447,80 @@ def test_bad_options_get_a_sentence():
     if INTERPRETED:
         with pytest.raises(ValueError, match="from 0 to 9"):
             decode(q, (K, V), lengths=lengths + 1)
+
+
+LEARNED = {  # options of decode that may require a gradient
+    "q": lambda x, q, K, V: ((x(q), (K, V)), {}),
+    "K": lambda x, q, K, V: ((q, (x(K), V)), {}),
+    "V": lambda x, q, K, V: ((q, Cache(K, x(V))), {}),
+    "sinks": lambda x, q, K, V: ((q, (K, V)), {"sinks": x(torch.ones(4, device=DEVICE))}),
+    "score": lambda x, q, K, V: ((q, (K, V)), {"score": (scores.softcap(2), scores.alibi(x(SLOPES.clone())))}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_no_gradient_is_dropped(name):
+    q, K, V, _ = inputs([9, 9])
+    arguments, options = LEARNED[name](lambda x: x, q, K, V)
+    expected = decode(*arguments, **options)
+    arguments, options = LEARNED[name](lambda x: x.clone().requires_grad_(), q, K, V)
+    with pytest.raises(NotImplementedError, match=f"decode has no backward pass, and {name} requires a gradient"):
+        decode(*arguments, **options)
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            assert torch.equal(decode(*arguments, **options), expected)
+            if not options:
+                q, cache = arguments
+                prefixes = [
+                    Prefix(tuple(x[:1] for x in cache[:2]), torch.tensor([1], dtype=torch.int32, device=DEVICE))
+                ]
+                O = decode_shared(q, prefixes, cache)
+                assert torch.equal(O[0], expected[0]) and not torch.equal(O[1], expected[1])
+
+
+WRONG_PREFIXES = {  # of q [2, 4, 1, 16], K [2, 2, 33, 16], V [2, 2, 33, 8]
+    "other heads": (lambda K, V: Prefix(Cache(randn(1, 4, 9, 16), randn(1, 4, 9, 8))), ValueError, r"got \(4, 8\)"),
+    "wide values": (lambda K, V: Prefix((randn(1, 2, 9, 16), randn(1, 2, 9, 16))), ValueError, r"got \(2, 16\)"),
+    "wide keys": (lambda K, V: Prefix(Cache(randn(1, 2, 9, 32), randn(1, 2, 9, 8))), ValueError, "expected q"),
+    "two texts": (lambda K, V: Prefix(Cache(K, V)), ValueError, "a page for each of the 1 texts, got 2"),
+    "two texts, a pair": (lambda K, V: Prefix((K, V)), ValueError, "a page for each of the 1 texts, got 2"),
+    "halves": (lambda K, V: Prefix((K[:1].half(), V[:1].half())), TypeError, "q's dtype, or 8 bits both"),
+    "8 bits": (lambda K, V: Prefix(Cache(K[:1].to(torch.int8), V[:1].to(torch.int8))), ValueError, "needs scales"),
+    "too long": (lambda K, V: Prefix(Cache(K[:1], V[:1], lengths=int32(34))), ValueError, "from 0 to 33, got"),
+    "less than nothing": (lambda K, V: Prefix(Cache(K[:1], V[:1], lengths=int32(-1))), ValueError, "from 0 to 33, got"),
+    "no Prefix": (lambda K, V: (K[:1], V[:1]), TypeError, "must be a list of Prefix, got tuple in it"),
+    "gradient": (lambda K, V: Prefix((K[:1].requires_grad_(), V[:1])), NotImplementedError, "K requires a gradient"),
+    "a text twice": (lambda K, V: Prefix((K[:1], V[:1]), int32(0, 0)), ValueError, r"from 0 to 1, got \[0, 0\]"),
+    "no such text": (lambda K, V: Prefix((K[:1], V[:1]), int32(2)), ValueError, r"from 0 to 1, got \[2\]"),
+    "a text before all": (lambda K, V: Prefix((K[:1], V[:1]), int32(-1)), ValueError, r"from 0 to 1, got \[-1\]"),
+    "a mask of texts": (lambda K, V: Prefix((K[:1], V[:1]), int32(0, 1) > 0), ValueError, r"\[R\], got torch.bool"),
+    "a list of texts": (lambda K, V: Prefix((K[:1], V[:1]), [0]), TypeError, "texts must be a torch tensor, got list"),
+}  # fmt: skip
+READ_ON_THE_HOST = "too long", "less than nothing", "a text twice", "no such text", "a text before all"
+
+
+@pytest.mark.parametrize("layout", [lambda x: x.repeat_interleave(2)[::2], lambda x: x[:1].expand(4)])
+def test_sinks_that_are_apart_in_memory(layout):
+    q, K, V, _ = inputs([9, 9])
+    sinks = layout(SINKS)
+    for attend in (lambda sinks: decode(q, (K, V), sinks=sinks), lambda sinks: flash_attention(q, K, V, sinks=sinks)):
+        assert torch.equal(attend(sinks), attend(sinks.clone(memory_format=torch.contiguous_format)))
+
+
+@pytest.mark.parametrize("wrong", WRONG_PREFIXES)
+def test_a_prefix_that_cannot_be_gets_a_sentence(wrong):
+    if wrong in READ_ON_THE_HOST and not INTERPRETED:
+        pytest.skip("on a GPU, the host reads neither lengths nor texts")
+    q, K, V, _ = inputs([33, 33], d=16, dv=8)
+    make, error, says = WRONG_PREFIXES[wrong]
+    right = Prefix((K[:1].clone(), V[:1].clone()))
+    with pytest.raises(error, match=says) as refused:
+        decode_shared(q, [right, make(K, V)], (K.clone(), V))
+    assert "\n" not in str(refused.value)
+
+
+def test_texts_of_a_prefix_that_are_not_side_by_side_in_memory():
+    q, K, V, _ = inputs([9, 9, 9])
+    texts = int32(0, 1, 2, 1)[::2]
+    results = (decode_shared(q, [Prefix((K[:1], V[:1]), x)], (K, V)) for x in (texts, texts.clone()))
+    assert torch.equal(*results)

@@ -146,14 +146,88 @@ def test_what_is_refused_changes_nothing():
         (ValueError, r"expected V \[2, 1, 3, 4\]", lambda: cache.append([a, b], new, new[:, :, :1])),
         (ValueError, r"expected K \[1, 1, 3, 4\]", lambda: cache.append([a], new, new)),
         (TypeError, "keeps torch.float32", lambda: cache.append([a, b], new.half(), new.half())),
-        (TypeError, "must be a tensor", lambda: cache.append([a, b], new, None)),
+        (TypeError, "V must be a torch tensor", lambda: cache.append([a, b], new, None)),
+        (TypeError, "K must be a dense tensor, got torch.sparse", lambda: cache.append([a], new[:1].to_sparse(), new)),
+        (NotImplementedError, "V requires a gradient", lambda: cache.append([a, b], new, new.clone().requires_grad_())),
+        (
+            ValueError,
+            "K must be on .*, got meta",
+            lambda: cache.append([a, b], new.to("meta"), new),
+        ),
     ):
         with pytest.raises(error, match=says):
             act()
         assert vars(cache.pool) == before and torch.equal(cache.K, K)
 
 
-@pytest.mark.parametrize("pages, page", [(-1, 16), (4, 0), (4, 257)])
+def test_what_fails_while_it_is_written_changes_nothing(monkeypatch):
+    """A fork needs a copy of its page, the text beside it a new page; torch then fails."""
+    cache = PagedCache(6, 4, 1, 4, dtype=torch.int8)
+    a, b, new = cache.add(), cache.add(), torch.ones(2, 1, 3, 4, device=DEVICE)
+    cache.append([a, b], new, new)
+    texts = [cache.fork(a), b]
+    before, expected = copy.deepcopy(vars(cache.pool)), gathered(cache.view([a, *texts]))
+
+    def fails(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(eight_bits, "rounded", fails)
+        with pytest.raises(MemoryError):
+            cache.append(texts, new, new)
+    assert vars(cache.pool) == before
+    for text, same in zip(gathered(cache.view([a, *texts])), expected, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(text, same, strict=True))
+    cache.append(texts, new, new)
+    assert len(gathered(cache.view(texts))[0][0][0]) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.bool], ids=str)
+def test_numbers_that_eight_bits_cannot_hold_are_refused(dtype):
+    cache = PagedCache(3, 4, 1, 4, dtype=torch.int8)
+    text, new = cache.add(), torch.ones(1, 1, 3, 4, dtype=dtype, device=DEVICE)
+    with pytest.raises(TypeError, match=f"K must be a floating-point tensor, got {dtype}"):
+        cache.append([text], new, new)
+    assert cache.pool.texts[text].length == 0
+
+
+def test_a_cache_is_never_part_of_a_graph():
+    """A model that decodes has parameters: under no_grad and inference_mode its keys go into the cache as they are."""
+    cache, layer = PagedCache(3, 4, 1, 4, dtype=torch.float32), torch.nn.Linear(4, 4, device=DEVICE)
+    text, x = cache.add(), torch.ones(1, 1, 3, 4, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="PagedCache.append has no backward pass, and K requires a gradient"):
+        cache.append([text], layer(x), x)
+    for n, without in enumerate((torch.no_grad, torch.inference_mode), 1):
+        with without():
+            cache.append([text], layer(x), x)
+            assert torch.equal(gathered(cache.view([text]))[0][0][:, -3:], layer(x)[0])
+        assert not cache.K.requires_grad and cache.pool.texts[text].length == 3 * n
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_dtype_changes_nothing(default, default_dtype):
+    K = torch.randn(1, 2, 3, 16, dtype=torch.float32, device=DEVICE)
+    expected = eight_bits.rounded(K, torch.int8)[1]
+    default_dtype(default)
+    cache = PagedCache(4, 16, 2, 16, dtype=torch.int8)
+    text = cache.add()
+    cache.append([text], K, K)
+    assert cache.scales.dtype == torch.float32 and torch.equal(cache.scales[0, 0, :, :3], expected[0])
+
+
+@pytest.mark.parametrize("sizes, error, says", [
+    ({"dtype": torch.int32}, TypeError, "dtype must be one of float16, .*, int8, got torch.int32"),
+    ({"dtype": torch.float64}, TypeError, "got torch.float64"), ({"dtype": "int8"}, TypeError, "got 'int8'"),
+    ({"d": 0}, ValueError, "Hk, d and dv are whole numbers from 1 on, got 2, 0 and 0"),
+    ({"Hk": 0}, ValueError, "got 0, 8 and 8"), ({"dv": 2.5}, ValueError, "got 2, 8 and 2.5"),
+    ({"dv": 16, "latent": True}, ValueError, "dv is at most d = 8, got 16"),
+])  # fmt: skip
+def test_a_cache_that_cannot_be(sizes, error, says):
+    with pytest.raises(error, match=says):
+        PagedCache(**{"pages": 4, "page": 16, "Hk": 2, "d": 8} | sizes)
+
+
+@pytest.mark.parametrize("pages, page", [(-1, 16), (4, 0), (4, 257), (4, 2.5), (4.0, 2), (4, "2")])
 def test_a_pool_that_cannot_be(pages, page):
     with pytest.raises(ValueError, match="1 to 256 tokens"):
         Pool(pages, page)

@@ -317,14 +317,18 @@ BAD = [
     (ValueError, "the scale of v must be broadcastable to [2, 1, 1], got [2, 1, 3]",
      lambda: call(scales=(ONE, ONE, torch.ones(2, 1, 3, device=DEVICE)))),
     (ValueError, "scale must be a number from 2^-126 to 2^126", lambda: call(scale=0.0)),
-    (ValueError, "scale must be a number from 2^-126 to 2^126", lambda: call(scale=math.nan)),
+    (ValueError, "scale must be a finite number", lambda: call(scale=math.nan)),
     (TypeError, "dtype, that of O", lambda: call(dtype=E4M3)),
     (TypeError, "mask must be None or made by", lambda: call(mask=3)),
     (ValueError, "the Hopper kernel has no room for O in float32 with more than 128 columns",
      lambda: attend(in_eight_bits(*qkv(1, 1, 3, 5, 129)), kernel="hopper")),
     (ValueError, "the kernels of decoding cannot do this: they know no queries", lambda: call(kernel="decode")),
-    (NotImplementedError, "there is no backward pass in float8", lambda: call(scales=(LEARNED, ONE, ONE))),
+    (NotImplementedError, "flash_attention_float8 has no backward pass, and scale_q requires a gradient",
+     lambda: call(scales=(LEARNED, ONE, ONE))),
     (TypeError, "x must be a tensor of float16, bfloat16 or float32", lambda: quantise(ONE.double())),
+    (TypeError, "x must be a dense tensor, got torch.sparse_coo", lambda: quantise(randn(1, 1, 1, 16).to_sparse())),
+    (NotImplementedError, "quantise has no backward pass, and x requires a gradient",
+     lambda: quantise(LEARNED.expand(1, 1, 1, 16))),
     (ValueError, "x must be [batch, heads, length, width]", lambda: quantise(randn(3, 16))),
     (ValueError, "x must be [batch, heads, length, width]", lambda: quantise(randn(1, 1, 1, 257))),
     (ValueError, 'a scale is per "block" or per "head"', lambda: quantise(randn(1, 1, 3, 16), per="token")),
@@ -338,3 +342,43 @@ BAD = [
 def test_bad_input_gets_a_sentence(expected, said, make):
     with pytest.raises(expected, match=re.escape(said)):
         make()
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+def test_scales_of_0_or_below_give_no_number(which, factor):
+    """On the CPU they are refused. On a GPU the host does not read them, and the kernel gives NaN."""
+    eight = in_eight_bits(*qkv(2, 1, 3, 5, 64))
+    codes, scales = zip(*eight, strict=True)
+    scales = [scale * factor if i == which else scale for i, scale in enumerate(scales)]
+    if INTERPRETED:
+        with pytest.raises(ValueError, match=f"the scales of {'qkv'[which]} must be above 0, got -?[0-9]"):
+            flash_attention_float8(*codes, scales=scales)
+    whole = [scale.expand(2, len(scale[0]), 1) for scale in scales]
+    problem = Problem.of(*codes, masks.full(), 0.125, scales=Scales(*whole))
+    O, lse = run(*codes, problem, torch.float32)
+    assert O.isnan().all() and (which == 2 or lse.isnan().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_signs_other_than_1_and_minus_1_give_no_number(dtype):
+    x, signs = randn(1, 1, 3, 16).to(dtype), float8.random_signs(16, 0, DEVICE)
+    signs[3] = 0
+    if INTERPRETED:
+        with pytest.raises(ValueError, match="each sign must be 1 or -1"):
+            quantise(x, signs=signs)
+    else:
+        assert quantise(x, signs=signs).codes.float().isnan().all()
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_dtype_changes_nothing(default, default_dtype):
+    x = randn(1, 2, 140, 32)
+    options = {per: {"per": per, "signs": float8.random_signs(32, 1, DEVICE)} for per in ("block", "head")}
+    expected = {per: quantise(x, **it) for per, it in options.items()}
+    default_dtype(default)
+    assert torch.equal(float8.random_signs(32, 1, DEVICE), options["head"]["signs"])
+    for per, it in options.items():
+        codes, scale = quantise(x, **it)
+        assert scale.dtype == torch.float32 and torch.equal(scale, expected[per].scale)
+        assert torch.equal(codes.view(torch.uint8), expected[per].codes.view(torch.uint8))

@@ -1,5 +1,10 @@
 """The interpreter: bfloat16 as torch has it, no access outside a tensor, and a bill equal to the counting memory's."""
 
+import os
+import signal
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -261,6 +266,25 @@ def test_a_pointer_to_a_tensor_given_twice_or_in_part_reaches_all_that_it_was_gi
         shifted[(1,)](x, buffer[100:120], 21, 0, 0, 32)
 
 
+@triton.jit
+def moved_tile(x, y, load_at, store_at):
+    X = tl.make_tensor_descriptor(x, [32, 16], [16, 1], [16, 16])
+    Y = tl.make_tensor_descriptor(y, [32, 16], [16, 1], [16, 16])
+    Y.store([store_at, 0], X.load([load_at, 0]))
+
+
+@pytest.mark.parametrize("load_at, store_at, said", [(-1, 0, "x: load"), (0, -16, "y: store")])
+def test_a_tile_that_begins_before_its_tensor_is_outside_and_one_that_ends_after_it_is_not(load_at, store_at, said):
+    x, y = randn(32, 16), torch.zeros(32, 16)
+    moved_tile[(1,)](x, y, 20, 24)
+    assert torch.equal(y[24:], x[20:28])
+    at = min(load_at, store_at)
+    with pytest.raises(
+        IndexError, match=rf"outside {said} of a tile that begins at \[{at}, 0\], in program \(0, 0, 0\)$"
+    ):
+        moved_tile[(1,)](x, y, load_at, store_at)
+
+
 def test_forgotten_mask_is_caught():
     x, y, _ = two_vectors()
     with pytest.raises(IndexError, match="load of 8 element"):
@@ -352,6 +376,48 @@ def test_counting_needs_the_interpreter(monkeypatch):
         pass
 
 
+# NaN
+
+
+@triton.jit
+def extremes(x, out):
+    a, b = tl.load(x), tl.load(x + 1)
+    tl.store(out, tl.maximum(a, b))
+    tl.store(out + 1, tl.minimum(b, a))
+    tl.store(out + 2, tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_a_maximum_drops_nan_as_on_a_gpu_unless_it_is_propagated(dtype):
+    out = torch.zeros(3, dtype=dtype)
+    extremes[(1,)](torch.tensor([float("nan"), 2.0], dtype=dtype), out)
+    assert out[:2].tolist() == [2, 2] and out[2].isnan()
+
+
+# integers
+
+
+@triton.jit
+def quotients(out, a, b, B: tl.constexpr):
+    x = a - b
+    tl.store(out, x // B)
+    tl.store(out + 1, x % B)
+    for j in range(x, x + 1):
+        tl.store(out + 2, j // B)
+        tl.store(out + 3, j % B)
+    for j in tl.range(x, x + 1):
+        tl.store(out + 4, j // B)
+        tl.store(out + 5, j % B)
+    for j in tl.static_range(-97, -96):  # a constant of the compiler, which divides as Python does
+        tl.store(out + 6, j // B)
+
+
+def test_quotients_are_truncated_as_on_a_gpu_also_those_of_a_loops_variable():
+    out = torch.zeros(7, dtype=torch.int32)
+    quotients[(1,)](out, 3, 100, 64)
+    assert out.tolist() == [-1, -33, -1, -33, -1, -33, -2]
+
+
 # the real kernel's bill
 
 SHAPES = [(64, 64), (100, 100), (70, 133), (133, 70), (1, 77), (77, 1)]
@@ -409,3 +475,40 @@ def test_grouped_heads_read_their_shared_keys_once_each(tile_sizes):
     with count() as bill:
         flash_attention(q, k, v)
     assert bill.bytes == {key: 2 * 4 * n for key, n in fa2_traffic(100, 100, 16, *tile_sizes).items()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_computes_while_a_thread_of_the_first_does():
+    """The lock that the thread holds must not be held in the child, where the thread does not exist."""
+    q = torch.randn(1, 1, 40, 16)
+    expected, stop = flash_attention(q, q, q, causal=True), threading.Event()
+
+    def compute():
+        while not stop.is_set():
+            flash_attention(q, q, q, causal=True)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if torch.equal(flash_attention(q, q, q, causal=True), expected) else 1)
+            assert ends_with_0(child), "the child hangs, or computes something else"
+    finally:
+        stop.set()
+        thread.join()
+
+
+def ends_with_0(process, seconds=60):
+    """Wait for a child process and return whether it ends with status 0; kill it when the time is up."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return False

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from flashlab.kernels import DEVICE
 from flashlab.kernels.interpreter import count
@@ -99,6 +100,45 @@ def test_bad_tensors_are_refused():
         linear_attention(q.tolist(), k, v)
     with pytest.raises(ValueError, match="1 to 256"):
         linear_attention(*draw(1, 1, 4, 300, 16))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "decay", "start"])
+def test_no_gradient_is_dropped_or_invented(name):
+    q, k, v = draw(1, 2, 20, 16, 16)
+    options = {"decay": torch.full((2,), 0.5, device=DEVICE), "start": torch.ones(1, 2, 16, 16, device=DEVICE)}
+    inputs = {"q": q, "k": k, "v": v} | options
+    expected = linear_attention(**inputs, return_state=True)
+    inputs[name].requires_grad_()
+    with pytest.raises(NotImplementedError, match=f"linear_attention has no backward pass, and {name} requires"):
+        linear_attention(**inputs)
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            for x, y in zip(linear_attention(**inputs, return_state=True), expected, strict=True):
+                assert torch.equal(x, y) and not x.requires_grad
+    inputs[name].requires_grad_(False)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=f"{name} requires a gradient"):
+        linear_attention(**inputs | {name: forward_ad.make_dual(inputs[name], torch.ones_like(inputs[name]))})
+
+
+@pytest.mark.parametrize("convert, found", [
+    (torch.Tensor.to_sparse, "torch.sparse_coo"), (torch.Tensor.to_mkldnn, "torch._mkldnn"),
+    (lambda x: torch.nested.nested_tensor(list(x)), "a nested one"),
+])  # fmt: skip
+def test_tensors_that_are_not_dense_are_refused(convert, found):
+    q, k, v = draw(1, 2, 20, 16, 16)
+    if found == "torch._mkldnn" and DEVICE.type != "cpu":
+        pytest.skip("mkldnn's layout is for CPUs")
+    with pytest.raises(TypeError, match=f"v must be a dense tensor, got {found}"):
+        linear_attention(q, k, convert(v))
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_dtype_changes_nothing(default, default_dtype):
+    inputs = draw(1, 2, 40, 16, 16)
+    expected = linear_attention(*inputs, return_state=True)
+    default_dtype(default)
+    for x, y in zip(linear_attention(*inputs, return_state=True), expected, strict=True):
+        assert x.dtype == torch.float32 and torch.equal(x, y)
 
 
 @pytest.mark.exhaustive

@@ -120,6 +120,31 @@ def test_head_dimensions_and_dtypes(d, dtype):
     hold("two unions", 70, 133, d, dtype)
 
 
+@triton.jit
+def ranges_of(window, Nq, Nk, ends, Br: tl.constexpr, Bc: tl.constexpr, ragged: tl.constexpr):
+    i = tl.program_id(0)
+    found = masks.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
+    for n in tl.static_range(4):
+        tl.store(ends + 4 * i + n, found[n])
+
+
+@pytest.mark.parametrize("Br, Bc", [(64, 128), (128, 64), (16, 32)])
+@pytest.mark.parametrize("left, right", [(20, 0), (None, 0), (0, None), (3, 70), (0, 0)])
+def test_the_ranges_of_a_window_are_of_tiles_that_exist_and_those_in_the_middle_are_whole(left, right, Br, Bc):
+    for Nq, Nk in [*LENGTHS, (211, 113), (700, 64), (300, 300)]:
+        ends = torch.full((-(-Nq // Br), 4), -1, dtype=torch.int32, device=DEVICE)
+        ranges_of[(len(ends),)](masks.Told(left, right), Nq, Nk, ends, Br, Bc, Nk % Bc != 0)
+        own, j = written_out.own(Nq, Nk)
+        seen = (j >= own - (Nq + Nk if left is None else left)) & (j <= own + (Nq + Nk if right is None else right))
+        for i, (a, b, c, d) in enumerate(ends.tolist()):
+            first, whole, last = (list(range(*ends, Bc)) for ends in ((a, b), (b, c), (c, d)))
+            rows, starts = seen[i * Br : (i + 1) * Br], [*first, *whole, *last]
+            assert all(start in range(0, Nk, Bc) for start in starts), (Nq, Nk, i, starts)
+            met = {start for start in range(0, Nk, Bc) if rows[:, start : start + Bc].any()}
+            assert met <= set(starts) and len(starts) == len(set(starts)), (Nq, Nk, i, starts)
+            assert all(rows[:, start : start + Bc].all() and start + Bc <= Nk for start in whole), (Nq, Nk, i, whole)
+
+
 def test_masks_of_windows_stay_windows():
     assert masks.causal() & masks.window(7, 3) == masks.window(7, 0)
     assert masks.window(7, 3) & masks.window(2, 9) == masks.window(2, 3)
@@ -201,13 +226,28 @@ BAD = [
     (TypeError, "ids must be a tensor of integers", lambda: masks.documents(torch.zeros(3))),
     (ValueError, "1 or 2 dimensions", lambda: masks.documents(draw(1, 1, 3))),
     (TypeError, "either ids or offsets", lambda: masks.documents()),
+    (TypeError, "got torch.uint16", lambda: masks.documents(torch.zeros(3, dtype=torch.uint16))),
+    (TypeError, "got torch.uint64", lambda: masks.padding(torch.zeros(3, dtype=torch.uint64))),
+    (ValueError, "offsets must begin with 0 and never fall", lambda: masks.documents(offsets=torch.tensor([1, 3]))),
+    (ValueError, "and never fall, got [0, 2, 1, 3]", lambda: masks.documents(offsets=torch.tensor([0, 2, 1, 3]))),
+    (ValueError, "and never fall, got [-1, 3]", lambda: masks.documents(offsets=torch.tensor([-1, 3]))),
+    (ValueError, "and never fall, got []", lambda: masks.documents(offsets=torch.ones(0).int())),
+    (ValueError, "offsets must have values", lambda: masks.documents(offsets=torch.ones(3, device="meta").int())),
     (ValueError, "a whole number of keys", lambda: masks.sinks(-1)),
+    (ValueError, "number of keys from 0 on, got tensor(2.7", lambda: masks.sinks(torch.tensor(2.7))),
+    (ValueError, "number of keys from 0 on, got tensor(True", lambda: masks.prefix(torch.tensor(True))),
     (ValueError, "a whole number of keys", lambda: masks.prefix(2.5)),
     (TypeError, "lengths must be a tensor of integers", lambda: masks.padding([3])),
     (TypeError, "must be a boolean tensor", lambda: masks.dense(torch.zeros(3, 3))),
     (ValueError, "2 to 4 dimensions", lambda: masks.dense(torch.ones(3, dtype=torch.bool))),
     (ValueError, "at least one row", lambda: masks.blocks(torch.ones(1, 1, dtype=torch.bool), 0, 16)),
+    (ValueError, "got Br = True, Bc = True", lambda: masks.blocks(torch.ones(1, 1, dtype=torch.bool), True, True)),
     (TypeError, "@triton.jit", lambda: masks.custom(lambda b, h, i, j: i == j)),
+    (TypeError, "every_third(b, h, i, j, Nq, Nk, ", lambda: masks.custom(every_third)),
+    (TypeError, "Nk) and then 3 arguments, which do not fit", lambda: masks.custom(every_third, 1, 2, 3)),
+    (TypeError, "are tensors and numbers, got 'shift'", lambda: masks.custom(every_third, "shift", 3)),
+    (TypeError, "are tensors and numbers, got [1]", lambda: masks.custom(every_third, [1], 3)),
+    (ValueError, "your own mask must be on", lambda: call(masks.custom(every_third, torch.ones(2, device="meta"), 3))),
     (TypeError, "unsupported operand", lambda: masks.causal() & True),
     (ValueError, "ids must be [Nk] or [B, Nk] = [1, 3]", lambda: call(masks.documents(draw(4)))),
     (ValueError, "lengths must be [B] = [1]", lambda: call(masks.padding(draw(2)))),

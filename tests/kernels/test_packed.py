@@ -106,8 +106,11 @@ def test_offsets_that_change_are_read_again():
 
 BAD = [
     (ValueError, "q must be a tensor [tokens, heads, width]", lambda q: (q[None], q, q), [3]),
-    (TypeError, "offsets_q must be a tensor of integers", lambda q: (q, q, q), 3.0),
-    (ValueError, "offsets begin with 0 and never fall", lambda q: (q, q, q), [4, -1]),
+    (TypeError, "offsets_q must be a tensor of integers", lambda q: (q, q, q), torch.tensor([3.0])),
+    (ValueError, "offsets_q must begin with 0 and never fall", lambda q: (q, q, q), [4, -1]),
+    (ValueError, "and never fall, got [1, 3]", lambda q: (q, q, q), torch.tensor([1, 3])),
+    (TypeError, "got torch.uint64", lambda q: (q, q, q), torch.tensor([0, 3]).to(torch.uint64)),
+    (ValueError, "offsets_q must have values", lambda q: (q, q, q), torch.ones(2, device="meta").int()),
     (ValueError, "the offsets of q end at 2", lambda q: (q, q, q), [2]),
     (ValueError, "there are 1 texts of queries, and 2 of keys", lambda q: (q, q, q), ([3], [1, 2])),
 ]
@@ -116,6 +119,12 @@ BAD = [
 @pytest.mark.parametrize("error, said, tensors, lengths", BAD, ids=[said for _, said, *_ in BAD])
 def test_bad_input_gets_a_sentence(error, said, tensors, lengths):
     both = lengths if isinstance(lengths, tuple) else (lengths,)
-    starts = [offsets(x) if isinstance(x, list) else torch.tensor([x]) for x in both]
+    starts = [offsets(x) if isinstance(x, list) else x for x in both]
     with pytest.raises(error, match=re.escape(said)):
         flash_attention_packed(*tensors(randn(3, H, d)), **dict(zip(("offsets_q", "offsets_k"), starts, strict=False)))
+
+
+def test_an_unknown_option_gets_a_sentence():
+    q = randn(3, H, d)
+    with pytest.raises(TypeError, match="flash_attention_packed.. got an unexpected keyword argument 'casual'"):
+        flash_attention_packed(q, q, q, offsets_q=offsets([3]), casual=True)

@@ -43,6 +43,19 @@ def lengths(tiles, Nq, Nk, causal, Br=128):
     return schedule.blocks(tiles[:, 0], Br, 128, problem_of(1, 1, 1, Nq, Nk, causal))
 
 
+@pytest.mark.parametrize("left, right", [(20, 0), (0, None), (None, 70), (5, 3)])
+def test_bounds_on_the_host_are_those_written_out_and_never_negative(left, right):
+    for Nq, Nk in [(700, 129), (129, 700), (448, 1), (64, 64)]:
+        own, j = np.arange(Nk - Nq, Nk)[:, None], np.arange(Nk)  # [Nq, 1], [Nk]
+        seen = (j >= own - (Nq + Nk if left is None else left)) & (j <= own + (Nq + Nk if right is None else right))
+        starts = np.arange(0, Nq, 64)
+        ends = np.broadcast_arrays(*schedule.bounds(masks.Window(left, right), starts, 64, Nq, Nk), starts)
+        for begin, end, start in zip(*ends, strict=True):
+            met = np.flatnonzero(seen[start : start + 64].any(0))  # keys
+            assert begin >= 0 and end >= 0
+            assert (begin, end) == (met[0], met[-1] + 1) if len(met) else begin >= end
+
+
 @pytest.mark.parametrize("make", [schedule.table, schedule.plain_table])
 @pytest.mark.parametrize("Br", [128, 192])
 @pytest.mark.parametrize("problem", PROBLEMS)

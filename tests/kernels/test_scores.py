@@ -1,5 +1,6 @@
 """Score functions, sinks and dropout against attention written out, with the gradients of what they learn."""
 
+import math
 import re
 
 import numpy as np
@@ -175,6 +176,16 @@ def test_dropout_forward_and_backward():
     hold((), None, None, masks.causal(), KEYS <= OWN, p=0.25)
 
 
+def test_keys_that_no_query_sees_get_no_gradient_from_a_score_of_nan():
+    q, k, v = (randn(1, 1, 8, 16, seed=seed) for seed in range(3))
+    k[:, :, 3:] = math.nan
+    k.requires_grad_()
+    padding = masks.padding(torch.tensor([3], device=DEVICE))
+    O = flash_attention(q, k, v, mask=padding, score=scores.softcap(2))
+    (dK,) = torch.autograd.grad(O.sum(), k)
+    assert dK.isfinite().all() and (dK[:, :, 3:] == 0).all()
+
+
 def test_a_seed_repeats_and_none_draws_one():
     q, k, v = (randn(1, 1, 64, 16, seed=seed) for seed in range(3))
     first, same, other = (flash_attention(q, k, v, dropout=0.5, seed=seed) for seed in (1, 1, 2))
@@ -195,6 +206,13 @@ BAD = [
     (TypeError, "a bias must be a floating-point tensor", lambda: scores.bias(torch.ones(3, dtype=torch.int))),
     (TypeError, "@triton.jit", lambda: scores.custom(abs)),
     (TypeError, "score must be made by flashlab.kernels.scores", lambda: call(score=30)),
+    (TypeError, "score must be made by flashlab.kernels.scores", lambda: call(score=np.float32(0.5))),
+    (TypeError, "score must be made by flashlab.kernels.scores", lambda: call(score=[])),
+    (TypeError, "cubed(s, b, h, i, j, Nq, Nk, ", lambda: scores.custom(cubed)),
+    (TypeError, "Nk) and then 3 arguments, which do not fit", lambda: scores.custom(cubed, WEIGHT, 1.0, 2.0)),
+    (TypeError, "slope_of_cap(", lambda: scores.custom(cubed, WEIGHT, 7.0, derivative=scores.slope_of_cap)),
+    (TypeError, "are tensors and numbers, got '7'", lambda: scores.custom(cubed, WEIGHT, "7")),
+    (TypeError, "are tensors and numbers, got [7]", lambda: scores.custom(cubed, WEIGHT, [7])),
     (ValueError, "slopes must be broadcastable to [1, 2]", lambda: call(score=scores.alibi(randn(3)))),
     (ValueError, "a bias must be broadcastable to [1, 2, 3, 3]", lambda: call(score=scores.bias(randn(4)))),
     (ValueError, "cubed has no derivative", lambda: call(score=scores.custom(cubed, WEIGHT, 7.0), training=True)),
@@ -202,6 +220,9 @@ BAD = [
     (TypeError, "sinks must be a floating-point tensor", lambda: call(sinks=0.5)),
     (ValueError, "sinks must be [H] = [2]", lambda: call(sinks=randn(3))),
     (TypeError, "dropout must be a number", lambda: call(dropout="0.1")),
+    (TypeError, "dropout must be a number, got []", lambda: call(dropout=[])),
+    (TypeError, "dropout must be a number, got {}", lambda: call(dropout={})),
+    (TypeError, "dropout must be a number, got False", lambda: call(dropout=False)),
     (ValueError, "dropout must be a probability below 1", lambda: call(dropout=1.0)),
     (ValueError, "goes in steps of 2^-16", lambda: call(dropout=1e-9)),
     (TypeError, "a seed is a whole number", lambda: call(dropout=0.1, seed=0.5)),

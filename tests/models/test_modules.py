@@ -115,7 +115,10 @@ def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
         ({"attn_mask": torch.ones(9, 9, dtype=torch.bool), "is_causal": True}, ValueError, "attn_mask or is_causal"),
         ({"attn_mask": torch.ones(9, 9, dtype=torch.int)}, TypeError, "boolean or floating-point tensor"),
         ({"attn_mask": torch.ones(8, 9)}, ValueError, "broadcastable to [1, 1, 9, 9], got [8, 9]"),
+        ({"attn_mask": torch.tensor(True)}, ValueError, "at least the dimensions [Nq, Nk] and be broadcastable to"),
+        ({"attn_mask": torch.ones(9)}, ValueError, "attn_mask must have at least the dimensions [Nq, Nk]"),
         ({"dropout_p": 1.5}, ValueError, "probability below 1"),
+        ({"enable_gqa": "no"}, TypeError, "enable_gqa must be True or False, got 'no'"),
     ],
 )
 def test_sdpa_refuses_masks_that_are_none(options, error, said):
@@ -221,15 +224,43 @@ def test_module_refuses_heads_that_do_not_divide(sizes):
         modules.FlashAttention(*sizes)
 
 
-@pytest.mark.parametrize("sizes", [(0, 1), (64, 0), (64, -4), (64, 4, 0), (64, 4, -2), (64.0, 4), (64, "4")], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [(0, 1), (64, 0), (64, -4), (64, 4, 0), (64, 4, -2), (64.0, 4), (64, "4"), (64, True), (True, 1), (64, 4, True)],
+    ids=str,
+)
 def test_module_refuses_sizes_that_are_no_whole_numbers_from_one_on(sizes):
     with pytest.raises(ValueError, match="sizes must be whole numbers of at least 1, got d_model="):
         modules.FlashAttention(*sizes)
 
 
-def test_module_refuses_a_causal_that_is_no_bool():
-    with pytest.raises(TypeError, match="causal must be True or False, got 'False'"):
-        modules.FlashAttention(64, 4, causal="False")
+@pytest.mark.parametrize(
+    "option, said",
+    [
+        ({"causal": "False"}, "causal must be True or False, got 'False'"),
+        ({"bias": "no"}, "bias must be True or False, got 'no'"),
+        ({"attention": 3}, "attention must be a function"),
+    ],
+    ids=str,
+)
+def test_module_refuses_options_of_another_kind(option, said):
+    with pytest.raises(TypeError, match=said):
+        modules.FlashAttention(64, 4, **option)
+
+
+@pytest.mark.parametrize(
+    "x, said",
+    [
+        (None, "x must be a torch tensor, got NoneType"),
+        (np.ones((1, 3, 64), np.float32), "x must be a torch tensor, got ndarray"),
+        (torch.ones(1, 3, 64).to_sparse(), "x must be a dense tensor, got torch.sparse_coo"),
+        (torch.ones(1, 3, 64, dtype=torch.int64), "x must have a floating-point dtype, got torch.int64"),
+    ],
+    ids=["None", "numpy", "sparse", "int64"],
+)
+def test_module_refuses_an_input_that_is_no_dense_tensor_of_numbers(x, said):
+    with pytest.raises(TypeError, match=said):
+        modules.FlashAttention(64, 4)(x)
 
 
 @pytest.mark.parametrize("shape", [(64,), (5, 64), (2, 5, 63), (1, 2, 5, 64)], ids=str)

@@ -40,7 +40,7 @@ def test_a_window_of_one_key_returns_the_querys_own_value():
     torch.testing.assert_close(windowed(1)(Q, K, V, causal=True), V)
 
 
-@pytest.mark.parametrize("W", [0, -3])
+@pytest.mark.parametrize("W", [0, -3, 2.5, True])
 def test_an_empty_window_is_refused(W):
     with pytest.raises(ValueError, match=f"at least the query's own key, got W = {W}"):
         windowed(W)
@@ -102,3 +102,9 @@ def test_a_tile_that_is_all_masked_changes_nothing():
     after = update(m_i, l_i, O_i, torch.full((2, 4), -torch.inf), torch.ones(4, 1))
     for before, now in zip((m_i, l_i, O_i), after, strict=True):
         assert torch.equal(before, now)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (2.5, 4)], ids=str)
+def test_tiles_without_rows_or_columns_are_refused(sizes):
+    with pytest.raises(ValueError, match="Br and Bc must be whole numbers of at least 1, got Br = "):
+        tiled(*(x[0, 0] for x in qkv(9, 9)), *sizes)

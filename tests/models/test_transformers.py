@@ -6,6 +6,7 @@ import torch
 ours = pytest.importorskip("flashlab.models.transformers", reason="the kernels need triton, which is for Linux")
 
 from flashlab.kernels import DEVICE, flash_attention, masks, scores  # noqa: E402
+from tests.models import tiny  # noqa: E402
 
 QKV = [torch.randn(2, heads, 9, 16, generator=torch.Generator().manual_seed(heads)).to(DEVICE) for heads in (4, 2, 2)]
 
@@ -25,6 +26,10 @@ def test_the_argument_decides_on_causality_and_without_it_the_layer(layer, argum
     torch.testing.assert_close(O, flash_attention(*QKV, causal=causal, scale=0.3).transpose(1, 2))
 
 
+def lazy(rule, write=None):
+    return ours.Mask.of(rule, write, (2, 1, 9, 9), torch.float32, DEVICE)
+
+
 def test_windows_caps_sinks_and_masks_reach_the_kernels():
     sinks = torch.tensor([0.1, 0.2, 0.3, 0.4], device=DEVICE)
     padding = torch.ones(2, 9, dtype=torch.bool, device=DEVICE)
@@ -35,12 +40,40 @@ def test_windows_caps_sinks_and_masks_reach_the_kernels():
         ({"sliding_window": 4}, masks.window(3), {}),
         ({"sliding_window": 9}, masks.causal(), {}),
         ({"softcap": 0.5, "s_aux": sinks}, masks.causal(), {"score": scores.softcap(0.5), "sinks": sinks}),
-        ({"attention_mask": padding, "sliding_window": 4}, masks.window(3) & padded, {}),
+        ({"attention_mask": lazy(masks.window(3) & padded)}, masks.window(3) & padded, {}),
         ({"attention_mask": padding[:, None, None]}, padded, {}),
         ({"attention_mask": added, "softcap": 2.0}, None, {"score": (scores.softcap(2.0), scores.bias(added))}),
     ):
         O, _ = ours.attend(Layer(True), *QKV, asked.pop("attention_mask", None), **asked)
         torch.testing.assert_close(O, flash_attention(*QKV, mask=mask, **options).transpose(1, 2))
+
+
+def test_a_mask_that_a_model_has_read_or_changed_counts_by_its_numbers():
+    numbers = torch.zeros(2, 1, 9, 9, device=DEVICE).masked_fill(~lower_triangle(), torch.finfo(torch.float32).min)
+    mask = lazy(masks.causal(), lambda: numbers.clone())
+    assert (mask.shape, mask.dtype, mask.dim(), mask.rule) == ((2, 1, 9, 9), torch.float32, 4, masks.causal())
+    expected = ours.attend(Layer(False), *QKV, mask)[0]
+    torch.testing.assert_close(expected, flash_attention(*QKV, causal=True).transpose(1, 2))
+    assert torch.equal(torch.cat([mask, mask], 1)[:, 1:], numbers) and mask.rule is None
+    torch.testing.assert_close(ours.attend(Layer(False), *QKV, mask)[0], expected)
+    mask[:, :, :, 5:] = torch.finfo(torch.float32).min
+    hidden = masks.causal() & masks.sinks(5)
+    torch.testing.assert_close(
+        ours.attend(Layer(False), *QKV, mask)[0], flash_attention(*QKV, mask=hidden).transpose(1, 2)
+    )
+
+
+def lower_triangle():
+    return torch.ones(9, 9, dtype=torch.bool, device=DEVICE).tril()
+
+
+def test_masks_that_say_too_little_are_refused():
+    with pytest.raises(ValueError, match=r"must have the dimensions \[B, H, Nq, Nk\], got shape \[2, 9\]"):
+        ours.attend(Layer(True), *QKV, torch.ones(2, 9, dtype=torch.bool, device=DEVICE))
+    with pytest.raises(ValueError, match="Identity must pass attention_mask or is_causal: it passed neither"):
+        ours.attend(torch.nn.Identity(), *QKV, None)
+    with pytest.raises(ValueError, match="sliding_window must be at least 1, got 0"):
+        ours.attend(Layer(True), *QKV, None, sliding_window=0)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +82,7 @@ def test_windows_caps_sinks_and_masks_reach_the_kernels():
         ({"is_causal": False, "sliding_window": 8}, "a sliding window that is not causal"),
         ({"position_bias": torch.zeros(1, 4, 9, 9)}, "position_bias"),
         ({"head_mask": torch.zeros(4), "output_attentions": True}, "head_mask, output_attentions"),
+        ({"cache": object()}, "cache"),  # pages of keys
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -194,3 +228,93 @@ def test_a_static_cache_computes_the_same(llama):
 def test_names_that_transformers_keeps_to_itself_are_refused():
     with pytest.raises(ValueError, match="choose another one than 'flashlab'"):
         ours.register("flashlab")
+
+
+QUICK = ("doge", "llama", "phimoe", "qwen2_moe")  # a causal model, one that reads its mask, and two that pass no window
+
+
+def tokens_and_padding():
+    """Return tokens [2, 11], and which are none: in the first text on the left, in the second on the right."""
+    padding = torch.ones(2, 11, dtype=torch.long, device=DEVICE)
+    padding[0, :4] = 0
+    padding[1, -3:] = 0
+    return 3 + tokens(2, 11) % 60, padding
+
+
+def with_gradient(model):
+    model.zero_grad()
+    logits = model(tokens_and_padding()[0], use_cache=False).logits
+    logits.backward(torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE))
+    return [logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])]
+
+
+@torch.no_grad()
+def padded(model):
+    ids, padding = tokens_and_padding()
+    return [model(ids, attention_mask=padding, use_cache=False).logits[padding > 0]]
+
+
+def generated(model, **options):
+    ids, padding = tokens_and_padding()
+    padding[1] = 1
+    options |= {"max_new_tokens": 2, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    written = model.generate(ids, attention_mask=padding, disable_compile=True, **options)
+    return [torch.stack(written.logits)]
+
+
+def in_a_static_cache(model):
+    return generated(model, cache_implementation="static")
+
+
+@torch.no_grad()
+def in_parts(model):
+    ids, _ = tokens_and_padding()
+    first = model(ids[:, :6], use_cache=True)
+    return [model(ids[:, 6:], past_key_values=first.past_key_values, use_cache=True).logits]
+
+
+TRIES = with_gradient, padded, generated, in_a_static_cache, in_parts
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.exhaustive] * (kind not in QUICK)) for kind in tiny.kinds() or QUICK]
+)
+def test_every_causal_model_computes_as_with_eager_attention(kind, monkeypatch):
+    transformers = pytest.importorskip("transformers", reason="make test-all installs transformers")
+    calls = []
+
+    def attend(*args, **options):
+        calls.append(options)
+        return ours.attend(*args, **options)
+
+    ours.register()
+    transformers.AttentionInterface.register("lab_attention", attend)
+    if kind in tiny.UNBUILT:
+        with pytest.raises(Exception, match=tiny.UNBUILT[kind]):
+            with_gradient(tiny.build(kind).to(DEVICE))
+        return
+    model = tiny.build(kind).to(DEVICE)
+    broken = tiny.NOT_IN_EAGER.get(kind, ())
+    for attempt in TRIES:
+        if attempt.__name__ in broken:
+            with pytest.raises((AttributeError, KeyError)):
+                attempt(model)
+    tries = [attempt for attempt in TRIES if attempt.__name__ not in broken]
+    theirs = [attempt(model) for attempt in tries[: 1 if kind in tiny.OWN or kind in tiny.REFUSED else None]]
+    model.set_attn_implementation("lab_attention")
+    if kind in tiny.REFUSED:
+        with pytest.raises(NotImplementedError, match=f"does not support: {tiny.REFUSED[kind]}$"):
+            padded(model)
+        return
+    for attempt, expected in zip(tries, theirs, strict=kind not in tiny.OWN):
+        for x, y in zip(attempt(model), expected, strict=True):
+            error, size = (x - y).abs().max(), y.abs().max()
+            assert error <= 2e-5 * size, f"{attempt.__name__}: {error:.2g} of {size:.2g}"
+    assert bool(calls) == (kind not in tiny.OWN)
+
+
+@pytest.mark.exhaustive
+def test_the_lists_name_only_causal_models():
+    pytest.importorskip("transformers", reason="make test-all installs transformers")
+    listed = [*tiny.UNBUILT, *tiny.OWN, *tiny.REFUSED, *tiny.NOT_IN_EAGER, *QUICK]
+    assert len(set(listed)) == len(listed) and set(listed) <= set(tiny.kinds())

@@ -68,6 +68,8 @@ def test_clocks_take_every_dtype_that_a_card_has_a_rate_for():
     assert by_name["float8"].arithmetic == pytest.approx(by_name["float16"].arithmetic / 2, rel=1e-3)
     with pytest.raises(ValueError, match="no float8 rate is known for the A100 40 GB: its tensor cores have no float8"):
         block_size.clocks(CARDS["A100 40 GB"], 1024, 64, 64, "float8")
+    with pytest.raises(TypeError, match="card must be one of hardware.CARDS, a Card, got 'H100'"):
+        block_size.clocks("H100", 1024, 64, 64, "float8")
 
 
 def test_shared_memory_is_the_tiles_that_are_loaded():

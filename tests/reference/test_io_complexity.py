@@ -97,6 +97,20 @@ def test_blocks_of_another_shape_are_refused():
         tiling.fa2_forward(*rng.normal(size=(3, 50, 8)), 16, 16, mask=masks.blocks(np.ones((4, 3), bool), 16, 16))
 
 
+@pytest.mark.parametrize("step", [1, 4, 7])
+@pytest.mark.parametrize("M", [1, 16, 100])
+@pytest.mark.parametrize("N", [2, 3, 40])
+def test_crossover_ends_and_is_the_first(N, M, step):
+    d = io_complexity.crossover(N, M, step)
+    assert d % step == 0 and io_complexity.fused(N, d, M) >= io_complexity.standard(N, d)
+    assert d == step or io_complexity.fused(N, d - step, M) < io_complexity.standard(N, d - step)
+
+
+@pytest.mark.parametrize("d", [1, 64, 4096])
+def test_for_one_token_the_fused_kernel_always_moves_less(d):
+    assert io_complexity.fused(1, d, 4096) < io_complexity.standard(1, d)
+
+
 def test_need_is_what_the_runs_hold():
     N, d = 64, 16
     Q, K, V = rng.normal(size=(3, N, d)).astype(np.float32)

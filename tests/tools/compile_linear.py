@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from flashlab.kernels import linear_attention
+from flashlab.kernels import checks, linear_attention
 from tests.tools.compile_for import SHARED, compiled_instead, resources
 
 CASES = (64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16), (64, torch.float32)  # fmt: skip
@@ -17,7 +17,7 @@ CASES = (64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16), (64, 
 
 def compile_for(capability, d, dtype):
     """Compile the kernel for heads of d columns, and return what it takes."""
-    device = mock.patch.object(linear_attention, "DEVICE", torch.device("cpu"))
+    device = mock.patch.object(checks, "DEVICE", torch.device("cpu"))
     with device, compiled_instead(capability, linear_attention) as made:
         linear_attention.linear_attention(*(torch.zeros(1, 2, 1000, d, dtype=dtype) for _ in "qkv"))
     (compiled,) = made

@@ -239,7 +239,7 @@ def combine(O_s, lse_s, O, lse, rows, S, dv, Bs: tl.constexpr, width: tl.constex
 def _launch_combine(kernel, O_s, lse_s):
     S, rows, dv = O_s.shape
     (O, outputs), (lse, sums) = inside_margins(rows, dv, "O"), inside_margins(1, rows, "lse")
-    O_dense = torch.full((rows, dv), np.nan, device=DEVICE)  # rows side by side, as the kernel stores them
+    O_dense = torch.full((rows, dv), np.nan, dtype=torch.float32, device=DEVICE)  # as the kernel stores rows
     tensors = (torch.tensor(x, device=DEVICE) for x in (O_s, lse_s))
     launched(
         kernel, (rows,), *tensors, O_dense, lse, rows, S, dv, triton.next_power_of_2(S), triton.next_power_of_2(dv)

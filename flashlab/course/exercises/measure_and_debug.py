@@ -1,4 +1,4 @@
-"""The exercises on measure_and_debug: predict the occupancy, and find the bug in three kernels."""
+"""The exercises on measure_and_debug: predict the occupancy, and find the bug in four kernels."""
 
 import inspect
 import re
@@ -83,4 +83,21 @@ bug_3 = Question(
         ("K_j", "K_j has other=0.0, and its scores are masked."),
         ("Q_i", "Q_i has other=0.0, and rows past the end are not stored."),
     ),
+)
+
+bug_4 = Question(
+    answer=0,
+    because="No key comes before key 0. From 0 to a negative number, rounded either way, there is no tile.",
+    hints=(
+        "For a tile of queries that sees no key the loop must be empty, whichever way -97 is rounded.",
+        "The loop may start at a key that exists, and nowhere else.",
+        "The first key has this number.",
+    ),
+    wrong=(
+        (-34, "That is `end` for this tile. A loop that starts there reads keys that do not exist."),
+        (-97, "Then the loop starts 97 keys before the first one."),
+        (-98, "That is where the first query stands. Is there a key?"),
+        (1, "Then a tile of queries that sees no key still loads key 0."),
+    ),
+    rel=0,
 )

@@ -18,6 +18,15 @@ class Cache(NamedTuple):
     lengths: Tensor | None = None  # [B] int32: keys of each text; None: as many as there is room for
     scales: Tensor | None = None  # [2, pages, Hk, page] float32: of each key and of each value of 8 bits
 
+    @classmethod
+    def of(cls, cache) -> "Cache":
+        """Return a ``Cache``, or a pair (K, V) as one. Raises TypeError for anything else."""
+        if isinstance(cache, cls):
+            return cache
+        if not isinstance(cache, (tuple, list)) or len(cache) != 2:
+            raise TypeError(f"a cache must be a Cache or a pair (K, V), got {type(cache).__name__}")
+        return cls(*cache)
+
     @property
     def most(self) -> int:
         """The most keys that a text can have."""

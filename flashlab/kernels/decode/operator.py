@@ -7,19 +7,21 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
+from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import ON_HOPPER, card
 from flashlab.kernels.decode.asked import asked, reach
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, parts_for, sms_of, waits
-from flashlab.kernels.device import DEVICE
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 
 EIGHT_BITS = {torch.float8_e4m3fn: tl.float8e4nv, torch.int8: tl.int8}
 
 
+@stepped_around("decode")
 def decode(
     q: Tensor,
     cache: Cache | tuple[Tensor, Tensor],
@@ -59,10 +61,11 @@ def decode(
         and lse = -inf (its sink, if there is one). On a GPU, a text whose length is negative or beyond the cache has
         NaN in both: lengths are not read on the host.
 
-    No gradients. Sums and parts are kept in float32.
+    No gradients: ``flash_attention`` has them. Sums and parts are kept in float32.
 
     Raises:
         TypeError, ValueError: an argument is not as described.
+        NotImplementedError: an argument requires a gradient.
     """
     cache, problem = checked(q, cache, lengths, mask, scale, fixed_split, score, sinks)
     O, lse = run(q, cache, problem, fixed_split)
@@ -71,18 +74,23 @@ def decode(
 
 def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None):
     """Return the ``Cache`` and the ``Problem`` that the arguments of ``decode`` mean, or raise as it does."""
-    cache = cache if isinstance(cache, Cache) else Cache(*cache)
+    cache = Cache.of(cache)
     if lengths is not None:
         if cache.lengths is not None:
             raise ValueError("the cache has lengths of its own: give lengths once")
         cache = cache._replace(lengths=lengths)
-    _check(q, cache, fixed_split)
+    check_cache(q, cache)
+    if fixed_split is not None and (not isinstance(fixed_split, int) or fixed_split < 128 or fixed_split % 128):
+        raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {fixed_split!r:.40}")
     mask, score = masks.either(mask is None, mask), scores.chain(score)
+    sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
     masks.check(mask, problem)
-    check_sinks(sinks, problem)
+    check_no_gradient("decode", sinks=sinks)
     if score is not None:
         scores.check(score, problem, training=False)
+        for x in score.tensors:
+            check_no_gradient("decode", score=x)
     return cache, problem
 
 
@@ -190,16 +198,12 @@ def in_pairs(x) -> bool:
     return all(it % 2 == 0 for it in (*x.shape[3:], *x.stride()[:3], x.storage_offset()))
 
 
-def _check(q, cache, fixed_split):
-    """Raise TypeError or ValueError if these cannot be queries and a cache."""
-    tensors = {"q": q} | {name: x for name, x in cache._asdict().items() if x is not None}
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
-        if x.device != q.device or x.device.type != DEVICE.type:
-            raise ValueError(
-                f"the kernels run on {DEVICE.type} here, and all tensors must be there: {name} is elsewhere"
-            )
+def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
+    """Raise if q [B, H, n, d] cannot be queries of this cache, whose number of texts is B if None."""
+    tensors = {"q": q} | {name: x for name, x in cache._asdict().items() if name in ("K", "V") or x is not None}
+    check_dense(**tensors)
+    check_device(**tensors)
+    check_no_gradient("decode", **tensors)
     if q.ndim != 4 or cache.K.ndim != 4 or cache.V.ndim != 4:
         raise ValueError(
             "q, K and V have four dimensions each: [B, H, n, d], [pages, Hk, page, d], [pages, Hk, page, dv]"
@@ -210,39 +214,49 @@ def _check(q, cache, fixed_split):
             "expected q [B, H, n, d], K [pages, Hk, page, d] and V [pages, Hk, page, dv] with H a multiple of Hk, "
             f"got {list(q.shape)}, {list(cache.K.shape)} and {list(cache.V.shape)}"
         )
-    if not (d <= WIDEST and dv <= WIDEST) and not (cache.latent and dv <= 512 and d - dv in (0, 16, 32, 64)):
-        raise ValueError(f"heads have up to {WIDEST} columns, latents 512 and 0 to 64 more, got d = {d} and dv = {dv}")
+    plain = 1 <= d <= WIDEST and 1 <= dv <= WIDEST
+    if not plain and not (cache.latent and 1 <= dv <= 512 and d - dv in (0, 16, 32, 64)):
+        raise ValueError(f"heads have 1 to {WIDEST} columns, latents 512 and 0 to 64 more, got d = {d} and dv = {dv}")
     if cache.latent and d - dv not in (0, 16, 32, 64):
         raise ValueError(f"keys may have 0, 16, 32 or 64 columns more than the values they hold, got {d - dv}")
     _check_dtypes(q, cache)
+    B = B if texts is None else texts
     if cache.table is None and pages != B:
         raise ValueError(f"without a table, K and V need a page for each of the {B} texts, got {pages}")
     for name, x, shape in (("table", cache.table, (B, None)), ("lengths", cache.lengths, (B,))):
-        if x is not None and (x.dtype != torch.int32 or x.ndim != len(shape) or len(x) != B or x.stride(-1) != 1):
+        if x is None:
+            continue
+        if x.dtype != torch.int32 or x.ndim != len(shape) or len(x) != B:
             raise ValueError(
                 f"{name} must be int32 with a row for each of the {B} texts, got {x.dtype} {list(x.shape)}"
             )
+        _check_side_by_side(name, x)
     if (
         cache.lengths is not None
         and q.device.type == "cpu"
         and not ((0 <= cache.lengths) & (cache.lengths <= cache.most)).all()
     ):
         raise ValueError(f"lengths must be from 0 to {cache.most}, got {cache.lengths.tolist()}")
-    if fixed_split is not None and (not isinstance(fixed_split, int) or fixed_split < 128 or fixed_split % 128):
-        raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {fixed_split!r:.40}")
 
 
 def _check_dtypes(q, cache):
     kv = cache.K.dtype
     if q.dtype not in DTYPES or cache.V.dtype != kv or kv not in (q.dtype, *EIGHT_BITS):
         raise TypeError(f"K and V must have q's dtype, or 8 bits both, got q {q.dtype}, K {kv}, V {cache.V.dtype}")
-    if cache.K.stride(3) != 1 or cache.V.stride(3) != 1:
-        raise ValueError("the columns of K and V must be side by side in memory")
+    _check_side_by_side("the columns of K", cache.K)
+    _check_side_by_side("the columns of V", cache.V)
     if (kv in EIGHT_BITS) != (cache.scales is not None):
         raise ValueError("a cache of 8 bits needs scales [2, pages, Hk, page], and no other has any")
     if kv in EIGHT_BITS:
         shape = (2, *cache.K.shape[:3])
-        if cache.scales.shape != shape or cache.scales.dtype != torch.float32 or cache.scales.stride(3) not in (0, 1):
+        if cache.scales.shape != shape or cache.scales.dtype != torch.float32:
             raise ValueError(f"scales must be float32 of shape {list(shape)}, got {list(cache.scales.shape)}")
+        _check_side_by_side("the scales of a page", cache.scales)
         if kv == torch.float8_e4m3fn and not float8.supported(q.device):
             raise ValueError("this GPU cannot convert float8 numbers: compute capability 8.9 can; use int8")
+
+
+def _check_side_by_side(name, x):
+    """Raise ValueError if numbers along the last dimension are apart in memory: kernels take their stride for 1."""
+    if x.stride(-1) != 1 and x.shape[-1] > 1:
+        raise ValueError(f"{name} must be side by side in memory, got strides {list(x.stride())}")

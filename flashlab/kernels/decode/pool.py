@@ -9,6 +9,9 @@ Source: Kwon et al. 2023, arXiv 2309.06180 (PagedAttention), section 4.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from numbers import Integral
+from typing import NamedTuple
 
 
 class PoolFull(MemoryError):
@@ -23,6 +26,14 @@ class Text:
     length: int = 0
 
 
+class Room(NamedTuple):
+    """Room for new tokens that a pool has and did not give away yet."""
+
+    texts: dict[int, Text]  # the texts as they will be
+    pages: list[int]  # free pages that they will take
+    copies: list[tuple[int, int]]  # pairs (from, to) of pages: copies to make first
+
+
 class Pool:
     """Pages of ``page`` tokens each, and the texts that hold them.
 
@@ -33,8 +44,9 @@ class Pool:
     """
 
     def __init__(self, pages: int, page: int):
-        if pages < 0 or not 1 <= page <= 256:
-            raise ValueError(f"a pool has 0 or more pages of 1 to 256 tokens, got {pages} of {page}")
+        whole = isinstance(pages, Integral) and isinstance(page, Integral)
+        if not whole or pages < 0 or not 1 <= page <= 256:
+            raise ValueError(f"a pool has 0 or more pages of 1 to 256 tokens, got {pages!r:.40} of {page!r:.40}")
         self.page = page
         self.free = list(range(pages))[::-1]
         self.holders = [0] * pages
@@ -60,7 +72,9 @@ class Pool:
         """End a text. Pages that no other text holds are free again."""
         self.known([text])
         for page in self.texts.pop(text).pages:
-            self._release(page)
+            self.holders[page] -= 1
+            if self.holders[page] == 0:
+                self.free.append(page)
 
     def extend(self, texts: Sequence[int], n: int) -> list[tuple[int, int]]:
         """Make room for n more tokens in each of these texts, all different.
@@ -72,28 +86,46 @@ class Pool:
             KeyError, ValueError: a text that does not exist or is named twice, or n is negative.
             PoolFull: the pages do not suffice. Nothing has changed then.
         """
+        room = self.room(texts, n)
+        self.take(room)
+        return room.copies
+
+    def room(self, texts: Sequence[int], n: int) -> Room:
+        """Return the room that ``extend`` makes, and change nothing. Raises the errors of ``extend``."""
         self.known(texts)
         if len(set(texts)) < len(texts) or n < 0:
             raise ValueError(f"expected different texts and 0 or more tokens, got texts {list(texts)} and n = {n}")
-        missing = self._needed(texts, n) - len(self.free)
+        room, free, left, missing = Room({}, [], []), reversed(self.free), Counter(), 0
+        for number in texts:
+            pages, length = list(self.texts[number].pages), self.texts[number].length
+            copied = n and length % self.page and self.holders[pages[-1]] - left[pages[-1]] > 1
+            needed = -(-(length + n) // self.page) - len(pages) + bool(copied)
+            taken = list(islice(free, needed))
+            missing += needed - len(taken)
+            if copied:
+                left[pages[-1]] += 1
+                room.copies.extend((pages[-1], page) for page in taken[:1])
+                pages.pop()
+            room.texts[number] = Text(pages + taken, length + n)
+            room.pages.extend(taken)
         if missing > 0:
             raise PoolFull(
                 f"{n} more tokens in {len(texts)} texts need {missing} more pages of {self.page} than are free"
             )
-        copies = []
-        for text in (self.texts[it] for it in texts):
-            if n and text.length % self.page and self.holders[text.pages[-1]] > 1:
-                copies.append((text.pages[-1], self._take()))
-                self._release(text.pages[-1])
-                text.pages[-1] = copies[-1][1]
-            text.length += n
-            text.pages += [self._take() for _ in range(-(-text.length // self.page) - len(text.pages))]
-        return copies
+        return room
 
-    def places(self, text: int, n: int) -> list[tuple[int, int]]:
+    def take(self, room: Room) -> None:
+        """Give the texts the room that ``room`` returned, if the pool has not changed since."""
+        for old, _ in room.copies:
+            self.holders[old] -= 1  # another text still holds it
+        for page in room.pages:
+            self.free.pop()
+            self.holders[page] = 1
+        self.texts.update(room.texts)
+
+    def places(self, text: Text, n: int) -> list[tuple[int, int]]:
         """Return (page, row) of each of the last n tokens of a text."""
-        it = self.texts[text]
-        return [(it.pages[j // self.page], j % self.page) for j in range(it.length - n, it.length)]
+        return [(text.pages[j // self.page], j % self.page) for j in range(text.length - n, text.length)]
 
     def known(self, texts: Sequence[int]) -> None:
         """Raise KeyError if one of these texts does not exist."""
@@ -109,26 +141,3 @@ class Pool:
             for i, page in enumerate(text.pages):
                 filled[page] = min(text.length - i * self.page, self.page)
         return sum(filled.values())
-
-    def _needed(self, texts, n):
-        """Return how many free pages it takes to extend these texts."""
-        needed, left = 0, Counter()
-        for it in texts:
-            text = self.texts[it]
-            needed += -(-(text.length + n) // self.page) - len(text.pages)
-            if n and text.length % self.page:
-                last = text.pages[-1]
-                shared = self.holders[last] - left[last] > 1
-                needed += shared
-                left[last] += shared
-        return needed
-
-    def _take(self):
-        page = self.free.pop()
-        self.holders[page] = 1
-        return page
-
-    def _release(self, page):
-        self.holders[page] -= 1
-        if self.holders[page] == 0:
-            self.free.append(page)

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from flashlab.kernels import masks
 from flashlab.kernels.attention import flash_attention
+from flashlab.kernels.checks import check_dense, check_device
+from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.decode.cache import Cache
-from flashlab.kernels.decode.operator import checked, problem_of, run
+from flashlab.kernels.decode.operator import check_cache, checked, problem_of, run
 from flashlab.kernels.launch import launch
 from flashlab.kernels.merge import merged
 from flashlab.kernels.tiles import count, width_of
@@ -29,9 +31,10 @@ class Prefix(NamedTuple):
     """Keys and values that come before those of some texts."""
 
     cache: Cache | tuple[Tensor, Tensor]  # of one text: K [1, Hk, P, d] and V [1, Hk, P, dv], or pages
-    texts: Tensor | None = None  # which texts share it [R], int32, each once; None: all of them
+    texts: Tensor | None = None  # the texts that share it [R], int32, each once (checked on the CPU only); None: all
 
 
+@stepped_around("decode_shared")
 def decode_shared(
     q: Tensor,
     prefixes: Sequence[Prefix],
@@ -45,9 +48,11 @@ def decode_shared(
     """Compute attention of n new tokens per text to its prefixes and then to its own keys in ``cache``.
 
     The result is that of ``decode`` with the keys of the prefixes before each text's own; every token sees all of its
-    prefixes. Arguments, results and errors as ``decode``; masks, scores and sinks cannot be given.
+    prefixes. Prefixes have the heads and the columns of the texts' own cache. Arguments, results and errors as
+    ``decode``; there are no masks, scores or sinks.
     """
     cache, problem = checked(q, cache, lengths, None, scale, fixed_split)
+    prefixes = [_checked(prefix, q, cache) for prefix in prefixes]
     out = _wide(q, cache) if prefixes else None
     O, lse = run(q, cache, problem, fixed_split, out=out)  # [B, H, n, dv], [B, H, n]
     for prefix in prefixes:
@@ -56,6 +61,27 @@ def decode_shared(
         merge(O, lse, O_p, lse_p, prefix.texts)
     O = O.to(q.dtype)
     return (O, lse) if return_lse else O
+
+
+def _checked(prefix, q, cache):
+    """Return a prefix of the texts with queries q, or raise TypeError or ValueError. cache: of the texts' own keys."""
+    if not isinstance(prefix, Prefix):
+        raise TypeError(f"prefixes must be a list of Prefix, got {type(prefix).__name__} in it")
+    shared, texts, B = Cache.of(prefix.cache), prefix.texts, len(q)
+    check_cache(q, shared, texts=1)
+    found, expected = ((it.K.shape[1], it.V.shape[3]) for it in (shared, cache))
+    if found != expected:
+        raise ValueError(f"a prefix has Hk and dv of the texts' own cache, {expected}, got {found}")
+    if texts is None:
+        return prefix
+    check_dense(texts=texts)
+    check_device(q=q, texts=texts)
+    if texts.dtype != torch.int32 or texts.ndim != 1:
+        raise ValueError(f"the texts of a prefix must be int32 [R], got {texts.dtype} {list(texts.shape)}")
+    numbers = texts.tolist() if texts.device.type == "cpu" else []
+    if len(set(numbers)) < len(numbers) or not all(0 <= number < B for number in numbers):
+        raise ValueError(f"the texts of a prefix must be different numbers from 0 to {B - 1}, got {numbers}")
+    return prefix._replace(texts=texts.contiguous())
 
 
 def _dense(q, cache, scale, Hk):

@@ -90,7 +90,8 @@ def attention_split(
     token, h = rows // group, hk * group + rows % group  # [Br], [Br]
     alive = rows < n * group  # [Br]
     if left is not None and first is None:
-        begin = tl.maximum(begin, (x % tiles * Br // group + Nk - n - left) // Bc * Bc - skipped)  # the first token's
+        nearest = tl.maximum(x % tiles * Br // group + Nk - n - left, 0)  # from 0 on, // is the same everywhere
+        begin = tl.maximum(begin, nearest // Bc * Bc - skipped)
     if right is not None:
         end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + right + 1 - skipped)  # the last one's
     d_k = d if rope is None else dv  # columns of K_j; the others are R_j's

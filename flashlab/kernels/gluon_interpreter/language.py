@@ -4,6 +4,7 @@ What has no function here, types, layouts and constants, is Triton's own.
 """
 
 import numpy as np
+import triton.language as tl
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels.gluon_interpreter import assembly, global_memory
@@ -60,8 +61,9 @@ def cast(x, dtype, bitcast=False):
     return value(x).to(dtype, bitcast)
 
 
-def maximum(a, b):
-    return computed(np.fmax, value(a), b)  # of a number and NaN: the number
+def maximum(a, b, propagate_nan=tl.PropagateNan.NONE):
+    larger = np.maximum if propagate_nan == tl.PropagateNan.ALL else np.fmax  # of a number and NaN: the number
+    return computed(larger, value(a), b)
 
 
 def minimum(a, b):

@@ -36,7 +36,7 @@ def gram(x, rows=128, stages=2):
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    made = torch.empty(WIDTH, WIDTH, device=x.device)
+    made = torch.empty(WIDTH, WIDTH, dtype=torch.float32, device=x.device)
     layout = gl.NVMMASharedLayout.get_default_for([rows, WIDTH], DTYPES[x.dtype])
     X = TensorDescriptor.from_tensor(x, [rows, WIDTH], layout)
     launch(gram_kernel, (1, 1, 1), (X, made), (-(-len(x) // rows), stages), warps=4)

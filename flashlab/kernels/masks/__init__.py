@@ -17,9 +17,11 @@ import math
 
 import torch
 
-from flashlab.kernels.masks.algebra import FARTHEST, Rule, Window
+from flashlab.kernels.checks import check_function, whole_number
+from flashlab.kernels.masks.algebra import FARTHEST, Rule, Window, tensors
 from flashlab.kernels.masks.asked import check, hides_keys, launches, parts, shows_own_key, told
 from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, extremes
+from flashlab.kernels.masks.offsets import integers, owners, starts
 from flashlab.kernels.masks.questions import Told, bounds, first_of, forget, listed, obeyed, ranges, step, visible
 
 __all__ = [
@@ -45,16 +47,20 @@ __all__ = [
     "forget",
     "full",
     "hides_keys",
+    "integers",
     "launches",
     "listed",
     "obeyed",
+    "owners",
     "padding",
     "parts",
     "prefix",
     "ranges",
     "shows_own_key",
     "sinks",
+    "starts",
     "step",
+    "tensors",
     "told",
     "visible",
     "window",
@@ -86,18 +92,17 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
     """Return the mask by which a query sees the keys of its own document.
 
     ids: integers [Nk] or [B, Nk], the document of each key; or else offsets, integers [documents + 1]: document n has
-    the keys offsets[n] to offsets[n + 1] - 1. Query i is in the document of the key at its position. Documents are
-    usually combined: ``documents(ids) & causal()``.
+    the keys offsets[n] to offsets[n + 1] - 1. Offsets begin with 0 and never fall; they are read once. Query i is in
+    the document of the key at its position. Documents are usually combined: ``documents(ids) & causal()``.
 
     Raises:
-        TypeError, ValueError: both or none are given, or no integers, or ones of other dimensions.
+        TypeError, ValueError: both or none are given, or not integers, or offsets that are not as described.
     """
     if (ids is None) == (offsets is None):
         raise TypeError("documents takes either ids or offsets")
     if ids is None:
-        offsets = _integers(offsets, "offsets", (1,))
-        ids = torch.bucketize(torch.arange(int(offsets[-1]), device=offsets.device), offsets[1:], right=True)  # [Nk]
-    return _rule(Documents(_integers(ids, "ids", (1, 2))))
+        ids = owners(offsets, starts(offsets, "offsets")[-1])  # [Nk]
+    return _rule(Documents(integers(ids, "ids", (1, 2))))
 
 
 def sinks(n: int) -> Rule:
@@ -105,17 +110,17 @@ def sinks(n: int) -> Rule:
 
     ``causal() & (window(W - 1) | sinks(4))`` is the mask of StreamingLLM.
     """
-    return _rule(First(_whole_number(n, "sinks")))
+    return _rule(First(_keys(n, "sinks")))
 
 
 def prefix(n: int) -> Rule:
     """Return the mask of a prefix language model: all see the first n keys; otherwise it is causal."""
-    return _rule(First(_whole_number(n, "the prefix"))) | causal()
+    return _rule(First(_keys(n, "the prefix"))) | causal()
 
 
 def padding(lengths: torch.Tensor) -> Rule:
     """Return the mask by which the queries of batch b see the first lengths[b] keys; lengths: integers [B]."""
-    return _rule(Padding(_integers(lengths, "lengths", (1,))))
+    return _rule(Padding(integers(lengths, "lengths", (1,))))
 
 
 def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
@@ -126,9 +131,10 @@ def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
 
     Source: FlashAttention, section 3.3.
     """
-    if not all(isinstance(size, int) and size >= 1 for size in (Br, Bc)):
+    sizes = [whole_number(size) for size in (Br, Bc)]
+    if any(size is None or size < 1 for size in sizes):
         raise ValueError(f"a tile has at least one row and one column, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
-    return _rule(Pattern(_boolean(kept, "kept"), Br, Bc))
+    return _rule(Pattern(_boolean(kept, "kept"), *sizes))
 
 
 def dense(seen: torch.Tensor) -> Rule:
@@ -146,8 +152,7 @@ def custom(visible, *arguments) -> Rule:
 
     No tile is skipped unless another mask says so: ``custom(...) & window(100)``.
     """
-    if not hasattr(visible, "fn"):
-        raise TypeError(f"visible must be a @triton.jit function, got {visible!r:.40}")
+    check_function(visible, arguments, ("b", "h", "i", "j", "Nq", "Nk"))
     return _rule(Custom(visible, arguments))
 
 
@@ -175,23 +180,17 @@ def _rule(part):
 def _end(end):
     if isinstance(end, float) and end == math.inf:
         return None
-    if isinstance(end, bool) or not hasattr(end, "__index__") or end < 0:
+    n = whole_number(end)
+    if n is None or n < 0:
         raise ValueError(f"a window's ends are whole numbers from 0 on, or math.inf, got {end!r:.40}")
-    return min(int(end), FARTHEST)
+    return min(n, FARTHEST)
 
 
-def _whole_number(n, name):
-    if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
-        raise ValueError(f"{name}: expected a whole number of keys from 0 on, got {n!r:.40}")
-    return min(int(n), FARTHEST)
-
-
-def _integers(x, name, dims):
-    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-        raise TypeError(f"{name} must be a tensor of integers, got {getattr(x, 'dtype', type(x).__name__)}")
-    if x.dim() not in dims:
-        raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {list(x.shape)}")
-    return x
+def _keys(keys, name):
+    n = whole_number(keys)
+    if n is None or n < 0:
+        raise ValueError(f"{name}: expected a whole number of keys from 0 on, got {keys!r:.40}")
+    return min(n, FARTHEST)
 
 
 def _boolean(x, name):

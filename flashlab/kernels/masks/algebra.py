@@ -84,7 +84,8 @@ class Rule:
     """A mask in terms: a query sees a key if, in at least one term, every part says so.
 
     Each part is a ``Window``, ``Documents``, ``First``, ``Padding``, ``Pattern`` or ``Custom``. Lists of tiles, and
-    what else follows from the terms, are kept for the next call, until a tensor changes.
+    what else follows from the terms, are kept for the next call, until a tensor changes in a way that torch counts:
+    in place, but not through NumPy, ``.data``, a kernel of your own or a CUDA graph.
     """
 
     def __init__(self, terms):
@@ -123,10 +124,10 @@ class Rule:
 
     def kept(self, key, make):
         """Return what ``make`` makes for this key, from an earlier call if no tensor has changed since."""
-        tensors = [x for term in self.terms for part in term for x in getattr(part, "tensors", ())]
-        if any(x.is_inference() for x in tensors):
+        read = tensors(self)
+        if any(x.is_inference() for x in read):
             return make()  # such tensors do not tell when they change
-        key = *key, *(x._version for x in tensors)
+        key = *key, *(x._version for x in read)
         if key not in self._kept:
             if len(self._kept) >= 64:
                 self._kept.clear()
@@ -179,6 +180,11 @@ class Rule:
     def functions(self, problem):
         """Return, per term, per part, a function in Triton and its arguments."""
         return tuple(tuple(part.told(problem) for part in term) for term in self.terms)
+
+
+def tensors(mask):
+    """Return the tensors that a mask reads."""
+    return [x for term in mask.terms for part in term for x in getattr(part, "tensors", ())]
 
 
 def _both(a, b):

@@ -180,6 +180,10 @@ class Custom:
         self.visible, self.arguments = visible, arguments
         self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
 
+    def check(self, problem):
+        if any(x.device != problem.device for x in self.tensors):
+            raise ValueError(f"tensors of your own mask must be on {problem.device}")
+
     def tiles(self, grid):
         met = torch.ones_like(grid.i, dtype=torch.bool)
         return met, ~met

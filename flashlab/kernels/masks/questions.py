@@ -21,13 +21,16 @@ class Told(NamedTuple):
 
 @triton.jit
 def bounds(mask, start, size: tl.constexpr, Nq, Nk):
-    """Return begin and end (excluded) of the keys that some query of start .. start + size sees, in a window."""
+    """Return begin and end (excluded) of the keys that some query of start .. start + size sees, in a window.
+
+    Neither is negative, even for queries before all keys: ``//`` truncates on a GPU and floors in numpy.
+    """
     begin = 0
     end = Nk
     if mask.left is not None:
         begin = tl.maximum(start + Nk - Nq - mask.left, 0)
     if mask.right is not None:
-        end = tl.minimum(start + size + Nk - Nq + mask.right, Nk)
+        end = tl.maximum(tl.minimum(start + size + Nk - Nq + mask.right, Nk), 0)
     return begin, end
 
 
@@ -124,7 +127,7 @@ def ranges(mask, b, h, start, size: tl.constexpr, Bc: tl.constexpr, Nq, Nk, ragg
         if mask.left is not None:
             begin = begin // Bc * Bc
             whole_begin = tl.minimum(tl.cdiv(whole_begin, Bc) * Bc, end)
-        if mask.right is not None or ragged:
+        if mask.right is not None or ragged:  # whole_end may be negative; whole_begin is not, and wins
             whole_end = tl.maximum(whole_end // Bc * Bc, whole_begin)
         return begin, whole_begin, whole_end, end
 

@@ -291,10 +291,10 @@ def add_rows(
             dPt_ij = dropout.drop(problem.dropout, dPt_ij, b, h, i, j)
         delta_i = tl.load(delta + rows)  # [Br]
         dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
-        if masked and tile.unseen:
-            dSt_ij = tl.where(seen, dSt_ij, 0)
         if problem.score is not None:
             dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
+        if masked and tile.unseen:  # last, since the derivative at a score of NaN is NaN
+            dSt_ij = tl.where(seen, dSt_ij, 0)
         dK_j = pieces.add_product(dK_j, dSt_ij, Q_i, tile)  # [Bc, d]
     return dK_j, dV_j
 

@@ -82,9 +82,9 @@ def unmoved(weights, due):
     """
 
     def found(attempt, height, lse):
-        one = torch.zeros(2, BLOCK, device=DEVICE)  # [2, BLOCK]
+        one = torch.zeros(2, BLOCK, dtype=torch.float32, device=DEVICE)  # [2, BLOCK]
         one[:, 0] = 1
-        lse, delta = (torch.full((2,), float(x), device=DEVICE) for x in (lse, 0))
+        lse, delta = (torch.full((2,), float(x), dtype=torch.float32, device=DEVICE) for x in (lse, 0))
         return weights(attempt, height / SCALE * one, one, one, one, lse, delta)
 
     def law(attempt):

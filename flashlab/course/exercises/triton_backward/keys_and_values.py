@@ -83,7 +83,7 @@ def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None,
     mask, scale = _MASKS[causal], scale or Q.shape[1] ** -0.5
     O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
-    dK, dV = (torch.full(x.shape, torch.nan, device=DEVICE) for x in (K, V))  # [Nk, d] each
+    dK, dV = (torch.full(x.shape, torch.nan, dtype=torch.float32, device=DEVICE) for x in (K, V))  # [Nk, d] each
     Nk, d = K.shape
     grid = (triton.cdiv(Nk, Bc),)
     loop = _loop_over_near_queries if causal == "window" else loop_over_queries
@@ -112,7 +112,7 @@ ABOVE = Regime("scores around 20,000", lambda n: np.full(n, 2e4))
 
 def _weights_of_keys(add, *tensors):
     """Return the weights that two queries give to each of two keys: dV."""
-    dK, dV = torch.zeros(2, 2, BLOCK, device=DEVICE)
+    dK, dV = torch.zeros(2, 2, BLOCK, dtype=torch.float32, device=DEVICE)
     loop_over_queries[(1,)](attempted(add), *tensors, dK, dV, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
     return dV[:, 0].cpu().numpy()
 

@@ -123,7 +123,7 @@ def _query_cases():
 
 def _weights_of_queries(kernel, *tensors):
     """Return the weights that each of two queries gives to two keys: dQ, where dP − delta and K are 1."""
-    dQ = torch.zeros(2, BLOCK, device=DEVICE)
+    dQ = torch.zeros(2, BLOCK, dtype=torch.float32, device=DEVICE)
     launched(kernel, (1,), *tensors, dQ, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
     return dQ[:, 0].cpu().numpy() / SCALE
 

@@ -32,7 +32,7 @@ def _launch_heads(function, Q, K, V):
     (B, H, Nq, d), (Hk, Nk) = Q.shape, K.shape[1:3]
     width = max(TILE, triton.next_power_of_2(d))
     q, k, v = (torch.from_numpy(np.pad(x, [(0, 0)] * 3 + [(0, width - d)])).to(DEVICE) for x in (Q, K, V))
-    O, lse = torch.full(q.shape, np.nan, device=DEVICE), torch.full((B, H, Nq), np.nan, device=DEVICE)
+    O, lse = (torch.full(shape, np.nan, dtype=torch.float32, device=DEVICE) for shape in (q.shape, (B, H, Nq)))
     grid, sizes = (triton.cdiv(Nq, TILE), H, B), (H, Hk, Nq, Nk, d**-0.5)
     _every_head[grid](q, k, v, O, lse, *sizes, attempted(function), width, TILE, TILE)
     return O.cpu().numpy()[..., :d]

@@ -1,0 +1,79 @@
+"""Records of a run, and their text: how the process of a check sends its results to the notebook.
+
+Each record is one line of JSON, with the bytes of arrays in base64. Reading a line builds numbers, texts, arrays,
+tuples and ``RECORDS``. It runs no code of the sender, which unpickling would.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from typing import NamedTuple
+
+import numpy as np
+
+from flashlab.course.exercise import Broken
+
+
+class Leaf(NamedTuple):
+    """One result. ``kind``: "array" (of numpy or torch) or "number", or in words what else it is."""
+
+    kind: str
+    value: np.ndarray | None
+
+
+class Outcome(NamedTuple):
+    """The record of a function's run with the arguments of a case: plain data."""
+
+    leaves: tuple[Leaf, ...] = ()
+    fields: tuple[str, ...] = ()  # names of the results, if they have names
+    whole: str = ""  # what was returned, in words
+    error: str = ""  # what it raised
+    where: str = ""  # the learner's line that raised it
+    changed: bool = False  # its inputs
+    broke: Broken | None = None  # a law
+    missing: bool = False  # not attempted
+
+
+class Expected(NamedTuple):
+    """The reference's answer to a case: in the dtype of the inputs, in float64, and by how much roundings of the
+    inputs change that."""
+
+    rounded: Outcome
+    exact: tuple[np.ndarray, ...]
+    sways: tuple[float, ...]
+
+
+RECORDS = {it.__name__: it for it in (Broken, Expected, Leaf, Outcome)}
+
+
+def dump(value):
+    """Return a value as one line. It consists of None, numbers, texts, arrays, tuples and ``RECORDS``."""
+    return json.dumps(_plain(value)).encode() + b"\n"
+
+
+def load(line):
+    """Return the value of a line of ``dump``. Raises ValueError for any other line."""
+    try:
+        return json.loads(line, object_hook=_built)
+    except Exception as error:
+        raise ValueError("the results cannot be read: something else was written between them") from error
+
+
+def _plain(value):
+    if isinstance(value, np.ndarray):
+        return {"array": [value.dtype.str, value.shape, b64encode(value.tobytes()).decode()]}
+    if isinstance(value, tuple):
+        return {type(value).__name__: [_plain(part) for part in value]}
+    return value
+
+
+def _built(found):
+    ((kind, parts),) = found.items()
+    if kind == "array":
+        return _array(*parts)
+    return tuple(parts) if kind == "tuple" else RECORDS[kind](*parts)
+
+
+def _array(dtype, shape, data):
+    if np.dtype(dtype).kind not in "biufc":
+        raise ValueError(f"expected an array of numbers, got {dtype}")
+    return np.ndarray(shape, dtype, b64decode(data))

@@ -1,0 +1,68 @@
+"""Checks of arguments that all operators share: dense tensors, the device of the kernels, no gradients."""
+
+import inspect
+import numbers
+import operator
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from flashlab.kernels.device import DEVICE
+
+
+def check_dense(**tensors: Tensor) -> None:
+    """Raise TypeError if an argument, by its name, is not a dense torch tensor."""
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
+        if x.layout != torch.strided or x.is_nested:
+            raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
+
+
+def check_device(**tensors: Tensor) -> None:
+    """Raise ValueError if the tensors are not all on one device, or if no kernels run there."""
+    devices = {x.device for x in tensors.values()}
+    if len(devices) == 1 and devices.pop().type == DEVICE.type:
+        return
+    if DEVICE.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("there is no GPU and Triton's interpreter is off: set TRITON_INTERPRET=1, start again")
+    *others, last = (f"{name} on {x.device}" for name, x in tensors.items())
+    found = f"{', '.join(others)} and {last}" if others else last
+    raise ValueError(f"the kernels run on {DEVICE.type} here, and all tensors must be on one such device, got {found}")
+
+
+def whole_number(n) -> int | None:
+    """Return n as an int; None if it is not a whole number, such as a bool, or a tensor that is not one."""
+    if isinstance(n, bool) or getattr(n, "dtype", None) == torch.bool:
+        return None
+    try:
+        return operator.index(n)
+    except TypeError:
+        return None
+
+
+def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> None:
+    """Raise TypeError if a kernel cannot call a function of the user's with these parameters and arguments."""
+    if not hasattr(function, "fn"):
+        raise TypeError(f"expected a @triton.jit function, got {function!r:.40}")
+    for x in arguments:
+        if not isinstance(x, (Tensor, numbers.Real)):
+            raise TypeError(f"the arguments of a function in Triton are tensors and numbers, got {x!r:.40}")
+    signature = inspect.signature(function.fn)
+    try:
+        signature.bind(*parameters, *arguments)
+    except TypeError:
+        expected = f"({', '.join(parameters)}) and then {len(arguments)} arguments"
+        raise TypeError(f"{function.fn.__name__}{signature} is called with {expected}, which do not fit") from None
+
+
+def check_no_gradient(function: str, **tensors: Tensor | None) -> None:
+    """Raise NotImplementedError if a derivative of an argument is wanted, and the function has none."""
+    for name, x in tensors.items():
+        if x is None:
+            continue
+        if (x.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(
+                f"{function} has no backward pass, and {name} requires a gradient: call it under torch.no_grad()"
+            )

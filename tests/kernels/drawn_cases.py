@@ -1,0 +1,387 @@
+"""Calls of attention drawn by number from all that ``flashlab.kernels`` offers: ``draw`` draws one, ``hold`` holds it.
+
+Definitions in numpy are those of the docstrings, and stand beside the calls that make the kernels' masks.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores, tl, triton
+from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared
+from tests.kernels.drawn_reference import Case, Mask, Step, compare, in_numpy, results_of
+
+ABSURD = 2147480000  # an entry of a table that is never read
+LAYOUTS = "plain", "transposed", "sliced", "offset", "columns", "expanded"
+TILES = [(Br, Bc) for Br in (16, 32, 64, 128) for Bc in (16, 32, 64, 128)]
+WIDTHS = 1, 3, 8, *[16] * 8, 24, 33, 40, 64, 72, 100, 128, 192, 256
+
+
+@triton.jit
+def some_keys(b, h, i, j, Nq, Nk, shift, step):
+    return (i + 2 * j + tl.load(shift + h)) % step != 0
+
+
+@triton.jit
+def multiplied(s, b, h, i, j, Nq, Nk, factors):
+    return s * tl.load(factors + h)
+
+
+@triton.jit
+def factor(s, b, h, i, j, Nq, Nk, factors):
+    return tl.load(factors + h)
+
+
+def hold(case):
+    """Run a case, and assert that its results are right."""
+    try:
+        compare(case, *results_of(case, [lambda x, layout=layout: laid_out(x, layout) for layout in LAYOUTS]))
+    except Exception as error:
+        error.add_note(case.name)
+        raise
+
+
+# masks
+
+
+def window(left, right=0):
+    seen = lambda b, i, j, own: (own - left <= j) & (j <= own + right)  # noqa: E731
+    return Mask(f"window({left}, {right})", masks.window(left, right), seen)
+
+
+def full():
+    return Mask("full", masks.full(), lambda b, i, j, own: (i >= 0) & (j >= 0))
+
+
+def causal():
+    return Mask("causal", masks.causal(), lambda b, i, j, own: j <= own)
+
+
+def first(n):
+    return Mask(f"sinks({n})", masks.sinks(n), lambda b, i, j, own: (i >= 0) & (j < n))
+
+
+def prefix(n):
+    return Mask(f"prefix({n})", masks.prefix(n), lambda b, i, j, own: (j < n) | (j <= own))
+
+
+def stream(n, W):
+    return (causal() & (first(n) | window(W)))._replace(name=f"stream({n}, {W})")
+
+
+def padding(lengths):
+    mask = masks.padding(torch.as_tensor(lengths).to(DEVICE))
+    return Mask(f"padding({lengths})", mask, lambda b, i, j, own: (i >= 0) & (j < lengths[b]))
+
+
+def documents(ids, offsets=None):
+    """ids: [Nk] or [B, Nk]; offsets: the same documents, for the kernels."""
+    of = ids if ids.ndim == 2 else ids[None]
+    name, x = ("ids", ids) if offsets is None else ("offsets", offsets)
+    mask = masks.documents(**{name: torch.as_tensor(x).to(DEVICE)})
+    seen = lambda b, i, j, own: (of[b % len(of)][own.clip(0)] == of[b % len(of)][j]) & (own >= 0)  # noqa: E731
+    return Mask(f"documents({name}, {x.dtype}{list(x.shape)})", mask, seen)
+
+
+def pattern(kept, Br, Bc, sizes):
+    """kept: boolean, broadcastable to sizes, which are [B, H, Tr, Tc]."""
+    x, whole = torch.as_tensor(kept).to(DEVICE), np.broadcast_to(kept, sizes)
+    mask = masks.dense(x) if Br == Bc == 1 else masks.blocks(x, Br, Bc)
+    seen = lambda b, i, j, own: whole[b][:, i // Br, j // Bc]  # noqa: E731
+    return Mask(f"pattern({list(kept.shape)}, {Br}, {Bc})", mask, seen)
+
+
+def custom(shift, step):
+    mask = masks.custom(some_keys, torch.as_tensor(shift).to(DEVICE), step)
+    seen = lambda b, i, j, own: (i + 2 * j + shift[:, None, None]) % step != 0  # noqa: E731
+    return Mask(f"custom({step})", mask, seen)
+
+
+def draw_mask(rng, B, H, Nq, Nk, depth=2):
+    """Return a mask of at most 2^depth parts for B texts of at most Nq queries and Nk keys."""
+    if depth and rng.random() < 0.4:
+        one, other = (draw_mask(rng, B, H, Nq, Nk, depth - 1) for _ in "&|")
+        return one & other if rng.random() < 0.5 else one | other
+    n, W = (int(rng.choice([0, 1, 3, 20, rng.integers(Nk + 2)])) for _ in range(2))
+    dtype = [np.int32, np.int64][rng.integers(2)]
+    match rng.choice(range(12), p=[0.4, 0.1, *[0.05] * 10]):
+        case 0:
+            return window(n if rng.random() < 0.8 else math.inf, [0, 0, W, math.inf][rng.integers(4)])
+        case 1:
+            return causal()
+        case 2:
+            return full()
+        case 3:
+            return first(n)
+        case 4:
+            return prefix(n)
+        case 5:
+            return stream(n, W)
+        case 6:
+            return padding(rng.integers(0, Nk + 1, B).astype(dtype))
+        case 7:
+            offsets = np.r_[0, np.sort(rng.integers(0, Nk + 1, 3)), Nk].astype(dtype)
+            return documents(np.searchsorted(offsets[1:], np.arange(Nk), "right"), offsets)
+        case 8 | 9:
+            ids = rng.integers(0, 4, (B, Nk) if rng.random() < 0.5 else Nk).astype(dtype)
+            return documents(np.sort(ids) if rng.random() < 0.7 else ids)
+        case 10:
+            Br, Bc = (int(x) for x in rng.integers(1, 40, 2)) if rng.random() < 0.5 else (1, 1)
+            sizes = B, H, -(-Nq // Br), -(-Nk // Bc)
+            whole = 2 if Br * Bc > 1 else 4  # dimensions of blocks that may not be broadcast
+            shape = [1 if n < whole and rng.random() < 0.3 else size for n, size in enumerate(sizes)]
+            return pattern(rng.random(shape[rng.integers(3) :]) < rng.choice([0.6, 0.97, 0.995]), Br, Bc, sizes)
+        case 11:
+            return custom(rng.integers(0, 5, H), int(rng.integers(2, 5)))
+
+
+# score functions, layouts
+
+
+def draw_step(rng, B, H, Nq, Nk, dtype, learn):
+    """Return a score function."""
+    kind = rng.choice(["softcap", "alibi", "bias", "custom"])
+    if kind == "softcap":
+        cap = float(rng.choice([0.5, 3, 30]))
+        return Step(f"softcap({cap})", scores.softcap(cap), kind, cap)
+    if kind == "custom":
+        factors = torch.as_tensor(rng.uniform(0.3, 1.5, H)).float().to(DEVICE)
+        return Step("custom", scores.custom(multiplied, factors, derivative=factor), kind, factors[None, :, None, None])
+    if kind == "alibi":
+        shape = (B, H) if rng.random() < 0.4 else (H,)
+    else:
+        shape = tuple(1 if rng.random() < 0.3 else size for size in (B, H, Nq, Nk)[rng.integers(5) :])
+    x = rng.standard_normal(shape) * (0.1 if kind == "alibi" else 1)
+    if kind == "bias" and rng.random() < 0.3:
+        x = np.where(rng.random(shape) < 0.3, -np.inf, x)  # hides keys
+    x = torch.as_tensor(x).to(DEVICE, [torch.float32, dtype][rng.integers(2)]).requires_grad_(learn)
+    whole = x.detach()[..., None, None] if kind == "alibi" else x.detach()
+    return Step(f"{kind}{list(shape)}", getattr(scores, kind)(x), kind, whole[(None,) * (4 - whole.dim())], x)
+
+
+def laid_out(x, layout):
+    """Return x with the same numbers, unless it is expanded, in another place, with NaN around them."""
+    if layout == "transposed":
+        return x.transpose(-3, -2).contiguous().transpose(-3, -2)
+    if layout in ("sliced", "columns"):
+        step = 2 if layout == "columns" else 1
+        around = x.new_full([*(size + 2 for size in x.shape[:-1]), step * x.shape[-1] + 16], math.nan)
+        inside = around[tuple(slice(1, -1) for _ in x.shape[:-1])][..., 8 : 8 + step * x.shape[-1] : step]
+        return inside.copy_(x)
+    if layout == "offset":
+        return x.new_full([x.numel() + 1], math.nan)[1:].view(x.shape).copy_(x)
+    if layout == "expanded" and x.dim() == 4 and x.numel():
+        return x[:1, :1].expand_as(x)
+    return x
+
+
+# calls
+
+
+class Drawn:
+    """The choices of a call: those that are fixed, and random ones for the rest."""
+
+    def __init__(self, number, form, fixed):
+        self.rng, self.fixed = np.random.default_rng([29, number]), fixed
+        self.dtype, self.tile = self("dtype", torch.float32, torch.bfloat16, torch.float16), self("tile", *TILES)
+        self.H, self.Hk = self("heads", *[(1, 1)] * 6, *[(2, 1)] * 3, (2, 2), (3, 1), (4, 2))
+        self.d = self("d", *WIDTHS)
+        self.dv = self("dv", self.d, self.d, *WIDTHS)
+        self.name = f"case {number}: {form} {self.dtype} tile={self.tile}"
+
+    def __call__(self, name, *choices):
+        """Return one of the choices, unless that of this name is fixed."""
+        choice = choices[self.rng.integers(len(choices))]
+        return self.fixed.get(name, choice)
+
+    def length(self, name=None, parts=1):
+        """Return a length of few tiles."""
+        most = min(2 * max(self.tile) + 7, 3 * min(self.tile), 150) // parts
+        few = 0, 1, 16, 17, 31, self.tile[0], self.tile[1]
+        return self(name, *(min(n, most) for n in few), *(int(n) for n in self.rng.integers(2, most + 1, 14)))
+
+    def tensor(self, *shape, layouts=LAYOUTS):
+        layout = self("layout", "plain", *layouts)
+        self.name += f" {layout}"
+        x = self.rng.standard_normal(shape) * self("factor", 1.0, 1.0, 3.0)
+        return laid_out(torch.empty(shape, dtype=self.dtype, device=DEVICE).copy_(torch.as_tensor(x)), layout)
+
+    def tensors(self, *shapes):
+        """Return Q, K and V."""
+        return {name: self.tensor(*shape) for name, shape in zip("QKV", shapes, strict=True)}
+
+    def options(self, B, Nq, Nk, scales=(), learning=False):
+        """Return options of a call, and the fields of ``Case`` that say the same."""
+        steps = tuple(
+            draw_step(self.rng, B, self.H, Nq, Nk, self.dtype, learning and self("learn", True, False))
+            for _ in range(self("steps", 0, 0, 0, 0, 1, 1, 2, 3))
+        )
+        sinks = None
+        if self("sinks", True, False, False):
+            sinks = torch.as_tensor(self.rng.standard_normal(self.H)).to(DEVICE, self(None, torch.float32, self.dtype))
+            sinks.requires_grad_(learning and self("learn", True, False))
+        mask = self.fixed.get("mask") or draw_mask(self.rng, B, self.H, Nq, Nk)
+        scale = self("scale", None, None, None, 0.3, 1.0, *scales)
+        self.name += f" H={self.H}/{self.Hk} d={self.d}/{self.dv} {mask.name} {[s.name for s in steps]}"
+        self.name += f" sinks={sinks is not None and sinks.dtype} scale={scale}"
+        options = {"mask": mask.kernels, "sinks": sinks, "scale": scale, "return_lse": True}
+        if mask.name == "causal":  # what decoding does without a mask
+            options["mask"] = None
+        if steps:
+            options["score"] = steps[0].kernels if len(steps) == 1 else tuple(step.kernels for step in steps)
+        scale = self.d**-0.5 if scale is None else scale
+        return options, {"mask": mask, "steps": steps, "sinks": sinks, "scale": scale, "plain": self.dtype}
+
+    def differentiable(self, B, Nq, Nk):
+        """Return options and fields of a call that can be differentiated, and the names of what is learned."""
+        learned = self("learned", "", "", "Q", "KV", "QKV", "QKV")
+        options, fields = self.options(B, Nq, Nk, (0.0, -0.2), bool(learned))
+        options["causal"] = fields["mask"].name == "causal"
+        options["kernel"] = self("kernel", None, "portable", "decode")
+        if self("dropout", True, False, False) and options["kernel"] != "decode":
+            seed = int(self.rng.integers(2**64, dtype=np.uint64))
+            fields |= {"dropout": self("p", 0.1, 0.5, 0.9), "seed": seed}
+            options |= {"dropout": fields["dropout"], "seed": seed}
+        self.name += f" dropout={fields.get('dropout')} kernel={options['kernel']} learned={learned}"
+        return options, fields, learned
+
+
+def draw(number, **fixed):
+    """Return the case of this number; fixed: choices that are not left to chance."""
+    form = fixed.get("form") or ("dense", "packed", "dense", "decode")[number % 4]
+    drawn = Drawn(number, form, fixed)
+    case = {"dense": dense, "packed": packed, "decode": decoding}[form](drawn)
+    case.name, case.tile = drawn.name, drawn.tile
+    return case
+
+
+def dense(drawn):
+    (H, Hk), d, dv = (drawn.H, drawn.Hk), drawn.d, drawn.dv
+    B, Nq, Nk = drawn("B", 1, 1, 1, 1, 2), drawn.length("Nq"), drawn.length("Nk")
+    drawn.name += f" B={B} N={Nq}/{Nk}"
+    options, fields, learned = drawn.differentiable(B, Nq, Nk)
+    tensors = drawn.tensors((B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv))
+    places = [(b, slice(0, Nq), slice(0, Nk)) for b in range(B)]
+    case = Case("", lambda: flash_attention(*tensors.values(), **options), tensors, places, **fields)
+    if options["kernel"] != "decode" and drawn("hide", True, False):  # NaN in keys that no query sees
+        drawn.name += " hidden"
+        for b, x in [(b, x) for b in range(B) for x in list(tensors.values())[1:] if min(x.stride())]:
+            seen = case.pairs(b, H)[0].reshape(Hk, H // Hk * Nq, Nk).any(1)
+            x[b][torch.as_tensor(~seen).to(DEVICE)] = math.nan
+    for name in learned:
+        tensors[name].requires_grad_()
+    return case
+
+
+def packed(drawn):
+    texts = drawn("B", 1, 2, 2, 3, 4)
+    Nq, Nk = ([drawn.length(parts=2) for _ in range(texts)] for _ in "qk")
+    Nq = drawn("Nq", Nq)
+    Nk = drawn("Nk", Nk, Nk, Nq)
+    drawn.name += f" N={Nq}/{Nk}"
+    options, fields, learned = drawn.differentiable(texts, max(Nq), max(Nk))
+    if options["kernel"] == "decode":
+        options["kernel"] = None
+    ends = [np.cumsum([0, *lengths]) for lengths in (Nq, Nk)]
+    for name, x in zip(["offsets_q"] if Nq == Nk else ["offsets_q", "offsets_k"], ends, strict=False):
+        options[name] = torch.as_tensor(x).to(DEVICE, drawn("offsets", torch.int32, torch.int64))
+    tensors = drawn.tensors((sum(Nq), drawn.H, drawn.d), (sum(Nk), drawn.Hk, drawn.d), (sum(Nk), drawn.Hk, drawn.dv))
+    places = [(0, slice(*ends[0][t : t + 2]), slice(*ends[1][t : t + 2])) for t in range(texts)]
+    for name in learned:
+        tensors[name].requires_grad_()
+    return Case(
+        "", lambda: flash_attention_packed(*tensors.values(), **options), tensors, places, packed=True, **fields
+    )
+
+
+def decoding(drawn):
+    rng, B, n, N = drawn.rng, drawn("B", 1, 2, 3), drawn("n", 1, 1, 2, 5), max(drawn.length("Nk"), 1)
+    eight = drawn("eight", None, None, torch.int8, torch.float8_e4m3fn)
+    latent, shared = drawn("cache", (True, False), (False, True), *[(False, False)] * 3)
+    if latent:
+        drawn.dv = drawn("dv", 16, 40, 64, 256, 512)
+        drawn.d = drawn.dv + drawn("rope", 0, 16, 32, 64)
+    if shared:
+        eight, drawn.fixed = None, {"mask": causal(), "steps": 0, "sinks": False, **drawn.fixed}
+    page, fixed_split = drawn("page", None, None, 1, 5, 16, 64), drawn("fixed_split", None, None, 128)
+    N = (-(-N // page) + 1) * page if page else N  # that the cache has room for
+    lengths = [int(x) for x in rng.integers(0, N + 1, B)] if drawn("ragged", True, True, False) else [N] * B
+    drawn.name += f" B={B} n={n} N={lengths}/{N} {eight} {'latent' * latent} page={page} fixed_split={fixed_split}"
+    options, fields = drawn.options(B, n, N)
+    if eight is not None and drawn.dtype == torch.float32:  # Q is rounded to float16 as well
+        fields |= {"plain": torch.float16, "of_lse": torch.float16}
+    tensors = {"Q": drawn.tensor(B, drawn.H, n, drawn.d)}
+    places = [(b, slice(0, n), slice(0, length)) for b, length in enumerate(lengths)]
+    case = Case("", None, tensors, places, **fields)
+    near = isinstance(case.mask.kernels, masks.Window) or case.mask.name.startswith("stream")
+    read = np.zeros((B, N), bool)
+    for b, length in enumerate(lengths):
+        read[b, :length] = case.pairs(b, drawn.H)[0].any((0, 1)) if near else True
+    cache, exact = cached(drawn, read, eight, latent, page)
+    of_text = [[x[b][:, :length] for x in exact] for b, length in enumerate(lengths)]
+    lengths = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    if page or not read.all() or drawn("lengths", True, False):
+        cache = cache._replace(lengths=lengths)
+    prefixes = [shared_prefix(drawn, of_text, places) for _ in range(drawn("prefixes", 1, 2) if shared else 0)]
+    case.keys = of_text.__getitem__
+    if not shared:
+        case.run = lambda: decode(tensors["Q"], cache, fixed_split=fixed_split, **options)
+        return case
+    before = [keys.stop - length for (_, _, keys), length in zip(places, lengths.tolist(), strict=True)]
+    case.mask = causal()._replace(seen=lambda b, i, j, own: (j < before[b]) | (j <= own))
+    options = {"scale": options["scale"], "return_lse": True, "fixed_split": fixed_split}
+    case.run = lambda: decode_shared(tensors["Q"], prefixes, cache, **options)
+    return case
+
+
+def cached(drawn, read, eight=None, latent=False, page=None):
+    """Return a cache, with NaN and absurd entries of its table where ``read`` [B, N] is False; and K, V in float64."""
+    B, N = read.shape
+    pages = N // page if page else 0
+    table = drawn.rng.permutation(B * pages).reshape(B, pages)
+    hidden = torch.as_tensor(~read).to(DEVICE)[:, None].expand(B, drawn.Hk, N)
+
+    def placed(x, nothing):  # [B, Hk, N, ..], where it is read
+        if not page:
+            x[hidden] = nothing
+            return x
+        x_paged = x.new_full([B * pages, x.shape[1], page, *x.shape[3:]], nothing)
+        for b, j in zip(*read.nonzero(), strict=True):
+            x_paged[table[b, j // page], :, j % page] = x[b, :, j]
+        return x_paged
+
+    def drawn_rows(d):  # as the cache has them, scales, and both in float64
+        if eight is None:
+            x = drawn.tensor(B, drawn.Hk, N, d, layouts=("plain", "transposed", "sliced", "offset"))
+            exact = in_numpy(x).copy()  # before some of it is hidden
+            return placed(x, math.nan), None, exact
+        x = torch.as_tensor(drawn.rng.standard_normal((B, drawn.Hk, N, d)) * 30).to(DEVICE).clamp(-127, 127).to(eight)
+        scale = torch.as_tensor(drawn.rng.uniform(0.5, 1.5, (B, drawn.Hk, N)) / 30).float().to(DEVICE)
+        exact = in_numpy(x.float()) * in_numpy(scale)[..., None]
+        return placed(x.view(torch.uint8), 127).view(eight), placed(scale, math.nan), exact  # 127: NaN in float8
+
+    K, K_scale, K_exact = drawn_rows(drawn.d)
+    V, V_scale, V_exact = (K, K_scale, K_exact) if latent else drawn_rows(drawn.dv)
+    V, V_exact = V[..., : drawn.dv], V_exact[..., : drawn.dv]
+    if page:
+        table = np.where(read.reshape(B, pages, page).any(-1), table, ABSURD)
+    table = torch.as_tensor(table).to(DEVICE, torch.int32) if page else None
+    scales = None if eight is None else torch.stack([K_scale, V_scale])
+    return Cache(K, V, table, None, scales), [K_exact, V_exact]
+
+
+def shared_prefix(drawn, of_text, places):
+    """Return a prefix of some texts, and put it before their keys."""
+    P, page = drawn.length(), drawn("page of prefixes", None, 16)
+    cache, exact = cached(drawn, np.arange(-(-P // page) * page if page else P)[None] < P, page=page)
+    texts = np.flatnonzero(drawn.rng.random(len(places)) < 0.6)
+    texts = np.arange(len(places)) if len(texts) == 0 or drawn("all", True, False) else texts
+    for t in texts:
+        of_text[t] = [np.concatenate([x[0][:, :P], own], 1) for x, own in zip(exact, of_text[t], strict=True)]
+        places[t] = (*places[t][:2], slice(0, places[t][2].stop + P))
+    drawn.name += f" prefix of {P} before {texts}, page={page}"
+    some = None if len(texts) == len(places) else torch.as_tensor(texts).to(DEVICE, torch.int32)
+    if not page:
+        return Prefix((cache.K, cache.V), some)
+    return Prefix(cache._replace(lengths=torch.tensor([P], dtype=torch.int32, device=DEVICE)), some)

@@ -1,0 +1,258 @@
+"""A call of attention in numpy in float64, text by text, and the comparison of its results with the kernels'.
+
+O, lse and every gradient may be off by twice the error of torch's plain computation in the same dtype, plus a rounding
+of what is added up: where a sum is 0 by luck, or a single key has all the weight, the plain computation has no error.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from flashlab.kernels import masks, scores
+from flashlab.reference.dropout import Dropout
+
+
+class Mask(NamedTuple):
+    """A mask by name, for the kernels, and in numpy: a function of the text b, i [Nq, 1], j [1, Nk] and i's own key."""
+
+    name: str
+    kernels: masks.Window | masks.Rule
+    seen: Callable
+
+    def __and__(self, other):
+        both = lambda *where: self.seen(*where) & other.seen(*where)  # noqa: E731
+        return Mask(f"({self.name} & {other.name})", self.kernels & other.kernels, both)
+
+    def __or__(self, other):
+        either = lambda *where: self.seen(*where) | other.seen(*where)  # noqa: E731
+        return Mask(f"({self.name} | {other.name})", self.kernels | other.kernels, either)
+
+
+class Step(NamedTuple):
+    """A score function by name, for the kernels, and its number, or tensor as it broadcasts to [B, H, Nq, Nk]."""
+
+    name: str
+    kernels: scores.Score
+    kind: str
+    x: float | torch.Tensor
+    leaf: torch.Tensor | None = None  # the tensor as the call takes it, if it can be learned
+
+
+@dataclass
+class Case:
+    """A call, and where each of its texts is in what the call takes and returns."""
+
+    name: str
+    run: Callable  # -> O, lse
+    tensors: dict  # Q, and unless it is decoding K and V, as the call takes them
+    places: list  # of each text: its batch, its queries, and its keys, as slices
+    mask: Mask
+    scale: float
+    plain: torch.dtype  # of the computation with which errors are compared
+    of_lse: torch.dtype = torch.float32  # the same for lse
+    packed: bool = False
+    keys: Callable | None = None  # of decoding: the number of a text -> its K and V, in float64
+    steps: tuple = ()
+    sinks: torch.Tensor | None = None
+    dropout: float = 0.0
+    seed: int = 0
+    tile: tuple = ()  # in the interpreter
+
+    def learned(self):
+        """Return the tensors that get a gradient, by name; those of steps by number."""
+        tensors = {**self.tensors, "sinks": self.sinks, **{n: step.leaf for n, step in enumerate(self.steps)}}
+        return {name: x for name, x in tensors.items() if x is not None and x.requires_grad}
+
+    def part(self, x, name, t):
+        """Return the part of a tensor, which has this name or its shape, for text t: [H, Nq, ..] or [Hk, Nk, ..]."""
+        b, queries, keys = self.places[t]
+        if isinstance(name, int):  # of a step
+            return x[t % len(x)][:, : queries.stop - queries.start, : keys.stop - keys.start]
+        if name == "sinks":
+            return x
+        if self.packed:
+            return (x if name == "lse" else x.swapaxes(0, 1))[:, keys if name in "KV" else queries]
+        return x[b]
+
+    def pairs(self, t, H):
+        """Return which keys the queries of text t see, and the factors of dropout: [H, Nq, Nk] each."""
+        b, *spans = self.places[t]
+        Nq, Nk = (x.stop - x.start for x in spans)
+        seen, Z = np.zeros((H, Nq, Nk), bool), np.ones((H, Nq, Nk))
+        if seen.size:
+            i, j = np.ogrid[:Nq, :Nk]
+            seen |= self.mask.seen(t, i, j, i + Nk - Nq)
+        if seen.size and self.dropout:
+            Z = np.stack([Dropout(self.dropout, self.seed, h, b).tile(*spans, np.float64) for h in range(H)])
+        return seen, Z
+
+    def inputs(self, t, given):
+        """Return Q, K, V, the steps as pairs, and the sinks of text t, from arrays or tensors by name."""
+        Q = self.part(given["Q"], "Q", t)
+        K, V = self.keys(t) if self.keys else (self.part(given[name], name, t) for name in "KV")
+        parts = [self.part(given[n], n, t) if n in given else step.x for n, step in enumerate(self.steps)]
+        steps = [(step.kind, x) for step, x in zip(self.steps, parts, strict=True)]
+        return Q, K, V, steps, given.get("sinks", np.full(len(Q), -np.inf))
+
+
+def apply(kind, S, x, distance):
+    """Return scores after a step, in numpy or torch."""
+    if kind == "softcap":
+        return x * (np if isinstance(S, np.ndarray) else torch).tanh(S / x)
+    return S - x * distance if kind == "alibi" else S + x if kind == "bias" else S * x
+
+
+def slope(kind, S, x):
+    """Return the derivative of ``apply`` by S."""
+    return 1 - np.tanh(S / x) ** 2 if kind == "softcap" else x if kind == "custom" else 1
+
+
+def exact(Q, K, V, steps, sinks, dO, dlse, seen, Z, scale, eps):
+    """Return O, lse and all gradients by name, and the sums of the absolute values of their terms.
+
+    Q [H, Nq, d], K [Hk, Nk, d], V [Hk, Nk, dv], sinks [H], dO [H, Nq, dv], dlse [H, Nq], in float64; steps: kinds, and
+    numbers or arrays that broadcast to [H, Nq, Nk]; seen, Z [H, Nq, Nk]. eps: a rounding of float32, in roundings of
+    the dtype: scores and lse are in float32 in any case, and their roundings make a weight too large by so many.
+    """
+    Hk, Nk, Nq = *K.shape[:2], Q.shape[1]
+    distance = abs(np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk))  # [Nq, Nk]
+    K, V = (np.repeat(x, len(Q) // Hk, 0) for x in (K, V))
+    S_of = [scale * Q @ K.mT]
+    for kind, x in steps:
+        S_of.append(apply(kind, S_of[-1], x, distance))
+    S = np.where(seen, S_of[-1], -np.inf)  # [H, Nq, Nk]
+    m = np.maximum(S.max(-1, initial=-np.inf), sinks[:, None])  # [H, Nq]
+    m = np.where(m == -np.inf, 0, m)
+    P, share = np.exp(S - m[..., None]), np.exp(sinks[:, None] - m)
+    l = P.sum(-1) + share
+    lse, l = m + np.log(l), np.where(l == 0, 1, l)
+    P, share = P / l[..., None], share / l
+    O = P * Z @ V
+    terms = abs(scale * Q) @ abs(K.mT) + sum(x for kind, x in steps if kind == "softcap")  # [H, Nq, Nk]
+    lse_size = 1 + abs(m) + abs(np.log(l)) + terms.max(-1, initial=0)  # [H, Nq]
+    P_size = P * (1 + 4 * eps * lse_size[..., None])  # [H, Nq, Nk]
+    delta = (dO * O).sum(-1) - dlse
+    dS = P * (dO @ V.mT * Z - delta[..., None])
+    values = {"O": O, "lse": lse, "V": (P * Z).mT @ dO, "sinks": -(share * delta).sum(-1)}
+    sizes = {"O": P_size * Z @ abs(V), "lse": 4 * lse_size, "V": (P_size * Z).mT @ abs(dO)}
+    delta = (abs(dO) * sizes["O"]).sum(-1) + abs(dlse)
+    sizes["sinks"] = (share * (1 + 4 * eps * lse_size) * delta).sum(-1)
+    size = P_size * (abs(dO) @ abs(V.mT) * Z + delta[..., None])
+    for n, (kind, x) in reversed([*enumerate(steps)]):
+        learned = -distance if kind == "alibi" else 1
+        values[n], sizes[n] = dS * learned, size * abs(learned)
+        dS, size = dS * slope(kind, S_of[n], x), size * abs(slope(kind, S_of[n], x))
+    values |= {"Q": scale * dS @ K, "K": scale * dS.mT @ Q}
+    sizes |= {"Q": abs(scale) * size @ abs(K), "K": abs(scale) * size.mT @ abs(Q)}
+    for x in (values, sizes):
+        x |= {name: x[name].reshape(Hk, len(Q) // Hk, *x[name].shape[1:]).sum(1) for name in "KV"}
+    return values, sizes
+
+
+def plain(Q, K, V, steps, sinks, seen, Z, scale):
+    """Return O and lse as ``exact`` has them, computed by torch in the dtype of Q."""
+    group, Nq, Nk = len(Q) // len(K), Q.shape[1], K.shape[1]
+    distance = (torch.arange(Nq)[:, None] + Nk - Nq - torch.arange(Nk)).abs().to(Q)
+    S = scale * (Q @ K.repeat_interleave(group, 0).mT)
+    for kind, x in steps:
+        S = apply(kind, S, x if kind == "softcap" else x.to(S), distance)
+    sinks = torch.as_tensor(sinks).to(S)[:, None, None].expand(*S.shape[:2], 1)
+    S = torch.cat([S.masked_fill(~seen, -math.inf), sinks], -1)  # [H, Nq, Nk + 1]
+    m = S.detach().amax(-1, keepdim=True)
+    m = m.masked_fill(m == -math.inf, 0)
+    P = (S - m).exp()
+    l = P.sum(-1, keepdim=True)
+    lse = torch.where(l == 0, -math.inf, m + l.masked_fill(l == 0, 1).log())
+    P = P / l.masked_fill(l == 0, 1)
+    return P[..., :-1] * Z.to(P) @ V.repeat_interleave(group, 0), lse[..., 0]
+
+
+def in_numpy(x):
+    """Return a tensor in float64."""
+    return x.detach().cpu().double().numpy()
+
+
+def expected(case, results, dO, dlse):
+    """Return what ``exact`` does, for each name of ``results`` and all texts."""
+    shapes = {name: (case.steps[name].x if isinstance(name, int) else x).shape for name, x in results.items()}
+    totals = [{name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2)]
+    given, dO, dlse = {name: in_numpy(x) for name, x in known(case).items()}, in_numpy(dO), in_numpy(dlse)
+    for t in range(len(case.places)):
+        inputs = case.inputs(t, given)
+        incoming = case.part(dO, "O", t), case.part(dlse, "lse", t)
+        with np.errstate(all="ignore"):
+            eps = torch.finfo(torch.float32).eps / torch.finfo(case.plain).eps
+            of_text = exact(*inputs, *incoming, *case.pairs(t, len(inputs[0])), case.scale, eps)
+        for total, x in zip(totals, of_text, strict=True):
+            for name in total:
+                there = case.part(total[name], name, t)
+                there += x[name].sum(tuple(n for n, size in enumerate(there.shape) if size == 1), keepdims=True)
+    return [{name: x.reshape(results[name].shape) for name, x in total.items()} for total in totals]
+
+
+def known(case, leaves=None):
+    """Return all tensors by name, those of steps as they broadcast, with 0 for NaN; leaves: in place of the learned."""
+    tensors = {name: x.detach().nan_to_num(0.0, math.inf, -math.inf) for name, x in case.tensors.items()} | (
+        leaves or {}
+    )
+    for n, step in enumerate(case.steps):
+        if isinstance(step.x, torch.Tensor):
+            tensors[n] = tensors[n].view(step.x.shape) if n in tensors else step.x.detach()
+    return tensors if case.sinks is None else {"sinks": case.sinks.detach(), **tensors}
+
+
+def in_torch(case, leaves, results, dtype):
+    """Return O and lse as torch computes them in a dtype."""
+    given, device = known(case, leaves), case.tensors["Q"].device
+    whole = {name: torch.zeros_like(results[name], dtype=dtype) for name in ("O", "lse")}
+    for t in range(len(case.places)):
+        *tensors, steps, sinks = case.inputs(t, given)
+        tensors = [torch.as_tensor(x).to(device, dtype) for x in tensors]
+        pairs = (torch.as_tensor(x).to(device) for x in case.pairs(t, len(tensors[0])))
+        for name, x in zip(whole, plain(*tensors, steps, sinks, *pairs, case.scale), strict=True):
+            case.part(whole[name], name, t).copy_(x)
+    return whole
+
+
+def results_of(case, layouts=(lambda x: x,), seed=0):
+    """Run a case: return O, lse and the gradients by name, and the gradients of O and lse that went in.
+
+    layouts: functions of which one makes what the gradient of O looks like in memory.
+    """
+    rng, learned = np.random.default_rng(seed), case.learned()
+    O, lse = case.run()
+    dO, dlse = (torch.as_tensor(rng.standard_normal(tuple(x.shape))).to(x) for x in (O, lse))
+    dO = layouts[rng.integers(len(layouts))](dO)
+    dlse = dlse.where(lse.isfinite(), 0.0) * int(rng.integers(2))
+    gradients = torch.autograd.grad([O, lse], list(learned.values()), [dO, dlse]) if learned else ()
+    return {"O": O, "lse": lse, **dict(zip(learned, gradients, strict=True))}, dO, dlse
+
+
+def compare(case, results, dO, dlse):
+    """Assert that the results of a case are right."""
+    O, lse, Q = results["O"], results["lse"], case.tensors["Q"]
+    assert O.dtype == Q.dtype and O.shape[:-1] == Q.shape[:-1] and lse.dtype == torch.float32
+    values, sizes = expected(case, results, dO, dlse)
+    leaves = {n: x.detach().nan_to_num(0.0, math.inf, -math.inf).requires_grad_() for n, x in case.learned().items()}
+    theirs = in_torch(case, leaves, results, case.plain)
+    incoming = dO.to(case.plain), dlse.to(case.plain)
+    gradients = torch.autograd.grad(list(theirs.values()), list(leaves.values()), incoming) if leaves else ()
+    theirs |= dict(zip(leaves, gradients, strict=True))
+    theirs["lse"] = in_torch(case, {}, results, case.of_lse)["lse"]
+    for name, ours in results.items():
+        eps = torch.finfo(case.of_lse if name == "lse" else case.plain).eps
+        assert_right(name, *map(in_numpy, (ours, theirs[name])), values[name], sizes[name], eps)
+
+
+def assert_right(name, ours, theirs, exact, size, eps):
+    """Assert that the error of ``ours`` is at most twice that of ``theirs``, plus eps of the sums' terms."""
+    infinite = np.isinf(exact)
+    assert (ours[infinite] == exact[infinite]).all(), f"{name}: finite where it should be infinite"
+    ours, theirs, exact, size = (x[~infinite] for x in (ours, theirs, exact, size))
+    assert (ours[size == 0] == 0).all(), f"{name}: not 0 where nothing is added up"
+    error, limit = abs(ours - exact).max(initial=0), 2 * abs(theirs - exact).max(initial=0) + eps * size.max(initial=0)
+    assert error <= limit, f"{name}: error {error:.3g} above the limit {limit:.3g}"  # NaN is not <= anything

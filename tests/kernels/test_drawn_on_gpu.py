@@ -1,0 +1,127 @@
+"""Calls drawn at random, on a GPU: few kernels, and many lengths for each, since compiling takes the time.
+
+Lengths and ends of windows are odd and above 1: for numbers that 16 divides, and for 1, Triton compiles anew. In the
+interpreter, test_drawn.py draws them freely.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.kernels import DEVICE
+from tests.kernels.drawn_cases import causal, documents, draw, hold, padding, stream, window
+from tests.kernels.drawn_reference import results_of
+
+HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = pytest.mark.skipif(DEVICE.type != "cuda", reason="without a GPU test_drawn.py draws the calls")
+RUNS = 50  # that must give the same bits
+WIDTHS = 16, 32, 64, 128, 192, 256
+DTYPES = torch.float16, torch.bfloat16, torch.float32
+LENGTHS = [(211, 113), (113, 211), (333, 77), (35, 203), (97, 3), (5, 333), (7, 701), (255, 257)]  # queries, keys
+MASKS = {  # of two odd numbers and so many keys
+    "window": lambda rng, n, W, Nk: window(W),
+    "window both ways": lambda rng, n, W, Nk: window(W, n),
+    "documents": lambda rng, n, W, Nk: documents(np.sort(rng.integers(0, 4, Nk))),
+    "documents, causal": lambda rng, n, W, Nk: documents(np.sort(rng.integers(0, 4, Nk))) & causal(),
+    "documents in pieces": lambda rng, n, W, Nk: documents(rng.integers(0, 4, Nk)) & window(W, n),
+    "padding": lambda rng, n, W, Nk: padding(rng.integers(0, Nk + 1, 1)) & window(W),
+    "stream": lambda rng, n, W, Nk: stream(n, W),
+    "stream or documents": lambda rng, n, W, Nk: stream(n, W) | documents(np.sort(rng.integers(0, 9, Nk))),
+    "packed": lambda rng, n, W, Nk: window(W),
+}
+PORTABLE = [
+    *itertools.product(["window"], WIDTHS, DTYPES),
+    ("window both ways", 128, torch.bfloat16),
+    *((mask, d, DTYPES[n % 3]) for n, (mask, d) in enumerate(zip([*MASKS][2:8], WIDTHS, strict=True))),
+    *(("packed", d, DTYPES[(n + 1) % 3]) for n, d in enumerate(WIDTHS[:-1])),
+]
+ON_HOPPER = [("window", 64, DTYPES[0]), ("window", 192, DTYPES[1]), ("window both ways", 256, DTYPES[0])]
+ON_HOPPER += [("window both ways", 128, DTYPES[1]), ("documents, causal", 128, DTYPES[0]), ("packed", 64, DTYPES[1])]
+ALONE = {"form": "dense", "B": 1, "heads": (2, 1), "steps": 0, "sinks": False, "dropout": False, "scale": None}
+
+
+def lengths(rng):
+    """Return pairs of odd lengths: always the same ones, and random ones, as they are and exchanged."""
+    drawn = [tuple(int(x) for x in 2 * rng.integers(1, 200, 2) + 1) for _ in range(4)]
+    return [*LENGTHS, *drawn, *(pair[::-1] for pair in drawn)]
+
+
+def cases(mask, d, dtype, kernels):
+    """Return calls with this kind of mask, for one compiled kernel or few in each direction."""
+    rng, calls = np.random.default_rng([d, DTYPES.index(dtype)]), []
+    pairs = lengths(rng)
+    for number, (Nq, Nk) in enumerate(pairs):
+        options = ALONE | {"d": d, "dv": d, "dtype": dtype, "hide": False, "learned": "QKV"}
+        if "hopper" in kernels and d > 128:
+            options["learned"] = ""
+        if mask == "packed":
+            Nq, Nk = ([pairs[(number + t) % len(pairs)][n] for t in range(3)] for n in (0, 1))
+            options |= {"form": "packed", "B": 3}
+        if "hopper" in kernels and mask in ("documents, causal", "packed"):  # not with keys that no query sees
+            Nq, Nk = (Nq, Nq) if mask == "packed" else (max(Nq, Nk), min(Nq, Nk))
+        n, W = (int(x) for x in 2 * rng.integers(1, 60, 2) + 1)
+        options |= {"Nq": Nq, "Nk": Nk, "mask": MASKS[mask](rng, n, W, Nk)}
+        calls += [draw(1000 * d + number, kernel=kernel, **options) for kernel in kernels]
+    return calls
+
+
+def wrong(calls):
+    """Return what is wrong with calls, a line each."""
+    found = []
+    for case in calls:
+        try:
+            hold(case)
+        except AssertionError as error:
+            found.append(f"{case.name}: {error}")
+    return "\n".join(found)
+
+
+def assert_same_bits(case, but=()):
+    """Assert that a call gives the same bits whenever it runs, apart from some results."""
+    first = results_of(case)[0]
+    for _ in range(RUNS):
+        again = results_of(case)[0]
+        assert all(torch.equal(x, first[name]) for name, x in again.items() if name not in but), case.name
+
+
+@pytest.fixture(autouse=True)
+def memory_full_of_nan():
+    """Fill memory that torch hands out afterwards with NaN, also around tensors."""
+    if DEVICE.type == "cuda":
+        torch.full([2**26], float("nan"), device=DEVICE)
+
+
+@pytest.mark.parametrize("mask, d, dtype", PORTABLE)
+def test_portable_and_chosen_kernels_are_as_exact_as_plain_attention(mask, d, dtype):
+    calls = cases(mask, d, dtype, ["portable", None])
+    assert not wrong(calls)
+    assert_same_bits(calls[0])
+    assert_same_bits(calls[1], but="Q")  # the Hopper kernels may have been chosen
+
+
+@pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
+@pytest.mark.parametrize("mask, d, dtype", ON_HOPPER)
+def test_hopper_kernels_are_as_exact_as_plain_attention(mask, d, dtype):
+    calls = cases(mask, d, dtype, ["hopper"])
+    assert not wrong(calls)
+    assert_same_bits(calls[0], but="Q")
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_all_options_together_are_as_exact_as_plain_attention(number):
+    """Dropout, sinks, and score functions that are learned, each drawn, with lengths that are drawn."""
+    options = ALONE | {"steps": 2, "sinks": True, "dropout": True, "hide": False, "learned": "QKV", "learn": True}
+    options |= {"d": (64, 128)[number], "dv": 64, "kernel": "portable", "dtype": DTYPES[number]}
+    odd = [{"Nq": 2 * n + 91, "Nk": 211 - 2 * n} for n in range(0, 60, 7)]
+    assert not wrong([draw(40 + number, mask=stream(3, 31), **options, **pair) for pair in odd])
+
+
+@pytest.mark.parametrize("eight, page", [(None, None), (torch.int8, 16)])
+def test_decoding_is_as_exact_as_plain_attention(eight, page):
+    options = ALONE | {"form": "decode", "B": 2, "cache": (False, False), "d": 64, "dv": 64, "dtype": torch.bfloat16}
+    options |= {"eight": eight, "page": page, "fixed_split": None, "n": 3, "ragged": True, "layout": "plain"}
+    calls = [draw(number, mask=window(2 * number + 3), Nk=24 * number + 5, **options) for number in range(16)]
+    assert not wrong(calls)
+    assert_same_bits(calls[-1])
