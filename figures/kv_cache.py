@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from figures.figure import Scrub, Slide, Toggle, explorer, line
-from flashlab.kernels.decode.pool import Pool
+from flashlab.kernels.decode.paged import Pool
 from flashlab.reference import the_cache
 
 TOKENS, LONGEST = 64, 24  # of the pool; of the longest text that might come

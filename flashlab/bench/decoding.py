@@ -24,8 +24,9 @@ from torch.nn.attention.flex_attention import flex_attention
 from flashlab.bench import record
 from flashlab.bench.competitors import BACKENDS
 from flashlab.kernels import masks
-from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared, eight_bits, operator
+from flashlab.kernels.decode import Cache, decode, operator, quantise
 from flashlab.kernels.decode.tiles import Launch, parts_for, sms_of
+from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.machine import costs, timing
 from flashlab.machine.timing import FLUSH_BYTES
 
@@ -90,7 +91,7 @@ def in_pages(K, V, page):
 
 def in_eight_bits(K, V, dtype):
     """Return keys and values as a ``Cache`` of 8-bit codes and scales."""
-    codes, scales = zip(*(eight_bits.rounded(X, dtype) for X in (K, V)), strict=True)
+    codes, scales = zip(*(quantise(X, dtype) for X in (K, V)), strict=True)
     return Cache(*codes, None, None, torch.stack(scales))
 
 

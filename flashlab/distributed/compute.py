@@ -44,7 +44,7 @@ class Gradients:
         if in_torch(q, kernel):
             self.dQ = torch.zeros_like(q, dtype=torch.promote_types(q.dtype, torch.float32))  # [B, H, n, d]
         else:
-            from flashlab.kernels.shares import Shares  # late: Triton
+            from flashlab.distributed.shares import Shares  # late: Triton
 
             self.shares = Shares(dO, q, O, lse, scale=scale, kernel=kernel)
 

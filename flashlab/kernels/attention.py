@@ -10,11 +10,11 @@ from torch import Tensor
 
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import launch, masks, portable, scores, tiles
-from flashlab.kernels.checks import check_dense, check_device
-from flashlab.kernels.compiling import stepped_around
+from flashlab.kernels.checks import check_dense, check_device, differentiate_once, refuse
 from flashlab.kernels.configurations import check_kernel, choose
-from flashlab.kernels.derivatives import differentiate_once, refuse
-from flashlab.kernels.device import DEVICE
+from flashlab.kernels.decode.cache import Cache
+from flashlab.kernels.decode.operator import run as run_decode
+from flashlab.kernels.device import DEVICE, stepped_around
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero, scale_of
 
 LONGEST = 65535  # programs of a grid along y or z
@@ -222,10 +222,7 @@ def _attention(q, k, v, problem, kernel, training=True):
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     choice = choose("forward", problem, kernel)
     if choice.implementation == "decode":
-        from flashlab.kernels.decode.cache import Cache  # late: the package's shared prefixes need this module
-        from flashlab.kernels.decode.operator import run
-
-        run(q, Cache(k, v), problem, out=(o, lse))
+        run_decode(q, Cache(k, v), problem, out=(o, lse))
         return o, lse, None
     run = _kernels(choice.implementation).forward.run
     return o, lse, run(o, lse, q, k, v, problem, choice.launches["forward"])

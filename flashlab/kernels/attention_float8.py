@@ -8,8 +8,8 @@ from torch import Tensor
 from flashlab.kernels import masks, portable, tiles
 from flashlab.kernels.attention import LONGEST, check
 from flashlab.kernels.checks import check_no_gradient
-from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import choose
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_supported
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, scale_above_zero
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flashlab.kernels import tiles
 from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
-from flashlab.kernels.compiling import stepped_around
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 
 E4M3 = torch.float8_e4m3fn

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
-from flashlab.kernels.compiling import stepped_around
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST
 from flashlab.kernels.tiles import precision_of, width_of

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from flashlab.kernels import masks, scores
 from flashlab.kernels.attention import attend
-from flashlab.kernels.places import places
 
 KEPT = 8  # texts whose preparation is remembered
 _prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
@@ -181,5 +180,5 @@ class InTexts:
 def in_text(b, h, i, j, Nq, Nk, texts, rules):
     """Return whether query i and key j belong to one text, and the rules let i see j there."""
     same = tl.load(texts[0] + i) == tl.load(texts[1] + j)
-    t, i, j, Nq, Nk = places(texts, b, i, j, Nq, Nk)
+    t, i, j, Nq, Nk = scores.places(texts, b, i, j, Nq, Nk)
     return same & masks.obeyed(rules, t, h, i, tl.minimum(j, tl.maximum(Nk - 1, 0)), Nq, Nk)

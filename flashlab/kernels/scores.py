@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels.checks import check_function
-from flashlab.kernels.places import places
 from flashlab.kernels.problem import LOG2_E
 
 
@@ -315,3 +314,15 @@ def back(score, S, dS, b, h, i, j, Nq, Nk, learning: tl.constexpr):
         inside_i, inside_j = tl.minimum(i, Nq - 1), tl.maximum(tl.minimum(j, Nk - 1), 0)
         dS = dS * score[k][2](before, b, h, inside_i, inside_j, Nq, Nk, *score[k][3])
     return dS
+
+
+@triton.jit
+def places(texts, b, i, j, Nq, Nk):
+    """Return batch, query, key and lengths as masks and score functions expect them: inside the query's text."""
+    if texts is None:
+        return b, i, j, Nq, Nk
+    else:
+        t, u = tl.load(texts[0] + tl.minimum(i, Nq - 1)), tl.load(texts[1] + tl.minimum(j, Nk - 1))
+        first_q, first_k = tl.load(texts[2] + t), tl.load(texts[3] + t)
+        lengths = tl.load(texts[2] + t + 1) - first_q, tl.load(texts[3] + t + 1) - first_k
+        return t, i - first_q, j - tl.load(texts[3] + u), lengths[0], lengths[1]

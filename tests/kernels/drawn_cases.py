@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores, tl, triton
-from flashlab.kernels.decode import Cache, Prefix, decode, decode_shared
+from flashlab.kernels.decode import Cache, decode
+from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from tests.kernels.drawn_reference import Case, Mask, Step, compare, in_numpy, results_of
 
 ABSURD = 2147480000  # an entry of a table that is never read

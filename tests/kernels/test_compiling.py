@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from flashlab.kernels import DEVICE, flash_attention, masks
-from flashlab.kernels.compiling import stepped_around
-from flashlab.kernels.decode import decode, decode_shared
-from flashlab.kernels.decode.shared import Prefix
+from flashlab.kernels.decode import decode
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.linear_attention import linear_attention
 from flashlab.kernels.scores import softcap
+from flashlab.kernels.shared_prefix import Prefix, decode_shared
 
 
 @stepped_around("in_numpy")

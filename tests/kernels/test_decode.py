@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks, scores, tl, triton
-from flashlab.kernels.decode import Cache, Prefix, asked, decode, decode_shared, eight_bits, operator, tiles
+from flashlab.kernels.decode import Cache, decode, dequantise, operator, quantise, tiles
+from flashlab.kernels.decode.options import reach
 from flashlab.kernels.problem import Problem
+from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
@@ -217,11 +219,11 @@ def test_which_latents_go_to_hopper(monkeypatch):
 def test_eight_bits_are_computed_with_exactly(dtype, d, dv):
     """The result is that of rounded keys and values, computed in float16. Pairs are read where d and dv are even."""
     q, K, V, lengths = inputs([5, 200], n=2, d=d, dv=dv, dtype=torch.float16)
-    (K8, K_scale), (V8, V_scale) = (eight_bits.rounded(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
+    (K8, K_scale), (V8, V_scale) = (quantise(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
     cache = Cache(K8, V8, None, lengths, torch.stack([K_scale, V_scale]))
     assert operator.in_pairs(V8) == (dv % 2 == 0)
     results = decode(q, cache, return_lse=True)
-    K, V = eight_bits.widened(K8, K_scale), eight_bits.widened(V8, V_scale)
+    K, V = dequantise(K8, K_scale), dequantise(V8, V_scale)
     exact = dense(q, K, V, lengths, plain_masks.causal(), torch.float64)
     half = dense(q, K.half(), V.half(), lengths, plain_masks.causal(), torch.float32)
     assert_as_exact_as_plain(results[0], half[0].half(), exact[0])
@@ -274,7 +276,7 @@ def test_offsets_past_2_to_the_31(apart, rows):
     except RuntimeError:
         pytest.skip("2^31 bytes of address space are too many here")
     q = randn(1, 1, 1, 16, dtype=torch.float16)
-    K8, scale = eight_bits.rounded(randn(rows, 16), torch.int8)
+    K8, scale = quantise(randn(rows, 16), torch.int8)
     X, ones = storage.as_strided((3, rows, 16), (far, 16, 1)), torch.ones(2, 3, rows, device=DEVICE)  # 3 pages or heads
     X[2] = K8
     expected = decode(q, Cache(K8[None, None], K8[None, None], None, None, ones[:, None, :1]))
@@ -388,7 +390,7 @@ def test_what_a_mask_may_show_is_read_and_no_more():
         (masks.prefix(7), (None, None, None)),
         (masks.dense(ADDED > 0) & masks.window(3), (3, 0, None)),
     ):  # fmt: skip
-        assert asked.reach(mask) == expected
+        assert reach(mask) == expected
 
 
 def test_keys_between_the_first_ones_and_the_window_may_be_gone():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashlab.kernels import DEVICE
-from flashlab.kernels.decode import Cache, PagedCache, Pool, PoolFull, decode, eight_bits
+from flashlab.kernels.decode import Cache, PagedCache, Pool, PoolFull, decode, dequantise, paged, quantise
 
 HK, D, DV = 2, 4, 3
 
@@ -119,15 +119,13 @@ def test_eight_bits_are_rounded_per_token_and_head(dtype, latent):
     cache.append(texts, K, None if latent else V)
     view = cache.view(texts)
     for i, (X, x) in enumerate(((view.K, K), (view.V, K if latent else V))):
-        codes, scale = eight_bits.rounded(x, dtype)
+        codes, scale = quantise(x, dtype)
         for b in range(2):
             for j in range(5):
                 page, row = int(view.table[b, j // 2]), j % 2
                 assert torch.equal(X[page, :, row].float(), codes[b, :, j].float())
                 assert torch.equal(view.scales[i, page, :, row], scale[b, :, j])
-    assert (eight_bits.widened(*eight_bits.rounded(K, dtype)) - K).abs().amax((0, 1, 3)).div(
-        K.abs().amax((0, 1, 3))
-    ).max() < 0.04
+    assert (dequantise(*quantise(K, dtype)) - K).abs().amax((0, 1, 3)).div(K.abs().amax((0, 1, 3))).max() < 0.04
 
 
 def test_what_is_refused_changes_nothing():
@@ -172,7 +170,7 @@ def test_what_fails_while_it_is_written_changes_nothing(monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(eight_bits, "rounded", fails)
+        patch.setattr(paged, "quantise", fails)
         with pytest.raises(MemoryError):
             cache.append(texts, new, new)
     assert vars(cache.pool) == before
@@ -207,7 +205,7 @@ def test_a_cache_is_never_part_of_a_graph():
 @pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
 def test_the_default_dtype_changes_nothing(default, default_dtype):
     K = torch.randn(1, 2, 3, 16, dtype=torch.float32, device=DEVICE)
-    expected = eight_bits.rounded(K, torch.int8)[1]
+    expected = quantise(K, torch.int8)[1]
     default_dtype(default)
     cache = PagedCache(4, 16, 2, 16, dtype=torch.int8)
     text = cache.add()

@@ -11,12 +11,12 @@ from unittest import mock
 import pytest
 import torch
 
+from flashlab.distributed.shares import Shares
 from flashlab.kernels import masks, packed, portable, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward, turns
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.problem import LOG2_E, Problem
-from flashlab.kernels.shares import Shares
 from tests.kernels import written_out
 from tests.kernels.test_hopper import DEVICE, hopper_only, randn
 from tests.tools.bounds import assert_as_exact_as_plain

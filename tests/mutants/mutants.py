@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 from flashlab.kernels import attention as attention_kernel
 from flashlab.kernels import dropout as kernel_dropout
-from flashlab.kernels import float8, pieces, problem
+from flashlab.kernels import float8, problem, shared_prefix
 from flashlab.kernels import linear_attention as kernel_linear
 from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
-from flashlab.kernels.decode import combine, shared, split
+from flashlab.kernels.decode import combine, split
 from flashlab.kernels.hopper import arguments as hopper_arguments
 from flashlab.kernels.hopper import forward as hopper_forward
 from flashlab.kernels.hopper import masks as hopper_masks
@@ -16,7 +16,7 @@ from flashlab.kernels.hopper import roles as hopper_roles
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
-from flashlab.kernels.portable import backward, forward
+from flashlab.kernels.portable import backward, forward, pieces
 from flashlab.machine import layouts, sm
 from flashlab.models import plain
 from flashlab.reference import (
@@ -435,7 +435,7 @@ MUTANTS = [
         ("combining: the denominator counts the parts", "update", "alpha * l_i + tl.sum(P_ij, 1)", 'alpha * l_i + tl.sum(tl.where(S_ij == -float("inf"), 0.0, 1.0), 1)'),
         ("combining: sums in half precision", "update", "tl.trans(P_ij) * V_j", "(tl.trans(P_ij) * V_j).to(tl.float16)"),
     ),
-    *_of(shared, acceptance.kernel_decoding,
+    *_of(shared_prefix, acceptance.kernel_decoding,
         ("prefix: heads before texts", "attention_merge", "(b * Hk + hk).to(tl.int64)", "(hk * R + b).to(tl.int64)"),
         ("prefix: another head's rows", "attention_merge", "i // per_head, i % per_head", "i % Hk, i // Hk"),
     ),

@@ -15,8 +15,8 @@ import torch
 import triton
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from flashlab.kernels import configurations, masks, scores, tiles
-from flashlab.kernels.decode import Cache, operator, shared
+from flashlab.kernels import configurations, masks, scores, shared_prefix, tiles
+from flashlab.kernels.decode import Cache, operator
 from flashlab.kernels.decode import tiles as decode_tiles
 from flashlab.kernels.hopper.latent import STAGES, attention_latent
 from tests.tools.compile_for import SHARED, compiled_instead, resources
@@ -56,7 +56,7 @@ def compile_for(capability, name, q, cache, options):
     card = configurations.Card(capability, SHARED[capability] * 1024)
     decode_tiles.launch_for.cache_clear()
     here = mock.patch.object(decode_tiles, "card", lambda device: card)
-    with here, compiled_instead(capability, operator, shared) as made:
+    with here, compiled_instead(capability, operator, shared_prefix) as made:
         options = {"mask": masks.causal(), "scale": 0.1} | options
         operator.run(q, cache, operator.problem_of(q, cache, **options), S=8)
         rows, (d, dv) = q.shape[1] * q.shape[2] // cache.K.shape[1], (cache.K.shape[3], cache.V.shape[3])
@@ -66,7 +66,7 @@ def compile_for(capability, name, q, cache, options):
         launch = decode_tiles.launch_for(q.device, rows, width, size, paged, short)
         if name == "d = 128":
             O, lse = torch.empty(2, 32, 1, 128), torch.empty(2, 32, 1)
-            shared.merge(O, lse, torch.empty(1, 8, 8, 128), torch.empty(1, 8, 8))
+            shared_prefix.merge(O, lse, torch.empty(1, 8, 8, 128), torch.empty(1, 8, 8))
     for compiled in made:
         yield {
             "kernel": compiled.metadata.name, "capability": capability, "case": name, "launch": launch,

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from flashlab.kernels import elsewhere
+from flashlab.kernels.device import run_compiled
 
 WAYS = "unit", "polynomial"  # where exponentials come from
 
@@ -32,7 +32,7 @@ def machine_code(way: str) -> Code:
     Raises:
         ValueError: another way. subprocess.CalledProcessError: the compiler failed.
     """
-    return Code(**elsewhere.answer("flashlab.kernels.blackwell.machine_code", way, WAYS))
+    return Code(**run_compiled("flashlab.kernels.blackwell.machine_code", way, WAYS))
 
 
 def compiled(way):

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
 from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
-from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.configurations import ON_HOPPER, card
-from flashlab.kernels.decode.asked import asked, reach
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
+from flashlab.kernels.decode.options import asked, reach
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, parts_for, sms_of, waits
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 

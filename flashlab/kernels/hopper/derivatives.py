@@ -8,7 +8,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import scores
-from flashlab.kernels.places import places
 
 
 def told(problem):
@@ -25,7 +24,7 @@ def apply(problem, St_ij, b, h, i, j):
 
     i, j: places in the whole matrix, [1, Br] and [Bc, 1].
     """
-    b, i, j, Nq, Nk = places(problem.texts, b, i, j, problem.Nq, problem.Nk)
+    b, i, j, Nq, Nk = scores.places(problem.texts, b, i, j, problem.Nq, problem.Nk)
     i, j = gl.minimum(i, Nq - 1), gl.maximum(gl.minimum(j, Nk - 1), 0)
     slope = 1.0
     for n in gl.static_range(len(problem.score)):

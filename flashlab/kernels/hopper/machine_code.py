@@ -8,7 +8,7 @@ import json
 import sys
 from typing import NamedTuple
 
-from flashlab.kernels import elsewhere
+from flashlab.kernels.device import run_compiled
 
 KERNELS = "one_block", "gram"
 
@@ -26,7 +26,7 @@ def machine_code(name: str) -> Code:
     Raises:
         ValueError: another name. subprocess.CalledProcessError: the compiler failed.
     """
-    return Code(**elsewhere.answer("flashlab.kernels.hopper.machine_code", name, KERNELS))
+    return Code(**run_compiled("flashlab.kernels.hopper.machine_code", name, KERNELS))
 
 
 def compiled(name):

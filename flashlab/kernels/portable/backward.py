@@ -17,8 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, masks, pieces, scores, tiles
+from flashlab.kernels import dropout, masks, scores, tiles
 from flashlab.kernels.launch import again, launch
+from flashlab.kernels.portable import pieces
 from flashlab.kernels.problem import LOG2_E
 
 PADDING = tl.constexpr(128)  # rows; every Br of the kernels below divides it

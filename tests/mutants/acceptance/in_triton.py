@@ -9,9 +9,9 @@ from flashlab.kernels import masks as triton_masks
 from flashlab.kernels import scores as triton_scores
 from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
-from flashlab.kernels.decode import Cache, Prefix, decode_shared, operator
-from flashlab.kernels.decode import eight_bits as kept_in_eight_bits
+from flashlab.kernels.decode import Cache, dequantise, operator, quantise
 from flashlab.kernels.linear_attention import linear_attention
+from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.reference import dropout, eight_bits, masks, tiling
 from flashlab.reference import linear_attention as linear
 from flashlab.reference.attention import attention, attention_backward
@@ -156,10 +156,10 @@ def kernel_decoding():
     for b, j in ((1, 0), (2, 0), (2, 1), (2, 2)):
         for X, x in zip(paged, (K, V), strict=True):
             X[table[b, j], :, : max(0, min(24, lengths[b] - 24 * j))] = x[b, :, 24 * j : min(24 * j + 24, lengths[b])]
-    codes, scales = zip(*(kept_in_eight_bits.rounded(x, torch.int8) for x in (K, V)), strict=True)
+    codes, scales = zip(*(quantise(x, torch.int8) for x in (K, V)), strict=True)
     held = torch.tensor(lengths, dtype=torch.int32)
     caches = {"pages": Cache(*paged, table, held), "8 bits": Cache(*codes, None, held, torch.stack(scales))}
-    rounded = [kept_in_eight_bits.widened(*it) for it in zip(codes, scales, strict=True)]
+    rounded = [dequantise(*it) for it in zip(codes, scales, strict=True)]
     for name, cache in caches.items():
         keys, values = (K, V) if name == "pages" else rounded
         queries = q if name == "pages" else q.half()

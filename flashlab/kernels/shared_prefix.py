@@ -17,9 +17,9 @@ from torch import Tensor
 from flashlab.kernels import masks
 from flashlab.kernels.attention import flash_attention
 from flashlab.kernels.checks import check_dense, check_device
-from flashlab.kernels.compiling import stepped_around
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.operator import check_cache, checked, problem_of, run
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.merge import merged
 from flashlab.kernels.tiles import count, width_of
