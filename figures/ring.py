@@ -1,7 +1,7 @@
-"""A ring of P processors, step by step, in three layouts: whose keys are where, who computes, who waits.
+"""A ring of P processors, step by step, in three placements: whose keys are where, who computes, who waits.
 
 Kills two beliefs: that dividing the tokens evenly divides the work (under a causal mask contiguous stretches leave
-almost half of the processors' time idle), and that a better layout sends more (all three send the same bytes).
+almost half of the processors' time idle), and that a better placement sends more (all three send the same bytes).
 
 The events are recorded in runs of ``reference.ring``; tests compare them with those of real processes.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from figures import style
 from figures.figure import Scrub, Slide, Toggle, explorer
-from flashlab.machine import layouts
+from flashlab.machine import ranks
 from flashlab.reference import masks, ring
 
 N, D = 96, 8  # tokens, which 2 P divides for every P below, and columns
@@ -32,18 +32,18 @@ class State:
 def _trace(P, causal):
     X = np.ones((N, D), np.float32)
     runs = []
-    for name in layouts.LAYOUTS:
-        layout, events = layouts.layout_of(name, N, P), []
-        ring.forward(X, X, X, layout, mask=masks.causal() if causal else None, events=events)
-        runs.append({"name": name, "tokens": _tokens(layout, P), "steps": _steps(events, P)} | _sums(events, P))
+    for name in ranks.PLACEMENTS:
+        placement, events = ranks.placement_of(name, N, P), []
+        ring.forward(X, X, X, placement, mask=masks.causal() if causal else None, events=events)
+        runs.append({"name": name, "tokens": _tokens(placement, P), "steps": _steps(events, P)} | _sums(events, P))
     whole = N * (N + 1) // 2 if causal else N * N
     return {"P": P, "N": N, "block": (N // P) ** 2, "ideal": whole / P, "runs": runs}
 
 
-def _tokens(layout, P):
+def _tokens(placement, P):
     """Return the owners of 2 P neighbouring places: of the 2 P stretches, or of the first 2 P tokens if striped."""
-    owner = {position: rank for rank, runs in enumerate(layout) for run in runs for position in run}
-    stride = 1 if layout[0][0].step > 1 else N // (2 * P)
+    owner = {position: rank for rank, runs in enumerate(placement) for run in runs for position in run}
+    stride = 1 if placement[0][0].step > 1 else N // (2 * P)
     return [owner[place * stride] for place in range(2 * P)]
 
 
@@ -82,8 +82,8 @@ def describe(state):
 
 def _idle(run, step):
     steps = run["steps"][: step + 1]
-    time = sum(max(rank["scores"] for rank in ranks) for ranks in steps)
-    work = sum(rank["scores"] for ranks in steps for rank in ranks)
+    time = sum(max(rank["scores"] for rank in step) for step in steps)
+    work = sum(rank["scores"] for step in steps for rank in step)
     return 1 - work / (time * len(steps[0])) if time else 0.0
 
 

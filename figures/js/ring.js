@@ -1,4 +1,4 @@
-// Three rings under one clock, a layout each: whose tokens are whose, which blocks are done, who computed and who waited.
+// Three rings under one clock, a placement each: whose tokens are whose, which blocks are done, who computed and who waited.
 
 import { h } from "./svg.js";
 import { amount, digits, fits, times } from "./words.js";

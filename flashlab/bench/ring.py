@@ -1,4 +1,4 @@
-"""Measure attention over several GPUs of one host: rings in three layouts, gather, all-to-all, and torch's own.
+"""Measure attention over several GPUs of one host: rings in three placements, gather, all-to-all, and torch's own.
 
     python -m flashlab.bench.ring --json notebooks/data/h200_ring.json
 
@@ -30,14 +30,14 @@ from flashlab.bench import record
 from flashlab.bench.round_robin import TOLERANCE, whole
 from flashlab.distributed import Team, gather_attention, plan, ring_attention, shard, ulysses_attention
 from flashlab.distributed.wire import GroupError
-from flashlab.machine import costs, layouts
+from flashlab.machine import costs, ranks
 
 FLASHLAB = {
-    "zigzag": functools.partial(ring_attention, layout="zigzag"),
-    "contiguous": functools.partial(ring_attention, layout="contiguous"),
-    "striped": functools.partial(ring_attention, layout="striped"),
-    "all-to-all": functools.partial(ulysses_attention, layout="contiguous"),
-    "gather": functools.partial(gather_attention, layout="zigzag"),
+    "zigzag": functools.partial(ring_attention, placement="zigzag"),
+    "contiguous": functools.partial(ring_attention, placement="contiguous"),
+    "striped": functools.partial(ring_attention, placement="striped"),
+    "all-to-all": functools.partial(ulysses_attention, placement="contiguous"),
+    "gather": functools.partial(gather_attention, placement="zigzag"),
 }
 TORCH = {  # torch's context_parallel: (backend, how K and V go round)
     "torch cudnn": (SDPBackend.CUDNN_ATTENTION, "allgather"),
@@ -153,8 +153,8 @@ def _prepared(way, P, N, shape, device):
         yield _alone, *_inputs(N // P, shape, device)
     elif way in FLASHLAB:
         group = _group(P)
-        layout = FLASHLAB[way].keywords["layout"]
-        own = [shard(x, group=group, layout=layout) for x in _inputs(N, shape, device)]
+        placement = FLASHLAB[way].keywords["placement"]
+        own = [shard(x, group=group, placement=placement) for x in _inputs(N, shape, device)]
         yield functools.partial(FLASHLAB[way], group=group, causal=True), *own
     else:
         with _torchs(way, P, N, shape, device) as prepared:
@@ -206,8 +206,8 @@ def check(way: str, P: int, tokens: int, shape: Shape, device: str) -> float | N
     expected = _pass(_alone, *_inputs(N, shape, _device(device)), "both")()
     if way.endswith(REPEATED):  # the gradients of repeated heads add up
         found = *found[:2], *(x.unflatten(1, (shape.Hk, -1)).float().sum(2) for x in found[2:])
-    layout = FLASHLAB[way].keywords["layout"] if way in FLASHLAB else "zigzag"
-    own = [shard(x, group=_group(P), layout=layout) for x in expected]
+    placement = FLASHLAB[way].keywords["placement"] if way in FLASHLAB else "zigzag"
+    own = [shard(x, group=_group(P), placement=placement) for x in expected]
     return max(costs.error(x.float().cpu(), y.float().cpu()) for x, y in zip(found, own, strict=True))
 
 
@@ -346,13 +346,13 @@ class Measurement:
 
     def predicted(self, cell: Cell) -> dict:
         """Return what the plan says of our ways: bytes sent by the busiest rank, and the share that is possible."""
-        method = "ring" if cell.way in layouts.LAYOUTS else cell.way
+        method = "ring" if cell.way in ranks.PLACEMENTS else cell.way
         names = {"ring": cell.way, "gather": "zigzag", "all-to-all": "contiguous"}
         if method not in names:
             return {}
         H, Hk, d, dtype = self.shape
         found = plan.costs(cell.P * cell.tokens, cell.P, H=H, Hk=Hk, d=d, itemsize=dtype.itemsize)
-        cost = next(it for it in found if (it.method, it.layout) == (method, names[method]))
+        cost = next(it for it in found if (it.method, it.placement) == (method, names[method]))
         sent = [s + (b if cell.direction == "both" else 0) for s, b in zip(cost.sent, cost.sent_backward, strict=True)]
         return {"sent_bytes": max(sent), "predicted_share": cost.efficiency}
 

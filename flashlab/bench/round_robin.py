@@ -222,13 +222,13 @@ def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, 
 
 
 def _progress(done, cells):
-    """Return what ``measure`` calls to tell how far it is: a bar on standard error, where that is a terminal."""
+    """Return what ``measure`` calls to tell how far it is: a line on standard error, where that is a terminal."""
 
     def tell(turn, turns, what):
         if sys.stderr.isatty():
             end = "\n" if (done + 1, turn) == (cells, turns) else ""
-            share = timing.bar(done * turns + turn, cells * turns)
-            print(f"\r\033[K{share} cell {done + 1} of {cells}, {what}", end=end, file=sys.stderr, flush=True)
+            share = (done * turns + turn) / (cells * turns)
+            print(f"\r\033[K{share:4.0%} cell {done + 1} of {cells}, {what}", end=end, file=sys.stderr, flush=True)
 
     return tell
 

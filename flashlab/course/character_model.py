@@ -13,7 +13,6 @@ from torch import nn
 
 from flashlab.course import data
 from flashlab.kernels import DEVICE
-from flashlab.machine.timing import bar
 from flashlab.models.modules import FlashAttention
 
 CONTEXT = 128  # the most characters that it reads at once
@@ -118,8 +117,8 @@ def train(
             losses.append(loss.item())
             if name is not None:
                 end = "\n" if len(losses) == steps else ""
-                share = bar(len(losses), steps)
-                print(f"\r{name:16}{share} step {len(losses)} of {steps}, loss {loss:.2f}", end=end, flush=True)
+                bar = "█" * (20 * len(losses) // steps)
+                print(f"\r{name:16}{bar:░<20} step {len(losses)} of {steps}, loss {loss:.2f}", end=end, flush=True)
     finally:
         torch.set_num_threads(threads)
     return Training(model, np.array(losses))

@@ -1,7 +1,7 @@
 """One sequence over several processors: each keeps its queries, keys and values travel, states merge by lse.
 
 ``ring_attention``, ``gather_attention`` and ``ulysses_attention`` compute the same over a process group of
-``torch.distributed`` (gloo on CPUs, NCCL on GPUs): in each, rank r passes the tokens that ``machine.layouts`` gives it.
+``torch.distributed`` (gloo on CPUs, NCCL on GPUs): in each, rank r passes the tokens that ``machine.ranks`` gives it.
 ``plan`` says what each would send and compute, and ``Team`` starts the processes on one machine.
 
 Nothing here imports Triton before tensors on a GPU ask for its kernels, so all of it runs on any laptop.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flashlab.distributed.state import State
-from flashlab.machine.layouts import Block
+from flashlab.machine.ranks import Block
 
 
 def attend(state: State, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], scale: float, kernel: str | None):

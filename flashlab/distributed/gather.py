@@ -22,7 +22,7 @@ def gather_attention(
     v: Tensor,
     *,
     group=None,
-    layout: str = "zigzag",
+    placement: str = "zigzag",
     causal: bool = False,
     mask=None,
     documents=None,
@@ -34,13 +34,13 @@ def gather_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute what ``ring_attention`` computes, from the same arguments, after all keys and values have arrived.
 
-    The layout is "contiguous" or "zigzag": a rank's queries must be runs of neighbours.
+    The placement is "contiguous" or "zigzag": a rank's queries must be runs of neighbours.
     """
-    if layout == "striped":
-        raise ValueError("all keys in one piece need queries in runs of neighbours: the layout contiguous or zigzag")
+    if placement == "striped":
+        raise ValueError("all keys in one piece need queries in runs of neighbours: the placement contiguous or zigzag")
     wire = Wire(group, timeout=timeout, record=record)
     dv = v.shape[-1] if isinstance(v, Tensor) and v.ndim else None
-    q, k, v, task = prepare("gather", q, k, v, wire, layout, causal, mask, documents, scale, kernel)
+    q, k, v, task = prepare("gather", q, k, v, wire, placement, causal, mask, documents, scale, kernel)
     O, lse = _Gather.apply(q, k, v, wire, task)
     O = O[..., :dv]
     return (O, lse) if return_lse else O
@@ -75,7 +75,7 @@ class _Gather(torch.autograd.Function):
 
 def _blocks(what, wire: Wire, task: Task):
     """Return the blocks of this rank's queries and all keys."""
-    blocks = task.blocks(task.layout[wire.rank], task.whole)
+    blocks = task.blocks(task.placement[wire.rank], task.whole)
     wire.log("compute", what, 0, wire.rank, sum(block.pairs for block in blocks))
     return blocks
 
@@ -83,12 +83,12 @@ def _blocks(what, wire: Wire, task: Task):
 def _gather(what, k, v, wire, task):
     """Return K [B, Hk, N, d] and V [B, Hk, N, dv] in the order of positions."""
     wire.log("send", f"{what} KV", 0, wire.rank, (wire.size - 1) * (k.nbytes + v.nbytes))
-    return [together(x, wire, task.layout, 2) for x in (k, v)]
+    return [together(x, wire, task.placement, 2) for x in (k, v)]
 
 
 def _add_up(x, wire, task):
     """Return the sum over the ranks of their x [B, Hk, N, width], at this rank's tokens: [B, Hk, n, width]."""
-    parts = [torch.cat([x[:, :, run.start : run.stop] for run in runs], 2) for runs in task.layout]
+    parts = [torch.cat([x[:, :, run.start : run.stop] for run in runs], 2) for runs in task.placement]
     own = parts[wire.rank]  # [B, Hk, n, width]
     wire.log("send", "backward dKV", 0, wire.rank, x.nbytes - own.nbytes)
     came = wire.exchange(parts, [own.numel()] * wire.size)

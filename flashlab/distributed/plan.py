@@ -12,14 +12,14 @@ So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/v
 from itertools import pairwise
 from typing import NamedTuple
 
-from flashlab.machine.layouts import layout_of, length, pairs, schedule
+from flashlab.machine.ranks import length, pairs, placement_of, schedule
 
 
 class Cost(NamedTuple):
     """What one way costs. Scores are counted over the query heads of one text of the batch; bytes over all of it."""
 
     method: str
-    layout: str
+    placement: str
     scores: tuple[int, ...]  # that each rank computes
     makespan: int  # the scores that the busiest rank of each step computes, over all steps
     sent: tuple[int, ...]  # bytes that each rank sends, forward
@@ -55,9 +55,9 @@ def costs(
     window = left, right
     found = []
     for name in ("contiguous", "zigzag", "striped"):
-        layout = layout_of(name, N, P)
-        sizes = [B * Hk * length(runs) * (d + dv) for runs in layout]  # numbers in K and V of each rank
-        steps = schedule(layout, *window, documents=documents)
+        placement = placement_of(name, N, P)
+        sizes = [B * Hk * length(runs) * (d + dv) for runs in placement]  # numbers in K and V of each rank
+        steps = schedule(placement, *window, documents=documents)
         scores = tuple(H * sum(step[rank][1] for step in steps) for rank in range(P))
         makespan = H * sum(max(count for _, count in step) for step in steps)
         passed = [sum(sizes[(rank - s) % P] for s in range(len(steps) - 1)) for rank in range(P)]
@@ -79,7 +79,7 @@ def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
     whole = (range(N),)
     visible = pairs(whole, whole, *window, documents=documents)
     scores = tuple(H // Hk * own * visible for own in heads)
-    tokens = [length(runs) for runs in layout_of("contiguous", N, P)]
+    tokens = [length(runs) for runs in placement_of("contiguous", N, P)]
     group = H // Hk
     sent, back = [], []
     for own, n in zip(heads, tokens, strict=True):

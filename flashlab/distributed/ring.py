@@ -14,7 +14,7 @@ from flashlab.distributed import compute
 from flashlab.distributed.state import State
 from flashlab.distributed.task import Task, prepare
 from flashlab.distributed.wire import Wire
-from flashlab.machine.layouts import length
+from flashlab.machine.ranks import length
 
 
 def ring_attention(
@@ -23,7 +23,7 @@ def ring_attention(
     v: Tensor,
     *,
     group=None,
-    layout: str = "zigzag",
+    placement: str = "zigzag",
     causal: bool = False,
     mask=None,
     documents=None,
@@ -39,7 +39,7 @@ def ring_attention(
         q, k, v: this rank's tokens [B, H, n, d], [B, Hk, n, d], [B, Hk, n, dv], as ``shard`` cuts them; H is a multiple
             of Hk. float16, bfloat16, float32; in torch float64 too.
         group: a process group of torch.distributed; None for all processes.
-        layout: "contiguous", "zigzag" or "striped", of ``machine.layouts``.
+        placement: "contiguous", "zigzag" or "striped", of ``machine.ranks``.
         causal: a query sees the keys at its own position and before.
         mask: ``causal()`` or ``window(left, right)`` of ``flashlab.kernels.masks`` or ``flashlab.reference.masks``.
         documents: places where packed texts begin, from 0 on, and N at the end: queries see their own text only. Each
@@ -60,7 +60,7 @@ def ring_attention(
     """
     wire = Wire(group, timeout=timeout, record=record)
     dv = v.shape[-1] if isinstance(v, Tensor) and v.ndim else None
-    q, k, v, task = prepare("ring", q, k, v, wire, layout, causal, mask, documents, scale, kernel)
+    q, k, v, task = prepare("ring", q, k, v, wire, placement, causal, mask, documents, scale, kernel)
     O, lse = _Ring.apply(q, k, v, wire, task)
     O = O[..., :dv]
     return (O, lse) if return_lse else O
@@ -86,19 +86,19 @@ class _Ring(torch.autograd.Function):
 def hops(wire: Wire, task: Task) -> list[int]:
     """Return whose keys this rank has in each step. Steps in which no rank sees any of them are left out."""
     P = wire.size
-    needed = [s for s in range(P) if any(task.blocks(task.layout[r], task.layout[(r - s) % P]) for r in range(P))]
+    needed = [s for s in range(P) if any(task.blocks(task.placement[r], task.placement[(r - s) % P]) for r in range(P))]
     return [(wire.rank - s) % P for s in range(max(needed, default=0) + 1)]
 
 
 def forward(q, k, v, wire: Wire, task: Task):
     """Return O [B, H, n, dv] and lse [B, H, n] of this rank's queries and the keys of all ranks."""
-    state, here, held = State(q, v.shape[3]), task.layout[wire.rank], (k.contiguous(), v.contiguous())
+    state, here, held = State(q, v.shape[3]), task.placement[wire.rank], (k.contiguous(), v.contiguous())
     owners = hops(wire, task)
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
         if more:  # they leave before this rank computes, and the next ones travel while it does
-            following = _pass_on(wire, "forward", "KV", step, owner, held, task.layout[owners[step + 1]])
-        blocks = task.blocks(here, task.layout[owner])
+            following = _pass_on(wire, "forward", "KV", step, owner, held, task.placement[owners[step + 1]])
+        blocks = task.blocks(here, task.placement[owner])
         wire.log("compute", "forward", step, owner, sum(block.pairs for block in blocks))
         compute.attend(state, q, *held, blocks, task.scale, task.kernel)
         if more:
@@ -111,15 +111,15 @@ def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
 
     What a rank adds to the gradients of its own keys stays there; those of others' keys travel on with them.
     """
-    here, gradients = task.layout[wire.rank], compute.Gradients(dO, q, O, lse, task.scale, task.kernel)
+    here, gradients = task.placement[wire.rank], compute.Gradients(dO, q, O, lse, task.scale, task.kernel)
     wide = torch.promote_types(q.dtype, torch.float32)
     owners, arriving = hops(wire, task), None
     held = own = k.contiguous(), v.contiguous()
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
         if more:
-            following = _pass_on(wire, "backward", "KV", step, owner, held, task.layout[owners[step + 1]])
-        blocks = task.blocks(here, task.layout[owner])
+            following = _pass_on(wire, "backward", "KV", step, owner, held, task.placement[owners[step + 1]])
+        blocks = task.blocks(here, task.placement[owner])
         wire.log("compute", "backward", step, owner, sum(block.pairs for block in blocks))
         shares = gradients.of(*held, blocks)
         if step == 0:
@@ -127,7 +127,7 @@ def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
         else:  # with what the ranks before have found; at last it goes home, however far
             d_held = arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in held]
             compute.add_up(d_held, shares)
-            to, distance = (task.layout[owners[step + 1]], 1) if more else (here, -step)
+            to, distance = (task.placement[owners[step + 1]], 1) if more else (here, -step)
             arriving = _pass_on(wire, "backward", "dKV", step, owner, d_held, to, hops=distance)
         if more:
             held = following()

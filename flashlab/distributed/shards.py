@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 from flashlab.distributed.wire import Wire
-from flashlab.machine.layouts import Runs, layout_of, length
+from flashlab.machine.ranks import Runs, length, placement_of
 
 
-def positions(N: int, *, group=None, layout: str = "zigzag") -> Tensor:
+def positions(N: int, *, group=None, placement: str = "zigzag") -> Tensor:
     """Return the positions [n] in the sequence of the tokens that this rank has, in its order.
 
     Whatever depends on a token's place, such as rotary embeddings, needs these: the rank's own count does not do.
     """
     wire = Wire(group)
-    return order_of((layout_of(layout, N, wire.size)[wire.rank],)).clone()
+    return order_of((placement_of(placement, N, wire.size)[wire.rank],)).clone()
 
 
-def shard(x: Tensor, *, group=None, layout: str = "zigzag", dim: int = 2) -> Tensor:
+def shard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2) -> Tensor:
     """Return this rank's part of x, cut along ``dim``: [..., n, ...] of [..., N, ...]. Nothing is sent."""
     wire = Wire(group)
-    return x.index_select(dim, order_of((layout_of(layout, x.shape[dim], wire.size)[wire.rank],), x.device))
+    return x.index_select(dim, order_of((placement_of(placement, x.shape[dim], wire.size)[wire.rank],), x.device))
 
 
-def unshard(x: Tensor, *, group=None, layout: str = "zigzag", dim: int = 2, timeout: float = 60.0) -> Tensor:
+def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, timeout: float = 60.0) -> Tensor:
     """Return, on every rank, the tensor of which each rank has the part x: the inverse of ``shard``.
 
     It is not differentiable. Raises GroupError if the parts are not those of one tensor.
@@ -34,32 +34,32 @@ def unshard(x: Tensor, *, group=None, layout: str = "zigzag", dim: int = 2, time
     wire = Wire(group, timeout=timeout)
     wire.check(x)
     rest = [size for at, size in enumerate(x.shape) if at != dim % x.ndim]
-    facts = {"layout": layout, "shape": rest, "dim": dim % x.ndim, "dtype": str(x.dtype)}
+    facts = {"placement": placement, "shape": rest, "dim": dim % x.ndim, "dtype": str(x.dtype)}
     counts = wire.agree(facts, x.shape[dim], x.device)
-    runs = layout_of(layout, sum(counts), wire.size)
+    runs = placement_of(placement, sum(counts), wire.size)
     if counts != [length(own) for own in runs]:
-        raise ValueError(f"a {layout} layout of {sum(counts)} tokens has other parts than those found, {counts}")
+        raise ValueError(f"a {placement} placement of {sum(counts)} tokens has other parts than those found, {counts}")
     return together(x.detach(), wire, runs, dim)
 
 
-def together(x: Tensor, wire: Wire, layout, dim: int) -> Tensor:
-    """Return [..., N, ...] in the order of positions, of which each rank has its part x of a layout."""
+def together(x: Tensor, wire: Wire, placement, dim: int) -> Tensor:
+    """Return [..., N, ...] in the order of positions, of which each rank has its part x of a placement."""
     own = x.movedim(dim, 0).contiguous()  # [n, ...]
     per_token = math.prod(own.shape[1:])
-    parts = wire.exchange([own] * wire.size, [length(runs) * per_token for runs in layout])
-    return arranged(torch.cat(parts).view(-1, *own.shape[1:]), layout, 0).movedim(0, dim)
+    parts = wire.exchange([own] * wire.size, [length(runs) * per_token for runs in placement])
+    return arranged(torch.cat(parts).view(-1, *own.shape[1:]), placement, 0).movedim(0, dim)
 
 
-def arranged(stacked: Tensor, layout: tuple[Runs, ...], dim: int) -> Tensor:
+def arranged(stacked: Tensor, placement: tuple[Runs, ...], dim: int) -> Tensor:
     """Return [..., N, ...] in the order of positions, of the parts of all ranks one after the other."""
-    runs = [run for own in layout for run in own if len(run)]
+    runs = [run for own in placement for run in own if len(run)]
     if all(run.step == 1 for run in runs) and all(a.stop == b.start for a, b in pairwise(runs)):
         return stacked
-    return torch.empty_like(stacked).index_copy_(dim, order_of(layout, stacked.device), stacked)
+    return torch.empty_like(stacked).index_copy_(dim, order_of(placement, stacked.device), stacked)
 
 
 @functools.lru_cache(maxsize=64)
-def order_of(layout: tuple[Runs, ...], device: torch.device | str = "cpu") -> Tensor:
+def order_of(placement: tuple[Runs, ...], device: torch.device | str = "cpu") -> Tensor:
     """Return the positions of several ranks' tokens, one rank after the other. The tensor must not be changed."""
-    order = torch.cat([run.start + run.step * torch.arange(len(run)) for runs in layout for run in runs])
+    order = torch.cat([run.start + run.step * torch.arange(len(run)) for runs in placement for run in runs])
     return order.to(device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flashlab.distributed.compute import in_torch
 from flashlab.distributed.wire import GroupError, Wire
-from flashlab.machine.layouts import Block, Runs, blocks, layout_of, length
+from flashlab.machine.ranks import Block, Runs, blocks, length, placement_of
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -19,7 +19,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Task(NamedTuple):
     """One call of attention over a group, as every rank knows it."""
 
-    layout: tuple[Runs, ...]
+    placement: tuple[Runs, ...]
     Hk: int  # key/value heads
     left: int | None  # of the mask: keys before the own one, None for no end
     right: int | None
@@ -30,7 +30,7 @@ class Task(NamedTuple):
     @property
     def whole(self) -> Runs:
         """The runs of a rank that has all tokens, in order."""
-        return (range(sum(map(length, self.layout))),)
+        return (range(sum(map(length, self.placement))),)
 
     def blocks(self, queries: Runs, keys: Runs) -> tuple[Block, ...]:
         """Return the blocks that the queries of one rank and the keys of another have in common."""
@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
 
 def prepare(
-    method: str, q: Tensor, k: Tensor, v: Tensor, wire: Wire, layout, causal, mask, documents, scale, kernel
+    method: str, q: Tensor, k: Tensor, v: Tensor, wire: Wire, placement, causal, mask, documents, scale, kernel
 ) -> tuple[Tensor, Tensor, Tensor, Task]:
     """Check the arguments here and compare them with the other ranks'. Return q, k, v, made ready, and the task.
 
@@ -63,7 +63,7 @@ def prepare(
     if fault is None:
         (B, H, _, d), (_, Hk, _, dv) = q.shape, v.shape
         texts = documents and f"{len(documents) - 1} texts {hashlib.sha1(str(documents).encode()).hexdigest()[:8]}"
-        facts |= {"the method": method, "the layout": layout, "B": B, "H": H, "Hk": Hk, "d": d, "dv": dv}
+        facts |= {"the method": method, "the placement": placement, "B": B, "H": H, "Hk": Hk, "d": d, "dv": dv}
         facts |= {"the dtype": str(q.dtype), "the window of the mask": [left, right], "documents": texts}
         facts |= {"the scale": scale, "the kernel": kernel}
     try:
@@ -73,10 +73,10 @@ def prepare(
     if fault:
         raise fault
     N = sum(counts)
-    runs = layout_of(layout, N, wire.size)
+    runs = placement_of(placement, N, wire.size)
     if counts != [length(own) for own in runs]:
         expected = [length(own) for own in runs]
-        raise ValueError(f"a {layout} layout of {N} tokens gives the ranks {expected} of them, got {counts}")
+        raise ValueError(f"a {placement} placement of {N} tokens gives the ranks {expected} of them, got {counts}")
     if documents is not None and (documents[:1] != (0,) or documents[-1] != N or list(documents) != sorted(documents)):
         raise ValueError(
             f"documents are the places where texts begin, from 0 on, and at the end {N}, the number of tokens"

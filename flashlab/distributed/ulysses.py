@@ -16,7 +16,7 @@ from flashlab.distributed.shards import arranged, order_of
 from flashlab.distributed.state import State
 from flashlab.distributed.task import prepare
 from flashlab.distributed.wire import Wire
-from flashlab.machine.layouts import length
+from flashlab.machine.ranks import length
 
 
 def ulysses_attention(
@@ -25,7 +25,7 @@ def ulysses_attention(
     v: Tensor,
     *,
     group=None,
-    layout: str = "zigzag",
+    placement: str = "zigzag",
     causal: bool = False,
     mask=None,
     documents=None,
@@ -41,7 +41,7 @@ def ulysses_attention(
     """
     wire = Wire(group, timeout=timeout, record=record)
     dv = v.shape[-1] if isinstance(v, Tensor) and v.ndim else None
-    q, k, v, task = prepare("all-to-all", q, k, v, wire, layout, causal, mask, documents, scale, kernel)
+    q, k, v, task = prepare("all-to-all", q, k, v, wire, placement, causal, mask, documents, scale, kernel)
     if wire.size > k.shape[1]:
         raise ValueError(f"each of {wire.size} ranks needs a key/value head of its own, there are {k.shape[1]}")
     O, lse = _Ulysses.apply(q, k, v, wire, task, return_lse)
@@ -98,16 +98,16 @@ def _to_heads(x, wire, task, name):
     parts = [x[:, a:b] for a, b in pairwise(cuts)]
     wire.log("send", name, 0, wire.rank, x.nbytes - parts[wire.rank].nbytes)
     own = parts[wire.rank].shape[1]
-    counts = [length(runs) for runs in task.layout]
+    counts = [length(runs) for runs in task.placement]
     came = wire.exchange(parts, [B * own * count * width for count in counts])
     stacked = torch.cat([part.view(B, own, -1, width) for part in came], 2)  # [B, H / P, N, width]
-    return arranged(stacked, task.layout, 2)
+    return arranged(stacked, task.placement, 2)
 
 
 def _to_tokens(x, heads, wire, task, name):
     """Return all ``heads`` heads of this rank's tokens, for its heads of all tokens: the inverse of ``_to_heads``."""
     B, _, _, width = x.shape
-    parts = [x.index_select(2, order_of((runs,), x.device)) for runs in task.layout]  # [B, H / P, n, width] each
+    parts = [x.index_select(2, order_of((runs,), x.device)) for runs in task.placement]  # [B, H / P, n, width] each
     n = parts[wire.rank].shape[2]
     wire.log("send", name, 0, wire.rank, x.nbytes - parts[wire.rank].nbytes)
     counts = [b - a for a, b in pairwise(_cuts(heads, task.Hk, wire.size))]

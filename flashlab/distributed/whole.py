@@ -30,7 +30,7 @@ def whole(
     dO: Tensor | None = None,
     *,
     group=None,
-    layout: str = "zigzag",
+    placement: str = "zigzag",
     **options,
 ) -> Whole:
     """Attend over a group, to a text that every process has whole: q [B, H, N, d], k [B, Hk, N, d], v [B, Hk, N, dv].
@@ -40,10 +40,10 @@ def whole(
     of ``ring_attention``.
     """
     events = []
-    own = [shard(x, group=group, layout=layout).requires_grad_(dO is not None) for x in (q, k, v)]
-    O = METHODS[method](*own, group=group, layout=layout, record=events, **options)
+    own = [shard(x, group=group, placement=placement).requires_grad_(dO is not None) for x in (q, k, v)]
+    O = METHODS[method](*own, group=group, placement=placement, record=events, **options)
     gradients = []
     if dO is not None:
-        gradients = torch.autograd.grad(O, own, shard(dO, group=group, layout=layout))
-    together = [unshard(x.detach(), group=group, layout=layout) for x in (O, *gradients)]
+        gradients = torch.autograd.grad(O, own, shard(dO, group=group, placement=placement))
+    together = [unshard(x.detach(), group=group, placement=placement) for x in (O, *gradients)]
     return Whole(together[0], together[1:], events)

@@ -1,22 +1,15 @@
-"""One streaming multiprocessor (SM) as its programs see it: barriers, and units that work by themselves.
+"""One streaming multiprocessor (SM): it runs programs, and its units work asynchronously on a simulated clock.
 
-A program is a generator that yields operations. The copy engine, the tensor core and the vector units carry them out on
-real arrays, and each takes its cycles of a simulated clock; a program learns at a barrier what is done. Programs that
-agree on a wrong phase meet what they would meet on the chip: a ``Deadlock``, or a ``Race``.
-
-On Hopper a product's result is in the registers of the program that asked for it. On Blackwell it is in tensor memory,
-a buffer to which every program has access: ``into``, ``Take`` and ``Put``; and ``Commit`` has a barrier tell that
-products are done.
-
-Source: NVIDIA, PTX ISA, sections "mbarrier" (count, pending bytes, phase), "wgmma", "cp.async.bulk.tensor", "tcgen05".
+A program is a generator that yields ``operations``. The copy engine, the tensor core and the vector units carry them
+out on real arrays, and each takes its cycles; barriers tell the programs which work is done. Programs that disagree
+about a phase fail as they would on the chip, with a ``Deadlock`` or a ``Race``.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
+from flashlab.machine.operations import Arrive, Commit, Copy, Finish, Product, Put, Store, Take, Wait, Work
 
 
 class Deadlock(RuntimeError):
@@ -25,145 +18,6 @@ class Deadlock(RuntimeError):
 
 class Race(RuntimeError):
     """A tile is read too early or overwritten while it is read, or a phase gets more arrivals than it expects."""
-
-
-class Tile(NamedTuple):
-    """The content of a buffer: block j of a tensor, for step g or, of Q, for several steps."""
-
-    name: str  # Q, K, V; in tensor memory S, P, O
-    j: int
-    g: int | None = None
-
-    def __str__(self):
-        return f"{self.name}_{self.j}" + ("" if self.g is None else f" of step {self.g}")
-
-
-class Buffer:
-    """Room for one tile in shared memory or tensor memory. It holds NaN until something arrives."""
-
-    def __init__(self, name, shape, dtype):
-        self.name, self.array = name, np.full(shape, np.nan, dtype)
-        self.holds = self.coming = None  # the tile that is here, and the one that is being copied here
-        self.readers = []  # who asked for the products that read it now
-
-    @property
-    def nbytes(self):
-        return self.array.nbytes
-
-
-class Barrier:
-    """Hopper's mbarrier: a phase is complete when ``count`` have arrived and all expected bytes are there.
-
-    Only the parity of the phase can be seen, ``phase``: it is 0 while the first phase is open, 1 during the second,
-    then 0 again. To wait for a phase of parity p is to wait until the open phase has the other parity.
-    """
-
-    def __init__(self, name, count):
-        self.name, self.count, self.phase = name, count, 0
-        self.pending, self.pending_bytes = count, 0
-
-    def completed(self, phase) -> bool:
-        """Return whether the last completed phase has this parity. Before any is complete, that parity is 1."""
-        return self.phase != phase
-
-    def arrive(self, nbytes=0) -> bool:
-        """Arrive, and announce so many bytes. Return whether this completes the phase."""
-        self.pending, self.pending_bytes = self.pending - 1, self.pending_bytes + nbytes
-        return self._advance()
-
-    def deliver(self, nbytes) -> bool:
-        """Take in so many bytes. Return whether this completes the phase."""
-        self.pending_bytes -= nbytes
-        return self._advance()
-
-    def _advance(self):
-        complete = self.pending == 0 and self.pending_bytes == 0
-        if complete:
-            self.phase, self.pending = self.phase ^ 1, self.count
-        return complete
-
-
-class Wait(NamedTuple):
-    """Go on when the phase of this parity is complete."""
-
-    barrier: Barrier
-    phase: int
-
-
-class Arrive(NamedTuple):
-    """Arrive at a barrier, and announce bytes that must come before its phase is complete."""
-
-    barrier: Barrier
-    nbytes: int = 0
-
-
-class Copy(NamedTuple):
-    """Have the copy engine bring a tile into a buffer and deliver its bytes at a barrier, without waiting."""
-
-    tile: Tile
-    array: np.ndarray
-    buffer: Buffer
-    barrier: Barrier
-    cycles: int
-
-
-class Product(NamedTuple):
-    """Have the tensor core compute function(*arrays of the buffers), in so many instructions, without waiting.
-
-    The yield returns a ``Job``, which has a ``result`` once it is done.
-    """
-
-    kind: str
-    j: int
-    reads: dict[Buffer, Tile]  # the tile that each buffer should hold
-    function: Callable
-    instructions: int
-    cycles: int  # of one instruction
-    into: tuple[Buffer, Tile] | None = None  # where the result goes in tensor memory, and the tile that it is
-
-
-class Commit(NamedTuple):
-    """Have the tensor core arrive at a barrier once all products are done that the program has asked for so far."""
-
-    barrier: Barrier
-
-
-class Take(NamedTuple):
-    """Read a tile from tensor memory. The yield returns a copy of its array."""
-
-    tile: Tile
-    buffer: Buffer
-
-
-class Put(NamedTuple):
-    """Write a tile to tensor memory."""
-
-    tile: Tile
-    array: np.ndarray
-    buffer: Buffer
-
-
-class Finish(NamedTuple):
-    """Go on when at most ``left`` of one's own products are not done."""
-
-    left: int
-
-
-class Work(NamedTuple):
-    """Compute on the vector units and, if asked for, on the exponential unit beside them; go on when both are done."""
-
-    kind: str
-    j: int
-    cycles: int
-    exponentials: int = 0  # cycles of the exponential unit, where it is counted apart from the vector units
-
-
-class Store(NamedTuple):
-    """Have the copy engine carry a tile of results away, without waiting."""
-
-    kind: str
-    j: int
-    cycles: int
 
 
 class Event(NamedTuple):

@@ -58,9 +58,3 @@ def round_robin(names: Sequence[str], rounds: int) -> Iterator[str]:
     for r in range(rounds):
         for place in range(len(names)):
             yield names[(place + r) % len(names)]
-
-
-def bar(done: int, total: int, width: int = 20) -> str:
-    """Draw how much of a task is done, as ``width`` characters."""
-    full = width * done // max(total, 1)
-    return "█" * full + "░" * (width - full)

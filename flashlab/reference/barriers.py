@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.machine.sm import SM, Arrive, Barrier, Buffer, Copy, Finish, Product, Tile, Wait
+from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Tile, Wait
+from flashlab.machine.sm import SM
 
 COPY, MULTIPLY = 600, 500  # cycles that a block takes, by the copy engine and by the tensor core
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.machine import hardware
-from flashlab.machine.sm import SM, Arrive, Barrier, Buffer, Copy, Event, Finish, Product, Store, Tile, Wait, Work
+from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Store, Tile, Wait, Work
+from flashlab.machine.sm import SM, Event
 from flashlab.reference import online_softmax, tiling
 
 H100 = hardware.CARDS["H100 SXM"]

@@ -51,14 +51,14 @@ def scores(Q, K, i, j, mask, N):
     return np.where(visible, Q @ K.T * Q.shape[1] ** -0.5, -np.inf).astype(Q.dtype)
 
 
-def forward(Q, K, V, layout, *, mask=None, events=None):
-    """Compute O [N, dv] and lse [N] over the ranks of a layout, of Q and K [N, d] and V [N, dv].
+def forward(Q, K, V, placement, *, mask=None, events=None):
+    """Compute O [N, dv] and lse [N] over the ranks of a placement, of Q and K [N, d] and V [N, dv].
 
-    layout: the runs of each rank, as ``machine.layouts`` makes them. mask: one of ``reference.masks``. events: a list
+    placement: the runs of each rank, as ``machine.ranks`` makes them. mask: one of ``reference.masks``. events: a list
     that takes an ``Event`` for each block computed and each one sent.
     """
-    P, N = len(layout), len(Q)
-    here = [positions(runs) for runs in layout]  # [n] of each rank
+    P, N = len(placement), len(Q)
+    here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j]) for j in here]  # K and V that each rank has now: at first its own
     states = [(np.zeros((len(i), V.shape[1]), Q.dtype), np.full(len(i), -np.inf, Q.dtype)) for i in here]
     for step in range(P):
@@ -82,10 +82,10 @@ def seen(i, j, mask, N):
     return int(np.broadcast_to(visible, (len(i), len(j))).sum())
 
 
-def backward(dO, Q, K, V, O, lse, layout, *, mask=None):
+def backward(dO, Q, K, V, O, lse, placement, *, mask=None):
     """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
-    P, N = len(layout), len(Q)
-    here = [positions(runs) for runs in layout]  # [n] of each rank
+    P, N = len(placement), len(Q)
+    here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j], np.zeros_like(K[j]), np.zeros_like(V[j])) for j in here]
     dQ, deltas = np.zeros_like(Q), delta(dO, O)  # [N, d], [N]
     for step in range(P):

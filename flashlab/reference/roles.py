@@ -17,14 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.machine import hardware
-from flashlab.machine.sm import (
-    SM,
+from flashlab.machine.operations import (
     Arrive,
     Barrier,
     Buffer,
     Commit,
     Copy,
-    Event,
     Product,
     Put,
     Store,
@@ -33,6 +31,7 @@ from flashlab.machine.sm import (
     Wait,
     Work,
 )
+from flashlab.machine.sm import SM, Event
 from flashlab.reference.attention import scale_of
 from flashlab.reference.next_machine import B200, LN_2, LOG2_E, ROWS, THRESHOLD, Rates, exp2, minimax
 

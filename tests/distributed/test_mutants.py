@@ -14,7 +14,7 @@ MUTANTS = [  # mistake, module, function, old, new
      "[0 * x for x in (arriving() if arriving else held)]"),
     ("the gradients of own keys are others' alone", "ring", "backward", "compute.add_up((dk, dv), own_shares)", "None"),
     ("positions are not permuted", "task", "prepare",
-     "runs = layout_of(layout, N, wire.size)", "runs = layout_of('contiguous', N, wire.size)"),
+     "runs = placement_of(placement, N, wire.size)", "runs = placement_of('contiguous', N, wire.size)"),
     ("a buffer is written while it is sent and read", "wire", "Wire.pass_on",
      "def wait():", "[x.zero_() for x in tensors]\n\n    def wait():"),
     ("keys of the wrong owner", "ring", "hops", "(wire.rank - s) % P for", "(wire.rank + s) % P for"),

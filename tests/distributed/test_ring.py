@@ -9,7 +9,7 @@ import torch
 
 from flashlab.distributed import plan
 from flashlab.distributed.state import State, merge
-from flashlab.machine.layouts import LAYOUTS, layout_of, length
+from flashlab.machine.ranks import PLACEMENTS, length, placement_of
 from flashlab.reference import masks
 from flashlab.reference import ring as reference
 from flashlab.reference.online_softmax import State as ReferenceState
@@ -56,7 +56,7 @@ def assert_equals_one_device(team, P, cases):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_the_layouts_and_ways_agree_with_one_device(team, mask):
+def test_the_placements_and_ways_agree_with_one_device(team, mask):
     assert_equals_one_device(team, 4, [case(way, 33, torch.float64, mask) for way in WAYS])
 
 
@@ -129,7 +129,7 @@ SHAPES = [(33, 8, 4, 16, 24), (64, 4, 4, 8, 8)]  # N, H, Hk, d, dv
 def test_what_is_sent_and_computed_is_what_the_plan_says(team, way, N, H, Hk, d, dv):
     for options, window in (({"causal": True}, (None, 0)), ({"mask": masks.window(3)}, (3, 0))):
         found = plan.costs(N, 4, H=H, Hk=Hk, d=d, dv=dv, itemsize=4, left=window[0], right=window[1])
-        cost = next(it for it in found if (it.method, it.layout) == way)
+        cost = next(it for it in found if (it.method, it.placement) == way)
         for rank, events in enumerate(team.run(work.recorded, *way, N, H, Hk, d, dv, options)):
             assert total(events, "send", "forward") == cost.sent[rank]
             assert total(events, "send", "backward") == cost.sent_backward[rank]
@@ -142,13 +142,13 @@ def total(events, kind, what):
     return sum(event.amount for event in events if event.kind == kind and event.what.startswith(what))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_steps_of_real_processes_are_the_references(team, layout):
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_steps_of_real_processes_are_the_references(team, placement):
     """What the figure replays is what processes do."""
     N, d, events = 32, 8, []
     X = np.ones((N, d), np.float32)
-    reference.forward(X, X, X, layout_of(layout, N, 4), mask=masks.causal(), events=events)
-    for rank, told in enumerate(team.run(work.recorded, "ring", layout, N, 1, 1, d, d, {"causal": True})):
+    reference.forward(X, X, X, placement_of(placement, N, 4), mask=masks.causal(), events=events)
+    for rank, told in enumerate(team.run(work.recorded, "ring", placement, N, 1, 1, d, d, {"causal": True})):
         forward = [(it.kind, it.step, it.owner, it.amount) for it in told if it.what.startswith("forward")]
         assert sorted(forward) == sorted((it.kind, it.step, it.owner, it.amount) for it in events if it.rank == rank)
 
@@ -157,7 +157,7 @@ def test_the_steps_of_real_processes_are_the_references(team, layout):
 def test_the_closed_form_is_that_of_the_papers(P, ratio):
     """N = 128K, H = 32, Hk = 8, d = 128, bfloat16: the bytes in the docstring, and their ratio P Hk / (H + Hk)."""
     N, n = 2**17, 2**17 // P
-    found = {(it.method, it.layout): it for it in plan.costs(N, P, H=32, Hk=8, d=128)}
+    found = {(it.method, it.placement): it for it in plan.costs(N, P, H=32, Hk=8, d=128)}
     ring, gather, ulysses = found["ring", "zigzag"], found["gather", "zigzag"], found["all-to-all", "contiguous"]
     assert set(ring.sent) == set(gather.sent) == {(P - 1) * 2 * 8 * n * 128 * 2}
     assert set(ulysses.sent) == {(P - 1) * (2 * 32 + 2 * 8) * n * 128 * 2 // P}
@@ -225,10 +225,10 @@ def test_rows_without_keys_have_no_output():
 
 
 @pytest.mark.parametrize("name", ["contiguous", "zigzag", "striped"])
-def test_positions_are_those_of_the_layout(name):
-    layout = layout_of(name, 29, 3)
-    assert sorted(itertools.chain(*itertools.chain(*layout))) == list(range(29))
-    assert sum(map(length, layout)) == 29
+def test_positions_are_those_of_the_placement(name):
+    placement = placement_of(name, 29, 3)
+    assert sorted(itertools.chain(*itertools.chain(*placement))) == list(range(29))
+    assert sum(map(length, placement)) == 29
 
 
 @pytest.mark.parametrize("hops", [1, 2, -1, -3])

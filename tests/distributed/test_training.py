@@ -12,7 +12,7 @@ pytestmark = pytest.mark.exhaustive  # every process imports the character model
 
 
 @pytest.mark.parametrize(
-    "P, layout, steps",
+    "P, placement, steps",
     [
         (4, "zigzag", 24),
         (2, "zigzag", 24),
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.exhaustive  # every process imports the character model
         (3, "contiguous", 24),
     ],
 )
-def test_the_same_losses_on_every_process(team, P, layout, steps):
+def test_the_same_losses_on_every_process(team, P, placement, steps):
     alone = character_model.train(plain.dense, steps=steps).losses
-    for losses in team.run(work.trained, P, layout, steps)[:P]:
+    for losses in team.run(work.trained, P, placement, steps)[:P]:
         assert np.abs(losses - alone).max() < 1e-4  # of 4.5 nats; rounding grows as the training goes on
     assert alone[-1] < alone[0]
 

@@ -51,12 +51,12 @@ def one_device(q, k, v, dO, scale=None, **mask):
     return [O.detach(), *torch.autograd.grad(O, (q, k, v), dO)]
 
 
-def divided(method, P, layout, N, dtype, shape=None, **options):
+def divided(method, P, placement, N, dtype, shape=None, **options):
     """O, dQ, dK and dV over the group of P processes, put together; None outside of the group."""
     group = group_of(P)
     if dist.get_rank() >= P:
         return None
-    found = whole(method, *inputs(N, dtype, **(shape or {})), group=group, layout=layout, **options)
+    found = whole(method, *inputs(N, dtype, **(shape or {})), group=group, placement=placement, **options)
     return [found.O, *found.gradients]
 
 
@@ -65,30 +65,30 @@ def grid(P, cases):
     return [divided(*case[:1], P, *case[1:-1], **case[-1]) for case in cases]
 
 
-def recorded(method, layout, N, H, Hk, d, dv, options):
+def recorded(method, placement, N, H, Hk, d, dv, options):
     """The events of a forward and a backward pass over all processes."""
-    return whole(method, *inputs(N, torch.float32, H=H, Hk=Hk, d=d, dv=dv), layout=layout, **options).events
+    return whole(method, *inputs(N, torch.float32, H=H, Hk=Hk, d=d, dv=dv), placement=placement, **options).events
 
 
-def logsumexp(method, layout, N):
-    q, k, v, _ = (shard(x, layout=layout) for x in inputs(N, torch.float64))
-    _, lse = METHODS[method](q, k, v, layout=layout, causal=True, return_lse=True)
-    return unshard(lse, layout=layout)
+def logsumexp(method, placement, N):
+    q, k, v, _ = (shard(x, placement=placement) for x in inputs(N, torch.float64))
+    _, lse = METHODS[method](q, k, v, placement=placement, causal=True, return_lse=True)
+    return unshard(lse, placement=placement)
 
 
 def refusal(method, options):
     """The sentence with which every rank refuses these options, or None."""
-    q, k, v, _ = (shard(x, layout="contiguous") for x in inputs(16, torch.float32))
+    q, k, v, _ = (shard(x, placement="contiguous") for x in inputs(16, torch.float32))
     try:
-        METHODS[method](q, k, v, layout="contiguous", **options)
+        METHODS[method](q, k, v, placement="contiguous", **options)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
 def second_derivative(method):
     """The sentence with which every rank refuses to differentiate its gradients, or None."""
-    q, k, v, _ = (shard(x, layout="contiguous") for x in inputs(16, torch.float32))
-    O = METHODS[method](q.requires_grad_(), k, v, layout="contiguous")
+    q, k, v, _ = (shard(x, placement="contiguous") for x in inputs(16, torch.float32))
+    O = METHODS[method](q.requires_grad_(), k, v, placement="contiguous")
     try:
         torch.autograd.grad(O.square().sum(), q, create_graph=True)
     except NotImplementedError as error:
@@ -140,7 +140,7 @@ def exact_lse(N):
     return S.masked_fill(~seen(N, causal=True), -math.inf).logsumexp(-1).flatten(1, 2)
 
 
-def trained(P, layout, steps, forget_positions=False):
+def trained(P, placement, steps, forget_positions=False):
     """The losses of the character model whose context is cut over the first P processes."""
     from flashlab.course import character_model  # late: Triton
 
@@ -149,9 +149,9 @@ def trained(P, layout, steps, forget_positions=False):
         return None
 
     def attention(Q, K, V, *, causal):
-        return ring_attention(Q, K, V, group=group, layout=layout, causal=causal)
+        return ring_attention(Q, K, V, group=group, placement=placement, causal=causal)
 
-    own = positions(character_model.CONTEXT, group=group, layout=layout)
+    own = positions(character_model.CONTEXT, group=group, placement=placement)
     model = character_model.CharacterModel
     if forget_positions:
         embed = model.embed

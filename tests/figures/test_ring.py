@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from figures import ring as figure
-from flashlab.machine import layouts
+from flashlab.machine import ranks
 
 STATES = [figure.State(), figure.State(P=2), figure.State(P=8, causal=False), figure.State(P=3)]
 
@@ -12,10 +12,13 @@ STATES = [figure.State(), figure.State(P=2), figure.State(P=8, causal=False), fi
 def test_every_step_is_the_schedules(state):
     window = (None, 0) if state.causal else (None, None)
     for run in figure.trace(state)["runs"]:
-        layout = layouts.layout_of(run["name"], figure.N, state.P)
-        steps = [[(rank["owner"], rank["scores"]) for rank in ranks] for ranks in run["steps"]]
+        placement = ranks.placement_of(run["name"], figure.N, state.P)
+        steps = [[(rank["owner"], rank["scores"]) for rank in step] for step in run["steps"]]
         expected = [
-            [((r - s) % state.P, layouts.pairs(layout[r], layout[(r - s) % state.P], *window)) for r in range(state.P)]
+            [
+                ((r - s) % state.P, ranks.pairs(placement[r], placement[(r - s) % state.P], *window))
+                for r in range(state.P)
+            ]
             for s in range(state.P)
         ]
         assert steps == expected
@@ -23,7 +26,7 @@ def test_every_step_is_the_schedules(state):
 
 
 @pytest.mark.parametrize("P", figure.CONTROLS["P"].values)
-def test_all_layouts_send_the_same_and_zigzag_alone_never_waits(P):
+def test_all_placements_send_the_same_and_zigzag_alone_never_waits(P):
     told = figure.trace(figure.State(P=P))
     n = figure.N // P
     assert told["block"] == n * n and told["ideal"] * P == figure.N * (figure.N + 1) / 2

@@ -18,11 +18,6 @@ def test_without_names_or_rounds_there_is_no_turn(names, rounds):
     assert list(timing.round_robin(names, rounds)) == []
 
 
-@pytest.mark.parametrize("done, drawn", [(0, "░░░░"), (1, "░░░░"), (2, "█░░░"), (7, "███░"), (8, "████")])
-def test_a_bar_is_full_only_at_the_end(done, drawn):
-    assert timing.bar(done, 8, width=4) == drawn
-
-
 class Gpu:
     """A GPU whose calls take 8, 9, 10, 8, ... ms, and which logs what happens between the readings of its clock."""
 

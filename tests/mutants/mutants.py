@@ -17,7 +17,7 @@ from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.portable import backward, forward, pieces
-from flashlab.machine import layouts, sm
+from flashlab.machine import operations, ranks, sm
 from flashlab.models import plain
 from flashlab.reference import (
     dropout,
@@ -193,10 +193,12 @@ MUTANTS = [
         ("pipeline: sums of the tile before kept", "Pipeline.weighted", "if step.first:", "if state is None:"),
         ("pipeline: mask counted within the consumer's rows", "Pipeline.scores", "rows, step.cols, p.scale", "slice(0, _rows(rows)), step.cols, p.scale"),
     ),
-    *_of(sm, acceptance.simulated_pipeline,
+    *_of(operations, acceptance.simulated_pipeline,
         ("barrier: the other parity", "Barrier.completed", "self.phase != phase", "self.phase == phase"),
         ("barrier: bytes not waited for", "Barrier._advance", "self.pending == 0 and self.pending_bytes == 0", "self.pending == 0"),
         ("barrier: arrivals not counted anew", "Barrier._advance", "self.phase ^ 1, self.count", "self.phase ^ 1, 0"),
+    ),
+    *_of(sm, acceptance.simulated_pipeline,
         ("race: tiles that have not arrived", "SM._check", "buffer.coming or buffer.holds != tile", "False"),
         ("race: tiles that are read", "SM._copy", "in buffer.readers:", "in ():"),
         ("race: more arrivals than a phase has", "SM._arrive", "if arrive.barrier.pending == 0:", "if False:"),
@@ -490,7 +492,7 @@ MUTANTS = [
         ("the accumulator keeps all bits", "TensorCore.__call__", "cut(sums + A[:, there] @ B[there], self.bits)", "sums + A[:, there] @ B[there]"),
         ("sums are rounded, not cut off", "cut", "np.trunc(x / step)", "np.rint(x / step)"),
     ),
-    *_of(layouts, acceptance.blocks_of_layouts,
+    *_of(ranks, acceptance.blocks_of_placements,
         ("both stretches from the left", "zigzag", "2 * P - 1 - r", "P + r"),
         ("right end off by one", "_part", "(right + ahead) // step + col - row", "(right + ahead) // step + col - row + 1"),
         ("left end rounded the wrong way", "_part", "-((left - ahead) // step)", "(ahead - left) // step"),

@@ -6,7 +6,7 @@ import pytest
 
 from flashlab.course import data
 from flashlab.course.check import edited
-from flashlab.machine import sm
+from flashlab.machine import operations, sm
 from flashlab.reference import pipeline
 from flashlab.reference.attention import attention
 from flashlab.reference.masks import causal
@@ -164,7 +164,7 @@ def test_stages_bound_how_far_the_producer_is_ahead(head):
 
 
 def test_a_barrier_counts_arrivals_and_bytes_and_shows_a_parity():
-    barrier = sm.Barrier("full", 2)
+    barrier = operations.Barrier("full", 2)
     assert not barrier.completed(0) and barrier.completed(1)  # before the first phase, as if one of parity 1 were over
     assert not barrier.arrive(100) and not barrier.arrive() and not barrier.deliver(60)
     assert barrier.phase == 0

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.machine.sm import Arrive, Finish, Race, Wait, Work
+from flashlab.machine.operations import Arrive, Finish, Wait, Work
+from flashlab.machine.sm import Race
 from flashlab.reference import pipeline
 from flashlab.reference.attention import attention
 from flashlab.reference.safe_softmax import lse as logsumexp

@@ -90,7 +90,7 @@ zigzag = Exercise(
         "n = N // (2 * P); the stretches begin at rank * n and (2 * P - 1 - rank) * n, each n long.",
     ),
     mistakes=(
-        Mistake("that is the contiguous layout: one stretch per rank.", "(2 * P - 1 - rank) * n", "(rank + 1) * n"),
+        Mistake("that is the contiguous placement: one stretch per rank.", "(2 * P - 1 - rank) * n", "(rank + 1) * n"),
         Mistake("both stretches were counted from the left: the second one is counted from the right.",
                 "(2 * P - 1 - rank) * n", "(P + rank) * n"),
         Mistake("off by one stretch: counted from 0, the last of 2 P stretches is 2 P − 1.",
@@ -98,7 +98,7 @@ zigzag = Exercise(
         Mistake("there are 2 P stretches, so one has N / (2 P) tokens.", "N // (2 * P)", "N // P"),
         Mistake("the second stretch is reversed: tokens keep their order within it.",
                 "np.arange(second, second + n)]", "np.arange(second, second + n)[::-1]]"),
-        Mistake("that is the striped layout: every P-th token.",
+        Mistake("that is the striped placement: every P-th token.",
                 "np.concatenate([np.arange(first, first + n), np.arange(second, second + n)])",
                 "np.arange(rank, N, P)"),
         Mistake("the later stretch came first: keep the order of the text, or a causal mask within the rank is wrong.",

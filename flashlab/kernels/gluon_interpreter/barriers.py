@@ -4,13 +4,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashlab.kernels.gluon_interpreter.agents import me
 from flashlab.kernels.gluon_interpreter.knowledge import ADD, WRITE, Knowledge
-from flashlab.machine import sm
+from flashlab.machine import operations
 from flashlab.machine.sm import Race
 
 MBarrierLayout = mbarrier.MBarrierLayout
 
 
-class Barrier(sm.Barrier):
+class Barrier(operations.Barrier):
     """A barrier that also hands on what the arriving agents know."""
 
     def __init__(self, view, count):

@@ -6,7 +6,7 @@ from flashlab.course.check import check
 from flashlab.course.exercise import edited
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
-from flashlab.machine.sm import Arrive, Finish, Wait, Work
+from flashlab.machine.operations import Arrive, Finish, Wait, Work
 from flashlab.reference import barriers, pipeline
 
 

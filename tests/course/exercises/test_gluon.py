@@ -5,7 +5,7 @@ import pytest
 
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
-from flashlab.machine import warpgroup
+from flashlab.machine import chip
 
 
 def registers_from_the_pool(consumers, producer):
@@ -33,7 +33,7 @@ def thread_by_quotients(i, j):
 
 
 def thread_by_looking(i, j):
-    return warpgroup.owners(64, 256)[i, j]
+    return chip.owners(64, 256)[i, j]
 
 
 RIGHT = {
@@ -53,6 +53,6 @@ def test_the_numbers_that_flash_attention_3_uses():
 
 
 def test_the_answers_follow_from_the_layout():
-    owners = warpgroup.owners(64, 128)
+    owners = chip.owners(64, 128)
     assert {*np.bincount(owners.ravel())} == {find("gluon.per_thread").answer}
     assert len({*owners[5]}) == 4, "four threads share a row"

@@ -9,7 +9,7 @@ import torch
 from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
 from flashlab.distributed import plan
-from flashlab.machine import layouts
+from flashlab.machine import ranks
 
 
 def turn_by_walking(rank, step, P):
@@ -26,8 +26,8 @@ def zigzag_by_splitting(rank, P, N):
     return np.hstack([stretches[rank], stretches[-1 - rank]])
 
 
-def zigzag_of_the_layout(rank, P, N):
-    return np.array([position for run in layouts.zigzag(N, P)[rank] for position in run])
+def zigzag_of_the_placement(rank, P, N):
+    return np.array([position for run in ranks.zigzag(N, P)[rank] for position in run])
 
 
 def merge_with_logaddexp(O, lse, O_b, lse_b):
@@ -50,7 +50,7 @@ def tokens_from_times(H, Hk, itemsize, flop_rate, wire_rate):
 
 RIGHT = {
     "many_gpus.turn": [turn_by_walking],
-    "many_gpus.zigzag": [zigzag_by_splitting, zigzag_of_the_layout],
+    "many_gpus.zigzag": [zigzag_by_splitting, zigzag_of_the_placement],
     "many_gpus.merge": [merge_with_logaddexp, merge_with_a_sigmoid],
     "many_gpus.overlap": [tokens_from_times],
 }
@@ -63,7 +63,7 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
 
 def test_the_answers_are_those_of_the_plan():
     found = plan.costs(2**14, 4, H=32, Hk=8, d=128)
-    contiguous = next(cost for cost in found if (cost.method, cost.layout) == ("ring", "contiguous"))
+    contiguous = next(cost for cost in found if (cost.method, cost.placement) == ("ring", "contiguous"))
     assert math.isclose(find("many_gpus.idle").answer, contiguous.efficiency, rel_tol=1e-3)
 
     def ring_sends_less(P):

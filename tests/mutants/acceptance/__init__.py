@@ -27,7 +27,7 @@ from tests.mutants.acceptance.in_triton import (
     small_tiles,
 )
 from tests.mutants.acceptance.of_machines import (
-    blocks_of_layouts,
+    blocks_of_placements,
     cycles_of_the_next_machine,
     hopper_schedule,
     order_of_additions,
@@ -51,7 +51,7 @@ __all__ = [
     "simulated_pipeline",
     "hopper_schedule",
     "ring_of_three",
-    "blocks_of_layouts",
+    "blocks_of_placements",
     "cycles_of_the_next_machine",
     "order_of_additions",
     "roles_of_the_next_machine",

@@ -1,4 +1,4 @@
-"""What models of machines must pass: schedules, layouts, simulated multiprocessors, and counts of cycles."""
+"""What models of machines must pass: schedules, placements, simulated multiprocessors, and counts of cycles."""
 
 from dataclasses import replace
 from itertools import product
@@ -9,7 +9,7 @@ import torch
 from flashlab.kernels import masks as triton_masks
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
-from flashlab.machine import layouts, sm
+from flashlab.machine import ranks, sm
 from flashlab.reference import masks, next_machine, pipeline, ring, roles
 from flashlab.reference.attention import attention, attention_backward
 from tests.mutants.acceptance.cases import forward, mask_if
@@ -112,13 +112,13 @@ def hopper_schedule():
 
 
 def ring_of_three():
-    """Three ranks in every layout, forward and backward, against one."""
+    """Three ranks in every placement, forward and backward, against one."""
     Q, K, V, dO = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6, 6)))
-    for name in layouts.LAYOUTS:
+    for name in ranks.PLACEMENTS:
         for mask in (None, masks.causal()):
-            layout = layouts.layout_of(name, len(Q), 3)
-            O, lse = ring.forward(Q, K, V, layout, mask=mask)
-            ours = O, *ring.backward(dO, Q, K, V, O, lse, layout, mask=mask)
+            placement = ranks.placement_of(name, len(Q), 3)
+            O, lse = ring.forward(Q, K, V, placement, mask=mask)
+            ours = O, *ring.backward(dO, Q, K, V, O, lse, placement, mask=mask)
             theirs = attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)
             for x, y in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
@@ -126,29 +126,29 @@ def ring_of_three():
     np.testing.assert_equal(ring.merge(*nothing, *nothing), nothing)
 
 
-def blocks_of_layouts():
+def blocks_of_placements():
     """The blocks of two ranks hold what is seen, once, and zigzag leaves all ranks the same."""
-    layouts.blocks.cache_clear()
+    ranks.blocks.cache_clear()
     try:
-        for name, (left, right) in product(layouts.LAYOUTS, ((None, None), (None, 0), (5, 0), (1, 2))):
-            layout = layouts.layout_of(name, 24, 3)
+        for name, (left, right) in product(ranks.PLACEMENTS, ((None, None), (None, 0), (5, 0), (1, 2))):
+            placement = ranks.placement_of(name, 24, 3)
             everything = [(range(24),)] if name != "striped" else []
-            for queries, keys in product(layout, [*layout, *everything]):
+            for queries, keys in product(placement, [*placement, *everything]):
                 i, j = (np.array([position for run in runs for position in run]) for runs in (queries, keys))
                 distance = j[None, :] - i[:, None]
                 seen = (distance >= -(24 if left is None else left)) & (distance <= (24 if right is None else right))
                 found = np.zeros(seen.shape, int)
-                for rows, cols, before, after in layouts.blocks(queries, keys, left, right):
+                for rows, cols, before, after in ranks.blocks(queries, keys, left, right):
                     own = np.arange(*rows)[:, None] - rows[1] + cols[1]
                     after, before = (99 if end is None else end for end in (after, before))
                     k = np.arange(*cols)
                     found[slice(*rows), slice(*cols)] += (k >= own - before) & (k <= own + after)
                 np.testing.assert_array_equal(found, seen)
-                assert layouts.pairs(queries, keys, left, right) == seen.sum()
-        for step in layouts.schedule(layouts.zigzag(24, 3), None, 0):
+                assert ranks.pairs(queries, keys, left, right) == seen.sum()
+        for step in ranks.schedule(ranks.zigzag(24, 3), None, 0):
             assert len({count for _, count in step}) == 1, "zigzag: some ranks have more to do than others"
     finally:
-        layouts.blocks.cache_clear()
+        ranks.blocks.cache_clear()
 
 
 def cycles_of_the_next_machine():

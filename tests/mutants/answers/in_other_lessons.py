@@ -477,7 +477,7 @@ ANSWERS = [
     ),
     *wrong("many_gpus.zigzag", zigzag,
         ("the same end", "", "stretches[-1 - rank]", "stretches[-rank]"),
-        ("contiguous", "that is the contiguous layout", "stretches[rank], stretches[-1 - rank]", "stretches[2 * rank], stretches[2 * rank + 1]"),
+        ("contiguous", "that is the contiguous placement", "stretches[rank], stretches[-1 - rank]", "stretches[2 * rank], stretches[2 * rank + 1]"),
         ("the later first", "the later stretch came first", "stretches[rank], stretches[-1 - rank]", "stretches[-1 - rank], stretches[rank]"),
     ),
     *wrong("many_gpus.merge", merge_finished,

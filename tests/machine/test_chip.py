@@ -1,6 +1,6 @@
 """Occupancy by hand: 64 K registers, 228 KiB of shared memory and 2,048 threads per SM of compute capability 9.0."""
 
-from flashlab.machine.occupancy import programs_per_sm
+from flashlab.machine.chip import programs_per_sm
 
 
 def test_by_hand():

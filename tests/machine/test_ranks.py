@@ -1,11 +1,11 @@
-"""layouts: every token has one owner, every visible score one block."""
+"""placements: every token has one owner, every visible score one block."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from flashlab.machine import layouts
+from flashlab.machine import ranks
 
 SIZES = [(1, 1), (2, 3), (7, 2), (16, 4), (29, 3), (40, 5)]  # N, P
 WINDOWS = [(None, None), (None, 0), (3, 0), (0, 0), (2, 5), (None, 2), (4, None)]
@@ -35,27 +35,27 @@ def covered(blocks, shape):
     return count
 
 
-@pytest.mark.parametrize("name", layouts.LAYOUTS)
+@pytest.mark.parametrize("name", ranks.PLACEMENTS)
 @pytest.mark.parametrize("N, P", [(0, 2), *SIZES])
 def test_every_token_has_one_owner(name, N, P):
-    layout = layouts.layout_of(name, N, P)
-    assert len(layout) == P
-    assert sorted(itertools.chain(*itertools.chain(*layout))) == list(range(N))
-    counts = [layouts.length(runs) for runs in layout]
+    placement = ranks.placement_of(name, N, P)
+    assert len(placement) == P
+    assert sorted(itertools.chain(*itertools.chain(*placement))) == list(range(N))
+    counts = [ranks.length(runs) for runs in placement]
     assert max(counts) - min(counts) <= (2 if name == "zigzag" else 1)
 
 
 @pytest.mark.parametrize("documents", TEXTS, ids=str)
 @pytest.mark.parametrize("left, right", WINDOWS)
-@pytest.mark.parametrize("name", layouts.LAYOUTS)
+@pytest.mark.parametrize("name", ranks.PLACEMENTS)
 def test_blocks_cover_what_is_seen_once(name, left, right, documents):
     for N, P in SIZES:
         texts = documents and tuple(sorted({min(end, N) for end in documents}))
-        layout = layouts.layout_of(name, N, P)
+        placement = ranks.placement_of(name, N, P)
         whole = seen(N, left, right, texts)
-        for queries, keys in itertools.product(layout, layout):
+        for queries, keys in itertools.product(placement, placement):
             rows, cols = ([p for run in runs for p in run] for runs in (queries, keys))
-            found = layouts.blocks(queries, keys, left, right, texts)
+            found = ranks.blocks(queries, keys, left, right, texts)
             expected = whole[np.ix_(rows, cols)]
             assert (covered(found, expected.shape) == expected).all(), (N, P, queries, keys, found)
             assert sum(block.pairs for block in found) == expected.sum()
@@ -64,34 +64,34 @@ def test_blocks_cover_what_is_seen_once(name, left, right, documents):
 
 def test_causal_zigzag_is_one_block_per_step():
     """Own keys: one causal square. Of a lower rank: the first half of its keys. Of a higher: the second half of Q."""
-    layout = layouts.zigzag(32, 4)
-    assert layouts.blocks(layout[1], layout[1], None, 0) == (((0, 8), (0, 8), None, 0),)
-    assert layouts.blocks(layout[2], layout[1], None, 0) == (((0, 8), (0, 4), None, None),)
-    assert layouts.blocks(layout[1], layout[2], None, 0) == (((4, 8), (0, 8), None, None),)
+    placement = ranks.zigzag(32, 4)
+    assert ranks.blocks(placement[1], placement[1], None, 0) == (((0, 8), (0, 8), None, 0),)
+    assert ranks.blocks(placement[2], placement[1], None, 0) == (((0, 8), (0, 4), None, None),)
+    assert ranks.blocks(placement[1], placement[2], None, 0) == (((4, 8), (0, 8), None, None),)
 
 
 @pytest.mark.parametrize("P", [1, 2, 4, 8])
 def test_zigzag_is_balanced_in_every_step_and_contiguous_is_not(P):
     N = 16 * P
-    for step in layouts.schedule(layouts.zigzag(N, P), None, 0):
+    for step in ranks.schedule(ranks.zigzag(N, P), None, 0):
         assert len({count for _, count in step}) == 1
-    steps = layouts.schedule(layouts.contiguous(N, P), None, 0)
+    steps = ranks.schedule(ranks.contiguous(N, P), None, 0)
     makespan = sum(max(count for _, count in step) for step in steps)
     n = N // P
     assert makespan == n * (n + 1) // 2 + (P - 1) * n * n
 
 
 def test_a_window_ends_the_ring_early():
-    assert len(layouts.schedule(layouts.contiguous(64, 8), 7, 0)) == 2
-    assert len(layouts.schedule(layouts.contiguous(64, 8), 0, 0)) == 1
+    assert len(ranks.schedule(ranks.contiguous(64, 8), 7, 0)) == 2
+    assert len(ranks.schedule(ranks.contiguous(64, 8), 0, 0)) == 1
 
 
 @pytest.mark.parametrize("arguments", [("spiral", 8, 2), ("zigzag", -1, 2), ("zigzag", 8, 0)])
 def test_no_layout_is_told_so(arguments):
     with pytest.raises(ValueError, match="expected"):
-        layouts.layout_of(*arguments)
+        ranks.placement_of(*arguments)
 
 
 def test_runs_of_two_steps_are_refused():
     with pytest.raises(ValueError, match="one step"):
-        layouts.blocks((range(8),), (range(0, 8, 2),))
+        ranks.blocks((range(8),), (range(0, 8, 2),))

@@ -1,10 +1,10 @@
-"""How a group of P processors divides one sequence of N tokens, and which scores two of them have in common.
+"""Placements: how the P ranks of a group share one sequence of N tokens, and the scores that two ranks share.
 
-A layout gives each rank its tokens as runs of positions: ``range`` objects, in the order in which the rank keeps them.
+A placement lists the tokens of each rank as runs of positions: ``range`` objects, in the order of the rank's memory.
 
-contiguous  Rank r has the r-th of P stretches. Under a causal mask the last rank computes most.
-zigzag      2 P stretches; rank r has the r-th from the left and the r-th from the right: all compute the same.
-striped     Rank r has the tokens r, r + P, r + 2P, ...: all compute nearly the same.
+contiguous  Rank r has the r-th of P stretches. Under a causal mask the last rank has the most work.
+zigzag      2 P stretches; rank r has the r-th from the left and the r-th from the right. All ranks have equal work.
+striped     Rank r has the tokens r, r + P, r + 2P, ... All ranks have nearly equal work.
 
 Source: zigzag, https://github.com/zhuzilin/ring-flash-attention; striped, arXiv 2311.09431.
 """
@@ -32,16 +32,16 @@ def striped(N: int, P: int) -> tuple[Runs, ...]:
     return tuple((range(r, N, P),) for r in range(P))
 
 
-LAYOUTS = {"contiguous": contiguous, "zigzag": zigzag, "striped": striped}
+PLACEMENTS = {"contiguous": contiguous, "zigzag": zigzag, "striped": striped}
 
 
-def layout_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
-    """Return the layout of that name. Raises ValueError for another name, a negative N, or P below 1."""
-    if name not in LAYOUTS:
-        raise ValueError(f"expected a layout out of {', '.join(LAYOUTS)}, got {name!r:.40}")
+def placement_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
+    """Return the placement of that name. Raises ValueError for another name, a negative N, or P below 1."""
+    if name not in PLACEMENTS:
+        raise ValueError(f"expected a placement out of {', '.join(PLACEMENTS)}, got {name!r:.40}")
     if N < 0 or P < 1:
         raise ValueError(f"expected N >= 0 tokens and P >= 1 ranks, got N = {N}, P = {P}")
-    return LAYOUTS[name](N, P)
+    return PLACEMENTS[name](N, P)
 
 
 def length(runs: Runs) -> int:
@@ -188,14 +188,16 @@ def pairs(queries: Runs, keys: Runs, *window, **options) -> int:
     return sum(block.pairs for block in blocks(queries, keys, *window, **options))
 
 
-def schedule(layout: Sequence[Runs], *window, **options) -> list[list[tuple[int, int]]]:
+def schedule(placement: Sequence[Runs], *window, **options) -> list[list[tuple[int, int]]]:
     """Return what each rank of a ring does in each step: steps of ranks of (whose keys it has, scores it computes).
 
     In step s, rank r has the keys of rank r - s. Steps at the end in which no rank has anything to do are left out.
     """
-    P = len(layout)
+    P = len(placement)
+    owners = [[(r - s) % P for r in range(P)] for s in range(P)]
     steps = [
-        [((r - s) % P, pairs(layout[r], layout[(r - s) % P], *window, **options)) for r in range(P)] for s in range(P)
+        [(owner, pairs(own, placement[owner], *window, **options)) for own, owner in zip(placement, row, strict=True)]
+        for row in owners
     ]
     while len(steps) > 1 and not any(count for _, count in steps[-1]):
         steps.pop()
