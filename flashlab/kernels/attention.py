@@ -143,7 +143,7 @@ def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
     if max(problem.B, problem.H) > LONGEST:
         raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
-    masks.check(mask, problem)
+    mask.check(problem)
     learned = [] if score is None else score.tensors
     if score is not None:
         training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
@@ -327,7 +327,7 @@ class _WithRules(torch.autograd.Function):
         ctx.problem, ctx.kernel = problem, kernel
         o, lse, _ = _attention(q, k, v, problem, kernel, any(ctx.needs_input_grad))
         # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
-        ctx.save_for_backward(o, lse, q, k, v, sinks, *learned, *masks.tensors(problem.mask))
+        ctx.save_for_backward(o, lse, q, k, v, sinks, *learned, *problem.mask.tensors)
         ctx.set_materialize_grads(False)
         return o, lse
 

@@ -68,7 +68,7 @@ def flash_attention_float8(
     if max(q.shape[:2]) > LONGEST:
         raise ValueError(f"B and H are at most {LONGEST} in float8, got {q.shape[0]} and {q.shape[1]}")
     problem = Problem.of(q, k, v, mask, scale, scales=_scales(scales, q, k, v))
-    masks.check(mask, problem)
+    mask.check(problem)
     scale_q, scale_k, scale_v = problem.scales[:3]
     check_no_gradient("flash_attention_float8", q=q, k=k, v=v, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v)
     o, lse = run(q, k, v, problem, dtype, kernel)

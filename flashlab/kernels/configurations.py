@@ -439,12 +439,12 @@ def without_hopper(direction: str, problem: Problem, learning: bool) -> str | No
     if learning:
         return "they compute no gradients of slopes and biases"
     steps = () if problem.score is None else problem.score.steps
-    if any(isinstance(x, (masks.Custom, scores.Custom)) for x in (*steps, *masks.parts(problem.mask))):
+    if any(isinstance(x, (masks.Custom, scores.Custom)) for x in (*steps, *problem.mask.parts)):
         return "functions of your own are written in Triton"
     if direction == "forward" and any(isinstance(step, scores.Bias) for step in steps):
         return "forward they know soft caps and ALiBi, and no biases"
     rule = isinstance(problem.mask, masks.Rule)
-    if (rule or problem.score is not None) and masks.hides_keys(problem.mask, problem):
+    if (rule or problem.score is not None) and problem.mask.hides_keys(problem):
         return "there may be keys that no query sees"
     if direction == "forward" and rule and problem.mask.keys(problem) is None:
         return "forward they know masks by which each query sees one interval of keys"

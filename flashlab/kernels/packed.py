@@ -12,6 +12,8 @@ from torch import Tensor
 
 from flashlab.kernels import masks, scores
 from flashlab.kernels.attention import attend
+from flashlab.kernels.masks import kinds, questions
+from flashlab.kernels.masks.part import FARTHEST, Part
 
 KEPT = 8  # texts whose preparation is remembered
 _prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
@@ -73,7 +75,7 @@ def flash_attention_packed(
 def prepared(offsets_q, offsets_k):
     """Return the ``Texts`` of these offsets: the same object for the same tensors, as long as they do not change."""
     for name, x in {"offsets_q": offsets_q, "offsets_k": offsets_k}.items():
-        masks.integers(x, name, (1,))
+        kinds.integers(x, name, (1,))
     if offsets_q.is_inference() or offsets_k.is_inference():
         return Texts(offsets_q, offsets_k)  # such tensors do not tell when they change
     versions = offsets_q._version, offsets_k._version
@@ -90,7 +92,7 @@ class Texts:
     """Where texts begin and end, and the masks that keep them apart."""
 
     def __init__(self, offsets_q, offsets_k):
-        both = masks.starts(offsets_q, "offsets_q"), masks.starts(offsets_k, "offsets_k")
+        both = kinds.starts(offsets_q, "offsets_q"), kinds.starts(offsets_k, "offsets_k")
         if len(both[0]) != len(both[1]):
             raise ValueError(f"there are {len(both[0]) - 1} texts of queries, and {len(both[1]) - 1} of keys")
         self.ends = both[0][-1], both[1][-1]
@@ -98,7 +100,7 @@ class Texts:
         self.longest = tuple(max((b - a for a, b in zip(x, x[1:], strict=False)), default=0) for x in both)
         self.square = both[0] == both[1]
         self.first = tuple(x.to(torch.int32, copy=True) for x in (offsets_q, offsets_k))  # [texts + 1] each
-        of = (masks.owners(x, end).int() for x, end in zip((offsets_q, offsets_k), self.ends, strict=True))
+        of = (kinds.owners(x, end).int() for x, end in zip((offsets_q, offsets_k), self.ends, strict=True))
         self.of = tuple(of)  # [Tq], [Tk]: the text of each token
         self._masks = {}
 
@@ -117,34 +119,34 @@ class Texts:
         return self._masks[key][1]
 
 
-class InTexts:
+class InTexts(Part):
     """Keys of the query's own text, of which a mask shows some."""
 
     def __init__(self, texts, mask):
         self.texts, self.mask = texts, mask
-        self.tensors = masks.tensors(mask)
-        self.shows_own_key = texts.square and masks.shows_own_key(mask)
+        self.tensors = mask.tensors
+        self.shows_own_key = texts.square and mask.shows_own_key
 
     def alone(self, problem):
         """Return the problem with texts as batches, as the mask sees it."""
         return problem._replace(B=self.texts.count, Nq=self.texts.longest[0], Nk=self.texts.longest[1], texts=None)
 
     def check(self, problem):
-        masks.check(self.mask, self.alone(problem))
+        self.mask.check(self.alone(problem))
 
     def tiles(self, grid):
         of_q, of_k = self.texts.of
         first_q, first_k = self.texts.first
-        low, high = (x[:, None] for x in masks.extremes(of_q, grid.Br))  # [Tr, 1] each
-        first, last = masks.extremes(of_k, grid.Bc)  # [Tc] each
+        low, high = (x[:, None] for x in kinds.extremes(of_q, grid.Br))  # [Tr, 1] each
+        first, last = kinds.extremes(of_k, grid.Bc)  # [Tc] each
         met = (low <= last) & (first <= high)  # [Tr, Tc]
         whole = (low == high) & (first == last) & (low == first)
         if not self._in_window:
             return met, whole & False
         of_q = of_q.long()
         own = torch.arange(len(of_q), device=of_q.device) + first_k[of_q + 1] - first_q[of_q + 1]  # [Tq]
-        least, most = (x[:, None] for x in masks.extremes(own, grid.Br))  # [Tr, 1]
-        left, right = (masks.FARTHEST if end is None else end for end in self.mask)
+        least, most = (x[:, None] for x in kinds.extremes(own, grid.Br))  # [Tr, 1]
+        left, right = (FARTHEST if end is None else end for end in self.mask)
         met = met & (grid.j + grid.Bc > least - left) & (grid.j <= most + right)
         return met, whole & (grid.j >= most - left) & (grid.j + grid.Bc - 1 <= least + right)
 
@@ -166,14 +168,12 @@ class InTexts:
         """
         text = of.long()  # [tokens]
         own = torch.arange(len(text), device=text.device) + first_other[text + 1] - first[text + 1]  # [tokens]
-        before, after = (masks.FARTHEST if end is None else end for end in (before, after))
+        before, after = (FARTHEST if end is None else end for end in (before, after))
         begin = torch.maximum(own - before, first_other[text])  # [tokens]
         return begin[None], torch.minimum(own + after, first_other[text + 1] - 1)[None]
 
-    def told(self, problem):
-        alone = self.alone(problem)
-        rules = tuple(tuple(part.told(alone) for part in term) for term in self.mask.terms)
-        return in_text, self.texts.told, rules
+    def function(self, problem):
+        return in_text, self.texts.told, self.mask.functions(self.alone(problem))
 
 
 @triton.jit
@@ -181,4 +181,4 @@ def in_text(b, h, i, j, Nq, Nk, texts, rules):
     """Return whether query i and key j belong to one text, and the rules let i see j there."""
     same = tl.load(texts[0] + i) == tl.load(texts[1] + j)
     t, i, j, Nq, Nk = scores.places(texts, b, i, j, Nq, Nk)
-    return same & masks.obeyed(rules, t, h, i, tl.minimum(j, tl.maximum(Nk - 1, 0)), Nq, Nk)
+    return same & questions.obeyed(rules, t, h, i, tl.minimum(j, tl.maximum(Nk - 1, 0)), Nq, Nk)

@@ -8,6 +8,7 @@ import torch
 import triton.language as tl
 
 from flashlab.kernels import float8, masks, tiles
+from flashlab.kernels.masks import questions
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
@@ -96,11 +97,11 @@ class Problem(NamedTuple):
         told = Told(
             self.group // c.parts, c.parts, self.Nq, self.Nk, self.d, self.dv, self.scale,
             self.scale_log2 if score is None else LOG2_E.value,
-            masks.told(self.mask, self, c.Br, c.Bc, transposed),
+            self.mask.kernel_args(self, c.Br, c.Bc, transposed),
             score, self.sinks, None if self.dropout is None else self.dropout.told, self.texts and self.texts.told,
             self.scales and self.scales.told,
         )  # fmt: skip
-        unseen = masks.hides_keys(self.mask, self)
+        unseen = self.mask.hides_keys(self)
         eight = () if self.scales is None else (True, float8.OFFSET, c.Bc if self.scales.two_level else None)
         widths = self.widths_in_pieces if in_pieces else self.widths
         return told, Tile(c.Br, c.Bc, *widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
@@ -117,7 +118,7 @@ class Told(NamedTuple):
     dv: int
     scale: float
     scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
-    mask: masks.Told
+    mask: questions.KernelArgs
     score: tuple | None  # as ``scores.Chain.told``
     sinks: torch.Tensor | None  # [H]
     dropout: tuple | None  # as ``dropout.Dropout.told``

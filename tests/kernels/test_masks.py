@@ -17,6 +17,7 @@ from flashlab.kernels import (
     tl,
     triton,
 )
+from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -123,7 +124,7 @@ def test_head_dimensions_and_dtypes(d, dtype):
 @triton.jit
 def ranges_of(window, Nq, Nk, ends, Br: tl.constexpr, Bc: tl.constexpr, ragged: tl.constexpr):
     i = tl.program_id(0)
-    found = masks.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
+    found = questions.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
     for n in tl.static_range(4):
         tl.store(ends + 4 * i + n, found[n])
 
@@ -133,7 +134,7 @@ def ranges_of(window, Nq, Nk, ends, Br: tl.constexpr, Bc: tl.constexpr, ragged: 
 def test_the_ranges_of_a_window_are_of_tiles_that_exist_and_those_in_the_middle_are_whole(left, right, Br, Bc):
     for Nq, Nk in [*LENGTHS, (211, 113), (700, 64), (300, 300)]:
         ends = torch.full((-(-Nq // Br), 4), -1, dtype=torch.int32, device=DEVICE)
-        ranges_of[(len(ends),)](masks.Told(left, right), Nq, Nk, ends, Br, Bc, Nk % Bc != 0)
+        ranges_of[(len(ends),)](questions.KernelArgs(left, right), Nq, Nk, ends, Br, Bc, Nk % Bc != 0)
         own, j = written_out.own(Nq, Nk)
         seen = (j >= own - (Nq + Nk if left is None else left)) & (j <= own + (Nq + Nk if right is None else right))
         for i, (a, b, c, d) in enumerate(ends.tolist()):

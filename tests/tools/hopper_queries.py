@@ -66,7 +66,7 @@ def substitutes(stored, seen):
         return shown & (j < Nk) if ragged else shown
 
     asked = SimpleNamespace(bounds=schedule.bounds, listed=listed, visible=visible)
-    return {"gl": gl, "masks": asked, "NEVER": Number(queries.NEVER.value)}
+    return {"gl": gl, "questions": asked, "NEVER": Number(queries.NEVER.value)}
 
 
 def loaded(of, work, problem):

@@ -162,6 +162,7 @@ def substitutes(problem, rows, Bc, arrived, counts):
     return {
         "gl": gl,
         "masks": bounds,
+        "questions": bounds,
         "pieces": of_one,
         "mbarrier": SimpleNamespace(expect=nothing),
         "tma": SimpleNamespace(async_copy_global_to_shared=copy, async_copy_shared_to_global=write, store_wait=nothing),

@@ -85,7 +85,7 @@ def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None)
     mask, score = masks.either(mask is None, mask), scores.chain(score)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
-    masks.check(mask, problem)
+    mask.check(problem)
     check_no_gradient("decode", sinks=sinks)
     if score is not None:
         scores.check(score, problem, training=False)

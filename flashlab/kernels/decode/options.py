@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from flashlab.kernels import masks
+from flashlab.kernels.masks.kinds import First
 from flashlab.kernels.problem import LOG2_E, Problem
 
 
@@ -46,7 +47,7 @@ def reach(mask: masks.Window | masks.Rule) -> Reach:
         return Reach(*mask)
     first, windows = 0, []  # of the terms that show first keys, and of all others
     for term in mask.terms:
-        pinned = [part.n for part in term if isinstance(part, masks.First)]
+        pinned = [part.n for part in term if isinstance(part, First)]
         if pinned:
             first = max(first, min(pinned))
         else:

@@ -13,9 +13,9 @@ Source: Flash-Decoding, https://pytorch.org/blog/flash-decoding/; the reference 
 import triton
 import triton.language as tl
 
-from flashlab.kernels import masks
 from flashlab.kernels import scores as score_functions
 from flashlab.kernels.device import INTERPRETED
+from flashlab.kernels.masks import questions
 from flashlab.kernels.portable.forward import LN2
 from flashlab.kernels.problem import LOG2_E
 
@@ -149,7 +149,7 @@ def attention_split(
         if asked.rules is None:
             seen = visible(asked.reach, token, keys, n, Nk)  # [Br, Bc]
         else:
-            seen = masks.obeyed(asked.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
+            seen = questions.obeyed(asked.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
         m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, asked.scale_log2, precision)
         if pairs:
@@ -264,7 +264,7 @@ def widened(X, scales):
 
 @triton.jit
 def visible(reach, token, keys, n, Nk):
-    """Return which of these tokens [Br] see which of these keys [Bc], as ``masks.visible`` does for queries."""
+    """Return which of these tokens [Br] see which of these keys [Bc], as ``questions.visible`` does for queries."""
     own = token + Nk - n  # [Br]   the key at a token's position
     seen = keys[None, :] < Nk  # [1, Bc]
     if reach.right is not None:

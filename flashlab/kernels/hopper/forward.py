@@ -17,7 +17,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
-from flashlab.kernels import masks
 from flashlab.kernels.hopper import pieces
 from flashlab.kernels.hopper.arguments import (
     REGISTERS,
@@ -51,7 +50,7 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     each key to some query. table: as ``schedule.table``. Returns what ``again`` does.
     """
     k, v, problem = without_unseen(k, v, problem)
-    known = masks.launches(problem, c, pingpong, table)
+    known = problem.mask.launches(problem, c, pingpong, table)
     when = problem.plain or known is not None
     return again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=when, known=known)
 

@@ -10,6 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks
+from flashlab.kernels.masks import questions
 
 LATER = gl.constexpr(-1)  # the end of a window that the compiler does not know, only the launch
 
@@ -30,7 +31,7 @@ class Intervals(NamedTuple):
     def of(cls, problem):
         """Return the intervals of a ``Problem``."""
         key = "intervals", problem.Nq, problem.Nk
-        table = problem.mask.kept(key, lambda: torch.stack(problem.mask.keys(problem), 2))
+        table = problem.mask.cached(key, lambda: torch.stack(problem.mask.keys(problem), 2))
         return cls(table, table.stride(0) if len(table) > 1 else 0)
 
 
@@ -49,7 +50,7 @@ def blocks(variant: gl.constexpr, mask, start, rows: gl.constexpr, Bc: gl.conste
     left: gl.constexpr = variant.mask.left
     right: gl.constexpr = variant.mask.right
     ends = masks.Window(mask.left if left == LATER else left, mask.right if right == LATER else right)
-    first, end = masks.bounds(ends, start, rows, Nq, Nk)
+    first, end = questions.bounds(ends, start, rows, Nq, Nk)
     return first // Bc, gl.maximum(gl.cdiv(end, Bc), 1)
 
 

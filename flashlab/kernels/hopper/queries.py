@@ -13,6 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks
+from flashlab.kernels.masks import questions
 
 NEVER = gl.constexpr(2**30)  # a query that no sequence has
 ENDLESS = masks.Window(None, 2**28)  # its end is past all keys
@@ -24,7 +25,7 @@ class Mask(NamedTuple):
     left: int | None  # of a window: how many queries before its own see a key
     right: int | None  # and how many after it
     table: torch.Tensor | None  # int32 [B or 1, 2, Nk rounded up]      the first and the last query that see each key
-    rules: tuple | None  # as in ``masks.Told``
+    rules: tuple | None  # as in ``masks.KernelArgs``
     lists: torch.Tensor | None
     batch: int  # from the table or the lists of one batch to those of the next
     head: int
@@ -42,10 +43,10 @@ def told(problem, Br, keys):
     if mask == masks.full() and max(problem.d, problem.dv) > 64 and problem.Nq >= 4096:
         mask = ENDLESS
     if isinstance(mask, masks.Rule):
-        table = mask.kept(("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
+        table = mask.cached(("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
         if table is not None:
             return Mask(None, None, table, None, None, table.stride(0) if len(table) > 1 else 0, 0, table.shape[-1])
-    left, right, *others = masks.told(mask, problem, Br, keys, transposed=True)
+    left, right, *others = mask.kernel_args(problem, Br, keys, transposed=True)
     return Mask(left, right, None, *others)
 
 
@@ -103,7 +104,7 @@ def work_of(turn, turns, problem, Nq_padded, lag, keys: gl.constexpr, Br: gl.con
         first, last = from_table(problem, b, key)
         begin, end = gl.min(first, 0) // Br, gl.cdiv(gl.max(last, 0) + 1, Br)
     elif problem.mask.rules is None:
-        begin, end = masks.bounds(problem.mask, j * keys, keys, problem.Nk, problem.Nq)  # of the queries
+        begin, end = questions.bounds(problem.mask, j * keys, keys, problem.Nk, problem.Nq)  # of the queries
         begin, end = gl.to_tensor(begin) // Br, gl.cdiv(end, Br)
     if lag is not None:
         g = g % (2 * lag)
@@ -133,7 +134,7 @@ def count(work, problem):
 @gluon.jit
 def places(work, problem, h):
     """Return where, in the list of head h, the tiles end that a ``Rule`` cuts, and where the list ends."""
-    at = masks.listed(problem.mask, work.b, h, work.j)
+    at = questions.listed(problem.mask, work.b, h, work.j)
     return gl.load(at), gl.load(at + 1)
 
 
@@ -143,7 +144,7 @@ def at(work, problem, h, place):
     if problem.mask.rules is None:
         return place
     else:
-        return gl.load(masks.listed(problem.mask, work.b, h, work.j) + 2 + place)
+        return gl.load(questions.listed(problem.mask, work.b, h, work.j) + 2 + place)
 
 
 @gluon.jit
@@ -221,7 +222,7 @@ def hide(Pt_ij, queries, keys, work, problem, ragged: gl.constexpr):
     """Return the weights Pt_ij [Bc, Br] with 0 where the query does not see the key."""
     i, j = rows_and_columns(queries, keys, Pt_ij)
     if problem.mask.rules is not None:
-        seen = masks.visible(problem.mask, work.b, queries.h, i, j, problem.Nq, problem.Nk, ragged, True)
+        seen = questions.visible(problem.mask, work.b, queries.h, i, j, problem.Nq, problem.Nk, ragged, True)
     elif problem.mask.table is not None:
         seen = (i - keys.since[:, None]).to(gl.uint32) <= keys.count.to(gl.uint32)[:, None]
     elif problem.mask.right is None:

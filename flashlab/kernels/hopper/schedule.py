@@ -21,6 +21,7 @@ import torch
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import BOUNDARY
+from flashlab.kernels.masks import questions
 
 # Bytes of keys and values in use at a time. Tried by hand on an H200 (22 November 2026; causal, 16,384 tokens, d = 64
 # and 128), not stored: shares from 4 to 32 MiB of its cache differed by noise; without a limit, N = 1,024 and 4,096
@@ -28,7 +29,7 @@ from flashlab.kernels.configurations import BOUNDARY
 L2_SHARE = 16 * 2**20
 PART = 2048  # blocks of keys in a part of a list, 3 ms at d = 128: the start of a program costs a few µs
 _of_graphs = []  # tables that CUDA graphs read
-bounds = FunctionType(masks.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
+bounds = FunctionType(questions.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
 
 
 def blocks(i, Br, Bc, problem):
@@ -119,7 +120,7 @@ def table(problem, Br, Bc, programs):
     """
     if isinstance(problem.mask, masks.Rule):
         key = "schedule", *problem[:6], Br, Bc, programs
-        return problem.mask.kept(key, lambda: _longest_interval_first(problem, Br, Bc, programs))
+        return problem.mask.cached(key, lambda: _longest_interval_first(problem, Br, Bc, programs))
     if problem.mask == masks.full() or problem.Nq <= Br:
         return plain_table(problem, Br, Bc, programs)
     return held(_longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs))

@@ -18,51 +18,23 @@ import math
 import torch
 
 from flashlab.kernels.checks import check_function, whole_number
-from flashlab.kernels.masks.algebra import FARTHEST, Rule, Window, tensors
-from flashlab.kernels.masks.asked import check, hides_keys, launches, parts, shows_own_key, told
-from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, extremes
-from flashlab.kernels.masks.offsets import integers, owners, starts
-from flashlab.kernels.masks.questions import Told, bounds, first_of, forget, listed, obeyed, ranges, step, visible
+from flashlab.kernels.masks.algebra import Rule, Window
+from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, integers, owners, starts
+from flashlab.kernels.masks.part import FARTHEST
 
 __all__ = [
-    "Custom",
-    "Documents",
-    "FARTHEST",
-    "First",
-    "Padding",
-    "Pattern",
     "Rule",
-    "Told",
     "Window",
     "blocks",
-    "bounds",
     "causal",
-    "check",
     "custom",
     "dense",
     "documents",
     "either",
-    "extremes",
-    "first_of",
-    "forget",
     "full",
-    "hides_keys",
-    "integers",
-    "launches",
-    "listed",
-    "obeyed",
-    "owners",
     "padding",
-    "parts",
     "prefix",
-    "ranges",
-    "shows_own_key",
     "sinks",
-    "starts",
-    "step",
-    "tensors",
-    "told",
-    "visible",
     "window",
 ]
 

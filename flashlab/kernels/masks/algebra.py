@@ -1,4 +1,4 @@
-"""Windows and rules: what a mask says of tiles and of queries, and how ``&`` and ``|`` combine two."""
+"""Windows and rules, and how ``&`` and ``|`` combine them."""
 
 import functools
 import itertools
@@ -6,17 +6,14 @@ from typing import NamedTuple
 
 import torch
 
-from flashlab.kernels import tiles
-from flashlab.kernels.masks.questions import Told, between, up_to
-
-FARTHEST = 2**29  # keys: no sequence is longer, and sums of a few such numbers fit 32 bits
+from flashlab.kernels.masks.part import FARTHEST, Grid, Part
+from flashlab.kernels.masks.questions import KernelArgs, between, up_to
 
 
-class Window(NamedTuple):
-    """Keys from ``left`` before a query's own key to ``right`` after it, both included; None: no end."""
+class Mask(Part):
+    """A ``Window`` or a ``Rule``: a union of intersections of parts."""
 
-    left: int | None = None
-    right: int | None = None
+    terms: tuple[tuple[Part, ...], ...]
 
     def __and__(self, other):
         return _both(self, other)
@@ -25,9 +22,36 @@ class Window(NamedTuple):
         return _any(self, other)
 
     @property
-    def shows_own_key(self):
-        """Whether a query sees the key at its position."""
-        return True
+    def parts(self):
+        """All parts of the mask, and those of the masks inside packed texts."""
+        own = [*itertools.chain(*self.terms)]
+        return [*own, *(inner for part in own if part.mask is not None for inner in part.mask.parts)]
+
+    def hides_keys(self, problem) -> bool:
+        """Return whether no query may see some key."""
+        return not (problem.Nq >= problem.Nk and self.shows_own_key)  # else every key is the own key of some query
+
+    def functions(self, problem):
+        """Return, per term, per part, a function in Triton and its arguments."""
+        return tuple(tuple(part.function(problem) for part in term) for term in self.terms)
+
+    def launches(self, problem, *options):
+        """Return a dict for the launches of a problem with these options, which lasts as long as a ``Rule``.
+
+        None: the mask is a window, or more than the mask changes scores or weights.
+        """
+        return None
+
+
+class _Ends(NamedTuple):
+    left: int | None = None
+    right: int | None = None
+
+
+class Window(Mask, _Ends):
+    """Keys from ``left`` before a query's own key to ``right`` after it, both included; None: no end."""
+
+    shows_own_key = True
 
     @property
     def T(self):
@@ -36,7 +60,7 @@ class Window(NamedTuple):
 
     @property
     def terms(self):
-        """The mask as a union of intersections, as ``Rule`` has it."""
+        """The window as the one part of one term."""
         return ((self,),)
 
     def tiles(self, grid):
@@ -55,57 +79,54 @@ class Window(NamedTuple):
         left, right = (FARTHEST if end is None else end for end in self)
         return own - left, own + right
 
-    def told(self, problem):
+    def hides_keys(self, problem):
+        """Return whether no query may see some key."""
+        return self.left is not None and super().hides_keys(problem)
+
+    def function(self, problem):
         if self.left is None:
             return up_to, FARTHEST if self.right is None else self.right
         return between, self.left, FARTHEST if self.right is None else self.right
 
+    def kernel_args(self, problem, Br, Bc, transposed=False) -> KernelArgs:
+        """Return the kernel arguments of the mask for tiles Br x Bc.
 
-class Grid(NamedTuple):
-    """The tiles of a problem, for which a mask says what they are."""
-
-    Nq: int
-    Nk: int
-    Br: int
-    Bc: int
-    i: torch.Tensor  # [Tr, 1]  the first query of each tile
-    j: torch.Tensor  # [1, Tc]  the first key
-
-    @classmethod
-    def of(cls, problem, Br, Bc):
-        i, j = (
-            torch.arange(0, tiles.count(N, size) * size, size, device=problem.device)
-            for N, size in ((problem.Nq, Br), (problem.Nk, Bc))
-        )
-        return cls(problem.Nq, problem.Nk, Br, Bc, i[:, None], j[None])
+        transposed: for a loop with the keys outside, in which queries and keys exchange their roles.
+        """
+        return KernelArgs(*(self.T if transposed else self))
 
 
-class Rule:
+class Rule(Mask):
     """A mask in terms: a query sees a key if, in at least one term, every part says so.
 
     Each part is a ``Window``, ``Documents``, ``First``, ``Padding``, ``Pattern`` or ``Custom``. Lists of tiles, and
-    what else follows from the terms, are kept for the next call, until a tensor changes in a way that torch counts:
-    in place, but not through NumPy, ``.data``, a kernel of your own or a CUDA graph.
+    other results of the terms, are cached until a tensor changes in a way that torch counts: in place, but not through
+    NumPy, ``.data``, a kernel of your own or a CUDA graph.
     """
 
     def __init__(self, terms):
         self.terms = terms
-        self._kept = {}
+        self._cached = {}
 
-    def __and__(self, other):
-        return _both(self, other)
+    @property
+    def tensors(self):
+        """The tensors of all parts."""
+        return [x for term in self.terms for part in term for x in part.tensors]
 
-    def __or__(self, other):
-        return _any(self, other)
+    @property
+    def shows_own_key(self):
+        """Whether every query that has a key at its position sees it."""
+        return any(all(part.shows_own_key for part in term) for term in self.terms)
+
+    def check(self, problem):
+        """Raise ValueError if a tensor of a part does not fit the problem."""
+        for part in itertools.chain(*self.terms):
+            part.check(problem)
 
     def __repr__(self):
         return " | ".join(" & ".join(type(part).__name__ for part in term) for term in self.terms)
 
     def tiles(self, grid):
-        """Return which tiles are met, and which are whole: boolean, broadcastable to [B, H, Tr, Tc].
-
-        A tile may be called met though nobody sees it, and not whole though everybody does; never the other way round.
-        """
         met = whole = torch.zeros_like(grid.i, dtype=torch.bool)
         for term in self.terms:
             answers = [part.tiles(grid) for part in term]
@@ -120,19 +141,18 @@ class Rule:
         that need it. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
         """
         key = Br, Bc, transposed, problem.Nq, problem.Nk
-        return self.kept(key, lambda: self._make_lists(problem, Br, Bc, transposed))
+        return self.cached(key, lambda: self._make_lists(problem, Br, Bc, transposed))
 
-    def kept(self, key, make):
-        """Return what ``make`` makes for this key, from an earlier call if no tensor has changed since."""
-        read = tensors(self)
-        if any(x.is_inference() for x in read):
-            return make()  # such tensors do not tell when they change
-        key = *key, *(x._version for x in read)
-        if key not in self._kept:
-            if len(self._kept) >= 64:
-                self._kept.clear()
-            self._kept[key] = make()
-        return self._kept[key]
+    def cached(self, key, make):
+        """Return ``make()``, or its result in an earlier call with this key if no tensor has changed since."""
+        if any(x.is_inference() for x in self.tensors):
+            return make()  # torch does not count the changes of such tensors
+        key = *key, *(x._version for x in self.tensors)
+        if key not in self._cached:
+            if len(self._cached) >= 64:
+                self._cached.clear()
+            self._cached[key] = make()
+        return self._cached[key]
 
     def _make_lists(self, problem, Br, Bc, transposed):
         grid = Grid.of(problem, Br, Bc)
@@ -148,43 +168,35 @@ class Rule:
         return torch.cat([counts, order], -1).int()
 
     def interval(self, problem):
-        """Return the first and the last query that see each key, int32 [B or 1, Nk] each; ``FARTHEST`` and -1: none.
-
-        None: there may be others between them that do not.
-        """
+        """Return int32 tensors as ``Part.interval``; ``FARTHEST`` and -1 for none."""
         return self._ends("interval", problem, problem.Nq)
 
     def keys(self, problem):
-        """Return the first and the last key that each query sees, int32 [B or 1, Nq] each; ``FARTHEST`` and -1: none.
-
-        None: there may be others between them that it does not see.
-        """
-        return self.kept(("keys", problem.Nq, problem.Nk), lambda: self._ends("keys", problem, problem.Nk))
+        """Return int32 tensors as ``Part.keys``; ``FARTHEST`` and -1 for none."""
+        return self.cached(("keys", problem.Nq, problem.Nk), lambda: self._ends("keys", problem, problem.Nk))
 
     def _ends(self, name, problem, N):
-        """Return the ends of the intervals, of N places, that a method of the parts tells; None if they are none."""
-        if not all(hasattr(part, name) for term in self.terms for part in term):
-            return None
-        intervals = [_intersection([getattr(part, name)(problem) for part in term], N) for term in self.terms]
-        union = intervals[0]
-        for interval in intervals[1:]:
-            union = _union(union, interval)
+        """Return the ends of the intervals, of N places, that a method of the parts returns; None if they are none."""
+        unions = []
+        for term in self.terms:
+            intervals = []
+            for part in term:
+                if (interval := getattr(part, name)(problem)) is None:
+                    return None
+                intervals.append(interval)
+            unions.append(_intersection(intervals, N))
+        union = functools.reduce(_union, unions)
         return union and tuple(x.int() for x in union)
 
-    def told(self, problem, Br, Bc, transposed):
-        """Return the mask as the kernels take it."""
+    def launches(self, problem, *options):
+        rest = problem._replace(mask=Window(), texts=None)
+        return self.cached(("launches", rest, *options), dict) if rest.plain else None
+
+    def kernel_args(self, problem, Br, Bc, transposed=False) -> KernelArgs:
+        """Return the kernel arguments of the mask, as ``Window.kernel_args``."""
         lists = self.lists(problem, Br, Bc, transposed)
         batch, head = (lists.stride(dim) if lists.shape[dim] > 1 else 0 for dim in (0, 1))
-        return Told(None, None, self.functions(problem), lists, batch, head, lists.shape[-1])
-
-    def functions(self, problem):
-        """Return, per term, per part, a function in Triton and its arguments."""
-        return tuple(tuple(part.told(problem) for part in term) for term in self.terms)
-
-
-def tensors(mask):
-    """Return the tensors that a mask reads."""
-    return [x for term in mask.terms for part in term for x in getattr(part, "tensors", ())]
+        return KernelArgs(None, None, self.functions(problem), lists, batch, head, lists.shape[-1])
 
 
 def _both(a, b):
@@ -222,9 +234,7 @@ def _merged(parts):
 
 
 def _intersection(intervals, N):
-    """Return the first and the last of N places that all intervals have; ``FARTHEST`` and -1: none. None if one is."""
-    if None in intervals:
-        return None
+    """Return the first and the last of N places that all intervals have; ``FARTHEST`` and -1: none."""
     firsts, lasts = zip(*intervals, strict=True)
     first = functools.reduce(torch.maximum, firsts).clamp(min=0)
     last = functools.reduce(torch.minimum, lasts).clamp(max=N - 1)
@@ -233,8 +243,8 @@ def _intersection(intervals, N):
 
 
 def _union(a, b):
-    """Return the union of such intervals; None if either is, or if places between two belong to neither."""
-    if a is None or b is None:
+    """Return the union of such intervals; None if ``a`` is None, or if places between the two belong to neither."""
+    if a is None:
         return None
     apart = torch.maximum(a[0], b[0]) > torch.minimum(a[1], b[1]) + 1
     if (apart & (a[1] >= 0) & (b[1] >= 0)).any():

@@ -1,15 +1,18 @@
-"""The parts of a rule. Each has the tiles that it meets, and a function in Triton that says what is visible."""
+"""The kinds of a mask, each a ``Part`` and its function in Triton; and checks of their tensors of integers."""
 
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.masks.algebra import FARTHEST
+from flashlab.kernels.masks.part import FARTHEST, Part
+
+INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64  # torch compares and sorts no others
 
 
-class Documents:
+class Documents(Part):
     """Keys of the query's own document."""
 
     shows_own_key = True
@@ -57,7 +60,7 @@ class Documents:
         last = torch.zeros_like(places).scatter_reduce(1, number, places, "amax").gather(1, number)
         return first, last
 
-    def told(self, problem):
+    def function(self, problem):
         ids = self.tensors[0]
         return same_document, ids, ids.stride(0) if len(ids) > 1 else 0, ids.stride(1)
 
@@ -77,7 +80,7 @@ def same_document(b, h, i, j, Nq, Nk, ids, batch, step):
     return (tl.load(ids + tl.maximum(own, 0) * step) == tl.load(ids + j * step)) & (own >= 0)
 
 
-class First:
+class First(Part):
     """The first n keys."""
 
     def __init__(self, n):
@@ -94,7 +97,7 @@ class First:
         i = torch.arange(problem.Nq, device=problem.device)[None]  # [1, Nq]
         return 0 * i, 0 * i + self.n - 1
 
-    def told(self, problem):
+    def function(self, problem):
         return among_the_first, self.n
 
 
@@ -104,7 +107,7 @@ def among_the_first(b, h, i, j, Nq, Nk, n):
     return j < n
 
 
-class Padding:
+class Padding(Part):
     """The first keys, as many as each batch has."""
 
     def __init__(self, lengths):
@@ -122,7 +125,7 @@ class Padding:
         lengths = self.tensors[0][:, None, None, None]  # [B, 1, 1, 1]
         return grid.j < lengths, grid.j + grid.Bc <= lengths
 
-    def told(self, problem):
+    def function(self, problem):
         return not_padding, self.tensors[0], self.tensors[0].stride(0)
 
 
@@ -132,7 +135,7 @@ def not_padding(b, h, i, j, Nq, Nk, lengths, step):
     return j < tl.load(lengths + b * step)
 
 
-class Pattern:
+class Pattern(Part):
     """A boolean tensor, with one element per tile of Br x Bc scores."""
 
     def __init__(self, kept, Br, Bc):
@@ -160,7 +163,7 @@ class Pattern:
         count = sums[..., r1, c1] - sums[..., r0, c1] - sums[..., r1, c0] + sums[..., r0, c0]  # [.., Tr, Tc]
         return count > 0, count == (r1 - r0) * (c1 - c0)
 
-    def told(self, problem):
+    def function(self, problem):
         (kept,) = self.tensors
         steps = (0,) * (4 - kept.dim()) + tuple(kept.stride(n) if s > 1 else 0 for n, s in enumerate(kept.shape))
         return in_pattern, kept, *steps, self.Br, self.Bc
@@ -173,7 +176,7 @@ def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
     return tl.load(kept + (i // Br).to(tl.int64) * row + (j // Bc).to(tl.int64) * column) != 0
 
 
-class Custom:
+class Custom(Part):
     """A function in Triton of the user's."""
 
     def __init__(self, visible, arguments):
@@ -188,5 +191,36 @@ class Custom:
         met = torch.ones_like(grid.i, dtype=torch.bool)
         return met, ~met
 
-    def told(self, problem):
+    def function(self, problem):
         return self.visible, *self.arguments
+
+
+def integers(x: Tensor, name: str, dims: tuple[int, ...]) -> Tensor:
+    """Return x, or raise TypeError or ValueError if it is not a tensor of integers with one of these ranks."""
+    if not isinstance(x, Tensor) or x.dtype not in INTEGERS:
+        *others, last = (str(dtype).removeprefix("torch.") for dtype in INTEGERS)
+        found = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name} must be a tensor of integers ({', '.join(others)} or {last}), got {found}")
+    if x.dim() not in dims:
+        raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {list(x.shape)}")
+    return x
+
+
+def starts(offsets: Tensor, name: str) -> list[int]:
+    """Return offsets [n + 1] of n documents or texts as a list: document t has the tokens list[t] to list[t + 1] - 1.
+
+    Raises:
+        TypeError, ValueError: they are not integers that begin with 0 and never fall, or cannot be read.
+    """
+    integers(offsets, name, (1,))
+    if offsets.is_meta:
+        raise ValueError(f"{name} must have values, got a tensor on the meta device")
+    values = offsets.tolist()
+    if values[:1] != [0] or any(b < a for a, b in zip(values, values[1:], strict=False)):
+        raise ValueError(f"{name} must begin with 0 and never fall, got {str(values):.60}")
+    return values
+
+
+def owners(offsets: Tensor, tokens: int) -> Tensor:
+    """Return the document or text of each token [tokens]."""
+    return torch.bucketize(torch.arange(tokens, device=offsets.device), offsets[1:].contiguous(), right=True)

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 
-class Told(NamedTuple):
-    """A mask as the kernels take it."""
+class KernelArgs(NamedTuple):
+    """The kernel arguments of a mask."""
 
     left: int | None  # of a window
     right: int | None

@@ -17,8 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, masks, scores, tiles
+from flashlab.kernels import dropout, scores, tiles
 from flashlab.kernels.launch import again, launch
+from flashlab.kernels.masks import questions
 from flashlab.kernels.portable import pieces
 from flashlab.kernels.problem import LOG2_E
 
@@ -243,13 +244,13 @@ def key_value_gradients(
         h = hk * problem.group + member
         row = (b * H + h).to(tl.int64) * padded(Nq)
         # Queries past Nq are zeros, and add nothing.
-        ends = masks.ranges(problem.mask, b, h, j * Bc, Bc, Br, Nk, Nq, False)
+        ends = questions.ranges(problem.mask, b, h, j * Bc, Bc, Br, Nk, Nq, False)
         for part in tl.static_range(2, -1, -1):  # causal: the whole tiles first, which keeps fewer registers
             # Few tiles are cut by the mask: no pipeline for them.
             for at in tl.range(
-                ends[part], ends[part + 1], masks.step(problem.mask, Br), num_stages=None if part == 1 else 1
+                ends[part], ends[part + 1], questions.step(problem.mask, Br), num_stages=None if part == 1 else 1
             ):
-                start = masks.first_of(problem.mask, b, h, j, at, Br)
+                start = questions.first_of(problem.mask, b, h, j, at, Br)
                 dK_j, dV_j = add_rows(
                     dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, keys,
                     problem, tile, part != 1, of_keys, of_values,
@@ -277,7 +278,7 @@ def add_rows(
         St_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Bc, Br]
     Pt_ij = tl.exp2(less(St_ij * problem.scale_log2, lse_i[None, :]))  # [Bc, Br]
     if masked:
-        seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
+        seen = questions.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
         Pt_ij = tl.where(seen, Pt_ij, 0)
     dO_i = pieces.load(dO, b, h, start, tile.Br, tile.width_v)  # [Br, dv]
     if of_keys:
@@ -320,7 +321,7 @@ def query_gradients(
     dQ = pieces.view(dQ, [B, H, Nq, problem.d], strides[4], Br, width)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
-    ends = masks.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
+    ends = questions.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     row = (b * H + h).to(tl.int64) * padded(Nq) + rows  # [Br]
     lse_i = tl.load(lse_log2 + row)  # [Br]
     delta_i = tl.load(delta + row)  # [Br]
@@ -328,8 +329,8 @@ def query_gradients(
     dO_i = pieces.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
     dQ_i = pieces.zeros(Br, width)  # [Br, d]
     for part in tl.static_range(3):
-        for at in range(ends[part], ends[part + 1], masks.step(problem.mask, Bc)):
-            start = masks.first_of(problem.mask, b, h, i, at, Bc)
+        for at in range(ends[part], ends[part + 1], questions.step(problem.mask, Bc)):
+            start = questions.first_of(problem.mask, b, h, i, at, Bc)
             dQ_i = add_columns(
                 dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile, part != 1
             )  # fmt: skip
@@ -346,7 +347,7 @@ def add_columns(
     K_j = pieces.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
     V_j = pieces.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
     if masked:
-        seen = masks.visible(problem.mask, b, h, i, j, Nq, Nk, tile.ragged)  # [Br, Bc]
+        seen = questions.visible(problem.mask, b, h, i, j, Nq, Nk, tile.ragged)  # [Br, Bc]
         if tile.unseen:
             K_j, V_j = pieces.forget(K_j, seen), pieces.forget(V_j, seen)
     dot = pieces.product(Q_i, K_j, tile)  # [Br, Bc]

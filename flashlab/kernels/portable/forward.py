@@ -11,8 +11,9 @@ import math
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, float8, masks, scores, tiles
+from flashlab.kernels import dropout, float8, scores, tiles
 from flashlab.kernels.launch import again, launch
+from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import LOG2_E
 
 LN2 = tl.constexpr(math.log(2))
@@ -62,7 +63,7 @@ def attention_forward(
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     scale_log2 = float8.scaled(problem.scale_log2, problem.scales, float8.OF_Q, b, h, i * Br)
-    ends = masks.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
+    ends = questions.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
@@ -71,8 +72,8 @@ def attention_forward(
         m_i = tl.zeros([Br], tl.float32) + tl.load(problem.sinks + h).to(tl.float32) * LOG2_E  # [Br]
         l_i += 1
     for part in tl.static_range(3):  # tiles that are cut by the mask, whole ones, cut ones
-        for at in range(ends[part], ends[part + 1], masks.step(problem.mask, Bc)):
-            start = masks.first_of(problem.mask, b, h, i, at, Bc)
+        for at in range(ends[part], ends[part + 1], questions.step(problem.mask, Bc)):
+            start = questions.first_of(problem.mask, b, h, i, at, Bc)
             m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, scale_log2, problem, tile, part != 1)
 
     l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
@@ -96,7 +97,7 @@ def update(
     if problem.score is not None:  # which takes scaled scores; then scale_log2 is but log2(e)
         S_ij = scores.apply(problem, S_ij * problem.scale, b, h, i, j)
     if masked:
-        seen = masks.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
+        seen = questions.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
     # The scale is positive, so it may wait until after the maximum, and S * scale - m is one instruction.
     m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2 - offset)  # [Br]
@@ -108,7 +109,7 @@ def update(
         P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]
     V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v, tile.transposed)  # [Bc, dv]
     if masked and tile.unseen:
-        V_j = masks.forget(V_j, seen)
+        V_j = questions.forget(V_j, seen)
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
     O_i = tl.dot(  # [Br, dv]
         P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision, max_num_imprecise_acc=tile.flush

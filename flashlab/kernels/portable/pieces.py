@@ -8,7 +8,8 @@ is a sum over the pieces of two tiles; each piece of a gradient is a product of 
 import triton
 import triton.language as tl
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import tiles
+from flashlab.kernels.masks import questions
 
 
 @triton.jit
@@ -66,5 +67,5 @@ def add_product(sums, P, B, tile: tl.constexpr):
 
 @triton.jit
 def forget(X_j, seen):
-    """Return a tile as ``masks.forget`` does."""
-    return [masks.forget(piece, seen) for piece in X_j]
+    """Return a tile as ``questions.forget`` does."""
+    return [questions.forget(piece, seen) for piece in X_j]
