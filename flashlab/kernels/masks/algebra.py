@@ -51,6 +51,7 @@ class _Ends(NamedTuple):
 class Window(Mask, _Ends):
     """Keys from ``left`` before a query's own key to ``right`` after it, both included; None: no end."""
 
+    _fields = _Ends._fields  # Triton looks for the names of fields in the class itself, not in its bases
     shows_own_key = True
 
     @property
