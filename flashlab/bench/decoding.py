@@ -25,7 +25,7 @@ from flashlab.bench import record
 from flashlab.bench.competitors import BACKENDS
 from flashlab.kernels import masks
 from flashlab.kernels.decode import Cache, decode, operator, quantise
-from flashlab.kernels.decode.tiles import Launch, parts_for, sms_of
+from flashlab.kernels.decode.tiles import Launch, sms_of, splits_for
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.machine import costs, timing
 from flashlab.machine.timing import FLUSH_BYTES
@@ -98,13 +98,13 @@ def in_eight_bits(K, V, dtype):
 def ours(q, cache, launch: Launch, S: int, scale=D**-0.5):
     """Return a call of our kernels with these tiles and S parts."""
     problem = operator.problem_of(q, cache, masks.causal(), scale)
-    return lambda: operator.run(q, cache, problem, chosen=launch, S=S)[0]
+    return lambda: operator.run(q, cache, problem, choice=launch, S=S)[0]
 
 
 def numbers_of_parts(programs, N, launch) -> list[int]:
     """Return the numbers of parts to try: the rule's, and those that fill the card once to three times."""
     slots = sms_of(torch.device("cuda")) * launch.per_sm
-    likely = [parts_for(programs, N, launch, sms_of(torch.device("cuda")))]
+    likely = [splits_for(programs, N, launch, sms_of(torch.device("cuda")))]
     likely += [max(1, slots * k // (2 * programs)) for k in (2, 4, 6)]
     return sorted({min(S, -(-N // launch.Bc)) for S in likely})
 

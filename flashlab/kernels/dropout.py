@@ -24,7 +24,7 @@ class Dropout(NamedTuple):
     seed: torch.Tensor  # int64 [1], the 64 bits of the seed
 
     @property
-    def told(self):
+    def kernel_args(self):
         """The same as the kernels take it."""
         return self.seed, self.threshold, self.factor
 

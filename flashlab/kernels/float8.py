@@ -46,7 +46,7 @@ class Scales(NamedTuple):
     two_level: bool = True  # sums leave the tensor core after every tile: a Hopper's keeps 14 bits of a sum, or fewer
 
     @property
-    def told(self):
+    def kernel_args(self):
         """The scales as the kernels take them: each a tensor and its strides."""
         return tuple((x, *x.stride()) for x in self[:3])
 

@@ -105,7 +105,7 @@ class Texts:
         self._masks = {}
 
     @property
-    def told(self):
+    def kernel_args(self):
         """The texts as the kernels take them."""
         return *self.of, *self.first
 
@@ -173,7 +173,7 @@ class InTexts(Part):
         return begin[None], torch.minimum(own + after, first_other[text + 1] - 1)[None]
 
     def function(self, problem):
-        return in_text, self.texts.told, self.mask.functions(self.alone(problem))
+        return in_text, self.texts.kernel_args, self.mask.functions(self.alone(problem))
 
 
 @triton.jit

@@ -87,28 +87,28 @@ class Problem(NamedTuple):
         given = {name: None if getattr(self, name) is None else name for name in names}
         return self._replace(mask=mask, **given)
 
-    def told(self, c, transposed=False, sums=(), in_pieces=False):
-        """Return what the kernels are told of the problem: ``Told``, and for the compiler ``Tile``.
+    def kernel_args(self, c, transposed=False, sums=(), in_pieces=False):
+        """Return the kernel arguments of the problem: ``KernelArgs`` and the compile-time ``Tile``.
 
-        c: a ``Configuration``. transposed: for a loop that has the keys outside. sums: as for ``scores.Chain.told``.
+        c: a ``Configuration``. transposed: for a loop with the keys outside. sums: as for ``Chain.kernel_args``.
         in_pieces: for tiles in ``pieces``.
         """
-        score = None if self.score is None else self.score.told(self, sums)
-        told = Told(
+        score = None if self.score is None else self.score.kernel_args(self, sums)
+        args = KernelArgs(
             self.group // c.parts, c.parts, self.Nq, self.Nk, self.d, self.dv, self.scale,
             self.scale_log2 if score is None else LOG2_E.value,
             self.mask.kernel_args(self, c.Br, c.Bc, transposed),
-            score, self.sinks, None if self.dropout is None else self.dropout.told, self.texts and self.texts.told,
-            self.scales and self.scales.told,
+            score, self.sinks, None if self.dropout is None else self.dropout.kernel_args,
+            self.texts and self.texts.kernel_args, self.scales and self.scales.kernel_args,
         )  # fmt: skip
         unseen = self.mask.hides_keys(self)
         eight = () if self.scales is None else (True, float8.OFFSET, c.Bc if self.scales.two_level else None)
         widths = self.widths_in_pieces if in_pieces else self.widths
-        return told, Tile(c.Br, c.Bc, *widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
+        return args, Tile(c.Br, c.Bc, *widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
 
 
-class Told(NamedTuple):
-    """A problem as the kernels take it: numbers, functions, and the tensors that these read."""
+class KernelArgs(NamedTuple):
+    """The kernel arguments of a problem: numbers, functions, and the tensors that these read."""
 
     group: int  # query heads per key/value head, or per part of its group
     parts: int  # of a group
@@ -119,11 +119,11 @@ class Told(NamedTuple):
     scale: float
     scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
     mask: questions.KernelArgs
-    score: tuple | None  # as ``scores.Chain.told``
+    score: tuple | None  # as ``scores.Chain.kernel_args``
     sinks: torch.Tensor | None  # [H]
-    dropout: tuple | None  # as ``dropout.Dropout.told``
-    texts: tuple | None  # as ``packed.Texts.told``
-    scales: tuple | None  # as ``float8.Scales.told``
+    dropout: tuple | None  # as ``dropout.Dropout.kernel_args``
+    texts: tuple | None  # as ``packed.Texts.kernel_args``
+    scales: tuple | None  # as ``float8.Scales.kernel_args``
 
 
 class Tile(NamedTuple):

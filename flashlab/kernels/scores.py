@@ -1,7 +1,7 @@
 """Score functions: what becomes of a score before the mask. Scale, then score, then mask; in natural units.
 
-A score function is a function in Triton, its derivative, and what both are told: ``softcap``, ``alibi``, ``bias``, or
-your own. A tuple is applied in its order: ``(bias(b), softcap(30))`` caps the sum.
+A score function is a function in Triton, its derivative, and the arguments of both: ``softcap``, ``alibi``, ``bias``,
+or your own. A tuple is applied in its order: ``(bias(b), softcap(30))`` caps the sum.
 
 Source: soft caps, Gemma 2; ALiBi, Press et al. 2022.
 """
@@ -18,7 +18,7 @@ from flashlab.kernels.problem import LOG2_E
 
 
 class Score:
-    """One score function: ``function``, its ``derivative`` (None: 1), what both are told, and the tensors in that."""
+    """One score function: ``function``, its ``derivative`` (None: 1), and the tensors among the arguments of both."""
 
     tensors = ()
 
@@ -33,19 +33,19 @@ class Chain(NamedTuple):
         """The tensors that the steps read."""
         return [x for step in self.steps for x in step.tensors]
 
-    def told(self, problem, sums=()):
+    def kernel_args(self, problem, sums=()):
         """Return, per step, a function, its arguments, its derivative, and the derivative's, as the kernels take them.
 
         sums: per step what the gradient of its tensor is added to, or None. Where there is one, a function that does
         so, and its arguments, come after these.
         """
-        told = []
+        args = []
         for step, total in itertools.zip_longest(self.steps, sums):
-            arguments = step.told(problem)
+            arguments = step.kernel_args(problem)
             derivative = (constant, (1,)) if step.derivative is None else (step.derivative, arguments)
             learn = () if total is None else (step.learn, step.where(total))
-            told.append((step.function, arguments, *derivative, *learn))
-        return tuple(told)
+            args.append((step.function, arguments, *derivative, *learn))
+        return tuple(args)
 
 
 def chain(score) -> Chain | None:
@@ -148,7 +148,7 @@ class Softcap(Score):
     def check(self, problem):
         """Nothing can be wrong."""
 
-    def told(self, problem):
+    def kernel_args(self, problem):
         return (self.cap,)
 
 
@@ -161,7 +161,7 @@ class Alibi(Score):
     def check(self, problem):
         _expanded(self.tensors[0], problem.pairs[:2], problem.device, "slopes")
 
-    def told(self, problem):
+    def kernel_args(self, problem):
         slopes = self.tensors[0].expand(problem.pairs[:2])
         return slopes, *slopes.stride()
 
@@ -185,7 +185,7 @@ class Bias(Score):
     def check(self, problem):
         _expanded(self.tensors[0], problem.pairs, problem.device, "a bias")
 
-    def told(self, problem):
+    def kernel_args(self, problem):
         added = self.tensors[0].expand(problem.pairs)
         return added, *added.stride()
 
@@ -215,7 +215,7 @@ class Custom(Score):
         if any(x.requires_grad for x in self.tensors):
             raise ValueError("tensors of your own score function get no gradient: detach them")
 
-    def told(self, problem):
+    def kernel_args(self, problem):
         return self.arguments
 
 

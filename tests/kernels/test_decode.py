@@ -134,7 +134,7 @@ def test_parts_are_those_of_a_texts_own_length():
 
     operator.launch = watch
     try:
-        run(q, Cache(K, V, lengths=lengths), chosen=chosen, S=4)
+        run(q, Cache(K, V, lengths=lengths), choice=chosen, S=4)
     finally:
         operator.launch = original
     assert O_s[0].isfinite().all()  # 64 keys in four parts, too, although the longest text has 200
@@ -146,7 +146,7 @@ def test_pages_equal_a_tensor_bit_for_bit(page, mask):
     q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
     ours, _ = MASKS[mask]
     mask, caches = ours or masks.causal(), (Cache(K, V, lengths=lengths), paged(K, V, lengths, page))
-    whole, parts = (run(q, cache, mask, fixed_split=128, chosen=tiles.PAGED) for cache in caches)
+    whole, parts = (run(q, cache, mask, fixed_split=128, choice=tiles.PAGED) for cache in caches)
     for x, y in zip(parts, whole, strict=True):
         assert torch.equal(x, y)
 
@@ -194,7 +194,7 @@ def test_latents_on_hopper_equal_those_of_the_portable_kernel(H, page):
     assert operator.for_hopper(q, cache, problem)
     for options in ({}, {"fixed_split": 128}):
         ours = operator.run(q, cache, problem, **options)
-        theirs = operator.run(q, cache, problem, chosen=tiles.Launch(16, 32, 4, 3, 2), **options)
+        theirs = operator.run(q, cache, problem, choice=tiles.Launch(16, 32, 4, 3, 2), **options)
         torch.testing.assert_close(ours[0], theirs[0], rtol=0.02, atol=0.002)
         torch.testing.assert_close(ours[1], theirs[1], rtol=1e-5, atol=1e-5)
 
@@ -302,7 +302,7 @@ def test_the_rule_is_the_references():
     for programs in (1, 8, 128, 300, 512):
         for most in (1, 100, 8192):
             launch = tiles.Launch(16, 64, 4, 3, 2)
-            assert tiles.parts_for(programs, most, launch, 132) == decoding.splits(programs, most, slots=264, Bc=64)
+            assert tiles.splits_for(programs, most, launch, 132) == decoding.splits(programs, most, slots=264, Bc=64)
 
 
 def test_nothing_to_do():

@@ -213,32 +213,32 @@ def test_heads_take_turns(lag, in_time):
 
 
 def launched(problem, monkeypatch, launches=LAUNCHES):
-    """Return the gradients of keys and values after ``backward.run``, the turns, and what its kernel is told."""
-    told = []
+    """Return the gradients of keys and values after ``backward.run``, the turns, and the arguments of its kernel."""
+    args = []
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
-    monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: told.append((grid, numbers)))
+    monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: args.append((grid, numbers)))
     B, H, Hk, Nq, Nk, d, dv = problem[:7]
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
     backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, launches)
-    (grid, (of_all, _, of_problem, *_)), _ = told
+    (grid, (of_all, _, of_problem, *_)), _ = args
     assert grid == (min(4, of_all.all), 1, 1) and of_all.all == of_all.tiles * of_all.heads * B
     return gradients[1:], of_all, of_problem
 
 
 def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     """Queries from 64 on: the kernel gets the addresses of their constants and sums."""
-    told = []
+    args = []
     monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
-    monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: told.append((tensors, numbers)))
+    monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: args.append((tensors, numbers)))
     q, lse = torch.ones(2, 4, 200, 64), torch.zeros(2, 4, 200)
     sums, part = backward.Sums(q, None, q, lse, 64, STREAMED), q[:, :, 64:]
     problem = Problem.of(part, part, part, masks.full(), 0.1)
     gradients = torch.empty_like(part), torch.empty_like(part)
     sums.add((part, part), (part, part), gradients, problem, LAUNCHES["backward"], 64)
-    (*_, lse_log2, delta, dQ, counters, parts, narrowed), numbers = told[0]
+    (*_, lse_log2, delta, dQ, counters, parts, narrowed), numbers = args[0]
     for flat, whole in ((lse_log2.base, sums.lse_log2), (delta.base, sums.delta)):
         assert flat.data_ptr() == whole.data_ptr() + 4 * 64 and flat.numel() == whole.numel() - 64
     assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
@@ -324,12 +324,12 @@ def problem_of(Nq, Nk, mask, **options):
 
 
 def test_keys_that_no_query_sees_are_left_out(monkeypatch):
-    of_keys, of_all, told = launched(problem_of(100, 1000, masks.window(50)), monkeypatch)
-    assert told.Nk == 150 and of_all[:2] == (2, 2)
+    of_keys, of_all, args = launched(problem_of(100, 1000, masks.window(50)), monkeypatch)
+    assert args.Nk == 150 and of_all[:2] == (2, 2)
     for x in of_keys:
         assert (x[:, :, :850] == 0).all() and x[:, :, 850:].isnan().all()
-    of_keys, of_all, told = launched(problem_of(1000, 100, masks.window(50)), monkeypatch)
-    assert told.Nk == 100 and all(x.isnan().all() for x in of_keys)
+    of_keys, of_all, args = launched(problem_of(1000, 100, masks.window(50)), monkeypatch)
+    assert args.Nk == 100 and all(x.isnan().all() for x in of_keys)
 
 
 def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
@@ -337,12 +337,12 @@ def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
     problem = Problem.of(q, k, k, masks.full(), 0.25)
     for parts, group in ((1, 6), (2, 3), (6, 1)):
         launches = LAUNCHES | {"backward": LAUNCHES["backward"]._replace(parts=parts)}
-        _, of_all, told = launched(problem, monkeypatch, launches)
-        assert of_all == (3, 2 * parts, 18 * parts) and (told.group, told.parts) == (group, parts)
+        _, of_all, args = launched(problem, monkeypatch, launches)
+        assert of_all == (3, 2 * parts, 18 * parts) and (args.group, args.parts) == (group, parts)
 
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):
-    *_, told = launched(problem_of(64, 64, masks.causal()), monkeypatch)
-    assert told.scale_log2 == 0.25 * LOG2_E.value and told.score is None
-    *_, told = launched(problem_of(64, 64, masks.causal(), score=scores.chain(scores.softcap(3.0))), monkeypatch)
-    assert told.scale == 0.25 and told.scale_log2 == LOG2_E.value and len(told.score) == 1
+    *_, args = launched(problem_of(64, 64, masks.causal()), monkeypatch)
+    assert args.scale_log2 == 0.25 * LOG2_E.value and args.score is None
+    *_, args = launched(problem_of(64, 64, masks.causal(), score=scores.chain(scores.softcap(3.0))), monkeypatch)
+    assert args.scale == 0.25 and args.scale_log2 == LOG2_E.value and len(args.score) == 1

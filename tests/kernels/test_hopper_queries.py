@@ -46,7 +46,7 @@ def test_each_score_in_a_window_is_taken_in_once(left, right):
 def test_the_window_that_stands_for_no_mask_hides_nothing():
     for Nq, Nk in ((4096, 256), (4130, 130)):
         problem = Problem(1, 1, 1, Nq, Nk, 128, 128, torch.bfloat16, torch.device("cpu"), masks.full(), 1.0, "ieee")
-        assert queries.told(problem, 64, 128)[:2] == queries.ENDLESS.T
+        assert queries.kernel_args(problem, 64, 128)[:2] == queries.ENDLESS.T
         counts, tiles = taken(Nq, Nk, masks.full(), d=128)
         assert (counts[:, :Nq, :Nk] == 1).all() and (counts[:, :, Nk:] == 0).all()
         assert tiles == counts.size // (64 * 128)

@@ -143,7 +143,7 @@ def test_derivatives_agree_with_finite_differences():
     s = torch.linspace(-3, 3, 64, dtype=torch.float32, device=DEVICE)
     for score in (scores.softcap(0.9), scores.softcap(30.0), MINE):
         out = torch.empty(3, 64, device=DEVICE)
-        evaluate[(1,)](s, out, score.function, score.derivative, score.told(None), 2.0**-8)
+        evaluate[(1,)](s, out, score.function, score.derivative, score.kernel_args(None), 2.0**-8)
         numeric = (out[1] - out[0]) / 2.0**-7
         torch.testing.assert_close(out[2], numeric, rtol=1e-3, atol=1e-3)
 
@@ -158,16 +158,16 @@ def evaluate(s, out, function: tl.constexpr, derivative: tl.constexpr, arguments
 
 
 @triton.jit
-def factors(out, drop: tl.constexpr, told, N: tl.constexpr):
+def factors(out, drop: tl.constexpr, args, N: tl.constexpr):
     i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
     ones = tl.full([N, N], 1.0, tl.float32)
-    tl.store(out + i * N + j, drop(told, ones, tl.program_id(0) + 2, tl.program_id(0) + 3, i + 40, j + 24))
+    tl.store(out + i * N + j, drop(args, ones, tl.program_id(0) + 2, tl.program_id(0) + 3, i + 40, j + 24))
 
 
 @pytest.mark.parametrize("seed", [7, 2**40 + 3, 2**64 - 5])
 def test_the_bits_of_dropout_are_those_of_numpy(seed):
     out = torch.empty(64, 64, device=DEVICE)
-    factors[(1,)](out, dropout.drop, dropout.dropout(0.3, seed, DEVICE).told, 64)
+    factors[(1,)](out, dropout.drop, dropout.dropout(0.3, seed, DEVICE).kernel_args, 64)
     expected = Dropout(0.3, seed, h=3, b=2).tile(slice(40, 104), slice(24, 88))
     np.testing.assert_array_equal(out.cpu().numpy(), expected)
 

@@ -85,11 +85,11 @@ def taken(Nq, Nk, mask, H=1, Hk=1, seen=None, d=64):
     """
     keys = ROWS * CONSUMERS
     problem = Problem(1, H, Hk, Nq, Nk, d, d, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
-    told = queries.told(problem, Br, keys)
-    stored = [x.flatten().numpy() for x in (told.table, told.lists) if x is not None]
-    ends = (end if end is None else Number(end) for end in told[:2])
-    told = told._replace(**dict(zip(("left", "right"), ends, strict=True)), table=None if told.table is None else 0)
-    problem = SimpleNamespace(group=H // Hk, Nq=Number(Nq), Nk=Nk, mask=told)
+    args = queries.kernel_args(problem, Br, keys)
+    stored = [x.flatten().numpy() for x in (args.table, args.lists) if x is not None]
+    ends = (end if end is None else Number(end) for end in args[:2])
+    args = args._replace(**dict(zip(("left", "right"), ends, strict=True)), table=None if args.table is None else 0)
+    problem = SimpleNamespace(group=H // Hk, Nq=Number(Nq), Nk=Nk, mask=args)
     ragged = Nk % keys != 0
     counts, tiles = np.zeros((H, -(-Nq // Br) * Br, -(-Nk // keys) * keys), int), 0
     of_head = -(-Nk // keys)

@@ -232,11 +232,11 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
         table = schedule.table(problem, Br, Bc, 1)[0].numpy()  # [tiles, 8]
     else:
         table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
-    asked = arguments.asked(problem)
-    if asked.intervals is not None:
-        numbers = asked.intervals.table.flatten().numpy().view(Numbers)
-        asked = asked._replace(intervals=asked.intervals._replace(table=Pointer(numbers)))
-    work = Work(Pointer(table.ravel().tolist()), 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0, asked)
+    options = arguments.options_of(problem)
+    if options.intervals is not None:
+        numbers = options.intervals.table.flatten().numpy().view(Numbers)
+        options = options._replace(intervals=options.intervals._replace(table=Pointer(numbers)))
+    work = Work(Pointer(table.ravel().tolist()), 0, len(table), 1, Nq, Nk, -(-Nq // Br), 1.0, options)
     heights, buffers = {"Q": rows, "K": Bc, "V": Bc}, [Buffer() for _ in range(Br // rows)]
     rings = {name: SimpleNamespace(name=name, shape=(2, 1, 1, N, 64), dtype=None) for name, N in heights.items()}
     rings["O"] = SimpleNamespace(shape=(Br // rows, 1, 1, rows, 64), dtype=None, index=lambda w: buffers[w])

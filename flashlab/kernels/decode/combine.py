@@ -9,13 +9,13 @@ import triton.language as tl
 from flashlab.kernels.decode.split import divided
 
 
-@triton.jit(do_not_specialize=["sizes", "parts"])
+@triton.jit(do_not_specialize=["sizes", "splits"])
 def attention_combine(
     O_s, lse_s,  # [S, rows, dv], [S, rows] of float32; parts past a batch's keys were never written
     O, lse,  # [rows, dv], [rows]
     lengths,  # [B] int32, or None
     sizes,  # rows = B * H * n, H * n, n, the most keys of a batch
-    parts, reach,  # as for ``attention_split``
+    splits, reach,  # as for ``attention_split``
     dv: tl.constexpr, Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
     early: tl.constexpr,  # launched before the parts are there
 ):  # fmt: skip
@@ -25,7 +25,7 @@ def attention_combine(
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + i // per_batch)
-    read, _, size = divided(parts, n, Nk, most, reach, Bc)
+    read, _, size = divided(splits, n, Nk, most, reach, Bc)
     written = tl.maximum(tl.cdiv(read, size), 1)  # parts; the first always is
     cols = tl.program_id(1) * width + tl.arange(0, width)  # [width]
     m_i = tl.full([1], -float("inf"), tl.float32)  # [1]

@@ -11,9 +11,9 @@ from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
 from flashlab.kernels.configurations import ON_HOPPER, card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
-from flashlab.kernels.decode.options import asked, reach
+from flashlab.kernels.decode.options import options_of, reach
 from flashlab.kernels.decode.split import attention_split
-from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, parts_for, sms_of, waits
+from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
@@ -101,10 +101,10 @@ def problem_of(q, cache, mask, scale, **options) -> Problem:
     return Problem(*sizes, q.dtype, q.device, mask, scale, tiles.precision_of(q), **options)
 
 
-def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None = None, S: int | None = None):
+def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None = None, S: int | None = None):
     """Compute O and lse of a ``Problem`` from arguments that are right.
 
-    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32, contiguous, to be filled; new ones if None. chosen,
+    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32, contiguous, to be filled; new ones if None. choice,
     S: tiles and number of parts other than by the rule.
     """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
@@ -114,40 +114,42 @@ def run(q, cache, problem, fixed_split=None, *, out=None, chosen: Launch | None 
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
-    short = fixed_split is not None or cache.most < SHORT  # with fixed parts, nothing depends on the other texts
+    short = fixed_split is not None or cache.most < SHORT  # with fixed splits, nothing depends on the other texts
     kind = cache.K.element_size(), cache.table is not None, short
-    hopper = chosen is None and for_hopper(q, cache, problem)
-    chosen = LATENT if hopper else chosen or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
-    programs = B * Hk * tiles.count(n * H // Hk, chosen.Br)
+    hopper = choice is None and for_hopper(q, cache, problem)
+    choice = LATENT if hopper else choice or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
+    programs = B * Hk * tiles.count(n * H // Hk, choice.Br)
     left, _, first = reach(problem.mask)
-    seen = cache.most if left is None else min(cache.most, left + n + chosen.Bc)
+    seen = cache.most if left is None else min(cache.most, left + n + choice.Bc)
     if left is not None and first is not None:
-        seen = min(cache.most, seen + first + chosen.Bc)
+        seen = min(cache.most, seen + first + choice.Bc)
     if fixed_split is not None:
-        parts = tiles.count(seen, fixed_split), fixed_split
+        splits = tiles.count(seen, fixed_split), fixed_split
     else:
-        parts = S or parts_for(programs, seen, chosen, sms_of(q.device)), 0
+        splits = S or splits_for(programs, seen, choice, sms_of(q.device)), 0
     # One part is the result itself; several are float32 and wait for ``combine``.
-    O_s = O if parts[0] == 1 else q.new_empty(parts[0], *O.shape, dtype=torch.float32)
-    lse_s = lse if parts[0] == 1 else q.new_empty(parts[0], *lse.shape, dtype=torch.float32)
-    early = parts[0] > 1 and waits(q.device)
+    O_s = O if splits[0] == 1 else q.new_empty(splits[0], *O.shape, dtype=torch.float32)
+    lse_s = lse if splits[0] == 1 else q.new_empty(splits[0], *lse.shape, dtype=torch.float32)
+    early = splits[0] > 1 and waits(q.device)
     if hopper:
         from flashlab.kernels.hopper import latent  # late: Gluon is slow to import, and only Hopper needs it
 
-        latent.run(q, cache, O_s, lse_s, parts, problem.scale_log2)
+        latent.run(q, cache, O_s, lse_s, splits, problem.scale_log2)
     else:
         paired = cache.scales is not None and rope is None and min(width, width_v) >= 32
         paired = paired and in_pairs(cache.K) and in_pairs(cache.V)
         pairs = EIGHT_BITS[cache.K.dtype] if paired else None
         K, V = (x.view(torch.int16) if paired else x for x in cache[:2])
         given = q, K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
-        again(start_split, given, (), problem, chosen, parts, rope, early, pairs, when=problem.plain)
-    if parts[0] > 1:
-        again(start_combine, (O_s, lse_s, O, lse, cache.lengths), (), problem, chosen, parts, early, when=problem.plain)
+        again(start_split, given, (), problem, choice, splits, rope, early, pairs, when=problem.plain)
+    if splits[0] > 1:
+        again(
+            start_combine, (O_s, lse_s, O, lse, cache.lengths), (), problem, choice, splits, early, when=problem.plain
+        )
     return O, lse
 
 
-def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, chosen, parts, rope, early, pairs):
+def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, splits, rope, early, pairs):
     """Launch the kernel of the parts; rope, early, pairs: as in ``Tile``."""
     B, H, Hk, n, most, d, dv = problem[:7]
     strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
@@ -155,20 +157,20 @@ def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, chosen, pa
     page = None if table is None else K.shape[2]
     return launch(
         attention_split,
-        (B * Hk * tiles.count(n * H // Hk, chosen.Br), parts[0], 1),
+        (B * Hk * tiles.count(n * H // Hk, choice.Br), splits[0], 1),
         (q, K, V, O_s, lse_s, table, lengths, scales),
         (
             sum(strides, ()),
             (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
-            parts, asked(problem),
-            Tile(d, dv, page, chosen.Br, chosen.Bc, width, width_v, rope, problem.precision, early, pairs),
+            splits, options_of(problem),
+            Tile(d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs),
         ),
-        warps=chosen.warps,
-        stages=chosen.stages,
+        warps=choice.warps,
+        stages=choice.stages,
     )  # fmt: skip
 
 
-def start_combine(O_s, lse_s, O, lse, lengths, problem, chosen, parts, early):
+def start_combine(O_s, lse_s, O, lse, lengths, problem, choice, splits, early):
     """Launch the kernel that merges the parts."""
     B, H, _, n, most, _, dv = problem[:7]
     width = min(tiles.width_of(dv), 128)
@@ -176,7 +178,7 @@ def start_combine(O_s, lse_s, O, lse, lengths, problem, chosen, parts, early):
         attention_combine,
         (B * H * n, tiles.count(dv, 128), 1),
         (O_s, lse_s, O, lse, lengths),
-        ((B * H * n, H * n, n, most), parts, reach(problem.mask), dv, chosen.Bc, 16, width, early),
+        ((B * H * n, H * n, n, most), splits, reach(problem.mask), dv, choice.Bc, 16, width, early),
         warps=4,
         early=early,
     )

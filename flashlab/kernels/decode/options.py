@@ -17,24 +17,24 @@ class Reach(NamedTuple):
     first: int | None = None  # keys at the beginning that are read although they are farther than ``left``
 
 
-class Asked(NamedTuple):
+class Options(NamedTuple):
     """A step's options as the kernels take them."""
 
     scale: float
     scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
     reach: Reach
     rules: tuple | None  # of a ``masks.Rule``; None: the reach is the mask
-    score: tuple | None  # as ``scores.Chain.told``
+    score: tuple | None  # as ``scores.Chain.kernel_args``
     sinks: torch.Tensor | None  # [H]
 
 
-def asked(problem: Problem) -> Asked:
+def options_of(problem: Problem) -> Options:
     """Return what the kernels are told of a step's ``Problem``."""
     mask, score = problem.mask, problem.score
     rules = mask.functions(problem) if isinstance(mask, masks.Rule) else None
-    return Asked(
+    return Options(
         problem.scale, problem.scale_log2 if score is None else LOG2_E.value, reach(mask), rules,
-        None if score is None else score.told(problem), problem.sinks,
+        None if score is None else score.kernel_args(problem), problem.sinks,
     )  # fmt: skip
 
 

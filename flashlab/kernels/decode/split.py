@@ -48,7 +48,7 @@ FOUR_INT8 = tl.constexpr(INT8.format("0x4140", "0x4342"))
 PAIRS_OF_INT8 = tl.constexpr(INT8.format("0x4240", "0x4341"))
 
 
-@triton.jit(do_not_specialize=["sizes", "parts"])  # which change from step to step: one compilation for all
+@triton.jit(do_not_specialize=["sizes", "splits"])  # which change from step to step: one compilation for all
 def attention_split(
     Q, K, V,  # Q [B, H, n, d], K [pages, Hk, page, d], V [pages, Hk, page, dv]
     O, lse,  # of the parts: O [S, B, H, n, dv], lse [S, B, H, n]; contiguous
@@ -56,8 +56,8 @@ def attention_split(
     scales,  # of K and V [2, pages, Hk, page], float32; or None
     strides,  # of Q, K, V and scales, without the last dimension
     sizes,  # B, H, Hk, n, the most keys of a batch (all have so many if lengths is None), columns of the table
-    parts,  # S, and the keys per part, or 0 to divide each batch's own keys by S
-    asked,  # ``Asked``: scale, mask, score function, sinks
+    splits,  # S, and the keys per part, or 0 to divide each batch's own keys by S
+    options,  # ``Options``: scale, mask, score function, sinks
     tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
 ):  # fmt: skip
     """Compute part s of the keys of one key/value head, for one tile of rows: program (x, s)."""
@@ -70,7 +70,7 @@ def attention_split(
     rope: tl.constexpr = tile.rope
     pairs: tl.constexpr = tile.pairs is not None
     precision: tl.constexpr = tile.precision
-    left, right, first = asked.reach
+    left, right, first = options.reach
     Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
     B, H, Hk, n, most, T = sizes
     group = H // Hk
@@ -80,7 +80,7 @@ def attention_split(
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + b)
-    read, skipped, size = divided(parts, n, Nk, most, asked.reach, Bc)
+    read, skipped, size = divided(splits, n, Nk, most, options.reach, Bc)
     begin = s * size  # as if the skipped keys were not there
     end = tl.minimum(begin + size, read)
     if (s > 0) & (begin >= end):  # nobody asks for this part; part 0 is always there
@@ -110,10 +110,10 @@ def attention_split(
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
     O_odd = O_i  # [Br, dv / 2]
-    if asked.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
-        sink = tl.load(asked.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
+    if options.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
+        sink = tl.load(options.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
         m_i = tl.where(s == 0, sink, m_i)  # [Br]
-        l_i += 1  # beside a maximum of -inf, as in the other parts, it counts for nothing
+        l_i += 1  # beside a maximum of -inf, as in the other splits, it counts for nothing
     for at in range(begin, end, Bc):
         start = at + skipped if first is None else tl.where(at < first, at, at + skipped)
         keys = start + tl.arange(0, Bc)  # [Bc]
@@ -143,15 +143,15 @@ def attention_split(
             S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]
             V_scale = tl.load(scale_at + scales_kv, mask=there, other=0.0)  # [Bc]
         i, j = tl.minimum(token, n - 1)[:, None], tl.minimum(keys, most - 1)[None, :]  # [Br, 1], [1, Bc]
-        if asked.score is not None:
-            steps: tl.constexpr = len(asked.score)
-            S_ij = score_functions.after(asked.score, steps, S_ij * asked.scale, b, h[:, None], i, j, n, Nk)
-        if asked.rules is None:
-            seen = visible(asked.reach, token, keys, n, Nk)  # [Br, Bc]
+        if options.score is not None:
+            steps: tl.constexpr = len(options.score)
+            S_ij = score_functions.after(options.score, steps, S_ij * options.scale, b, h[:, None], i, j, n, Nk)
+        if options.rules is None:
+            seen = visible(options.reach, token, keys, n, Nk)  # [Br, Bc]
         else:
-            seen = questions.obeyed(asked.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
+            seen = questions.obeyed(options.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
-        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, asked.scale_log2, precision)
+        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, options.scale_log2, precision)
         if pairs:
             O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=precision)  # [Br, dv / 2]
 
@@ -186,14 +186,14 @@ def update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision: tl.constexp
 
 
 @triton.jit
-def divided(parts, n, Nk, most, reach, Bc: tl.constexpr):
+def divided(splits, n, Nk, most, reach, Bc: tl.constexpr):
     """Return the keys that are read, those that are skipped, before the window, and the keys per part.
 
     The last two are multiples of Bc. The first keys of a ``Reach``, in whole tiles, are not skipped.
 
-    parts: S, and the keys per part if that is fixed, otherwise 0: then S parts share a batch's own keys evenly.
+    splits: S, and the keys per part if that is fixed, otherwise 0: then S parts share a batch's own keys evenly.
     """
-    S, size = parts
+    S, size = splits
     there = tl.minimum(Nk, most)
     skipped = 0
     if reach.left is not None:

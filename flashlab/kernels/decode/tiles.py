@@ -10,7 +10,7 @@ import triton.language as tl
 from flashlab.kernels import tiles
 from flashlab.kernels.configurations import card
 
-MOST_PARTS = 1024
+MOST_SPLITS = 1024
 WORTH = 0.95  # of the best share of the card's time
 
 
@@ -50,7 +50,7 @@ LAUNCHES = {
          (512, Launch(64, 64, 8, 2, 1))),
 }  # fmt: skip
 SHORT = 4096  # keys: texts with fewer have several small programs per SM; measured at 1,024 and 8,192
-OF_SHORT = Launch(16, 64, 4, 2, 4)  # and for fixed parts, which are short, too
+OF_SHORT = Launch(16, 64, 4, 2, 4)  # and for fixed splits, which are short, too
 OF_BYTES = Launch(16, 128, 4, 3, 2)  # numbers of 8 bits
 LATENT = Launch(64, 64, 12, 2, 1)  # ``hopper.latent``
 PAGED = Launch(16, 64, 4, 5, 2)  # its pipeline spends two stages on waiting for the table's entries
@@ -84,7 +84,7 @@ def shared_bytes(launch: Launch, width: int, itemsize: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def parts_for(programs: int, most: int, launch: Launch, sms: int) -> int:
+def splits_for(programs: int, most: int, launch: Launch, sms: int) -> int:
     """Return how many parts the keys are divided into: the fewest that keep the card nearly as busy as possible.
 
     programs: without a division; most: keys of the longest text. With S parts there are w = programs * S / slots waves,
@@ -93,7 +93,7 @@ def parts_for(programs: int, most: int, launch: Launch, sms: int) -> int:
     the shortest step. ``reference.decoding.splits`` is the same rule.
     """
     slots = sms * launch.per_sm
-    limit = max(1, min(tiles.count(most, launch.Bc), MOST_PARTS))
+    limit = max(1, min(tiles.count(most, launch.Bc), MOST_SPLITS))
     shares = [programs * S / slots / math.ceil(programs * S / slots) for S in range(1, limit + 1)]
     return next(S for S, share in enumerate(shares, 1) if share >= WORTH * max(shares))
 

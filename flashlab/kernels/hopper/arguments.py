@@ -43,15 +43,15 @@ class Variant(NamedTuple):
     pingpong: bool  # warpgroups issue their products in turn
 
 
-class Asked(NamedTuple):
+class Options(NamedTuple):
     """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
 
     mask: masks.Window  # with the ends that the compiler does not know
     intervals: Intervals | None  # of a ``Rule``: the keys that each query sees
-    score: tuple | None  # as ``scores.told``
+    score: tuple | None  # as ``scores.kernel_args``
     scale: float | None  # the factor on the scores before them
     sinks: gl.tensor | None  # pointer to [H]
-    scales: tuple | None  # of numbers of 8 bits, as ``Scales.told``
+    scales: tuple | None  # of numbers of 8 bits, as ``Scales.kernel_args``
 
 
 def descriptors(o, q, k, v, rows, Br, Bc, width):
@@ -76,14 +76,14 @@ def variant(problem, rows, Bc, pingpong=False):
     return Variant(mask, crossed, Nk % Bc != 0, pingpong)
 
 
-def asked(problem):
-    """Return what a problem asks for beside a full or causal mask, as ``Asked``."""
+def options_of(problem):
+    """Return what a problem asks for beside a full or causal mask, as ``Options``."""
     ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
     intervals = Intervals.of(problem) if isinstance(problem.mask, masks.Rule) else None
     if problem.score is None:
-        told = None if problem.scales is None else problem.scales.told
-        return Asked(ends, intervals, None, None, problem.sinks, told)
-    return Asked(ends, intervals, scores.told(problem), scores.factors(problem)[0], problem.sinks, None)
+        args = None if problem.scales is None else problem.scales.kernel_args
+        return Options(ends, intervals, None, None, problem.sinks, args)
+    return Options(ends, intervals, scores.kernel_args(problem), scores.factors(problem)[0], problem.sinks, None)
 
 
 def without_unseen(k, v, problem):

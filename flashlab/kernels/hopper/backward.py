@@ -142,9 +142,10 @@ def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_
     earlier = None, None
     if lag is not None:
         earlier = rows_descriptor(sums, PART_ROWS.value, PART_COLUMNS.value), dq
-    told, _ = problem._replace(mask=masks.full(), sinks=None).told(c)
+    args, _ = problem._replace(mask=masks.full(), sinks=None).kernel_args(c)
     Hk = problem.Hk * c.parts
-    told = told._replace(mask=queries.told(problem, c.Br, KEYS), score=derivatives.told(problem), d=None, dv=None)
+    score = derivatives.kernel_args(problem)
+    args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score, d=None, dv=None)
     tiles_of_keys = tiles.count(problem.Nk, KEYS)
     all_turns = tiles_of_keys * Hk * problem.B
     flags = problem.Nk % KEYS != 0, is_late(problem, width)
@@ -152,7 +153,7 @@ def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_
         attention_backward,
         (min(all_turns, multiprocessors(problem.device)), 1, 1),
         (*streamed, *kept, *constants, sums, counters, *earlier),
-        (Turns(tiles_of_keys, Hk, all_turns), Nq_padded, told, lag, problem.d, c.Br, width, c.stages, *flags),
+        (Turns(tiles_of_keys, Hk, all_turns), Nq_padded, args, lag, problem.d, c.Br, width, c.stages, *flags),
         warps=4,
     )
 

@@ -10,12 +10,12 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels import scores
 
 
-def told(problem):
-    """Return a problem's score function as ``Chain.told`` does, with steps of ``FASTER``, which need no derivative."""
+def kernel_args(problem):
+    """Return ``Chain.kernel_args`` of a problem, with the steps of ``FASTER``, which need no derivative."""
     if problem.score is None:
         return None
-    told = problem.score.told(problem)
-    return tuple((FASTER[step[0]], step[1]) if step[0] in FASTER else step for step in told)
+    args = problem.score.kernel_args(problem)
+    return tuple((FASTER[step[0]], step[1]) if step[0] in FASTER else step for step in args)
 
 
 @gluon.jit

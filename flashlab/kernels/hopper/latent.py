@@ -4,7 +4,7 @@ Keys are 512 + 64 columns wide, and the first 512 are the values, too. Sums O_i 
 four warps, so two warpgroups take half of the columns each. Both compute all the scores: a warpgroup that had half of
 them would need the other's at every block. A producer brings the next block of keys while they compute.
 
-The results are parts, as ``decode.split`` leaves them.
+The results are splits, as ``decode.split`` leaves them.
 """
 
 from typing import NamedTuple
@@ -30,12 +30,12 @@ STAGES = 2
 LN2 = gl.constexpr(0.6931471805599453)
 
 
-def run(q, cache, O_s, lse_s, parts, scale_log2):
+def run(q, cache, O_s, lse_s, splits, scale_log2):
     """Fill O_s [S, B, H, 512] and lse_s [S, B, H] with the parts of a step, q [B, H, 1, 576].
 
-    parts: S, and the keys per part, or 0 to divide each text's own keys by S. Pages have a multiple of Bc keys.
+    splits: S, and the keys per part, or 0 to divide each text's own keys by S. Pages have a multiple of Bc keys.
     """
-    (B, H, _, _), (S, size) = q.shape, parts
+    (B, H, _, _), (S, size) = q.shape, splits
     q, page = q.transpose(1, 2), cache.K.shape[2]  # [B, 1, H, 576]
     described = [descriptor(x, rows, width) for x, rows in ((q, Br), (cache.K, Bc)) for width in (256, 64)]
     launch(
@@ -71,7 +71,7 @@ class Part(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The destinations of the parts, [S, B, H, 512] and [S, B, H]."""
+    """The destinations of the splits, [S, B, H, 512] and [S, B, H]."""
 
     O: gl.tensor
     lse: gl.tensor

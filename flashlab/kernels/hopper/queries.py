@@ -32,7 +32,7 @@ class Mask(NamedTuple):
     length: int  # of a row of the table, or of a list
 
 
-def told(problem, Br, keys):
+def kernel_args(problem, Br, keys):
     """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys.
 
     With more than 64 columns and many queries, no mask is told as ``ENDLESS``, which hides nothing. The branch for it

@@ -11,13 +11,13 @@ from flashlab.kernels import masks, scores
 from flashlab.kernels.problem import LOG2_E
 
 
-def told(problem):
+def kernel_args(problem):
     """Return, per step of a problem's score function, a function of these and its arguments."""
     if capped_only(problem.score):
         return ((tanh, ()),)
     looks_back = isinstance(problem.mask, masks.Window) and problem.mask.right == 0
     ours = {scores.capped: capped, scores.lowered: lowered_before if looks_back else lowered}
-    return tuple((ours[function], arguments) for function, arguments, *_ in problem.score.told(problem))
+    return tuple((ours[function], arguments) for function, arguments, *_ in problem.score.kernel_args(problem))
 
 
 def factors(problem):

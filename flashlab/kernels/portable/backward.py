@@ -133,7 +133,7 @@ def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
         key_value_gradients,
         (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
         (*tensors, lse_log2, delta),
-        (strides, *problem.told(c, transposed=True, in_pieces=True), *wanted),
+        (strides, *problem.kernel_args(c, transposed=True, in_pieces=True), *wanted),
         warps=c.warps,
         stages=c.stages,
     )
@@ -146,7 +146,7 @@ def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
         query_gradients,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse_log2, delta),
-        (strides, *problem.told(c, sums=sums, in_pieces=True)),
+        (strides, *problem.kernel_args(c, sums=sums, in_pieces=True)),
         warps=c.warps,
         stages=c.stages,
     )

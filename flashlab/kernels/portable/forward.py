@@ -35,7 +35,7 @@ def start(q, k, v, o, lse, problem, c):
         attention_forward,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse),
-        (strides, *problem.told(c)),
+        (strides, *problem.kernel_args(c)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -45,7 +45,7 @@ def start(q, k, v, o, lse, problem, c):
 def attention_forward(
     Q, K, V, O, lse,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: descriptors or pointers; lse [B, H, Nq] a pointer
     strides,  # of the four
-    problem,  # ``Told``: sizes, mask, score function, ...
+    problem,  # ``KernelArgs``: sizes, mask, score function, ...
     tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
 ):  # fmt: skip
     """Compute rows i * Br .. (i + 1) * Br of O in head h of batch b: program (p, h, b), where i counts down with p."""
