@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -112,16 +113,36 @@ def test_flashlab_has_seven_wings():
     assert found == BELOW.keys() - {"figures"}
 
 
-def test_no_circle():
-    """Also with the imports inside functions, and with those that the registry makes by name."""
-    graph = {}
+PENDING = pytest.mark.xfail(strict=False, reason="issue 30: figures/explore, and launch without gluon_interpreter")
+
+
+@pytest.mark.parametrize(
+    "package, depth",
+    [
+        ("flashlab", None),
+        pytest.param("figures", None, marks=PENDING),
+        pytest.param("flashlab.kernels", 3, marks=PENDING),
+    ],
+)
+def test_no_circle(package, depth):
+    """Also with imports inside functions, and with those that the registry makes by name.
+
+    depth: parts of a name that count. In kernels these are 3, so a package inside it is one node.
+    """
+
+    def node(name):
+        return ".".join(name.split(".")[:depth])
+
+    graph = defaultdict(set)
     for path, tree in sources():
-        if path.parts[0] == "flashlab":
-            name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-            graph[name] = {module for module in modules(tree) if module.startswith("flashlab.")}
-    exercises = {name for name in graph if name.startswith("flashlab.course.exercises.")}
-    assert exercises
-    graph["flashlab.course.registry"] |= exercises
+        name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        if name.startswith(f"{package}."):
+            below = {node(module) for module in modules(tree) if module.startswith(f"{package}.")}
+            graph[node(name)] |= below - ({node(name)} if depth else set())
+    if package == "flashlab":
+        exercises = {name for name in graph if name.startswith("flashlab.course.exercises.")}
+        assert exercises
+        graph["flashlab.course.registry"] |= exercises
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
