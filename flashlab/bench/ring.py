@@ -28,16 +28,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashlab.bench import record
 from flashlab.bench.round_robin import TOLERANCE, whole
-from flashlab.distributed import Team, gather_attention, plan, ring_attention, shard, ulysses_attention
+from flashlab.distributed import Team, attention, plan, shard
 from flashlab.distributed.wire import GroupError
 from flashlab.machine import costs, ranks
 
 FLASHLAB = {
-    "zigzag": functools.partial(ring_attention, placement="zigzag"),
-    "contiguous": functools.partial(ring_attention, placement="contiguous"),
-    "striped": functools.partial(ring_attention, placement="striped"),
-    "all-to-all": functools.partial(ulysses_attention, placement="contiguous"),
-    "gather": functools.partial(gather_attention, placement="zigzag"),
+    "zigzag": functools.partial(attention, placement="zigzag"),
+    "contiguous": functools.partial(attention, placement="contiguous"),
+    "striped": functools.partial(attention, placement="striped"),
+    "all-to-all": functools.partial(attention, way="all-to-all", placement="contiguous"),
+    "gather": functools.partial(attention, way="gather", placement="zigzag"),
 }
 TORCH = {  # torch's context_parallel: (backend, how K and V go round)
     "torch cudnn": (SDPBackend.CUDNN_ATTENTION, "allgather"),

@@ -1,60 +1,110 @@
-"""Attention of blocks and their gradients: by the kernels, or in torch's own operations.
+"""Attention of blocks, the merge of their states by lse, and their gradients: by the kernels, or in torch.
 
 ``kernel`` is None (the kernels that ``flash_attention`` chooses on a GPU, torch on a CPU, where Triton's interpreter
-would take minutes), "torch", or a kernel that ``flash_attention`` knows.
+would take minutes), "torch", or a kernel of ``flash_attention``.
+
+Source: FlashAttention-2, section 3.1.1, for the merge; Ring Attention, arXiv 2310.01889, for its use.
 """
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from flashlab.distributed.state import State
 from flashlab.machine.ranks import Block
 
 
-def attend(state: State, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], scale: float, kernel: str | None):
-    """Take the blocks of queries q [B, H, Nq, d] and keys k [B, Hk, Nk, d], v [B, Hk, Nk, dv] into a state."""
-    for block in blocks:
-        rows, cols = slice(*block.rows), slice(*block.cols)
-        state.add(block.rows, *forward(q[:, :, rows], k[:, :, cols], v[:, :, cols], block, scale, kernel))
+def merge(O: Tensor, lse: Tensor, O_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output [..., n, dv] and lse [..., n] of the keys of both sides together, in the dtype of lse."""
+    m = torch.maximum(lse, lse_b)  # [..., n]
+    m_safe = torch.where(m == -torch.inf, 0, m)  # [..., n]      a row that has seen no key yet
+    l, l_b = torch.exp(lse - m_safe), torch.exp(lse_b - m_safe)  # [..., n]
+    l_safe = torch.where(m == -torch.inf, 1, l + l_b)  # [..., n]
+    O = (l / l_safe)[..., None] * O + (l_b / l_safe)[..., None] * O_b  # [..., n, dv]
+    return O, m + torch.log(l_safe)
 
 
-def first_derivative(backward: Callable) -> Callable:
-    """Return a backward pass over a group that refuses ``create_graph=True``: it has no derivative of its own.
+class State:
+    """O [B, H, n, dv] and lse [B, H, n] of n queries after some of their keys.
 
-    torch's ``once_differentiable`` does not suffice: it takes the derivative with respect to q, k and v for 0.
+    O is in float32 or better between two merges, whatever the dtype of the inputs: a state that is rounded at every
+    merge loses digits with every rank. The first block is not copied: its tensors become those of the
+    state. The last block waits for the next one, or for ``finish``: then one kernel merges it and rounds O.
     """
 
-    @wraps(backward)
-    def run(ctx, *gradients):
-        if torch.is_grad_enabled():
-            raise NotImplementedError("attention over a group has first derivatives only: create_graph must be False")
-        return backward(ctx, *gradients)
+    def __init__(self, q: Tensor, dv: int):
+        self.dtype, self.device, self.wide = q.dtype, q.device, torch.promote_types(q.dtype, torch.float32)
+        self.shape = *q.shape[:3], dv
+        self.O = self.lse = self.waiting = None
 
-    return run
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], task) -> None:
+        """Add the blocks of queries q [B, H, Nq, d] and keys k [B, Hk, Nk, d], v [B, Hk, Nk, dv]."""
+        for block in blocks:
+            rows, cols = slice(*block.rows), slice(*block.cols)
+            self.add(block.rows, *forward(q[:, :, rows], k[:, :, cols], v[:, :, cols], block, task.scale, task.kernel))
+
+    def add(self, rows: tuple[int, int], O_b: Tensor, lse_b: Tensor) -> None:
+        """Add the keys of one block: O_b [B, H, rows, dv] and lse_b [B, H, rows] of the queries ``rows``."""
+        if self.waiting:
+            self._merge(self.wide)
+        self.waiting = rows, O_b, lse_b
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """Return O in the dtype of the queries, and lse. Queries that saw no key have O = 0 and lse = -inf."""
+        if self.waiting:
+            self._merge(self.dtype)
+        if self.lse is None:
+            self._begin()
+        return self.O.to(self.dtype), self.lse
+
+    def _merge(self, dtype):
+        """Merge the block that waits. O then has this dtype, unless the block is the first."""
+        (rows, O_b, lse_b), self.waiting = self.waiting, None
+        if self.lse is None and rows == (0, self.shape[2]):
+            self.O, self.lse = O_b, lse_b
+            return
+        if self.lse is None:
+            self._begin()
+        if self.O.is_cuda:
+            from flashlab.kernels.merge import merge_into  # late: Triton
+
+            self.O = merge_into(self.O, self.lse, O_b, lse_b, rows[0], dtype)
+        else:
+            part, self.O = slice(*rows), self.O.to(self.wide)
+            merged = merge(self.O[:, :, part], self.lse[:, :, part], O_b, lse_b)
+            self.O[:, :, part], self.lse[:, :, part] = merged
+
+    def _begin(self):
+        self.O = torch.zeros(self.shape, dtype=self.wide, device=self.device)  # [B, H, n, dv]
+        self.lse = self.O.new_full(self.shape[:3], -torch.inf)  # [B, H, n]
 
 
 class Gradients:
     """dQ of a rank's queries, added up while keys come, given dO, Q, O and lse, with O and lse of all keys."""
 
-    def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, scale: float, kernel: str | None):
-        self.saved, self.scale, self.shares = (dO, q, O, lse), scale, None
-        if in_torch(q, kernel):
+    def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, task):
+        self.saved, self.scale, self.shares = (dO, q, O, lse), task.scale, None
+        if in_torch(q, task.kernel):
             self.dQ = torch.zeros_like(q, dtype=torch.promote_types(q.dtype, torch.float32))  # [B, H, n, d]
         else:
             from flashlab.distributed.shares import Shares  # late: Triton
 
-            self.shares = Shares(dO, q, O, lse, scale=scale, kernel=kernel)
+            self.shares = Shares(dO, q, O, lse, scale=task.scale, kernel=task.kernel)
 
     def of(self, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> list:
-        """Return what each block gives to dK and dV, and where: (slice of the keys, dK, dV)."""
+        """Return each block's shares in dK and dV, and their place: (slice of the keys, dK, dV)."""
         shares = []
         for block in blocks:
             rows, cols = slice(*block.rows), slice(*block.cols)
             shares.append((cols, *self._of_block(k[:, :, cols], v[:, :, cols], block, rows)))
         return shares
+
+    def sums(self, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> list[Tensor]:
+        """Return dK and dV of these keys and values, the sums over the blocks, in float32 or better."""
+        wide = torch.promote_types(k.dtype, torch.float32)
+        totals = [torch.zeros_like(x, dtype=wide) for x in (k, v)]
+        add_up(totals, self.of(k, v, blocks))
+        return totals
 
     def finish(self) -> Tensor:
         """Return dQ [B, H, n, d] in the dtype of the queries."""
@@ -69,7 +119,7 @@ class Gradients:
 
 
 def add_up(totals: Sequence[Tensor], shares) -> None:
-    """Add what ``Gradients.of`` returned to dK and dV, in float32 or better."""
+    """Add the shares of ``Gradients.of`` to dK and dV, in float32 or better."""
     for cols, *share in shares:
         for total, x in zip(totals, share, strict=True):
             total[:, :, cols] += x
@@ -98,9 +148,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block: Block, scale: float, kernel:
 
 
 def backward(do, q, o, lse, k, v, block: Block, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what one block adds to dQ, dK and dV, in torch, in float32 or better.
+    """Return the shares of one block in dQ, dK and dV, in torch, in float32 or better.
 
-    o and lse are those of all keys, not of the block's alone: P must be what the whole softmax gives these keys.
+    o and lse are those of all keys, not only of the block: P is the softmax over all keys.
     """
     Hk = k.shape[1]
     S = _scores(q, k, block, scale)  # [B, Hk, group, Nq, Nk]

@@ -48,7 +48,7 @@ def costs(
 ) -> list[Cost]:
     """Return the costs of every way for one shape and a group of P ranks; the mask is causal unless told otherwise.
 
-    B, H, Hk, d, dv as for ``ring_attention``; itemsize: bytes of a number of Q; left, right: of the mask, None for no
+    B, H, Hk, d, dv as for ``attention``; itemsize: bytes of a number of Q; left, right: of the mask, None for no
     end.
     """
     dv = d if dv is None else dv

@@ -2,7 +2,8 @@
 
 import hashlib
 import math
-import operator
+import numbers
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from flashlab.distributed.compute import in_torch
 from flashlab.distributed.wire import GroupError, Wire
+from flashlab.machine.numbers import whole_number
 from flashlab.machine.ranks import Block, Runs, blocks, length, placement_of
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -25,6 +27,7 @@ class Task(NamedTuple):
     right: int | None
     documents: tuple[int, ...] | None  # where packed texts begin, and N
     scale: float
+    return_lse: bool
     kernel: str | None
 
     @property
@@ -37,22 +40,33 @@ class Task(NamedTuple):
         return blocks(queries, keys, self.left, self.right, self.documents)
 
 
+class Options(NamedTuple):
+    """Options of ``attention`` that do not concern the group."""
+
+    causal: bool = False  # a query sees the keys at its own position and before
+    mask: object = None  # ``causal()`` or ``window(left, right)`` of ``flashlab.kernels.masks`` or ``reference.masks``
+    # Where packed texts begin, from 0 on, and N at the end: queries see their own text only. Each text that two ranks
+    # share is a call of the kernel.
+    documents: Sequence[int] | None = None
+    scale: float | None = None  # factor on the scores, 1/sqrt(d) if None
+    return_lse: bool = False  # also return the log-sum-exp of each row, in natural logarithms; not differentiable
+    kernel: str | None = None  # as for ``flash_attention``; "torch" for torch's own operations, as None on a CPU
+
+
 def prepare(
-    method: str, q: Tensor, k: Tensor, v: Tensor, wire: Wire, placement, causal, mask, documents, scale, kernel
+    way: str, q: Tensor, k: Tensor, v: Tensor, wire: Wire, placement: str, options: Options
 ) -> tuple[Tensor, Tensor, Tensor, Task]:
-    """Check the arguments here and compare them with the other ranks'. Return q, k, v, made ready, and the task.
+    """Check the arguments here and compare them with the other ranks'. Return q, k and v for the kernels, and the task.
 
     Raises:
-        TypeError, ValueError: an argument is not as ``ring_attention`` describes it.
+        TypeError, ValueError: an argument is not as ``attention`` describes it.
         GroupError: the ranks disagree, or do not answer.
     """
-    fault = None
+    fault, documents = None, options.documents
     try:
         _check(q, k, v)
-        left, right = _window(causal, mask)
-        scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale must be a finite number, got {scale}")
+        left, right = _window(options.causal, options.mask)
+        scale = _scale(options.scale, q.shape[-1])
         documents = None if documents is None else tuple(_whole(place, "documents") for place in documents)
     except (TypeError, ValueError) as error:
         if not isinstance(q, Tensor):
@@ -63,9 +77,9 @@ def prepare(
     if fault is None:
         (B, H, _, d), (_, Hk, _, dv) = q.shape, v.shape
         texts = documents and f"{len(documents) - 1} texts {hashlib.sha1(str(documents).encode()).hexdigest()[:8]}"
-        facts |= {"the method": method, "the placement": placement, "B": B, "H": H, "Hk": Hk, "d": d, "dv": dv}
+        facts |= {"the method": way, "the placement": placement, "B": B, "H": H, "Hk": Hk, "d": d, "dv": dv}
         facts |= {"the dtype": str(q.dtype), "the window of the mask": [left, right], "documents": texts}
-        facts |= {"the scale": scale, "the kernel": kernel}
+        facts |= {"the scale": scale, "the kernel": options.kernel}
     try:
         counts = wire.agree(facts, q.shape[2] if q.ndim == 4 else 0, q.device)
     except GroupError as error:
@@ -83,9 +97,9 @@ def prepare(
         )
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
-    if not in_torch(q, kernel):
+    if not in_torch(q, options.kernel):
         q, k, v = (_pad_rows(x) for x in (q, k, v))
-    return q, k, v, Task(runs, Hk, left, right, documents, scale, kernel)
+    return q, k, v, Task(runs, Hk, left, right, documents, scale, options.return_lse, options.kernel)
 
 
 def _check(q, k, v):
@@ -120,10 +134,21 @@ def _window(causal, mask):
 
 def _whole(number, name):
     """Return a whole number as an int, or raise TypeError."""
-    try:
-        return operator.index(number)
-    except TypeError:
-        raise TypeError(f"{name} must be whole numbers, got {number!r:.40}") from None
+    n = whole_number(number)
+    if n is None:
+        raise TypeError(f"{name} must be whole numbers, got {number!r:.40}")
+    return n
+
+
+def _scale(scale, d):
+    """Return the factor on the scores as a float, or raise TypeError or ValueError."""
+    if scale is None:
+        return d**-0.5
+    if isinstance(scale, bool) or not isinstance(scale, (numbers.Real, Tensor)):
+        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
+    if not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale}")
+    return float(scale)
 
 
 def _pad_rows(x):

@@ -2,7 +2,6 @@
 
 import inspect
 import numbers
-import operator
 
 import torch
 from torch import Tensor
@@ -32,16 +31,6 @@ def check_device(**tensors: Tensor) -> None:
     *others, last = (f"{name} on {x.device}" for name, x in tensors.items())
     found = f"{', '.join(others)} and {last}" if others else last
     raise ValueError(f"the kernels run on {DEVICE.type} here, and all tensors must be on one such device, got {found}")
-
-
-def whole_number(n) -> int | None:
-    """Return n as an int; None if it is not a whole number, such as a bool, or a tensor that is not one."""
-    if isinstance(n, bool) or getattr(n, "dtype", None) == torch.bool:
-        return None
-    try:
-        return operator.index(n)
-    except TypeError:
-        return None
 
 
 def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flashlab.distributed import Team, ring_attention
+from flashlab.distributed import Team, attention
 from flashlab.distributed.wire import GroupError
 from tests.distributed import work
 
@@ -83,7 +83,7 @@ def test_a_rank_that_dies_between_the_passes_is_missed_by_all_others():
 def test_without_a_group_there_is_a_sentence():
     x = torch.zeros(1, 1, 4, 4)
     with pytest.raises(GroupError, match="there is no process group"):
-        ring_attention(x, x, x)
+        attention(x, x, x)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "smoke signals"])

@@ -23,7 +23,7 @@ MUTANTS = [  # mistake, module, function, old, new
     ("a block of queries counts only once", "compute", "Gradients._of_block", "+= dq", "= dq"),
     ("a block of keys counts only once", "compute", "add_up", "+= x", "= x"),
     ("scale is forgotten in dQ and dK", "compute", "backward", " * scale", ""),
-    ("sums of two blocks, not their merge", "state", "merge",
+    ("sums of two blocks, not their merge", "compute", "merge",
      "(l / l_safe)[..., None] * O + (l_b / l_safe)[..., None] * O_b", "O + O_b"),
     ("the parts are not put in order", "shards", "arranged", "if all(run.step == 1", "if True or all(run.step == 1"),
 ]  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flashlab.distributed import plan
-from flashlab.distributed.state import State, merge
+from flashlab.distributed.compute import State, merge
 from flashlab.machine.ranks import PLACEMENTS, length, placement_of
 from flashlab.reference import masks
 from flashlab.reference import ring as reference

@@ -11,8 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from flashlab.course.exercise import edited
-from flashlab.distributed import positions, ring_attention, shard, unshard
-from flashlab.distributed.whole import METHODS, whole
+from flashlab.distributed import attention, positions, shard, unshard, whole
 from flashlab.distributed.wire import Wire
 from flashlab.reference import masks
 
@@ -72,7 +71,7 @@ def recorded(method, placement, N, H, Hk, d, dv, options):
 
 def logsumexp(method, placement, N):
     q, k, v, _ = (shard(x, placement=placement) for x in inputs(N, torch.float64))
-    _, lse = METHODS[method](q, k, v, placement=placement, causal=True, return_lse=True)
+    _, lse = attention(q, k, v, way=method, placement=placement, causal=True, return_lse=True)
     return unshard(lse, placement=placement)
 
 
@@ -80,7 +79,7 @@ def refusal(method, options):
     """The sentence with which every rank refuses these options, or None."""
     q, k, v, _ = (shard(x, placement="contiguous") for x in inputs(16, torch.float32))
     try:
-        METHODS[method](q, k, v, placement="contiguous", **options)
+        attention(q, k, v, way=method, placement="contiguous", **options)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
@@ -88,7 +87,7 @@ def refusal(method, options):
 def second_derivative(method):
     """The sentence with which every rank refuses to differentiate its gradients, or None."""
     q, k, v, _ = (shard(x, placement="contiguous") for x in inputs(16, torch.float32))
-    O = METHODS[method](q.requires_grad_(), k, v, placement="contiguous")
+    O = attention(q.requires_grad_(), k, v, way=method, placement="contiguous")
     try:
         torch.autograd.grad(O.square().sum(), q, create_graph=True)
     except NotImplementedError as error:
@@ -115,12 +114,12 @@ def unlike(rank, difference):
             q = q[0]
         if difference == "dtype":
             q, k, v = (x.double() for x in (q, k, v))
-    return ring_attention(q, k, v, **options)
+    return attention(q, k, v, **options)
 
 
 def dies_in_the_backward_pass(rank):
     q, k, v, dO = (shard(x) for x in inputs(16, torch.float32))
-    O = ring_attention(q.requires_grad_(), k, v, timeout=1.0)
+    O = attention(q.requires_grad_(), k, v, timeout=1.0)
     if dist.get_rank() == rank:
         os._exit(9)
     O.backward(dO)
@@ -148,8 +147,8 @@ def trained(P, placement, steps, forget_positions=False):
     if dist.get_rank() >= P:
         return None
 
-    def attention(Q, K, V, *, causal):
-        return ring_attention(Q, K, V, group=group, placement=placement, causal=causal)
+    def attend(Q, K, V, *, causal):
+        return attention(Q, K, V, group=group, placement=placement, causal=causal)
 
     own = positions(character_model.CONTEXT, group=group, placement=placement)
     model = character_model.CharacterModel
@@ -158,7 +157,7 @@ def trained(P, placement, steps, forget_positions=False):
         model.embed = lambda self, tokens, _: embed(self, tokens)
     try:
         add_up = functools.partial(dist.all_reduce, group=group)
-        return character_model.train(attention, steps=steps, positions=own, add_up=add_up).losses
+        return character_model.train(attend, steps=steps, positions=own, add_up=add_up).losses
     finally:
         if forget_positions:
             model.embed = embed
@@ -171,7 +170,7 @@ def mutated(module, function, old, new):
     owner = getattr(module, owner[0]) if owner else module
     right = getattr(owner, name)
     wrong = edited(right, old, new)
-    others = (importlib.import_module(f"flashlab.distributed.{it}") for it in ("ring", "shards", "state"))
+    others = (importlib.import_module(f"flashlab.distributed.{it}") for it in ("attention", "ring", "shards"))
     places = [it for it in (owner, *others) if getattr(it, name, None) is right]  # some import it by name
     for place in places:
         setattr(place, name, wrong)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from flashlab.distributed.compute import merge
 from flashlab.distributed.shares import Shares
-from flashlab.distributed.state import merge
 from flashlab.kernels import DEVICE, flash_attention, masks
 from flashlab.kernels.merge import merge_into
 from tests.tools.bounds import assert_as_exact_as_plain

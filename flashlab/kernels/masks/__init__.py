@@ -17,10 +17,11 @@ import math
 
 import torch
 
-from flashlab.kernels.checks import check_function, whole_number
+from flashlab.kernels.checks import check_function
 from flashlab.kernels.masks.algebra import Rule, Window
 from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, integers, owners, starts
 from flashlab.kernels.masks.part import FARTHEST
+from flashlab.machine.numbers import whole_number
 
 __all__ = [
     "Rule",

@@ -1,0 +1,13 @@
+"""Whole numbers among the arguments of a call."""
+
+import operator
+
+
+def whole_number(n) -> int | None:
+    """Return n as an int; None if it is not a whole number, such as a bool, or a tensor that is not one."""
+    if isinstance(n, bool) or "bool" in str(getattr(n, "dtype", "")):
+        return None
+    try:
+        return operator.index(n)
+    except TypeError:
+        return None
