@@ -32,7 +32,7 @@ def write(folder: Path):
         "measurements.md": measurements.page(),
         "wrong_answers.md": (ROOT / "tests/mutants/README.md").read_text(encoding="utf-8"),
         "interface.rst": interface(),
-        **{f"interface/{wing}.rst": members(wing) for wing in _wings()},
+        **{f"interface/{package}.rst": members(package) for package in _packages()},
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -94,16 +94,17 @@ def _card(name):
 
 
 def interface() -> str:
-    """Return the page that links to the interface of each wing."""
-    entries = "\n   ".join(f"interface/{wing}" for wing in _wings())
+    """Return the page that links to the interface of each package."""
+    entries = "\n   ".join(f"interface/{package}" for package in _packages())
     return f"Interface\n=========\n\n.. toctree::\n   :maxdepth: 2\n\n   {entries}\n"
 
 
-def members(wing: str) -> str:
-    """Return the page of one wing: every public function and class of its modules, from their docstrings."""
-    title = _headed(f"{wing}: {WINGS[wing][0].lower()}{WINGS[wing][1:]}", "=")
-    modules = (f"{_headed(module.partition('.')[2], '-')}\n\n{_documented(module)}" for module in _modules(wing))
-    return "\n\n".join([title, _documented(wing), *modules])
+def members(package: str) -> str:
+    """Return the page of a wing, or of a package in it: the public functions and classes of its own modules."""
+    words = WINGS.get(package)
+    title = _headed(f"{package}: {words[0].lower()}{words[1:]}" if words else package, "=")
+    modules = [name for name, is_package in _inside(package) if not is_package and not name.endswith("__main__")]
+    return "\n\n".join([title, _documented(package), *(f"{_headed(it, '-')}\n\n{_documented(it)}" for it in modules)])
 
 
 def _documented(module):
@@ -123,16 +124,18 @@ def _headed(words, line):
     return f"{words}\n{line * len(words)}"
 
 
-def _modules(wing):
-    package = importlib.import_module(f"flashlab.{wing}")
-    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    names = [it.name.removeprefix("flashlab.") for it in found]
-    return [name for name in names if "exercises" not in name and not name.endswith("__main__")]
+def _inside(package):
+    """Return the dotted name of each module of a package, and whether it is a package itself."""
+    path = importlib.import_module(f"flashlab.{package}").__path__
+    return [(f"{package}.{it.name}", it.ispkg) for it in pkgutil.iter_modules(path)]
 
 
-def _wings():
+def _packages():
+    """Return the wings, each before its packages. Exercises have no page: they contain the answers."""
     present = {it.name for it in pkgutil.iter_modules(flashlab.__path__)}
-    return [wing for wing in WINGS if wing in present]
+    for wing in (wing for wing in WINGS if wing in present):
+        yield wing
+        yield from (name for name, is_package in _inside(wing) if is_package and name != "course.exercises")
 
 
 def _map():
