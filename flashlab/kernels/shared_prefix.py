@@ -51,6 +51,8 @@ def decode_shared(
     prefixes. Prefixes have the heads and the columns of the texts' own cache. Arguments, results and errors as
     ``decode``; there are no masks, scores or sinks.
     """
+    if isinstance(prefixes, Prefix) or not isinstance(prefixes, Sequence):
+        raise TypeError(f"prefixes must be a list of Prefix, got {type(prefixes).__name__}")
     cache, problem = checked(q, cache, lengths, None, scale, fixed_split)
     prefixes = [_checked(prefix, q, cache) for prefix in prefixes]
     out = _wide(q, cache) if prefixes else None

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from flashlab.kernels import flash_attention, masks, scores
+from flashlab.kernels.checks import check_dense
 
 
 def scaled_dot_product_attention(
@@ -62,18 +63,11 @@ def scaled_dot_product_attention(
 def _check(query, key, value):
     """Refuse what the slices and views below would hide from the checks of ``flash_attention``."""
     for name, x in {"query": query, "key": key, "value": value}.items():
-        _check_dense(name, x)
+        check_dense(**{name: x})
         if x.dim() < 2:
             raise ValueError(f"{name} must have at least the dimensions [N, d], got shape {list(x.shape)}")
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"key and value must have one length, got {key.shape[-2]} and {value.shape[-2]}")
-
-
-def _check_dense(name, x):
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
-    if x.is_nested or x.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
 
 
 def _check_bool(name, x):
@@ -165,7 +159,7 @@ class FlashAttention(nn.Module):
 
         Raises TypeError for an x that is no dense tensor of floating-point numbers, ValueError for other dimensions.
         """
-        _check_dense("x", x)
+        check_dense(x=x)
         if not x.is_floating_point():
             raise TypeError(f"x must have a floating-point dtype, got {x.dtype}")
         if x.dim() != 3 or x.shape[2] != self.q_proj.in_features:

@@ -11,7 +11,7 @@ from flashlab.kernels.decode.split import divided
 
 @triton.jit(do_not_specialize=["sizes", "splits"])
 def attention_combine(
-    O_s, lse_s,  # [S, rows, dv], [S, rows] of float32; parts past a batch's keys were never written
+    O_s, lse_s,  # [S, rows, dv] of float32, [S, rows] of the dtype of lse; parts past a batch's keys were never written
     O, lse,  # [rows, dv], [rows]
     lengths,  # [B] int32, or None
     sizes,  # rows = B * H * n, H * n, n, the most keys of a batch
@@ -28,9 +28,10 @@ def attention_combine(
     read, _, size = divided(splits, n, Nk, most, reach, Bc)
     written = tl.maximum(tl.cdiv(read, size), 1)  # parts; the first always is
     cols = tl.program_id(1) * width + tl.arange(0, width)  # [width]
-    m_i = tl.full([1], -float("inf"), tl.float32)  # [1]
-    l_i = tl.zeros([1], tl.float32)  # [1]
-    O_i = tl.zeros([1, width], tl.float32)  # [1, dv]
+    wide: tl.constexpr = lse_s.dtype.element_ty
+    m_i = tl.full([1], -float("inf"), wide)  # [1]
+    l_i = tl.zeros([1], wide)  # [1]
+    O_i = tl.zeros([1, width], wide)  # [1, dv]
     if early:
         tl.extra.cuda.gdc_wait()
     for start in range(0, written, Bs):

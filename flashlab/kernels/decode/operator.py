@@ -104,7 +104,7 @@ def problem_of(q, cache, mask, scale, **options) -> Problem:
 def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None = None, S: int | None = None):
     """Compute O and lse of a ``Problem`` from arguments that are right.
 
-    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32, contiguous, to be filled; new ones if None. choice,
+    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32 or float64, contiguous, to be filled; new ones if None. choice,
     S: tiles and number of parts other than by the rule.
     """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
@@ -127,9 +127,9 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
         splits = tiles.count(seen, fixed_split), fixed_split
     else:
         splits = S or splits_for(programs, seen, choice, sms_of(q.device)), 0
-    # One part is the result itself; several are float32 and wait for ``combine``.
+    # One split is the result itself; several wait for ``combine`` in float32, and their lse in the dtype of lse.
     O_s = O if splits[0] == 1 else q.new_empty(splits[0], *O.shape, dtype=torch.float32)
-    lse_s = lse if splits[0] == 1 else q.new_empty(splits[0], *lse.shape, dtype=torch.float32)
+    lse_s = lse if splits[0] == 1 else lse.new_empty(splits[0], *lse.shape)
     early = splits[0] > 1 and waits(q.device)
     if hopper:
         from flashlab.kernels.hopper import latent  # late: Gluon is slow to import, and only Hopper needs it

@@ -167,6 +167,7 @@ def attention_split(
     tl.store(
         O + to[:, None] * dv + cols_v[None, :], O_i.to(O.dtype.element_ty), alive[:, None] & (cols_v < dv)[None, :]
     )
+    m_i = m_i.to(lse.dtype.element_ty)  # float64 where gradients in float32 need more of lse than float32 holds
     tl.store(lse + to, tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2) + wrong, mask=alive)
 
 
