@@ -7,7 +7,7 @@ import torch
 
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks, scores, tl, triton
 from flashlab.kernels.decode import Cache, decode, dequantise, operator, quantise, tiles
-from flashlab.kernels.decode.options import reach
+from flashlab.kernels.decode.request import reach
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.reference import decoding

@@ -52,8 +52,8 @@ def compile_kernel(name, row, dtype, ragged):
         rows |= {"Br": 16 * warps, "O": 16 * warps, "O_first": 16 * warps}
     signature, constexprs, attributes = {}, {}, {}
     for i, argument in enumerate(function.arg_names):
-        if argument == "options":  # for nothing more
-            signature[argument] = arguments.Options(masks.Window(*["constexpr"] * 2), *["constexpr"] * 5)
+        if argument == "request":  # for nothing more
+            signature[argument] = arguments.Request(masks.Window(*["constexpr"] * 2), *["constexpr"] * 5)
             constexprs |= dict.fromkeys([(i, 0, 0), (i, 0, 1), (i, 1), (i, 2), (i, 3), (i, 4), (i, 5)])
         elif argument in constants:
             signature[argument], constexprs[i,] = "constexpr", constants[argument]

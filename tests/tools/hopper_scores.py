@@ -232,7 +232,7 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
         table = schedule.table(problem, Br, Bc, 1)[0].numpy()  # [tiles, 8]
     else:
         table = schedule.ordered_tiles(problem, Br)  # [tiles, 4]
-    options = arguments.options_of(problem)
+    options = arguments.request_of(problem)
     if options.intervals is not None:
         numbers = options.intervals.table.flatten().numpy().view(Numbers)
         options = options._replace(intervals=options.intervals._replace(table=Pointer(numbers)))

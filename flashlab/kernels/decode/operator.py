@@ -11,7 +11,7 @@ from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
 from flashlab.kernels.configurations import ON_HOPPER, card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
-from flashlab.kernels.decode.options import options_of, reach
+from flashlab.kernels.decode.request import reach, request_of
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
@@ -104,8 +104,8 @@ def problem_of(q, cache, mask, scale, **options) -> Problem:
 def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None = None, S: int | None = None):
     """Compute O and lse of a ``Problem`` from arguments that are right.
 
-    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32 or float64, contiguous, to be filled; new ones if None. choice,
-    S: tiles and number of parts other than by the rule.
+    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32 or float64, both contiguous, to be filled; new
+    tensors if None. choice, S: tiles and number of splits other than by the rule.
     """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
     O, lse = out or (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32))
@@ -162,7 +162,7 @@ def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, sp
         (
             sum(strides, ()),
             (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
-            splits, options_of(problem),
+            splits, request_of(problem),
             Tile(d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs),
         ),
         warps=choice.warps,

@@ -57,7 +57,7 @@ def attention_split(
     strides,  # of Q, K, V and scales, without the last dimension
     sizes,  # B, H, Hk, n, the most keys of a batch (all have so many if lengths is None), columns of the table
     splits,  # S, and the keys per part, or 0 to divide each batch's own keys by S
-    options,  # ``Options``: scale, mask, score function, sinks
+    request,  # ``Request``: scale, mask, score function, sinks
     tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
 ):  # fmt: skip
     """Compute part s of the keys of one key/value head, for one tile of rows: program (x, s)."""
@@ -70,7 +70,7 @@ def attention_split(
     rope: tl.constexpr = tile.rope
     pairs: tl.constexpr = tile.pairs is not None
     precision: tl.constexpr = tile.precision
-    left, right, first = options.reach
+    left, right, first = request.reach
     Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
     B, H, Hk, n, most, T = sizes
     group = H // Hk
@@ -80,7 +80,7 @@ def attention_split(
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + b)
-    read, skipped, size = divided(splits, n, Nk, most, options.reach, Bc)
+    read, skipped, size = divided(splits, n, Nk, most, request.reach, Bc)
     begin = s * size  # as if the skipped keys were not there
     end = tl.minimum(begin + size, read)
     if (s > 0) & (begin >= end):  # nobody asks for this part; part 0 is always there
@@ -110,8 +110,8 @@ def attention_split(
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
     O_odd = O_i  # [Br, dv / 2]
-    if options.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
-        sink = tl.load(options.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
+    if request.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
+        sink = tl.load(request.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
         m_i = tl.where(s == 0, sink, m_i)  # [Br]
         l_i += 1  # beside a maximum of -inf, as in the other splits, it counts for nothing
     for at in range(begin, end, Bc):
@@ -143,15 +143,15 @@ def attention_split(
             S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]
             V_scale = tl.load(scale_at + scales_kv, mask=there, other=0.0)  # [Bc]
         i, j = tl.minimum(token, n - 1)[:, None], tl.minimum(keys, most - 1)[None, :]  # [Br, 1], [1, Bc]
-        if options.score is not None:
-            steps: tl.constexpr = len(options.score)
-            S_ij = score_functions.after(options.score, steps, S_ij * options.scale, b, h[:, None], i, j, n, Nk)
-        if options.rules is None:
-            seen = visible(options.reach, token, keys, n, Nk)  # [Br, Bc]
+        if request.score is not None:
+            steps: tl.constexpr = len(request.score)
+            S_ij = score_functions.after(request.score, steps, S_ij * request.scale, b, h[:, None], i, j, n, Nk)
+        if request.rules is None:
+            seen = visible(request.reach, token, keys, n, Nk)  # [Br, Bc]
         else:
-            seen = questions.obeyed(options.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
+            seen = questions.obeyed(request.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
-        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, options.scale_log2, precision)
+        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.scale_log2, precision)
         if pairs:
             O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=precision)  # [Br, dv / 2]
 

@@ -43,7 +43,7 @@ class Variant(NamedTuple):
     pingpong: bool  # warpgroups issue their products in turn
 
 
-class Options(NamedTuple):
+class Request(NamedTuple):
     """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
 
     mask: masks.Window  # with the ends that the compiler does not know
@@ -76,14 +76,14 @@ def variant(problem, rows, Bc, pingpong=False):
     return Variant(mask, crossed, Nk % Bc != 0, pingpong)
 
 
-def options_of(problem):
-    """Return what a problem asks for beside a full or causal mask, as ``Options``."""
+def request_of(problem):
+    """Return what a problem asks for beside a full or causal mask, as ``Request``."""
     ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
     intervals = Intervals.of(problem) if isinstance(problem.mask, masks.Rule) else None
     if problem.score is None:
         args = None if problem.scales is None else problem.scales.kernel_args
-        return Options(ends, intervals, None, None, problem.sinks, args)
-    return Options(ends, intervals, scores.kernel_args(problem), scores.factors(problem)[0], problem.sinks, None)
+        return Request(ends, intervals, None, None, problem.sinks, args)
+    return Request(ends, intervals, scores.kernel_args(problem), scores.factors(problem)[0], problem.sinks, None)
 
 
 def without_unseen(k, v, problem):

@@ -24,7 +24,7 @@ from flashlab.kernels.hopper.arguments import (
     SIZES,
     Shape,
     descriptors,
-    options_of,
+    request_of,
     sizes,
     variant,
     without_unseen,
@@ -64,7 +64,7 @@ def start(q, k, v, o, lse, problem, c, pingpong, table):
         (programs, 1, 1),
         (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, order, starts),
         (*sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
-        + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], options_of(problem)),
+        + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
         warps=4,
     )
 
@@ -76,7 +76,7 @@ def attention_forward(
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
     Bc: gl.constexpr, shape: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
-    options,  # ``Options``
+    request,  # ``Request``
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
     specialize(
@@ -84,7 +84,7 @@ def attention_forward(
         allocate(Q, K, V, O, ROWS, Bc, shape, consumers, stages),
         Q, K, V,
         Output(O, O_first, lse),
-        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, options),
+        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request),
         variant, registers, producer_registers,
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(shared.empty, g)
     S_ij = shown(S_ij, tile, 0, work, variant, first=True)
-    m_i, l_i, P_ij = first_weights(S_ij, work.scale_log2, work.options.sinks, tile.h)
+    m_i, l_i, P_ij = first_weights(S_ij, work.scale_log2, work.request.sinks, tile.h)
     wait_full(shared.full, g + 1)
     return Q_i, operand(P_ij, shared.V.dtype, shared.Q.shape[4]), m_i, l_i, g
 
@@ -204,7 +204,7 @@ def boundary(
     skip_turn(shared, w, ahead, skipped, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, following, 0, work, variant, first=True)
-    m_next, l_next, P_next = first_weights(S_ij, work.scale_log2, work.options.sinks, following.h)
+    m_next, l_next, P_next = first_weights(S_ij, work.scale_log2, work.request.sinks, following.h)
     P_next = operand(P_next, shared.V.dtype, shared.Q.shape[4])
     inverse = finish(m_i, total(l_i, m_i), out, tile, work)
     tma.store_wait(0)  # the O of the tile before has left its buffer

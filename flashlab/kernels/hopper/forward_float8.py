@@ -74,7 +74,7 @@ def run(o, lse, q, k, v, problem, c, table=table):
             lse, order, starts,
         ),
         (*arguments.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
-        + (variant(problem, c.Bc), *REGISTERS[consumers], arguments.options_of(problem)),
+        + (variant(problem, c.Bc), *REGISTERS[consumers], arguments.request_of(problem)),
         warps=4,
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def attention_forward(
     H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
-    options,  # ``Options``
+    request,  # ``Request``
 ):  # fmt: skip
     """Compute, in program p, the tiles of O that the table lists for it, each of consumers * ROWS rows."""
     specialize(
@@ -112,7 +112,7 @@ def attention_forward(
         allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages),
         Q, K, V,
         Output(O, O_first, lse),
-        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, options),
+        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request),
         variant, registers, producer_registers,
     )  # fmt: skip
 
@@ -204,13 +204,13 @@ def of_rows(work, tile, rows: gl.constexpr, Bc: gl.constexpr):
     """Return the factors [Br] of the scores of a tile's rows, in units of log2, before those of the keys."""
     i = tile.start + gl.arange(0, rows, layout=gl.SliceLayout(1, accumulator(Bc, rows, 8)))  # [Br]
     i = gl.minimum(gl.maximum(i, 0), work.Nq - 1)  # rows past the ends of a head are never stored
-    return float8.scaled(work.scale_log2, work.options.scales, float8.OF_Q, tile.b, tile.h, i)
+    return float8.scaled(work.scale_log2, work.request.scales, float8.OF_Q, tile.b, tile.h, i)
 
 
 @gluon.jit
 def of_block(scale_i, work, tile, j, Bc: gl.constexpr):
     """Return the factors [Br] of the scores of a tile's j-th block, counted from the right."""
-    return float8.scaled(scale_i, work.options.scales, float8.OF_K, tile.b, tile.hk, (tile.blocks - 1 - j) * Bc)
+    return float8.scaled(scale_i, work.request.scales, float8.OF_K, tile.b, tile.hk, (tile.blocks - 1 - j) * Bc)
 
 
 @gluon.jit
@@ -319,7 +319,7 @@ def boundary(
     scale_i = of_rows(work, following, rows, Bc)
     scale_ij = of_block(scale_i, work, following, 0, Bc)
     inverse = finish(m_i, total(l_i, m_i), out, tile, work)
-    inverse = float8.scaled(inverse, work.options.scales, float8.OF_V, tile.b, tile.hk, 0)  # [Br]
+    inverse = float8.scaled(inverse, work.request.scales, float8.OF_V, tile.b, tile.hk, 0)  # [Br]
     release(shared.q_empty, slot)
     wait_full(shared.q_full, slot + shared.O.shape[0], pred=more)
     Q_i = matrix(stage_of(shared.Q, slot + shared.O.shape[0]))  # [Br, d]

@@ -79,7 +79,7 @@ def run(rung, o, lse, q, k, v, problem):
         (programs, 1, 1),
         (*arguments.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
         (*arguments.sizes(problem, Br), Bc, arguments.Shape.of(d, d), STAGES[d])
-        + (arguments.variant(problem, rows, Bc), arguments.options_of(problem)),
+        + (arguments.variant(problem, rows, Bc), arguments.request_of(problem)),
         warps=warps,
     )
 
@@ -87,11 +87,11 @@ def run(rung, o, lse, q, k, v, problem):
 @gluon.jit(do_not_specialize=SIZES)
 def one_partition(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
-    Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, options,
+    Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, request,
 ):  # fmt: skip
     """Compute as rung 1 does: 8 warps share 128 rows and go in step, beside the warp that copies."""
     shared = allocate(Q, K, V, O, 128, Bc, shape, 1, stages)
-    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, options)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request)
     gl.warp_specialize(
         [
             (consume_in_turn, (shared, Output(O, O_first, lse), work, variant)),
@@ -156,11 +156,11 @@ def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
 @gluon.jit(do_not_specialize=SIZES)
 def warpgroups(
     Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
-    Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, options,
+    Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, request,
 ):  # fmt: skip
     """Compute as rungs 2 and 3 do: two times 4 warps with 64 rows each meet only at the barriers of K and V."""
     shared = allocate(Q, K, V, O, 64, Bc, shape, 2, stages)
-    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, options)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request)
     out = Output(O, O_first, lse)
     gl.warp_specialize(
         [

@@ -23,8 +23,8 @@ class Output(NamedTuple):
 def finish(m_i, l_i, out, tile, work):
     """Store lse of a tile's rows, and return 1 / l_i, both [Br]."""
     LN2: gl.constexpr = 0.6931471805599453
-    if work.options.sinks is not None:
-        l_i += gl.exp2(sink_of(work.options.sinks, tile.h) - gl.where(m_i == -float("inf"), 0.0, m_i))
+    if work.request.sinks is not None:
+        l_i += gl.exp2(sink_of(work.request.sinks, tile.h) - gl.where(m_i == -float("inf"), 0.0, m_i))
     row = tile.start + gl.arange(0, m_i.shape[0], layout=m_i.type.layout)  # [Br]
     l_safe = gl.where(l_i == 0, 1.0, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
     lse_i = gl.where(l_i == 0, -float("inf"), (m_i + gl.log2(l_safe)) * LN2)  # [Br]

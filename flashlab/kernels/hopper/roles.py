@@ -19,7 +19,7 @@ def specialize(
 ):  # fmt: skip
     """Give each warp its role: that of ``consume``, or of ``produce``, which has the other two ask for tiles.
 
-    A function, since functions that come with ``Options`` can be handed on, but not kept.
+    A function, since functions that come with ``Request`` can be handed on, but not kept.
     """
     consumers: gl.constexpr = shared.O.shape[0]
     if consumers == 2:

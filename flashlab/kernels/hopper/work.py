@@ -6,7 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels.hopper import scores
-from flashlab.kernels.hopper.arguments import Options
+from flashlab.kernels.hopper.arguments import Request
 from flashlab.kernels.hopper.masks import LATER, blocks, end_of, hide, hide_before, hide_outside
 
 
@@ -21,7 +21,7 @@ class Work(NamedTuple):
     Nk: gl.tensor
     Tr: gl.tensor  # tiles of a head
     scale_log2: gl.tensor
-    options: Options
+    request: Request
 
 
 class Tile(NamedTuple):
@@ -52,7 +52,7 @@ def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
     Where windows end after a query's own key, tiles are aligned at the last row. So it is the first tile of a head that
     is cut short, the one that has least to do. Other tiles are aligned at the first row.
     """
-    columns: gl.constexpr = 4 if work.options.intervals is None else 8
+    columns: gl.constexpr = 4 if work.request.intervals is None else 8
     line = work.table + (work.first + t) * columns
     i, b, h, hk = gl.load(line), gl.load(line + 1), gl.load(line + 2), gl.load(line + 3)
     start = i * Br
@@ -60,11 +60,11 @@ def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
     if variant.mask.right is not None:
         end = work.Nq - (work.Tr - 1 - i) * Br
         start = end - Br
-    if work.options.intervals is not None:
+    if work.request.intervals is not None:
         first, count, since, till = gl.load(line + 4), gl.load(line + 5), gl.load(line + 6), gl.load(line + 7)
         return Tile(start, end, b, h, hk, count, first, since, till)
     else:
-        first, last = blocks(variant, work.options.mask, start, Br, Bc, work.Nq, work.Nk)
+        first, last = blocks(variant, work.request.mask, start, Br, Bc, work.Nq, work.Nk)
         if variant.mask.right is not None:
             start = gl.maximum(start, 0)
         return Tile(start, end, b, h, hk, last - first, first, gl.to_tensor(0), gl.to_tensor(0))
@@ -83,7 +83,7 @@ def part_of(tile, work, shared, w: gl.constexpr, variant: gl.constexpr):
     n = tile.blocks
     if variant.mask.right is not None and w < consumers - 1:
         end = gl.minimum(tile.start + (w + 1) * rows, tile.end)
-        _, last = blocks(variant, work.options.mask, end - rows, rows, Bc, work.Nq, work.Nk)
+        _, last = blocks(variant, work.request.mask, end - rows, rows, Bc, work.Nq, work.Nk)
         n = last - tile.first
     part = Tile(tile.start + w * rows, tile.end, tile.b, tile.h, tile.hk, n, tile.first, tile.since, tile.till)
     return part, tile.blocks - n
@@ -100,7 +100,7 @@ def limit_of(tile, start, work, variant: gl.constexpr):
     """Return the last key that the tile's first row may see, counted from ``start``, the first key of a block."""
     last = work.Nk - 1
     if variant.mask.right is not None:
-        last = tile.start + (work.Nk - work.Nq) + end_of(variant.mask.right, work.options.mask.right)
+        last = tile.start + (work.Nk - work.Nq) + end_of(variant.mask.right, work.request.mask.right)
     return last - start
 
 
@@ -112,15 +112,15 @@ def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = Fals
     """
     Bc: gl.constexpr = S_ij.shape[1]
     start = start_of(tile, j, Bc)
-    if work.options.score is not None:
-        S_ij = S_ij * work.options.scale
-        S_ij = scores.apply(work.options.score, S_ij, tile.b, tile.h, tile.start, start, work.Nq, work.Nk)
-    if work.options.intervals is not None:
+    if work.request.score is not None:
+        S_ij = S_ij * work.request.scale
+        S_ij = scores.apply(work.request.score, S_ij, tile.b, tile.h, tile.start, start, work.Nq, work.Nk)
+    if work.request.intervals is not None:
         if first:
-            S_ij = hide_outside(S_ij, work.options.intervals, tile, start, work.Nq)
+            S_ij = hide_outside(S_ij, work.request.intervals, tile, start, work.Nq)
         else:
             if (start < tile.since) | (start + Bc - 1 > tile.till):
-                S_ij = hide_outside(S_ij, work.options.intervals, tile, start, work.Nq)
+                S_ij = hide_outside(S_ij, work.request.intervals, tile, start, work.Nq)
         return S_ij
     limit = limit_of(tile, start, work, variant)
     if first:
@@ -132,7 +132,7 @@ def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = Fals
         if limit < Bc - 1:
             S_ij = hide(S_ij, limit, True)
     if variant.mask.left is not None:
-        left = tile.start + (work.Nk - work.Nq) - end_of(variant.mask.left, work.options.mask.left) - start
+        left = tile.start + (work.Nk - work.Nq) - end_of(variant.mask.left, work.request.mask.left) - start
         if left + S_ij.shape[0] > 1:  # the last row's first key is not the block's
             S_ij = hide_before(S_ij, left)
     return S_ij

@@ -1,4 +1,4 @@
-"""What a step asks besides its tensors, as the kernels of decoding take it: mask, score function, sinks."""
+"""The kernel arguments of a step besides its tensors: scale, mask, score function and sinks."""
 
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ class Reach(NamedTuple):
     first: int | None = None  # keys at the beginning that are read although they are farther than ``left``
 
 
-class Options(NamedTuple):
-    """A step's options as the kernels take them."""
+class Request(NamedTuple):
+    """The kernel arguments of a step, without those known to the compiler."""
 
     scale: float
     scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
@@ -28,11 +28,11 @@ class Options(NamedTuple):
     sinks: torch.Tensor | None  # [H]
 
 
-def options_of(problem: Problem) -> Options:
-    """Return what the kernels are told of a step's ``Problem``."""
+def request_of(problem: Problem) -> Request:
+    """Return the kernel arguments of the ``Problem`` of a step."""
     mask, score = problem.mask, problem.score
     rules = mask.functions(problem) if isinstance(mask, masks.Rule) else None
-    return Options(
+    return Request(
         problem.scale, problem.scale_log2 if score is None else LOG2_E.value, reach(mask), rules,
         None if score is None else score.kernel_args(problem), problem.sinks,
     )  # fmt: skip
