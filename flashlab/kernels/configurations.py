@@ -7,36 +7,30 @@ on a GPU with 64 KB or more per program.
 """
 
 import functools
-import json
 import math
 from collections.abc import Callable
-from importlib import resources
 from typing import NamedTuple
 
 import torch
-import triton
 
-from flashlab.kernels import masks, scores, tiles
+from flashlab.kernels import masks, tiles
+from flashlab.kernels.limits import Card, against_decoding, against_hopper, against_tensors
 from flashlab.kernels.problem import Problem
+from flashlab.kernels.tables import (
+    HALVES,
+    MEASURED,
+    OF_KEYS,
+    ON_HOPPER,
+    STREAM_KEYS,
+    UNMEASURED,
+    Row,
+    extras,
+)
 
-PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
-HALVES = "key_gradients", "value_gradients"  # what may take the place of the second
-STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
-EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
-OF_KEYS = "backward", "key_value_gradients", *HALVES  # the kernels that compute dK and dV
-HOPPER = "forward", "forward_float8", "backward"
 WORK = {  # by direction, how much a call is
     "forward": "the busiest multiprocessor has the work of {:,.0f} pairs of a row and a block of keys",
     "backward": "Nk = {:,}",
 }
-
-
-class Card(NamedTuple):
-    """The properties of a GPU that determine its configurations."""
-
-    capability: tuple[int, int]
-    shared_bytes: int  # the most that one program may have
-    multiprocessors: int = 132
 
 
 class Configuration(NamedTuple):
@@ -53,94 +47,17 @@ class Configuration(NamedTuple):
 class Choice(NamedTuple):
     """The kernels that compute one direction of a call: whose they are, how each is launched, and the reason."""
 
-    implementation: str  # "portable" or "hopper"
-    launches: dict[str, Configuration]  # by kernel
+    implementation: str  # "portable", "hopper" or "decode"
+    launches: dict[str, Configuration]  # by kernel; empty for decoding, which chooses its tiles itself
     why: str
 
 
-class Row(NamedTuple):
-    """A launch, and the conditions under which it is taken. A condition that is None always holds."""
-
-    kernel: str
-    width: int  # columns of a tile: exactly these if measured, otherwise at most these
-    Br: int
-    Bc: int
-    warps: int
-    stages: int
-    causal: bool | None = None  # or any mask that cuts tiles
-    extras: list[str] | None = None  # at most these of ``EXTRAS``, which take more registers; None: any
-    N_from: int = 0  # fewest keys
-    whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
-    products: str | None = None  # "tensor" by tensor cores, "plain" without
-    bytes: int | None = None  # per element
-    major: int | None = None  # compute capability
-    pace: float = 1.0  # time per row and block of keys where all multiprocessors are busy, relative to other rows
-    least: float = 0  # of ``WORK``: what it takes for this to be faster than the portable kernels
-
-    @property
-    def launch(self):
-        """The tiles, warps and stages of the row."""
-        return self.Br, self.Bc, self.warps, self.stages
-
-    def takes(self, problem):
-        """Tell whether the row is for a problem with these extras."""
-        return self.extras is None or extras(problem) <= set(self.extras)
-
-
-class Table(NamedTuple):
-    """Rows, and how they were found. A measured table holds for one card, and names it."""
-
-    how: str
-    rows: tuple[Row, ...]
-    device: str = ""
-    capability: tuple[int, int] = (0, 0)
-    driver: str = ""
-    torch: str = ""
-    triton: str = ""
-    date: str = ""
-    dtypes: tuple[str, ...] = ()
-    compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels
-    columns: int = 0  # of heads, from which on the kernels gain anything
-
-    def found(self, row):
-        """Tell where and when a row was measured."""
-        return f"chosen by measurement for N >= {row.N_from} on {self.device}, {self.date}"
-
-
-def table_of(values: dict, kernels: tuple[str, ...]) -> Table:
-    """Make a table from a JSON object, and check it.
-
-    Raises:
-        TypeError, ValueError: an unknown or missing field, or a row that cannot be a launch of one of ``kernels``.
-    """
-    rows = tuple(Row(**row) for row in values["rows"])
-    for row in rows:
-        sizes = (row.width, row.Br, row.Bc)
-        if row.kernel not in kernels or any(size < 16 or size % 16 for size in sizes):
-            raise ValueError(f"expected a kernel of {kernels} and sizes that are multiples of 16, got {row}")
-        if not set(row.extras or ()) <= set(EXTRAS):
-            raise ValueError(f"expected extras out of {EXTRAS}, got {row}")
-        if row.warps not in (4, 8, 12, 16) or not 1 <= row.stages <= 4 or row.products not in (None, "tensor", "plain"):
-            raise ValueError(f"expected 4 to 16 warps, 1 to 4 stages, tensor or plain products, got {row}")
-    made = Table(**{**values, "rows": rows})
-    return made._replace(capability=tuple(made.capability))
-
-
-def _read(name):
-    return json.loads(resources.files("flashlab.kernels").joinpath(name).read_text(encoding="utf-8"))
-
-
-MEASURED = tuple(table_of(values, PORTABLE + HALVES) for values in _read("portable.json")["measured"])
-UNMEASURED = table_of(_read("portable.json")["unmeasured"], PORTABLE)
-ON_HOPPER = table_of(_read("hopper.json"), HOPPER)
 STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # the kernel ``row_constants``
 # Cost of the change to the next tile of a Hopper program, in blocks of keys: about t_o / t_b of the fit to
 # h200_hopper.json, d = 128. Tried by hand on an H200 (22 November 2026), not stored: in the schedule, costs from 0 to 4
 # blocks differed by noise.
 BOUNDARY = 1.7
-IN_PARTS = Configuration(0, 0, 0, 0, "few queries: their keys are divided, tiles as kernels.decode.tiles has them")
 LATE = 1.1  # of ``parts_of_groups``: parts must be added up, and that takes time, too
-FEW, MANY = 16, 512  # queries at most, and keys at least, for which keys are divided
 INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
 
 
@@ -173,7 +90,7 @@ def choose(direction: str, problem: Problem, kernel: str | None = None, learning
     undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
     this = card(problem.device)
     hopper = this is not None and this.capability == ON_HOPPER.capability
-    special = without_hopper(direction, problem, learning) if hopper else None
+    special = against_tensors(direction, problem, learning) if hopper else None
     return choose_for(this, direction, problem.kind, kernel, undetermined, special)
 
 
@@ -189,13 +106,12 @@ def choose_for(
 ) -> Choice:
     """Choose for any card, as ``choose``; None is the interpreter.
 
-    undetermined: torch forbids varying results. special: why the Hopper kernels cannot do this, if the reason is one
-    that ``Problem.kind`` does not tell.
+    undetermined: torch forbids varying results. special: the reason of ``against_tensors``, if there is one.
     """
     if direction == "forward" and kernel in (None, "decode"):
         against = against_decoding(card, problem, kernel == "decode")
         if against is None:
-            return Choice("decode", {direction: IN_PARTS}, f"decode: {IN_PARTS.why}")
+            return Choice("decode", {}, "decode: few queries: their keys are divided, tiles by kernels.decode.tiles")
         if kernel == "decode":
             raise ValueError(f"the kernels of decoding cannot do this: {against}")
     kernel = None if kernel == "decode" else kernel  # of the backward pass
@@ -314,13 +230,6 @@ def width_of(kernel: str, problem: Problem) -> int:
     return max(problem.widths if kernel == "forward" else problem.widths_in_pieces)
 
 
-def extras(problem: Problem) -> set[str]:
-    """Return which of ``EXTRAS`` a problem has."""
-    window = problem.mask not in ("rule", masks.full(), masks.causal())
-    has = window, problem.mask == "rule", problem.score is not None, problem.dropout is not None
-    return {name for name, it in zip(EXTRAS, has, strict=True) if it}
-
-
 def _with_smaller_tiles(kernel, c):
     """Return the configuration with half as many rows or columns to stream, and 8 warps: fewer registers per thread."""
     streamed = "Bc" if kernel in STREAM_KEYS else "Br"
@@ -385,70 +294,6 @@ def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
     most, mean = min(last, in_window), min((first + last) / 2, in_window)
     share = heads * Tr * (mean + BOUNDARY) / multiprocessors  # long and short tiles add up to it
     return max(share, most + BOUNDARY) * rows
-
-
-def against_decoding(card: Card | None, problem: Problem, asked: bool) -> str | None:
-    """Return why keys are not divided among programs, as ``kernels.decode`` does it; None if they are.
-
-    The rule: few queries, up to ``FEW``, at least ``MANY`` keys, and a window; on a GPU, unless it is asked for.
-    """
-    if problem.dropout is not None or problem.texts is not None:
-        return "they know no dropout and no packed texts"
-    if problem.scales is not None:
-        return "they know no queries in float8"
-    if asked:
-        return None
-    if problem.mask == "rule":
-        return "they skip no tiles of a mask that is no window"
-    if card is None:
-        return "in the interpreter one program after the other runs"
-    if problem.Nq > FEW or problem.Nk < MANY:
-        return f"it is for up to {FEW} queries and from {MANY} keys on"
-    return None
-
-
-def against_hopper(card: Card | None, problem: Problem, direction: str = "forward") -> str | None:
-    """Return why the Hopper kernels cannot compute one direction of a problem, or None if they can."""
-    if card is None or card.capability != ON_HOPPER.capability:
-        return "they need a GPU of compute capability 9.0"
-    if problem.scales is None:
-        if str(problem.dtype) not in ON_HOPPER.dtypes:
-            return f"they multiply float16 and bfloat16, got {problem.dtype}"
-        if direction == "backward" and max(problem.d, problem.dv) > 128:
-            return f"backward they hold heads of up to 128 columns, got d = {problem.d} and dv = {problem.dv}"
-    elif problem.mask not in (masks.full(), masks.causal()):
-        return f"in float8 they know no mask but causal, got {problem.mask}"
-    elif not problem._replace(scales=None).plain:
-        return "in float8 they know no score functions, sinks, dropout or packed texts"
-    if problem.dropout is not None:
-        return "they know no dropout"
-    if direction == "forward":
-        if problem.texts is not None and problem.score is not None:
-            return "forward they know packed texts, but not with score functions"
-        if problem.mask != "rule" and problem.mask.left is not None and problem.mask.right is None:
-            return "forward they know windows with a right end, or with none"
-    if not any(triton.__version__.startswith(version + ".") for version in ON_HOPPER.compilers):
-        return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
-    return None
-
-
-def without_hopper(direction: str, problem: Problem, learning: bool) -> str | None:
-    """Return why the Hopper kernels cannot compute a problem, as far as tensors and functions decide it."""
-    if problem.plain:
-        return None
-    if learning:
-        return "they compute no gradients of slopes and biases"
-    steps = () if problem.score is None else problem.score.steps
-    if any(isinstance(x, (masks.Custom, scores.Custom)) for x in (*steps, *problem.mask.parts)):
-        return "functions of your own are written in Triton"
-    if direction == "forward" and any(isinstance(step, scores.Bias) for step in steps):
-        return "forward they know soft caps and ALiBi, and no biases"
-    rule = isinstance(problem.mask, masks.Rule)
-    if (rule or problem.score is not None) and problem.mask.hides_keys(problem):
-        return "there may be keys that no query sees"
-    if direction == "forward" and rule and problem.mask.keys(problem) is None:
-        return "forward they know masks by which each query sees one interval of keys"
-    return None
 
 
 def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> str | None:

@@ -49,12 +49,12 @@ def test_each_limit_stops_some_call_and_lets_the_usual_one_pass():
 
 
 def test_our_limits_are_those_of_the_kernels_choice():
-    configurations = pytest.importorskip("flashlab.kernels.configurations")
+    limits = pytest.importorskip("flashlab.kernels.limits")
     from flashlab.kernels import masks
     from flashlab.kernels.problem import Problem
 
     kinds = {"full": masks.full(), "causal": masks.causal(), "window": masks.window(100)}
-    cards = {capability: configurations.Card(capability, 227 * 1024) for capability in ((8, 0), (9, 0), (10, 0))}
+    cards = {capability: limits.Card(capability, 227 * 1024) for capability in ((8, 0), (9, 0), (10, 0))}
     for capability, dtype, d, mask, Nq in product(
         cards, ("bfloat16", "float16", "float32"), (64, 128, 192), kinds, (1, 1024)
     ):
@@ -62,12 +62,12 @@ def test_our_limits_are_those_of_the_kernels_choice():
         problem = Problem(
             2, 8, 8, Nq, 1024, d, d, getattr(torch, dtype), torch.device("cuda"), kinds[mask], 1.0, "tf32"
         )
-        found = configurations.against_hopper(cards[capability], problem)
+        found = limits.against_hopper(cards[capability], problem)
         if found is None or "compiled with Triton" not in found:
             assert (found is None) == (against(BY_NAME["flashlab Hopper"], call) == []), (call, found)
-        found = configurations.against_decoding(cards[capability], problem, False)
+        found = limits.against_decoding(cards[capability], problem, False)
         assert (found is None) == (against(BY_NAME["flashlab decoding"], call) == []), (call, found)
-    assert versions.FEW == configurations.FEW
+    assert versions.FEW == limits.FEW
 
 
 def test_some_facts_from_the_sources():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flashlab.kernels.configurations import HALVES, PORTABLE
+from flashlab.kernels.tables import HALVES, PORTABLE
 from tests.kernels.compiled import compiled
 
 WAITING = 16  # bytes of stack: what a head stores once, while the loops of dK and dV need the registers

@@ -13,22 +13,18 @@ import triton
 from flashlab.course import data
 from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, masks, packed, scores
 from flashlab.kernels.configurations import (
-    HALVES,
-    MEASURED,
-    ON_HOPPER,
-    PORTABLE,
     Card,
-    against_hopper,
     busiest,
     choose_for,
     on_hopper,
     portable,
     shared_bytes,
     slower_on_hopper,
-    table_of,
 )
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.limits import against_hopper
 from flashlab.kernels.problem import Problem
+from flashlab.kernels.tables import HALVES, MEASURED, ON_HOPPER, PORTABLE, table_of
 
 pytestmark = pytest.mark.usefixtures("choose_anew")
 

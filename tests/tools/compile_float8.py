@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from triton.runtime import driver
 
-from flashlab.kernels import configurations, float8, masks, tiles
+from flashlab.kernels import configurations, float8, masks, tables, tiles
 from flashlab.kernels.attention_float8 import run
 from flashlab.kernels.hopper import forward_float8
 from flashlab.kernels.portable import forward
@@ -62,7 +62,7 @@ def cases():
 
 def on_hopper():
     """Yield N, two_level, a call and its ``Row`` for each row of hopper.json: ragged tiles, and whole ones."""
-    for row in configurations.ON_HOPPER.rows:
+    for row in tables.ON_HOPPER.rows:
         if row.kernel == "forward_float8":
             mask, chosen = masks.causal() if row.causal else masks.full(), configurations.Configuration(*row.launch)
             for N, two_level in ((1000, True), (1024, False)):

@@ -21,9 +21,9 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashlab.kernels import masks
-from flashlab.kernels.configurations import ON_HOPPER
 from flashlab.kernels.hopper import arguments, forward, ladder
 from flashlab.kernels.hopper.descriptors import layout
+from flashlab.kernels.tables import ON_HOPPER
 from tests.tools.compile_for import BINARIES, compiled_instead, resources
 
 RUNGS = {"one_partition": ladder.one_partition, "warpgroups": ladder.warpgroups}

@@ -11,9 +11,10 @@ from unittest import mock
 import torch
 
 from flashlab.kernels import masks, portable, scores
-from flashlab.kernels.configurations import ON_HOPPER, STREAMED, Card, Configuration, divided
+from flashlab.kernels.configurations import STREAMED, Card, Configuration, divided
 from flashlab.kernels.hopper import backward
 from flashlab.kernels.problem import Problem
+from flashlab.kernels.tables import ON_HOPPER
 from tests.tools.compile_for import compiled_instead, tensors_of
 from tests.tools.compile_hopper import NAMES, assembled
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
 from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
-from flashlab.kernels.configurations import ON_HOPPER, card
+from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.request import reach, request_of
@@ -17,6 +17,7 @@ from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_fo
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import again, launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
+from flashlab.kernels.tables import ON_HOPPER
 
 EIGHT_BITS = {torch.float8_e4m3fn: tl.float8e4nv, torch.int8: tl.int8}
 

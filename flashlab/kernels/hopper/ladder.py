@@ -17,7 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma, warpgroup_mma_wait
 
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.configurations import Configuration, against_hopper, card
+from flashlab.kernels.configurations import Configuration, card
 from flashlab.kernels.hopper import arguments, forward, pieces, schedule
 from flashlab.kernels.hopper.arguments import SIZES
 from flashlab.kernels.hopper.descriptors import multiprocessors
@@ -31,6 +31,7 @@ from flashlab.kernels.hopper.softmax import total
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.hopper.work import Work, limit_of, lines_of, part_of, start_of, tile_of
 from flashlab.kernels.launch import launch
+from flashlab.kernels.limits import against_hopper
 from flashlab.kernels.problem import Problem
 
 RUNGS = ("one partition", "warpgroups", "persistent", "overlapped boundary", "longest first")

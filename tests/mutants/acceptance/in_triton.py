@@ -8,10 +8,11 @@ from flashlab.kernels import float8, interpreter
 from flashlab.kernels import masks as triton_masks
 from flashlab.kernels import scores as triton_scores
 from flashlab.kernels.attention_float8 import flash_attention_float8
-from flashlab.kernels.configurations import PORTABLE, STREAMED, Choice, Configuration
+from flashlab.kernels.configurations import STREAMED, Choice, Configuration
 from flashlab.kernels.decode import Cache, dequantise, operator, quantise
 from flashlab.kernels.linear_attention import linear_attention
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
+from flashlab.kernels.tables import PORTABLE
 from flashlab.reference import dropout, eight_bits, masks, tiling
 from flashlab.reference import linear_attention as linear
 from flashlab.reference.attention import attention, attention_backward

@@ -1,0 +1,120 @@
+"""Reasons against kernels: what those of decoding and the Hopper kernels cannot compute, as lists of (reason, test)."""
+
+from typing import NamedTuple
+
+import triton
+
+from flashlab.kernels import masks, scores
+from flashlab.kernels.masks import kinds
+from flashlab.kernels.problem import Problem
+from flashlab.kernels.tables import ON_HOPPER
+
+FEW, MANY = 16, 512  # queries at most, and keys at least, for which keys are divided
+
+
+class Card(NamedTuple):
+    """The properties of a GPU that determine its configurations."""
+
+    capability: tuple[int, int]
+    shared_bytes: int  # the most that one program may have
+    multiprocessors: int = 132
+
+
+DECODING = (
+    ("they have no dropout", lambda p: p.dropout is not None),
+    ("they have no packed texts", lambda p: p.texts is not None),
+    ("they have no queries in float8", lambda p: p.scales is not None),
+)
+FEW_QUERIES = (  # unless the kernels of decoding are requested
+    ("they skip no tiles of a mask that is no window", lambda p: p.mask == "rule"),
+    (f"they are for up to {FEW} queries and at least {MANY} keys", lambda p: p.Nq > FEW or p.Nk < MANY),
+)
+FLOAT8 = (  # on Hopper
+    ("in float8 they have no mask but causal, got {p.mask}", lambda p: p.mask not in (masks.full(), masks.causal())),
+    ("in float8 they have no scores, sinks, dropout or packed texts", lambda p: not p._replace(scales=None).plain),
+)
+SIXTEEN_BITS = (  # float16 and bfloat16, on Hopper
+    ("they multiply float16 and bfloat16, got {p.dtype}", lambda p: str(p.dtype) not in ON_HOPPER.dtypes),
+    ("they have no dropout", lambda p: p.dropout is not None),
+)
+FORWARD = (
+    ("forward they have packed texts, but not with score functions", lambda p: None not in (p.texts, p.score)),
+    ("forward they have windows with a right end, or with none", lambda p: p.mask != "rule" and endless(p.mask)),
+)
+BACKWARD = (
+    (
+        "backward they hold heads of up to 128 columns, got d = {p.d} and dv = {p.dv}",
+        lambda p: p.scales is None and max(p.d, p.dv) > 128,
+    ),
+)
+OF_TENSORS = (  # reasons that tensors and functions decide
+    ("functions of your own are written in Triton", lambda p: any(map(is_custom, (*steps(p), *p.mask.parts)))),
+    (
+        "there may be keys that no query sees",
+        lambda p: (is_rule(p) or p.score is not None) and p.mask.hides_keys(p),
+    ),
+)
+OF_TENSORS_FORWARD = (
+    ("forward they have soft caps and ALiBi, and no biases", lambda p: any(map(is_bias, steps(p)))),
+    (
+        "forward they have masks by which each query sees one interval of keys",
+        lambda p: is_rule(p) and p.mask.keys(p) is None,
+    ),
+)
+
+
+def endless(window):
+    """Return whether a window has a left end, and no right one."""
+    return window.left is not None and window.right is None
+
+
+def is_rule(problem):
+    """Return whether the mask is no window."""
+    return isinstance(problem.mask, masks.Rule)
+
+
+def is_custom(part):
+    """Return whether a part of a mask, or a score function, is a function of the user's."""
+    return isinstance(part, (kinds.Custom, scores.Custom))
+
+
+def is_bias(step):
+    """Return whether a score function adds a bias."""
+    return isinstance(step, scores.Bias)
+
+
+def steps(problem):
+    """Return the score functions."""
+    return () if problem.score is None else problem.score.steps
+
+
+def reason(limits, problem: Problem) -> str | None:
+    """Return the first reason whose test holds for a problem, or None."""
+    return next((text.format(p=problem) for text, test in limits if test(problem)), None)
+
+
+def against_decoding(card: Card | None, problem: Problem, requested: bool) -> str | None:
+    """Return why keys are not divided among programs, as ``kernels.decode`` does it; None if they are."""
+    against = reason(DECODING, problem)
+    if against or requested:
+        return against
+    return "in the interpreter one program runs after the other" if card is None else reason(FEW_QUERIES, problem)
+
+
+def against_hopper(card: Card | None, problem: Problem, direction: str = "forward") -> str | None:
+    """Return why the Hopper kernels cannot compute one direction of a ``Problem.kind``, or None if they can."""
+    if card is None or card.capability != ON_HOPPER.capability:
+        return "they need a GPU of compute capability 9.0"
+    if not any(triton.__version__.startswith(f"{version}.") for version in ON_HOPPER.compilers):
+        return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
+    limits = SIXTEEN_BITS if problem.scales is None else FLOAT8
+    return reason(limits + (FORWARD if direction == "forward" else BACKWARD), problem)
+
+
+def against_tensors(direction: str, problem: Problem, learning: bool) -> str | None:
+    """Return why the Hopper kernels cannot compute a problem, for reasons that ``Problem.kind`` does not tell."""
+    if problem.plain:
+        return None
+    if learning:
+        return "they compute no gradients of slopes and biases"
+    return reason(OF_TENSORS + (OF_TENSORS_FORWARD if direction == "forward" else ()), problem)
