@@ -13,6 +13,7 @@ from figures import style
 from figures.figure import Choose, Scrub, Slide, explorer
 from flashlab.machine.memory import Memory, replay
 from flashlab.reference import masks, tiling
+from flashlab.reference.rules import Rules
 
 NK, D = 128, 32  # keys, and the head dimension
 KINDS = {
@@ -67,7 +68,7 @@ def _moved(Nq, B, mask):
     """Run the tile loop, and return its tiles in order with the bytes moved up to each, and all its bytes."""
     memory = Memory()
     Q, K = np.zeros((Nq, D), np.float32), np.zeros((NK, D), np.float32)
-    tiling.fa2_forward(Q, K, K, B, B, mask=mask, memory=memory)
+    tiling.fa2_forward(Q, K, K, B, B, Rules(mask=mask), memory=memory)
     tiles = [
         ((now.places["Q"][0][0] // B, now.place[0][0] // B), now.moved)
         for now in replay(memory.events)

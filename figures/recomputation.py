@@ -22,6 +22,7 @@ from flashlab.machine.hardware import CARDS
 from flashlab.machine.memory import Memory
 from flashlab.machine.memory import replay as moments
 from flashlab.reference import masks, published, recomputation, standard_attention, tiling
+from flashlab.reference.rules import Rules
 
 CARD = CARDS["A100 40 GB"]  # the paper's
 PAPER = dict(zip(("FLOPs", "bytes", "time"), zip(*published.RUNS.values(), strict=True), strict=True))
@@ -60,7 +61,7 @@ def _trace(Br, Bc, causal):
     Q, K, V, dO = head()
     O, lse = _forward(causal)
     memory = Memory()
-    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, mask=_mask(causal), memory=memory)
+    recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, Rules(mask=_mask(causal)), memory=memory)
     return _told(memory.events, "P rebuilt", _kept(causal), Q.shape, Br, Bc, "float16", _code)
 
 
@@ -68,7 +69,7 @@ def _trace(Br, Bc, causal):
 def _forward(causal):
     """Return O and lse, whose tiles need not be those of the backward pass."""
     Q, K, V, _ = head()
-    return tiling.fa1_forward(Q, K, V, 256, 256, mask=_mask(causal))
+    return tiling.fa1_forward(Q, K, V, 256, 256, Rules(mask=_mask(causal)))
 
 
 @lru_cache(maxsize=2)
@@ -76,7 +77,7 @@ def _kept(causal):
     """Return the pass that keeps P as plain data: its parts, and when its matrices of N x N are stored."""
     Q, K, V, dO = head()
     kept = Memory()
-    standard_attention.forward(Q, K, V, mask=_mask(causal), Br=128, memory=kept)
+    standard_attention.forward(Q, K, V, Rules(mask=_mask(causal)), Br=128, memory=kept)
     before = len(kept.events)
     standard_attention.backward(dO, kept, Br=128)
     other = _parts(kept.events[before:])

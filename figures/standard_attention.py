@@ -14,6 +14,8 @@ from figures import style
 from figures.figure import Scrub, Toggle, explorer, line
 from flashlab.machine.memory import Memory, replay
 from flashlab.reference import masks, published, recomputation, standard_attention, tiling
+from flashlab.reference.dropout import Dropout
+from flashlab.reference.rules import Rules
 
 N, D, HEADS = 1024, 64, 16 * 64  # 16 heads, batch of 64
 B = N // 4  # rows per band: few enough to be seen
@@ -36,8 +38,8 @@ class State:
 @lru_cache(maxsize=8)
 def _trace(mask, dropout):
     standard, whole = Memory(), counted(State(0, mask, dropout))
-    seen = masks.causal() if mask else None
-    standard_attention.forward(*_inputs(), mask=seen, dropout=0.1 * dropout, Br=B, memory=standard)
+    rules = Rules(masks.causal() if mask else None, dropout=Dropout(0.1, 0) if dropout else None)
+    standard_attention.forward(*_inputs(), rules, Br=B, memory=standard)
     events = {"standard": standard.events, "fused": _fused()}
     runs = [_run(way, events[way], whole[way]) for way in WAYS]
     return {"N": N, "d": D, "step": STEP, "steps": -(-max(run["moved"] for run in runs) // STEP), "runs": runs}

@@ -19,6 +19,7 @@ from flashlab.course import data
 from flashlab.machine.memory import Memory
 from flashlab.machine.memory import replay as moments
 from flashlab.reference import masks, standard_attention, tiling
+from flashlab.reference.rules import Rules
 
 SRAM_BYTES = 64 * 1024  # what a T4 gives to one block of threads
 RUNS = {
@@ -53,7 +54,7 @@ def _trace(N, Br, Bc, causal):
     for name, forward in RUNS.items():
         memory = Memory()
         tiles = {"Br": Br} if forward is standard_attention.forward else {"Br": Br, "Bc": Bc}
-        forward(Q, K, V, mask=masks.causal() if causal else None, memory=memory, **tiles)
+        forward(Q, K, V, rules=Rules(masks.causal() if causal else None), memory=memory, **tiles)
         runs[name] = _run(memory.events, N, N, forward)
     return _together(runs, N, N)
 

@@ -4,14 +4,15 @@
 FlashAttention calls them ``cu_seqlens``. Queries and keys of a text may differ in number.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flashlab.machine.memory import Memory
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import count
-from flashlab.reference.tiling import fa2_forward
+from flashlab.reference.rules import PLAIN, Rules
+from flashlab.reference.tiling import Output, fa2_forward
 
 
 def offsets(lengths):
@@ -19,13 +20,25 @@ def offsets(lengths):
     return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
 
 
-def forward(Q, K, V, offsets_q, offsets_k, Br, Bc, *, dropout=None, memory=None, **given):
+def forward(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    offsets_q: np.ndarray,
+    offsets_k: np.ndarray,
+    Br: int,
+    Bc: int,
+    rules: Rules = PLAIN,
+    *,
+    memory: Memory | None = None,
+) -> Output:
     """Compute attention inside each text: tiles begin where a text begins, and no tile has two texts.
 
     Args:
         Q: queries [T, d]; K, V: keys and values [Tk, d], [Tk, dv]; offsets_q, offsets_k: as from ``offsets``.
-        dropout: a ``Dropout``, or None. It counts places in the row, so that texts drop different pairs.
-        memory, given: as in ``tiling.fa2_forward``, for every text. Masks and scores count places in the text.
+        rules: for every text. Masks and score functions count positions in the text; dropout counts them in the row,
+            so texts drop different pairs.
+        Br, Bc, memory: as for ``tiling.fa2_forward``.
 
     Returns O [T, dv] and lse [T]. Raises ValueError for offsets that do not fit the rows.
     """
@@ -40,8 +53,9 @@ def forward(Q, K, V, offsets_q, offsets_k, Br, Bc, *, dropout=None, memory=None,
     parts = []
     for n in range(len(offsets_q) - 1):
         rows, keys = slice(*offsets_q[n : n + 2]), slice(*offsets_k[n : n + 2])
-        Z = None if dropout is None else Shifted(dropout, rows.start, keys.start)
-        parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, dropout=Z, memory=memory, **given))
+        shifted = None if rules.dropout is None else Shifted(rules.dropout, rows.start, keys.start)
+        own = replace(rules, dropout=shifted)
+        parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, own, memory=memory))
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 

@@ -19,6 +19,7 @@ from flashlab.machine import hardware
 from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Store, Tile, Wait, Work
 from flashlab.machine.sm import SM, Event
 from flashlab.reference import online_softmax, tiling
+from flashlab.reference.rules import Rules
 
 H100 = hardware.CARDS["H100 SXM"]
 TILE, COLS = 128, 128  # queries and keys of the block whose cycles are counted
@@ -112,16 +113,16 @@ class Step(NamedTuple):
 class Problem:
     """Inputs, results, and the steps in their order: blocks of keys from right to left."""
 
-    def __init__(self, Q, K, V, Br, Bc, mask, scale):
-        memory, self.scale, self.mask = tiling.prepare(Q, K, V, Br, Bc, mask, scale, None)
+    def __init__(self, Q, K, V, Br, Bc, rules):
+        memory, self.rules = tiling.placed(Q, K, V, Br, Bc, None), rules
         self.O, self.lse = memory.tensors["O"], memory.tensors["lse"]  # [Nq, dv], [Nq]   NaN until they are stored
         self.Q, self.K, self.V = (tensor.astype(self.lse.dtype) for tensor in (Q, K, V))
         self.Br, self.Bc, self.steps = Br, Bc, []
         self.shape = len(Q), len(K)
         keys = tiling.tiles(len(K), Bc) or [slice(0, 0)]
         for t, rows in enumerate(tiling.tiles(len(Q), Br)):
-            met = self.mask.tiles(rows, Bc, self.shape) or [0]
-            self.steps += [Step(t, j, rows, keys[j], j == met[-1], j == met[0]) for j in reversed(met)]
+            visited = rules.mask.tiles(rows, Bc, self.shape) or [0]
+            self.steps += [Step(t, j, rows, keys[j], j == visited[-1], j == visited[0]) for j in reversed(visited)]
 
     def pairs(self):
         """Yield for each step g the blocks of K_g and of V_(g-1), None where there is none."""
@@ -157,7 +158,7 @@ class Pipeline:
 
         def product(Q_i, K_j):
             Q_i, K_j = Q_i[: _rows(rows)], K_j[: _rows(step.cols)]  # [Br, d], [Bc, d]
-            return tiling.scores(Q_i, K_j, rows, step.cols, p.scale, p.mask, p.shape)
+            return p.rules.scores(Q_i, K_j, rows, step.cols, p.shape)
 
         return Product("S", step.j, reads, product, *self.cost.scores)
 
@@ -265,7 +266,7 @@ def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, stri
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         design: a ``Design``. The clock counts its head dimension and blocks of 128 x 128, whatever d, Br and Bc are.
-        Br, Bc, mask, scale: as ``tiling.fa2_forward``.
+        Br, Bc: as ``tiling.fa2_forward``; mask, scale: as ``Rules``.
         strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else go on with whatever is there.
         consumer: another program for the consumers, a generator function of (pipe, w) as ``consume``.
 
@@ -273,7 +274,7 @@ def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, stri
         TypeError, ValueError: as ``tiling.fa2_forward``; Deadlock, Race: the programs do not agree.
     """
     design = design or Design()
-    problem = Problem(Q, K, V, Br, Bc, mask, scale)
+    problem = Problem(Q, K, V, Br, Bc, Rules(mask=mask, scale=scale))
     pipe, sm = Pipeline(problem, design), SM(design.budget.latency, design.budget.issue, strict)
     program = consumer or consume
     sm.run({"producer": produce(pipe)} | {f"consumer {w}": program(pipe, w) for w in range(design.consumers)})

@@ -1,21 +1,23 @@
-"""The backward pass by tiles: the weights are not kept from the forward pass, they are built again from lse.
+"""The backward pass by tiles: each tile of weights is rebuilt from lse instead of stored.
 
 The forward pass leaves O and one number per row, lse. A tile of scores is one product away, exp(S_ij - lse_i) is the
-finished tile of weights, and rowsum(dO * O) replaces the one sum over a whole row that softmax's gradient needs.
+finished tile of weights, and rowsum(dO * O) replaces the only sum over a whole row in softmax's gradient.
 """
 
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.linalg import norm
+from numpy.typing import DTypeLike
 
-from flashlab.reference.scores import as_score
-from flashlab.reference.tiling import fa1_traffic, fa2_forward, prepare, scores, tiles
+from flashlab.machine.memory import Memory
+from flashlab.reference.masks import Mask
+from flashlab.reference.rules import PLAIN, Rules
+from flashlab.reference.tiling import fa1_traffic, placed, tiles
 
 
 class Gradients(NamedTuple):
-    """Gradients of sum(dO * O), shaped like what they belong to."""
+    """Gradients of sum(dO * O), in the shapes of Q, K and V."""
 
     dQ: np.ndarray
     dK: np.ndarray
@@ -23,39 +25,41 @@ class Gradients(NamedTuple):
 
 
 def backward(
-    Q, K, V, O, lse, dO, Br, Bc, *, mask=None, score=None, sink=None, dropout=None, scale=None, memory=None
-):  # fmt: skip
-    """Compute the gradients of sum(dO * O) one tile at a time; nothing of the size of the scores is ever stored.
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    O: np.ndarray,
+    lse: np.ndarray,
+    dO: np.ndarray,
+    Br: int,
+    Bc: int,
+    rules: Rules = PLAIN,
+    *,
+    memory: Memory | None = None,
+) -> Gradients:
+    """Compute the gradients of sum(dO * O) one tile at a time, without storing anything of the size of the scores.
 
-    Keys and values are outside: dK_j and dV_j grow in fast memory, dQ_i goes back to slow memory after every visit.
+    Keys and values are in the outer loop: dK_j and dV_j grow in fast memory, and each visit stores dQ_i.
 
     Args:
-        Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
-        O, lse: what the forward pass returned [Nq, dv], [Nq]; dO: gradient of the output [Nq, dv], in Q's dtype.
-        Br, Bc: rows of a tile of queries, and of a tile of keys and values; they need not be the forward pass's.
-        mask, score, sink, dropout, scale: as in the forward pass.
-        memory: a ``Memory`` that books the traffic; a fresh one of any size if None.
+        Q, K, V, Br, Bc, memory: as for ``tiling.fa2_forward``. The forward pass may use other tiles.
+        O, lse: results of the forward pass [Nq, dv], [Nq]; dO: gradient of the output [Nq, dv], in the dtype of Q.
+        rules: those of the forward pass. With other rules O and lse do not match, and the gradients are wrong.
 
-    Returns:
-        Gradients (dQ [Nq, d], dK [Nk, d], dV [Nk, dv]) in the dtype of Q; float16 is computed in float32. A query that
-        sees no key has dQ = 0 and adds nothing to dK and dV.
+    Returns Gradients in the dtype of Q; float16 is computed in float32. A query that sees no key has dQ = 0. Raises
+    TypeError, ValueError and FastMemoryFull as ``tiling.fa2_forward``.
 
-    Raises:
-        TypeError, ValueError: dtypes, shapes or tile sizes that do not match, or O and lse of another forward pass.
-        FastMemoryFull: the tiles do not fit into ``memory``.
-
-    Source: FlashAttention, Algorithm 4, which keeps m and l instead of lse; FlashAttention-2, Algorithm 2.
+    Source: FlashAttention, Algorithm 4, which stores m and l instead of lse; FlashAttention-2, Algorithm 2.
     """
-    memory, scale, mask, score = _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, score, sink, dropout, scale, memory)
-    shape = len(Q), len(K)
-    queries = tiles(len(Q), Br)
+    memory = _with_outputs(placed(Q, K, V, Br, Bc, memory), O, lse, dO)
+    shape, queries = (len(Q), len(K)), tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
-        met = mask.T.tiles(cols, Br, shape[::-1])
+        visited = rules.mask.T.tiles(cols, Br, shape[::-1])
         with memory.kernel("program"):
             K_j, V_j = memory.load("K", cols), memory.load("V", cols)  # [Bc, d], [Bc, dv]
             dK_j, dV_j = np.zeros_like(K_j), np.zeros_like(V_j)  # [Bc, d], [Bc, dv]
             memory.hold(dK_j=dK_j, dV_j=dV_j)
-            for i in met if j > 0 else range(len(queries)):  # all in the first pass: someone must write their dQ
+            for i in visited if j > 0 else range(len(queries)):  # the first pass visits all: each row must be written
                 rows = queries[i]
                 Q_i, dO_i, lse_i = (memory.load(name, rows) for name in ("Q", "dO", "lse"))  # [Br, d], [Br, dv], [Br]
                 if j == 0:
@@ -66,12 +70,13 @@ def backward(
                     memory.hold(dQ=dQ_i, delta=delta_i)
                 else:
                     dQ_i, delta_i = memory.load("dQ", rows), memory.load("delta", rows)  # [Br, d], [Br]
-                S_ij = scores(Q_i, K_j, rows, cols, scale, mask, shape, score)  # [Br, Bc]
-                memory.hold(P_ij=S_ij, dS_ij=S_ij)  # the room of both: P_ij takes that of S_ij, dS_ij that of dP_ij
-                Z_ij = 1 if dropout is None else dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
-                slope_ij = 1 if score is None else score.slope(scale * (Q_i @ K_j.T), rows, cols, shape)  # [Br, Bc]
+                S_ij = rules.scores(Q_i, K_j, rows, cols, shape)  # [Br, Bc]
+                memory.hold(P_ij=S_ij, dS_ij=S_ij)  # the room of both: P_ij replaces S_ij, dS_ij replaces dP_ij
+                scale = rules.scale_for(Q_i)
+                Z_ij = 1 if rules.dropout is None else rules.dropout.tile(rows, cols, S_ij.dtype.type)  # [Br, Bc]
+                slope_ij = rules.slope(Q_i, K_j, rows, cols, shape)  # [Br, Bc]
                 part = gradients(Q_i, K_j, V_j, dO_i, rebuild(S_ij, lse_i), delta_i, scale, Z_ij, slope_ij)
-                memory.drop("P_ij", "dS_ij")  # never stored
+                memory.drop("P_ij", "dS_ij")  # without a store
                 dK_j += part.dK
                 dV_j += part.dV
                 memory.store("dQ", dQ_i + part.dQ, rows)
@@ -80,18 +85,18 @@ def backward(
     return Gradients(*(memory.tensors[name] for name in ("dQ", "dK", "dV")))
 
 
-def rebuild(S_ij, lse_i):
+def rebuild(S_ij: np.ndarray, lse_i: np.ndarray) -> np.ndarray:
     """Rebuild the weights P_ij [Br, Bc] from a tile of scores [Br, Bc] and the log-sum-exp lse_i [Br] of whole rows."""
     lse_safe = np.where(lse_i == -np.inf, 0, lse_i)  # [Br]      a row that sees no key
     return np.exp(S_ij - lse_safe[:, None])
 
 
-def delta(dO_i, O_i):
+def delta(dO_i: np.ndarray, O_i: np.ndarray) -> np.ndarray:
     """Compute delta_i [Br] = rowsum(dO_i * O_i), which is rowsum(P * dP) over all keys, for dO_i and O_i [Br, dv]."""
     return (dO_i * O_i).sum(-1)
 
 
-def sink_gradient(sink, lse, delta):
+def sink_gradient(sink: float, lse: np.ndarray, delta: np.ndarray) -> float:
     """Return the gradient of sum(dO * O) for the score of the sink, from lse [Nq] and delta [Nq] of all queries.
 
     The sink's value is 0, so its weight e^(sink - lse) has dP = 0, and dS = P * (0 - delta).
@@ -99,10 +104,20 @@ def sink_gradient(sink, lse, delta):
     return -(np.exp(sink - lse) * delta).sum()
 
 
-def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1, slope_ij=1):
-    """Return what one tile of weights P_ij [Br, Bc] adds to dQ_i [Br, d], dK_j [Bc, d] and dV_j [Bc, dv].
+def gradients(
+    Q_i: np.ndarray,
+    K_j: np.ndarray,
+    V_j: np.ndarray,
+    dO_i: np.ndarray,
+    P_ij: np.ndarray,
+    delta_i: np.ndarray,
+    scale: float,
+    Z_ij: np.ndarray | int = 1,
+    slope_ij: np.ndarray | int = 1,
+) -> Gradients:
+    """Return the gradients of one tile of weights P_ij [Br, Bc]: its parts of dQ_i, dK_j and dV_j.
 
-    Z_ij: factors of dropout [Br, Bc]; slope_ij: derivative of the score function [Br, Bc]. Both are 1 without.
+    Z_ij: factors of dropout [Br, Bc], or 1; slope_ij: derivative of the score function [Br, Bc], or 1.
 
     Source: FlashAttention, appendix B.4.
     """
@@ -114,14 +129,24 @@ def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale, Z_ij=1, slope_ij=1):
     return Gradients(dQ_i, dK_j, dV_j)
 
 
-def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
+def traffic(
+    Nq: int,
+    Nk: int,
+    d: int,
+    Br: int,
+    Bc: int,
+    *,
+    dv: int | None = None,
+    mask: Mask | None = None,
+    dtype: DTypeLike = np.float32,
+) -> Counter[tuple[str, str]]:
     """Return the bill of ``backward`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
 
-    The visits are those of ``tiling.fa1_forward``: what it does with O and lse, ``backward`` does with dQ and delta.
-    Arguments as ``tiling.fa1_traffic``.
+    The visits are those of ``tiling.fa1_forward``, with dQ in place of O and delta in place of lse. Arguments as
+    ``tiling.fa1_traffic``.
     """
     bill = fa1_traffic(Nq, Nk, d, Br, Bc, dv=dv, mask=mask, dtype=dtype)
-    first = bill["store", "O"] - bill["load", "O"], bill["store", "lse"] - bill["load", "lse"]  # what first visits move
+    first = bill["store", "O"] - bill["load", "O"], bill["store", "lse"] - bill["load", "lse"]  # of the first visits
     return Counter(
         {
             **{("load", name): bill["load", name] for name in "QKV"},
@@ -138,33 +163,15 @@ def traffic(Nq, Nk, d, Br, Bc, *, dv=None, mask=None, dtype=np.float32):
     )
 
 
-def _prepare(Q, K, V, O, lse, dO, Br, Bc, mask, score, sink, dropout, scale, memory):
-    memory, scale, mask = prepare(Q, K, V, Br, Bc, mask, scale, memory)
-    shape = len(Q), V.shape[1]
+def _with_outputs(memory: Memory, O: np.ndarray, lse: np.ndarray, dO: np.ndarray) -> Memory:
+    """Check O, lse and dO, and return the memory with these in place and room for the gradients."""
+    Q, shape = memory.tensors["Q"], memory.tensors["O"].shape
     if O.shape != shape or dO.shape != shape or lse.shape != shape[:1]:
         raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
     if not Q.dtype == O.dtype == dO.dtype:
         raise TypeError(f"O and dO must have the dtype of Q, {Q.dtype}, got {O.dtype} and {dO.dtype}")
-    given = dict(mask=mask, score=score, sink=sink, dropout=dropout, scale=scale)
-    _check_forward(Q, K, V, O, lse, Br, Bc, given)
     memory.place(O=O, lse=lse, dO=dO)
     memory.reserve("delta", lse.shape, lse.dtype)
-    for name, like in {"dQ": Q, "dK": K, "dV": V}.items():
-        memory.reserve(name, like.shape, like.dtype)
-    return memory, scale, mask, as_score(score)
-
-
-def _check_forward(Q, K, V, O, lse, Br, Bc, given):
-    """Run the forward pass again: every row of O and lse must be that of the mask, scale and others ``given``."""
-    Q, K, V = (np.asarray(X, lse.dtype) for X in (Q, K, V))
-    O_again, lse_again = fa2_forward(Q, K, V, Br, Bc, **given)
-    roundings = 512 * np.finfo(lse.dtype).eps
-    largest = 1 + abs(given["scale"]) * norm(Q, axis=1) * norm(K, axis=1).max(
-        initial=0
-    )  # [Nq]      no score exceeds it
-    with np.errstate(invalid="ignore"):  # -inf - -inf: NaN, which is no difference
-        other = np.abs(lse - lse_again) > roundings * largest  # [Nq]
-    other |= norm(O - O_again, axis=1) > 0.02 * norm(O_again, axis=1) + roundings * np.abs(V).max(initial=0)
-    if other.any():
-        given = "mask, score, sink, scale and dropout"
-        raise ValueError(f"O and lse of row {other.argmax()} are not those of this {given}: pass the forward's")
+    for name in "QKV":
+        memory.reserve(f"d{name}", memory.tensors[name].shape, Q.dtype)
+    return memory

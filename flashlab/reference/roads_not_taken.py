@@ -14,6 +14,8 @@ import numpy as np
 
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, online_softmax, safe_softmax, standard_attention, tiling
+from flashlab.reference.attention import scale_of
+from flashlab.reference.rules import Rules
 from flashlab.reference.tiling import tiles
 
 
@@ -78,10 +80,10 @@ def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
     Source: Chen et al. 2016, arXiv 1604.06174.
     """
     memory = Memory() if memory is None else memory
-    standard_attention.forward(Q, K, V, scale=scale, Br=Br, memory=memory)
+    standard_attention.forward(Q, K, V, Rules(scale=scale), Br=Br, memory=memory)
     if checkpoint:
         del memory.tensors["S"], memory.tensors["P"]  # other layers may have the room until this one's turn comes
-        standard_attention.forward(Q, K, V, scale=scale, Br=Br, memory=memory)
+        standard_attention.forward(Q, K, V, Rules(scale=scale), Br=Br, memory=memory)
     return standard_attention.backward(dO, memory, Br=Br)
 
 
@@ -118,7 +120,8 @@ def windowed(Q, K, V, w, Br, Bc, *, scale=None, memory=None):
     """Compute a sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
     if len(Q) != len(K):
         raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
-    return tiling.fa2_forward(Q, K, V, Br, Bc, mask=masks.window(w, w), scale=scale, memory=memory)[0]
+    rules = Rules(mask=masks.window(w, w), scale=scale)
+    return tiling.fa2_forward(Q, K, V, Br, Bc, rules, memory=memory)[0]
 
 
 def reach(start, stop, w, N):
@@ -204,10 +207,10 @@ def sampled(Q, K, V, n, Br, *, seed=0, scale=None, memory=None):
 
 
 def _prepare(Q, K, V, Br, Bc, scale, memory):
-    """Prepare as tiling does, without the room for lse, which these roads do not write."""
-    memory, scale, _ = tiling.prepare(Q, K, V, Br, Bc, None, scale, memory)
-    del memory.tensors["lse"]
-    return memory, scale
+    """Check the inputs, and return the memory with the inputs in place and room for O, and the scale."""
+    memory = tiling.placed(Q, K, V, Br, Bc, memory)
+    del memory.tensors["lse"]  # no road writes it
+    return memory, scale_of(scale, Q.shape[1], np.result_type(Q.dtype, np.float32))
 
 
 def _at_least(least, name, value):

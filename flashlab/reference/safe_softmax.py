@@ -91,6 +91,25 @@ def safe_streamed(x, block, memory):
     return memory.tensors["y"]
 
 
+def online_streamed(x, block, memory):
+    """Compute ``safe`` for a row that passes through fast memory block by block: 2 loads and 1 store per element.
+
+    One pass finds the maximum and the denominator: l is rescaled to the maximum so far, the lines of
+    ``online_softmax.update`` without values. Arguments as ``naive_streamed``.
+    Source: Milakov and Gimelshein 2018, algorithm 3.
+    """
+    blocks = place_row(x, block, memory)
+    m, l = x.dtype.type(-np.inf), x.dtype.type(0)
+    for b in blocks:
+        x_j = memory.load("x", b)
+        m_new = max(m, x_j.max())
+        m_safe = 0 if m_new == -np.inf else m_new
+        m, l = m_new, np.exp(m - m_safe) * l + np.exp(x_j - m_safe).sum()
+    for b in blocks:
+        memory.store("y", np.exp(memory.load("x", b) - m_safe) / (l or 1), b)
+    return memory.tensors["y"]
+
+
 def place_row(x, block, memory):
     """Put a row x [N] into slow memory, with room for its softmax y, and return the slices of its blocks."""
     if x.ndim != 1 or not (isinstance(block, Integral) and block >= 1):

@@ -15,43 +15,49 @@ import numpy as np
 from flashlab.machine.memory import Memory
 from flashlab.reference import safe_softmax
 from flashlab.reference.attention import scale_of
-from flashlab.reference.dropout import Dropout
-from flashlab.reference.masks import as_mask
+from flashlab.reference.rules import PLAIN, Rules
 from flashlab.reference.tiling import tiles
 
 
-def forward(Q, K, V, *, mask=None, scale=None, dropout=0.0, seed=0, Br=None, memory=None):
+def forward(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    rules: Rules = PLAIN,
+    *,
+    Br: int | None = None,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Compute O = dropout(softmax(scale * Q K^T)) V of one head, in three to five kernels.
 
     Args:
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype. Everything stored has it;
             float16 is computed in float32.
-        mask: from ``masks``, computed from indices and never loaded; or a boolean array [Nk] or [Nq, Nk], True where a
-            key is seen, which is loaded too, one byte per element; full if None.
-        scale: factor on the scores, 1/sqrt(d) if None.
-        dropout: probability with which a weight becomes 0; the others are divided by 1 - dropout.
-        seed: of the ``Dropout``, whose mask does not depend on Br.
+        rules: mask, dropout and scale. The mask is computed from indices and never loaded.
         Br: rows of a band, all of them if None. It changes no number and no byte.
-        memory: a ``Memory`` that books the traffic, a fresh one if None. What ``backward`` needs stays in it.
+        memory: a ``Memory`` that books the traffic, a new one if None. It holds what ``backward`` needs.
 
     Returns:
         O [Nq, dv]. A row that sees no key has O = 0.
 
     Raises:
-        TypeError, ValueError: dtypes or shapes that do not match, or a dropout outside [0, 1).
+        TypeError, ValueError: dtypes or shapes that do not match, or rules with a score function or a sink.
     """
-    memory, scale, bands = _prepare(Q, K, V, mask, scale, Br, memory)
-    dropout = Dropout(dropout, seed) if dropout else None
-    memory.notes = {"scale": scale, "dropout": dropout}
+    bands = _check(Q, K, V, rules, Br)
+    memory, S, P = memory or Memory(), "S", "P"
+    memory.place(Q=Q, K=K, V=V)
+    for name, shape in {"S": (len(Q), len(K)), "P": (len(Q), len(K)), "O": (len(Q), V.shape[1])}.items():
+        memory.reserve(name, shape, Q.dtype)
+    scale = scale_of(rules.scale, Q.shape[1], np.result_type(Q.dtype, np.float32))
+    memory.notes = {"scale": scale, "dropout": rules.dropout}
     _product(memory, "scores", "S", "Q", "K", bands, scale, transpose=True)
-    S, P = "S", "P"
-    if mask is not None:
+    if rules.mask != PLAIN.mask:
         S = "S_masked"
-        _mask(memory, bands, mask)
+        _mask(memory, bands, rules.mask)
     _softmax(memory, bands, S)
-    if dropout is not None:
+    if rules.dropout is not None:
         P = "P_dropped"
-        _dropout(memory, bands, dropout)
+        _dropout(memory, bands, rules.dropout)
     _product(memory, "output", "O", P, "V", bands)
     return memory.tensors["O"]
 
@@ -151,8 +157,7 @@ def _mask(memory, bands, mask):
     Nq, Nk = memory.tensors["S"].shape
     memory.reserve("S_masked", (Nq, Nk), memory.tensors["S"].dtype)
     with memory.kernel("mask"):
-        seen = memory.load("mask") if isinstance(mask, np.ndarray) else mask.dense((Nq, Nk))
-        seen = np.broadcast_to(seen, (Nq, Nk))
+        seen = mask.dense((Nq, Nk))  # [Nq, Nk]
         for rows in bands:
             memory.store("S_masked", np.where(seen[rows], memory.load("S", rows), -np.inf), rows)
 
@@ -189,29 +194,15 @@ def _softmax_backward(memory, bands):
             memory.store("dS", P_i * (dP_i - (P_i * dP_i).sum(-1, keepdims=True)), rows)
 
 
-def _prepare(Q, K, V, mask, scale, Br, memory):
+def _check(Q, K, V, rules, Br) -> list[slice]:
+    """Check the arguments of ``forward``, and return its bands of rows."""
     if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
     if len({Q.dtype, K.dtype, V.dtype}) > 1:
         raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
-    bands = _bands(Q, Br)
-    memory = Memory() if memory is None else memory
-    memory.place(Q=Q, K=K, V=V)
-    shape = len(Q), len(K)
-    for name in ("S", "P"):
-        memory.reserve(name, shape, Q.dtype)
-    memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
-    if isinstance(mask, np.ndarray):
-        if mask.dtype != bool or mask.shape not in (shape[1:], shape):
-            raise ValueError(f"expected a boolean mask [Nk] or [Nq, Nk] = {shape}, got {mask.dtype} {mask.shape}")
-        memory.tensors["mask"] = mask
-    else:
-        as_mask(mask)
-    return memory, _scale(Q, scale), bands
-
-
-def _scale(Q, scale):
-    return scale_of(scale, Q.shape[1], np.result_type(Q.dtype, np.float32))
+    if rules.score is not None or rules.sink is not None:
+        raise ValueError("standard attention has no score function and no sink")
+    return _bands(Q, Br)
 
 
 def _bands(Q, Br):

@@ -7,6 +7,7 @@ from figures import crossover as figure
 from flashlab.machine import costs, hardware
 from flashlab.machine.memory import Memory
 from flashlab.reference import linear_attention, masks, tiling
+from flashlab.reference.rules import Rules
 
 STATES = [figure.State(0, d, C, dtype) for d, C, dtype in product((32, 256), (32, 128), ("float16", "float32"))]
 states = pytest.mark.parametrize("state", STATES, ids=str)
@@ -22,7 +23,7 @@ def test_costs_are_those_of_runs(d, C):
     N, told = figure.LENGTHS[at], by_name(figure.trace(figure.State(0, d, C, "float32")))
     X = [np.ones((N, d), np.float32)] * 3
     dense, linear = Memory(), Memory()
-    _, dense_flops = costs.counted(tiling.fa2_forward, *X, C, C, mask=masks.causal(), memory=dense)
+    _, dense_flops = costs.counted(tiling.fa2_forward, *X, C, C, Rules(masks.causal()), memory=dense)
     (_, KV), linear_flops = costs.counted(linear_attention.chunked, *X, C, memory=linear)
     assert (told["flops"]["softmax"][at], told["flops"]["linear"][at]) == (dense_flops, linear_flops)
     assert (told["bytes"]["softmax"][at], told["bytes"]["linear"][at]) == (dense.moved, linear.moved)

@@ -11,6 +11,7 @@ from figures import style
 from flashlab.machine import costs
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, recomputation, standard_attention, tiling
+from flashlab.reference.rules import Rules
 from tests.tools import drawn
 
 STATES = [figure.State(), figure.State(causal=True), figure.State(Br=64, Bc=256)]
@@ -135,9 +136,9 @@ def loop_and_kernels(causal):
 
     arrays = figure.head(np.float32)
     mask = masks.causal() if causal else None
-    O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, mask=mask)
+    O, lse = tiling.fa2_forward(*arrays[:3], 128, 128, Rules(mask=mask))
     memory = Memory(record=True)
-    recomputation.backward(*arrays[:3], O, lse, arrays[3], 128, 128, mask=mask, memory=memory)
+    recomputation.backward(*arrays[:3], O, lse, arrays[3], 128, 128, Rules(mask=mask), memory=memory)
     Q, K, V, dO, O, lse = (torch.tensor(x)[None, None] for x in (*arrays, O, lse))
     names = ("row_constants", "key_value_gradients", "query_gradients")
     launches = dict.fromkeys(names, Configuration(128, 128, 4, 1))

@@ -6,6 +6,8 @@ import pytest
 from figures import standard_attention as figure
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, standard_attention, tiling
+from flashlab.reference.dropout import Dropout
+from flashlab.reference.rules import Rules
 
 STATES = [figure.State(0, *rest) for rest in product((False, True), (False, True))]
 states = pytest.mark.parametrize("state", STATES, ids=str)
@@ -25,7 +27,9 @@ def test_the_lines_are_the_bill(state):
     Q, K, V = np.random.default_rng(0).normal(size=(3, 1024, 64)).astype(np.float16)
     memory = Memory()
     mask = masks.causal() if state.mask else None
-    standard_attention.forward(Q, K, V, mask=mask, dropout=0.1 * state.dropout, memory=memory)
+    standard_attention.forward(
+        Q, K, V, Rules(mask=mask, dropout=Dropout(0.1, 0) if state.dropout else None), memory=memory
+    )
     bill, moved = {}, 0
     for line in figure.trace(state)["runs"][0]["lines"]:
         booked = line["kind"], line["name"]

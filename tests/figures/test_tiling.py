@@ -8,6 +8,7 @@ from figures import tiling as figure
 from flashlab.course import data
 from flashlab.machine.memory import Event, Memory
 from flashlab.reference import masks, standard_attention, tiling
+from flashlab.reference.rules import Rules
 from tests.tools import drawn
 
 STATES = [
@@ -74,7 +75,7 @@ def test_the_clock_has_every_moment_of_every_run(state):
 def test_what_is_resident_is_what_the_memory_held(state):
     Q, K, V = (tensor[: state.N] for tensor in data.captured("alice").head())
     memory = Memory()
-    tiling.fa2_forward(Q, K, V, state.Br, state.Bc, mask=mask(state), memory=memory)
+    tiling.fa2_forward(Q, K, V, state.Br, state.Bc, Rules(mask=mask(state)), memory=memory)
     lines = figure.trace(state)["runs"][2]["lines"]
     assert max(sum(nbytes for _, nbytes in line["resident"]) for line in lines) == memory.peak_bytes
 

@@ -16,6 +16,7 @@ from flashlab.kernels.configurations import Choice, Configuration
 from flashlab.kernels.interpreter import Builder, count, tensor_core
 from flashlab.machine.memory import Memory
 from flashlab.reference import eight_bits, masks
+from flashlab.reference.rules import Rules
 from flashlab.reference.tiling import fa2_forward, fa2_traffic
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
@@ -448,7 +449,7 @@ def test_forward_moves_what_the_closed_form_says(Nq, Nk, causal, tile_sizes):
 def test_forward_moves_the_tiles_that_the_counting_memory_moves_in_their_order(Nq, Nk, causal, tile_sizes):
     q, k, v = (randn(1, 1, n, 16) for n in (Nq, Nk, Nk))
     memory, mask = Memory(), masks.causal() if causal else None
-    fa2_forward(*(x[0, 0].numpy() for x in (q, k, v)), *tile_sizes, mask=mask, memory=memory)
+    fa2_forward(*(x[0, 0].numpy() for x in (q, k, v)), *tile_sizes, Rules(mask=mask), memory=memory)
     with count() as bill:
         flash_attention(q, k, v, causal=causal)
     assert bill.bytes == memory.bytes

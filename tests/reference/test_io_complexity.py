@@ -8,6 +8,7 @@ import pytest
 from flashlab.machine.memory import Memory
 from flashlab.reference import block_size, io_complexity, masks, published, recomputation, tiling
 from flashlab.reference.attention import attention, attention_backward
+from flashlab.reference.rules import Rules
 
 rng = np.random.default_rng(9)
 
@@ -65,7 +66,7 @@ def test_block_sparse_equals_dense_with_the_blocks_masked(Nq, Nk, Br, Bc):
     Tr, Tc = len(tiling.tiles(Nq, Br)), len(tiling.tiles(Nk, Bc))
     blocks = rng.random((Tr, Tc)) < 0.5
     blocks[0] = False  # rows that see no key
-    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, mask=masks.blocks(blocks, Br, Bc))
+    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, Rules(mask=masks.blocks(blocks, Br, Bc)))
     mask = np.kron(blocks, np.ones((Br, Bc), bool))[:Nq, :Nk]
     O_dense, lse_dense = attention(Q, K, V, mask=mask, return_lse=True)
     assert np.abs(O - O_dense).max() < 1e-14 and (lse[:Br] == -np.inf).all() and (O[:Br] == 0).all()
@@ -79,7 +80,7 @@ def test_block_sparse_reads_keys_in_proportion_to_the_blocks():
         blocks, memory = np.zeros(16, bool), Memory()
         blocks[:kept] = True
         mask = masks.blocks(rng.permutation(blocks).reshape(4, 4), 16, 16)
-        tiling.fa2_forward(Q, K, V, 16, 16, mask=mask, memory=memory)
+        tiling.fa2_forward(Q, K, V, 16, 16, Rules(mask=mask), memory=memory)
         assert memory.bytes["load", "K"] == kept * 16 * 8 * 8
         assert memory.bytes["load", "Q"] == 64 * 8 * 8
 
@@ -87,14 +88,16 @@ def test_block_sparse_reads_keys_in_proportion_to_the_blocks():
 def test_all_blocks_is_the_forward_pass():
     Q, K, V = rng.normal(size=(3, 50, 8))
     sparse, dense = Memory(), Memory()
-    tiling.fa2_forward(Q, K, V, 16, 16, mask=masks.blocks(np.ones((4, 4), bool), 16, 16), memory=sparse)
+    tiling.fa2_forward(Q, K, V, 16, 16, Rules(mask=masks.blocks(np.ones((4, 4), bool), 16, 16)), memory=sparse)
     tiling.fa2_forward(Q, K, V, 16, 16, memory=dense)
     assert sparse.bytes == dense.bytes
 
 
 def test_blocks_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"expected blocks \[Tr, Tc\] = \(4, 4\), got \(4, 3\)"):
-        tiling.fa2_forward(*rng.normal(size=(3, 50, 8)), 16, 16, mask=masks.blocks(np.ones((4, 3), bool), 16, 16))
+        tiling.fa2_forward(
+            *rng.normal(size=(3, 50, 8)), 16, 16, Rules(mask=masks.blocks(np.ones((4, 3), bool), 16, 16))
+        )
 
 
 @pytest.mark.parametrize("step", [1, 4, 7])

@@ -9,6 +9,7 @@ from flashlab.machine import costs
 from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import linear_attention as linear
 from flashlab.reference import masks, tiling
+from flashlab.reference.rules import Rules
 from tests.tools.bounds import assert_as_exact_as_plain
 
 DECAYS = (1.0, 0.9, 0.01)
@@ -97,7 +98,7 @@ def test_flops_and_bytes_are_those_of_the_run(N, d, dv, C):
 @pytest.mark.parametrize("N, d, C", [(64, 8, 16), (70, 8, 16), (7, 4, 100)])
 def test_softmax_flops_are_those_of_the_run(N, d, C):
     Q, K, V = draw(N, d, d)
-    _, counted = costs.counted(tiling.fa2_forward, Q, K, V, C, C, mask=masks.causal())
+    _, counted = costs.counted(tiling.fa2_forward, Q, K, V, C, C, Rules(masks.causal()))
     assert counted == linear.softmax_flops(N, d, C)
 
 

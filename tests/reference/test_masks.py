@@ -26,6 +26,7 @@ from flashlab.reference.masks import (
     sinks,
     window,
 )
+from flashlab.reference.rules import Rules
 
 lengths, sizes = st.integers(1, 30), st.integers(1, 12)
 ends = st.one_of(st.integers(0, 35), st.just(np.inf))
@@ -85,10 +86,10 @@ def test_one_loop_serves_every_mask_forward_and_backward(data, Nq, Nk, Br, Bc):
     seen = mask.dense((Nq, Nk))
     exact = attention(Q, K, V, mask=seen, return_lse=True)
     for forward in (tiling.fa1_forward, tiling.fa2_forward):
-        O, lse = forward(Q, K, V, Br, Bc, mask=mask)
+        O, lse = forward(Q, K, V, Br, Bc, Rules(mask=mask))
         np.testing.assert_allclose(O, exact[0], 1e-12, 1e-13)
         np.testing.assert_allclose(lse, exact[1], 1e-12, 1e-13)
-    ours = recomputation.backward(Q, K, V, O, lse, dO, Bc, Br, mask=mask)
+    ours = recomputation.backward(Q, K, V, O, lse, dO, Bc, Br, Rules(mask=mask))
     for mine, true in zip(ours, attention_backward(Q, K, V, dO, mask=seen), strict=True):
         np.testing.assert_allclose(mine, true, 1e-11, 1e-12)
 

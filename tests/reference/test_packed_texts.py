@@ -8,6 +8,7 @@ from flashlab.reference import packed_texts, tiling
 from flashlab.reference.attention import attention
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import causal, documents
+from flashlab.reference.rules import Rules
 from flashlab.reference.scores import alibi
 
 LENGTHS = [5, 0, 1, 8, 3]
@@ -21,10 +22,10 @@ def test_each_text_is_as_if_it_were_alone():
     ends, other = packed_texts.offsets(LENGTHS), packed_texts.offsets([7, 2, 1, 8, 4])
     Q, K, V = rows(0, 17, 4), rows(1, 22, 4), rows(2, 22, 3)
     given = dict(mask=causal(), score=alibi(0.2), sink=0.1)
-    O, lse = packed_texts.forward(Q, K, V, ends, other, 2, 3, **given)
+    O, lse = packed_texts.forward(Q, K, V, ends, other, 2, 3, Rules(**given))
     for n in range(5):
         part, keys = slice(*ends[n : n + 2]), slice(*other[n : n + 2])
-        alone = tiling.fa2_forward(Q[part], K[keys], V[keys], 4, 4, **given)
+        alone = tiling.fa2_forward(Q[part], K[keys], V[keys], 4, 4, Rules(**given))
         np.testing.assert_allclose(O[part], alone[0], 1e-12, 1e-13)
         np.testing.assert_allclose(lse[part], alone[1], 1e-12, 1e-13)
 
@@ -33,10 +34,10 @@ def test_it_equals_the_mask_of_documents_in_one_row():
     ends, (Q, K, V) = packed_texts.offsets(LENGTHS), (rows(seed, 17, 4) for seed in (0, 1, 2))
     row = causal() & documents(np.repeat(np.arange(5), LENGTHS))
     exact = attention(Q, K, V, mask=row, return_lse=True)
-    for ours, theirs in zip(packed_texts.forward(Q, K, V, ends, ends, 3, 4, mask=causal()), exact, strict=True):
+    for ours, theirs in zip(packed_texts.forward(Q, K, V, ends, ends, 3, 4, Rules(mask=causal())), exact, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-12, 1e-13)
-    dropped = tiling.fa2_forward(Q, K, V, 5, 5, mask=row, dropout=Dropout(0.4, 3))
-    ours = packed_texts.forward(Q, K, V, ends, ends, 3, 4, mask=causal(), dropout=Dropout(0.4, 3))
+    dropped = tiling.fa2_forward(Q, K, V, 5, 5, Rules(mask=row, dropout=Dropout(0.4, 3)))
+    ours = packed_texts.forward(Q, K, V, ends, ends, 3, 4, Rules(mask=causal(), dropout=Dropout(0.4, 3)))
     for mine, theirs in zip(ours, dropped, strict=True):
         np.testing.assert_allclose(mine, theirs, 1e-12, 1e-13)
 
@@ -44,7 +45,7 @@ def test_it_equals_the_mask_of_documents_in_one_row():
 def test_the_bytes_are_those_of_the_texts():
     ends, (Q, K, V) = packed_texts.offsets(LENGTHS), (rows(seed, 17, 4) for seed in (0, 1, 2))
     memory = Memory(record=False)
-    packed_texts.forward(Q, K, V, ends, ends, 3, 4, mask=causal(), memory=memory)
+    packed_texts.forward(Q, K, V, ends, ends, 3, 4, Rules(mask=causal()), memory=memory)
     alone = (tiling.fa2_traffic(N, N, 4, 3, 4, mask=causal(), dtype=float).total() for N in LENGTHS)
     assert memory.moved == sum(alone)
 

@@ -15,6 +15,7 @@ from flashlab.reference import recomputation, standard_attention, tiling
 from flashlab.reference.attention import attention, attention_backward, weights
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import causal, window
+from flashlab.reference.rules import Rules
 
 SHAPES = {  # Nq, Nk, d, dv, Br, Bc, mask
     "one row, one key": (1, 1, 8, 8, 4, 4, causal()),
@@ -34,9 +35,9 @@ def inputs(Nq, Nk, d, dv, dtype=np.float64):
     return [rng.normal(size=shape).astype(dtype) for shape in ((Nq, d), (Nk, d), (Nk, dv), (Nq, dv))]
 
 
-def tiled(Q, K, V, dO, Br, Bc, mask=None, memory=None, **options):
-    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, mask=mask)
-    return recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, mask=mask, memory=memory, **options)
+def tiled(Q, K, V, dO, Br, Bc, mask=None, memory=None):
+    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, Rules(mask))
+    return recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, Rules(mask), memory=memory)
 
 
 def hold(given, Br, Bc, mask=None):
@@ -171,8 +172,11 @@ def test_replayed_dropout_equals_a_stored_mask(name):
     Q, K, V, dO = inputs(Nq, Nk, d, dv)
     dropout = Dropout(0.25, seed=2**40 + 1)
     Z = dropout.tile(slice(0, Nq), slice(0, Nk), np.float64)
-    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, dropout=dropout, mask=mask)
-    ours = recomputation.backward(Q, K, V, O, lse, dO, 11, 6, mask=mask, dropout=dropout)  # other tiles than forward's
+    rules = Rules(mask=mask, dropout=dropout)
+    O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, rules)
+    ours = recomputation.backward(
+        Q, K, V, O, lse, dO, 11, 6, Rules(mask=mask, dropout=dropout)
+    )  # other tiles than forward's
     O_dense, lse_dense, dense = dense_with_dropout(Q, K, V, dO, Z, mask)
     assert np.abs(O - O_dense).max() < 1e-14 and np.array_equal(lse == -np.inf, lse_dense == -np.inf)
     for mine, true in zip(ours, dense, strict=True):
@@ -182,16 +186,16 @@ def test_replayed_dropout_equals_a_stored_mask(name):
 def test_replayed_mask_gives_what_the_stored_one_gives():
     Q, K, V, dO = inputs(50, 60, 8, 8)
     memory, dropout = Memory(), Dropout(0.2, seed=6)
-    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, dropout=dropout)
-    ours = recomputation.backward(Q, K, V, O, lse, dO, 16, 16, dropout=dropout)
-    standard_attention.forward(Q, K, V, dropout=dropout.p, seed=dropout.seed, memory=memory)
+    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, Rules(dropout=dropout))
+    ours = recomputation.backward(Q, K, V, O, lse, dO, 16, 16, Rules(dropout=dropout))
+    standard_attention.forward(Q, K, V, Rules(dropout=dropout), memory=memory)
     for mine, stored in zip(ours, standard_attention.backward(dO, memory), strict=True):
         assert np.abs(mine - stored).max() < 1e-13
 
 
 def test_dropout_of_nothing_is_plain_attention():
     Q, K, V, _ = inputs(30, 40, 8, 8)
-    O, lse = tiling.fa2_forward(Q, K, V, 8, 8, dropout=Dropout(0, 5), mask=causal())
+    O, lse = tiling.fa2_forward(Q, K, V, 8, 8, Rules(dropout=Dropout(0, 5), mask=causal()))
     O_dense, lse_dense = attention(Q, K, V, mask=causal(), return_lse=True)
     assert np.abs(O - O_dense).max() < 1e-14 and np.abs(lse - lse_dense).max() < 1e-14
 
@@ -202,8 +206,8 @@ def test_dropout_moves_no_byte():
     O, lse = tiling.fa2_forward(Q, K, V, 16, 16, memory=plain)
     recomputation.backward(Q, K, V, O, lse, dO, 16, 16, memory=plain)
     dropout = Dropout(0.1, 4)
-    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, dropout=dropout, memory=dropped)
-    recomputation.backward(Q, K, V, O, lse, dO, 16, 16, dropout=dropout, memory=dropped)
+    O, lse = tiling.fa2_forward(Q, K, V, 16, 16, Rules(dropout=dropout), memory=dropped)
+    recomputation.backward(Q, K, V, O, lse, dO, 16, 16, Rules(dropout=dropout), memory=dropped)
     assert plain.bytes == dropped.bytes
 
 
@@ -267,7 +271,7 @@ def test_tiles_that_do_not_fit_say_so():
         (lambda a: a | {"dO": a["dO"][:, :-1]}, ValueError, "dO"),
         (lambda a: a | {"dO": a["dO"].astype(np.float32)}, TypeError, "dtype of Q"),
         (lambda a: a | {"K": a["K"][:, :-1]}, ValueError, "expected Q"),
-        (lambda a: a | {"Br": 0}, ValueError, "tile"),
+        (lambda a: a | {"Br": 0}, ValueError, "at least 1, got Br = 0"),
         (lambda a: a | {"Q": a["Q"].astype(int)}, TypeError, "dtype"),
     ],
 )

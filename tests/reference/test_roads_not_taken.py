@@ -247,7 +247,7 @@ def test_what_the_lesson_says_of_the_real_heads():
 
 BAD = {
     "expected Q": lambda: row_by_row(Q, K[:, :4], V, 8),
-    "whole number of rows": lambda: lazy(Q, K, V, 0, 8),
+    "integers of at least 1": lambda: lazy(Q, K, V, 0, 8),
     "whole numbers from 0 on, or inf, got -1": lambda: windowed(Q, K, V, -1, 8, 8),
     "w must be at least 0": lambda: window(-2),
     "stride must be at least 1": lambda: strided(2, 0),

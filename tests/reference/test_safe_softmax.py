@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from flashlab.machine.memory import Memory
-from flashlab.reference import online_softmax, safe_softmax
+from flashlab.reference import safe_softmax
 from flashlab.reference.attention import weights
 from tests.tools.bounds import assert_as_exact_as_plain
 
@@ -17,7 +17,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("streamed", [safe_softmax.safe_streamed, online_softmax.softmax_streamed])
+@pytest.mark.parametrize("streamed", [safe_softmax.safe_streamed, safe_softmax.online_streamed])
 def test_streamed_softmax_equals_safe_softmax(streamed, name):
     if name == "masked first block" and streamed is safe_softmax.safe_streamed:
         pytest.skip("knows its maximum from the whole row")
@@ -44,7 +44,7 @@ def test_a_row_without_keys_has_zero_weights():
 
 @pytest.mark.parametrize(
     "streamed, loads",
-    [(safe_softmax.naive_streamed, 2), (safe_softmax.safe_streamed, 3), (online_softmax.softmax_streamed, 2)],
+    [(safe_softmax.naive_streamed, 2), (safe_softmax.safe_streamed, 3), (safe_softmax.online_streamed, 2)],
 )
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
 def test_accesses_an_element_are_those_of_milakov_and_gimelshein(streamed, loads, block):

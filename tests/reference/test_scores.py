@@ -7,6 +7,7 @@ from flashlab.reference import recomputation, tiling
 from flashlab.reference.attention import attention, attention_backward
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import causal, documents, window
+from flashlab.reference.rules import Rules
 from flashlab.reference.scores import Score, alibi, as_score, bias, slopes, softcap
 
 SHAPES = (13, 13), (7, 18), (11, 5), (1, 9)
@@ -31,10 +32,10 @@ def test_tiled_equals_dense_forward_and_backward(Nq, Nk, sink):
         for score in some_scores(Nq, Nk):
             given = dict(mask=mask, score=score, sink=sink)
             exact = attention(Q, K, V, return_lse=True, **given)
-            O, lse = tiling.fa2_forward(Q, K, V, 4, 5, **given)
+            O, lse = tiling.fa2_forward(Q, K, V, 4, 5, Rules(**given))
             np.testing.assert_allclose(O, exact[0], 1e-11, 1e-13)
             np.testing.assert_allclose(lse, exact[1], 1e-12, 1e-13)
-            ours = recomputation.backward(Q, K, V, O, lse, dO, 3, 4, **given)
+            ours = recomputation.backward(Q, K, V, O, lse, dO, 3, 4, Rules(**given))
             for mine, true in zip(ours, attention_backward(Q, K, V, dO, **given), strict=True):
                 np.testing.assert_allclose(mine, true, 1e-10, 1e-11)
 
@@ -55,19 +56,19 @@ def slope_of(function, x, step=1e-6):
 def test_gradients_are_the_slopes_of_the_forward_pass(which):
     Q, K, V, dO = inputs(4, 5)
     given = dict(mask=causal(), score=some_scores(4, 5)[which], sink=0.5, dropout=Dropout(0.3, 1))
-    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, **given)
-    ours = recomputation.backward(Q, K, V, O, lse, dO, 2, 3, **given)
+    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(**given))
+    ours = recomputation.backward(Q, K, V, O, lse, dO, 2, 3, Rules(**given))
     for tensor, gradient in zip((Q, K, V), ours, strict=True):
-        numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, **given)[0]).sum(), tensor)
+        numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, Rules(**given))[0]).sum(), tensor)
         np.testing.assert_allclose(gradient, numeric, 1e-5, 1e-7)
 
 
 def test_the_gradient_of_the_sink_is_the_slope_of_the_forward_pass():
     Q, K, V, dO = inputs(6, 6)
     sink, given = np.array([0.7]), dict(mask=window(2))
-    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, sink=sink[0], **given)
+    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(sink=sink[0], **given))
     ours = recomputation.sink_gradient(sink[0], lse, recomputation.delta(dO, O))
-    numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, sink=sink[0], **given)[0]).sum(), sink)
+    numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, Rules(sink=sink[0], **given))[0]).sum(), sink)
     np.testing.assert_allclose(ours, numeric[0], 1e-6)
 
 
@@ -82,9 +83,9 @@ def test_a_sink_is_a_key_whose_value_is_0():
 
 def test_a_row_that_sees_only_the_sink_has_output_0_and_the_lse_of_the_sink():
     Q, K, V, dO = inputs(5, 2)
-    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, mask=causal(), sink=1.5)
+    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(mask=causal(), sink=1.5))
     assert (O[:3] == 0).all() and (lse[:3] == 1.5).all()
-    dQ = recomputation.backward(Q, K, V, O, lse, dO, 2, 2, mask=causal(), sink=1.5).dQ
+    dQ = recomputation.backward(Q, K, V, O, lse, dO, 2, 2, Rules(mask=causal(), sink=1.5)).dQ
     assert (dQ[:3] == 0).all()
 
 
@@ -113,9 +114,9 @@ class Forward(Score):
 
 def test_a_score_without_a_slope_serves_forward_only():
     Q, K, V, dO = inputs(3, 3)
-    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, score=Forward())
+    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(score=Forward()))
     with pytest.raises(NotImplementedError, match="Forward has no slope: the backward pass needs it"):
-        recomputation.backward(Q, K, V, O, lse, dO, 2, 2, score=Forward())
+        recomputation.backward(Q, K, V, O, lse, dO, 2, 2, Rules(score=Forward()))
 
 
 @pytest.mark.parametrize("make, error, sentence", [

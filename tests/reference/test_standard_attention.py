@@ -7,7 +7,9 @@ from flashlab.machine.memory import Memory
 from flashlab.reference import standard_attention, tiling
 from flashlab.reference.attention import attention, attention_backward, weights
 from flashlab.reference.dropout import Dropout
-from flashlab.reference.masks import causal
+from flashlab.reference.masks import causal, dense
+from flashlab.reference.rules import Rules
+from flashlab.reference.scores import softcap
 from tests.tools.bounds import assert_as_exact_as_plain
 
 SHAPES = [(1, 1, 1, 1), (7, 7, 3, 3), (20, 33, 8, 5), (33, 20, 8, 5), (64, 64, 16, 16)]  # Nq, Nk, d, dv
@@ -33,7 +35,7 @@ def with_dropout(Q, K, V, dO, Z, **masks):
 def test_kernels_equal_the_oracle(shape, mask, dtype):
     Q, K, V, dO = inputs(*shape, dtype)
     memory = Memory()
-    ours = [standard_attention.forward(Q, K, V, mask=mask, Br=8, memory=memory)]
+    ours = [standard_attention.forward(Q, K, V, Rules(mask=mask), Br=8, memory=memory)]
     ours += standard_attention.backward(dO, memory, Br=5)
     wide = [x.astype(np.float64) for x in (Q, K, V, dO)]
     plain = [attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)]
@@ -47,7 +49,7 @@ def test_kernels_equal_the_oracle(shape, mask, dtype):
 def test_dropped_weights_are_P_times_Z_forward_and_backward(shape, dtype):
     Q, K, V, dO = inputs(*shape, dtype)
     memory = Memory()
-    ours = [standard_attention.forward(Q, K, V, mask=causal(), dropout=0.3, seed=5, memory=memory)]
+    ours = [standard_attention.forward(Q, K, V, Rules(mask=causal(), dropout=Dropout(0.3, 5)), memory=memory)]
     ours += standard_attention.backward(dO, memory)
     Z = memory.tensors["Z"] * Dropout(0.3, 5).factor
     plain = with_dropout(Q, K, V, dO, Z.astype(dtype), mask=causal())
@@ -60,7 +62,8 @@ def test_gradients_are_the_slopes_of_the_forward_pass():
     tensors, step = inputs(5, 6, 3, 2), 1e-6
     *QKV, dO = tensors
     memory = Memory()
-    standard_attention.forward(*QKV, mask=causal(), dropout=0.4, seed=1, memory=memory)
+    rules = Rules(mask=causal(), dropout=Dropout(0.4, 1))
+    standard_attention.forward(*QKV, rules, memory=memory)
     for which, gradient in enumerate(standard_attention.backward(dO, memory)):
         slopes = np.empty_like(gradient)
         for at in np.ndindex(gradient.shape):
@@ -68,22 +71,24 @@ def test_gradients_are_the_slopes_of_the_forward_pass():
             for sign in (1, -1):
                 moved = [x.copy() for x in QKV]
                 moved[which][at] += sign * step
-                ends.append((dO * standard_attention.forward(*moved, mask=causal(), dropout=0.4, seed=1)).sum())
+                ends.append(
+                    (dO * standard_attention.forward(*moved, Rules(mask=causal(), dropout=Dropout(0.4, 1)))).sum()
+                )
             slopes[at] = (ends[0] - ends[1]) / (2 * step)
         np.testing.assert_allclose(gradient, slopes, rtol=0, atol=1e-8)
 
 
 def test_fused_attention_with_the_same_seed_drops_the_same_weights():
     Q, K, V, _ = inputs(20, 33, 8, 5)
-    O = standard_attention.forward(Q, K, V, mask=causal(), dropout=0.3, seed=7)
-    fused, _ = tiling.fa2_forward(Q, K, V, 8, 8, dropout=Dropout(0.3, 7), mask=causal())
+    O = standard_attention.forward(Q, K, V, Rules(mask=causal(), dropout=Dropout(0.3, 7)))
+    fused, _ = tiling.fa2_forward(Q, K, V, 8, 8, Rules(dropout=Dropout(0.3, 7), mask=causal()))
     np.testing.assert_allclose(O, fused, rtol=1e-12, atol=1e-14)
 
 
 def test_dropout_is_a_bernoulli_mask_that_keeps_the_mean():
     Q, K, V, _ = inputs(200, 300, 4, 4)
     memory = Memory()
-    standard_attention.forward(Q, K, V, dropout=0.1, seed=3, memory=memory)
+    standard_attention.forward(Q, K, V, Rules(dropout=Dropout(0.1, 3)), memory=memory)
     Z, n = memory.tensors["Z"], 200 * 300
     assert Z.dtype == np.uint8 and set(np.unique(Z)) == {0, 1}
     assert abs(Z.mean() - 0.9) < 5 * (0.9 * 0.1 / n) ** 0.5  # five standard deviations
@@ -92,7 +97,7 @@ def test_dropout_is_a_bernoulli_mask_that_keeps_the_mean():
     expected = memory.tensors["P"][kept] * Dropout(0.1, 3).factor
     np.testing.assert_allclose(memory.tensors["P_dropped"][kept], expected, rtol=1e-15)
     again = Memory()
-    standard_attention.forward(Q, K, V, dropout=0.1, seed=4, memory=again)
+    standard_attention.forward(Q, K, V, Rules(dropout=Dropout(0.1, 4)), memory=again)
     assert not np.array_equal(again.tensors["Z"], Z)
 
 
@@ -102,29 +107,27 @@ def test_bands_change_no_byte_and_no_dropped_weight(Br):
     bills = []
     for rows in (None, Br):
         memory = Memory()
-        standard_attention.forward(Q, K, V, mask=causal(), dropout=0.2, Br=rows, memory=memory)
+        standard_attention.forward(Q, K, V, Rules(mask=causal(), dropout=Dropout(0.2, 0)), Br=rows, memory=memory)
         standard_attention.backward(dO, memory, Br=rows)
         bills.append((memory.bytes, memory.tensors["Z"].tobytes()))
     assert bills[0] == bills[1]
 
 
-@pytest.mark.parametrize("mask_shape", [(6,), (5, 6)])
-def test_mask_is_applied_and_loaded_at_a_byte_an_element(mask_shape):
+def test_a_dense_mask_is_applied():
     Q, K, V, dO = inputs(5, 6, 3, 2)
-    mask = np.random.default_rng(2).random(mask_shape) < 0.6
+    mask = dense(np.random.default_rng(2).random((5, 6)) < 0.6)
     memory = Memory()
-    O = standard_attention.forward(Q, K, V, mask=mask, Br=2, memory=memory)
+    O = standard_attention.forward(Q, K, V, Rules(mask=mask), Br=2, memory=memory)
     gradients = standard_attention.backward(dO, memory)
     np.testing.assert_allclose(O, attention(Q, K, V, mask=mask), rtol=1e-13, atol=1e-15)
     for mine, true in zip(gradients, attention_backward(Q, K, V, dO, mask=mask), strict=True):
         np.testing.assert_allclose(mine, true, rtol=1e-12, atol=1e-14)
-    assert memory.bytes["load", "mask"] == mask.size
 
 
 def test_row_that_sees_no_key_has_output_and_gradient_zero():
     Q, K, V, dO = inputs(7, 4, 3, 3)  # the first three queries come before every key
     memory = Memory()
-    O = standard_attention.forward(Q, K, V, mask=causal(), memory=memory)
+    O = standard_attention.forward(Q, K, V, Rules(mask=causal()), memory=memory)
     dQ, dK, dV = standard_attention.backward(dO, memory)
     assert np.array_equal(O[:3], np.zeros((3, 3))) and np.array_equal(dQ[:3], np.zeros((3, 3)))
     assert np.isfinite(np.concatenate([O, dQ, dK, dV])).all() and (O[3:] != 0).all()
@@ -134,7 +137,7 @@ def test_row_that_sees_no_key_has_output_and_gradient_zero():
 def test_scores_of_any_size_stay_finite(scale):
     Q, K, V, dO = inputs(9, 11, 4, 4)
     memory = Memory()
-    O = standard_attention.forward(Q, K, V, scale=scale, memory=memory)
+    O = standard_attention.forward(Q, K, V, Rules(scale=scale), memory=memory)
     dQ, _, _ = standard_attention.backward(dO, memory)
     np.testing.assert_allclose(O, attention(Q, K, V, scale=scale), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(dQ, attention_backward(Q, K, V, dO, scale=scale)[0], rtol=1e-9, atol=1e-9)
@@ -146,9 +149,10 @@ def test_scores_of_any_size_stay_finite(scale):
 @pytest.mark.parametrize("dropout", [False, True])
 def test_counted_bytes_equal_the_closed_form(N, d, dtype, mask, dropout):
     Q, K, V, dO = inputs(N, N, d, d, dtype)
-    memory, p = Memory(), 0.1 * dropout
+    memory = Memory()
     what = {"itemsize": np.dtype(dtype).itemsize, "mask": mask, "dropout": dropout}
-    standard_attention.forward(Q, K, V, mask=causal() if mask else None, dropout=p, Br=8, memory=memory)
+    rules = Rules(causal() if mask else None, dropout=Dropout(0.1, 0) if dropout else None)
+    standard_attention.forward(Q, K, V, rules, Br=8, memory=memory)
     assert memory.moved == standard_attention.moved(N, d, **what)
     standard_attention.backward(dO, memory, Br=8)
     assert memory.moved == standard_attention.moved(N, d, **what, backward=True)
@@ -157,7 +161,7 @@ def test_counted_bytes_equal_the_closed_form(N, d, dtype, mask, dropout):
 def test_each_kernel_moves_what_its_line_of_the_table_says():
     Q, K, V, dO = inputs(24, 24, 4, 4, np.float16)
     memory = Memory()
-    standard_attention.forward(Q, K, V, mask=causal(), dropout=0.1, Br=8, memory=memory)
+    standard_attention.forward(Q, K, V, Rules(mask=causal(), dropout=Dropout(0.1, 0)), Br=8, memory=memory)
     standard_attention.backward(dO, memory, Br=8)
     counted, kernel = {}, None
     for event in memory.events:
@@ -192,7 +196,7 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
     Q, K, V, dO = inputs(64, 64, 4, 4, np.float32)
     thin, band = 4 * 64 * 4, 4 * 8 * 64
     memory = Memory(sram_bytes=3 * thin + 2 * band)
-    standard_attention.forward(Q, K, V, mask=causal(), dropout=0.1, Br=8, memory=memory)
+    standard_attention.forward(Q, K, V, Rules(mask=causal(), dropout=Dropout(0.1, 0)), Br=8, memory=memory)
     standard_attention.backward(dO, memory, Br=8)
     assert memory.peak_bytes < 4 * 64 * 64
 
@@ -202,10 +206,9 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
     [
         ({"K": np.ones((6, 2))}, ValueError, r"expected Q \[Nq, d\]"),
         ({"V": np.ones((6, 3), np.float32)}, TypeError, "must have one dtype"),
-        ({"dropout": 1.0}, ValueError, "probability below 1, got p = 1.0"),
+        ({"rules": Rules(sink=1.0)}, ValueError, "no score function and no sink"),
+        ({"rules": Rules(score=softcap(5.0))}, ValueError, "no score function and no sink"),
         ({"Br": 0}, ValueError, "at least one row, got Br = 0"),
-        ({"mask": np.ones(6)}, ValueError, "expected a boolean mask"),
-        ({"mask": np.ones(5, bool)}, ValueError, r"expected a boolean mask .* got bool \(5,\)"),
     ],
 )
 def test_bad_input_gets_a_sentence(change, error, says):

@@ -14,7 +14,8 @@ from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import online_softmax, tiling
 from flashlab.reference.attention import attention
 from flashlab.reference.masks import Mask, Window, causal, full, window
-from tests.tools.bounds import assert_as_exact_as_plain
+from flashlab.reference.rules import Rules
+from tests.tools.bounds import assert_as_exact_as_plain, same_state
 
 ORDERS = [tiling.fa1_forward, tiling.fa2_forward]
 TRAFFIC = {tiling.fa1_forward: tiling.fa1_traffic, tiling.fa2_forward: tiling.fa2_traffic}
@@ -67,7 +68,7 @@ def test_tiled_equals_dense(forward, inputs, mask, Br, Bc, dtype):
         inputs = [np.clip(tensor, -100, 100) for tensor in inputs]  # what plain float16 can hold of the scores
     inputs = [tensor.astype(dtype) for tensor in inputs]
     with np.errstate(over="raise", invalid="raise"):
-        result = forward(*inputs, Br, Bc, mask=mask)
+        result = forward(*inputs, Br, Bc, Rules(mask=mask))
     plain = attention(*inputs, mask=mask, return_lse=True)
     exact = attention(*(tensor.astype(np.float64) for tensor in inputs), mask=mask, return_lse=True)
     for got, rounded, true in zip(result, plain, exact, strict=True):
@@ -84,7 +85,7 @@ def test_lse_is_float32_or_better(forward):
 @both_orders
 def test_the_scale_is_the_callers_where_one_is_given(forward):
     inputs = draw(9, 9)
-    given = forward(*inputs, 4, 4, scale=0.7)[0], attention(*inputs, scale=0.7)
+    given = forward(*inputs, 4, 4, Rules(scale=0.7))[0], attention(*inputs, scale=0.7)
     np.testing.assert_allclose(*given, rtol=1e-5, atol=1e-6)
 
 
@@ -94,9 +95,9 @@ def test_a_finished_tile_is_a_state():
     first, second = Q @ K[:5].T, Q @ K[5:].T
     state = online_softmax.update(online_softmax.identity(4, 5, float), first, V[:5])
     O, lse = online_softmax.finish(state)
-    assert online_softmax.same(online_softmax.State(lse, np.ones(4), O), state)
+    assert same_state(online_softmax.State(lse, np.ones(4), O), state)
     going_on = online_softmax.update(online_softmax.State(lse, np.ones(4), O), second, V[5:])
-    assert online_softmax.same(going_on, online_softmax.update(state, second, V[5:]))
+    assert same_state(going_on, online_softmax.update(state, second, V[5:]))
 
 
 MASKS = full(), causal(), window(3), window(0, 5), window(2, np.inf)
@@ -108,7 +109,7 @@ lengths, sizes = st.integers(0, 40), st.integers(1, 20)
 @settings(deadline=None)
 def test_counted_bytes_equal_the_closed_form(forward, Nq, Nk, Br, Bc, mask, dtype):
     memory = Memory()
-    forward(*draw(Nq, Nk, 3, 2, dtype=dtype), Br, Bc, mask=mask, memory=memory)
+    forward(*draw(Nq, Nk, 3, 2, dtype=dtype), Br, Bc, Rules(mask=mask), memory=memory)
     assert memory.bytes == TRAFFIC[forward](Nq, Nk, 3, Br, Bc, dv=2, mask=mask, dtype=dtype)
 
 
@@ -127,7 +128,7 @@ def test_causal_tiles_above_the_diagonal_are_not_visited():
     loaded = {}
     for mask in (full(), causal()):
         memory = Memory()
-        tiling.fa2_forward(*draw(64, 64), 8, 8, mask=mask, memory=memory)
+        tiling.fa2_forward(*draw(64, 64), 8, 8, Rules(mask=mask), memory=memory)
         loaded[mask] = memory.bytes["load", "K"]
     assert loaded[causal()] / loaded[full()] == 36 / 64  # 1 + 2 + ... + 8 of 8 x 8 tiles
 
@@ -137,7 +138,7 @@ def test_only_tiles_on_the_diagonal_are_masked(Nq, Nk):
     for rows, cols in product(tiling.tiles(Nq, 8), tiling.tiles(Nk, 8)):
         seen = np.tri(Nq, Nk, Nk - Nq, dtype=bool)[rows, cols]  # [Br, Bc]
         Q_i, K_j = np.ones((len(seen), 1)), np.ones((seen.shape[1], 1))
-        S_ij = tiling.scores(Q_i, K_j, rows, cols, 1.0, causal(), (Nq, Nk))
+        S_ij = Rules(mask=causal(), scale=1.0).scores(Q_i, K_j, rows, cols, (Nq, Nk))
         np.testing.assert_array_equal(S_ij, np.where(seen, 1, -np.inf))
 
 
@@ -164,8 +165,8 @@ def test_a_memory_too_small_for_any_tile_says_which_tiles(forward):
     ((*(np.ones((4, 4), int) for _ in "QKV"), 2, 2), TypeError, "Q must hold floating-point numbers, got int64"),
     ((draw(4, 4)[0].astype(float), *draw(4, 4)[1:], 2, 2), TypeError, "must have one dtype, got float64, float32"),
     (([[1.0]], *draw(1, 1, 1)[1:], 2, 2), TypeError, "Q must be a numpy array, got list"),
-    ((*draw(4, 4), 0, 2), ValueError, "one at least, got Br = 0, Bc = 2"),
-    ((*draw(4, 4), 2, 1.5), ValueError, "whole number of rows and columns, one at least, got Br = 2, Bc = 1.5"),
+    ((*draw(4, 4), 0, 2), ValueError, "at least 1, got Br = 0, Bc = 2"),
+    ((*draw(4, 4), 2, 1.5), ValueError, "integers of at least 1, got Br = 2, Bc = 1.5"),
 ])  # fmt: skip
 def test_bad_input_gives_one_sentence(forward, forward_args, error, sentence):
     with pytest.raises(error, match=sentence):
@@ -188,7 +189,7 @@ def test_a_wrong_mask_is_noticed(forward, owner, name, old, new, monkeypatch):
     for Nq, Nk in [(37, 37), (19, 41), (41, 19)]:
         inputs = draw(Nq, Nk)
         true = attention(*inputs, mask=np.tri(Nq, Nk, Nk - Nq, dtype=bool), return_lse=True)
-        got = forward(*inputs, 8, 4, mask=causal())
+        got = forward(*inputs, 8, 4, Rules(mask=causal()))
         wrong += not all(np.allclose(*pair, 1e-4, 1e-5) for pair in zip(got, true, strict=True))
     assert wrong
 

@@ -7,6 +7,8 @@ from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, standard_attention
+from flashlab.reference.dropout import Dropout
+from flashlab.reference.rules import Rules
 
 NAME = "standard_attention.bytes_moved"
 
@@ -18,7 +20,13 @@ def by_the_table(N, d, itemsize, mask, dropout):
 def by_counting(N, d, itemsize, mask, dropout):
     Q = np.ones((N, d), {1: np.float16, 2: np.float16, 4: np.float32}[itemsize])
     memory = Memory()
-    standard_attention.forward(Q, Q, Q, mask=masks.causal() if mask else None, dropout=0.5 * dropout, memory=memory)
+    standard_attention.forward(
+        Q,
+        Q,
+        Q,
+        Rules(mask=masks.causal() if mask else None, dropout=Dropout(0.5, 0) if dropout else None),
+        memory=memory,
+    )
     Z = memory.bytes["store", "Z"]
     return (memory.moved - Z) * itemsize // Q.itemsize + Z
 

@@ -10,6 +10,7 @@ from flashlab.course.registry import find
 from flashlab.kernels import tl, triton
 from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward
+from flashlab.reference.rules import Rules
 from tests.tools.bounds import assert_as_exact_as_plain
 
 NAMES = [f"triton_backward.{name}" for name in ("delta", "add_rows")]
@@ -94,7 +95,7 @@ def test_the_loop_of_the_exercise_is_as_exact_as_recomputation(causal):
     ours = triton_backward.key_value_gradients(triton_backward.add_tile, Q, K, V, dO, causal, block=32)
     mask = masks.causal() if causal else None
     O, lse = attention(Q, K, V, mask=mask, return_lse=True)
-    plain = recomputation.backward(Q, K, V, O, lse, dO, 32, 32, mask=mask)[1:]
+    plain = recomputation.backward(Q, K, V, O, lse, dO, 32, 32, Rules(mask=mask))[1:]
     exact = attention_backward(*(x.astype(np.float64) for x in (Q, K, V, dO)), mask=mask)[1:]
     for three in zip(ours, plain, exact, strict=True):
         assert_as_exact_as_plain(*three)

@@ -18,12 +18,13 @@ from flashlab.reference import (
 )
 from flashlab.reference import linear_attention as linear
 from flashlab.reference.attention import attention
+from flashlab.reference.rules import Rules
 from tests.mutants.acceptance.cases import backward, cases, forward, inputs, mask_if
 
 
 def tiled_forward():
     for order in ("fa1_forward", "fa2_forward"):
-        forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, mask=mask_if(causal)), 4)
+        forward(lambda Q, K, V, causal, f=order: getattr(tiling, f)(Q, K, V, 4, 4, Rules(mask_if(causal))), 4)
 
 
 def torch_forward():
@@ -56,7 +57,7 @@ def masked_forward():
             exact = attention(Q, K, V, mask=pairs, return_lse=True)
             for order in ("fa1", "fa2"):
                 memory = Memory()
-                result = getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask, memory=memory)
+                result = getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, Rules(mask), memory=memory)
                 for ours, theirs in zip(result, exact, strict=True):
                     np.testing.assert_allclose(ours, theirs, 1e-12, 1e-14, err_msg=f"{case.shows}, {mask}")
             met = sum(pairs[rows, cols].any() * (cols.stop - cols.start)
@@ -66,7 +67,7 @@ def masked_forward():
 
 def tiled_backward():
     def run(*tensors, causal):
-        return recomputation.backward(*tensors, 4, 4, mask=mask_if(causal))
+        return recomputation.backward(*tensors, 4, 4, Rules(mask=mask_if(causal)))
 
     backward(run, 4)
 
@@ -75,14 +76,14 @@ def tiled_dropout():
     """Dropout forward and backward, against the same weights dropped from the dense ones."""
     Q, K, V, dO = (a.astype(float) for a in inputs(cases(4)[1]))
     drop, scale = dropout.Dropout(0.4, 7), Q.shape[1] ** -0.5
-    O, lse = tiling.fa2_forward(Q, K, V, 4, 4, dropout=drop)
+    O, lse = tiling.fa2_forward(Q, K, V, 4, 4, Rules(dropout=drop))
     S = scale * Q @ K.T
     P, Z = safe_softmax.safe(S), drop.tile(slice(0, len(Q)), slice(0, len(K)), np.float64)
     np.testing.assert_allclose(O, (Z * P) @ V, 1e-9, 1e-12)
     dP = Z * (dO @ V.T)
     dS = P * (dP - (P * dP).sum(1, keepdims=True))
     dense = scale * dS @ K, scale * dS.T @ Q, (Z * P).T @ dO
-    for ours, theirs in zip(recomputation.backward(Q, K, V, O, lse, dO, 3, 5, dropout=drop), dense, strict=True):
+    for ours, theirs in zip(recomputation.backward(Q, K, V, O, lse, dO, 3, 5, Rules(dropout=drop)), dense, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
     np.testing.assert_allclose(np.unique(Z), [0, 1 / 0.6], 1e-4)
     whole, other_head = (type(drop)(0.4, 7, h).tile(slice(0, 64), slice(0, 64)) > 0 for h in (0, 1))
@@ -106,13 +107,13 @@ def scored():
         }
         for functions, (S, slope) in written.items():
             for sink in (-1.0, 100.0):
-                given = dict(mask=masks.causal(), score=functions, sink=sink)
+                rules = Rules(masks.causal(), functions, sink)
                 S = np.where(seen, S, -np.inf)
                 lse = np.logaddexp(np.logaddexp.reduce(S, 1), sink)  # [Nq]
                 P = np.exp(S - lse[:, None])
                 dS = slope * P * (dO @ V.T - (dO * (P @ V)).sum(1, keepdims=True))
-                ours = tiling.fa2_forward(Q, K, V, 4, 4, **given)
-                gradients = recomputation.backward(Q, K, V, *ours, dO, 4, 4, **given)
+                ours = tiling.fa2_forward(Q, K, V, 4, 4, rules)
+                gradients = recomputation.backward(Q, K, V, *ours, dO, 4, 4, rules)
                 exact = P @ V, lse, scale * dS @ K, scale * dS.T @ Q, P.T @ dO
                 for mine, true in zip((*ours, *gradients), exact, strict=True):
                     np.testing.assert_allclose(mine, true, 2e-4, 2e-5, err_msg=f"{case.shows}, {functions}, {sink}")
@@ -124,7 +125,7 @@ def tiled_traffic():
         Q, K, V, _ = inputs(case)
         for order in ("fa1", "fa2"):
             memory = Memory()
-            getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, mask=mask_if(case.causal), memory=memory)
+            getattr(tiling, f"{order}_forward")(Q, K, V, 4, 4, Rules(mask_if(case.causal)), memory=memory)
             predicted = getattr(tiling, f"{order}_traffic")(
                 case.Nq, case.Nk, case.d, 4, 4, dv=case.dv, mask=mask_if(case.causal)
             )
