@@ -39,7 +39,7 @@ def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
     """Return dQ, dK and dV of this rank's tokens, given dO [B, H, n, dv] and the saved heads."""
     heads = dO.shape[1], task.Hk, task.Hk
     dO = _to_heads(dO, wire, task, "backward dO")  # [B, H / P, N, dv]
-    gradients = compute.Gradients(dO, q, O, lse, task)
+    gradients = task.gradients(dO, q, O, lse)
     sums = gradients.sums(k, v, _blocks("backward", wire, task))  # dK, dV
     own = zip((gradients.finish(), *sums), heads, strict=True)
     return [_to_tokens(x.to(q.dtype), count, wire, task, "backward dQKV") for x, count in own]

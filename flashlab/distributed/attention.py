@@ -86,15 +86,7 @@ class Whole(NamedTuple):
 
 
 def whole(
-    way: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dO: Tensor | None = None,
-    *,
-    group=None,
-    placement: str = "zigzag",
-    **options,
+    way: str, q: Tensor, k: Tensor, v: Tensor, dO: Tensor | None = None, *, group=None, placement="zigzag", **options
 ) -> Whole:
     """Compute ``attention`` of a text that every process has whole: q [B, H, N, d], k [B, Hk, N, d], v [B, Hk, N, dv].
 

@@ -80,42 +80,45 @@ class State:
 
 
 class Gradients:
-    """dQ of a rank's queries, added up while keys come, given dO, Q, O and lse, with O and lse of all keys."""
+    """dQ of a rank's queries, added up while keys come, given dO, Q, O and lse, with O and lse of all keys.
 
-    def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, task):
-        self.saved, self.scale, self.shares = (dO, q, O, lse), task.scale, None
-        if in_torch(q, task.kernel):
-            self.dQ = torch.zeros_like(q, dtype=torch.promote_types(q.dtype, torch.float32))  # [B, H, n, d]
-        else:
-            from flashlab.distributed.shares import Shares  # late: Triton
+    In torch. ``kernel_gradients`` has a subclass for the kernels.
+    """
 
-            self.shares = Shares(dO, q, O, lse, scale=task.scale, kernel=task.kernel)
+    def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, scale: float):
+        self.saved, self.scale, self.dQ = (dO, q, O, lse), scale, None
 
     def of(self, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> list:
         """Return each block's shares in dK and dV, and their place: (slice of the keys, dK, dV)."""
-        shares = []
-        for block in blocks:
-            rows, cols = slice(*block.rows), slice(*block.cols)
-            shares.append((cols, *self._of_block(k[:, :, cols], v[:, :, cols], block, rows)))
-        return shares
+        places = [slice(*block.cols) for block in blocks]
+        return [
+            (cols, *self.of_block(k[:, :, cols], v[:, :, cols], block))
+            for cols, block in zip(places, blocks, strict=True)
+        ]
+
+    def of_block(self, k: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        """Return one block's shares in dK and dV, and add its share in dQ."""
+        dq, dk, dv = backward(*(x[:, :, slice(*block.rows)] for x in self.saved), k, v, block, self.scale)
+        self.add(block, dq)
+        return dk, dv
+
+    def add(self, block: Block, dq: Tensor) -> None:
+        """Add the share of one block in dQ, in float32 or better."""
+        if self.dQ is None:
+            q = self.saved[1]
+            self.dQ = torch.zeros_like(q, dtype=torch.promote_types(q.dtype, torch.float32))  # [B, H, n, d]
+        self.dQ[:, :, slice(*block.rows)] += dq
 
     def sums(self, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> list[Tensor]:
         """Return dK and dV of these keys and values, the sums over the blocks, in float32 or better."""
-        wide = torch.promote_types(k.dtype, torch.float32)
-        totals = [torch.zeros_like(x, dtype=wide) for x in (k, v)]
+        totals = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
         add_up(totals, self.of(k, v, blocks))
         return totals
 
     def finish(self) -> Tensor:
         """Return dQ [B, H, n, d] in the dtype of the queries."""
-        return self.shares.finish() if self.shares else self.dQ.to(self.saved[1].dtype)
-
-    def _of_block(self, k, v, block, rows):
-        if self.shares:
-            return self.shares.of_keys(k, v, _kernel_mask(block), rows)
-        dq, dk, dv = backward(*(x[:, :, rows] for x in self.saved), k, v, block, self.scale)
-        self.dQ[:, :, rows] += dq
-        return dk, dv
+        q = self.saved[1]
+        return torch.zeros_like(q) if self.dQ is None else self.dQ.to(q.dtype)
 
 
 def add_up(totals: Sequence[Tensor], shares) -> None:
@@ -136,9 +139,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block: Block, scale: float, kernel:
     In torch, O is in float32 or better; the kernels round it once to the dtype of q.
     """
     if not in_torch(q, kernel):
-        from flashlab.kernels import flash_attention  # late: Triton
+        from flashlab.kernels import flash_attention, masks  # late: Triton
 
-        mask = _kernel_mask(block)
+        mask = masks.Window(block.left, block.right)
         return flash_attention(q, k, v, mask=mask, scale=scale, return_lse=True, kernel=kernel)
     S = _scores(q, k, block, scale)  # [B, Hk, group, Nq, Nk]
     lse = torch.logsumexp(S, -1)  # [B, Hk, group, Nq]
@@ -178,9 +181,3 @@ def _scores(q, k, block, scale):
 def _safe(lse):
     """Return lse with 0 for the rows that see no key."""
     return torch.where(lse == -torch.inf, 0, lse)
-
-
-def _kernel_mask(block):
-    from flashlab.kernels import masks  # late: Triton
-
-    return masks.Window(block.left, block.right)

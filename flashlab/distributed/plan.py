@@ -33,26 +33,15 @@ class Cost(NamedTuple):
 
 
 def costs(
-    N: int,
-    P: int,
-    *,
-    H: int,
-    Hk: int,
-    d: int,
-    dv: int | None = None,
-    B: int = 1,
-    itemsize: int = 2,
-    left: int | None = None,
-    right: int | None = 0,
-    documents: tuple[int, ...] | None = None,
-) -> list[Cost]:
-    """Return the costs of every way for one shape and a group of P ranks; the mask is causal unless told otherwise.
+    N: int, P: int, *, H: int, Hk: int, d: int, dv: int | None = None, B: int = 1, itemsize: int = 2,
+    window: tuple[int | None, int | None] = (None, 0), documents: tuple[int, ...] | None = None,
+) -> list[Cost]:  # fmt: skip
+    """Return the costs of every way for one shape and a group of P ranks.
 
-    B, H, Hk, d, dv as for ``attention``; itemsize: bytes of a number of Q; left, right: of the mask, None for no
-    end.
+    B, H, Hk, d, dv as for ``attention``; itemsize: bytes of a number of Q; window: (left, right) of the mask, None for
+    no end, causal by default.
     """
     dv = d if dv is None else dv
-    window = left, right
     found = []
     for name in ("contiguous", "zigzag", "striped"):
         placement = placement_of(name, N, P)

@@ -44,7 +44,7 @@ def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
 
     Shares in the gradients of a rank's own keys stay there; those of other keys travel on with the keys.
     """
-    here, gradients = task.placement[wire.rank], compute.Gradients(dO, q, O, lse, task)
+    here, gradients = task.placement[wire.rank], task.gradients(dO, q, O, lse)
     wide = torch.promote_types(q.dtype, torch.float32)
     owners, arriving = hops(wire, task), None
     held = own = k.contiguous(), v.contiguous()

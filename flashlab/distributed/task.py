@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashlab.distributed.compute import in_torch
+from flashlab.distributed.compute import Gradients, in_torch
 from flashlab.distributed.wire import GroupError, Wire
 from flashlab.machine.numbers import whole_number
 from flashlab.machine.ranks import Block, Runs, blocks, length, placement_of
@@ -38,6 +38,14 @@ class Task(NamedTuple):
     def blocks(self, queries: Runs, keys: Runs) -> tuple[Block, ...]:
         """Return the blocks that the queries of one rank and the keys of another have in common."""
         return blocks(queries, keys, self.left, self.right, self.documents)
+
+    def gradients(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor) -> Gradients:
+        """Return the ``Gradients`` of a rank's queries: in torch, or by the kernels."""
+        if in_torch(q, self.kernel):
+            return Gradients(dO, q, O, lse, self.scale)
+        from flashlab.distributed.kernel_gradients import KernelGradients  # late: Triton
+
+        return KernelGradients(dO, q, O, lse, self.scale, self.kernel)
 
 
 class Options(NamedTuple):

@@ -98,9 +98,6 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
     **options,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention as a layer of transformers calls it.
@@ -110,8 +107,9 @@ def attend(
         query: [B, H, Nq, d]; key: [B, Hk, Nk, d]; value: [B, Hk, Nk, dv].
         attention_mask: a ``Mask``, or a tensor [B or 1, H or 1, Nq or 1, Nk or 1]: boolean, True where a key is seen,
             or numbers to add to the scores. None: the layer says by is_causal and sliding_window what is seen.
-        is_causal, sliding_window: read only if attention_mask is None.
-        s_aux: sinks [H].
+        is_causal: read only if attention_mask is None.
+        options: sliding_window, read only if attention_mask is None; softcap; s_aux, the sinks [H]. Others are ignored
+            unless ``CANNOT`` names them.
 
     Returns:
         (O [B, Nq, H, dv], None): no weights.
@@ -125,10 +123,11 @@ def attend(
         raise NotImplementedError(f"flashlab's attention does not support: {', '.join(refused)}")
     seen, added = _parts(attention_mask, (query.shape[2], key.shape[2]))
     if seen is None:
-        seen = _of_layer(module, is_causal, sliding_window, query.shape[2], key.shape[2])
-    steps = () if softcap is None else (scores.softcap(softcap),)
+        seen = _of_layer(module, is_causal, options.get("sliding_window"), query.shape[2], key.shape[2])
+    cap, sinks = options.get("softcap"), options.get("s_aux")
+    steps = () if cap is None else (scores.softcap(cap),)
     O = flash_attention(
-        query, key, value, mask=seen, score=(*steps, *added) or None, sinks=s_aux, dropout=dropout, scale=scaling
+        query, key, value, mask=seen, score=(*steps, *added) or None, sinks=sinks, dropout=dropout, scale=scaling
     )  # [B, H, Nq, dv]
     return O.transpose(1, 2).contiguous(), None
 

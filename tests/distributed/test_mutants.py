@@ -20,7 +20,7 @@ MUTANTS = [  # mistake, module, function, old, new
     ("keys of the wrong owner", "ring", "hops", "(wire.rank - s) % P for", "(wire.rank + s) % P for"),
     ("the last step is left out", "ring", "forward", "enumerate(owners)", "enumerate(owners[:-1])"),
     ("every block is causal", "compute", "_scores", "if block.right is not None:", "if True:"),
-    ("a block of queries counts only once", "compute", "Gradients._of_block", "+= dq", "= dq"),
+    ("a block of queries counts only once", "compute", "Gradients.add", "+= dq", "= dq"),
     ("a block of keys counts only once", "compute", "add_up", "+= x", "= x"),
     ("scale is forgotten in dQ and dK", "compute", "backward", " * scale", ""),
     ("sums of two blocks, not their merge", "compute", "merge",

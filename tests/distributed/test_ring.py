@@ -128,7 +128,7 @@ SHAPES = [(33, 8, 4, 16, 24), (64, 4, 4, 8, 8)]  # N, H, Hk, d, dv
 @pytest.mark.parametrize("way", [*WAYS[:4], *WAYS[5:7]], ids=str)
 def test_what_is_sent_and_computed_is_what_the_plan_says(team, way, N, H, Hk, d, dv):
     for options, window in (({"causal": True}, (None, 0)), ({"mask": masks.window(3)}, (3, 0))):
-        found = plan.costs(N, 4, H=H, Hk=Hk, d=d, dv=dv, itemsize=4, left=window[0], right=window[1])
+        found = plan.costs(N, 4, H=H, Hk=Hk, d=d, dv=dv, itemsize=4, window=window)
         cost = next(it for it in found if (it.method, it.placement) == way)
         for rank, events in enumerate(team.run(work.recorded, *way, N, H, Hk, d, dv, options)):
             assert total(events, "send", "forward") == cost.sent[rank]

@@ -11,12 +11,13 @@ from unittest import mock
 import pytest
 import torch
 
-from flashlab.distributed.shares import Shares
+from flashlab.distributed.kernel_gradients import KernelGradients
 from flashlab.kernels import masks, packed, portable, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward, turns
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.problem import LOG2_E, Problem
+from flashlab.machine.ranks import Block
 from tests.kernels import written_out
 from tests.kernels.test_hopper import DEVICE, hopper_only, randn
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -184,9 +185,9 @@ def in_parts(d):
         q, k, v, do = (randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
         seen = in_window(math.inf, 0, N, N)
         o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, None, None)
-        shares = Shares(do, q, o.to(q.dtype), lse.float(), scale=d**-0.5, kernel="hopper")
-        early = shares.of_keys(k[:, :, :cut], v[:, :, :cut], masks.window(math.inf, N - cut))
-        late = shares.of_keys(k[:, :, cut:], v[:, :, cut:], masks.causal(), slice(cut, N))
+        shares = KernelGradients(do, q, o.to(q.dtype), lse.float(), d**-0.5, "hopper")
+        early = shares.of_block(k[:, :, :cut], v[:, :, :cut], Block((0, N), (0, cut), None, N - cut))
+        late = shares.of_block(k[:, :, cut:], v[:, :, cut:], Block((cut, N), (cut, N), None, 0))
         assert (shares.dQ is None) == (cut % 64 == 0)
         dlse = torch.zeros(B, 4, N, device=DEVICE)
         exact = dense(*(x.double() for x in (q, k, v, do)), dlse, seen)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from flashlab.distributed.compute import merge
-from flashlab.distributed.shares import Shares
-from flashlab.kernels import DEVICE, flash_attention, masks
+from flashlab.distributed.kernel_gradients import KernelGradients
+from flashlab.kernels import DEVICE, flash_attention
 from flashlab.kernels.merge import merge_into
+from flashlab.machine.ranks import Block
 from tests.tools.bounds import assert_as_exact_as_plain
 
 
@@ -41,9 +42,9 @@ def test_gradients_of_parts_add_up_to_those_of_the_whole():
     O, lse = flash_attention(q, k, v, causal=True, return_lse=True)
     exact = torch.autograd.grad(O, (q, k, v), dO)
     with torch.no_grad():
-        shares = Shares(dO, q, O, lse, scale=0.25)
-        early = shares.of_keys(k[:, :, :16], v[:, :, :16], masks.window(math.inf, 24))
-        late = shares.of_keys(k[:, :, 16:], v[:, :, 16:], masks.causal(), slice(16, 40))
+        shares = KernelGradients(dO, q, O, lse, 0.25)
+        early = shares.of_block(k[:, :, :16], v[:, :, :16], Block((0, 40), (0, 16), None, 24))
+        late = shares.of_block(k[:, :, 16:], v[:, :, 16:], Block((16, 40), (16, 40), None, 0))
     ours = shares.finish(), *(torch.cat(pair, 2) for pair in zip(early, late, strict=True))
     for x, y in zip(ours, exact, strict=True):
         assert_as_exact_as_plain(x, y, y.double(), roundings=4)
