@@ -53,12 +53,12 @@ def _blocks(what, wire, task):
 
 
 def _cuts(heads: int, Hk: int, P: int) -> list[int]:
-    """Return where the heads of each rank begin, and where those of the last end: whole groups of query heads."""
+    """Return the first head of each rank, and the number of heads: whole groups of query heads."""
     return [Hk * rank // P * (heads // Hk) for rank in range(P + 1)]
 
 
 def _to_heads(x, wire, task, name):
-    """Return this rank's heads of all tokens, in the order of positions, for all heads of its own tokens."""
+    """Exchange all heads of this rank's tokens for its heads of all tokens, in the order of positions."""
     B, heads, _, width = x.shape
     cuts = _cuts(heads, task.Hk, wire.size)
     parts = [x[:, a:b] for a, b in pairwise(cuts)]
@@ -71,7 +71,7 @@ def _to_heads(x, wire, task, name):
 
 
 def _to_tokens(x, heads, wire, task, name):
-    """Return all ``heads`` heads of this rank's tokens, for its heads of all tokens: the inverse of ``_to_heads``."""
+    """Exchange this rank's heads of all tokens for all ``heads`` heads of its tokens: the inverse of ``_to_heads``."""
     B, _, _, width = x.shape
     parts = [x.index_select(2, order_of((runs,), x.device)) for runs in task.placement]  # [B, H / P, n, width] each
     n = parts[wire.rank].shape[2]

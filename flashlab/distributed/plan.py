@@ -1,9 +1,9 @@
-"""What each way of dividing attention would send and compute, by formula, before anything is started.
+"""The transfers and scores of each way of dividing attention, by formula, before anything is started.
 
 With n = N / P tokens per rank, e bytes per number, and d = dv, a rank sends
 
-- ring, gather: forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32, (P - 1) 2 Hk n d 4: what
-  a rank adds for its own keys stays;
+- ring, gather: forward (P - 1) 2 Hk n d e; backward the same again, and dK and dV in float32, (P - 1) 2 Hk n d 4: a
+  rank's shares for its own keys stay;
 - all-to-all: forward (P - 1) / P (2 H + 2 Hk) n d e; backward as much again.
 
 So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/value heads, or few ranks.
@@ -16,15 +16,15 @@ from flashlab.machine.ranks import length, pairs, placement_of, schedule
 
 
 class Cost(NamedTuple):
-    """What one way costs. Scores are counted over the query heads of one text of the batch; bytes over all of it."""
+    """The costs of one way. Scores are counted over the query heads of one text of the batch; bytes over all of it."""
 
     method: str
     placement: str
-    scores: tuple[int, ...]  # that each rank computes
-    makespan: int  # the scores that the busiest rank of each step computes, over all steps
+    scores: tuple[int, ...]  # of each rank
+    makespan: int  # scores of the busiest rank of each step, summed over the steps
     sent: tuple[int, ...]  # bytes that each rank sends, forward
     sent_backward: tuple[int, ...]
-    against: str | None = None  # why it cannot be done
+    against: str | None = None  # why it is impossible
 
     @property
     def efficiency(self) -> float:
@@ -72,7 +72,7 @@ def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
     group = H // Hk
     sent, back = [], []
     for own, n in zip(heads, tokens, strict=True):
-        away, others = B * (Hk - own) * n, B * own * (N - n)  # key/value heads of tokens that go to others, either way
+        away, others = B * (Hk - own) * n, B * own * (N - n)  # key/value heads of tokens that are sent, either way
         sent.append(itemsize * (away * (group * d + d + dv) + others * group * dv))
         back.append(itemsize * (away * group * dv + others * (group * d + d + dv)))
     against = None if P <= Hk else f"{P} ranks cannot divide {Hk} key/value heads"
@@ -80,9 +80,9 @@ def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
 
 
 def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate: float, wire_rate: float) -> float:
-    """Return how long a forward pass takes at so many FLOPs per second and bytes per second of a rank.
+    """Return the seconds of a forward pass, given the FLOPs per second and bytes per second of a rank.
 
-    A ring sends while it computes, and waits for the slower of the two; the others do one after the other.
+    A ring sends while it computes and takes the longer of the two times; the other ways take their sum.
     """
     compute = B * cost.makespan * 2 * (d + (d if dv is None else dv)) / flop_rate
     transfer = max(cost.sent) / wire_rate
@@ -90,12 +90,12 @@ def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate:
 
 
 def pick(found: list[Cost], **rates) -> Cost:
-    """Return the cheapest of these ways that can be done, by ``seconds``; the first where several are equal."""
+    """Return the cheapest possible way by ``seconds``; the first of equals."""
     return min((cost for cost in found if cost.against is None), key=lambda cost: seconds(cost, **rates))
 
 
 def tokens_to_overlap(*, H: int, Hk: int, itemsize: int, flop_rate: float, wire_rate: float, causal: bool) -> float:
-    """Return the tokens per rank from which on a ring's transfer takes no longer than what it computes meanwhile.
+    """Return the smallest number of tokens per rank with which a ring's transfer takes no longer than its computation.
 
     Step by step a rank computes 4 n² d FLOPs per query head, half of them under a causal mask in zigzag, and receives
     2 n d numbers per key/value head.

@@ -14,7 +14,7 @@ from flashlab.machine.ranks import Runs, length, placement_of
 def positions(N: int, *, group=None, placement: str = "zigzag") -> Tensor:
     """Return the positions [n] in the sequence of the tokens that this rank has, in its order.
 
-    Whatever depends on a token's place, such as rotary embeddings, needs these: the rank's own count does not do.
+    Computations that depend on the position of a token, such as rotary embeddings, need them.
     """
     wire = Wire(group)
     return order_of((placement_of(placement, N, wire.size)[wire.rank],)).clone()
@@ -27,7 +27,7 @@ def shard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2) -> 
 
 
 def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, timeout: float = 60.0) -> Tensor:
-    """Return, on every rank, the tensor of which each rank has the part x: the inverse of ``shard``.
+    """Return the whole tensor on every rank, given its part x on each rank: the inverse of ``shard``.
 
     It is not differentiable. Raises GroupError if the parts are not those of one tensor.
     """
@@ -43,7 +43,7 @@ def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, t
 
 
 def together(x: Tensor, wire: Wire, placement, dim: int) -> Tensor:
-    """Return [..., N, ...] in the order of positions, of which each rank has its part x of a placement."""
+    """Return [..., N, ...] in the order of positions, given the part x [..., n, ...] on each rank."""
     own = x.movedim(dim, 0).contiguous()  # [n, ...]
     per_token = math.prod(own.shape[1:])
     parts = wire.exchange([own] * wire.size, [length(runs) * per_token for runs in placement])
@@ -51,7 +51,7 @@ def together(x: Tensor, wire: Wire, placement, dim: int) -> Tensor:
 
 
 def arranged(stacked: Tensor, placement: tuple[Runs, ...], dim: int) -> Tensor:
-    """Return [..., N, ...] in the order of positions, of the parts of all ranks one after the other."""
+    """Return [..., N, ...] in the order of positions, given the parts of all ranks one after the other."""
     runs = [run for own in placement for run in own if len(run)]
     if all(run.step == 1 for run in runs) and all(a.stop == b.start for a, b in pairwise(runs)):
         return stacked

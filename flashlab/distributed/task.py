@@ -1,4 +1,4 @@
-"""What the ranks of a group are about to compute together: checked, and the same on all of them."""
+"""The task that the ranks of a group compute together: checked, and the same on all ranks."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Task(NamedTuple):
-    """One call of attention over a group, as every rank knows it."""
+    """One call of attention over a group, the same on every rank."""
 
     placement: tuple[Runs, ...]
     Hk: int  # key/value heads
@@ -36,7 +36,7 @@ class Task(NamedTuple):
         return (range(sum(map(length, self.placement))),)
 
     def blocks(self, queries: Runs, keys: Runs) -> tuple[Block, ...]:
-        """Return the blocks that the queries of one rank and the keys of another have in common."""
+        """Return the blocks of scores between the queries of one rank and the keys of another."""
         return blocks(queries, keys, self.left, self.right, self.documents)
 
     def gradients(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor) -> Gradients:
@@ -127,7 +127,7 @@ def _check(q, k, v):
 
 
 def _window(causal, mask):
-    """Return the ends (left, right) of the window that ``causal`` and ``mask`` ask for."""
+    """Return the ends (left, right) of the window of ``causal`` and ``mask``."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal must be True or False, got {causal!r:.40}")
     if mask is None:

@@ -1,4 +1,4 @@
-"""A team of processes on this machine that form a process group, to be given functions to run.
+"""A team of processes on this machine that form a process group and run functions.
 
     with Team(4) as team:
         team.run(function, *args)  # function(*args) in each process; the results, by rank
@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from flashlab.distributed.wire import GroupError
 
-GRACE = 5.0  # seconds that the others get to speak once one process has failed or ended
+GRACE = 5.0  # seconds to wait for a process that has closed its pipe
 
 
 class Team:
@@ -30,10 +30,10 @@ class Team:
     Args:
         P: number of processes.
         backend: of torch.distributed, "gloo" for CPUs and "nccl" for GPUs.
-        timeout: seconds after which a process gives up waiting for the others, and the team for its processes.
+        timeout: seconds that a process waits for the others, and the team for its processes.
 
     Raises:
-        GroupError: the backend is not there, or the machine has fewer GPUs than processes.
+        GroupError: the backend is missing, or the machine has fewer GPUs than processes.
     """
 
     def __init__(self, P: int, *, backend: str = "gloo", timeout: float = 60.0):
@@ -42,7 +42,7 @@ class Team:
         if backend == "nccl" and torch.cuda.device_count() < P:
             raise GroupError(f"{P} processes need a GPU each, there are {torch.cuda.device_count()}")
         self.P, self.timeout = P, timeout
-        # A server that has imported torch once forks processes in no time; after CUDA has begun, none may be forked.
+        # A server that has imported torch forks processes fast. After the start of CUDA, no process may be forked.
         forks = "forkserver" in multiprocessing.get_all_start_methods() and not torch.cuda.is_available()
         context = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
@@ -61,11 +61,11 @@ class Team:
     def run(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
         """Return ``function(*args)`` of each process, by rank. The function must be importable: from a module.
 
-        timeout: seconds to wait for them, where it is not that of the team.
+        timeout: seconds to wait for the results; that of the team if None.
 
         Raises:
-            GroupError: processes failed, ended or did not answer in time; it says of each what it said. The team is
-                then closed.
+            GroupError: processes failed, ended or did not answer in time. It has the message of each, and the team is
+                closed.
         """
         outcomes = self.outcomes(function, *args, timeout=timeout)
         faults = [f"rank {rank}: {it}" for rank, it in enumerate(outcomes) if isinstance(it, Exception)]
@@ -74,14 +74,14 @@ class Team:
         return outcomes
 
     def outcomes(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
-        """Return what ``run`` does, with the exception in place of the result where there was one."""
+        """Return the results of ``run``, with an exception in place of the result of a process that failed."""
         if not self.processes:
             raise GroupError("this team is closed: start another one")
         for pipe in self.pipes:
             try:
                 pipe.send((function, args))
             except OSError:
-                pass  # it has ended, which is told below
+                pass  # it has ended; the loop below reports it
         timeout = self.timeout if timeout is None else timeout
         outcomes = [GroupError(f"no answer within {timeout:g} s")] * self.P
         waiting, end = dict(zip(self.pipes, range(self.P), strict=True)), time.monotonic() + timeout
@@ -114,10 +114,10 @@ class Team:
 
 
 def _serve(pipe, rank, P, backend, place, timeout):
-    """Be one process of a team: join the group, then run what comes through the pipe, until it closes."""
+    """Run one process of a team: join the group, then run the functions from the pipe until it closes."""
     torch.set_num_threads(1)
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    # A kernel that keeps every multiprocessor busy leaves no room for NCCL's, unless these are placed first.
+    # A kernel that keeps every multiprocessor busy leaves no room for the kernels of NCCL, unless they have priority.
     os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
     if backend == "nccl":
         torch.cuda.set_device(rank)

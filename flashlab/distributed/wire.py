@@ -1,4 +1,4 @@
-"""The wires of one rank: what it sends to the others of its group and receives from them, with an end to waiting.
+"""The transport of one rank: it sends to and receives from the other ranks of its group, with a time limit.
 
 The transport is ``torch.distributed``. On a CPU every wait ends after ``timeout`` seconds at the latest; on a GPU it is
 a wait of the stream, not of the host, and NCCL's own watchdog ends it after the timeout of the group.
@@ -14,10 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-FACTS = 1024  # bytes in which a rank says what it is about to compute
-
-
-_agreed = {}  # on a GPU: group and facts -> what its ranks said
+FACTS = 1024  # bytes in which a rank describes its task
+_agreed = {}  # on a GPU: group and facts -> the numbers of its ranks
 
 
 class GroupError(RuntimeError):
@@ -25,17 +23,17 @@ class GroupError(RuntimeError):
 
 
 class Event(NamedTuple):
-    """One thing that a rank did, in a recording."""
+    """One action of a rank, in a recording."""
 
     kind: str  # "compute" or "send"
-    what: str  # "forward" or "backward"; for what is sent "KV", "dKV", "QKV", "O", ...
+    what: str  # "forward" or "backward"; of a transfer also "KV", "dKV", "QKV", "O", ...
     step: int  # of the ring, from 0
-    owner: int  # rank whose tokens these are
+    owner: int  # rank that owns the tokens
     amount: int  # scores that count, or bytes
 
 
 class Wire:
-    """What rank ``rank`` of ``size`` sends and receives. record: a list that takes an ``Event`` for each."""
+    """The transfers of rank ``rank`` of ``size``. record: a list to which an ``Event`` is appended for each."""
 
     def __init__(self, group=None, *, timeout: float = 60.0, record: list | None = None):
         if not (dist.is_available() and dist.is_initialized()):
@@ -47,7 +45,7 @@ class Wire:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.timeout, self.record = timeout, record
         if self.rank < 0:
-            raise GroupError("this process is not one of the group that it was asked to compute with")
+            raise GroupError("this process is not in the group")
 
     def check(self, x: Tensor) -> None:
         """Raise GroupError if the group's backend cannot send this tensor."""
@@ -62,10 +60,10 @@ class Wire:
             self.record.append(Event(*event))
 
     def pass_on(self, tensors: Sequence[Tensor], tokens: int, *, hops: int = 1) -> Callable[[], list[Tensor]]:
-        """Send contiguous tensors [B, heads, n, width] to the rank ``hops`` further on, and get those from behind.
+        """Send contiguous tensors [B, heads, n, width] to the rank ``hops`` ahead, and receive from the rank behind.
 
-        Those have ``tokens`` in place of n. Returns at once. The function returned waits and returns what came; the
-        tensors sent must not change until then.
+        The received tensors have ``tokens`` in place of n. Return at once, with a function that waits for them and
+        returns them. The sent tensors must not change until then.
         """
         came = [x.new_empty(*x.shape[:2], tokens, x.shape[3]) for x in tensors]
         to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.size) for by in (hops, -hops))
@@ -76,13 +74,13 @@ class Wire:
 
         def wait():
             self._wait(works)
-            assert tensors is not None  # kept until they have left
+            assert tensors is not None  # held until they are sent
             return came
 
         return wait
 
     def exchange(self, parts: Sequence[Tensor], elements: Sequence[int]) -> list[Tensor]:
-        """Send ``parts[r]``, flat, to rank r, and return what came from each: ``elements[r]`` numbers from rank r."""
+        """Send ``parts[r]``, flat, to rank r, and return ``elements[r]`` numbers from each rank r."""
         came = parts[0].new_empty(sum(elements))
         sent = torch.cat([part.reshape(-1) for part in parts])
         with self._together():
@@ -94,25 +92,25 @@ class Wire:
         """Return the number ``own`` of every rank. Raises GroupError, on every rank, if the facts are not the same."""
         words = json.dumps([own, facts]).encode()
         if len(words) > FACTS:
-            raise GroupError(f"what is computed takes {len(words)} bytes to describe, {FACTS} are allowed")
-        known = (self.group, words)
-        if device.type == "cuda" and known in _agreed:  # asking again would make the host wait for the GPU
-            return _agreed[known]
+            raise GroupError(f"the description of the task takes {len(words)} bytes, and the limit is {FACTS}")
+        key = self.group, words
+        if device.type == "cuda" and key in _agreed:  # another exchange would make the host wait for the GPU
+            return _agreed[key]
         mine = torch.tensor(list(words.ljust(FACTS)), dtype=torch.uint8, device=device)  # [FACTS]
         all_words = [torch.empty_like(mine) for _ in range(self.size)]
         with self._together():
             works = [dist.all_gather(all_words, mine, self.group, True)]
         self._wait(works)
-        told = [json.loads(bytes(row.tolist())) for row in all_words]
-        for rank, (_, theirs) in enumerate(told):
+        answers = [json.loads(bytes(row.tolist())) for row in all_words]
+        for rank, (_, theirs) in enumerate(answers):
             for name, value in theirs.items():
-                if value != told[0][1][name]:
+                if value != answers[0][1][name]:
                     raise GroupError(
-                        f"the processes disagree on {name}: rank 0 has {told[0][1][name]}, rank {rank} has {value}"
+                        f"the processes disagree on {name}: rank 0 has {answers[0][1][name]}, rank {rank} has {value}"
                     )
-        counts = [number for number, _ in told]
+        counts = [number for number, _ in answers]
         if device.type == "cuda":
-            _agreed[known] = counts
+            _agreed[key] = counts
         return counts
 
     def _wait(self, works):
@@ -125,7 +123,7 @@ class Wire:
 
     @contextmanager
     def _together(self):
-        """Turn the many sentences of the transport's errors into one ``GroupError``."""
+        """Replace the various errors of the transport by one ``GroupError``."""
         try:
             yield
         except RuntimeError as error:

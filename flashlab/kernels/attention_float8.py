@@ -40,14 +40,14 @@ def flash_attention_float8(
         k: keys [B, Hk, Nk, d].
         v: values [B, Hk, Nk, dv]. They are fastest where the tokens of a column are side by side in memory, as
             ``quantise(v, per="head", transposed=True)`` leaves them; otherwise they are copied so.
-        scales: what the codes of q, k and v are multiplied by, in float32, each above 0 and broadcastable to a number
+        scales: factors of the codes of q, k and v in float32, each above 0 and broadcastable to a number
             per 128 tokens, [B, H, ceil(Nq / 128)] and [B, Hk, ceil(Nk / 128)]. That of v must be the same for all
             tokens of a head, [B, Hk, 1] or less: it multiplies O.
         causal, mask, return_lse: as for ``flash_attention``.
         scale: factor on the scores beside those of the codes, above 0; 1/sqrt(d) if None.
         dtype: of O: bfloat16, float16 or float32.
         kernel: "portable" for the kernel in Triton; "hopper" for the one in Gluon, on compute capability 9.0. None:
-            what ``kernels.configurations`` chooses.
+            the choice of ``kernels.configurations``.
 
     Returns:
         O [B, H, Nq, dv], or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has O = 0 and lse = -inf.
@@ -76,7 +76,7 @@ def flash_attention_float8(
 
 
 def run(q, k, v, problem, dtype, kernel=None, chosen=None):
-    """Compute O and lse from arguments that are right. chosen: a ``Configuration`` other than the table's."""
+    """Compute O and lse of checked arguments. chosen: a ``Configuration`` in place of the table's."""
     columns = tiles.count(v.shape[3] * dtype.itemsize, 16) * 16 // dtype.itemsize  # rows of whole 16 bytes
     o = torch.empty(*q.shape[:3], columns, dtype=dtype, device=q.device)[..., : v.shape[3]]
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -108,7 +108,7 @@ def _ready(x):
 
 
 def _scales(scales, q, k, v):
-    """Return the ``Scales`` that an argument means, or raise TypeError or ValueError."""
+    """Return the ``Scales`` of an argument, or raise TypeError or ValueError."""
     if not isinstance(scales, (tuple, list)) or len(scales) != 3:
         raise TypeError(f"scales must be three tensors, those of q, k and v, got {type(scales).__name__}")
     whole = []

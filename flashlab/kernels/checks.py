@@ -34,7 +34,7 @@ def check_device(**tensors: Tensor) -> None:
 
 
 def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> None:
-    """Raise TypeError if a kernel cannot call a function of the user's with these parameters and arguments."""
+    """Raise TypeError if a kernel cannot call a function of the user with these parameters and arguments."""
     if not hasattr(function, "fn"):
         raise TypeError(f"expected a @triton.jit function, got {function!r:.40}")
     for x in arguments:
@@ -49,7 +49,7 @@ def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> N
 
 
 def check_no_gradient(function: str, **tensors: Tensor | None) -> None:
-    """Raise NotImplementedError if a derivative of an argument is wanted, and the function has none."""
+    """Raise NotImplementedError if an argument needs a derivative, for a function without one."""
     for name, x in tensors.items():
         if x is None:
             continue
@@ -60,7 +60,7 @@ def check_no_gradient(function: str, **tensors: Tensor | None) -> None:
 
 
 def differentiate_once(gradients, ctx, do, dlse):
-    """Return the gradients of an attention whose outputs are O and lse, for the ``backward`` of an autograd.Function.
+    """Return the gradients of an attention with outputs O and lse, for the ``backward`` of an autograd.Function.
 
     gradients: a function (ctx, dO, dlse, *saved) that returns one gradient per input.
     do, dlse: gradients of O [B, H, Nq, dv] and lse [B, H, Nq]; None where an output is not used.
@@ -83,7 +83,7 @@ def refuse(ctx, *_):
 
 
 class _Gradients(torch.autograd.Function):
-    """A backward pass as one step for autograd, whose own derivative raises."""
+    """A backward pass as one step for autograd. Its own derivative raises."""
 
     generate_vmap_rule = True  # for ``torch.func.jacrev``: one step per output
 

@@ -1,9 +1,9 @@
 """Choose the kernels and tiles of a call: looked up in tables, never searched for at run time.
 
-For cards that were measured, ``portable.json`` and ``hopper.json`` say what was fastest, and how and when that was
-found. For all others ``portable.json`` lists launches by kernel and width of a head, and the first that fits the card's
-shared memory is taken. ``shared_bytes`` computes what fits before the launch, so no launch runs out of shared memory
-on a GPU with 64 KB or more per program.
+For measured cards, ``portable.json`` and ``hopper.json`` hold the fastest launches, with how and when they were
+measured. For other cards, ``portable.json`` lists launches by kernel and width of a head, and the first that fits the
+shared memory is taken. ``shared_bytes`` bounds the shared memory before the launch, so no launch runs out of it on a
+GPU with 64 KB or more per program.
 """
 
 import functools
@@ -27,7 +27,7 @@ from flashlab.kernels.tables import (
     extras,
 )
 
-WORK = {  # by direction, how much a call is
+WORK = {  # by direction, the size of a call
     "forward": "the busiest multiprocessor has the work of {:,.0f} pairs of a row and a block of keys",
     "backward": "Nk = {:,}",
 }
@@ -45,7 +45,7 @@ class Configuration(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The kernels that compute one direction of a call: whose they are, how each is launched, and the reason."""
+    """The kernels that compute one direction of a call, their launches, and the reason."""
 
     implementation: str  # "portable", "hopper" or "decode"
     launches: dict[str, Configuration]  # by kernel; empty for decoding, which chooses its tiles itself

@@ -24,7 +24,7 @@ E4M3 = torch.float8_e4m3fn
 BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
 GROUP = tl.constexpr(128)  # columns that are rotated together, at most
 LARGEST = tl.constexpr(448.0)  # of the numbers that have a code
-PROGRAMS, MOST = 256, 8  # a program takes more than one block, at most so many, where there are more programs than this
+PROGRAMS, MOST = 256, 8  # with more blocks than PROGRAMS, a program computes several, at most MOST
 OFFSET = 8  # the largest weight is 2^8: were it 1, those below 2^-10 would have the code 0
 LEAST = tl.constexpr(2.0**-126)  # of the products of scales: 0 * -inf would be NaN
 OF_Q, OF_K, OF_V = map(tl.constexpr, range(3))
@@ -38,7 +38,7 @@ class Quantised(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """What the codes of one call are multiplied by, and how their products are added up."""
+    """The scales of the codes of one call, and how their products are added up."""
 
     q: Tensor  # [B, H, blocks of Nq]
     k: Tensor  # [B, Hk, blocks of Nk]
@@ -47,7 +47,7 @@ class Scales(NamedTuple):
 
     @property
     def kernel_args(self):
-        """The scales as the kernels take them: each a tensor and its strides."""
+        """The kernel arguments of the scales: each a tensor and its strides."""
         return tuple((x, *x.stride()) for x in self[:3])
 
 
@@ -123,9 +123,9 @@ def quantise_blocks(
     strides, scale_strides, N, each, d: tl.constexpr, width: tl.constexpr,
     transposed: tl.constexpr, finds: tl.constexpr, stores: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
-    """Find the scales of blocks of head h of batch b, or take them as they are, and store the codes.
+    """Compute the scales of blocks of head h of batch b, or load them, and store the codes.
 
-    Program (p, h, b) takes blocks p * each .. (p + 1) * each. The next of them arrive while it computes.
+    Program (p, h, b) computes blocks p * each .. (p + 1) * each. The next blocks arrive while it computes.
     """
     p, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     H, B = tl.num_programs(1), tl.num_programs(2)
@@ -177,7 +177,7 @@ def rotate(x, signs, matrix, d: tl.constexpr):
     sign = tl.where(tl.abs(sign) == 1, sign, float("nan"))  # [d]   on a GPU, the host did not check them
     x = x * sign.to(x.dtype)  # [rows, d]
     x = tl.reshape(x, [rows * (d // group), group])  # [rows * d / group, group]
-    if x.dtype == tl.float32:  # in two numbers of 8 bits of mantissa, whose products with ±1 are exact
+    if x.dtype == tl.float32:  # as two numbers with 8 bits of mantissa: their products with ±1 are exact
         high = x.to(tl.bfloat16)
         low = (x - high.to(tl.float32)).to(tl.bfloat16)
         y = tl.dot(low, matrix, tl.dot(high, matrix))  # [rows * d / group, group]
@@ -187,7 +187,7 @@ def rotate(x, signs, matrix, d: tl.constexpr):
 
 
 def _codes(*shape_and_device):
-    """Return a tensor for codes whose rows are multiples of 16 bytes in memory, as descriptors require."""
+    """Return a tensor for codes with rows that are multiples of 16 bytes in memory, as descriptors require."""
     *shape, columns, device = shape_and_device
     padded = tiles.count(columns, 16) * 16
     return torch.empty(*shape, padded, dtype=E4M3, device=device)[..., :columns]
@@ -202,7 +202,7 @@ def supported(device) -> bool:
 def check_supported(device):
     """Raise ValueError if a GPU has no float8."""
     if not supported(device):
-        raise ValueError("this GPU has no float8: compute capability 8.9 and later have")
+        raise ValueError("this GPU has no float8: it needs compute capability 8.9 or later")
 
 
 def _check(x, per, signs):

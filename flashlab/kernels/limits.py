@@ -1,4 +1,4 @@
-"""Reasons against kernels: what those of decoding and the Hopper kernels cannot compute, as lists of (reason, test)."""
+"""Reasons against the kernels of decoding and the Hopper kernels, as lists of (reason, test of a problem)."""
 
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ def steps(problem):
 
 
 def reason(limits, problem: Problem) -> str | None:
-    """Return the first reason whose test holds for a problem, or None."""
+    """Return the first reason with a test that holds for a problem, or None."""
     return next((text.format(p=problem) for text, test in limits if test(problem)), None)
 
 
@@ -112,7 +112,7 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
 
 
 def against_tensors(direction: str, problem: Problem, learning: bool) -> str | None:
-    """Return why the Hopper kernels cannot compute a problem, for reasons that ``Problem.kind`` does not tell."""
+    """Return why the Hopper kernels cannot compute a problem, for reasons that are not in ``Problem.kind``."""
     if problem.plain:
         return None
     if learning:

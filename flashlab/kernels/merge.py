@@ -1,4 +1,4 @@
-"""The merge of two outputs by lse, as a Triton kernel: it reads both once and writes the result once."""
+"""Merge two outputs by lse in a Triton kernel, which reads both once and writes the result once."""
 
 import torch
 import triton
@@ -14,12 +14,12 @@ def merge_into(O, lse, O_b, lse_b, first: int, dtype: torch.dtype):
     """Merge O_b [B, H, rows, dv] and lse_b [B, H, rows] into the rows from ``first`` on of O and lse; return O.
 
     O [B, H, n, dv] and lse [B, H, n], in float32, are contiguous. lse is changed in place, and so is O if its dtype is
-    the one asked for; otherwise a new tensor is returned. Both sides are added up in float32, and rounded once.
+    ``dtype``; otherwise a new tensor is returned. Both sides are added in float32 and rounded once.
     """
     B, H, n, dv = O.shape
     rows = O_b.shape[2]
     merged_O = O if O.dtype == dtype else torch.empty_like(O, dtype=dtype)
-    begin, count = (first, rows) if merged_O is O else (0, n)  # a new tensor takes all rows
+    begin, count = (first, rows) if merged_O is O else (0, n)  # all rows of a new tensor
     if B * H * count * dv:
         tensors = O, lse, O_b.contiguous(), lse_b.contiguous(), merged_O
         grid = tiles.count(count, Br), H, B
@@ -30,7 +30,7 @@ def merge_into(O, lse, O_b, lse_b, first: int, dtype: torch.dtype):
 @triton.jit
 def merge_rows(
     O, lse, O_b, lse_b,  # pointers: O [B, H, n, dv] and lse [B, H, n], O_b [B, H, rows, dv] and lse_b [B, H, rows]
-    merged_O,  # pointer: where O goes, which may be O
+    merged_O,  # pointer to the merged O, which may be O
     begin, end, first, rows, n, dv, Br: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Merge tile i of the rows begin .. end of head h of batch b: program (i, h, b)."""
@@ -53,9 +53,9 @@ def merge_rows(
 
 @triton.jit
 def merged(O_i, lse_i, O_j, lse_j):
-    """Return O [Br, dv] and lse [Br] of the keys of two results, whose lse are natural logarithms."""
+    """Return O [Br, dv] and lse [Br] of the keys of both results. All lse are natural logarithms."""
     m = tl.maximum(lse_i, lse_j)  # [Br]
-    m_safe = tl.where(m == -float("inf"), 0, m)  # [Br]      a row that has met no key yet
+    m_safe = tl.where(m == -float("inf"), 0, m)  # [Br]      a row that has seen no key yet
     l_i, l_j = tl.exp(lse_i - m_safe), tl.exp(lse_j - m_safe)  # [Br]
     l_safe = tl.where(m == -float("inf"), 1, l_i + l_j)  # [Br]
     O_i = (l_i / l_safe)[:, None] * O_i + (l_j / l_safe)[:, None] * O_j  # [Br, dv]

@@ -1,8 +1,8 @@
 """Packed texts: texts of different lengths, one after another without padding, and attention inside each.
 
 All texts are one row for the kernels, and a mask keeps them apart: tiles in which no query and key share a text are
-never visited. Masks and score functions count places from the first token of a text. Dropout counts them from the
-first token of all: weights that one thread holds then share a call of Philox, wherever texts begin.
+never visited. Masks and score functions count places from the first token of a text. Dropout counts them from
+the first token of the row: so the weights of one thread share a call of Philox, wherever texts begin.
 """
 
 import torch
@@ -15,7 +15,7 @@ from flashlab.kernels.attention import attend
 from flashlab.kernels.masks import kinds, questions
 from flashlab.kernels.masks.part import FARTHEST, Part
 
-KEPT = 8  # texts whose preparation is remembered
+CACHED = 8  # texts whose preparation is cached
 _prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
 
 
@@ -73,23 +73,23 @@ def flash_attention_packed(
 
 
 def prepared(offsets_q, offsets_k):
-    """Return the ``Texts`` of these offsets: the same object for the same tensors, as long as they do not change."""
+    """Return the ``Texts`` of these offsets, the same object for the same tensors until they change."""
     for name, x in {"offsets_q": offsets_q, "offsets_k": offsets_k}.items():
         kinds.integers(x, name, (1,))
     if offsets_q.is_inference() or offsets_k.is_inference():
-        return Texts(offsets_q, offsets_k)  # such tensors do not tell when they change
+        return Texts(offsets_q, offsets_k)  # torch does not count the changes of such tensors
     versions = offsets_q._version, offsets_k._version
     for q, k, of, texts in _prepared:
         if q is offsets_q and k is offsets_k and of == versions:
             return texts
     texts = Texts(offsets_q, offsets_k)
     _prepared.append((offsets_q, offsets_k, versions, texts))
-    del _prepared[:-KEPT]
+    del _prepared[:-CACHED]
     return texts
 
 
 class Texts:
-    """Where texts begin and end, and the masks that keep them apart."""
+    """The begins and ends of texts, and the masks that keep texts apart."""
 
     def __init__(self, offsets_q, offsets_k):
         both = kinds.starts(offsets_q, "offsets_q"), kinds.starts(offsets_k, "offsets_k")
@@ -106,21 +106,21 @@ class Texts:
 
     @property
     def kernel_args(self):
-        """The texts as the kernels take them."""
+        """The kernel arguments of the texts."""
         return *self.of, *self.first
 
     def apart(self, mask):
-        """Return the mask by which a query sees the keys of its own text that ``mask`` shows it there."""
+        """Return the mask by which a query sees the keys of its own text that ``mask`` shows inside this text."""
         key = mask if isinstance(mask, masks.Window) else id(mask)
         if key not in self._masks:
-            if len(self._masks) >= KEPT:
+            if len(self._masks) >= CACHED:
                 self._masks.clear()
             self._masks[key] = mask, masks.Rule(((InTexts(self, mask),),))  # the mask too, so that its id is not reused
         return self._masks[key][1]
 
 
 class InTexts(Part):
-    """Keys of the query's own text, of which a mask shows some."""
+    """Keys of the query's own text that a mask shows inside this text."""
 
     def __init__(self, texts, mask):
         self.texts, self.mask = texts, mask
@@ -128,7 +128,7 @@ class InTexts(Part):
         self.shows_own_key = texts.square and mask.shows_own_key
 
     def alone(self, problem):
-        """Return the problem with texts as batches, as the mask sees it."""
+        """Return the problem with texts as batches, for the mask inside texts."""
         return problem._replace(B=self.texts.count, Nq=self.texts.longest[0], Nk=self.texts.longest[1], texts=None)
 
     def check(self, problem):
@@ -164,7 +164,7 @@ class InTexts(Part):
         """Return the first and the last token of the other kind that each token sees, or is seen by: [1, tokens] each.
 
         of: the text of each token. first, first_other: where texts begin, among tokens of its kind and of the other.
-        before, after: how far from its own place the others may lie; None: as far as the text goes.
+        before, after: the largest distances from its own place; None: up to the ends of the text.
         """
         text = of.long()  # [tokens]
         own = torch.arange(len(text), device=text.device) + first_other[text + 1] - first[text + 1]  # [tokens]

@@ -1,4 +1,4 @@
-"""Score functions: what becomes of a score before the mask. Scale, then score, then mask; in natural units.
+"""Score functions, which change a score before the mask. Scale, then score, then mask; in natural units.
 
 A score function is a function in Triton, its derivative, and the arguments of both: ``softcap``, ``alibi``, ``bias``,
 or your own. A tuple is applied in its order: ``(bias(b), softcap(30))`` caps the sum.
@@ -34,10 +34,10 @@ class Chain(NamedTuple):
         return [x for step in self.steps for x in step.tensors]
 
     def kernel_args(self, problem, sums=()):
-        """Return, per step, a function, its arguments, its derivative, and the derivative's, as the kernels take them.
+        """Return, per step, a function, its arguments, its derivative, and the arguments of the derivative.
 
-        sums: per step what the gradient of its tensor is added to, or None. Where there is one, a function that does
-        so, and its arguments, come after these.
+        sums: per step the sum to which the gradient of its tensor is added, or None. If there is a sum, the function
+        that adds to it and its arguments follow.
         """
         args = []
         for step, total in itertools.zip_longest(self.steps, sums):
@@ -49,10 +49,10 @@ class Chain(NamedTuple):
 
 
 def chain(score) -> Chain | None:
-    """Return the argument ``score`` of a call, a score function or a tuple of them, as a ``Chain``; None as it is.
+    """Return the argument ``score`` of a call, a score function or a tuple of them, as a ``Chain``; None for None.
 
     Raises:
-        TypeError: it was not made here.
+        TypeError: it is not of this module.
     """
     if score is None:
         return None
@@ -146,7 +146,7 @@ class Softcap(Score):
         self.cap, self.function, self.derivative = cap, capped, slope_of_cap
 
     def check(self, problem):
-        """Nothing can be wrong."""
+        """Every cap fits every problem."""
 
     def kernel_args(self, problem):
         return (self.cap,)
@@ -203,7 +203,7 @@ class Bias(Score):
 
 
 class Custom(Score):
-    """A function of the user's."""
+    """A function of the user."""
 
     def __init__(self, function, derivative, arguments):
         self.function, self.derivative, self.arguments = function, derivative, arguments

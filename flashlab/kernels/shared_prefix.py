@@ -1,7 +1,7 @@
-"""Prefixes that many texts share: read once for all of them, and merged with what each text has of its own.
+"""Prefixes that many texts share: read once for all of them, and merged with the results of each text's own keys.
 
-The queries of all texts that share a prefix are the rows of one dense problem, which arithmetic bounds and not memory.
-Its results merge with those of the texts' own keys as any two parts do. Prefixes of prefixes, a tree, merge in turn.
+The queries of all texts that share a prefix are the rows of one dense problem, limited by arithmetic and not by memory.
+Its results merge with those of the texts' own keys like any two splits. Prefixes of prefixes, a tree, merge in turn.
 
 Source: Hydragen, arXiv 2402.05099, section 3.
 """
@@ -28,7 +28,7 @@ ROWS = 16  # that one program merges
 
 
 class Prefix(NamedTuple):
-    """Keys and values that come before those of some texts."""
+    """Keys and values that precede those of some texts."""
 
     cache: Cache | tuple[Tensor, Tensor]  # of one text: K [1, Hk, P, d] and V [1, Hk, P, dv], or pages
     texts: Tensor | None = None  # the texts that share it [R], int32, each once (checked on the CPU only); None: all
@@ -48,8 +48,8 @@ def decode_shared(
     """Compute attention of n new tokens per text to its prefixes and then to its own keys in ``cache``.
 
     The result is that of ``decode`` with the keys of the prefixes before each text's own; every token sees all of its
-    prefixes. Prefixes have the heads and the columns of the texts' own cache. Arguments, results and errors as
-    ``decode``; there are no masks, scores or sinks.
+    prefixes. Prefixes have the same heads and columns as the texts' own cache. Arguments, results and errors are
+    those of ``decode``, without masks, scores and sinks.
     """
     if isinstance(prefixes, Prefix) or not isinstance(prefixes, Sequence):
         raise TypeError(f"prefixes must be a list of Prefix, got {type(prefixes).__name__}")

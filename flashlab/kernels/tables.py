@@ -32,7 +32,7 @@ class Row(NamedTuple):
     bytes: int | None = None  # per element
     major: int | None = None  # compute capability
     pace: float = 1.0  # time per row and block of keys where all multiprocessors are busy, relative to other rows
-    least: float = 0  # of ``WORK``: what it takes for this to be faster than the portable kernels
+    least: float = 0  # of ``WORK``: the least with which this is faster than the portable kernels
 
     @property
     def launch(self):
@@ -57,7 +57,7 @@ class Table(NamedTuple):
     date: str = ""
     dtypes: tuple[str, ...] = ()
     compilers: tuple[str, ...] = ()  # versions of Triton that compile the kernels
-    columns: int = 0  # of heads, from which on the kernels gain anything
+    columns: int = 0  # of heads: with fewer, the kernels gain nothing
 
     def found(self, row):
         """Return where and when a row was measured."""

@@ -1,6 +1,6 @@
 """Tiles of a tensor [B, H, N, d] in global memory, by descriptor: (batch, head, first row) names a tile.
 
-A descriptor knows where the tensor ends. A tile's elements past the end (rows past N, columns past d) are read as
+A descriptor holds the sizes of the tensor. Elements of a tile past the end (rows past N, columns past d) are read as
 zeros and never written, so kernels need no masks to stay inside memory. From compute capability 9.0 on, the
 descriptor is made on the host and the hardware's copy engine (TMA) serves it. Elsewhere, and in the interpreter, the
 kernel makes it from a pointer, and the compiler turns it into addresses and masks.
@@ -94,7 +94,7 @@ def ready(x):
 
     ``pad_rows`` comes first where the width of a row may be no multiple of 16 bytes.
     """
-    simple = x.is_contiguous() and x.data_ptr() % 16 == 0  # found out faster
+    simple = x.is_contiguous() and x.data_ptr() % 16 == 0  # faster to check
     return x if simple or suits(x) else x.clone(memory_format=torch.contiguous_format)
 
 
@@ -107,7 +107,7 @@ def pad_rows(x):
 def arguments(tensors, rows, transposed=(), in_pieces=False):
     """Build the launch arguments for tensors: first the tensors or their descriptors, then their strides.
 
-    rows: the height of each tensor's tiles. transposed: the numbers of those whose rows, not columns, are side by side.
+    rows: the height of each tensor's tiles. transposed: numbers of the tensors with rows, not columns, side by side.
     in_pieces: the tiles are those of ``pieces``.
     Where the hardware has the copy engine, descriptors take the place of the tensors, and strides are not used.
     """
@@ -120,10 +120,10 @@ def arguments(tensors, rows, transposed=(), in_pieces=False):
 
 
 def strides_of(x):
-    """Return the strides of x in elements. Dimensions of size one, whose stride is never used, get a harmless one."""
+    """Return the strides of x in elements. Dimensions of size one get a harmless stride, which is never used."""
     B, H, N, d = x.shape
     b, h, n, _ = x.stride()
-    any_will_do = count(d, 16) * 16  # of which descriptors check that it is a multiple of 16 bytes
+    any_will_do = count(d, 16) * 16  # descriptors check that it is a multiple of 16 bytes
     return b if B > 1 else any_will_do, h if H > 1 else any_will_do, n if N > 1 else any_will_do, 1
 
 
@@ -134,7 +134,7 @@ def has_copy_engine(device):
 
 
 def _descriptor(x, rows, transposed=False, in_pieces=False):
-    """Make a ``TensorDescriptor`` without its constructor's checks: ``ready`` has made them, and they take time.
+    """Return a ``TensorDescriptor`` without the checks of its constructor: ``ready`` has made them, and they take time.
 
     transposed: x is [B, H, d, N], and its tiles have ``rows`` of the last dimension.
     """

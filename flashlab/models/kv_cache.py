@@ -1,4 +1,4 @@
-"""Writing one token after another: the keys and values of the past wait in a cache, and only the new tokens ask.
+"""Writing one token after another: keys and values of the past stay in a cache, and only new tokens have queries.
 
 Here the cache grows by a copy at every step. ``writing`` keeps it in pages.
 """

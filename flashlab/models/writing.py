@@ -10,13 +10,13 @@ from flashlab.models.modules import FlashAttention
 
 
 class Writer:
-    """Texts that a model has read, and goes on writing.
+    """Texts that a model has read and continues to write.
 
     Args:
         model: (tokens [B, n], positions [B, n]) -> scores [B, n, alphabet]. It attends in ``FlashAttention`` modules
             only, all causal; while it reads and writes here, each attends to a ``PagedCache`` of its own.
         pages, page: how many pages each cache has, and tokens per page.
-        longest: the most tokens of a text; None: as many as the pages hold.
+        longest: the largest number of tokens of a text; None: the pages are the limit.
     """
 
     def __init__(self, model: nn.Module, *, pages: int, page: int = 16, longest: int | None = None):
@@ -60,7 +60,7 @@ class Writer:
 
     @torch.no_grad()
     def write(self, texts: Sequence[int], n: int, *, temperature: float = 0.0, seed: int = 0) -> Tensor:
-        """Let each of B texts go on for n tokens, all in one batch, and return these, [B, n].
+        """Write n more tokens of each of B texts, all in one batch, and return them, [B, n].
 
         temperature: 0 takes the token with the highest score; otherwise tokens are drawn with probabilities
         softmax(scores / temperature). The same seed draws the same tokens.
@@ -84,7 +84,7 @@ class Writer:
         return torch.cat(written, 1) if written else torch.empty(len(texts), 0, dtype=torch.int64)
 
     def _check(self, texts, n):
-        self.pool.known(texts)
+        self.pool.check(texts)
         for text in texts:
             length = self.pool.texts[text].length + n
             if self.longest is not None and length > self.longest:

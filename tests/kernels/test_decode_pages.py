@@ -143,7 +143,7 @@ def test_what_is_refused_changes_nothing():
         (KeyError, "no text 9", lambda: cache.view([9])),
         (ValueError, r"expected V \[2, 1, 3, 4\]", lambda: cache.append([a, b], new, new[:, :, :1])),
         (ValueError, r"expected K \[1, 1, 3, 4\]", lambda: cache.append([a], new, new)),
-        (TypeError, "keeps torch.float32", lambda: cache.append([a, b], new.half(), new.half())),
+        (TypeError, "stores torch.float32", lambda: cache.append([a, b], new.half(), new.half())),
         (TypeError, "V must be a torch tensor", lambda: cache.append([a, b], new, None)),
         (TypeError, "K must be a dense tensor, got torch.sparse", lambda: cache.append([a], new[:1].to_sparse(), new)),
         (NotImplementedError, "V requires a gradient", lambda: cache.append([a, b], new, new.clone().requires_grad_())),

@@ -1,4 +1,4 @@
-"""Merge the parts of decoding: attention to S "keys" whose scores are lse and whose values are the parts' outputs.
+"""Merge the splits of decoding: attention to S "keys", with lse as the scores and the outputs of the splits as values.
 
 The reference is ``reference.decoding.merge``: the six lines, without a scale, and natural logarithms throughout.
 """
@@ -11,22 +11,22 @@ from flashlab.kernels.decode.split import divided
 
 @triton.jit(do_not_specialize=["sizes", "splits"])
 def attention_combine(
-    O_s, lse_s,  # [S, rows, dv] of float32, [S, rows] of the dtype of lse; parts past a batch's keys were never written
+    O_s, lse_s,  # [S, rows, dv] in float32, [S, rows] in the dtype of lse; empty splits were never written
     O, lse,  # [rows, dv], [rows]
     lengths,  # [B] int32, or None
-    sizes,  # rows = B * H * n, H * n, n, the most keys of a batch
+    sizes,  # rows = B * H * n, H * n, n, the largest number of keys of a batch
     splits, reach,  # as for ``attention_split``
-    dv: tl.constexpr, Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: parts that are merged at once
-    early: tl.constexpr,  # launched before the parts are there
+    dv: tl.constexpr, Bc: tl.constexpr, Bs: tl.constexpr, width: tl.constexpr,  # Bs: splits that are merged at once
+    early: tl.constexpr,  # launched before the splits are written
 ):  # fmt: skip
-    """Merge the parts of one row, for one tile of its columns: program (row, tile)."""
+    """Merge the splits of one row, for one tile of its columns: program (row, tile)."""
     rows, per_batch, n, most = sizes
     i = tl.program_id(0)
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + i // per_batch)
     read, _, size = divided(splits, n, Nk, most, reach, Bc)
-    written = tl.maximum(tl.cdiv(read, size), 1)  # parts; the first always is
+    written = tl.maximum(tl.cdiv(read, size), 1)  # splits; the first always is written
     cols = tl.program_id(1) * width + tl.arange(0, width)  # [width]
     wide: tl.constexpr = lse_s.dtype.element_ty
     m_i = tl.full([1], -float("inf"), wide)  # [1]
@@ -53,9 +53,9 @@ def attention_combine(
 
 @triton.jit
 def update(m_i, l_i, O_i, S_ij, V_j):
-    """Take in the lse [1, Bs] and the outputs [Bs, dv] of some parts. Parts that saw no key have -inf."""
+    """Add the lse [1, Bs] and the outputs [Bs, dv] of some splits. Splits that saw no key have -inf."""
     m_new = tl.maximum(m_i, tl.max(S_ij, 1))  # [1]
-    m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [1]      no part so far saw a key
+    m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [1]      no split so far saw a key
     alpha = tl.exp(m_i - m_safe)  # [1]
     P_ij = tl.exp(S_ij - m_safe[:, None])  # [1, Bs]
     l_i = alpha * l_i + tl.sum(P_ij, 1)  # [1]

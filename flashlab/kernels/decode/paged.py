@@ -23,7 +23,7 @@ from flashlab.kernels.problem import DTYPES
 
 
 class PoolFull(MemoryError):
-    """There are fewer free pages than are asked for. Nothing has changed."""
+    """There are too few free pages. Nothing has changed."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Text:
 
 
 class Room(NamedTuple):
-    """Room for new tokens that a pool has and did not give away yet."""
+    """Room for new tokens in a pool, not yet taken."""
 
     texts: dict[int, Text]  # the texts as they will be
     pages: list[int]  # free pages that they will take
@@ -46,7 +46,7 @@ class Pool:
     """Pages of ``page`` tokens each, and the texts that hold them.
 
     Attributes:
-        free: list of the pages that nobody holds; the last one is given out next.
+        free: list of the pages that no text holds; the last page is handed out next.
         holders: how many texts hold each page.
         texts: dict of each ``Text`` by its number.
     """
@@ -69,7 +69,7 @@ class Pool:
 
     def fork(self, text: int) -> int:
         """Return the number of a new text that begins as this one is now, with the same pages."""
-        self.known([text])
+        self.check([text])
         new = self.add()
         self.texts[new] = Text(list(self.texts[text].pages), self.texts[text].length)
         for page in self.texts[text].pages:
@@ -78,7 +78,7 @@ class Pool:
 
     def drop(self, text: int) -> None:
         """End a text. Pages that no other text holds are free again."""
-        self.known([text])
+        self.check([text])
         for page in self.texts.pop(text).pages:
             self.holders[page] -= 1
             if self.holders[page] == 0:
@@ -100,7 +100,7 @@ class Pool:
 
     def room(self, texts: Sequence[int], n: int) -> Room:
         """Return the room that ``extend`` makes, and change nothing. Raises the errors of ``extend``."""
-        self.known(texts)
+        self.check(texts)
         if len(set(texts)) < len(texts) or n < 0:
             raise ValueError(f"expected different texts and 0 or more tokens, got texts {list(texts)} and n = {n}")
         room, free, left, missing = Room({}, [], []), reversed(self.free), Counter(), 0
@@ -135,7 +135,7 @@ class Pool:
         """Return (page, row) of each of the last n tokens of a text."""
         return [(text.pages[j // self.page], j % self.page) for j in range(text.length - n, text.length)]
 
-    def known(self, texts: Sequence[int]) -> None:
+    def check(self, texts: Sequence[int]) -> None:
         """Raise KeyError if one of these texts does not exist."""
         for text in texts:
             if text not in self.texts:
@@ -157,10 +157,10 @@ class PagedCache:
     Args:
         pages, page: how many pages there are, and tokens per page.
         Hk: key/value heads; d, dv: columns of a key and of a value, dv = d if None.
-        dtype: of the numbers as they are kept: float16, bfloat16, float32; or float8_e4m3fn or int8, which are rounded
+        dtype: of the stored numbers: float16, bfloat16 or float32; or float8_e4m3fn or int8, to which they are rounded
             with a scale per token and head.
-        latent: keep no values: they are the first dv columns of the keys.
-        device: where the pages are; that of the kernels if None.
+        latent: store no values: they are the first dv columns of the keys.
+        device: of the pages; the device of the kernels if None.
 
     The bookkeeping is that of ``Pool``, ``pool``: ``add``, ``fork`` and ``drop`` are its methods.
 
@@ -213,19 +213,19 @@ class PagedCache:
         n = K.shape[2]
         room = self.pool.room(texts, n)  # taken at the end: what fails before changes no text
         for old, new in room.copies:
-            for kept, dim in self._kept():
-                kept.select(dim, new).copy_(kept.select(dim, old))
+            for saved, dim in self._saved():
+                saved.select(dim, new).copy_(saved.select(dim, old))
         places = torch.tensor([self.pool.places(text, n) for text in room.texts.values()], dtype=torch.int64)
         places = places.to(self.K.device).reshape(-1, 2)
         numbers, rows = places.unbind(1)  # [B n], [B n]
-        for i, (x, kept) in enumerate([(K, self.K)] if self.latent else [(K, self.K), (V, self.V)]):
+        for i, (x, saved) in enumerate([(K, self.K)] if self.latent else [(K, self.K), (V, self.V)]):
             x = x.transpose(1, 2).flatten(0, 1)  # [B n, Hk, d]
             if self.scales is not None:
-                x, scale = quantise(x, kept.dtype)  # [B n, Hk, d], [B n, Hk]
-                x, kept = x.view(torch.uint8), kept.view(torch.uint8)  # torch cannot scatter every dtype of 8 bits
+                x, scale = quantise(x, saved.dtype)  # [B n, Hk, d], [B n, Hk]
+                x, saved = x.view(torch.uint8), saved.view(torch.uint8)  # torch cannot scatter every dtype of 8 bits
                 for j in (0, 1) if self.latent else (i,):
                     self.scales[j, numbers, :, rows] = scale
-            kept[numbers, :, rows] = x
+            saved[numbers, :, rows] = x
         self.pool.take(room)
 
     def view(self, texts: Sequence[int]) -> Cache:
@@ -233,10 +233,10 @@ class PagedCache:
 
         Raises KeyError for a text that does not exist.
         """
-        self.pool.known(texts)
+        self.pool.check(texts)
         lists = [self.pool.texts[text].pages for text in texts]
         widest = max(map(len, lists), default=0)
-        table = [pages + [0] * (widest - len(pages)) for pages in lists]  # nobody reads the zeros
+        table = [pages + [0] * (widest - len(pages)) for pages in lists]  # the zeros are never read
         lengths = [self.pool.texts[text].length for text in texts]
         table, lengths = (torch.tensor(it, dtype=torch.int32, device=self.K.device) for it in (table, lengths))
         return Cache(self.K, self.V, table.reshape(len(lists), widest), lengths, self.scales)
@@ -244,7 +244,7 @@ class PagedCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all pages, and of scales."""
-        return sum(kept.nbytes for kept, _ in self._kept())
+        return sum(saved.nbytes for saved, _ in self._saved())
 
     def _check(self, B, K, V):
         """Raise TypeError or ValueError if these cannot be keys and values of new tokens in B texts."""
@@ -254,18 +254,18 @@ class PagedCache:
         tensors = {name: x for name, (x, _) in named.items()}
         check_dense(**tensors)
         check_no_gradient("PagedCache.append", **tensors)
-        for name, (x, kept) in named.items():
-            if x.device != kept.device:
-                raise ValueError(f"{name} must be on {kept.device}, where the pages are, got {x.device}")
-            if self.scales is None and x.dtype != kept.dtype:
-                raise TypeError(f"the cache keeps {kept.dtype}, got {name} in {x.dtype}")
+        for name, (x, saved) in named.items():
+            if x.device != saved.device:
+                raise ValueError(f"{name} must be on {saved.device}, where the pages are, got {x.device}")
+            if self.scales is None and x.dtype != saved.dtype:
+                raise TypeError(f"the cache stores {saved.dtype}, got {name} in {x.dtype}")
             if not x.is_floating_point():
                 raise TypeError(f"{name} must be a floating-point tensor, got {x.dtype}")
-            expected = [B, kept.shape[1], K.shape[2] if K.ndim == 4 else "n", kept.shape[3]]
+            expected = [B, saved.shape[1], K.shape[2] if K.ndim == 4 else "n", saved.shape[3]]
             if list(x.shape) != expected:
                 raise ValueError(f"expected {name} {expected}, got {list(x.shape)}")
 
-    def _kept(self):
+    def _saved(self):
         """Return each tensor that pages have a part of, with the dimension that counts the pages."""
         parts = [(self.K, 0), (None if self.latent else self.V, 0), (self.scales, 1)]
-        return [(kept, dim) for kept, dim in parts if kept is not None]
+        return [(saved, dim) for saved, dim in parts if saved is not None]

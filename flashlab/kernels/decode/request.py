@@ -10,7 +10,7 @@ from flashlab.kernels.problem import LOG2_E, Problem
 
 
 class Reach(NamedTuple):
-    """Which keys are read at all: ``left`` before a token's own key to ``right`` after it, and the ``first`` ones."""
+    """The keys that are read: ``left`` before a token's own key to ``right`` after it, and the ``first`` keys."""
 
     left: int | None  # None: no end
     right: int | None
@@ -39,9 +39,9 @@ def request_of(problem: Problem) -> Request:
 
 
 def reach(mask: masks.Window | masks.Rule) -> Reach:
-    """Return which keys a mask may show: the hull of its windows, and the most first keys that a term shows.
+    """Return the keys that a mask may show: the hull of its windows, and the most first keys that a term shows.
 
-    Nothing else is skipped, so that nothing must be listed on the host before a step.
+    All other keys are read, so the host lists nothing before a step.
     """
     if isinstance(mask, masks.Window):
         return Reach(*mask)

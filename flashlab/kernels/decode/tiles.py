@@ -1,4 +1,4 @@
-"""Choose tiles and parts for a step of decoding: looked up and computed, never searched for at run time."""
+"""Choose tiles and splits for a step of decoding: looked up and computed, never searched for at run time."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ class Launch(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The part of a launch that the compiler knows."""
+    """The compile-time arguments of a launch."""
 
     d: int
     dv: int
@@ -36,8 +36,8 @@ class Tile(NamedTuple):
     width_v: int  # of V and O
     rope: int | None  # columns of K after those that are its values, too; None: V is a tensor of its own
     precision: str  # of float32 products
-    early: bool  # whether ``combine`` is launched before the parts are there, and waits for them
-    pairs: tl.dtype | None  # the 8-bit numbers of which K and V come as pairs; None: they come one by one
+    early: bool  # whether ``combine`` is launched before the splits are written, and waits for them
+    pairs: tl.dtype | None  # the 8-bit dtype of K and V that are read as pairs; None: they are read one by one
 
 
 # By rows of a tile and its columns: the fastest of the sweep in notebooks/data/h200_decoding.json where it has them
@@ -58,11 +58,10 @@ PAGED = Launch(16, 64, 4, 5, 2)  # its pipeline spends two stages on waiting for
 
 @functools.cache
 def launch_for(device: torch.device, rows: int, width: int, itemsize: int, paged: bool, short: bool = False) -> Launch:
-    """Return the ``Launch`` for so many rows (tokens times heads of a group) and tiles of so many columns.
+    """Return the ``Launch`` for this number of rows (tokens times heads of a group) and tiles of this width.
 
     itemsize: bytes of a number in the cache; paged: there is a table; short: all texts have fewer than ``SHORT`` keys.
-    Stages, and then columns, are taken away until the tiles fit into what a program may have of the card's shared
-    memory.
+    Stages, and then columns, are reduced until the tiles fit the shared memory of a program.
     """
     here = card(device)
     height = 64 if rows > 16 and (here is None or here.capability >= (9, 0)) else 16
@@ -85,11 +84,11 @@ def shared_bytes(launch: Launch, width: int, itemsize: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def splits_for(programs: int, most: int, launch: Launch, sms: int) -> int:
-    """Return how many parts the keys are divided into: the fewest that keep the card nearly as busy as possible.
+    """Return the number of splits of the keys: the fewest that keep the card nearly as busy as possible.
 
-    programs: without a division; most: keys of the longest text. With S parts there are w = programs * S / slots waves,
-    where slots is how many programs the card runs at once; the rule takes the least S whose w / ceil(w) reaches
-    ``WORTH`` of the best: FlashAttention's rule, which has 0.85. On the H200 0.95 was never slower, and 3 % faster in
+    programs: without splits; most: keys of the longest text. The card runs ``slots`` programs at once, so S splits take
+    w = programs * S / slots waves. The rule takes the smallest S with w / ceil(w) of at least ``WORTH`` times the best.
+    FlashAttention has the same rule, with 0.85. On the H200 0.95 was never slower, and 3 % faster in
     the shortest step. ``reference.decoding.splits`` is the same rule.
     """
     slots = sms * launch.per_sm
@@ -100,12 +99,12 @@ def splits_for(programs: int, most: int, launch: Launch, sms: int) -> int:
 
 @functools.cache
 def sms_of(device: torch.device) -> int:
-    """Return the number of SMs of a device; 4 in the interpreter, where parts only cost time."""
+    """Return the number of SMs of a device; 4 in the interpreter, where splits only cost time."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 @functools.cache
 def waits(device: torch.device) -> bool:
-    """Return whether a kernel can be launched before the one that it depends on has ended, and wait for it."""
+    """Return whether a kernel can be launched before the kernel that it depends on has ended, and wait for it."""
     here = card(device)
     return here is not None and here.capability >= (9, 0)

@@ -1,12 +1,12 @@
-"""Masks: which queries see which keys. A mask answers three questions, and a loop over tiles asks nothing else of it.
+"""Masks: which queries see which keys. A mask answers three questions, the only ones that a loop over tiles has.
 
-met      Which tiles does some query of a tile see? The others are never loaded.
-whole    Which of them does every query see in full? These need no mask.
+met      Which tiles does some query of a tile see? All other tiles are never loaded.
+whole    Which of these tiles does every query see in full? They need no mask.
 visible  Which scores of the remaining tiles count? This is the definition.
 
-A ``Window`` answers by arithmetic: the keys that a tile of queries sees are one interval. Every other mask is a
-``Rule``: a function in Triton decides on each pair of a query and a key, and the tiles that it meets are listed before
-the launch. ``&`` and ``|`` combine masks: they combine the answers to each question by the same ``&`` and ``|``.
+A ``Window`` answers by arithmetic: a tile of queries sees one interval of keys. Every other mask is a ``Rule``: a
+function in Triton decides on each pair of a query and a key, and the visible tiles are listed before the launch.
+``&`` and ``|`` combine masks: they apply ``&`` and ``|`` to the answers to each question.
 
 The names and the convention are those of ``reference.masks``. Masks are aligned at the lower right: query i is at the
 position i + Nk - Nq among the keys. Both ends of a window are inclusive, and a query's own key counts: Hugging Face's
@@ -46,7 +46,7 @@ def full() -> Window:
 
 
 def causal() -> Window:
-    """Return the mask by which query i sees the keys j <= i + Nk - Nq: its own key and those before it."""
+    """Return the mask by which query i sees the keys j <= i + Nk - Nq: its own key and all keys before it."""
     return Window(right=0)
 
 
@@ -56,7 +56,7 @@ def window(left, right=0) -> Window:
     left, right: whole numbers from 0 on, or ``math.inf`` for no end.
 
     Raises:
-        ValueError: an end that is neither.
+        ValueError: another end.
     """
     return Window(_end(left), _end(right))
 
@@ -65,11 +65,11 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
     """Return the mask by which a query sees the keys of its own document.
 
     ids: integers [Nk] or [B, Nk], the document of each key; or else offsets, integers [documents + 1]: document n has
-    the keys offsets[n] to offsets[n + 1] - 1. Offsets begin with 0 and never fall; they are read once. Query i is in
+    the keys offsets[n] to offsets[n + 1] - 1. Offsets begin with 0, never decrease, and are read once. Query i is in
     the document of the key at its position. Documents are usually combined: ``documents(ids) & causal()``.
 
     Raises:
-        TypeError, ValueError: both or none are given, or not integers, or offsets that are not as described.
+        TypeError, ValueError: both or neither are passed, they are not integers, or the offsets are not as described.
     """
     if (ids is None) == (offsets is None):
         raise TypeError("documents takes either ids or offsets")
@@ -79,7 +79,7 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
 
 
 def sinks(n: int) -> Rule:
-    """Return the mask by which every query sees the first n keys, and no others: to be combined by ``|`` and ``&``.
+    """Return the mask by which every query sees the first n keys and no others, to combine by ``|`` and ``&``.
 
     ``causal() & (window(W - 1) | sinks(4))`` is the mask of StreamingLLM.
     """
@@ -87,7 +87,7 @@ def sinks(n: int) -> Rule:
 
 
 def prefix(n: int) -> Rule:
-    """Return the mask of a prefix language model: all see the first n keys; otherwise it is causal."""
+    """Return the mask of a prefix language model: every query sees the first n keys; all else is causal."""
     return _rule(First(_keys(n, "the prefix"))) | causal()
 
 
@@ -111,7 +111,7 @@ def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
 
 
 def dense(seen: torch.Tensor) -> Rule:
-    """Return the mask that is written out: boolean, broadcastable to [B, H, Nq, Nk], True where a key is seen."""
+    """Return the mask of a whole matrix: boolean, broadcastable to [B, H, Nq, Nk], True where a key is seen."""
     return _rule(Pattern(_boolean(seen, "a dense mask"), 1, 1))
 
 
@@ -130,10 +130,10 @@ def custom(visible, *arguments) -> Rule:
 
 
 def either(causal_mask, mask) -> Window | Rule:
-    """Return the mask that the arguments ``causal`` and ``mask`` of a call ask for.
+    """Return the mask of the arguments ``causal`` and ``mask`` of a call.
 
     Raises:
-        TypeError, ValueError: causal is not a bool, mask was not made here, or both are given.
+        TypeError, ValueError: causal is not a bool, mask is not of this module, or both are passed.
     """
     if not isinstance(causal_mask, bool):
         raise TypeError(f"causal must be True or False, got {causal_mask!r:.40}")

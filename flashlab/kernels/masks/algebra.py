@@ -138,8 +138,8 @@ class Rule(Mask):
     def lists(self, problem, Br, Bc, transposed):
         """Return the lists of tiles, int32 [B or 1, H or 1, Tr, 2 + Tc].
 
-        Each begins with the number of tiles that need the mask and the number of all tiles; these follow, first those
-        that need it. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
+        Each begins with the number of tiles that need the mask and the number of all tiles. The tiles follow, first
+        the tiles that need the mask. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
         """
         key = Br, Bc, transposed, problem.Nq, problem.Nk
         return self.cached(key, lambda: self._make_lists(problem, Br, Bc, transposed))
@@ -225,7 +225,7 @@ def _simplest(terms):
 
 
 def _merged(parts):
-    """Return the parts of a term with all windows made one, and each other part once."""
+    """Return the parts of a term with all windows merged into one, and each other part once."""
     windows = [part for part in parts if isinstance(part, Window)]
     others = list(dict.fromkeys(part for part in parts if not isinstance(part, Window)))
     narrowest = Window(

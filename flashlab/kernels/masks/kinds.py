@@ -68,13 +68,13 @@ class Documents(Part):
 def extremes(ids, size):
     """Return the least and the greatest id of each tile of this size, of the last dimension."""
     missing = -ids.shape[-1] % size
-    ids = torch.cat([ids, ids[..., -1:].expand(*ids.shape[:-1], missing)], -1)  # the last one again
+    ids = torch.cat([ids, ids[..., -1:].expand(*ids.shape[:-1], missing)], -1)  # repeats the last id
     return ids.unflatten(-1, (-1, size)).aminmax(dim=-1)
 
 
 @triton.jit
 def same_document(b, h, i, j, Nq, Nk, ids, batch, step):
-    """Return whether query i and key j belong to the same document. A query before the first key has none."""
+    """Return whether query i and key j belong to the same document. A query before the first key has no document."""
     ids += tl.cast(b, tl.int64) * batch
     own = i + Nk - Nq
     return (tl.load(ids + tl.maximum(own, 0) * step) == tl.load(ids + j * step)) & (own >= 0)
@@ -108,7 +108,7 @@ def among_the_first(b, h, i, j, Nq, Nk, n):
 
 
 class Padding(Part):
-    """The first keys, as many as each batch has."""
+    """The first keys of each batch, up to its length."""
 
     def __init__(self, lengths):
         self.tensors = (lengths,)
@@ -177,7 +177,7 @@ def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
 
 
 class Custom(Part):
-    """A function in Triton of the user's."""
+    """A function of the user in Triton."""
 
     def __init__(self, visible, arguments):
         self.visible, self.arguments = visible, arguments
@@ -210,7 +210,7 @@ def starts(offsets: Tensor, name: str) -> list[int]:
     """Return offsets [n + 1] of n documents or texts as a list: document t has the tokens list[t] to list[t + 1] - 1.
 
     Raises:
-        TypeError, ValueError: they are not integers that begin with 0 and never fall, or cannot be read.
+        TypeError, ValueError: offsets are not integers that begin with 0 and never decrease, or have no values.
     """
     integers(offsets, name, (1,))
     if offsets.is_meta:
@@ -222,5 +222,5 @@ def starts(offsets: Tensor, name: str) -> list[int]:
 
 
 def owners(offsets: Tensor, tokens: int) -> Tensor:
-    """Return the document or text of each token [tokens]."""
+    """Return the document or text of each token, [tokens]."""
     return torch.bucketize(torch.arange(tokens, device=offsets.device), offsets[1:].contiguous(), right=True)

@@ -1,4 +1,4 @@
-"""The questions, in Triton: which tiles a loop meets, which of them need the mask, and which scores count there."""
+"""The three questions in Triton: the tiles of a loop, the tiles that need the mask, and the scores that count."""
 
 from typing import NamedTuple
 
@@ -48,10 +48,10 @@ def whole(mask, start, size: tl.constexpr, Nq, Nk):
 
 @triton.jit
 def visible(mask, b, h, i, j, Nq, Nk, ragged: tl.constexpr, transposed: tl.constexpr = False):
-    """Return which of the queries i see which of the keys j: [Br, Bc], or what broadcasts to it.
+    """Return which of the queries i see which of the keys j: [Br, Bc], or a shape that broadcasts to it.
 
-    i and j: places in the whole matrix, [Br, 1] and [1, Bc]; transposed: [1, Br] and [Bc, 1], with a window whose ends
-    are exchanged. ragged: some of the keys may be past Nk. The mask hides something, or this is True.
+    i and j: places in the whole matrix, [Br, 1] and [1, Bc]; transposed: [1, Br] and [Bc, 1], with the ends of the
+    window exchanged. ragged: keys may be past Nk. Call this only if the mask hides something, or with ragged.
     """
     if mask.rules is not None:
         seen = obeyed(mask.rules, b, h, tl.minimum(i, Nq - 1), tl.minimum(j, Nk - 1), Nq, Nk)  # [Br, Bc]
@@ -103,18 +103,18 @@ def obeyed(rules, b, h, i, j, Nq, Nk):
 
 @triton.jit
 def forget(X_j, seen):
-    """Return a tile of keys or values [Bc, ..] with 0 for those that no query sees: 0 * NaN would be NaN."""
+    """Return a tile of keys or values [Bc, ..] with 0 in place of keys that no query sees: 0 * NaN would be NaN."""
     some = tl.max(tl.broadcast_to(seen, [seen.shape[0], X_j.shape[0]]).to(tl.int32), 0)  # [Bc]
     return tl.where(some[:, None] != 0, X_j, 0.0).to(X_j.dtype)
 
 
 @triton.jit
 def ranges(mask, b, h, start, size: tl.constexpr, Bc: tl.constexpr, Nq, Nk, ragged: tl.constexpr):
-    """Return the four ends of the loop's three ranges: tiles that need the mask, whole ones, some that need it.
+    """Return the four ends of the three ranges of a loop: tiles that need the mask, whole tiles, tiles that need it.
 
-    Of a window they are ends of keys, and tiles of Bc keys begin at multiples of Bc. Of a ``Rule`` they are places in
-    a list. ragged: the last tile reaches past Nk and what it holds there must be masked, too. A range that a mask never
-    has is empty for the compiler as well, which then drops its loop.
+    For a window these are ends of keys, and tiles of Bc keys begin at multiples of Bc. For a ``Rule`` they are places
+    in a list. ragged: the last tile reaches past Nk, so it needs the mask, too. The compiler drops the loop of a range
+    that is empty for every launch of such a mask.
     """
     if mask.rules is not None:
         at = listed(mask, b, h, start // size)
@@ -140,7 +140,7 @@ def listed(mask, b, h, n):
 
 @triton.jit
 def first_of(mask, b, h, n, place, Bc: tl.constexpr):
-    """Return where the tile at this place of a range begins; n: the tile whose loop it is."""
+    """Return the start of the tile at this place of a range, in the loop of tile n."""
     if mask.rules is not None:
         return tl.load(listed(mask, b, h, n) + place) * Bc
     else:
