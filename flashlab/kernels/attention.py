@@ -3,13 +3,12 @@
 import functools
 import itertools
 import math
-import operator
 
 import torch
 from torch import Tensor
 
 from flashlab.kernels import dropout as dropping
-from flashlab.kernels import launch, masks, portable, scores, tiles
+from flashlab.kernels import masks, portable, scores, tiles
 from flashlab.kernels.checks import check_dense, check_device, differentiate_once, refuse
 from flashlab.kernels.configurations import check_kernel, choose
 from flashlab.kernels.decode.cache import Cache
@@ -104,137 +103,71 @@ def attend(
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
-    q, k, v = [tiles.pad_rows(x) for x in (q, k, v)]  # a list takes less time than a generator
-    no_dropout = type(dropout) in (int, float) and dropout == 0  # all else is checked there
-    if not (isinstance(mask, masks.Window) and score is sinks is seed is texts is None and no_dropout):
-        o, lse = _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
-    elif torch.compiler.is_compiling() or torch.jit.is_tracing() or _takes_over(q, k, v):
+    q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
+    no_dropout = type(dropout) in (int, float) and dropout == 0  # everything else is checked in ``_apply``
+    options = score, sinks, seed, texts
+    window_only = isinstance(mask, masks.Window) and no_dropout and all(x is None for x in options)
+    if window_only and (torch.compiler.is_compiling() or torch.jit.is_tracing() or _computes_operators(q, k, v)):
         o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
-    elif torch._C._are_functorch_transforms_active():
-        o, lse = _Transformed.apply(q, k, v, mask.left, mask.right, scale, kernel)
-    elif _is_recorded(q, k, v):
-        o, lse = _apply(q, k, v, Plan.of(q, k, v, mask, scale, kernel))
     else:
-        o, lse = Plan.of(q, k, v, mask, scale, kernel).forward(q, k, v, training=False)
+        o, lse = _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse.float()) if return_lse else o
 
 
-def _takes_over(*tensors):
-    """Return whether a subclass computes operators itself, as fake and distributed tensors do."""
+def _computes_operators(*tensors):
+    """Return whether a subclass of a tensor computes operators itself, as fake and distributed tensors do."""
     return any(type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__ for x in tensors)
 
 
-def _is_recorded(q, k, v):
-    """Return whether autograd has to see a call: something may be differentiated, backward or forward."""
-    backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return backward or torch.autograd.forward_ad._current_level >= 0
-
-
 @stepped_around("flash_attention with masks other than windows, scores, sinks, dropout or packed texts")
-def _with_rules(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
-    """Run what torch's compiler cannot take as one step, nor its transforms at all."""
-    if torch._C._are_functorch_transforms_active() or torch.jit.is_tracing() or _takes_over(q, k, v):
-        where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake, distributed) support"
-        raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
+def _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
+    """Describe the call as a ``Problem`` and run it as one step of autograd. Returns O and lse."""
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
     mask = mask if texts is None else texts.apart(mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
-    if max(problem.B, problem.H) > LONGEST:
-        raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
+    if not problem.plain:
+        _check_more_than_a_window(problem, q, k, v)
     mask.check(problem)
     learned = [] if score is None else score.tensors
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if score is not None:
-        training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-        scores.check(score, problem, training)
-    return _WithRules.apply(q, k, v, sinks, *learned, problem, kernel)
+        scores.check(score, problem, recorded)
+    training = recorded or torch.is_grad_enabled() and any(x.requires_grad for x in (sinks, *learned) if x is not None)
+    return _Attention.apply(q, k, v, sinks, *learned, problem, kernel, training)
 
 
-class Plan:
-    """Calls with the same options, whose tensors are laid out alike: their problem, and their launches once known.
+def _check_more_than_a_window(problem, q, k, v):
+    """Raise if the call supports windows at most: the tensors of masks and scores are not inputs of the operator."""
+    transformed = torch._C._are_functorch_transforms_active()  # torch has no public function for it
+    if transformed or torch.jit.is_tracing() or _computes_operators(q, k, v):
+        where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake, distributed) support"
+        raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
+    if max(problem.B, problem.H) > LONGEST:
+        raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
 
-    Most of the time in Python goes into finding these out, so a call that repeats another does not.
+
+def _forward(q, k, v, problem, kernel, training=True):
+    """Run the forward pass: O and lse, which is in float64 for training in float32.
+
+    The backward pass rebuilds the weights from lse. Rounding lse to float32 would scale all weights of a row.
     """
-
-    def __init__(self, problem, kernel):
-        self.problem, self.kernel = problem, kernel
-        self.launches = {}  # forward: whether for training, backward: strides of all that is given -> ``launch.Known``
-
-    @classmethod
-    def of(cls, q, k, v, mask, scale, kernel):
-        """Return the plan of a call with these tensors and options, which are right."""
-        strides = q.stride(), k.stride(), v.stride()
-        aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
-        key = q.shape, v.shape, strides, aligned, q.dtype, q.device, tiles.precision_of(q), mask, scale, kernel
-        plan = _plans.get(key)
-        if plan is None:
-            plan = cls(Problem.of(q, k, v, mask, scale), kernel)
-            launch.remember(_plans, key, plan)
-        return plan
-
-    def forward(self, q, k, v, training):
-        """Run the forward pass, as ``_attention``."""
-        known = self.launches.get(training)
-        if known is None or not launch.can_repeat():
-            o, lse, known = _attention(q, k, v, self.problem, self.kernel, training)
-            self._learn(training, known, (q, k, v, o, lse))
-            return o, lse
-        o, lse = _new_outputs(q, self.problem, training)
-        known.repeat(launch.addresses((q, k, v, o, lse)), q.device)
-        return o, lse
-
-    def gradients(self, do, dlse, q, k, v, o, lse):
-        """Run the backward pass, as ``gradients_of``: dQ, dK and dV."""
-        given = q, k, v, o, lse, do
-        at, strides = launch.addresses(given), tuple(map(Tensor.stride, given))  # hooks may change what was saved
-        aligned = functools.reduce(operator.or_, at) % 16 == 0
-        usual = dlse is None and aligned and not torch.are_deterministic_algorithms_enabled()
-        known = self.launches.get(strides) if usual else None
-        if known is None or not launch.can_repeat():
-            *gradients, _, known = gradients_of(do, dlse, q, k, v, o, lse, self.problem, self.kernel)
-            if usual:
-                self._learn(strides, known, (*given, dlse, *gradients))
-            return gradients
-        gradients = _new_gradients(q, k, v)
-        scratch = lse.new_empty(known.sizes[-1], dtype=torch.uint8)
-        known.repeat(at + launch.addresses((dlse, *gradients, scratch)), q.device)
-        return gradients
-
-    def _learn(self, which, known, tensors):
-        """Remember launches that took these tensors themselves, not copies or parts of them."""
-        if known is not None and known.at[: len(tensors)] == launch.addresses(tensors):
-            self.launches[which] = known
-
-
-_plans = {}  # layouts and options -> ``Plan``
-
-
-def _attention(q, k, v, problem, kernel, training=True):
-    """Run the forward pass: O and lse; and its launches as ``launch.again`` returns them, None if that is not all."""
-    o, lse = _new_outputs(q, problem, training)
+    o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
+    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=_dtype_of_lse(q, training))
     if o.numel() == 0 or problem.Nk == 0:
-        return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None]), None
+        return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
-        results = [_attention(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training)[:2] for x in parts]
-        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
+        results = [_forward(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training) for x in parts]
+        return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     choice = choose("forward", problem, kernel)
     if choice.implementation == "decode":
         run_decode(q, Cache(k, v), problem, out=(o, lse))
-        return o, lse, None
-    run = _kernels(choice.implementation).forward.run
-    return o, lse, run(o, lse, q, k, v, problem, choice.launches["forward"])
-
-
-def _new_outputs(q, problem, training):
-    """Return memory for O and lse, which is in float64 for training in float32.
-
-    The backward pass rebuilds the weights from lse. They would all be off by what float32 cannot hold of it.
-    """
-    o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
-    return o, q.new_empty(problem.B, problem.H, problem.Nq, dtype=_dtype_of_lse(q, training))
+    else:
+        _kernels(choice.implementation).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
+    return o, lse
 
 
 def _dtype_of_lse(q, training=True):
@@ -242,24 +175,23 @@ def _dtype_of_lse(q, training=True):
 
 
 def gradients_of(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
-    """Run the backward pass: dQ, dK, dV; with sinks delta, [B, H, Nq] or longer, else None; and its launches.
+    """Run the backward pass. Return dQ, dK, dV and, with sinks, delta [B, H, Nq] or longer, else None.
 
-    sums: as for ``portable.backward.run``. The launches: as ``_attention``.
+    sums: as for ``portable.backward.run``.
     """
     gradients = _new_gradients(q, k, v)
     if o.numel() == 0 or problem.Nk == 0:
-        return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse), None
+        return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
         results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel)[:3] for x in parts]
-        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None, None
+        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     dlse = None if dlse is None else tiles.ready(dlse)
     choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
     options = (sums,) if choice.implementation == "portable" else ()
     run = _kernels(choice.implementation).backward.run
-    delta, known = run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, *options)
-    return *gradients, delta, known
+    return *gradients, run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, *options)
 
 
 def _new_gradients(q, k, v):
@@ -294,62 +226,46 @@ def _split(x, problem, dim):
 
 
 class _Attention(torch.autograd.Function):
-    """One step for autograd."""
+    """One step of autograd and of torch.func."""
 
     @staticmethod
-    def forward(ctx, *inputs):  # without setup_context, which would cost 20 µs per call
-        *qkv, ctx.plan = inputs  # a plan knows the problem and its launches
-        o, lse = ctx.plan.forward(*qkv, training=any(ctx.needs_input_grad))
-        ctx.save_for_backward(o, lse, *qkv)  # nothing of size Nq x Nk
-        ctx.set_materialize_grads(False)  # None, and no zeros, where an output is not used
-        return o, lse
+    def forward(q, k, v, sinks, *inputs):
+        return _forward(q, k, v, *inputs[-3:])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.problem, ctx.kernel, _ = inputs
+        # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
+        ctx.save_for_backward(*output, *tensors, *ctx.problem.mask.tensors)
+        ctx.set_materialize_grads(False)  # None instead of zeros where an output is not used
 
     @staticmethod
     def backward(ctx, do, dlse):
         return differentiate_once(_gradients, ctx, do, dlse)
 
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
 
-# ``_Attention.apply`` without what torch does before it for torch.func, whose calls ``attend`` has told apart.
-_apply = super(torch.autograd.Function, _Attention).apply
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
 @stepped_around("the backward pass of flash_attention, called from compiled code,")
-def _gradients(ctx, do, dlse, o, lse, q, k, v):
-    return *ctx.plan.gradients(do, dlse, q, k, v, o, lse), None
-
-
-class _WithRules(torch.autograd.Function):
-    """One step for autograd that also differentiates sinks, slopes and biases."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, sinks, *inputs):
-        *learned, problem, kernel = inputs
-        ctx.problem, ctx.kernel = problem, kernel
-        o, lse, _ = _attention(q, k, v, problem, kernel, any(ctx.needs_input_grad))
-        # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
-        ctx.save_for_backward(o, lse, q, k, v, sinks, *learned, *problem.mask.tensors)
-        ctx.set_materialize_grads(False)
-        return o, lse
-
-    @staticmethod
-    def backward(ctx, do, dlse):
-        return differentiate_once(_gradients_with_rules, ctx, do, dlse)
-
-
-@stepped_around("the backward pass of flash_attention, called from compiled code,")
-def _gradients_with_rules(ctx, do, dlse, o, lse, q, k, v, sinks, *tensors):
+def _gradients(ctx, do, dlse, o, lse, q, k, v, sinks, *tensors):
     steps = [] if ctx.problem.score is None else ctx.problem.score.steps
     needed = iter(ctx.needs_input_grad[4:])
     wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
     sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
-    *gradients, delta, _ = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
+    *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
     dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
     others = [
         None if total is None else step.gradient(total).to(x.dtype)
         for step, total in zip(steps, sums, strict=True)
         for x in step.tensors
     ]
-    return *gradients, dsinks, *others, None, None
+    return *gradients, dsinks, *others, None, None, None
 
 
 def _gradient_of_sinks(sinks, lse, delta):
@@ -358,7 +274,8 @@ def _gradient_of_sinks(sinks, lse, delta):
     return -(share * delta[..., : lse.shape[-1]]).sum((0, 2)).to(sinks.dtype)
 
 
-# The same as operators of torch's, so that torch.compile takes each as one step too. Eager calls are faster without.
+# Calls with a window at most, as operators of torch's library: torch.compile, traces, fake and distributed tensors take
+# each as one step. torch.func refuses operators with a derivative, so it and eager calls use ``_Attention``.
 _OPTIONS = "int? left, int? right, float scale, str? kernel"
 torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
 torch.library.define(
@@ -369,7 +286,7 @@ torch.library.define(
 
 
 def _operator(q, k, v, left, right, scale, kernel):
-    return _attention(q, k, v, _problem(q, k, v, left, right, scale), kernel)[:2]
+    return _forward(q, k, v, _problem(q, k, v, left, right, scale), kernel)
 
 
 def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
@@ -415,22 +332,6 @@ torch.library.register_fake("flashlab::attention", _shapes)
 torch.library.register_fake("flashlab::attention_backward", _shapes_backward)
 torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
 torch.library.register_autograd("flashlab::attention_backward", refuse)
-
-
-class _Transformed(torch.autograd.Function):
-    """One step for torch.func. Its tensors are wrapped; the operators unwrap them."""
-
-    forward = staticmethod(_operator)
-    setup_context = staticmethod(_save)
-    backward = staticmethod(_differentiate)
-
-    @staticmethod
-    def vmap(info, in_dims, *inputs):
-        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
 def check(q, k, v, dtypes=DTYPES):

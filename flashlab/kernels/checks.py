@@ -85,8 +85,6 @@ def refuse(ctx, *_):
 class _Gradients(torch.autograd.Function):
     """A backward pass as one step for autograd. Its own derivative raises."""
 
-    generate_vmap_rule = True  # for ``torch.func.jacrev``: one step per output
-
     @staticmethod
     def forward(gradients, ctx, *tensors):
         return gradients(ctx, *tensors)
@@ -94,6 +92,17 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         """Save nothing."""
+
+    @staticmethod
+    def vmap(info, in_dims, gradients, ctx, *tensors):
+        """Compute one output after another, for ``torch.func.jacrev``."""
+        batched = list(zip(tensors, in_dims[2:], strict=True))
+        results = [
+            _Gradients.apply(gradients, ctx, *(x if dim is None else x.select(dim, n) for x, dim in batched))
+            for n in range(info.batch_size)
+        ]
+        stacked = tuple(None if xs[0] is None else torch.stack(xs) for xs in zip(*results, strict=True))
+        return stacked, tuple(None if x is None else 0 for x in stacked)
 
     backward = staticmethod(refuse)
     jvp = staticmethod(refuse)

@@ -74,18 +74,16 @@ class Problem(NamedTuple):
     @property
     def plain(self):
         """Whether there is a window at most, and nothing else that changes scores or weights."""
-        changed = self.score is None and self.sinks is None and self.dropout is None  # faster than a loop
-        return changed and self.texts is None and self.scales is None and isinstance(self.mask, masks.Window)
+        others = self.score, self.sinks, self.dropout, self.texts, self.scales
+        return isinstance(self.mask, masks.Window) and all(x is None for x in others)
 
     @property
     def kind(self):
         """The problem without its tensors: all that the choice of kernels depends on."""
-        if self.plain:
-            return self
         mask = self.mask if isinstance(self.mask, masks.Window) else "rule"
         names = "score", "sinks", "dropout", "texts", "scales"
-        given = {name: None if getattr(self, name) is None else name for name in names}
-        return self._replace(mask=mask, **given)
+        present = {name: None if getattr(self, name) is None else name for name in names}
+        return self._replace(mask=mask, **present)
 
     def kernel_args(self, c, transposed=False, sums=(), in_pieces=False):
         """Return the kernel arguments of the problem: ``KernelArgs`` and the compile-time ``Tile``.

@@ -109,12 +109,11 @@ def claims() -> Iterator[tuple[str, str, str]]:
     (roles,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, unused barriers given up"]
     faster = 100 * geometric_mean(cell["after"] / cell["before"] for cell in roles) - 100
     yield "17_schedules", "aims-text", f"the portable forward pass at d = 128 was {faster:.0f} % faster"
-    launch = data.measured("h200_hopper")["launch_us"]["cudnn"]["backward"]
-    yield "17_schedules", "aims-text", f"cuDNN's backward launch takes {launch:.0f} µs"
     calls = {row["pass"]: row for row in data.measured("h200_calls")["rows"]}
-    yield "17_schedules", "aims-text", "ours took {flashlab}, autograd alone {autograd}".format(**calls["backward"])
-    told = "in the calling thread, {flashlab} and {autograd}"
-    yield "17_schedules", "aims-text", told.format(**calls["backward in the calling thread"])
+    words = "A backward call took ours {flashlab} µs, cuDNN's {cudnn} and autograd alone {autograd}"
+    yield "17_schedules", "aims-text", words.format(**calls["backward"])
+    words = "in the calling thread {flashlab}, {cudnn} and {autograd}"
+    yield "17_schedules", "aims-text", words.format(**calls["backward in the calling thread"])
     first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
     yield "20_decoding", "measured-answer", f"planned, {first:.1f} measured"
     yield "20_decoding", "measured-answer", f"the last step takes {last:.1f} µs"

@@ -45,11 +45,10 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def choose_anew():
     """Return a function that has calls choose their kernels anew: choices must not outlive what led to them."""
-    from flashlab.kernels import attention, configurations
+    from flashlab.kernels import configurations
 
     def forget():
         configurations.choose_for.cache_clear()
-        attention._plans.clear()
 
     forget()
     yield forget

@@ -15,7 +15,7 @@ from flashlab.kernels.decode.request import reach, request_of
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
-from flashlab.kernels.launch import again, launch
+from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
 
@@ -142,11 +142,9 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
         pairs = EIGHT_BITS[cache.K.dtype] if paired else None
         K, V = (x.view(torch.int16) if paired else x for x in cache[:2])
         given = q, K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
-        again(start_split, given, (), problem, choice, splits, rope, early, pairs, when=problem.plain)
+        start_split(*given, problem, choice, splits, rope, early, pairs)
     if splits[0] > 1:
-        again(
-            start_combine, (O_s, lse_s, O, lse, cache.lengths), (), problem, choice, splits, early, when=problem.plain
-        )
+        start_combine(O_s, lse_s, O, lse, cache.lengths, problem, choice, splits, early)
     return O, lse
 
 
@@ -156,7 +154,7 @@ def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, sp
     strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
     width, width_v = tiles.width_of(d if rope is None else dv), tiles.width_of(dv)
     page = None if table is None else K.shape[2]
-    return launch(
+    launch(
         attention_split,
         (B * Hk * tiles.count(n * H // Hk, choice.Br), splits[0], 1),
         (q, K, V, O_s, lse_s, table, lengths, scales),
@@ -175,7 +173,7 @@ def start_combine(O_s, lse_s, O, lse, lengths, problem, choice, splits, early):
     """Launch the kernel that merges the parts."""
     B, H, _, n, most, _, dv = problem[:7]
     width = min(tiles.width_of(dv), 128)
-    return launch(
+    launch(
         attention_combine,
         (B * H * n, tiles.count(dv, 128), 1),
         (O_s, lse_s, O, lse, lengths),

@@ -43,7 +43,7 @@ from flashlab.kernels.hopper.sums import (
     transposed,
 )
 from flashlab.kernels.hopper.turns import Turns
-from flashlab.kernels.launch import again, launch
+from flashlab.kernels.launch import launch
 from flashlab.kernels.portable.backward import (
     padded_rows,
     parts_of,
@@ -68,34 +68,26 @@ def run(gradients, incoming, saved, problem, launches):
     and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, that is ROWS_OF_QUERIES, and
     stages count, and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
 
-    Returns delta and what ``again`` does, as that one.
+    Returns delta, as that one.
     """
     dq, *of_keys = gradients
     q, k, v, o, lse = saved
+    do, dlse = incoming
     problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
     c, width = launches["backward"], hopper_width(problem.d, problem.dv)
-    lag, heads = lag_of(problem, KEYS, width), problem.B * problem.Hk * c.parts
-    sums = size_of(heads, lag, padded_rows(problem.Nq), width, problem.group // c.parts)
-    scratch = scratch_for(lse, sums, size_of_shares((dk, dv), c.parts))
-    options = problem, of_keys[0].shape[2], lag, c, launches["row_constants"]
-    known = again(start, (q, k, v, o, lse, *incoming), (dq, dk, dv, scratch), *options, when=problem.plain)
-    return None if problem.sinks is None else parts_of(scratch, lse)[1], known
-
-
-def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, keys, lag, c, of_rows):
-    """Launch the kernels. keys: of the tensors that dk and dv are the ends of; their strides depend on it."""
+    lag = lag_of(problem, KEYS, width)
+    heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, padded_rows(problem.Nq)
+    size = size_of(heads, lag, Nq_padded, width, group)
+    scratch = scratch_for(lse, size, size_of_shares((dk, dv), c.parts))
     lse_log2, delta, others = parts_of(scratch, lse)
-    heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, delta.shape[2]
-    width = hopper_width(problem.d, problem.dv)
-    zeros = others[: size_of(heads, lag, Nq_padded, width, group)]
-    ring, shares = ring_of(zeros, heads, Nq_padded, width), shares_in(scratch, (dk, dv), c.parts)
-    of_sums = lse_log2, delta, *ring, dq
-    return [
-        start_rows(o, do, lse, dlse, lse_log2, delta, zeros, of_rows),
-        start_products(q, do, k, v, *shares, *of_sums, Nq_padded, problem, lag, c),
-        start_narrow(dq, ring[0], problem.scale, min(lag or heads, heads) * group),
-        *start_sums((dk, dv), shares, c.parts),
-    ]
+    zeros = others[:size]
+    sums, counters = ring_of(zeros, heads, Nq_padded, width)
+    shares = shares_in(scratch, (dk, dv), c.parts)
+    start_rows(o, do, lse, dlse, lse_log2, delta, zeros, launches["row_constants"])
+    start_products(q, do, k, v, *shares, lse_log2, delta, sums, counters, dq, Nq_padded, problem, lag, c)
+    start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group)
+    start_sums((dk, dv), shares, c.parts)
+    return None if problem.sinks is None else delta
 
 
 class Sums:
@@ -109,7 +101,7 @@ class Sums:
         size = size_of(B * H, None, padded_rows(Nq), width, 1)
         self.lse_log2, self.delta, zeros = parts_of(scratch_for(lse, size), lse)
         self.dQ, self.counters = ring_of(zeros, B * H, padded_rows(Nq), width)
-        again(start_rows, (o, do, lse, dlse, self.lse_log2, self.delta, zeros), (), launch_of_rows)
+        start_rows(o, do, lse, dlse, self.lse_log2, self.delta, zeros, launch_of_rows)
 
     def add(self, of_queries, of_keys, gradients, problem, c, row=0):
         """Fill dk and dv from (q, do) and (k, v), and add their share to the sums of dQ.
@@ -122,12 +114,12 @@ class Sums:
         scratch = dk.new_empty(size_of_shares((dk, dv), c.parts), dtype=torch.uint8)
         shares = shares_in(scratch, (dk, dv), c.parts)
         tensors = *of_queries, k, v, *shares, *constants, self.dQ.view(-1, width)[row:], self.counters, None
-        again(start_products, tensors, (), Nq_padded, problem, None, c, when=problem.plain)
+        start_products(*tensors, Nq_padded, problem, None, c)
         start_sums((dk, dv), shares, c.parts)
 
     def narrow(self, dq, scale):
         """Fill dq [B, H, Nq, d], contiguous, with scale times the sums."""
-        again(start_narrow, (dq, self.dQ), (), scale, len(self.dQ))
+        start_narrow(dq, self.dQ, scale, len(self.dQ))
 
 
 def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_padded, problem, lag, c):
@@ -149,7 +141,7 @@ def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_
     tiles_of_keys = tiles.count(problem.Nk, KEYS)
     all_turns = tiles_of_keys * Hk * problem.B
     flags = problem.Nk % KEYS != 0, is_late(problem, width)
-    return launch(
+    launch(
         attention_backward,
         (min(all_turns, multiprocessors(problem.device)), 1, 1),
         (*streamed, *kept, *constants, sums, counters, *earlier),
@@ -173,7 +165,7 @@ def start_narrow(dq, sums, scale, last):
     heads, Nq_padded, width = sums.shape
     grid = tiles.count(Nq, ROWS_OF_QUERIES), CONSUMERS.value, last
     numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, width
-    return launch(narrow, grid, (dq, sums), numbers, warps=4)
+    launch(narrow, grid, (dq, sums), numbers, warps=4)
 
 
 def without_unseen(problem, dk, dv, k, v):

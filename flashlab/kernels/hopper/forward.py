@@ -39,7 +39,7 @@ from flashlab.kernels.hopper.schedule import table
 from flashlab.kernels.hopper.softmax import first_weights, new_maximum, total, update_sums, weights
 from flashlab.kernels.hopper.stages import release, wait_full
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
-from flashlab.kernels.launch import again, launch
+from flashlab.kernels.launch import launch
 
 
 def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
@@ -47,19 +47,12 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
     ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
-    each key to some query. table: as ``schedule.table``. Returns what ``again`` does.
+    each key to some query. table: as ``schedule.table``.
     """
     k, v, problem = without_unseen(k, v, problem)
-    known = problem.mask.launches(problem, c, pingpong, table)
-    when = problem.plain or known is not None
-    return again(start, (q, k, v, o, lse), (), problem, c, pingpong, table, when=when, known=known)
-
-
-def start(q, k, v, o, lse, problem, c, pingpong, table):
-    """Launch the kernel."""
     consumers, shape = c.Br // ROWS.value, Shape.of(problem.d, problem.dv)
     order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
-    return launch(
+    launch(
         attention_forward,
         (programs, 1, 1),
         (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, order, starts),

@@ -35,13 +35,6 @@ class Mask(Part):
         """Return, per term, per part, a function in Triton and its arguments."""
         return tuple(tuple(part.function(problem) for part in term) for term in self.terms)
 
-    def launches(self, problem, *options):
-        """Return a dict for the launches of a problem with these options, which lasts as long as a ``Rule``.
-
-        None: the mask is a window, or more than the mask changes scores or weights.
-        """
-        return None
-
 
 class _Ends(NamedTuple):
     left: int | None = None
@@ -188,10 +181,6 @@ class Rule(Mask):
             unions.append(_intersection(intervals, N))
         union = functools.reduce(_union, unions)
         return union and tuple(x.int() for x in union)
-
-    def launches(self, problem, *options):
-        rest = problem._replace(mask=Window(), texts=None)
-        return self.cached(("launches", rest, *options), dict) if rest.plain else None
 
     def kernel_args(self, problem, Br, Bc, transposed=False) -> KernelArgs:
         """Return the kernel arguments of the mask, as ``Window.kernel_args``."""

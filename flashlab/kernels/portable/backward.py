@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import dropout, scores, tiles
-from flashlab.kernels.launch import again, launch
+from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import questions
 from flashlab.kernels.portable import pieces
 from flashlab.kernels.problem import LOG2_E
@@ -39,28 +39,22 @@ def run(gradients, incoming, saved, problem, launches, sums=()):
     The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
     those of ``OF_KEYS_AND_VALUES`` that are wanted, and "query_gradients". dlse may be None. sums: per step of the
     score function, what the gradient of its tensor is added to, or None. Returns delta if there are sinks, whose
-    gradient takes it, [B, H, Nq_padded], and what ``again`` does, None if that is not all.
+    gradient takes it, [B, H, Nq_padded].
     """
     dq, *of_keys = gradients
+    q, k, v, o, lse = saved
+    do, dlse = incoming
     parts = max(c.parts for c in launches.values())
-    scratch = scratch_for(saved[-1], shares=size_of_shares(of_keys, parts))
-    options = problem, tuple(launches.items()), tuple(sums), parts
-    known = again(start, (*saved, *incoming), (*gradients, scratch), *options, when=problem.plain)
-    return None if problem.sinks is None else parts_of(scratch, saved[-1])[1], known
-
-
-def start(q, k, v, o, lse, do, dlse, dq, dk, dv, scratch, problem, launches, sums, parts):
-    """Launch the kernels; launches: pairs of the names and configurations. parts: of a group."""
-    launches = dict(launches)
+    scratch = scratch_for(lse, shares=size_of_shares(of_keys, parts))
     lse_log2, delta, _ = parts_of(scratch, lse)
-    shares = shares_in(scratch, (dk, dv), parts)
-    launched = [start_rows(o, do, lse, dlse, lse_log2, delta, None, launches["row_constants"])]
-    read = q, k, v, do
+    shares = shares_in(scratch, of_keys, parts)
+    start_rows(o, do, lse, dlse, lse_log2, delta, None, launches["row_constants"])
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
-            launched.append(start_keys(*read, *shares, lse_log2, delta, problem, launches[name], wanted))
-    launched.append(start_queries(*read, dq, lse_log2, delta, problem, launches["query_gradients"], sums))
-    return [*launched, *start_sums((dk, dv), shares, parts)]
+            start_keys(q, k, v, do, *shares, lse_log2, delta, problem, launches[name], wanted)
+    start_queries(q, k, v, do, dq, lse_log2, delta, problem, launches["query_gradients"], sums)
+    start_sums(of_keys, shares, parts)
+    return None if problem.sinks is None else delta
 
 
 def size_of_shares(gradients, parts):
@@ -117,7 +111,7 @@ def start_rows(o, do, lse, dlse, lse_log2, delta, sums, c):
     Nq_padded = delta.shape[2]
     zeroed = 0 if sums is None else sums.numel()
     tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
-    return launch(
+    launch(
         row_constants,
         (Nq_padded // c.Br, H, B),
         (*tensors, lse, dlse, lse_log2, delta, sums),
@@ -129,7 +123,7 @@ def start_rows(o, do, lse, dlse, lse_log2, delta, sums, c):
 def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
     """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``."""
     tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc), in_pieces=True)
-    return launch(
+    launch(
         key_value_gradients,
         (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
         (*tensors, lse_log2, delta),
@@ -142,7 +136,7 @@ def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
 def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
     """Launch the kernel of dQ."""
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
-    return launch(
+    launch(
         query_gradients,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse_log2, delta),
@@ -153,23 +147,22 @@ def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
 
 
 def start_sums(gradients, shares, parts):
-    """Launch the kernel that adds up the parts of groups, if there are several; returns a list of what ``launch`` does.
+    """Launch the kernel that adds up the parts of groups, if there are several.
 
     The gradients may be the ends of the rows of longer ones.
     """
     if parts == 1:
-        return []
+        return
     dk, dv = gradients
     B, Hk, Nk, _ = dk.shape
     sizes = tuple(Nk * x.shape[3] for x in (dk, dv))
-    launched = launch(
+    launch(
         add_parts,
         (tiles.count(max(sizes), SUMS), B * Hk, 2),
         (dk, dv, *shares),
         (dk.stride(1), dv.stride(1), *sizes, parts, SUMS),
         warps=4,
     )
-    return [launched]
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import dropout, float8, scores, tiles
-from flashlab.kernels.launch import again, launch
+from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import LOG2_E
 
@@ -20,18 +20,10 @@ LN2 = tl.constexpr(math.log(2))
 
 
 def run(o, lse, q, k, v, problem, c):
-    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
-
-    Returns what ``again`` does.
-    """
-    return again(start, (q, k, v, o, lse), (), problem, c, when=problem.plain)
-
-
-def start(q, k, v, o, lse, problem, c):
-    """Launch the kernel: arguments as for ``run``."""
+    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c."""
     transposed = () if problem.scales is None else (2,)  # V in float8
     tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
-    return launch(
+    launch(
         attention_forward,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse),
