@@ -45,11 +45,11 @@ $(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(ST
 .PHONY: help lab lint format test test-all test-browser test-gpu test-gpu-values test-gpu-memory notebooks bench site clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
-	@echo 'make test          ruff, the unit tests, and every cell of every notebook; needs no GPU and uses none'
+	@echo 'make test          ruff, mypy, the unit tests, and every cell of every notebook; needs no GPU and uses none'
 	@echo 'make test-all      the same, then what takes long: every wrong implementation and shape, models of transformers'
 	@echo 'make test-browser  every figure driven in a real JupyterLab, and the site; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU: make test-gpu-values (GPU_TESTS=... for some), make test-gpu-memory'
-	@echo 'make lint          ruff alone; make format mends what ruff can mend'
+	@echo 'make lint          ruff and mypy; make format fixes what ruff can fix'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
 	@echo 'make bench         how fast figures answer a key and notebooks run here'
 	@echo 'make site          the course as web pages, in _site/: open _site/index.html'
@@ -62,6 +62,7 @@ lab: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check --quiet . || { echo "make format writes the files above in ruff's form."; exit 1; }
+	$(BIN)/python -m mypy
 
 format: $(STAMP)
 	$(BIN)/python -m ruff check --fix .
@@ -99,7 +100,7 @@ site: $(SITE_STAMP)
 	@echo 'The site is _site/index.html'
 
 clean:
-	rm -rf .venv _site .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .venv _site .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp comes last: whatever interrupts the set-up, the next make goes on with it.

@@ -26,7 +26,7 @@ class State:
     registers: bool = False
 
 
-def room(B, d, dtype, registers):
+def room(B: int, d: int, dtype: str, registers: bool) -> tuple[dict[str, int], dict[str, int]]:
     """Return the bytes by tile that must fit into shared memory, and those that must fit into registers."""
     tiles = block_size.working_set(B, B, d, dtype)
     kept = {name: size for name, size in tiles.items() if registers and name not in "QKV"}
@@ -74,7 +74,7 @@ def _refused(total, held, limits):
     return None
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return for each size its tiles in bytes, whether the card refuses it, and the time of its bytes.
 
     ``ratio`` is that time in times of arithmetic, None without a documented rate; ``fits``: the largest B that does;
@@ -83,7 +83,7 @@ def trace(state):
     return _trace(state.card, state.d, state.dtype, state.registers)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what the tiles take, whether that runs, and which of bytes and arithmetic decides."""
     told = trace(state)
     size = told["sizes"][state.step]

@@ -1,9 +1,12 @@
 """Plain charts for a cell: bars, lines, dots and a map of weights, each with its words beside it."""
 
 import io
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from PIL import Image
 
@@ -21,7 +24,7 @@ LOOKS = (  # of lines in one chart: a colour, and dashes for those who do not se
 class Chart:
     """A still picture. In words it is what the caption says."""
 
-    def __init__(self, figure, caption):
+    def __init__(self, figure: Figure, caption: str) -> None:
         self._png = _painted(figure)
         self._caption = caption
 
@@ -42,7 +45,7 @@ def _painted(figure) -> bytes:
     return buffer.getvalue()
 
 
-def bars(values: dict, *, unit="", title="", colors=style.FLASH, width=7.0):
+def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.FLASH, width: float = 7.0) -> Chart:
     """Draw horizontal bars with their values written on them. ``values``: number by name."""
     said = [f"{style.number(value)} {unit}".strip() for value in values.values()]
     left = max(2.1, 0.3 + 0.075 * max(map(len, values)))  # inches: room for the longest name
@@ -61,7 +64,17 @@ class _Plain(LogFormatter):
         return super().__call__(x, pos) and (f"{x:,.0f}" if x >= 1 else f"{x:g}")
 
 
-def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimals=None, width=7.0):
+def lines(
+    x: Sequence[float],
+    series: dict,
+    *,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+    log: Any = False,
+    decimals: int | None = None,
+    width: float = 7.0,
+) -> Chart:
     """Draw lines over x, at most five, each named at its end. ``series``: values by name; ``decimals``: in words."""
     if len(series) > len(LOOKS):
         raise ValueError(f"expected at most {len(LOOKS)} lines, which look different, got {len(series)}")
@@ -86,7 +99,7 @@ def lines(x, series: dict, *, xlabel="", ylabel="", title="", log=False, decimal
     return Chart(ax.figure, _words(title, (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())))
 
 
-def weights(P, rows, columns, *, title="", width=7.0):
+def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = "", width: float = 7.0) -> Chart:
     """Draw a map of attention weights P [rows, columns], darker for more, each row's largest written on it."""
     P = np.asarray(P)
     ax = _axes(width, 0.3 * len(rows), left=0.9, right=0.3, top=0.75, title=title)
@@ -101,7 +114,7 @@ def weights(P, rows, columns, *, title="", width=7.0):
     return Chart(ax.figure, _words(title, said))
 
 
-def dots(panels: dict, *, title="", marks=None, log=(), width=8.0):
+def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), width: float = 8.0) -> Chart:
     """Draw a row for each name, a panel for each quantity, a dot for each value; in words the values have two digits.
 
     ``panels``: by the panel's name, the numbers by the row's name, one or several each; ``marks``: by the panel's name,

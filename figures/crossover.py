@@ -31,7 +31,7 @@ class State:
     dtype: str = "float16"
 
 
-def costs(N, d, C, dtype):
+def costs(N: int, d: int, C: int, dtype: str) -> dict:
     """Return what both ways take for N tokens, by measure: (softmax attention, linear attention)."""
     stored, card = hardware.stored(dtype), hardware.CARDS[CARD]
     flops = linear_attention.softmax_flops(N, d, C), linear_attention.flops(N, d, C)
@@ -61,7 +61,7 @@ def _trace(d, C, dtype):
             "d": d, "C": C}  # fmt: skip
 
 
-def crossing(what, d, C, dtype):
+def crossing(what: str, d: int, C: int, dtype: str) -> int:
     """Return the first whole number of chunks at which linear attention takes no more than softmax attention."""
     N = C
     while (pair := costs(N, d, C, dtype)[what])[0] < pair[1]:
@@ -69,12 +69,12 @@ def crossing(what, d, C, dtype):
     return N
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return what both take at each length, where they cross, and the FLOPs per byte of linear attention."""
     return _trace(state.d, state.C, state.dtype)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how the two compare at this length, and what linear attention waits for."""
     told = trace(state)
     flops, nbytes, kept, times = (

@@ -69,7 +69,7 @@ def _trace(B, Hk, N, wrong):
     return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": chosen, "wrong": wrong, "parts": parts, "code": code}
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return for each number of parts the programs, their waves and time, and the weights of a real row's parts.
 
     ``busiest``: SMs that have as many programs as there are waves, the others have one less; ``peak``: the share of
@@ -79,7 +79,7 @@ def trace(state):
     return _trace(state.B, state.Hk, state.N, state.wrong)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how many programs run in how many waves, the time, and what the largest part weighs."""
     told = trace(state)
     part = told["parts"][state.step]

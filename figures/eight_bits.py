@@ -110,12 +110,12 @@ def _lost(flush):
     return lost
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return where the row's weights fall for each offset, the errors of O, and what long sums lose."""
     return _trace(state.kind, state.outlier, state.per, state.rotated)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how many weights vanished, and what each part costs the output."""
     told = trace(state)
     now = told["steps"][state.step]

@@ -51,7 +51,7 @@ class Toggle:
     kind = "toggle"
 
 
-def states(figure) -> Iterator:
+def states(figure: Any) -> Iterator:
     """Yield every state that the controls of a figure can reach, each at step 0 of its clock if it has one.
 
     figure: a module of ``figures`` with ``State`` and ``CONTROLS``.
@@ -61,7 +61,7 @@ def states(figure) -> Iterator:
         yield replace(figure.State(), **dict(zip(figure.CONTROLS, values, strict=True)))
 
 
-def steps(figure, state) -> Iterator:
+def steps(figure: Any, state: Any) -> Iterator:
     """Yield the state at each step of its clock; the state alone if the figure has no clock."""
     clock = next((field for field, control in figure.CONTROLS.items() if isinstance(control, Scrub)), None)
     if clock is None:
@@ -71,7 +71,7 @@ def steps(figure, state) -> Iterator:
             yield replace(state, **{clock: step})
 
 
-def declared(figure) -> list[dict]:
+def declared(figure: Any) -> list[dict]:
     """Return the controls of a figure as plain data, for the page."""
     return [
         {"field": field, "kind": control.kind, "label": control.label or field}
@@ -80,14 +80,14 @@ def declared(figure) -> list[dict]:
     ]
 
 
-def key(figure, state) -> str:
+def key(figure: Any, state: Any) -> str:
     """Return the name under which the page keeps the numbers of a state: all its fields but the clock."""
     fields = asdict(state)
     values = [fields[field] for field, control in figure.CONTROLS.items() if not isinstance(control, Scrub)]
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
-def numbers(figure, state) -> dict:
+def numbers(figure: Any, state: Any) -> dict:
     """Return what the page needs to draw a state at every step: its trace, its words step by step, what is idle."""
     slides = {field: control for field, control in figure.CONTROLS.items() if isinstance(control, Slide)}
     return {
@@ -98,7 +98,7 @@ def numbers(figure, state) -> dict:
 
 
 @cache
-def line(function, fragment: str) -> str:
+def line(function: Callable, fragment: str) -> str:
     """Return the line of a function that holds the fragment, for a tip. Raises LookupError if there is none."""
     for text in inspect.getsource(function).splitlines():
         if fragment in text:

@@ -118,17 +118,17 @@ def _value(line):
     return ast.unparse(statement.targets[0] if isinstance(statement, ast.Assign) else statement.value.args[1])
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the kernel's source and all its loads and stores, in the order in which the interpreter ran them."""
     return _trace(state.kernel, state.N, state.block)
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of loads and stores."""
     return len(trace(state)["accesses"])
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say which program does what, and how much of its block is masked."""
     told = trace(state)
     if state.step == 0:

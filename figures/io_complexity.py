@@ -60,14 +60,14 @@ def _seconds(N, d, rate, layer, fused):
     return flops / rate if rate else None
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return what each way holds, in bytes, and the time of its products for all lengths, and where it runs out."""
     return _trace(state.card, state.batch, state.heads, state.d, state.dtype, state.training)
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
     """Return a time in the largest unit that it reaches."""
-    unit = max((unit for unit in UNITS if seconds >= UNITS[unit]), key=UNITS.get, default="µs")
+    unit = max((unit for unit in UNITS if seconds >= UNITS[unit]), key=lambda unit: UNITS[unit], default="µs")
     return f"{seconds / UNITS[unit]:.3g} {unit}"
 
 
@@ -75,7 +75,7 @@ def _tokens(N):
     return f"{N / 1e6:.3g} million tokens" if N >= 1e6 else f"{N:,} tokens"
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what each way needs at this length, where it runs out, and how long it takes at least."""
     told = trace(state)
     words = [_way(name, way, told, state.step) for name, way in told["ways"].items()]

@@ -60,7 +60,7 @@ def _trace(page, sharing):
     return {"page": page, "pages": TOKENS // page, "sharing": sharing, "longest": LONGEST, "steps": steps, "code": code}
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the pool after each event: the pages of each text, pages copied, and tokens kept and reserved.
 
     ``tokens``: in held pages, each page counted once; ``held``: the room of these pages; ``rooms``: the room that the
@@ -69,7 +69,7 @@ def trace(state):
     return _trace(state.page, state.sharing)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what just happened, how many pages are held, and what is wasted with and without pages."""
     told = trace(state)
     now = told["steps"][state.step]

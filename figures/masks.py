@@ -39,7 +39,7 @@ class State:
 @lru_cache(maxsize=128)
 def _trace(name, size, Nq, B):
     mask, shape = KINDS[name](size), (Nq, NK)
-    kinds, moved, full = masks.schedule(mask, shape, B, B), *(_moved(Nq, B, one) for one in (mask, None))
+    kinds, moved, full = masks.schedule(mask, shape, B, B), _moved(Nq, B, mask), _moved(Nq, B, None)
     tiles = []
     for (i, j), nbytes in moved["tiles"]:
         rows, cols = slice(i * B, min((i + 1) * B, Nq)), slice(j * B, min((j + 1) * B, NK))
@@ -83,12 +83,12 @@ def _spans(row):
     return ends.reshape(-1, 2).tolist()
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the tiles in the order of the loop, the visible keys of each query, and pairs, tiles and bytes in all."""
     return _trace(state.mask, state.size, state.Nq, state.B)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how many pairs are visible, how many tiles that takes, and what has been moved."""
     told = trace(state)
     done = told["tiles"][: state.step]

@@ -25,7 +25,7 @@ class State:
     one_sm: bool = False
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the levels of the card, fastest first, what one block of threads can have, and the windows."""
     card = hardware.CARDS[state.card]
     levels = hardware.levels(card, one_sm=state.one_sm)
@@ -51,7 +51,7 @@ def trace(state):
     }
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what fills the window, and what a program has of the fast memory."""
     told = trace(state)
     smem, dram = told["levels"][1], told["levels"][DRAM]

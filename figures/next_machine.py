@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 
 from figures.figure import Choose, Scrub, Slide, explorer, line
 from flashlab.course import data
+from flashlab.machine.sm import Event
 from flashlab.reference import roles
 from flashlab.reference.next_machine import Rates
 
@@ -46,7 +47,7 @@ class State:
     card: str = "B200"
 
 
-def design(state):
+def design(state: State) -> roles.Design:
     """Return the design of this state."""
     d, dv = WIDTHS[state.d]
     return roles.Design(float(Fraction(state.share)), d=d, dv=dv, rates=CARDS[state.card])
@@ -64,7 +65,7 @@ def _run(design, Bc):
     return roles.forward(*_inputs(), design, Bc=Bc)
 
 
-def run(state):
+def run(state: State) -> roles.Run:
     """Return the run that the clock shows."""
     return _run(design(state), SHOWN)
 
@@ -74,17 +75,17 @@ def _times(design):
     return sorted({0, *(time for event in _run(design, SHOWN).events if event.unit in ROWS for time in event[:2])})
 
 
-def times(state):
+def times(state: State) -> list[int]:
     """Return the cycles at which something begins or ends, from 0 on."""
     return _times(design(state))
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of moments after the first."""
     return len(times(state)) - 1
 
 
-def counted(state):
+def counted(state: State) -> dict:
     """Return for each share how long a block takes once all is under way, and how long each unit works for it."""
     return _counted(state.d, state.card)
 
@@ -100,14 +101,14 @@ def _counted(d, card):
     return found
 
 
-def best(state):
+def best(state: State) -> dict:
     """Return the least share that takes no more than half a per cent longer than the best one."""
     found = counted(state)
     least = min(it["cycles"] for it in found)
     return next(it["share"] for it in found if it["cycles"] <= 1.005 * least)
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the boxes of the three units, and what each share comes to."""
     events = [event for event in run(state).events if event.unit in ROWS]
     return {
@@ -131,18 +132,18 @@ def _box(event):
     }  # fmt: skip
 
 
-def tile(event):
+def tile(event: Event) -> int:
     """Return which of the two tiles of queries an event of a product or a softmax belongs to."""
     return int(event.by[-1]) if event.by.startswith("softmax") else int("[1]" in event.where)
 
 
-def name(event):
+def name(event: Event) -> str:
     """Return an event's short name, such as S₃."""
     names = {"S": "S", "PV": "PV", "maximum": "m", "weights": "P"}
     return names[event.kind] + chr(0x2080 + event.j) if event.kind in names else ""
 
 
-def words(event):
+def words(event: Event) -> str:
     """Say what an event is."""
     if event.by == "correct":
         return "O is rescaled" if event.kind == "rescale" else "O is divided by ℓ"
@@ -151,7 +152,7 @@ def words(event):
     return f"{what}{name(event)} of tile {tile(event)}"
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what begins or ends at this moment, what a block takes, and which share would be best."""
     now, whole, chosen = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
     here = [e for e in whole.events if e.unit in ROWS and now in e[:2]]

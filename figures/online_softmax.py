@@ -41,7 +41,7 @@ class State:
 
 
 @lru_cache(maxsize=64)
-def row(source, n):
+def row(source: str, n: int) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the tokens, a score [n] and a value [n, 1] for each, n at most."""
     if source == "real":
         real = data.captured("two_banks")
@@ -91,17 +91,17 @@ def _plain(values):
     return [None if value == -np.inf else float(f"{value:.7g}") for value in values]
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the row and every step of it: ``online_softmax.update`` run block by block, then ``finish``."""
     return _trace(state.source, state.tokens, state.block)
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of blocks, and one: the division."""
     return len(trace(state)["steps"])
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what came, what happened to the past, and what is kept."""
     told, n = trace(state), _number
     steps = told["steps"]

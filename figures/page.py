@@ -12,6 +12,7 @@ import uuid
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from figures.figure import Scrub, declared, key, numbers, states
 
@@ -38,12 +39,12 @@ def drawn() -> list[str]:
     return [path.stem for path in sorted((HERE / "js").glob("*.js")) if path.stem not in SHARED]
 
 
-def name_of(figure) -> str:
+def name_of(figure: Any) -> str:
     """Return the name that a figure's module, drawing and still picture share."""
     return figure.__name__.rpartition(".")[2]
 
 
-def title_of(figure) -> str:
+def title_of(figure: Any) -> str:
     """Return the title of a figure's page: its name in words."""
     words = name_of(figure).split("_")
     return " ".join([words[0].upper() if len(words[0]) == 2 else words[0].capitalize(), *words[1:]])
@@ -63,7 +64,7 @@ def _wrapped(module):
     return f"const {module} = (() => {{\n{text}return {{ {', '.join(names)} }};\n}})();"
 
 
-def still(figure, state) -> bytes | None:
+def still(figure: Any, state: Any) -> bytes | None:
     """Return the stored picture of a figure's first state as PNG; None for other states and before it was taken."""
     path = HERE / "stills" / f"{name_of(figure)}.png"
     return path.read_bytes() if state == figure.State() and hasattr(figure, "__file__") and path.exists() else None
@@ -86,7 +87,7 @@ def captioned(png: bytes | None, words: str) -> str:
     return f'<figure style="margin: 0">{image}<figcaption>{html.escape(words)}</figcaption></figure>'
 
 
-def fragment(figure, state, traces: dict, *, id: str | None = None, page: bool = False) -> str:
+def fragment(figure: Any, state: Any, traces: dict, *, id: str | None = None, page: bool = False) -> str:
     """Return the HTML of one figure with these numbers by key: alive where scripts run, a picture and words elsewhere.
 
     id: of the element, by which a kernel finds it; page: no kernel will ever answer.
@@ -101,7 +102,7 @@ def fragment(figure, state, traces: dict, *, id: str | None = None, page: bool =
     )
 
 
-def shipped(figure) -> dict:
+def shipped(figure: Any) -> dict:
     """Return the numbers that a page carries, by key: of all states, or of those one control away from the first."""
     first = figure.State()
     chosen = list(states(figure))
@@ -113,7 +114,7 @@ def shipped(figure) -> dict:
     return {key(figure, state): numbers(figure, state) for state in chosen}
 
 
-def page(figure, made: str | None = None, title: str | None = None) -> str:
+def page(figure: Any, made: str | None = None, title: str | None = None) -> str:
     """Return a whole HTML file with one figure that moves without a kernel.
 
     made: its fragment, if there is one; title: the figure's name in words, if None.

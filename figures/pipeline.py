@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from figures.figure import Choose, Scrub, Slide, Toggle, explorer, line
 from flashlab.course import data
+from flashlab.machine.sm import Event
 from flashlab.reference import pipeline
 
 QUERIES = 128  # one tile; its keys are the 512 tokens of the text, in four blocks
@@ -56,12 +57,12 @@ def _run(stages, consumers, overlap):
     return pipeline.forward(Q[:QUERIES], K, V, design)
 
 
-def run(state):
+def run(state: State) -> pipeline.Run:
     """Return the run of ``flashlab.reference.pipeline`` with this design."""
     return _run(state.stages, state.consumers, state.overlap)
 
 
-def times(state):
+def times(state: State) -> list[int]:
     """Return the cycles at which something begins or ends, from 0 on."""
     return _times(run(state))
 
@@ -71,12 +72,12 @@ def _times(run):
     return sorted({0, *(time for event in run.events for time in event[:2])})
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of moments after the first."""
     return len(times(state)) - 1
 
 
-def moment(state):
+def moment(state: State) -> int:
     """Return the cycle that the clock shows."""
     return times(state)[state.step]
 
@@ -116,7 +117,7 @@ def _trace(stages, consumers, overlap):
     }
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the boxes of every unit, the waits, who ended each of them, and what is told at every moment."""
     return _trace(state.stages, state.consumers, state.overlap)
 
@@ -244,7 +245,7 @@ def _span(event):
     return f"cycles {event.start:,} to {event.end:,}: {event.end - event.start:,}"
 
 
-def name(event):
+def name(event: Event) -> str:
     """Return an event's short name, such as K₃."""
     return NAMES.get(event.kind, event.kind) + ("" if event.kind in ("Q", "O", "rescale") else chr(0x2080 + event.j))
 
@@ -253,18 +254,18 @@ def _awaited(event):
     return WAITS[event.kind.split("[")[0]]
 
 
-def under_way(state, unit, by=None):
+def under_way(state: State, unit: str, by: str | None = None) -> object:
     """Return the events of a unit that the clock is in."""
     now = moment(state)
     return [e for e in run(state).events if e.unit == unit and e.start <= now < e.end and by in (None, e.by)]
 
 
-def phases(state):
+def phases(state: State) -> dict:
     """Return the phase bit of each barrier that has completed a phase."""
     return {e.kind: e.j for e in run(state).events if e.unit == "barrier" and e.end <= moment(state)}
 
 
-def busy(state):
+def busy(state: State) -> float:
     """Return the share of the time so far in which the tensor core worked."""
     now, until, cycles = moment(state), 0, 0
     for start, end in sorted(e[:2] for e in run(state).events if e.unit == "tensor core"):
@@ -314,7 +315,7 @@ def _completed(event):
             "q_full": f"Q of consumer {at} is there", "q_empty": f"Q of consumer {at} is free"}[barrier]  # fmt: skip
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what happens at this moment, how busy the tensor core is, and what that comes to."""
     whole = run(state)
     happened, each = list(_happened(state)), whole.cycles / whole.blocks

@@ -49,7 +49,7 @@ class State:
 
 
 @lru_cache(maxsize=1)
-def head(dtype=np.float16):
+def head(dtype: type = np.float16) -> tuple[np.ndarray, ...]:
     """Return Q, K, V of a head that reads a page of a book, and a gradient of its output, all [N, d]."""
     Q, K, V = data.captured("alice").head()
     dO = np.random.default_rng(8).normal(size=V.shape)
@@ -212,17 +212,17 @@ def _code(kind, name=""):
     return line(recomputation.backward, '("Q", "dO", "lse")' if first else f'{kind}("{name}"')
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return every step of the pass that rebuilds P, and the parts of both passes with their bytes and FLOPs."""
     return _trace(state.Br, state.Bc, state.causal)
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of steps."""
     return len(trace(state)["steps"]) - 1
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what happens, how many tiles have been rebuilt, and how far each pass is."""
     return _say(trace(state), state.step)
 
@@ -269,7 +269,17 @@ class Replayed:
     step: int = 0
 
 
-def replay(events, other, N, Br, Bc, state=Replayed(), *, d=32, dtype="float32"):
+def replay(
+    events: list,
+    other: dict,
+    N: int,
+    Br: int,
+    Bc: int,
+    state: object = Replayed(),
+    *,
+    d: int = 32,
+    dtype: str = "float32",
+) -> object:
     """Show the same picture of the Triton kernels, for a head of N tokens and d dimensions.
 
     events: those of ``flashlab.kernels.portable.backward`` with tiles of Br x Bc, as its bill has them; other: those of
@@ -293,7 +303,7 @@ def _no_code(kind, name=""):
     return None
 
 
-def counted():
+def counted() -> dict:
     """Return FLOPs of the products, and bytes, of the paper's configuration: standard and fused.
 
     Fused is FlashAttention's own order with 256 keys per tile, and the N x d tensors alone: 33 passes over them.
@@ -308,7 +318,7 @@ def counted():
     }
 
 
-def measured():
+def measured() -> dict:
     """Return what ``flashlab/bench/recomputation.py`` measured on one GPU."""
     found = data.measured("h200_recomputation")
     ways = found["standard"], found["flash"]
@@ -316,7 +326,7 @@ def measured():
     return {"device": found["about"]["device"], **bytes_too, "time": tuple(way["ms"] for way in ways)}
 
 
-def bills():
+def bills() -> dict:
     """Return the bill of the paper's configuration by who says so: {quantity: "standard, fused"} in words."""
     found = measured()
     device = found.pop("device").removeprefix("NVIDIA ")
@@ -327,7 +337,7 @@ def bills():
     }
 
 
-def say(quantity, value):
+def say(quantity: str, value: float) -> str:
     """Return a number of the bill in words."""
     if quantity == "time":
         return f"{value:.1f} ms"

@@ -66,12 +66,12 @@ def _sums(events, P):
     return {"makespan": sum(most)}
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the three runs, step by step."""
     return _trace(state.P, state.causal)
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how much of the processors' time was idle so far, and what each has sent."""
     told = trace(state)
     idle = ", ".join(f"{run['name']} {_idle(run, state.step):.0%}" for run in told["runs"])

@@ -29,12 +29,12 @@ class State:
     dtype: str = "float16"
 
 
-def tiles(N):
+def tiles(N: int) -> list[int]:
     """Return the tiles of queries with which the fused kernel is tried, the last as long as the text."""
     return [Br for Br in TILES if Br < N] + [N]
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the roof (None where the card's rate for the dtype is not known) and the marks under it.
 
     A mark: its intensity in FLOP/B, the FLOP/s that it can reach, and its share of the peak. Rates are per second.
@@ -72,12 +72,12 @@ def _named(Br, N):
     return "fused, all read once" if Br == N else f"fused, tiles of {Br} queries"
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of fused kernels."""
     return len(tiles(state.N))
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say where the mark is that slides, and how far the card is used."""
     told = trace(state)
     if told["missing"]:

@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def row(dtype, spread):
+def row(dtype: str, spread: float) -> Row:
     """Return the row at every shift, by ``safe_softmax.shifted`` in this dtype. All three hold the scores exactly."""
     scores = np.round(2 * np.linspace(TOP - spread, TOP, COUNT)) / 2  # [n]
     x = torch.tensor(scores, dtype=getattr(torch, dtype))
@@ -67,12 +67,12 @@ def _outcome(e, l, P, exact, eps):
     return "right" if (np.abs(P - exact) <= 2 * eps).all() else "digits lost"
 
 
-def window(dtype):
+def window(dtype: str) -> tuple:
     """Return where exp leaves the dtype: 0 below the first, subnormal below the second, inf above the third."""
     return safe_softmax.window(torch.finfo(getattr(torch, dtype)))
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the row in all three dtypes at all shifts; e, l and P in the chosen one."""
     chosen = row(state.dtype, state.spread)
     return {
@@ -105,7 +105,7 @@ def _plain(values):
     return [float(f"{x:.4g}") if np.isfinite(x) else "NaN" if np.isnan(x) else "∞" for x in values]
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say what exp and its sum make of the scores in the chosen dtype, and which shifts work."""
     now = row(state.dtype, state.spread)
     zero, _, inf = window(state.dtype)

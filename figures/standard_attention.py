@@ -107,7 +107,7 @@ def _code(way, now):
     return line(standard_attention._product, fragment)
 
 
-def counted(state) -> dict[str, int]:
+def counted(state: State) -> dict[str, int]:
     """Return the bytes of the paper's whole run, forward and backward, all heads, in the standard way and fused.
 
     Fused is FlashAttention's own order with 256 keys per tile, and the N x d tensors alone: 33 passes over them.
@@ -118,17 +118,17 @@ def counted(state) -> dict[str, int]:
     return {"standard": HEADS * standard, "fused": HEADS * fused}
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return both runs, line by line, and the bytes that one step of their clock stands for."""
     return _trace(state.mask, state.dropout)
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of steps until both are done."""
     return trace(state)["steps"]
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how far each way is when both have moved the same bytes."""
     standard, fused = trace(state)["runs"]
     clock = state.step * STEP

@@ -1,5 +1,8 @@
 """Colours and sizes of all figures, chosen so that neighbours differ in lightness and stay apart in grey."""
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
@@ -16,22 +19,22 @@ DPI = 110
 WEIGHTS = "Purples"  # colour map of P, darker for more
 
 
-def figure(width=8.0, height=3.6) -> Figure:
+def figure(width: float = 8.0, height: float = 3.6) -> Figure:
     """Return an empty figure of this size in inches, free of pyplot's global state."""
     return Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
 
 
-def written(color):
+def written(color: Any) -> tuple:
     """Return the colour of words beside marks of this colour: halfway to ink, so that they are legible on paper."""
     return tuple((np.array(to_rgb(color)) + to_rgb(INK)) / 2)
 
 
-def quick_text():
+def quick_text() -> AbstractContextManager:
     """Return a context in which a label takes about two thirds of its time to draw, and looks much the same."""
     return rc_context({"text.hinting": "no_hinting"})
 
 
-def quiet(ax, *, x=False, y=False):
+def quiet(ax: Any, *, x: bool = False, y: bool = False) -> Any:
     """Strip an axes of its box; keep the x or y axis only where asked for."""
     ax.set_facecolor(PAPER)
     ax.spines[["top", "right"]].set_visible(False)
@@ -41,12 +44,12 @@ def quiet(ax, *, x=False, y=False):
     return ax
 
 
-def number(value) -> str:
+def number(value: float) -> str:
     """Return a value as a label: four digits, and words for what is not a number."""
     return f"{value:.4g}".replace("inf", "∞").replace("-", "−")
 
 
-def amount(nbytes) -> str:
+def amount(nbytes: float) -> str:
     """Return bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= size:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import SimpleNamespace
 
+import numpy as np
+
 from figures import style
 from figures.figure import Scrub, Slide, Toggle, explorer, line
 from flashlab.course import data
@@ -42,7 +44,7 @@ class State:
 
 
 @cache
-def head():
+def head() -> tuple[np.ndarray, ...]:
     """Return Q, K, V of a head that reads a page of a book, all [512, 32] float32."""
     return data.captured("alice").head()
 
@@ -119,17 +121,17 @@ def _together(runs, Nq, Nk):
     return {"Nq": Nq, "Nk": Nk, "sram": SRAM_BYTES, "clock": clock, "runs": named}
 
 
-def trace(state):
+def trace(state: State) -> dict:
     """Return the three runs, line by line, and their clock in bytes."""
     return _trace(state.N, state.Br, state.Bc, state.causal)
 
 
-def count(state):
+def count(state: State) -> int:
     """Return the number of steps: of moments at which one of the runs moves on."""
     return len(trace(state)["clock"]) - 1
 
 
-def describe(state):
+def describe(state: State) -> str:
     """Say how far each run is when all have moved the same bytes."""
     return _say(trace(state), state.step)
 
@@ -168,7 +170,7 @@ class Step:
     step: int = 40
 
 
-def replay(events, Nq, Nk):
+def replay(events: dict[str, list], Nq: int, Nk: int) -> object:
     """Show the same picture of recorded runs.
 
     events: lists of ``flashlab.machine.memory.Event`` of one head, by title. Raises ValueError if one recorded nothing.

@@ -23,7 +23,7 @@ STEPS = (
 )
 
 
-def picture():
+def picture() -> Chart:
     """Draw Q, K, V, O as thin matrices in slow memory, one tile of each in fast memory, and the six steps."""
     fig = style.figure(*SIZE)
     ax = fig.add_axes((0, 0, 1, 1))
@@ -39,7 +39,7 @@ def picture():
     return Chart(fig, words())
 
 
-def words():
+def words() -> str:
     """Say what the picture shows."""
     steps = " ".join(f"{number}. {_plain(step)} ({lesson})." for number, (lesson, step) in enumerate(STEPS, start=1))
     return f"One kernel: Q, K, V and O cross between slow and fast memory in tiles, S and P never do. {steps}"

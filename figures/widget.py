@@ -8,6 +8,7 @@ Google Colab, where an output cannot ask its kernel.
 
 import os
 import uuid
+from typing import Any
 
 import anywidget
 import traitlets
@@ -40,7 +41,7 @@ class Explorer:
     figure: whatever has the names that a module of ``figures`` has; state: the first one, None for its defaults.
     """
 
-    def __init__(self, figure, state=None):
+    def __init__(self, figure: Any, state: Any = None) -> None:
         self.figure = figure
         self.state = figure.State() if state is None else state
 

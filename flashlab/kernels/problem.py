@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     mask: masks.Window | masks.Rule
     scale: float  # factor on the scores, above 0
     precision: str  # of float32 products: "ieee", or "tf32"
-    score: object = None  # a ``scores.Chain``
+    score: Any = None  # a ``scores.Chain``
     sinks: torch.Tensor | None = None  # [H]
     dropout: object = None  # a ``dropout.Dropout``
     texts: object = None  # of a packed call, ``packed.Texts``; then B is 1, and Nq and Nk count the tokens of all

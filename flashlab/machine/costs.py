@@ -26,7 +26,12 @@ class Costs(NamedTuple):
 
 
 def measure(
-    function: Callable, *inputs, exact, output: str = "O", sram_bytes: int | None = PER_SM["8.0"].block_bytes, **options
+    function: Callable,
+    *inputs: np.ndarray,
+    exact: np.ndarray,
+    output: str = "O",
+    sram_bytes: int | None = PER_SM["8.0"].block_bytes,
+    **options: object,
 ) -> Costs:
     """Run ``function(*inputs, memory=..., **options)`` and return what it cost.
 
@@ -39,12 +44,12 @@ def measure(
     return Costs(error(memory.tensors[output], exact), extra, memory.moved, products)
 
 
-def error(O, exact) -> float:
+def error(O: np.ndarray, exact: np.ndarray) -> float:
     """Return |O - exact| / |exact| in Frobenius norms: 0 for the right output, 1 for an output of zeros."""
     return float(np.linalg.norm(O - exact) / np.linalg.norm(exact))
 
 
-def flops(Nq, Nk, d, *, training=False, rebuilt=False):
+def flops(Nq: int, Nk: int, d: int, *, training: bool = False, rebuilt: bool = False) -> int:
     """Return the FLOPs of one head's matrix products, 2 Nq Nk d for each of them.
 
     Forward has two products (S and O). ``training`` adds the four of the backward pass (dV, dP, dQ and dK), and
@@ -55,7 +60,7 @@ def flops(Nq, Nk, d, *, training=False, rebuilt=False):
     return products * 2 * Nq * Nk * d
 
 
-def longest(room, need: Callable[[int], float], most: int = 2**40) -> int:
+def longest(room: float, need: Callable[[int], float], most: int = 2**40) -> int:
     """Return the largest N up to ``most`` with ``need(N) <= room``, where need grows with N; 0 if there is none.
 
     Raises: ValueError for a room that is not a finite number.
@@ -65,7 +70,7 @@ def longest(room, need: Callable[[int], float], most: int = 2**40) -> int:
     return bisect_right(range(1, most + 1), room, key=need)
 
 
-def counted(function: Callable, *args, **options):
+def counted(function: Callable, *args: object, **options: object) -> tuple:
     """Return ``function(*args, **options)`` and the FLOPs of its numpy matrix products: a pair (result, FLOPs).
 
     The arrays in ``args`` are watched, and so is all that is computed from them. A product that none of these enters is

@@ -135,7 +135,7 @@ NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "fl
 # fmt: on
 
 
-def sources(card) -> dict[str, str]:
+def sources(card: Card) -> dict[str, str]:
     """Return the document behind each number of a card, by the number's name. Numbers that are None are left out."""
     known = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
     banks = TURING if card.capability == "7.5" else BANKS
@@ -143,7 +143,7 @@ def sources(card) -> dict[str, str]:
     return known | per_sm
 
 
-def missing(card, name) -> str:
+def missing(card: Card, name: str) -> str:
     """Return why a number of a card, by the number's name, is None."""
     if name == "float8" and card.capability in ("7.5", "8.0", "8.6"):
         return "its tensor cores have no float8"
@@ -152,34 +152,38 @@ def missing(card, name) -> str:
     return "no document at hand gives it"
 
 
-def smem_rate(card) -> float:
+def smem_rate(card: Card) -> float:
     """Return the bytes per second between the shared memories of all SMs and their arithmetic."""
     return card.sms * card.per_sm.smem_bytes_per_clock * card.clock
 
 
-def sram_bytes(card) -> int:
+def sram_bytes(card: Card) -> int:
     """Return the bytes of L1 and shared memory of all SMs together. No block can use more than one SM's share."""
     return card.sms * card.per_sm.sram_bytes
 
 
-def exp_rate(card) -> float:
+def exp_rate(card: Card) -> float:
     """Return the exponentials per second of all SMs."""
     return card.sms * card.per_sm.exps * card.clock
 
 
 # By the names of dtypes; numpy has no float8 and no bfloat16, and all that counts here is how many bytes they take.
-STORED = {"float8": np.dtype(np.int8), "float16": np.dtype(np.float16), "bfloat16": np.dtype(np.float16),
-          "float32": np.dtype(np.float32)}  # fmt: skip
+STORED: dict[str, np.dtype] = {
+    "float8": np.dtype(np.int8),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.float16),
+    "float32": np.dtype(np.float32),
+}
 
 
-def stored(dtype) -> np.dtype:
+def stored(dtype: str) -> np.dtype:
     """Return a numpy dtype of the same size as the dtype of this name. Raises ValueError for a name not in STORED."""
     if str(dtype) not in STORED:
         raise ValueError(f"expected one of {', '.join(STORED)}, got {dtype}")
     return STORED[str(dtype)]
 
 
-def flop_rate(card, dtype="float16") -> float:
+def flop_rate(card: Card, dtype: str = "float16") -> float:
     """Return the peak FLOPs per second of a card for products in this dtype; bfloat16 is as fast as float16.
 
     Raises: ValueError where no document gives it.
@@ -193,7 +197,7 @@ def flop_rate(card, dtype="float16") -> float:
     return rate
 
 
-def flops_per_clock(card, dtype="float16") -> int:
+def flops_per_clock(card: Card, dtype: str = "float16") -> int:
     """Return the FLOPs of products that one SM does per clock: a power of two, where published peaks are rounded.
 
     Raises: ValueError where no document gives the peak.
@@ -201,12 +205,12 @@ def flops_per_clock(card, dtype="float16") -> int:
     return 2 ** round(np.log2(flop_rate(card, dtype) / card.sms / card.clock))
 
 
-def ridge(card, dtype="float16") -> float:
+def ridge(card: Card, dtype: str = "float16") -> float:
     """Return the FLOPs that the card can do while one byte comes from its DRAM."""
     return flop_rate(card, dtype) / card.dram_rate
 
 
-def nanoseconds(card, cycles) -> float:
+def nanoseconds(card: Card, cycles: float) -> float:
     """Return how many nanoseconds so many clock cycles of this card take."""
     return cycles / card.clock * 1e9
 
@@ -220,7 +224,7 @@ class Level(NamedTuple):
     cycles: int | None
 
 
-def levels(card, *, one_sm=False) -> list[Level]:
+def levels(card: Card, *, one_sm: bool = False) -> list[Level]:
     """Return the memories of a card, fastest first: all of each, or one SM's part and an even share of the rates."""
     sms = 1 if one_sm else card.sms  # that the on-chip memories belong to
     sharing = card.sms if one_sm else 1  # that the other memories' rates are divided by

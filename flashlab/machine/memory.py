@@ -92,7 +92,7 @@ class Moment(NamedTuple):
 
 
 def replay(events: Iterable[Event]) -> Iterator[Moment]:
-    """Tell a run again: yield the ``Moment`` after each of the events that a ``Memory`` recorded.
+    """Replay a run: yield the ``Moment`` after each of the events that a ``Memory`` recorded.
 
     A kernel's tiles stay resident until the next kernel begins, and what a moment shows never changes afterwards.
     """
@@ -109,11 +109,9 @@ def replay(events: Iterable[Event]) -> Iterator[Moment]:
         elif event.kind == "store":
             written = written | {(event.name, place)}
         places = {name: where for name, where in places.items() if name in account.resident}
-        yield Moment(
-            *(event.kind, event.name, place, event.nbytes),
-            *(kernel, program, kernels),
-            *(dict(account.resident), places, written, dict(account.bytes), account.moved),
-        )
+        resident, moved = dict(account.resident), dict(account.bytes)
+        at = event.kind, event.name, place, event.nbytes, kernel, program, kernels
+        yield Moment(*at, resident, places, written, moved, account.moved)
 
 
 def _span(index) -> tuple[int, int]:

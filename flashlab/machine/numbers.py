@@ -3,7 +3,7 @@
 import operator
 
 
-def whole_number(n) -> int | None:
+def whole_number(n: object) -> int | None:
     """Return n as an int; None if it is not a whole number, such as a bool, or a tensor that is not one."""
     if isinstance(n, bool) or "bool" in str(getattr(n, "dtype", "")):
         return None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 class Tile(NamedTuple):
@@ -20,20 +21,21 @@ class Tile(NamedTuple):
     j: int
     g: int | None = None
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name}_{self.j}" + ("" if self.g is None else f" of step {self.g}")
 
 
 class Buffer:
     """Room for one tile in shared memory or tensor memory. It holds NaN until something arrives."""
 
-    def __init__(self, name, shape, dtype):
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.name, self.array = name, np.full(shape, np.nan, dtype)
         self.holds = self.coming = None  # the tile that is here, and the one that is being copied here
         self.readers = []  # who asked for the products that read it now
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
+        """Return the size of the buffer."""
         return self.array.nbytes
 
 
@@ -44,20 +46,20 @@ class Barrier:
     then 0 again. To wait for a phase of parity p is to wait until the open phase has the other parity.
     """
 
-    def __init__(self, name, count):
+    def __init__(self, name: str, count: int) -> None:
         self.name, self.count, self.phase = name, count, 0
         self.pending, self.pending_bytes = count, 0
 
-    def completed(self, phase) -> bool:
+    def completed(self, phase: int) -> bool:
         """Return whether the last completed phase has this parity. Before any is complete, that parity is 1."""
         return self.phase != phase
 
-    def arrive(self, nbytes=0) -> bool:
+    def arrive(self, nbytes: int = 0) -> bool:
         """Arrive, and announce so many bytes. Return whether this completes the phase."""
         self.pending, self.pending_bytes = self.pending - 1, self.pending_bytes + nbytes
         return self._advance()
 
-    def deliver(self, nbytes) -> bool:
+    def deliver(self, nbytes: int) -> bool:
         """Take in so many bytes. Return whether this completes the phase."""
         self.pending_bytes -= nbytes
         return self._advance()

@@ -183,12 +183,14 @@ def _block(part):
     return Block((q0, q1), (k0, k1), None if lo is None else k1 - q1 - lo, None if hi is None else hi + q1 - k1)
 
 
-def pairs(queries: Runs, keys: Runs, *window, **options) -> int:
+def pairs(queries: Runs, keys: Runs, *window: int | None, **options: tuple[int, ...] | None) -> int:
     """Return how many scores the queries of one rank and the keys of another have in common; as for ``blocks``."""
     return sum(block.pairs for block in blocks(queries, keys, *window, **options))
 
 
-def schedule(placement: Sequence[Runs], *window, **options) -> list[list[tuple[int, int]]]:
+def schedule(
+    placement: Sequence[Runs], *window: int | None, **options: tuple[int, ...] | None
+) -> list[list[tuple[int, int]]]:
     """Return what each rank of a ring does in each step: steps of ranks of (whose keys it has, scores it computes).
 
     In step s, rank r has the keys of rank r - s. Steps at the end in which no rank has anything to do are left out.

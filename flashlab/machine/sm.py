@@ -7,7 +7,8 @@ about a phase fail as they would on the chip, with a ``Deadlock`` or a ``Race``.
 
 import heapq
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from flashlab.machine.operations import Arrive, Commit, Copy, Finish, Product, Put, Store, Take, Wait, Work
 
@@ -36,12 +37,13 @@ class Event(NamedTuple):
 class Job:
     """Work that a unit does: so many cycles of it are left, and ``done`` is called at the end."""
 
-    def __init__(self, cycles, done, *about):
+    def __init__(self, cycles: int, done: "Callable[[Job], object]", *about: object) -> None:
         self.left, self.done, self.about = cycles, done, about  # about: what its event will say
-        self.start = self._result = None
+        self.start: int | None = None
+        self._result: Any = None
 
     @property
-    def result(self):
+    def result(self) -> Any:
         """Return what the job computed. Raises Race while it is under way."""
         if self.left:
             raise Race(
@@ -56,11 +58,11 @@ class Unit:
     Vector units give each program a ``slice`` of so many cycles at a time: two programs that compute share them.
     """
 
-    def __init__(self, sm, slice=None):
+    def __init__(self, sm: "SM", slice: int | None = None) -> None:
         self.sm, self.slice = sm, slice
         self.queue, self.working, self.busy = deque(), False, 0
 
-    def add(self, job, cycles=None):
+    def add(self, job: Job, cycles: int | None = None) -> None:
         """Ask for this many cycles of the job, or for all that are left."""
         self.queue.append((job, min(cycles or job.left, self.slice or job.left)))
         if not self.working:
@@ -96,7 +98,7 @@ class SM:
         now: the clock, in cycles; events: list of ``Event`` in the order in which they ended.
     """
 
-    def __init__(self, latency=0, issue=1, strict=True):
+    def __init__(self, latency: int = 0, issue: int = 1, strict: bool = True) -> None:
         self.now, self.latency, self.issue, self.strict = 0, latency, issue, strict
         self.events, self.races = [], []
         self.copy_engine, self.tensor_core, self.vector_units = Unit(self), Unit(self), Unit(self, slice=16)
@@ -106,7 +108,7 @@ class SM:
         self._products = {}  # by program: those that are not done
         self._commits = []  # (products that are not done, barrier)
 
-    def run(self, programs):
+    def run(self, programs: dict[str, Iterator[object]]) -> None:
         """Run generators, in a dict by name, to their ends."""
         for name, program in programs.items():
             if not hasattr(program, "send"):
@@ -122,7 +124,7 @@ class SM:
             waits = [f"{name} for phase {number} of {what}" for name, (_, what, number, _) in self._waiting.items()]
             raise Deadlock(f"at cycle {self.now:,} nothing is under way and all wait: {', '.join(sorted(waits))}")
 
-    def after(self, cycles, action, *arguments):
+    def after(self, cycles: int, action: Callable, *arguments: object) -> None:
         """Put an action on the agenda."""
         self._count += 1
         heapq.heappush(self._agenda, (self.now + cycles, self._count, action, arguments))

@@ -8,7 +8,7 @@ import torch
 from flashlab.machine import costs
 
 
-def saved(function: Callable, *inputs, **options) -> Counter:
+def saved(function: Callable, *inputs: object, **options: object) -> Counter:
     """Return the bytes that autograd keeps for the backward pass of ``function(*inputs, **options)``, by shape.
 
     A piece of memory counts once, however many views of it are kept, under the shape in which it is first met. Inputs
@@ -42,7 +42,7 @@ def flash_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
     return heads * (4 * N * d * itemsize + max(4, 2 * itemsize) * N)
 
 
-def longest(room: int, nbytes: Callable[..., int], **sizes) -> int:
+def longest(room: int, nbytes: Callable[..., int], **sizes: int) -> int:
     """Return the largest N with ``nbytes(N, **sizes) <= room``, for one of the two functions above.
 
     Raises: ValueError for a room that is not a finite number.

@@ -1,6 +1,7 @@
 """Attention where models expect it: torch's function and a module, both with ``flash_attention`` inside."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,7 +46,7 @@ def scaled_dot_product_attention(
     _check(query, key, value)
     query, key, value, batch = _with_four_dimensions(query, key, value, enable_gqa)
     Nq, Nk = query.shape[2], key.shape[2]
-    options = {"scale": scale, "dropout": dropout_p}
+    options: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
     if attn_mask is not None:
         if is_causal:
             raise ValueError("give attn_mask or is_causal=True, as in torch, and not both")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None = None) -> Tensor:

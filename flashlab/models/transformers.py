@@ -19,6 +19,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -55,7 +56,13 @@ class Mask(torch.Tensor):
     """
 
     @staticmethod
-    def of(rule: masks.Window | masks.Rule, write: Callable[[], torch.Tensor], shape, dtype, device) -> "Mask":
+    def of(
+        rule: masks.Window | masks.Rule,
+        write: Callable[[], torch.Tensor],
+        shape: tuple[int, ...],
+        dtype: Any,
+        device: Any,
+    ) -> "Mask":
         """Return a mask of a shape [B, 1, Nq, Nk]. write: () -> its numbers."""
         unread = torch.full((), torch.nan, dtype=dtype, device=device).expand(shape)  # [B, 1, Nq, Nk]
         mask = unread.as_subclass(Mask)
@@ -98,7 +105,7 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    **options,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention as a layer of transformers calls it.
 
@@ -159,9 +166,18 @@ def _of_layer(module, is_causal, sliding_window, Nq, Nk):
 
 
 def mask(
-    *, batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
-    dtype=torch.float32, device="cpu", **options,
-) -> Mask:  # fmt: skip
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable | None = None,
+    attention_mask: Any = None,
+    dtype: torch.dtype = torch.float32,
+    device: Any = "cpu",
+    **options: Any,
+) -> Mask:
     """Return the mask that a model of transformers asks for before its layers run, [B, 1, q_length, kv_length].
 
     It says all that the layers need: nothing depends on what they pass beside it. Its rule is arithmetic for causal and

@@ -1,14 +1,27 @@
 """Dense attention, straight from its definition: the oracle with which everything else is compared."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flashlab.reference.mask_kinds import Mask
 from flashlab.reference.masks import as_mask
-from flashlab.reference.scores import as_score
+from flashlab.reference.scores import Score, as_score
 
 
-def attention(Q, K, V, *, mask=None, score=None, sink=None, scale=None, return_lse=False):
+def attention(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    *,
+    mask: Mask | np.ndarray | None = None,
+    score: Score | tuple[Score, ...] | None = None,
+    sink: float | None = None,
+    scale: float | np.floating | None = None,
+    return_lse: bool = False,
+) -> Any:
     """Compute O = softmax(scale * Q K^T) V with every intermediate of size N x N stored.
 
     Args:
@@ -36,15 +49,24 @@ def attention(Q, K, V, *, mask=None, score=None, sink=None, scale=None, return_l
     return (O, lse) if return_lse else O
 
 
-def weights(Q, K, *, mask=None, score=None, sink=None, scale=None):
+def weights(
+    Q: np.ndarray,
+    K: np.ndarray,
+    *,
+    mask: Mask | np.ndarray | None = None,
+    score: Score | tuple[Score, ...] | None = None,
+    sink: float | None = None,
+    scale: float | np.floating | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
     _same_dtype(Q=Q, K=K)
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
     Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
     S = Q @ K.swapaxes(-1, -2) * scale_of(scale, d, Q.dtype)  # [..., Nq, Nk]
-    if score is not None:
-        S = as_score(score).apply(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
+    function = as_score(score)
+    if function is not None:
+        S = function.apply(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     if mask is not None:
         S = np.where(_seen(mask, (Nq, Nk)), S, -np.inf)
     sink = Q.dtype.type(-np.inf if sink is None else sink)
@@ -57,7 +79,17 @@ def weights(Q, K, *, mask=None, score=None, sink=None, scale=None):
     return P / l_safe[..., None], lse.astype(Q.dtype)
 
 
-def attention_backward(Q, K, V, dO, *, mask=None, score=None, sink=None, scale=None):
+def attention_backward(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    dO: np.ndarray,
+    *,
+    mask: Mask | np.ndarray | None = None,
+    score: Score | tuple[Score, ...] | None = None,
+    sink: float | None = None,
+    scale: float | np.floating | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the gradients of sum(dO * attention(Q, K, V)) with every N x N intermediate stored.
 
     Arguments as ``attention``, and dO [..., Nq, dv]. Returns (dQ, dK, dV), shaped like Q, K, V.
@@ -70,28 +102,30 @@ def attention_backward(Q, K, V, dO, *, mask=None, score=None, sink=None, scale=N
     dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]
     dP = dO @ V.swapaxes(-1, -2)  # [..., Nq, Nk]
     dS = P * (dP - (P * dP).sum(-1, keepdims=True))  # [..., Nq, Nk]
-    if score is not None:
+    function = as_score(score)
+    if function is not None:
         S, (Nq, Nk) = Q @ K.swapaxes(-1, -2) * scale, P.shape[-2:]
-        dS = dS * as_score(score).slope(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
+        dS = dS * function.slope(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     dQ = scale * (dS @ K)  # [..., Nq, d]
     dK = scale * (dS.swapaxes(-1, -2) @ Q)  # [..., Nk, d]
     return dQ, dK, dV
 
 
-def scale_of(scale, d, dtype):
+def scale_of(scale: float | np.floating | None, d: int, dtype: DTypeLike) -> np.floating:
     """Return the factor on the scores as a number of ``dtype``: ``scale``, or 1/sqrt(d) if that is None.
 
     Raises: TypeError or ValueError for a scale that is no finite number of this dtype, or a head without dimensions.
     """
     if d == 0:
         raise ValueError("a head needs at least one dimension, got d = 0")
+    number: Any = np.dtype(dtype).type
     if scale is None:
-        return np.dtype(dtype).type(d**-0.5)
+        return number(d**-0.5)
     if isinstance(scale, bool) or not isinstance(scale, Real):
         raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
     if not abs(scale) <= float(np.finfo(dtype).max):
         raise ValueError(f"scale must be a finite number that {dtype} can hold, got {scale}")
-    return np.dtype(dtype).type(scale)
+    return number(scale)
 
 
 def _seen(mask, shape):

@@ -4,9 +4,11 @@ It computes X^T X as the sum of X_g^T X_g over blocks X_g of X. Step g uses stag
 (g // stages)-th to use it, counted from 0. Shared memory holds no more than its stages.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Tile, Wait
 from flashlab.machine.sm import SM
@@ -22,14 +24,14 @@ class Ring(NamedTuple):
     empty: list[Barrier]  # its phase is over when the step has been read
 
 
-def ring(stages, shape, dtype):
+def ring(stages: int, shape: tuple[int, int], dtype: DTypeLike) -> Ring:
     """Return a ``Ring`` of empty buffers and of barriers in their first phase."""
     names = range(stages)
     full, empty = ([Barrier(f"{name}[{s}]", count=1) for s in names] for name in ("full", "empty"))
     return Ring([Buffer(f"X[{s}]", shape, dtype) for s in names], full, empty)
 
 
-def produce(ring, blocks):
+def produce(ring: Ring, blocks: Sequence[np.ndarray]) -> Generator[object, Any, None]:
     """Run the producer: have each block copied as soon as its stage is free."""
     for g, X_g in enumerate(blocks):
         stage, n = g % len(ring.X), g // len(ring.X)
@@ -38,7 +40,7 @@ def produce(ring, blocks):
         yield Copy(Tile("X", g, g), X_g, ring.X[stage], ring.full[stage], COPY)
 
 
-def consume(ring, steps, sums):
+def consume(ring: Ring, steps: int, sums: np.ndarray) -> Generator[object, Any, None]:
     """Run the consumer: multiply each block once it is there, and give its stage back."""
     for g in range(steps):
         stage, n = g % len(ring.X), g // len(ring.X)
@@ -49,7 +51,9 @@ def consume(ring, steps, sums):
         yield Arrive(ring.empty[stage])
 
 
-def gram(X, rows, stages, *, produce=produce, consume=consume):
+def gram(
+    X: np.ndarray, rows: int, stages: int, *, produce: Callable = produce, consume: Callable = consume
+) -> tuple[np.ndarray, int]:
     """Return X^T X [d, d] and the cycles that it took.
 
     Args:

@@ -6,13 +6,14 @@ Fast memory is counted in elements (``M``) where the paper does so, and in bytes
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flashlab.machine import costs, hardware
 from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import tiling
 
 
-def formula(M, d):
+def formula(M: int, d: int) -> tuple[int, int]:
     """Return the paper's tile sizes (Br, Bc) for a fast memory of M elements and head dimension d.
 
     Bc = ceil(M / 4d) makes each of the four tiles Q_i, K_j, V_j, O_i about a quarter of M; Br is at most d, so that the
@@ -26,7 +27,7 @@ def formula(M, d):
     return min(Bc, d), Bc
 
 
-def working_set(Br, Bc, d, dtype=np.float16):
+def working_set(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16) -> dict[str, int]:
     """Return the bytes of each tile that ``tiling.fa2_forward`` holds at once, by name.
 
     What is loaded has ``dtype``, what is computed float32 or better. P_ij takes the place of S_ij.
@@ -36,7 +37,7 @@ def working_set(Br, Bc, d, dtype=np.float16):
     return {**operands, "S_ij": Br * Bc * wide, "O_i": Br * d * wide, "m_i": Br * wide, "l_i": Br * wide}
 
 
-def shared_memory(Br, Bc, d, dtype=np.float16, stages=1):
+def shared_memory(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, stages: int = 1) -> int:
     """Return the bytes of shared memory where S_ij, O_i, m_i and l_i live in registers, as in shipped kernels.
 
     What is left is one tile of queries and ``stages`` of keys and of values: with two, the next one arrives while the
@@ -45,17 +46,18 @@ def shared_memory(Br, Bc, d, dtype=np.float16, stages=1):
     return (Br + 2 * stages * Bc) * d * np.dtype(dtype).itemsize
 
 
-def peak(Br, Bc, d, dtype=np.float16, sram_bytes=None):
+def peak(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, sram_bytes: int | None = None) -> int:
     """Run one visit on the counting memory, and return its high-water mark in bytes.
 
     Raises: FastMemoryFull where the tiles need more than ``sram_bytes``.
     """
     memory = Memory(sram_bytes)
-    tiling.fa2_forward(np.zeros((Br, d), dtype), *np.zeros((2, Bc, d), dtype), Br, Bc, memory=memory)
+    Q_i, K_j = np.zeros((Br, d), dtype), np.zeros((Bc, d), dtype)
+    tiling.fa2_forward(Q_i, K_j, K_j, Br, Bc, memory=memory)
     return memory.peak_bytes
 
 
-def largest(sram_bytes, d, dtype=np.float16, step=16):
+def largest(sram_bytes: float, d: int, dtype: DTypeLike = np.float16, step: int = 16) -> int:
     """Return the largest B, a multiple of ``step``, whose tiles of B x B run in a fast memory of ``sram_bytes``.
 
     It is found by trying. Raises: ValueError where not even one step fits, or for a memory above 2^27 bytes.
@@ -88,7 +90,7 @@ class Clocks(NamedTuple):
     arithmetic: float
 
 
-def clocks(card, N, d, B, dtype="float16"):
+def clocks(card: hardware.Card, N: int, d: int, B: int, dtype: str = "float16") -> Clocks:
     """Return what one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
 
     Bytes are those that the program asks for, before any cache; rates are the card's peaks; enough heads are in flight
@@ -99,7 +101,7 @@ def clocks(card, N, d, B, dtype="float16"):
     return Clocks(moved / card.dram_rate, costs.flops(N, N, d) / rate)
 
 
-def refusal(required, limit):
+def refusal(required: int, limit: int) -> str:
     """Return what Triton says when a kernel needs more shared memory than a block of threads may have (triton 3.7)."""
     return (
         f"out of resource: shared memory, Required: {required}, Hardware limit: {limit}. "

@@ -13,10 +13,13 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from flashlab.machine.hardware import Card
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
 from flashlab.reference.attention import scale_of
+from flashlab.reference.mask_kinds import Mask
 from flashlab.reference.masks import as_mask, causal, count
 from flashlab.reference.tiling import tiles
 
@@ -28,7 +31,17 @@ class Parts(NamedTuple):
     lse: np.ndarray  # [S, g, n], natural logarithms
 
 
-def decode(Q, K, V, size, Bc, *, mask=None, scale=None, memory=None):
+def decode(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    size: int,
+    Bc: int,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute attention of n new tokens, in g query heads, to the N keys of the head that they share.
 
     Args:
@@ -50,7 +63,17 @@ def decode(Q, K, V, size, Bc, *, mask=None, scale=None, memory=None):
     return combine(memory)
 
 
-def split(Q, K, V, size, Bc, *, mask=None, scale=None, memory):
+def split(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    size: int,
+    Bc: int,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    memory: Memory,
+) -> Parts:
     """Compute each part of ``size`` keys in a program of its own, and return the ``Parts``. Arguments as ``decode``."""
     mask, scale = _prepare(Q, K, V, size, Bc, mask, scale, memory)
     g, n, d = Q.shape
@@ -72,7 +95,7 @@ def split(Q, K, V, size, Bc, *, mask=None, scale=None, memory):
     return Parts(memory.tensors["O_s"], memory.tensors["lse_s"])
 
 
-def combine(memory):
+def combine(memory: Memory) -> tuple[np.ndarray, np.ndarray]:
     """Merge the parts that ``split`` left in ``memory``, one program per row. Returns O [g, n, dv] and lse [g, n]."""
     _, g, n, _ = memory.tensors["O_s"].shape
     for h, t in np.ndindex(g, n):
@@ -86,7 +109,7 @@ def combine(memory):
     return memory.tensors["O"], memory.tensors["lse"]
 
 
-def merge(O_s, lse_s):
+def merge(O_s: np.ndarray, lse_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [dv] and lse [] of one row from its parts O_s [S, dv] and lse_s [S]: attention to S "keys".
 
     A part that saw no key (lse = -inf) counts for nothing, and no part at all gives 0 and -inf.
@@ -96,7 +119,9 @@ def merge(O_s, lse_s):
     return O[0], lse[0]
 
 
-def traffic(g, n, N, d, size, Bc, *, dv=None, dtype=np.float32):
+def traffic(
+    g: int, n: int, N: int, d: int, size: int, Bc: int, *, dv: int | None = None, dtype: DTypeLike = np.float32
+) -> Counter[tuple[str, str]]:
     """Return the bill of ``decode`` without running it: bytes by (direction, tensor), as in ``Memory.bytes``.
 
     K and V are read once, however many parts there are. Each part reads the queries again, and leaves dv + 1 numbers of
@@ -109,7 +134,7 @@ def traffic(g, n, N, d, size, Bc, *, dv=None, dtype=np.float32):
     return Counter(loads | parts | {("store", "O"): rows * dv * itemsize, ("store", "lse"): rows * wide})
 
 
-def splits(programs, N, *, slots, Bc=64, worth=0.95):
+def splits(programs: int, N: int, *, slots: int, Bc: int = 64, worth: float = 0.95) -> int:
     """Return the number of parts into which to split N keys, where there are ``programs`` without a split.
 
     slots: how many programs the card runs at once. With S parts there are w = programs * S / slots waves of programs,
@@ -123,7 +148,7 @@ def splits(programs, N, *, slots, Bc=64, worth=0.95):
     return next(S for S, it in enumerate(shares, 1) if it >= worth * max(shares))
 
 
-def share(programs, slots):
+def share(programs: int, slots: int) -> float:
     """Return the share of a card's time that ``programs`` of equal length use, if it runs ``slots`` of them at once."""
     return programs / slots / math.ceil(programs / slots)
 
@@ -139,7 +164,7 @@ class Plan(NamedTuple):
     seconds: float
 
 
-def plan(card, B, Hk, N, S, *, g=8, d=128, itemsize=2) -> Plan:
+def plan(card: Card, B: int, Hk: int, N: int, S: int, *, g: int = 8, d: int = 128, itemsize: int = 2) -> Plan:
     """Return what a step takes if the N keys of each of B texts and Hk heads are split into S parts.
 
     The waves read K and V, ceil(N / S) keys per program; the parts come and go at the card's bandwidth.
@@ -152,7 +177,7 @@ def plan(card, B, Hk, N, S, *, g=8, d=128, itemsize=2) -> Plan:
     return Plan(programs, waves, share(programs, card.sms), kv_bytes, part_bytes, reading + part_bytes / card.dram_rate)
 
 
-def weights(lse_s, *, wrong=False):
+def weights(lse_s: np.ndarray, *, wrong: bool = False) -> np.ndarray:
     """Return the weight of each part [S] in the merge, e^(lse_s - lse), from their lse [S] in natural logarithms.
 
     wrong: take logarithms of base 2 for natural ones, as happens where one kernel returns these and another merges
@@ -163,7 +188,7 @@ def weights(lse_s, *, wrong=False):
     return np.exp(lse_s - lse)
 
 
-def intensity(g, n=1, *, itemsize=2, distinct=2):
+def intensity(g: int, n: int = 1, *, itemsize: int = 2, distinct: int = 2) -> float:
     """Return the FLOPs per byte of keys and values in one step: the batch and the length cancel out.
 
     g: query heads per key/value head; n: new tokens; distinct: 2 if keys and values are separate, 1 if they are one

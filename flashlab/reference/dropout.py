@@ -37,7 +37,7 @@ class Dropout:
     h: int = 0
     b: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.p < 1:
             raise ValueError(f"dropout must be a probability below 1, got p = {self.p}")
         if self.p > 0 and not 0 < self.threshold < STEPS:
@@ -46,21 +46,21 @@ class Dropout:
             raise ValueError(f"a seed is a number from 0 to 2^64 - 1, got {self.seed}")
 
     @property
-    def threshold(self):
+    def threshold(self) -> int:
         """Return the random number from which on a weight is kept: p * 2^16, rounded."""
         return round(self.p * STEPS)
 
     @property
-    def factor(self):
+    def factor(self) -> float:
         """Return the factor of a weight that is kept: 1 / (1 - p), with p as rounded."""
         return STEPS / (STEPS - self.threshold)
 
-    def tile(self, rows, cols, dtype=np.float32):
+    def tile(self, rows: slice, cols: slice, dtype: type[np.floating] = np.float32) -> np.ndarray:
         """Return the factors Z_ij [Br, Bc] of the weights in these slices of the whole matrix: 0 or ``factor``."""
         i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
         return np.where(self.random(i, j) >= self.threshold, dtype(self.factor), dtype(0))
 
-    def random(self, i, j):
+    def random(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         """Return the random numbers [Br, Bc], 0 to 2^16 - 1, of the weights in rows i [Br, 1] and columns j [1, Bc]."""
         first_rows, row = np.unique(i & ~8, return_inverse=True)  # where patches of eight weights begin
         first_cols, col = np.unique(j & ~9, return_inverse=True)
@@ -70,7 +70,9 @@ class Dropout:
         return word >> (16 * (j & 1)).astype(np.uint64) & np.uint64(0xFFFF)
 
 
-def philox(counter, key, rounds=7):
+def philox(
+    counter: tuple, key: tuple[int, int], rounds: int = 7
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return four random words of 32 bits (Philox4x32), as uint64, from a counter of four words and a key of two.
 
     The words of the counter may be arrays that broadcast against each other.

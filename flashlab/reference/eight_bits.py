@@ -28,7 +28,7 @@ GRANULARITIES = ("tensor", "head", "block", "token")
 # the numbers
 
 
-def numbers_of_e4m3():
+def numbers_of_e4m3() -> np.ndarray:
     """Return the numbers [256] that the codes 0 to 255 of e4m3 stand for, in float64; codes 127 and 255 are NaN.
 
     A code is a sign, 4 bits of exponent E and 3 of mantissa M: 2^(E - 7) (1 + M / 8), or 2^-6 M / 8 where E is 0.
@@ -40,7 +40,7 @@ def numbers_of_e4m3():
     return np.concatenate([number, -number])
 
 
-def to_e4m3(x):
+def to_e4m3(x: np.ndarray) -> np.ndarray:
     """Return the numbers of e4m3 nearest to x, ties to even, in the shape and dtype of x.
 
     What is too large becomes ±448, the largest number there is. NaN stays NaN.
@@ -51,7 +51,7 @@ def to_e4m3(x):
     return np.rint(x / step) * step
 
 
-def to_int8(x):
+def to_int8(x: np.ndarray) -> np.ndarray:
     """Return the whole numbers nearest to x, ties to even, at most 127 in size, in the shape and dtype of x."""
     return np.clip(np.rint(x), -127, 127)
 
@@ -69,12 +69,12 @@ class Quantised(NamedTuple):
     scale: np.ndarray  # [..., N, 1]  of each row: the same for all rows that share it
     kind: str = "e4m3"
 
-    def widened(self):
+    def widened(self) -> np.ndarray:
         """Return what the codes stand for [..., N, d]."""
         return self.numbers * self.scale
 
 
-def quantise(X, kind="e4m3", per="head", block=128):
+def quantise(X: np.ndarray, kind: str = "e4m3", per: str = "head", block: int = 128) -> Quantised:
     """Return X [..., N, d] in 8 bits, scaled such that the largest number in size becomes the kind's largest.
 
     Args:
@@ -113,12 +113,12 @@ def _largest(X, per, block):
 # before the scale: what spreads an outlier, and what needs not be kept
 
 
-def signs(d, seed=0):
+def signs(d: int, seed: int = 0) -> np.ndarray:
     """Return d signs at random, 1.0 or -1.0: the diagonal of a rotation."""
     return np.random.default_rng(seed).choice([-1.0, 1.0], d)
 
 
-def hadamard(X):
+def hadamard(X: np.ndarray) -> np.ndarray:
     """Return X times the Hadamard matrix of entries ±1 / sqrt(d), along the last axis, in d log2(d) additions per row.
 
     X: [..., d]. Where d is no power of two, zeros fill the row up to the next one, and the result is that wide. The
@@ -136,7 +136,7 @@ def hadamard(X):
     return Y * X.dtype.type(width**-0.5)
 
 
-def rotate(X, s):
+def rotate(X: np.ndarray, s: np.ndarray) -> np.ndarray:
     """Return X [..., d] with the signs s [d] on its columns, then through ``hadamard``: incoherent processing.
 
     Queries and keys that are rotated alike have the scores that they had, and no column has an outlier for itself.
@@ -144,7 +144,7 @@ def rotate(X, s):
     return hadamard(X * s.astype(X.dtype))
 
 
-def without_mean(K):
+def without_mean(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return K [..., N, d] less its mean over the tokens, and the mean [..., 1, d].
 
     Every score of query i falls by scale * Q_i @ mean, so the weights stay, and lse falls by as much.
@@ -156,7 +156,7 @@ def without_mean(K):
 # products
 
 
-def exactly(C, A, B):
+def exactly(C: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
     """Return C + A @ B as numpy adds it up."""
     return C + A @ B
 
@@ -175,7 +175,7 @@ class TensorCore(NamedTuple):
     flush: int | None = None
     terms: int = 32
 
-    def __call__(self, C, A, B):
+    def __call__(self, C: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
         """Return C [M, n] + A [M, k] @ B [k, n]."""
         if self.flush is not None and (self.flush < 1 or self.flush % self.terms):
             raise ValueError(f"an instruction takes {self.terms} terms: flush after a multiple, got {self.flush}")
@@ -188,7 +188,7 @@ class TensorCore(NamedTuple):
         return total + sums
 
 
-def cut(x, bits):
+def cut(x: np.ndarray, bits: int) -> np.ndarray:
     """Return x without what lies more than ``bits`` below its leading bit: towards zero, in the dtype of x."""
     _, exponent = np.frexp(x)
     step = np.ldexp(x.dtype.type(1), exponent - 1 - bits)
@@ -203,12 +203,12 @@ def attention(
     K: Quantised,
     V: Quantised,
     *,
-    mask=None,
-    scale=None,
+    mask: masks.Mask | None = None,
+    scale: float | None = None,
     Bc: int = 128,
     largest: float | None = None,
     product: Callable = exactly,
-):
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute attention of one head in 8 bits, a tile of Bc keys at a time.
 
     Weights are rounded to the kind of V before they meet V. The largest of a row so far is ``largest`` then, where
@@ -240,7 +240,9 @@ def attention(
     return finish(state)
 
 
-def update(state, S_ij, V_j, scale, raised, kind, product) -> State:
+def update(
+    state: State, S_ij: np.ndarray, V_j: np.ndarray, scale: float, raised: float, kind: str, product: Callable
+) -> State:
     """Take in one tile of scores S_ij [Br, Bc] and its values, numbers V_j [Bc, dv] times a scale.
 
     The lines of ``online_softmax.update``. Weights are relative to a number that is ``raised`` below the maximum.
@@ -255,7 +257,7 @@ def update(state, S_ij, V_j, scale, raised, kind, product) -> State:
     return State(m_new, l_i, O_i)
 
 
-def alone(Q, K, V, kind="e4m3", per="head"):
+def alone(Q: np.ndarray, K: np.ndarray, V: np.ndarray, kind: str = "e4m3", per: str = "head") -> dict[str, float]:
     """Return the error of O with one part in 8 bits and all others exact, by part: "Q and K", "V" and "weights".
 
     Arguments as ``quantise`` takes them, for Q [Nq, d], K [Nk, d] and V [Nk, dv]. The error is that of ``costs.error``.

@@ -5,7 +5,8 @@ float32 here, and the counts are the same in any dtype.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,25 +15,26 @@ from flashlab.machine.memory import Memory
 from flashlab.reference import block_size, standard_attention, tiling
 
 
-def standard(N, d) -> int:
+def standard(N: int, d: int) -> int:
     """Count the elements that standard attention moves forward, without mask and dropout: Theta(N d + N^2)."""
     memory = Memory()
     standard_attention.forward(*np.zeros((3, N, d), np.float32), memory=memory)
     return memory.moved // 4
 
 
-def fused(N, d, M) -> int:
+def fused(N: int, d: int, M: int) -> int:
     """Count the elements that FlashAttention moves forward with the paper's tiles for M: Theta(N^2 d^2 / M).
 
     Source: FlashAttention, Algorithm 1 and theorem 2, which wants d <= M <= N d.
     """
     Br, Bc = block_size.formula(M, d)
     memory = Memory()
-    tiling.fa1_forward(*np.zeros((3, N, d), np.float32), Br, Bc, memory=memory)
+    X = np.zeros((N, d), np.float32)
+    tiling.fa1_forward(X, X, X, Br, Bc, memory=memory)
     return memory.moved // 4
 
 
-def predicted(N, d, M) -> int:
+def predicted(N: int, d: int, M: int) -> int:
     """Predict what ``fused`` counts for Q, K, V and O, without running it: N d (3 Tc + 1) elements.
 
     K and V are read once, Q is read and O written for each of the Tc tiles of keys, and O is read for all but the
@@ -49,11 +51,11 @@ class Fit(NamedTuple):
     exponent: float
     error: float
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.exponent:.3f} ± {self.error:.3f}"
 
 
-def fit(x, y) -> Fit:
+def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> Fit:
     """Return the slope of log y over log x by least squares. x, y: at least three positive numbers each."""
     x, y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     if x.shape != y.shape or x.size < 3:
@@ -62,7 +64,7 @@ def fit(x, y) -> Fit:
     return Fit(float(slope), float(covariance[0, 0] ** 0.5))
 
 
-def crossover(N, M, step=4) -> int:
+def crossover(N: int, M: int, step: int = 4) -> int:
     """Return the smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
 
     Between 4 N^2 and 12 N^2 d^2 / M, which lead both counts, it is where d^2 = M / 3. Raises ValueError for one token,
@@ -89,10 +91,11 @@ class Need(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Return the sum of the three."""
         return sum(self)
 
 
-def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
+def need(N: int, d: int, *, heads: int, itemsize: int = 2, training: bool = False, fused: bool) -> Need:
     """Return what attention over N tokens holds, ``fused`` or as separate kernels, without mask and dropout.
 
     heads: of the whole batch; itemsize: bytes per number. It is the least possible: P overwrites S, and dS overwrites
@@ -106,6 +109,6 @@ def need(N, d, *, heads, itemsize=2, training=False, fused) -> Need:
     return Need(thin, 0, (2 if training else 1) * heads * N * N * itemsize)
 
 
-def longest(nbytes, d, **layer) -> int:
+def longest(nbytes: float, d: int, **layer: Any) -> int:
     """Return the largest N whose ``need`` is at most ``nbytes``; 0 if there is none. ``layer``: as for ``need``."""
     return costs.longest(nbytes, lambda N: need(N, d, **layer).total)

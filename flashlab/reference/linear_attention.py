@@ -19,6 +19,7 @@ from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flashlab.machine.memory import Memory
 from flashlab.reference.attention import attention
@@ -32,13 +33,22 @@ class State(NamedTuple):
     KV: np.ndarray  # [d, dv]: the sum of kᵀv, each shrunk by the tokens after it
 
 
-def quadratic(Q, K, V, *, decay=1.0):
+def quadratic(Q: np.ndarray, K: np.ndarray, V: np.ndarray, *, decay: float = 1.0) -> np.ndarray:
     """Compute O [N, dv] from the definition, with all N x N scores: the oracle for the chunks."""
     _check(Q, K, V, decay)
     return (distances(len(Q), decay, Q.dtype) * (Q @ K.T)) @ V
 
 
-def chunked(Q, K, V, C, *, decay=1.0, start=None, memory=None):
+def chunked(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    C: int,
+    *,
+    decay: float = 1.0,
+    start: np.ndarray | None = None,
+    memory: Memory | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute attention chunk by chunk: the chunk's own scores, and the state for all that came before.
 
     Args:
@@ -73,7 +83,9 @@ def chunked(Q, K, V, C, *, decay=1.0, start=None, memory=None):
     return memory.tensors["O"], memory.tensors["KV"]
 
 
-def step(KV, Q_i, K_i, V_i, decay=1.0):
+def step(
+    KV: np.ndarray, Q_i: np.ndarray, K_i: np.ndarray, V_i: np.ndarray, decay: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the output O_i [C, dv] of a chunk, and the state KV [d, dv] after it.
 
     KV is the state before the chunk. Query r of the chunk is r + 1 tokens past it, and key r is C - 1 - r tokens before
@@ -89,30 +101,30 @@ def step(KV, Q_i, K_i, V_i, decay=1.0):
     return O_i, KV
 
 
-def state(K, V, *, decay=1.0):
+def state(K: np.ndarray, V: np.ndarray, *, decay: float = 1.0) -> State:
     """Return the ``State`` of a stretch of tokens."""
     n = len(K)
     left = powers(decay, n - 1 - np.arange(n), K.dtype)[:, None] * K  # [n, d]
     return State(decay**n, left.T @ V)
 
 
-def merge(first, second):
+def merge(first: State, second: State) -> State:
     """Return the state of two neighbouring stretches, in this order: the second one shrinks the first."""
     return State(first.shrink * second.shrink, second.shrink * first.KV + second.KV)
 
 
-def identity(d, dv, dtype=np.float32):
+def identity(d: int, dv: int, dtype: DTypeLike = np.float32) -> State:
     """Return the state of no tokens."""
     return State(1.0, np.zeros((d, dv), dtype))
 
 
-def distances(C, decay, dtype):
+def distances(C: int, decay: float, dtype: DTypeLike) -> np.ndarray:
     """Return decay^(i - j) where query i sees key j, and 0 where it does not, [C, C]."""
     away = np.arange(C)[:, None] - np.arange(C)  # [C, C]
     return np.where(away >= 0, powers(decay, np.maximum(away, 0), dtype), 0).astype(dtype)
 
 
-def powers(decay, n, dtype):
+def powers(decay: float, n: int | np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """Return decay^n as numbers of ``dtype``."""
     return np.power(float(decay), n).astype(dtype)
 
@@ -120,7 +132,7 @@ def powers(decay, n, dtype):
 # Costs
 
 
-def flops(N, d, C, *, dv=None):
+def flops(N: int, d: int, C: int, *, dv: int | None = None) -> int:
     """Return the FLOPs of the matrix products of ``chunked``: c² (d + dv) within a chunk of c, 2 c d dv with the state,
     twice each. For C that divides N and dv = d that is 4 N d (C + d)."""
     dv = d if dv is None else dv
@@ -128,7 +140,7 @@ def flops(N, d, C, *, dv=None):
     return sum(2 * c * c * (d + dv) + 4 * c * d * dv for c in sizes)
 
 
-def softmax_flops(N, d, C):
+def softmax_flops(N: int, d: int, C: int) -> int:
     """Return the FLOPs of causal softmax attention by square tiles of C, ``tiling.fa2_forward``.
 
     For C that divides N that is 2 N d (N + C).
@@ -136,12 +148,12 @@ def softmax_flops(N, d, C):
     return sum(4 * d * (rows.stop - rows.start) * rows.stop for rows in tiles(N, C))
 
 
-def crossover(C, d):
+def crossover(C: int, d: int) -> int:
     """Return the length N from which on chunks take fewer FLOPs: 2 N d (N + C) = 4 N d (C + d) at N = C + 2 d."""
     return C + 2 * d
 
 
-def traffic(N, d, *, dv=None, dtype=np.float32):
+def traffic(N: int, d: int, *, dv: int | None = None, dtype: DTypeLike = np.float32) -> Counter[tuple[str, str]]:
     """Return the bill of ``chunked`` from an empty state: bytes by (direction, tensor), as in ``Memory.bytes``."""
     dv, size = d if dv is None else dv, np.dtype(dtype).itemsize
     return Counter({
@@ -150,12 +162,12 @@ def traffic(N, d, *, dv=None, dtype=np.float32):
     })  # fmt: skip
 
 
-def state_bytes(d, *, dv=None, dtype=np.float32):
+def state_bytes(d: int, *, dv: int | None = None, dtype: DTypeLike = np.float32) -> int:
     """Return the bytes of the state of one head, which is kept in float32 or better."""
     return d * (d if dv is None else dv) * np.result_type(dtype, np.float32).itemsize
 
 
-def cache_bytes(N, d, *, dv=None, dtype=np.float32):
+def cache_bytes(N: int, d: int, *, dv: int | None = None, dtype: DTypeLike = np.float32) -> int:
     """Return the bytes of the keys and values of one head, which softmax attention keeps instead."""
     return N * (d + (d if dv is None else dv)) * np.dtype(dtype).itemsize
 
@@ -163,7 +175,7 @@ def cache_bytes(N, d, *, dv=None, dtype=np.float32):
 # What a state can hold
 
 
-def recall(K, V, *, decay=1.0, scale=None):
+def recall(K: np.ndarray, V: np.ndarray, *, decay: float = 1.0, scale: float | None = None) -> np.ndarray:
     """Return which of n stored pairs are found by their keys: booleans [n].
 
     Each key asks for its value, after all pairs were stored: found is the one whose value is closest to the answer in
@@ -174,7 +186,7 @@ def recall(K, V, *, decay=1.0, scale=None):
     return (O @ V.T).argmax(-1) == np.arange(len(K))
 
 
-def directions(n, d, seed=0):
+def directions(n: int, d: int, seed: int = 0) -> np.ndarray:
     """Draw n vectors [n, d] of length 1, in random directions."""
     X = np.random.default_rng(seed).normal(size=(n, d))  # [n, d]
     return X / np.linalg.norm(X, axis=1, keepdims=True)

@@ -3,13 +3,16 @@
 ``rows`` and ``cols`` are slices of queries and of keys, not empty; ``shape`` is (Nq, Nk).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
 
+Shape = tuple[int, int]  # (Nq, Nk)
 
-def count(N, B):
+
+def count(N: int, B: int) -> int:
     """Return the number of tiles of B that cover range(N)."""
     return -(-N // B)
 
@@ -17,52 +20,55 @@ def count(N, B):
 class Mask:
     """The three questions, of which a kind of mask must answer ``visible``, and what follows from the answers."""
 
-    def bounds(self, rows, shape):
+    def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         """Return (start, stop): the queries in ``rows`` see no key outside. The default is all keys."""
         return 0, shape[1]
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         """Return whether every query in ``rows`` sees every key in ``cols``."""
-        return bool(self.visible(*np.ogrid[rows, cols], shape).all())
+        i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
+        return bool(self.visible(i, j, shape).all())
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         """Return whether query i sees key j: a boolean array of the shape to which the arrays i and j broadcast."""
         raise NotImplementedError
 
     @property
-    def T(self):
+    def T(self) -> "Mask":
         """The same mask with queries and keys exchanged, for a loop that has the keys outside."""
         return Transposed(self)
 
-    def tiles(self, rows, B, shape):
+    def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
         """Return the numbers j, in order, of the tiles of B keys that the queries in ``rows`` meet."""
         start, stop = self.bounds(rows, shape)
-        cols = ((j, tile(j, B, shape[1])) for j in range(start // B, count(stop, B)))
-        return [j for j, keys in cols if self.visible(*np.ogrid[rows, keys], shape).any()]
+        numbers = range(start // B, count(stop, B))
+        grids = ((j, np.ogrid[rows, tile(j, B, shape[1])]) for j in numbers)
+        return [j for j, (own, keys) in grids if self.visible(own, keys, shape).any()]
 
-    def __and__(self, other):
+    def __and__(self, other: "Mask") -> "Mask":
         return And(self, _other(other))
 
-    def __or__(self, other):
+    def __or__(self, other: "Mask") -> "Mask":
         return Or(self, _other(other))
 
-    def apply(self, S_ij, rows, cols, shape):
+    def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return the tile of scores S_ij [Br, Bc] with -inf wherever a query does not see the key."""
         if self.whole(rows, cols, shape):
             return S_ij
         i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]   places in the whole matrix, not in the tile
         return np.where(self.visible(i, j, shape), S_ij, -np.inf)
 
-    def dense(self, shape):
+    def dense(self, shape: Shape) -> np.ndarray:
         """Return the whole mask, boolean [Nq, Nk], True where a key is seen."""
         Nq, Nk = shape
-        return np.broadcast_to(self.visible(*np.ogrid[:Nq, :Nk], shape), shape)
+        i, j = np.ogrid[:Nq, :Nk]  # [Nq, 1], [1, Nk]
+        return np.broadcast_to(self.visible(i, j, shape), shape)
 
 
 class Interval(Mask):
     """A mask by which the queries of any tile see, together, all keys within their ``bounds``."""
 
-    def tiles(self, rows, B, shape):
+    def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
         start, stop = self.bounds(rows, shape)
         return range(start // B, count(stop, B))
 
@@ -74,30 +80,30 @@ class Window(Interval):
     left: float
     right: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for end in (self.left, self.right):
             if not (isinstance(end, Integral) or end == np.inf) or end < 0:
                 raise ValueError(f"a window's ends are whole numbers from 0 on, or inf, got {self.left}, {self.right}")
 
-    def bounds(self, rows, shape):
+    def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         Nq, Nk = shape
         start = max(rows.start + Nk - Nq - self.left, 0)  # the first key of the first query
         stop = min(rows.stop + Nk - Nq + self.right, Nk)  # one past the last key of the last query
         return start, max(stop, 0)
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         Nq, Nk = shape
         sees_first = cols.start >= rows.stop - 1 + Nk - Nq - self.left  # the last query, whose window starts last
         sees_last = cols.stop - 1 <= rows.start + Nk - Nq + self.right  # the first query, whose window ends first
         return bool(sees_first and sees_last)
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         Nq, Nk = shape
         own = i + Nk - Nq  # the key at query i's position
         return (own - self.left <= j) & (j <= own + self.right)
 
     @property
-    def T(self):
+    def T(self) -> Mask:
         return Window(self.right, self.left)
 
 
@@ -107,17 +113,17 @@ class Keys(Interval):
 
     n: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.n, bool) or not isinstance(self.n, Integral) or self.n < 0:
             raise ValueError(f"expected a number of keys, 0 or more, got {self.n!r:.40}")
 
-    def bounds(self, rows, shape):
+    def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         return 0, min(self.n, shape[1])
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         return cols.stop <= self.n
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         return np.asarray(j < self.n)
 
 
@@ -127,22 +133,22 @@ class Documents(Interval):
 
     ids: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.ids.ndim != 1 or not np.issubdtype(self.ids.dtype, np.integer) or (np.diff(self.ids) < 0).any():
             raise ValueError("documents are whole numbers [Nk] that never fall: the document of each key")
 
-    def bounds(self, rows, shape):
+    def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         first, last = self._own(rows.start, shape), self._own(rows.stop - 1, shape)
         if last < 0:  # all queries come before the first key
             return 0, 0
         start = np.searchsorted(self.ids, self.ids[max(first, 0)], "left")
         return int(start), int(np.searchsorted(self.ids, self.ids[last], "right"))
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         first, last = self._own(rows.start, shape), self._own(rows.stop - 1, shape)
         return bool(first >= 0 and len({*self.ids[[first, last, cols.start, cols.stop - 1]]}) == 1)
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         own = self._own(i, shape)
         return (own >= 0) & (self.ids[np.maximum(own, 0)] == self.ids[j])
 
@@ -160,18 +166,18 @@ class And(Mask):
     a: Mask
     b: Mask
 
-    def bounds(self, rows, shape):
+    def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         (start, stop), (other_start, other_stop) = self.a.bounds(rows, shape), self.b.bounds(rows, shape)
         return max(start, other_start), min(stop, other_stop)
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         return self.a.whole(rows, cols, shape) and self.b.whole(rows, cols, shape)
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         return self.a.visible(i, j, shape) & self.b.visible(i, j, shape)
 
     @property
-    def T(self):
+    def T(self) -> Mask:
         return self.a.T & self.b.T
 
 
@@ -182,15 +188,15 @@ class Or(Mask):
     a: Mask
     b: Mask
 
-    def bounds(self, rows, shape):
+    def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         (start, stop), (other_start, other_stop) = self.a.bounds(rows, shape), self.b.bounds(rows, shape)
         return min(start, other_start), max(stop, other_stop)
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         return self.a.visible(i, j, shape) | self.b.visible(i, j, shape)
 
     @property
-    def T(self):
+    def T(self) -> Mask:
         return self.a.T | self.b.T
 
 
@@ -200,14 +206,14 @@ class Transposed(Mask):
 
     mask: Mask
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         return self.mask.whole(cols, rows, shape[::-1])
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         return self.mask.visible(j, i, shape[::-1])
 
     @property
-    def T(self):
+    def T(self) -> Mask:
         return self.mask
 
 
@@ -217,17 +223,17 @@ class Dense(Mask):
 
     seen: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.seen, np.ndarray) or self.seen.dtype != bool or self.seen.ndim != 2:
             raise TypeError("a dense mask is a boolean array [Nq, Nk], True where a key is seen")
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         if self.seen.shape != tuple(shape):
             raise ValueError(f"expected a dense mask [Nq, Nk] = {tuple(shape)}, got {self.seen.shape}")
         return self.seen[i, j]
 
     @property
-    def T(self):
+    def T(self) -> Mask:
         return Dense(self.seen.T)
 
 
@@ -239,24 +245,24 @@ class Blocks(Mask):
     Br: int
     Bc: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.kept, np.ndarray) or self.kept.dtype != bool or self.kept.ndim != 2:
             raise TypeError("blocks are a boolean array [Tr, Tc], True where a tile counts")
         if not all(isinstance(B, Integral) and B >= 1 for B in (self.Br, self.Bc)):
             raise ValueError(f"a tile has at least one row and one column, got Br = {self.Br}, Bc = {self.Bc}")
 
-    def whole(self, rows, cols, shape):
+    def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         return bool(self._part(rows, cols, shape).all())
 
-    def visible(self, i, j, shape):
+    def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         self._check(shape)
         return self.kept[i // self.Br, j // self.Bc]
 
     @property
-    def T(self):
+    def T(self) -> Mask:
         return Blocks(self.kept.T, self.Bc, self.Br)
 
-    def tiles(self, rows, B, shape):
+    def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
         cols = ((j, tile(j, B, shape[1])) for j in range(count(shape[1], B)))
         return [j for j, keys in cols if self._part(rows, keys, shape).any()]
 
@@ -271,7 +277,7 @@ class Blocks(Mask):
             raise ValueError(f"expected blocks [Tr, Tc] = {expected}, got {self.kept.shape}")
 
 
-def tile(j, B, N):
+def tile(j: int, B: int, N: int) -> slice:
     """Return the slice of tile j, of the tiles of B that cover range(N)."""
     return slice(j * B, min((j + 1) * B, N))
 

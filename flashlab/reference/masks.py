@@ -20,20 +20,20 @@ the tile; define them too if the mask has a formula.
 
 import numpy as np
 
-from flashlab.reference.mask_kinds import Blocks, Dense, Documents, Keys, Mask, Window, count, tile
+from flashlab.reference.mask_kinds import Blocks, Dense, Documents, Keys, Mask, Shape, Window, count, tile
 
 
-def full():
+def full() -> Mask:
     """Return the mask that hides nothing."""
     return Window(np.inf, np.inf)
 
 
-def causal():
+def causal() -> Mask:
     """Return the mask by which query i sees the keys j <= i + Nk - Nq: its own key and those before it."""
     return Window(np.inf, 0)
 
 
-def window(left, right=0):
+def window(left: float, right: float = 0) -> Mask:
     """Return the mask by which a query sees ``left`` keys before its own key, that key, and ``right`` keys after it.
 
     left, right: whole numbers from 0 on, or ``np.inf`` for no end.
@@ -41,7 +41,7 @@ def window(left, right=0):
     return Window(left, right)
 
 
-def blocks(kept, Br, Bc):
+def blocks(kept: np.ndarray, Br: int, Bc: int) -> Mask:
     """Return the mask that keeps or hides whole tiles of Br x Bc scores (block-sparse attention).
 
     kept: boolean [Tr, Tc], True where the tile counts. The loop's tiles may have other sizes.
@@ -51,7 +51,7 @@ def blocks(kept, Br, Bc):
     return Blocks(kept, Br, Bc)
 
 
-def documents(ids):
+def documents(ids: np.ndarray) -> Mask:
     """Return the mask by which a query sees the keys of its own document: several texts packed into one row.
 
     ids: whole numbers [Nk] that never fall, the number of the document that each key belongs to. A query belongs to
@@ -60,12 +60,12 @@ def documents(ids):
     return Documents(np.asarray(ids))
 
 
-def padding(length):
+def padding(length: int) -> Mask:
     """Return the mask that hides the keys from ``length`` on, which only fill the row up."""
     return Keys(length)
 
 
-def sinks(n):
+def sinks(n: int) -> Mask:
     """Return the mask that shows the first n keys to every query, and nothing else.
 
     Combine it: ``(window(W - 1) | sinks(n)) & causal()``. Without ``causal()`` the first queries see their future.
@@ -75,12 +75,12 @@ def sinks(n):
     return Keys(n)
 
 
-def prefix(n):
+def prefix(n: int) -> Mask:
     """Return the mask by which every query sees the first n keys, and its own key and those before it."""
     return causal() | sinks(n)
 
 
-def dense(seen):
+def dense(seen: np.ndarray) -> Mask:
     """Return the mask of a boolean array [Nq, Nk], True where a key is seen.
 
     It is a tensor like any other, with bytes to read, which the tile loops of the reference do not book. Prefer a mask
@@ -89,7 +89,7 @@ def dense(seen):
     return Dense(seen)
 
 
-def as_mask(mask):
+def as_mask(mask: Mask | None) -> Mask:
     """Return the mask itself, or ``full()`` for None. Anything else raises TypeError."""
     if mask is None:
         return full()
@@ -101,7 +101,7 @@ def as_mask(mask):
 SKIPPED, CUT, WHOLE = range(3)  # what a mask makes of a tile
 
 
-def schedule(mask, shape, Br, Bc):
+def schedule(mask: Mask | None, shape: Shape, Br: int, Bc: int) -> np.ndarray:
     """Return what ``mask`` makes of each tile of Br x Bc scores: [Tr, Tc] of SKIPPED, CUT and WHOLE."""
     mask, (Nq, Nk) = as_mask(mask), shape
     kinds = np.full((count(Nq, Br), count(Nk, Bc)), SKIPPED)  # [Tr, Tc]
@@ -112,7 +112,7 @@ def schedule(mask, shape, Br, Bc):
     return kinds
 
 
-def pairs(mask, shape, B=128):
+def pairs(mask: Mask | None, shape: Shape, B: int = 128) -> int:
     """Return how many pairs of a query and a key are visible. B: the tiles in which they are counted; any will do."""
     mask, (Nq, Nk) = as_mask(mask), shape
     total = 0
@@ -120,6 +120,7 @@ def pairs(mask, shape, B=128):
         rows = tile(i, B, Nq)
         for j in mask.tiles(rows, B, shape):
             cols = tile(j, B, Nk)
-            seen = mask.visible(*np.ogrid[rows, cols], shape)  # [Br, Bc], or what broadcasts to it
+            own, keys = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
+            seen = mask.visible(own, keys, shape)  # [Br, Bc], or what broadcasts to it
             total += int(np.broadcast_to(seen, (rows.stop - rows.start, cols.stop - cols.start)).sum())
     return total

@@ -8,6 +8,7 @@ Source: FlashAttention-4 (arXiv 2603.05451), sections 2.2, 3.1 and 3.2.
 """
 
 import heapq
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class Cycles(NamedTuple):
     exponentials: float
 
 
-def forward_cycles(Br, Bc, d, card=B200) -> Cycles:
+def forward_cycles(Br: int, Bc: int, d: int, card: hardware.Card = B200) -> Cycles:
     """Return the cycles of a block of Br queries by Bc keys, in a 16-bit dtype. ``ROWS`` divides Br.
 
     Shared memory is read by S = Q K^T, both of whose operands are there, and by P V, whose P is in tensor memory. For
@@ -49,7 +50,7 @@ def forward_cycles(Br, Bc, d, card=B200) -> Cycles:
     )
 
 
-def backward_cycles(pair=False, card=B200) -> Cycles:
+def backward_cycles(pair: bool = False, card: hardware.Card = B200) -> Cycles:
     """Return the cycles of the backward pass of a tile of 128 queries by 128 keys, d = 128, per SM.
 
     Of the five products' left operands three are in shared memory (the others in tensor memory), of the right ones all
@@ -70,7 +71,7 @@ def backward_cycles(pair=False, card=B200) -> Cycles:
 
 
 @cache
-def minimax(degree) -> np.ndarray:
+def minimax(degree: int) -> np.ndarray:
     """Return the coefficients, float32 [degree + 1], lowest first, of a polynomial p(x) near 2^x for x from 0 to 1.
 
     p(0) is exactly 1, so that the weight of the maximum is. The others make the largest relative error as small as it
@@ -78,9 +79,9 @@ def minimax(degree) -> np.ndarray:
     """
     if degree < 1:
         raise ValueError(f"a degree is 1 at least, got {degree}")
-    c = np.float32([1])
+    c = np.ones(1, np.float32)
     while len(c) <= degree:
-        c = np.append(c, np.float32(_remez(c, degree)[0]))
+        c = np.append(c, _remez(c, degree)[:1].astype(np.float32))
     c.setflags(write=False)  # it is computed once
     return c
 
@@ -105,7 +106,7 @@ def _value(x, c):
     return np.polynomial.polynomial.polyval(x, c.astype(np.float64))
 
 
-def exp2(x, coefficients) -> np.ndarray:
+def exp2(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """Return 2^x for float32 x up to 127 by additions, multiplications and bits, as the ordinary units can.
 
     Range reduction (Cody and Waite): x = n + f with a whole n and 0 <= f <= 1. A polynomial gives 2^f, from 1 to 2; n
@@ -122,12 +123,12 @@ def exp2(x, coefficients) -> np.ndarray:
         return (p.view(np.int32) + (n.astype(np.int32) << 23)).view(np.float32)
 
 
-def multiply_add(a, b, c):
+def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return a * b + c of float32, rounded once, as a GPU's multiply-add does."""
     return (a.astype(np.float64) * b + c).astype(np.float32)
 
 
-def bfloat16(x) -> np.ndarray:
+def bfloat16(x: np.ndarray) -> np.ndarray:
     """Return float32 x rounded to bfloat16: its upper 16 bits, as integers. Neighbours differ by 1."""
     bits = x.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.int32)  # to nearest, ties to even
@@ -144,7 +145,7 @@ class Survey(NamedTuple):
     apart: int  # and by how many bfloat16 numbers the others differ at most
 
 
-def survey(coefficients, every=1) -> Survey:
+def survey(coefficients: np.ndarray, every: int = 1) -> Survey:
     """Compare ``exp2`` with 2^x for every float32 that range reduction can leave, or each ``every``-th of them.
 
     A float32 from -126 to 0 leaves a multiple of 2^-24 as its fraction: there are 2^24 from 0 on, below 1. They are
@@ -174,7 +175,7 @@ class Rates(NamedTuple):
     lanes: int = 128  # additions, multiplications and multiply-adds
     others: int = 64  # maxima and conversions, shifts, integers
 
-    def lane_cycles(self, scores, share, degree=3) -> float:
+    def lane_cycles(self, scores: float, share: float, degree: int = 3) -> float:
         """Return the cycles of the ordinary units for so many scores, a ``share`` of them by polynomial.
 
         A score takes a multiply-add (scale, subtract m), an addition (to l), half a maximum of three numbers and half a
@@ -185,11 +186,11 @@ class Rates(NamedTuple):
         polynomial = (3 + degree) / self.lanes + 2 / self.others
         return scores * (plain + share * polynomial)
 
-    def exponential_cycles(self, scores, share) -> float:
+    def exponential_cycles(self, scores: float, share: float) -> float:
         """Return the cycles of the exponential unit for so many scores, a ``share`` of them not its own."""
         return scores * (1 - share) / self.exponentials
 
-    def balanced(self, degree=3) -> float:
+    def balanced(self, degree: int = 3) -> float:
         """Return the share at which the ordinary units take as long as the exponential unit; 0 if they always do."""
         most, least = self.exponential_cycles(1, 0), self.lane_cycles(1, 0, degree)
         slope = self.lane_cycles(1, 1, degree) - least + most
@@ -199,7 +200,7 @@ class Rates(NamedTuple):
 # The maximum, late
 
 
-def lazy_update(state, S_ij, V_j, threshold=THRESHOLD) -> State:
+def lazy_update(state: State, S_ij: np.ndarray, V_j: np.ndarray, threshold: float = THRESHOLD) -> State:
     """Take in one block as ``online_softmax.update`` does, but raise m only where it would rise by more than threshold.
 
     The state is exact for whatever m it has: l and O are relative to the same m. S_ij [Br, Bc] is in natural units, the
@@ -216,7 +217,7 @@ def lazy_update(state, S_ij, V_j, threshold=THRESHOLD) -> State:
     return State(m_new, l_i, O_i)
 
 
-def raised(S, Bc, threshold) -> float:
+def raised(S: np.ndarray, Bc: int, threshold: float) -> float:
     """Return the share of (row, block) pairs after the first block in which a lazy maximum is raised. S: [N, N]."""
     m, rises, blocks = np.full(len(S), -np.inf), 0, range(0, S.shape[1], Bc)
     for start in blocks:
@@ -229,7 +230,7 @@ def raised(S, Bc, threshold) -> float:
 # The order of additions
 
 
-def visits(T, causal=False, shifted=True) -> list[list[int]]:
+def visits(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]]:
     """Return for each of T programs, which has one tile of keys each, the tiles of queries in its order.
 
     ``shifted``: program j begins at tile j and goes up, from the last tile on to the first. Otherwise at the first that
@@ -240,7 +241,7 @@ def visits(T, causal=False, shifted=True) -> list[list[int]]:
     return [list(range(j if causal else 0, T)) for j in range(T)]
 
 
-def turns(T, causal=False, shifted=True) -> list[list[int]]:
+def turns(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]]:
     """Return for each tile of queries the programs in the order in which they add to its dQ."""
     if shifted:
         return [[j % T for j in range(i, -1 if causal else i - T, -1)] for i in range(T)]
@@ -254,7 +255,7 @@ class Finished(NamedTuple):
     waited: float
 
 
-def finished(T, causal=False, shifted=True, compute=4, add=1) -> Finished:
+def finished(T: int, causal: bool = False, shifted: bool = True, compute: int = 4, add: int = 1) -> Finished:
     """Let T programs compute and, in the fixed order ``turns``, add: a tile's dQ takes one addition at a time."""
     queues, order = visits(T, causal, shifted), turns(T, causal, shifted)
     done, free, waited = [0] * T, [0] * T, 0  # when each program, each dQ is free again
@@ -270,7 +271,7 @@ def finished(T, causal=False, shifted=True, compute=4, add=1) -> Finished:
     return Finished(max(done), waited)
 
 
-def dQ_sum(parts, order) -> np.ndarray:
+def dQ_sum(parts: np.ndarray, order: Sequence[int]) -> np.ndarray:
     """Return the sum of parts [T, rows, d], added in this order."""
     total = np.zeros_like(parts[0])
     for j in order:
@@ -278,14 +279,14 @@ def dQ_sum(parts, order) -> np.ndarray:
     return total
 
 
-def pairs(T) -> list[tuple[int, int]]:
+def pairs(T: int) -> list[tuple[int, int]]:
     """Return the tiles of queries 0 ... T - 1 in pairs that meet equally many keys under a causal mask. T is even."""
     if T % 2:
         raise ValueError(f"expected an even number of tiles, got {T}")
     return [(i, T - 1 - i) for i in range(T // 2)]
 
 
-def busiest(work, programs) -> int:
+def busiest(work: Sequence[int], programs: int) -> int:
     """Return the work of the busiest program, if each piece goes, in this order, to whichever is free first."""
     busy = [0] * programs  # a heap
     for piece in work:

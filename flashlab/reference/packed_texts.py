@@ -4,7 +4,9 @@
 FlashAttention calls them ``cu_seqlens``. Queries and keys of a text may differ in number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from flashlab.reference.rules import PLAIN, Rules
 from flashlab.reference.tiling import Output, fa2_forward
 
 
-def offsets(lengths):
+def offsets(lengths: Sequence[int]) -> np.ndarray:
     """Return the offsets [texts + 1] of texts of these lengths."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
 
@@ -53,10 +55,11 @@ def forward(
     parts = []
     for n in range(len(offsets_q) - 1):
         rows, keys = slice(*offsets_q[n : n + 2]), slice(*offsets_k[n : n + 2])
-        shifted = None if rules.dropout is None else Shifted(rules.dropout, rows.start, keys.start)
+        shifted: Any = None if rules.dropout is None else Shifted(rules.dropout, rows.start, keys.start)
         own = replace(rules, dropout=shifted)
         parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, own, memory=memory))
-    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+    O, lse = zip(*parts, strict=True)
+    return np.concatenate(O), np.concatenate(lse)
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,13 @@ class Shifted:
     row: int
     col: int
 
-    def tile(self, rows, cols, dtype=np.float32):
+    def tile(self, rows: slice, cols: slice, dtype: type[np.floating] = np.float32) -> np.ndarray:
         """Return the factors [Br, Bc], as ``Dropout.tile`` does, of slices that count from the text's beginning."""
         rows = slice(rows.start + self.row, rows.stop + self.row)
         return self.dropout.tile(rows, slice(cols.start + self.col, cols.stop + self.col), dtype)
 
 
-def work(offsets_q, Br):
+def work(offsets_q: np.ndarray, Br: int) -> np.ndarray:
     """Return the tiles of queries of all texts [tiles, 3]: the text, and the first row and one past the last in it."""
     lengths = np.diff(offsets_q)
     return np.array(

@@ -9,9 +9,9 @@ It is a model. It leaves out the time that barriers and instructions take, power
 pays for them. Source: FlashAttention-3 (arXiv 2407.08608), section 3.1 and 3.2, Algorithms 1 and 2.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from flashlab.machine import hardware
 from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Store, Tile, Wait, Work
 from flashlab.machine.sm import SM, Event
 from flashlab.reference import online_softmax, tiling
+from flashlab.reference.mask_kinds import Mask
+from flashlab.reference.masks import as_mask
+from flashlab.reference.online_softmax import State
 from flashlab.reference.rules import Rules
 
 H100 = hardware.CARDS["H100 SXM"]
@@ -45,31 +48,31 @@ class Budget:
     latency: int = 263  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
     issue: int = 8  # between two instructions of a warpgroup: an assumption, without effect where consumers take turns
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.d < 1 or self.d % self.depth:
             raise ValueError(f"one instruction takes {self.depth} of d: expected a multiple, got {self.d}")
 
     @property
-    def scores(self):
+    def scores(self) -> tuple[int, int]:
         """Return the instructions of Q K^T, and the cycles of each."""
         return self.d // self.depth, 2 * self.rows * COLS * self.depth // self.flops
 
     @property
-    def weighted(self):
+    def weighted(self) -> tuple[int, int]:
         """Return the instructions of P V, and the cycles of each."""
         return COLS // self.depth, 2 * self.rows * self.d * self.depth // self.flops
 
     @property
-    def softmax(self):
+    def softmax(self) -> int:
         """Return the cycles of one block's softmax."""
         return self.softmax_of_64 * self.rows // 64
 
     @property
-    def rescale(self):
+    def rescale(self) -> int:
         """Return the cycles of alpha * O."""
         return self.rows * self.d // self.lanes
 
-    def copy(self, rows):
+    def copy(self, rows: int) -> int:
         """Return the cycles in which rows of Q, K, V or O are copied, 2 bytes per element."""
         return round(2 * rows * self.d / self.bytes)
 
@@ -89,12 +92,12 @@ class Design:
     empty_count: int | None = None  # arrivals that free a stage; None for one of each consumer
     early: bool = False  # consumers free a stage when its products are asked for, not when they are done
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.stages < 1 or self.consumers not in (1, 2):
             raise ValueError(f"expected 1 or 2 consumers and at least 1 stage, got {self.consumers} and {self.stages}")
 
     @property
-    def cost(self):
+    def cost(self) -> Budget:
         """Return the budget for one consumer's rows."""
         return replace(self.budget, rows=TILE // self.consumers)
 
@@ -113,7 +116,7 @@ class Step(NamedTuple):
 class Problem:
     """Inputs, results, and the steps in their order: blocks of keys from right to left."""
 
-    def __init__(self, Q, K, V, Br, Bc, rules):
+    def __init__(self, Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int, rules: Rules) -> None:
         memory, self.rules = tiling.placed(Q, K, V, Br, Bc, None), rules
         self.O, self.lse = memory.tensors["O"], memory.tensors["lse"]  # [Nq, dv], [Nq]   NaN until they are stored
         self.Q, self.K, self.V = (tensor.astype(self.lse.dtype) for tensor in (Q, K, V))
@@ -124,7 +127,7 @@ class Problem:
             visited = rules.mask.tiles(rows, Bc, self.shape) or [0]
             self.steps += [Step(t, j, rows, keys[j], j == visited[-1], j == visited[0]) for j in reversed(visited)]
 
-    def pairs(self):
+    def pairs(self) -> Iterator[tuple[Step | None, Step | None]]:
         """Yield for each step g the blocks of K_g and of V_(g-1), None where there is none."""
         return zip([*self.steps, None], [None, *self.steps], strict=True)
 
@@ -132,7 +135,7 @@ class Problem:
 class Pipeline:
     """Everything that programs share: a problem, a design, buffers for tiles, and the barriers that guard them."""
 
-    def __init__(self, problem, design):
+    def __init__(self, problem: Problem, design: Design) -> None:
         self.problem, self.design, self.cost = problem, design, design.cost
         d, dv, dtype = problem.K.shape[1], problem.V.shape[1], problem.K.dtype
         stages, consumers = range(design.stages), range(design.consumers)
@@ -146,12 +149,12 @@ class Pipeline:
         self.full = [Barrier(f"full[{stage}]", 1) for stage in stages]
         self.empty = [Barrier(f"empty[{stage}]", design.empty_count or design.consumers) for stage in stages]
 
-    def share(self, rows, w):
+    def share(self, rows: slice, w: int) -> slice:
         """Return consumer w's rows of a tile of queries."""
         start, stop = (min(rows.start + self.rows * n, rows.stop) for n in (w, w + 1))
         return slice(start, stop)
 
-    def scores(self, w, step, g):
+    def scores(self, w: int, step: Step, g: int) -> Product:
         """Return the product S_ij = Q_i K_j^T [Br, Bc], with scale and mask."""
         p, rows = self.problem, self.share(step.rows, w)
         reads = {self.Q[w]: Tile("Q", step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
@@ -162,7 +165,7 @@ class Pipeline:
 
         return Product("S", step.j, reads, product, *self.cost.scores)
 
-    def weighted(self, step, g, state, S_ij):
+    def weighted(self, step: Step, g: int, state: State | None, S_ij: np.ndarray) -> Product:
         """Return the product P_ij V_j, added to the state. The arithmetic of S_ij's softmax is done here, too."""
         V = self.V[g % self.design.stages]
         if step.first:
@@ -173,7 +176,7 @@ class Pipeline:
 
         return Product("PV", step.j, {V: Tile("V", step.j, g)}, product, *self.cost.weighted)
 
-    def finish(self, w, step, state):
+    def finish(self, w: int, step: Step, state: State) -> Store:
         """Divide by l and store."""
         rows = self.share(step.rows, w)
         self.problem.O[rows], self.problem.lse[rows] = online_softmax.finish(state)
@@ -184,7 +187,7 @@ def _rows(side):
     return side.stop - side.start
 
 
-def produce(pipe):
+def produce(pipe: Pipeline) -> Generator[object, Any, None]:
     """Run the producer: ask for every tile in the order in which it is used, as soon as there is room for it."""
     design, cost, problem = pipe.design, pipe.cost, pipe.problem
     for g, (this, before) in enumerate(problem.pairs()):
@@ -204,10 +207,12 @@ def produce(pipe):
                 yield Copy(Tile("Q", this.t), problem.Q[rows], Q_i, pipe.q_full[w], cost.copy(cost.rows))
 
 
-def consume(pipe, w):
+def consume(pipe: Pipeline, w: int) -> Generator[object, Any, None]:
     """Run consumer w: compute its rows of every tile of queries."""
     design, cost = pipe.design, pipe.cost
-    S_ij = S_next = state = None
+    S_ij: Any = None
+    S_next: Any = None
+    state = None
     for g, (this, before) in enumerate(pipe.problem.pairs()):
         stage, n = g % design.stages, g // design.stages
         yield Wait(pipe.full[stage], design.full_phase(n))
@@ -260,7 +265,19 @@ class Run:
         return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(self.cycles)
 
 
-def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, strict=True, consumer=None) -> Run:
+def forward(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    design: Design | None = None,
+    *,
+    Br: int = 128,
+    Bc: int = 128,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    strict: bool = True,
+    consumer: Callable | None = None,
+) -> Run:
     """Compute attention by the programs of a pipeline on one simulated SM, all tiles of queries one after the other.
 
     Args:
@@ -274,13 +291,13 @@ def forward(Q, K, V, design=None, *, Br=128, Bc=128, mask=None, scale=None, stri
         TypeError, ValueError: as ``tiling.fa2_forward``; Deadlock, Race: the programs do not agree.
     """
     design = design or Design()
-    problem = Problem(Q, K, V, Br, Bc, Rules(mask=mask, scale=scale))
+    problem = Problem(Q, K, V, Br, Bc, Rules(as_mask(mask), scale=scale))
     pipe, sm = Pipeline(problem, design), SM(design.budget.latency, design.budget.issue, strict)
     program = consumer or consume
     sm.run({"producer": produce(pipe)} | {f"consumer {w}": program(pipe, w) for w in range(design.consumers)})
     return Run(problem.O, problem.lse, sm.events, sm.races, sm.now, sm.tensor_core.busy, len(problem.steps))
 
 
-def teraflops(cycles, d=128, clock=H100.clock, sms=H100.sms) -> float:
+def teraflops(cycles: float, d: int = 128, clock: float = H100.clock, sms: int = H100.sms) -> float:
     """Return the TFLOP/s of a GPU whose SMs take so many cycles per 128 x 128 scores, 4 * 128 * 128 * d FLOPs."""
     return 4 * TILE * COLS * d * sms * clock / cycles / 1e12

@@ -111,7 +111,7 @@ def gradients(
     dO_i: np.ndarray,
     P_ij: np.ndarray,
     delta_i: np.ndarray,
-    scale: float,
+    scale: float | np.floating,
     Z_ij: np.ndarray | int = 1,
     slope_ij: np.ndarray | int = 1,
 ) -> Gradients:

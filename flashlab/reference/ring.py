@@ -6,10 +6,12 @@ hands them to the next rank. After P steps every query has met every key, and th
 Source: Ring Attention, arXiv 2310.01889; FlashAttention-2, Algorithm 2, for the gradients.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.ranks import Runs
 from flashlab.reference import masks
 from flashlab.reference.online_softmax import finish, identity, update
 from flashlab.reference.recomputation import delta, gradients, rebuild
@@ -25,12 +27,12 @@ class Event(NamedTuple):
     amount: int  # scores that the mask shows, or bytes
 
 
-def positions(runs):
+def positions(runs: Runs) -> np.ndarray:
     """Return the positions [n] in the text of one rank's tokens, in the order in which the rank keeps them."""
     return np.array([position for run in runs for position in run], int)
 
 
-def merge(O, lse, O_b, lse_b):
+def merge(O: np.ndarray, lse: np.ndarray, O_b: np.ndarray, lse_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [n, dv] and lse [n] of the keys of both sides, each of which has divided by its own sum already."""
     m = np.maximum(lse, lse_b)  # [n]
     m_safe = np.where(m == -np.inf, 0, m)  # [n]      a row that has met no key yet
@@ -39,19 +41,29 @@ def merge(O, lse, O_b, lse_b):
     return (l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None], m + np.log(l_safe)
 
 
-def attend(Q, K, V, i, j, mask, N):
+def attend(
+    Q: np.ndarray, K: np.ndarray, V: np.ndarray, i: np.ndarray, j: np.ndarray, mask: masks.Mask | None, N: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return O [n, dv] and lse [n] of queries at positions i and keys at positions j of a text of N tokens."""
     S = scores(Q, K, i, j, mask, N)  # [n, n of the owner]
     return finish(update(identity(len(Q), V.shape[1], Q.dtype), S, V))
 
 
-def scores(Q, K, i, j, mask, N):
+def scores(Q: np.ndarray, K: np.ndarray, i: np.ndarray, j: np.ndarray, mask: masks.Mask | None, N: int) -> np.ndarray:
     """Return the scaled scores [n, n of the owner], -inf where a query does not see the key."""
     visible = masks.as_mask(mask).visible(i[:, None], j[None, :], (N, N))
     return np.where(visible, Q @ K.T * Q.shape[1] ** -0.5, -np.inf).astype(Q.dtype)
 
 
-def forward(Q, K, V, placement, *, mask=None, events=None):
+def forward(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    placement: Sequence[Runs],
+    *,
+    mask: masks.Mask | None = None,
+    events: list[Event] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute O [N, dv] and lse [N] over the ranks of a placement, of Q and K [N, d] and V [N, dv].
 
     placement: the runs of each rank, as ``machine.ranks`` makes them. mask: one of ``reference.masks``. events: a list
@@ -76,13 +88,23 @@ def forward(Q, K, V, placement, *, mask=None, events=None):
     return O, lse
 
 
-def seen(i, j, mask, N):
+def seen(i: np.ndarray, j: np.ndarray, mask: masks.Mask | None, N: int) -> int:
     """Return how many scores of queries at positions i and keys at positions j the mask shows."""
     visible = masks.as_mask(mask).visible(i[:, None], j[None, :], (N, N))
     return int(np.broadcast_to(visible, (len(i), len(j))).sum())
 
 
-def backward(dO, Q, K, V, O, lse, placement, *, mask=None):
+def backward(
+    dO: np.ndarray,
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    O: np.ndarray,
+    lse: np.ndarray,
+    placement: Sequence[Runs],
+    *,
+    mask: masks.Mask | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
     P, N = len(placement), len(Q)
     here = [positions(runs) for runs in placement]  # [n] of each rank

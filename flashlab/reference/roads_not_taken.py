@@ -10,6 +10,8 @@ Br and Bc are rows of a tile of queries, and of a tile of keys and values. Shape
 raise TypeError or ValueError; tiles that do not fit raise ``FastMemoryFull``.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from flashlab.machine.memory import Memory
@@ -18,8 +20,12 @@ from flashlab.reference.attention import scale_of
 from flashlab.reference.rules import Rules
 from flashlab.reference.tiling import tiles
 
+Pattern = Callable[[int, int], np.ndarray]  # (i, Nk) -> the keys that query i sees
 
-def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
+
+def row_by_row(
+    Q: np.ndarray, K: np.ndarray, V: np.ndarray, Bc: int, *, scale: float | None = None, memory: Memory | None = None
+) -> np.ndarray:
     """Compute one query at a time: its row of scores fits into fast memory whole, and no other row is ever there."""
     memory, scale = _prepare(Q, K, V, 1, Bc, scale, memory)
     keys = tiles(len(K), Bc) or [slice(0, 0)]
@@ -34,7 +40,16 @@ def row_by_row(Q, K, V, Bc, *, scale=None, memory=None):
     return memory.tensors["O"]
 
 
-def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
+def lazy(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    Br: int,
+    Bc: int,
+    *,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Compute chunks of scores, keep a state (m, l, O) of each and merge all at the end: the division comes last.
 
     Every step is a kernel of its own, as an eager framework would run it: a chunk's scores
@@ -72,7 +87,17 @@ def lazy(Q, K, V, Br, Bc, *, scale=None, memory=None):
     return memory.tensors["O"]
 
 
-def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
+def trained(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    dO: np.ndarray,
+    Br: int,
+    *,
+    checkpoint: bool,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Run standard attention forward and backward: return the gradients (dQ, dK, dV) of sum(dO * O), for dO [Nq, dv].
 
     With ``checkpoint`` only the inputs are kept from the forward pass, and the backward pass first runs it again.
@@ -87,7 +112,15 @@ def trained(Q, K, V, dO, Br, *, checkpoint, scale=None, memory=None):
     return standard_attention.backward(dO, memory, Br=Br)
 
 
-def gathered(Q, K, V, pattern, *, scale=None, memory=None):
+def gathered(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    pattern: Pattern,
+    *,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Compute one query at a time, for which only the keys ``pattern(i, Nk)`` are fetched, an array of indices."""
     memory, scale = _prepare(Q, K, V, 1, 1, scale, memory)
     for i in range(len(Q)):
@@ -100,13 +133,13 @@ def gathered(Q, K, V, pattern, *, scale=None, memory=None):
     return memory.tensors["O"]
 
 
-def window(w):
+def window(w: int) -> Pattern:
     """Return a sliding window as a pattern: keys at most w places away. Source: Beltagy et al., arXiv 2004.05150."""
     _at_least(0, "w", w)
     return lambda i, N: np.arange(*reach(i, i + 1, w, N))
 
 
-def strided(w, stride):
+def strided(w: int, stride: int) -> Pattern:
     """Return the pattern of a window and, beyond it, each stride-th key to both sides.
 
     Source: Child et al. 2019, arXiv 1904.10509, who look back only.
@@ -116,7 +149,17 @@ def strided(w, stride):
     return lambda i, N: np.flatnonzero((abs(np.arange(N) - i) <= w) | ((np.arange(N) - i) % stride == 0))
 
 
-def windowed(Q, K, V, w, Br, Bc, *, scale=None, memory=None):
+def windowed(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    w: int,
+    Br: int,
+    Bc: int,
+    *,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Compute a sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
     if len(Q) != len(K):
         raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
@@ -124,12 +167,22 @@ def windowed(Q, K, V, w, Br, Bc, *, scale=None, memory=None):
     return tiling.fa2_forward(Q, K, V, Br, Bc, rules, memory=memory)[0]
 
 
-def reach(start, stop, w, N):
+def reach(start: int, stop: int, w: int, N: int) -> tuple[int, int]:
     """Return (start, stop) of the N keys that queries start, ..., stop - 1 see through a window of w to either side."""
     return max(start - w, 0), min(stop + w, N)
 
 
-def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
+def low_rank(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    omega: np.ndarray,
+    Br: int,
+    Bc: int,
+    *,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Take exp(q k) for a sum over r features: keys and values shrink to one state per feature, whatever N is.
 
     A feature meets the keys as a query would, with ``log_features`` in place of scores, and keeps the same state
@@ -167,7 +220,7 @@ def low_rank(Q, K, V, omega, Br, Bc, *, scale=None, memory=None):
     return memory.tensors["O"]
 
 
-def directions(r, d, seed=0):
+def directions(r: int, d: int, seed: int = 0) -> np.ndarray:
     """Draw r random directions [r, d] float64: standard normal vectors, each at right angles to the others of its d."""
     rng = np.random.default_rng(seed)
     blocks = []
@@ -178,7 +231,7 @@ def directions(r, d, seed=0):
     return np.concatenate(blocks)[:r]
 
 
-def features(X, omega):
+def features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
     """Compute positive random features phi(X) [N, r] of X [N, d]: on average over omega, phi(x) phi(y) is exp(x y).
 
     Source: Choromanski et al. 2020, lemma 1.
@@ -186,12 +239,22 @@ def features(X, omega):
     return np.exp(log_features(X, omega)) / len(omega) ** 0.5
 
 
-def log_features(X, omega):
+def log_features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
     """Compute log(phi(X)) [N, r], but for the constant 1/sqrt(r): the exponential of a large one would overflow."""
     return X @ omega.T - (X * X).sum(-1, keepdims=True) / 2
 
 
-def sampled(Q, K, V, n, Br, *, seed=0, scale=None, memory=None):
+def sampled(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    n: int,
+    Br: int,
+    *,
+    seed: int = 0,
+    scale: float | None = None,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Draw n keys once, without a look at the queries; every query attends to these and to no others."""
     memory, scale = _prepare(Q, K, V, Br, n, scale, memory)
     if n > len(K):

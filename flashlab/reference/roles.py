@@ -11,8 +11,9 @@ and registers take, power, and caches that miss. Source: FlashAttention-4 (arXiv
 products and barriers is ours.
 """
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Design:
     degree: int = 3  # of the polynomial
     rates: Rates = Rates()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"a share is from 0 to 1, got {self.share}")
         if self.d % DEPTH or self.width % DEPTH or self.d < 1:
@@ -64,42 +65,42 @@ class Design:
             raise ValueError(f"expected 2 stages at least, for K and V, got {self.stages}")
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Return the columns of V and O."""
         return self.dv or self.d
 
     @property
-    def columns(self):
+    def columns(self) -> int:
         """Return the columns of tensor memory that S and O of both tiles take, in float32."""
         return len(TILES) * (COLS + self.width)
 
     @property
-    def scores(self):
+    def scores(self) -> tuple[int, int]:
         """Return the instructions of Q K^T, and the cycles of each."""
         return self.d // DEPTH, 2 * ROWS * COLS * DEPTH // self.rates.flops
 
     @property
-    def weighted(self):
+    def weighted(self) -> tuple[int, int]:
         """Return the instructions of P V, and the cycles of each."""
         return COLS // DEPTH, 2 * ROWS * self.width * DEPTH // self.rates.flops
 
     @property
-    def maximum(self):
+    def maximum(self) -> int:
         """Return the cycles of a tile's maxima, of three numbers each."""
         return ROWS * COLS // 2 // self.rates.others
 
     @property
-    def weights(self):
+    def weights(self) -> tuple[int, int]:
         """Return the cycles of a tile's weights and their sums: of the ordinary units, of the exponential unit."""
         lanes = self.rates.lane_cycles(ROWS * COLS, self.share, self.degree) - self.maximum
         return round(lanes), round(self.rates.exponential_cycles(ROWS * COLS, self.share))
 
     @property
-    def rescale(self):
+    def rescale(self) -> int:
         """Return the cycles of alpha * O."""
         return ROWS * self.width // self.rates.lanes
 
-    def copy(self, width):
+    def copy(self, width: int) -> int:
         """Return the cycles in which 128 rows of ``width`` 2-byte numbers come: as on an H100, for lack of a source."""
         card = hardware.CARDS["H100 SXM"]
         return round(2 * ROWS * width / (card.l2_rate / card.sms / card.clock))
@@ -108,14 +109,16 @@ class Design:
 class Pipe:
     """Everything that the roles share: a problem, a design, the buffers, and the barriers that guard them."""
 
-    def __init__(self, Q, K, V, design, Bc, scale):
+    def __init__(
+        self, Q: np.ndarray, K: np.ndarray, V: np.ndarray, design: Design, Bc: int, scale: float | np.floating
+    ) -> None:
         self.design, self.scale, self.K, self.V = design, scale, K, V
         self.queries = np.array_split(Q, len(TILES))  # [Br, d] each
         self.keys = [slice(start, start + Bc) for start in range(0, len(K), Bc)]
         self.O, self.lse = np.full((len(Q), V.shape[1]), np.nan, Q.dtype), np.full(len(Q), np.nan, Q.dtype)
         self.m = [np.full(len(Q_i), -np.inf, Q.dtype) for Q_i in self.queries]  # [Br], kept by the softmax
         self.l = [np.zeros(len(Q_i), Q.dtype) for Q_i in self.queries]
-        self.alpha = [None for _ in TILES]  # [Br], from the softmax to the correction
+        self.alpha: list = [None for _ in TILES]  # [Br], from the softmax to the correction
         self.rescales = 0
         stages = range(design.stages)
         self.Q = [Buffer(f"Q[{w}]", Q_i.shape, Q.dtype) for w, Q_i in enumerate(self.queries)]
@@ -128,12 +131,12 @@ class Pipe:
         )
         self.full, self.empty = ([Barrier(f"{name}[{s}]", 1) for s in stages] for name in ("full", "empty"))
 
-    def place(self, name, j):
+    def place(self, name: str, j: int) -> tuple[int, int]:
         """Return the stage of K_j or V_j, and how often it was used before: K_0, V_0, K_1, V_1 ... take turns."""
         use = 2 * j + (name == "V")
         return use % self.design.stages, use // self.design.stages
 
-    def scores(self, w, j):
+    def scores(self, w: int, j: int) -> Product:
         """Return the product S_j = Q K_j^T [Br, Bc], scaled, into tensor memory."""
         stage, _ = self.place("K", j)
         reads = {self.Q[w]: Tile("Q", w), self.stage[stage]: Tile("K", j)}
@@ -144,7 +147,7 @@ class Pipe:
 
         return Product("S", j, reads, product, *self.design.scores, into=(self.S[w], Tile("S", j)))
 
-    def weighted(self, w, j):
+    def weighted(self, w: int, j: int) -> Product:
         """Return the product P_j V_j, added to O [Br, dv] in tensor memory."""
         stage, _ = self.place("V", j)
         reads = {self.S[w]: Tile("P", j), self.stage[stage]: Tile("V", j)}
@@ -161,7 +164,7 @@ def _rows(array):
     return len(array)
 
 
-def load(pipe):
+def load(pipe: Pipe) -> Generator[object, Any, None]:
     """Run the warp that has tiles copied: Q of both tiles, then K and V in turns, as soon as there is room."""
     design = pipe.design
     for w in TILES:
@@ -184,7 +187,7 @@ def _bring(pipe, name, tensor, j, width):
     yield Copy(Tile(name, j), tile, pipe.stage[stage], pipe.full[stage], pipe.design.copy(width))
 
 
-def multiply(pipe):
+def multiply(pipe: Pipe) -> Generator[object, Any, None]:
     """Run the warp that asks for products: S of both tiles; then by turns O of one, and its next S in place of P."""
     blocks = len(pipe.keys)
     for w in TILES:
@@ -214,7 +217,7 @@ def _ask_scores(pipe, w, j):
         yield Commit(pipe.empty[stage])
 
 
-def softmax(pipe, w):
+def softmax(pipe: Pipe, w: int) -> Generator[object, Any, None]:
     """Run the softmax of tile w: the maximum, then alpha for the correction, then P, which takes the place of S."""
     design, coefficients = pipe.design, minimax(pipe.design.degree)
     for j in range(len(pipe.keys)):
@@ -233,7 +236,7 @@ def softmax(pipe, w):
         yield Arrive(pipe.p_full[w])
 
 
-def weights(x, share, coefficients):
+def weights(x: np.ndarray, share: float, coefficients: np.ndarray) -> np.ndarray:
     """Return e^x [Br, Bc]: of every 16 columns so many by polynomial as makes the share, the others exactly."""
     by_polynomial = np.arange(x.shape[1]) % 16 < round(16 * share)
     P = np.exp(x)
@@ -241,7 +244,7 @@ def weights(x, share, coefficients):
     return P
 
 
-def correct(pipe):
+def correct(pipe: Pipe) -> Generator[object, Any, None]:
     """Run the correction: rescale O where m rose, between two products that add to it; in the end, divide by l."""
     design = pipe.design
     for j in range(len(pipe.keys)):
@@ -278,7 +281,17 @@ class Run(NamedTuple):
     steady: float  # cycles per block of 256 queries by 128 keys in the second half, when the pipeline is filled
 
 
-def forward(Q, K, V, design=None, *, Bc=128, scale=None, strict=True, **roles) -> Run:
+def forward(
+    Q: np.ndarray,
+    K: np.ndarray,
+    V: np.ndarray,
+    design: Design | None = None,
+    *,
+    Bc: int = 128,
+    scale: float | None = None,
+    strict: bool = True,
+    **roles: Callable,
+) -> Run:
     """Compute attention of two tiles of queries by the roles on one simulated SM, without a mask.
 
     Args:
@@ -295,7 +308,7 @@ def forward(Q, K, V, design=None, *, Bc=128, scale=None, strict=True, **roles) -
         raise ValueError(f"expected a query for each of two tiles, and a key, got {len(Q)} and {len(K)}")
     design = design or Design()
     pipe = Pipe(Q, K, V, design, min(Bc, len(K)), scale_of(scale, Q.shape[1], Q.dtype))
-    programs = {"load": load, "multiply": multiply, "softmax": softmax, "correct": correct} | roles
+    programs: dict[str, Any] = {"load": load, "multiply": multiply, "softmax": softmax, "correct": correct} | roles
     sm = SM(latency=263, strict=strict)  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
     sm.run(
         {name: programs[name](pipe) for name in ("load", "multiply", "correct")}
@@ -314,7 +327,7 @@ def _steady(events):
     return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(events[-1].end)
 
 
-def teraflops(cycles, design=None, card=B200) -> float:
+def teraflops(cycles: float, design: Design | None = None, card: hardware.Card = B200) -> float:
     """Return the TFLOP/s of a card whose SMs take so many cycles for 256 queries by 128 keys. A model's: no more."""
     design = design or Design()
     return 2 * len(TILES) * ROWS * COLS * (design.d + design.width) * card.sms * card.clock / cycles / 1e12

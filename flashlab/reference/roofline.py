@@ -18,22 +18,22 @@ class Work(NamedTuple):
     exps: float = 0
 
 
-def seconds(flops, nbytes, flop_rate, byte_rate):
+def seconds(flops: float, nbytes: float, flop_rate: float, byte_rate: float) -> float:
     """Return the least time for ``flops`` operations and ``nbytes`` bytes, at so many of each per second."""
     return max(flops / flop_rate, nbytes / byte_rate)
 
 
-def intensity(work) -> float:
+def intensity(work: Work) -> float:
     """Return the FLOPs per byte that is moved."""
     return work.flops / work.nbytes
 
 
-def reachable(work, flop_rate, byte_rate) -> float:
+def reachable(work: Work, flop_rate: float, byte_rate: float) -> float:
     """Return the FLOPs per second of this work by ``seconds``: the height of the roof above its intensity."""
     return work.flops / seconds(work.flops, work.nbytes, flop_rate, byte_rate)
 
 
-def attention(N, d, dtype="float16", Br=128) -> dict[str, Work]:
+def attention(N: int, d: int, dtype: str = "float16", Br: int = 128) -> dict[str, Work]:
     """Return what attention forward asks for, one head without mask: three kernels, their sum, and one fused kernel.
 
     FLOPs are those of the matrix products, as the papers count them; only the softmax by itself, which has none, is

@@ -10,7 +10,8 @@ import numpy as np
 
 from flashlab.reference.attention import scale_of
 from flashlab.reference.dropout import Dropout
-from flashlab.reference.masks import Mask, as_mask, full
+from flashlab.reference.mask_kinds import Mask, Shape
+from flashlab.reference.masks import as_mask, full
 from flashlab.reference.online_softmax import State, identity
 from flashlab.reference.scores import Score, as_score
 
@@ -46,7 +47,7 @@ class Rules:
             return identity(Br, dv, dtype)
         return State(np.full(Br, self.sink, dtype), np.ones(Br, dtype), np.zeros((Br, dv), dtype))
 
-    def scores(self, Q_i: np.ndarray, K_j: np.ndarray, rows: slice, cols: slice, shape: tuple[int, int]) -> np.ndarray:
+    def scores(self, Q_i: np.ndarray, K_j: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return one tile of scores S_ij [Br, Bc]: scaled, passed through the score function, then masked.
 
         rows, cols: the slices of Q_i [Br, d] in Q and of K_j [Bc, d] in K; shape: (Nq, Nk).
@@ -56,9 +57,7 @@ class Rules:
             S_ij = self.score.apply(S_ij, rows, cols, shape)  # [Br, Bc]
         return self.mask.apply(S_ij, rows, cols, shape)
 
-    def slope(
-        self, Q_i: np.ndarray, K_j: np.ndarray, rows: slice, cols: slice, shape: tuple[int, int]
-    ) -> np.ndarray | int:
+    def slope(self, Q_i: np.ndarray, K_j: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray | int:
         """Return the derivative of the score function at one tile: [Br, Bc], or 1. Arguments as ``scores``."""
         if self.score is None:
             return 1

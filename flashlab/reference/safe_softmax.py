@@ -1,12 +1,14 @@
 """Softmax, naive and safe, and what each reads and writes when a row does not fit into fast memory."""
 
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flashlab.machine.memory import Memory
 
-def naive(x):
+
+def naive(x: np.ndarray) -> np.ndarray:
     """Compute exp(x) / sum(exp(x)) along the last axis as the formula is written: it overflows where ``safe`` does not.
 
     x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
@@ -15,7 +17,7 @@ def naive(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def safe(x):
+def safe(x: np.ndarray) -> np.ndarray:
     """Compute softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
 
     x: [..., N] of any floating dtype, which is also the dtype of the result [..., N]. The sum is kept in float32 or
@@ -27,7 +29,7 @@ def safe(x):
     return (e / np.where(l == 0, 1, l)).astype(x.dtype)
 
 
-def lse(x):
+def lse(x: np.ndarray) -> np.ndarray:
     """Compute log(sum(exp(x))) along the last axis, in natural logarithms, with the maximum subtracted and added back.
 
     x: [..., N] of any floating dtype; the result [...] has it too, and the sum is kept in float32 or better. A row that
@@ -39,7 +41,7 @@ def lse(x):
     return np.where(l == 0, -np.inf, m_safe + np.log(np.where(l == 0, 1, l))).astype(x.dtype)
 
 
-def shifted(x, c):
+def shifted(x: Any, c: Any) -> tuple[Any, Any, Any]:
     """Return exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
 
     x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number, or one for each row [..., 1].
@@ -59,13 +61,13 @@ class Window(NamedTuple):
     inf: float
 
 
-def window(info):
+def window(info: Any) -> Window:
     """Return the ``Window`` of a dtype, rounding to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
     normal = float(info.tiny)
     return Window(*(float(np.log(edge)) for edge in (normal * float(info.eps) / 2, normal, float(info.max))))
 
 
-def naive_streamed(x, block, memory):
+def naive_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store per element.
 
     x: one row [N]; block: elements per block; memory: a ``flashlab.machine.memory.Memory``, which books the accesses.
@@ -78,7 +80,7 @@ def naive_streamed(x, block, memory):
     return memory.tensors["y"]
 
 
-def safe_streamed(x, block, memory):
+def safe_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store per element.
 
     Arguments as ``naive_streamed``. Source: Milakov and Gimelshein 2018, algorithm 2.
@@ -91,7 +93,7 @@ def safe_streamed(x, block, memory):
     return memory.tensors["y"]
 
 
-def online_streamed(x, block, memory):
+def online_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``safe`` for a row that passes through fast memory block by block: 2 loads and 1 store per element.
 
     One pass finds the maximum and the denominator: l is rescaled to the maximum so far, the lines of
@@ -110,7 +112,7 @@ def online_streamed(x, block, memory):
     return memory.tensors["y"]
 
 
-def place_row(x, block, memory):
+def place_row(x: np.ndarray, block: int, memory: Memory) -> list[slice]:
     """Put a row x [N] into slow memory, with room for its softmax y, and return the slices of its blocks."""
     if x.ndim != 1 or not (isinstance(block, Integral) and block >= 1):
         raise ValueError(f"expected one row [N] and a block of at least one element, got {x.shape} and {block}")

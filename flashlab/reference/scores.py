@@ -17,8 +17,10 @@ from numbers import Real
 
 import numpy as np
 
+from flashlab.reference.mask_kinds import Shape
 
-def softcap(cap):
+
+def softcap(cap: float) -> "Score":
     """Return the score function cap * tanh(s / cap), which keeps scores within -cap and cap.
 
     Source: Gemma Team 2024, Gemma 2 (https://arxiv.org/abs/2408.00118), section 2.
@@ -26,7 +28,7 @@ def softcap(cap):
     return Softcap(cap)
 
 
-def alibi(slope):
+def alibi(slope: float) -> "Score":
     """Return the score function s - slope * |distance|: one head of ALiBi. ``slopes`` gives those of all heads.
 
     Source: Press et al. 2021, "Train short, test long" (https://arxiv.org/abs/2108.12409).
@@ -34,7 +36,7 @@ def alibi(slope):
     return Alibi(slope)
 
 
-def slopes(H):
+def slopes(H: int) -> np.ndarray:
     """Return the slopes of ALiBi [H]: 2^(-8 h / H) for h = 1 .. H, where H is a power of two.
 
     For any other H: the slopes of the power of two below, then every other one of the power of two above.
@@ -49,7 +51,7 @@ def slopes(H):
     return 2.0 ** np.array((powers + between)[:H])
 
 
-def bias(b):
+def bias(b: np.ndarray) -> "Score":
     """Return the score function s + b, for a matrix b [Nq, Nk] or what broadcasts to it.
 
     It is a tensor like any other, with bytes to read, which the tile loops of the reference do not book.
@@ -57,7 +59,7 @@ def bias(b):
     return Bias(b)
 
 
-def as_score(score):
+def as_score(score: "Score | tuple[Score, ...] | None") -> "Score | None":
     """Return None for None, a score function itself, and one for a tuple of them. Anything else raises TypeError."""
     functions = score if isinstance(score, tuple) else (score,)
     if score is None or isinstance(score, Score):
@@ -71,11 +73,11 @@ def as_score(score):
 class Score:
     """The two questions, to be answered by each score function."""
 
-    def apply(self, S_ij, rows, cols, shape):
+    def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return the new scores [Br, Bc] for S_ij [Br, Bc]."""
         raise NotImplementedError
 
-    def slope(self, S_ij, rows, cols, shape):
+    def slope(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray | int:
         """Return the derivative of ``apply`` at S_ij: [Br, Bc], or what broadcasts to it."""
         raise NotImplementedError(f"{type(self).__name__} has no slope: the backward pass needs it")
 
@@ -86,14 +88,14 @@ class Softcap(Score):
 
     cap: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (isinstance(self.cap, Real) and 0 < self.cap < np.inf):
             raise ValueError(f"a soft cap is a number above 0, got {self.cap!r:.40}")
 
-    def apply(self, S_ij, rows, cols, shape):
+    def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         return self.cap * np.tanh(S_ij / self.cap)
 
-    def slope(self, S_ij, rows, cols, shape):
+    def slope(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray | int:
         return 1 - np.tanh(S_ij / self.cap) ** 2
 
 
@@ -103,16 +105,16 @@ class Alibi(Score):
 
     factor: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (isinstance(self.factor, Real) and np.isfinite(self.factor)):
             raise ValueError(f"ALiBi's slope is a finite number, one per head, got {self.factor!r:.40}")
 
-    def apply(self, S_ij, rows, cols, shape):
+    def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         i, j = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
         Nq, Nk = shape
         return S_ij - S_ij.dtype.type(self.factor) * np.abs(i + Nk - Nq - j).astype(S_ij.dtype)
 
-    def slope(self, S_ij, rows, cols, shape):
+    def slope(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray | int:
         return 1
 
 
@@ -122,18 +124,18 @@ class Bias(Score):
 
     b: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.b, np.ndarray) or not np.issubdtype(self.b.dtype, np.floating):
             raise TypeError("a bias is an array of floating-point numbers that broadcasts to [Nq, Nk]")
 
-    def apply(self, S_ij, rows, cols, shape):
+    def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         try:
             b = np.broadcast_to(self.b, shape)  # [Nq, Nk]
         except ValueError:
             raise ValueError(f"expected a bias that broadcasts to [Nq, Nk] = {shape}, got {self.b.shape}") from None
         return S_ij + b[rows, cols].astype(S_ij.dtype)
 
-    def slope(self, S_ij, rows, cols, shape):
+    def slope(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray | int:
         return 1
 
 
@@ -143,12 +145,12 @@ class Chain(Score):
 
     functions: tuple
 
-    def apply(self, S_ij, rows, cols, shape):
+    def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         for function in self.functions:
             S_ij = function.apply(S_ij, rows, cols, shape)
         return S_ij
 
-    def slope(self, S_ij, rows, cols, shape):
+    def slope(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray | int:
         slope = 1
         for function in self.functions:
             slope = slope * function.slope(S_ij, rows, cols, shape)

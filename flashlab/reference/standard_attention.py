@@ -62,7 +62,7 @@ def forward(
     return memory.tensors["O"]
 
 
-def backward(dO, memory, *, Br=None):
+def backward(dO: np.ndarray, memory: Memory, *, Br: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
 
     dO: [Nq, dv]; Br: as in ``forward``; scale and dropout are those of the forward pass, which left them in ``memory``.
@@ -98,7 +98,7 @@ class Passes(NamedTuple):
     thin: int  # N x d, of the inputs' dtype
     byte: int = 0  # N x N, one byte per element: the dropout mask
 
-    def bytes(self, N, d, itemsize=2):
+    def bytes(self, N: int, d: int, itemsize: int = 2) -> int:
         """Return the bytes of that for one head, at ``itemsize`` bytes per number (2 for float16)."""
         return itemsize * (self.square * N * N + self.thin * N * d) + self.byte * N * N
 
@@ -120,14 +120,16 @@ BACKWARD = {
 }
 
 
-def passes(*, mask=False, dropout=False, backward=False) -> dict[str, Passes]:
+def passes(*, mask: bool = False, dropout: bool = False, backward: bool = False) -> dict[str, Passes]:
     """Return the passes of each kernel for N queries, N keys, and a mask that is computed and not loaded."""
     runs = {"mask": mask, "dropout": dropout, "dropout backward": dropout}
     kernels = FORWARD | (BACKWARD if backward else {})
     return {name: kernel for name, kernel in kernels.items() if runs.get(name, True)}
 
 
-def moved(N, d, itemsize=2, *, mask=False, dropout=False, backward=False) -> int:
+def moved(
+    N: int, d: int, itemsize: int = 2, *, mask: bool = False, dropout: bool = False, backward: bool = False
+) -> int:
     """Return the bytes that one head moves: ``passes``, added up."""
     kernels = passes(mask=mask, dropout=dropout, backward=backward)
     return sum(kernel.bytes(N, d, itemsize) for kernel in kernels.values())

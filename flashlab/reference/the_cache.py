@@ -1,5 +1,6 @@
 """The cache of keys and values: its bytes per token, the room it wastes, and latent attention in absorbed form."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ class Kind(NamedTuple):
         return self.numbers * self.itemsize + self.scale_bytes
 
 
-def kinds(H=128, Hk=8, d=128, latent=512, rope=64) -> dict[str, Kind]:
+def kinds(H: int = 128, Hk: int = 8, d: int = 128, latent: int = 512, rope: int = 64) -> dict[str, Kind]:
     """Return the ways to keep a token of a layer with H query heads of d columns, by name.
 
     Multi-head attention keeps a key and a value for each query head, grouped heads for Hk of them, multi-query for one.
@@ -38,7 +39,9 @@ def kinds(H=128, Hk=8, d=128, latent=512, rope=64) -> dict[str, Kind]:
     }
 
 
-def expanded(q, q_rope, C, R, W_K, W_V, scale):
+def expanded(
+    q: np.ndarray, q_rope: np.ndarray, C: np.ndarray, R: np.ndarray, W_K: np.ndarray, W_V: np.ndarray, scale: float
+) -> np.ndarray:
     """Compute latent attention as it is defined: keys and values are made from the latents, one head after another.
 
     Args:
@@ -58,7 +61,9 @@ def expanded(q, q_rope, C, R, W_K, W_V, scale):
     return np.stack(outputs)
 
 
-def absorbed(q, q_rope, C, R, W_K, W_V, scale):
+def absorbed(
+    q: np.ndarray, q_rope: np.ndarray, C: np.ndarray, R: np.ndarray, W_K: np.ndarray, W_V: np.ndarray, scale: float
+) -> np.ndarray:
     """Compute the same without making a key or a value. Arguments and result as ``expanded``.
 
     W_K goes to the query's side, W_V behind the sum: in between, every head is a query to one key [C, R] of r + dr
@@ -70,11 +75,11 @@ def absorbed(q, q_rope, C, R, W_K, W_V, scale):
     return np.einsum("hr,hvr->hv", O, W_V)
 
 
-def reserved(lengths, page=None, longest=None) -> int:
+def reserved(lengths: Sequence[int], page: int | None = None, longest: int | None = None) -> int:
     """Return the tokens for which room is kept: whole pages of ``page`` each, or ``longest`` for every text."""
-    return sum(longest if page is None else -(-N // page) * page for N in lengths)
+    return sum((longest or 0) if page is None else -(-N // page) * page for N in lengths)
 
 
-def prefix_bytes(B, P, N, per_token) -> tuple[int, int]:
+def prefix_bytes(B: int, P: int, N: int, per_token: int) -> tuple[int, int]:
     """Return the bytes that a step reads of B texts with N own tokens after P shared ones: apart, and P read once."""
     return B * (P + N) * per_token, (P + B * N) * per_token
