@@ -1,9 +1,10 @@
 """Whole numbers among the arguments of a call."""
 
 import operator
+from typing import Any
 
 
-def whole_number(n: object) -> int | None:
+def whole_number(n: Any) -> int | None:
     """Return n as an int; None if it is not a whole number, such as a bool, or a tensor that is not one."""
     if isinstance(n, bool) or "bool" in str(getattr(n, "dtype", "")):
         return None
