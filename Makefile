@@ -4,6 +4,8 @@ PYTHON ?= python3
 LAB_ARGS ?=
 NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
 GPU_TESTS ?= tests/kernels
+EXHAUSTIVE_TESTS ?= tests
+BROWSER_TESTS ?= tests/browser
 BIN := .venv/bin
 STAMP := .venv/.stamp
 BROWSER_STAMP := .venv/.stamp-browser
@@ -72,10 +74,10 @@ test: lint
 	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(QUICK_WORKERS) $(NBVAL) tests notebooks
 
 test-all: test $(TRANSFORMERS_STAMP)
-	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) tests
+	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) $(EXHAUSTIVE_TESTS)
 
 test-browser: $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
-	$(PLAIN) $(BIN)/python -m pytest tests/browser
+	$(PLAIN) $(BIN)/python -m pytest $(BROWSER_TESTS)
 
 # Two parts, which can be made alone: the first compiles, and the second, in which kernels are slow, finds them compiled.
 test-gpu: test-gpu-values test-gpu-memory
