@@ -7,12 +7,11 @@ from itertools import groupby
 from pathlib import Path
 
 import flashlab
-from docs import drawn, measurements
+from docs import drawn, measurements, wrong_answers
 from docs.lessons import CODESPACE, REPOSITORY
 from figures import page
 from flashlab.course.lessons import LESSONS, notebook
 
-ROOT = Path(__file__).resolve().parents[1]
 WINGS = {
     "machine": "What a GPU is, and what it charges",
     "reference": "One idea per module, in numpy",
@@ -30,7 +29,7 @@ def write(folder: Path):
         "index.md": front(),
         "figures.md": gallery(),
         "measurements.md": measurements.page(),
-        "wrong_answers.md": (ROOT / "tests/mutants/README.md").read_text(encoding="utf-8"),
+        "wrong_answers.md": wrong_answers.page(),
         "interface.rst": interface(),
         **{f"interface/{package}.rst": members(package) for package in _packages()},
     }.items():

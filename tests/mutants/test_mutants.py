@@ -1,22 +1,17 @@
-"""Every wrong implementation is rejected, every right one accepted; and the table that says so is true."""
+"""Every wrong implementation is rejected, and every right one accepted."""
 
 import sys
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from docs import wrong_answers
 from flashlab import kernels
-from flashlab.course import worker
-from flashlab.course.exercise import Exercise, edited
-from flashlab.course.judge import first_failure
+from flashlab.course.exercise import edited
 from flashlab.course.registry import every
 from tests.mutants import acceptance
-from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_triton
 from tests.mutants.mutants import MUTANTS
 
-TABLE = Path(__file__).with_name("README.md")
 CHECKS = sorted({mutant.check.__name__ for mutant in MUTANTS})
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
 
@@ -77,52 +72,7 @@ def test_a_wrong_implementation_is_rejected(mutant, monkeypatch):
     assert rejected(mutant, monkeypatch) is not None
 
 
-def table():
-    """The mutants of the implementations and of the exercises, each with its edit and the check that rejects it."""
-    yield "# Wrong implementations, and what rejects them\n"
-    yield "Each line is a mistake that somebody might make, and the test or the check that must reject it.\n"
-    yield "Written by `python -m tests.mutants.test_mutants`; `test_mutants.py` fails when a line is not true.\n"
-    yield f"## In the library: {len(MUTANTS)}\n"
-    yield "| mistake | in | becomes | rejected by |\n|---|---|---|---|"
-    for mutant in MUTANTS:
-        where = f"{mutant.module.__name__.removeprefix('flashlab.')}.{mutant.function}"
-        yield f"| {mutant.mistake} | `{where}` | {_code(mutant.new)} | {mutant.check.__name__} |"
-    yield from _answers()
-    exercises = {name: it for name, it in every().items() if isinstance(it, Exercise)}
-    yield f"\n## In the exercises: {sum(len(it.mistakes) for it in exercises.values())}\n"
-    yield "| exercise | what the check says | becomes | first fails for |\n|---|---|---|---|"
-    for name, exercise in exercises.items():
-        for mistake in exercise.mistakes:
-            with worker.poisoned():
-                failure = first_failure(exercise, mistake.function(exercise.reference)) or "NOTHING: IT PASSES"
-            yield f"| {name} | {mistake.says} | {_code(mistake.new)} | {failure.splitlines()[0]} |"
-
-
-def _answers():
-    """Count the collected wrong answers, and those with a name; ``test_answers.py`` checks that all are rejected."""
-    answers = in_numpy.ANSWERS + in_other_lessons.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
-    rejected, named = (Counter(it.exercise for it in chosen) for chosen in (answers, [it for it in answers if it.says]))
-    yield f"\n## Wrong answers to the exercises: {rejected.total()}, {named.total()} of them named\n"
-    natural = in_numpy.ANSWERS + in_triton.ANSWERS  # the others were made up to try the checks
-    known = sum(it.says != "" for it in natural)
-    share = f"{known / len(natural):.0%}"
-    yield f"Of the {len(natural)} natural ones, most of them from reviews of the lessons, {known} are named: {share}.\n"
-    yield "| exercise | rejected | with a sentence of its own |\n|---|---|---|"
-    for name in sorted(rejected, key=list(every()).index):
-        yield f"| {name} | {rejected[name]} | {named[name]} |"
-
-
-def _code(text):
-    return f"`` {' '.join(text.split())} ``".replace("|", "\\|") if text.strip() else "(nothing)"
-
-
-@pytest.mark.exhaustive
-def test_the_table_is_true():
-    written = "\n".join(table()) + "\n"
-    assert "IT PASSES" not in written
-    assert TABLE.read_text(encoding="utf-8") == written, "run python -m tests.mutants.test_mutants"
-
-
-if __name__ == "__main__":
-    with np.errstate(all="ignore"):
-        TABLE.write_text("\n".join(table()) + "\n", encoding="utf-8")
+def test_the_page_of_the_site_lists_every_mutant_and_every_sentence():
+    text = wrong_answers.page()
+    sentences = [it.says for exercise in every().values() for it in getattr(exercise, "mistakes", ())]
+    assert [it for it in [*(mutant.mistake for mutant in MUTANTS), *sentences] if f"| {it} |" not in text] == []
