@@ -13,7 +13,7 @@ import numpy as np
 from flashlab.machine.hardware import PER_SM
 from flashlab.machine.memory import Memory
 
-GIVEN = {"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"}  # inputs and outputs, which every way of computing needs
+INPUTS_AND_OUTPUTS = {"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"}  # inputs and outputs of every algorithm
 
 
 class Costs(NamedTuple):
@@ -35,12 +35,12 @@ def measure(
 ) -> Costs:
     """Run ``function(*inputs, memory=..., **options)`` and return what it cost.
 
-    exact: what the tensor named ``output`` should be at the end; sram_bytes: size of the fast memory, by default as
-    much as one block of threads may have on an A100, None for as much as is asked for.
+    exact: what the tensor named ``output`` should be at the end; sram_bytes: size of the fast memory, by
+    default that of one block of threads on an A100; unlimited if None.
     """
     memory = Memory(sram_bytes)
     _, products = counted(function, *inputs, memory=memory, **options)
-    extra = sum(tensor.nbytes for name, tensor in memory.tensors.items() if name not in GIVEN)
+    extra = sum(tensor.nbytes for name, tensor in memory.tensors.items() if name not in INPUTS_AND_OUTPUTS)
     return Costs(error(memory.tensors[output], exact), extra, memory.moved, products)
 
 

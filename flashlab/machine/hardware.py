@@ -137,10 +137,10 @@ NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "fl
 
 def sources(card: Card) -> dict[str, str]:
     """Return the document behind each number of a card, by the number's name. Numbers that are None are left out."""
-    known = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
+    documents = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
     banks = TURING if card.capability == "7.5" else BANKS
     per_sm = {name: GUIDE for name in PerSM._fields} | {"smem_bytes_per_clock": banks, "tensor_memory_bytes": FA4}
-    return known | per_sm
+    return documents | per_sm
 
 
 def missing(card: Card, name: str) -> str:
@@ -211,7 +211,7 @@ def ridge(card: Card, dtype: str = "float16") -> float:
 
 
 def nanoseconds(card: Card, cycles: float) -> float:
-    """Return how many nanoseconds so many clock cycles of this card take."""
+    """Return the duration of ``cycles`` clock cycles of this card, in nanoseconds."""
     return cycles / card.clock * 1e9
 
 

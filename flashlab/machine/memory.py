@@ -2,10 +2,10 @@
 
 The slow memory (a GPU's HBM) holds named tensors. The fast memory (the SRAM of one streaming multiprocessor) holds
 named tiles. An algorithm loads tiles, computes on them, and stores tiles; each transfer is booked under the tensor's
-name, what is resident is known at any moment, and a tile that does not fit raises ``FastMemoryFull``.
+name, ``resident`` lists the tiles in fast memory, and a tile that does not fit raises ``FastMemoryFull``.
 
-The count is of the traffic that the program requests, before any cache. ``replay`` tells a recorded run again, one
-moment at a time.
+The count is of the traffic that the program requests, before any cache. ``replay`` repeats a recorded run, one moment
+at a time.
 """
 
 from collections import Counter, deque
@@ -43,7 +43,7 @@ class Account:
         self.resident: dict[str, int] = {}
 
     def book(self, event: Event) -> None:
-        """Take in the next event: the one place that knows what an event changes."""
+        """Apply the next event. No other function changes the sums."""
         if event.kind == "kernel":
             self.resident.clear()
         elif event.kind == "drop":
@@ -94,7 +94,7 @@ class Moment(NamedTuple):
 def replay(events: Iterable[Event]) -> Iterator[Moment]:
     """Replay a run: yield the ``Moment`` after each of the events that a ``Memory`` recorded.
 
-    A kernel's tiles stay resident until the next kernel begins, and what a moment shows never changes afterwards.
+    A kernel's tiles are resident until the next kernel begins. A moment never changes after it was yielded.
     """
     account, kernel, program, kernels, places, written = Account(), "", (), 0, {}, frozenset()
     for event in events:
@@ -125,8 +125,8 @@ class Memory(Account):
     """Two levels of memory that count.
 
     Args:
-        sram_bytes: size of the fast memory in bytes; None for as much as is asked for.
-        record: keep the list of events; without it the bill is still complete, and a long run stays small.
+        sram_bytes: size of the fast memory in bytes; unlimited if None.
+        record: store the list of events. Without it the bill is still complete, and a long run takes less memory.
 
     Attributes:
         bytes: Counter of the bytes moved, by ("load" or "store", name of the tensor).
@@ -153,7 +153,7 @@ class Memory(Account):
             self.tensors[name] = tensor
 
     def reserve(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Allocate a tensor in slow memory, full of NaN: whatever is never stored shows. Nothing is booked."""
+        """Allocate a tensor in slow memory, full of NaN, which shows regions without a store. Nothing is booked."""
         self.tensors[name] = np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 0, dtype)
 
     def load(self, name: str, *region: slice) -> np.ndarray:

@@ -31,7 +31,7 @@ class Buffer:
     def __init__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.name, self.array = name, np.full(shape, np.nan, dtype)
         self.holds = self.coming = None  # the tile that is here, and the one that is being copied here
-        self.readers = []  # who asked for the products that read it now
+        self.readers = []  # the programs whose products are reading it
 
     @property
     def nbytes(self) -> int:
@@ -55,12 +55,12 @@ class Barrier:
         return self.phase != phase
 
     def arrive(self, nbytes: int = 0) -> bool:
-        """Arrive, and announce so many bytes. Return whether this completes the phase."""
+        """Arrive, and expect ``nbytes`` more bytes. Return whether this completes the phase."""
         self.pending, self.pending_bytes = self.pending - 1, self.pending_bytes + nbytes
         return self._advance()
 
     def deliver(self, nbytes: int) -> bool:
-        """Take in so many bytes. Return whether this completes the phase."""
+        """Deliver ``nbytes`` of the expected bytes. Return whether this completes the phase."""
         self.pending_bytes -= nbytes
         return self._advance()
 
@@ -86,7 +86,7 @@ class Arrive(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Have the copy engine bring a tile into a buffer and deliver its bytes at a barrier, without waiting."""
+    """Have the copy engine copy a tile into a buffer asynchronously, and deliver its bytes at a barrier."""
 
     tile: Tile
     array: np.ndarray
@@ -96,7 +96,7 @@ class Copy(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Have the tensor core compute function(*arrays of the buffers), in so many instructions, without waiting.
+    """Have the tensor core compute function(*arrays of the buffers) asynchronously, in ``instructions`` instructions.
 
     The yield returns a ``Job``, which has a ``result`` once it is done.
     """
@@ -111,7 +111,7 @@ class Product(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Have the tensor core arrive at a barrier once all products are done that the program has asked for so far."""
+    """Have the tensor core arrive at a barrier after all products that the program has issued so far."""
 
     barrier: Barrier
 
@@ -138,7 +138,7 @@ class Finish(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute on the vector units and, if asked for, on the exponential unit beside them; go on when both are done."""
+    """Compute on the vector units and, in parallel, on the exponential unit; go on when both are done."""
 
     kind: str
     j: int
@@ -147,7 +147,7 @@ class Work(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Have the copy engine carry a tile of results away, without waiting."""
+    """Have the copy engine store a tile of results asynchronously."""
 
     kind: str
     j: int

@@ -45,7 +45,7 @@ def placement_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
 
 
 def length(runs: Runs) -> int:
-    """Return how many tokens these are."""
+    """Return the number of tokens in these runs."""
     return sum(map(len, runs))
 
 
@@ -54,7 +54,7 @@ def _stretches(N, count):
 
 
 class Block(NamedTuple):
-    """A rectangle of scores between the queries of one rank and the keys of another, counted as the ranks keep them.
+    """A rectangle of scores between the queries of one rank and the keys of another, in the ranks' own indices.
 
     ``left`` and ``right`` are the ends of a window inside the rectangle, aligned at its lower right: query i of Nq sees
     the keys from i + Nk - Nq - left to i + Nk - Nq + right, both included. None: no end.

@@ -27,7 +27,7 @@ class Event(NamedTuple):
     start: int
     end: int
     unit: str  # copy engine, tensor core, vector units, exponential unit, barrier, or the name of a program that waits
-    by: str  # the program that asked for it
+    by: str  # the program that issued it
     kind: str  # Q K V O, S PV, softmax rescale; full[0] and such, where a phase is waited for or complete
     j: int  # the block; for a barrier the phase
     g: int | None = None  # the step that a copy is for
@@ -35,10 +35,10 @@ class Event(NamedTuple):
 
 
 class Job:
-    """Work that a unit does: so many cycles of it are left, and ``done`` is called at the end."""
+    """Work of a unit: ``left`` cycles remain, and ``done`` is called at the end."""
 
     def __init__(self, cycles: int, done: "Callable[[Job], object]", *about: object) -> None:
-        self.left, self.done, self.about = cycles, done, about  # about: what its event will say
+        self.left, self.done, self.about = cycles, done, about  # about: the fields of its event
         self.start: int | None = None
         self._result: Any = None
 
@@ -53,9 +53,9 @@ class Job:
 
 
 class Unit:
-    """A part of the SM that works on jobs, one after the other, in the order in which they are asked for.
+    """A part of the SM that processes jobs one after the other, in the order of their arrival.
 
-    Vector units give each program a ``slice`` of so many cycles at a time: two programs that compute share them.
+    Vector units process ``slice`` cycles of each job in turn: two programs that compute share them.
     """
 
     def __init__(self, sm: "SM", slice: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Unit:
         self.queue, self.working, self.busy = deque(), False, 0
 
     def add(self, job: Job, cycles: int | None = None) -> None:
-        """Ask for this many cycles of the job, or for all that are left."""
+        """Queue this many cycles of the job, or all that are left."""
         self.queue.append((job, min(cycles or job.left, self.slice or job.left)))
         if not self.working:
             self._next()
@@ -90,7 +90,7 @@ class SM:
     """Run programs until all have ended.
 
     Args:
-        latency: cycles from the copy engine's last byte until a barrier knows of it.
+        latency: cycles between the copy engine's last byte and its arrival at the barrier.
         issue: cycles between two instructions that a program sends to the tensor core.
         strict: raise ``Race``; if False, go on with what the buffer holds, and note the sentence in ``races``.
 

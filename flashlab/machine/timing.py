@@ -12,7 +12,7 @@ FLUSH_BYTES = 256 * 2**20  # written between calls: more than any L2 cache holds
 def gpu_timer(run: Callable[[], object], ms: float | None = None) -> float:
     """Return the milliseconds of one call of ``run`` on the GPU: the median over calls, each with a cold L2 cache.
 
-    ms: how long it is called, ``CALL_MS`` if None; five times at least.
+    ms: total measuring time (default ``CALL_MS``); at least five calls.
     """
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
@@ -30,9 +30,9 @@ def gpu_timer(run: Callable[[], object], ms: float | None = None) -> float:
 
 
 def graphed(run: Callable[[], object], stream: torch.cuda.Stream | None = None) -> Callable[[], object]:
-    """Record one call as a CUDA graph and return a function that replays it: the host's time is not in it.
+    """Record one call as a CUDA graph and return a function that replays it: host time is excluded.
 
-    The function returns the call's result; what the call reads must live as long as the function.
+    The function returns the call's result. The tensors that the call reads must live as long as the function.
 
     stream: the stream to record on, one of torch's own if None. Autograd runs a backward pass on the stream of its
     forward pass, so a backward pass is recorded on that one.
@@ -51,9 +51,10 @@ def graphed(run: Callable[[], object], stream: torch.cuda.Stream | None = None) 
 
 
 def round_robin(names: Sequence[str], rounds: int) -> Iterator[str]:
-    """Yield whose turn it is: each name once per round, and each round starts one name later than the round before.
+    """Yield the names in turn: each name once per round, and each round starts one name later than the last.
 
-    A card under load lowers its clock, so whichever function is timed first after a pause gains by it. Here all are.
+    A card under load lowers its clock, so the function that runs first after a pause has an advantage; rotating the
+    order gives it to each in turn.
     """
     for r in range(rounds):
         for place in range(len(names)):

@@ -1,4 +1,4 @@
-"""The size of a tile, and what it buys: the paper's formula, the room that tiles really take, the time they save.
+"""The size of a tile: the paper's formula, the room that tiles really take, and the time that they save.
 
 Fast memory is counted in elements (``M``) where the paper does so, and in bytes (``sram_bytes``) everywhere else.
 """
@@ -93,7 +93,7 @@ class Clocks(NamedTuple):
 def clocks(card: hardware.Card, N: int, d: int, B: int, dtype: str = "float16") -> Clocks:
     """Return what one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
 
-    Bytes are those that the program asks for, before any cache; rates are the card's peaks; enough heads are in flight
+    Bytes are the program's requests, before any cache; rates are the card's peaks; enough heads are in flight
     to keep all of it busy. Raises: ValueError where the card's rate of arithmetic in ``dtype`` is not known.
     """
     rate = hardware.flop_rate(card, dtype)

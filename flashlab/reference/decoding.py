@@ -1,4 +1,4 @@
-"""Decoding: one new query against a long past, which is split among processors that never meet.
+"""Decoding: one new query against a long past, which is split among independent programs.
 
 A step of generation has one query per head, so there is no second tile of queries to give to a second processor. The
 keys are divided instead. Each part leaves its normalised output and the logarithm of its denominator (``split``), and

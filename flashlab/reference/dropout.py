@@ -1,9 +1,9 @@
-"""Dropout that remembers nothing: whether a weight is kept is a function of the seed and of the weight's place.
+"""Dropout without a stored mask: the seed and the position of a weight decide whether the weight is kept.
 
 The random number of weight (i, j) of head h in batch b has 16 bits. Philox4x32-7 makes them for eight weights at once:
 those at the places (i, j), (i, j + 1), (i, j + 8), (i, j + 9) and the same with i + 8. The counter is the place of the
 first, (j, i, h, b), the key is the seed. Bit 3 of i and bit 3 of j choose the word, bit 0 of j its lower or upper half.
-Any tile of the mask can be made at any time, in any order, by anyone who knows the seed, so nobody has to store it.
+Any tile of the mask can be computed from the seed at any time, in any order, so the mask is never stored.
 
 These eight are weights that one thread of a GPU holds after a product of tiles (the accumulator of wgmma and of
 mma.m16n8), wherever the tile begins at a multiple of 16. A kernel may then write this definition one weight at a time:
@@ -11,7 +11,7 @@ the compiler finds the calls that eight weights have in common. In machine code 
 3.7.1) a weight costs 9 instructions, and 13 where the tile is transposed and a thread holds four of the eight. One
 call of ten rounds per weight costs 46. A product of tiles at d = 128 leaves time for about 16.
 
-With 16 bits, p goes in steps of 2^-16. The weights that are kept are divided by 1 - p with p as rounded, so the mean of
+With 16 bits, p goes in steps of 2^-16. The kept weights are divided by 1 - p with p as rounded, so the mean of
 the factors is 1. Seven rounds are the fewest with which the source's Philox4x32 passes BigCrush; its default is ten.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; FlashAttention, Algorithms 2 and 4, which
@@ -47,12 +47,12 @@ class Dropout:
 
     @property
     def threshold(self) -> int:
-        """Return the random number from which on a weight is kept: p * 2^16, rounded."""
+        """Return the smallest random number of a kept weight: p * 2^16, rounded."""
         return round(self.p * STEPS)
 
     @property
     def factor(self) -> float:
-        """Return the factor of a weight that is kept: 1 / (1 - p), with p as rounded."""
+        """Return the factor of a kept weight: 1 / (1 - p), with p as rounded."""
         return STEPS / (STEPS - self.threshold)
 
     def tile(self, rows: slice, cols: slice, dtype: type[np.floating] = np.float32) -> np.ndarray:

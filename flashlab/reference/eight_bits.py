@@ -1,7 +1,7 @@
-"""Attention in 8 bits: the 256 numbers of e4m3, scales, rotations, and what a tensor core keeps of a sum.
+"""Attention in 8 bits: the 256 numbers of e4m3, scales, rotations, and the precision of tensor-core sums.
 
-A number of 8 bits has a code and shares a scale with others: X ≈ numbers * scale. Two kinds are offered: ``e4m3``, the
-float8 with 4 bits of exponent and 3 of mantissa, and ``int8``, the whole numbers from -127 to 127.
+A number of 8 bits has a code and shares a scale with others: X ≈ numbers * scale. Two formats are supported: ``e4m3``,
+the float8 with 4 bits of exponent and 3 of mantissa, and ``int8``, the whole numbers from -127 to 127.
 
 Sources: Micikevicius et al. 2022, arXiv 2209.05433, for e4m3; FlashAttention-3, arXiv 2407.08608, section 3.3;
 SageAttention, arXiv 2410.02367, for int8 and keys without their mean; DeepSeek-V3, arXiv 2412.19437, section 3.3.2, and
@@ -43,7 +43,7 @@ def numbers_of_e4m3() -> np.ndarray:
 def to_e4m3(x: np.ndarray) -> np.ndarray:
     """Return the numbers of e4m3 nearest to x, ties to even, in the shape and dtype of x.
 
-    What is too large becomes ±448, the largest number there is. NaN stays NaN.
+    Larger numbers become ±448, the largest number of the format. NaN stays NaN.
     """
     x = np.clip(x, -448, 448)
     _, exponent = np.frexp(x)  # |x| is in [2^(exponent - 1), 2^exponent)
@@ -110,7 +110,7 @@ def _largest(X, per, block):
     return np.repeat(tops, rows, -2)[..., :N, :]
 
 
-# before the scale: what spreads an outlier, and what needs not be kept
+# before the scale: spread outliers, and remove the mean
 
 
 def signs(d: int, seed: int = 0) -> np.ndarray:
@@ -139,7 +139,7 @@ def hadamard(X: np.ndarray) -> np.ndarray:
 def rotate(X: np.ndarray, s: np.ndarray) -> np.ndarray:
     """Return X [..., d] with the signs s [d] on its columns, then through ``hadamard``: incoherent processing.
 
-    Queries and keys that are rotated alike have the scores that they had, and no column has an outlier for itself.
+    Rotating Q and K alike leaves the scores unchanged and spreads outliers over all columns.
     """
     return hadamard(X * s.astype(X.dtype))
 
@@ -168,7 +168,7 @@ class TensorCore(NamedTuple):
     ``bits`` below the sum's leading bit is cut off. Every ``flush`` terms the accumulator goes to float32 registers,
     where it is added without that loss, and starts from zero: two-level accumulation. None: it never does.
 
-    NVIDIA documents none of it. 13 bits is what measurements found; the order of the cuts is our simplification.
+    None of this is documented by NVIDIA: 13 bits comes from measurements, the truncation order is a simplification.
     """
 
     bits: int = 13
@@ -211,8 +211,8 @@ def attention(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute attention of one head in 8 bits, a tile of Bc keys at a time.
 
-    Weights are rounded to the kind of V before they meet V. The largest of a row so far is ``largest`` then, where
-    another head would have 1: the factor is in O and in l, so it cancels.
+    Weights are rounded to the kind of V before the product with V. The largest of a row so far is then ``largest``
+    instead of 1: the factor is in O and in l, so it cancels.
 
     Args:
         Q: [Nq, d]; K: [Nk, d]; V: [Nk, dv], as ``quantise`` returns them. V has one scale per tile at most.
@@ -245,7 +245,7 @@ def update(
 ) -> State:
     """Take in one tile of scores S_ij [Br, Bc] and its values, numbers V_j [Bc, dv] times a scale.
 
-    The lines of ``online_softmax.update``. Weights are relative to a number that is ``raised`` below the maximum.
+    Same lines as ``online_softmax.update``, with weights relative to (maximum - ``raised``).
     """
     m_i, l_i, O_i = state
     m_new = np.maximum(m_i, S_ij.max(-1) - raised)  # [Br]

@@ -178,9 +178,9 @@ def cache_bytes(N: int, d: int, *, dv: int | None = None, dtype: DTypeLike = np.
 def recall(K: np.ndarray, V: np.ndarray, *, decay: float = 1.0, scale: float | None = None) -> np.ndarray:
     """Return which of n stored pairs are found by their keys: booleans [n].
 
-    Each key asks for its value, after all pairs were stored: found is the one whose value is closest to the answer in
+    Each key queries the state of all pairs; a pair is found if its value is closest to the answer in
     direction. K: keys [n, d] of length 1; V: values [n, dv] of length 1. The answer is that of the state with this
-    decay; with ``scale`` that of softmax attention, this factor on its scores.
+    decay; with ``scale`` that of softmax attention, with this factor on its scores.
     """
     O = K @ state(K, V, decay=decay).KV if scale is None else attention(K, K, V, scale=scale)  # [n, dv]
     return (O @ V.T).argmax(-1) == np.arange(len(K))

@@ -39,7 +39,7 @@ class Mask:
         return Transposed(self)
 
     def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
-        """Return the numbers j, in order, of the tiles of B keys that the queries in ``rows`` meet."""
+        """Return the numbers j, in order, of the tiles of B keys that a query in ``rows`` sees."""
         start, stop = self.bounds(rows, shape)
         numbers = range(start // B, count(stop, B))
         grids = ((j, np.ogrid[rows, tile(j, B, shape[1])]) for j in numbers)

@@ -1,7 +1,7 @@
 """What a B200 changes: products take half as long, exponentials and shared memory as long as before.
 
 Counted here are the cycles of each part of an SM; the exponential without the exponential unit; the maximum that is
-raised late; and orders in which additions to dQ wait for nobody. The schedule that follows from it is
+raised late; and orders in which additions to dQ never wait. The schedule that follows from it is
 ``flashlab.reference.roles``. No B200 was at hand: what is said of it has its source beside it, or is computed.
 
 Source: FlashAttention-4 (arXiv 2603.05451), sections 2.2, 3.1 and 3.2.
@@ -86,17 +86,17 @@ def minimax(degree: int) -> np.ndarray:
     return c
 
 
-def _remez(given, degree):
-    """Return the coefficients after those given, float64. The best have an error of one size and alternating signs at
-    one place more than there are coefficients (Chebyshev): solve for such an error, look where it is largest, repeat.
+def _remez(fixed, degree):
+    """Return the coefficients after the ``fixed`` ones, float64. The error of the best has one size and alternating
+    signs at one place more than there are coefficients (Chebyshev): solve for such an error, find its maximum, repeat.
     """
-    places, powers = degree - len(given) + 2, np.arange(len(given), degree + 1)
+    places, powers = degree - len(fixed) + 2, np.arange(len(fixed), degree + 1)
     grid = np.linspace(0, 1, 20_001)[1:]
     x = (1 - np.cos(np.pi * np.arange(1, places + 1) / places)) / 2  # [places]      a first guess
     for _ in range(8):
         A = np.column_stack([x[:, None] ** powers / 2 ** x[:, None], (-1.0) ** np.arange(places)])  # [places, places]
-        c = np.linalg.solve(A, 1 - _value(x, given) / 2**x)[:-1]  # the last unknown is the size of the error
-        error = (_value(grid, given) + grid[:, None] ** powers @ c) / 2**grid - 1
+        c = np.linalg.solve(A, 1 - _value(x, fixed) / 2**x)[:-1]  # the last unknown is the size of the error
+        error = (_value(grid, fixed) + grid[:, None] ** powers @ c) / 2**grid - 1
         runs = np.split(np.arange(len(grid)), np.flatnonzero(np.diff(np.sign(error))) + 1)  # of one sign each
         x = np.array([grid[run[np.abs(error[run]).argmax()]] for run in runs])[-places:]
     return c
@@ -176,7 +176,7 @@ class Rates(NamedTuple):
     others: int = 64  # maxima and conversions, shifts, integers
 
     def lane_cycles(self, scores: float, share: float, degree: int = 3) -> float:
-        """Return the cycles of the ordinary units for so many scores, a ``share`` of them by polynomial.
+        """Return the cycles of the ordinary units for ``scores`` scores, a ``share`` of them by polynomial.
 
         A score takes a multiply-add (scale, subtract m), an addition (to l), half a maximum of three numbers and half a
         conversion of two. A polynomial takes a maximum, three additions, ``degree`` multiply-adds, and one instruction
@@ -187,7 +187,7 @@ class Rates(NamedTuple):
         return scores * (plain + share * polynomial)
 
     def exponential_cycles(self, scores: float, share: float) -> float:
-        """Return the cycles of the exponential unit for so many scores, a ``share`` of them not its own."""
+        """Return the cycles of the exponential unit for ``scores`` scores without the ``share`` of the polynomial."""
         return scores * (1 - share) / self.exponentials
 
     def balanced(self, degree: int = 3) -> float:
@@ -209,7 +209,7 @@ def lazy_update(state: State, S_ij: np.ndarray, V_j: np.ndarray, threshold: floa
     m_i, l_i, O_i = state
     m_new = np.maximum(m_i, S_ij.max(-1, initial=-np.inf))  # [Br]
     m_new = np.where(m_new > m_i + threshold * LN_2, m_new, m_i).astype(m_i.dtype)  # [Br]      the lazy maximum
-    m_safe = np.where(m_new == -np.inf, 0, m_new)  # [Br]      a row that has met no key yet
+    m_safe = np.where(m_new == -np.inf, 0, m_new)  # [Br]      rows that have seen no key yet
     alpha = np.exp(m_i - m_safe)  # [Br]
     P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]
     l_i = alpha * l_i + P_ij.sum(-1)  # [Br]
@@ -280,7 +280,7 @@ def dQ_sum(parts: np.ndarray, order: Sequence[int]) -> np.ndarray:
 
 
 def pairs(T: int) -> list[tuple[int, int]]:
-    """Return the tiles of queries 0 ... T - 1 in pairs that meet equally many keys under a causal mask. T is even."""
+    """Return the tiles of queries 0 ... T - 1 in pairs with equal numbers of keys under a causal mask. T is even."""
     if T % 2:
         raise ValueError(f"expected an even number of tiles, got {T}")
     return [(i, T - 1 - i) for i in range(T // 2)]

@@ -1,7 +1,7 @@
 """The schedule of a FlashAttention-3 forward pass, run with real numbers on a simulated multiprocessor.
 
-One program, the producer, asks the copy engine for tiles. One or two others, the consumers, ask the tensor core for
-products and take softmaxes on the vector units. No program calls another: they meet at barriers. Step g of a consumer
+One program, the producer, issues copies of tiles. One or two others, the consumers, issue products to the tensor core
+and compute softmaxes on the vector units. Barriers synchronise the programs. Step g of a consumer
 is S = Q K_g^T and O += P_(g-1) V_(g-1); it needs K_g and V_(g-1), which are in one stage of shared memory. Stages are
 used in turn, so step g uses stage g % stages in round g // stages.
 
@@ -90,7 +90,7 @@ class Design:
     full_phase: Callable[[int], int] = lambda n: n & 1  # the phase that consumers wait for, in round n of a stage
     empty_phase: Callable[[int], int] = lambda n: (n & 1) ^ 1  # the producer: in round 0 it need not wait
     empty_count: int | None = None  # arrivals that free a stage; None for one of each consumer
-    early: bool = False  # consumers free a stage when its products are asked for, not when they are done
+    early: bool = False  # consumers free a stage when its products are issued, not when they are done
 
     def __post_init__(self) -> None:
         if self.stages < 1 or self.consumers not in (1, 2):
@@ -284,7 +284,7 @@ def forward(
         Q: queries [Nq, d]; K: keys [Nk, d]; V: values [Nk, dv], of one floating dtype.
         design: a ``Design``. The clock counts its head dimension and blocks of 128 x 128, whatever d, Br and Bc are.
         Br, Bc: as ``tiling.fa2_forward``; mask, scale: as ``Rules``.
-        strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else go on with whatever is there.
+        strict: raise ``Race`` where a tile is read or overwritten at the wrong time; else use the buffer's content.
         consumer: another program for the consumers, a generator function of (pipe, w) as ``consume``.
 
     Raises:
@@ -299,5 +299,5 @@ def forward(
 
 
 def teraflops(cycles: float, d: int = 128, clock: float = H100.clock, sms: int = H100.sms) -> float:
-    """Return the TFLOP/s of a GPU whose SMs take so many cycles per 128 x 128 scores, 4 * 128 * 128 * d FLOPs."""
+    """Return the TFLOP/s of a GPU whose SMs take ``cycles`` cycles per 128 x 128 scores, 4 * 128 * 128 * d FLOPs."""
     return 4 * TILE * COLS * d * sms * clock / cycles / 1e12

@@ -1,7 +1,7 @@
 """Ring attention with all ranks in one process: who has which keys in which step, in numpy.
 
 A rank keeps its queries. Keys and values go round: in each step a rank computes with those that it has, merges, and
-hands them to the next rank. After P steps every query has met every key, and the keys are home.
+hands them to the next rank. After P steps every query has seen every key, and the keys are back at their owners.
 
 Source: Ring Attention, arXiv 2310.01889; FlashAttention-2, Algorithm 2, for the gradients.
 """
@@ -35,7 +35,7 @@ def positions(runs: Runs) -> np.ndarray:
 def merge(O: np.ndarray, lse: np.ndarray, O_b: np.ndarray, lse_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [n, dv] and lse [n] of the keys of both sides, each of which has divided by its own sum already."""
     m = np.maximum(lse, lse_b)  # [n]
-    m_safe = np.where(m == -np.inf, 0, m)  # [n]      a row that has met no key yet
+    m_safe = np.where(m == -np.inf, 0, m)  # [n]      rows that have seen no key yet
     l, l_b = np.exp(lse - m_safe), np.exp(lse_b - m_safe)  # [n], [n]   each side's sum, relative to m
     l_safe = np.where(m == -np.inf, 1, l + l_b)  # [n]
     return (l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None], m + np.log(l_safe)

@@ -81,8 +81,8 @@ def lazy(
         with memory.kernel("merge"):
             state = online_softmax.identity(i.stop, V.shape[1], scale.dtype)
             for part in range(len(keys)):
-                kept = (memory.load(name, part, i) for name in ("m", "l", "O_parts"))
-                state = online_softmax.merge(state, online_softmax.State(*kept))
+                state_of_part = (memory.load(name, part, i) for name in ("m", "l", "O_parts"))
+                state = online_softmax.merge(state, online_softmax.State(*state_of_part))
             memory.store("O", online_softmax.finish(state)[0], rows)
     return memory.tensors["O"]
 
@@ -100,7 +100,7 @@ def trained(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Run standard attention forward and backward: return the gradients (dQ, dK, dV) of sum(dO * O), for dO [Nq, dv].
 
-    With ``checkpoint`` only the inputs are kept from the forward pass, and the backward pass first runs it again.
+    With ``checkpoint`` the forward pass leaves only the inputs, and the backward pass first repeats it.
 
     Source: Chen et al. 2016, arXiv 1604.06174.
     """
@@ -185,7 +185,7 @@ def low_rank(
 ) -> np.ndarray:
     """Take exp(q k) for a sum over r features: keys and values shrink to one state per feature, whatever N is.
 
-    A feature meets the keys as a query would, with ``log_features`` in place of scores, and keeps the same state
+    A feature processes the keys as a query does, with ``log_features`` in place of scores, and keeps the same state
     (m, l, O). Then each query mixes the r states.
 
     Args: omega: directions [r, d], as from ``directions``.
@@ -196,22 +196,22 @@ def low_rank(
         raise ValueError(f"expected directions omega [r, d] with d = {Q.shape[1]}, got {omega.shape}")
     if not scale > 0:
         raise ValueError(f"random features need a positive scale, got {scale}")
-    r, root, kept = len(omega), scale**0.5, ("m", "l", "O_parts")
+    r, root, saved = len(omega), scale**0.5, ("m", "l", "O_parts")
     memory.tensors["omega"] = omega.astype(scale.dtype)
-    for name, shape in zip(kept, ((r,), (r,), (r, V.shape[1])), strict=True):
+    for name, shape in zip(saved, ((r,), (r,), (r, V.shape[1])), strict=True):
         memory.reserve(name, shape, scale.dtype)
     with memory.kernel("keys"):
         omega = memory.load("omega")  # [r, d]
         state = online_softmax.identity(r, V.shape[1], scale.dtype)
-        memory.hold(**dict(zip(kept, state, strict=True)))
+        memory.hold(**dict(zip(saved, state, strict=True)))
         for cols in tiles(len(K), Bc):
             F_j = log_features(root * memory.load("K", cols), omega)  # [Bc, r]
             memory.hold(F_j=F_j)
             state = online_softmax.update(state, F_j.T, memory.load("V", cols))
-        for name, tile in zip(kept, state, strict=True):
+        for name, tile in zip(saved, state, strict=True):
             memory.store(name, tile)
     with memory.kernel("queries"):
-        omega, m, l, O_parts = (memory.load(name) for name in ("omega", *kept))  # [r, d], [r], [r], [r, dv]
+        omega, m, l, O_parts = (memory.load(name) for name in ("omega", *saved))  # [r, d], [r], [r], [r, dv]
         for rows in tiles(len(Q), Br):
             F_i = log_features(root * memory.load("Q", rows), omega) + m  # [Br, r]
             W_i = np.exp(F_i - F_i.max(-1, keepdims=True))  # [Br, r]

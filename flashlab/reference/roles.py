@@ -1,9 +1,9 @@
 """The roles of a FlashAttention-4 forward pass, run with real numbers on a simulated multiprocessor of Blackwell.
 
-Two tiles of queries are under way, w = 0 and 1, of 128 rows each. One warp asks for all copies, one for all products.
+Two tiles of queries are under way, w = 0 and 1, of 128 rows each. One warp issues all copies, one all products.
 S and O are in tensor memory, to which all roles have access: so one warpgroup per tile takes its softmax, a row per
 thread, and another one, the correction, rescales O. P overwrites S, as tensor memory is full. No program calls another:
-they meet at barriers. The tensor core works in the order in which it is asked, so once S_j is there, P_(j-1) V_(j-1) is
+barriers synchronise them. The tensor core works in the order of issue, so once S_j is there, P_(j-1) V_(j-1) is
 done as well.
 
 It is a model, of a card that was not at hand. It leaves out what barriers, instructions and moves between tensor memory
@@ -188,7 +188,7 @@ def _bring(pipe, name, tensor, j, width):
 
 
 def multiply(pipe: Pipe) -> Generator[object, Any, None]:
-    """Run the warp that asks for products: S of both tiles; then by turns O of one, and its next S in place of P."""
+    """Run the warp that issues products: S of both tiles; then by turns O of one, and its next S in place of P."""
     blocks = len(pipe.keys)
     for w in TILES:
         yield Wait(pipe.q_full[w], 0)
@@ -237,7 +237,7 @@ def softmax(pipe: Pipe, w: int) -> Generator[object, Any, None]:
 
 
 def weights(x: np.ndarray, share: float, coefficients: np.ndarray) -> np.ndarray:
-    """Return e^x [Br, Bc]: of every 16 columns so many by polynomial as makes the share, the others exactly."""
+    """Return e^x [Br, Bc]: a ``share`` of every 16 columns by polynomial, the others exactly."""
     by_polynomial = np.arange(x.shape[1]) % 16 < round(16 * share)
     P = np.exp(x)
     P[:, by_polynomial] = exp2((LOG2_E * x[:, by_polynomial]).astype(np.float32), coefficients)
@@ -328,6 +328,6 @@ def _steady(events):
 
 
 def teraflops(cycles: float, design: Design | None = None, card: hardware.Card = B200) -> float:
-    """Return the TFLOP/s of a card whose SMs take so many cycles for 256 queries by 128 keys. A model's: no more."""
+    """Return the TFLOP/s of a card whose SMs take ``cycles`` cycles for 256 queries by 128 keys, by the model."""
     design = design or Design()
     return 2 * len(TILES) * ROWS * COLS * (design.d + design.width) * card.sms * card.clock / cycles / 1e12

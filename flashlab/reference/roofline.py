@@ -19,7 +19,7 @@ class Work(NamedTuple):
 
 
 def seconds(flops: float, nbytes: float, flop_rate: float, byte_rate: float) -> float:
-    """Return the least time for ``flops`` operations and ``nbytes`` bytes, at so many of each per second."""
+    """Return the least time for ``flops`` operations and ``nbytes`` bytes at these rates per second."""
     return max(flops / flop_rate, nbytes / byte_rate)
 
 
@@ -34,11 +34,11 @@ def reachable(work: Work, flop_rate: float, byte_rate: float) -> float:
 
 
 def attention(N: int, d: int, dtype: str = "float16", Br: int = 128) -> dict[str, Work]:
-    """Return what attention forward asks for, one head without mask: three kernels, their sum, and one fused kernel.
+    """Return the work of attention forward, one head without mask: three kernels, their sum, and one fused kernel.
 
     FLOPs are those of the matrix products, as the papers count them; only the softmax by itself, which has none, is
     booked with 5 operations per entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile
-    of Br queries and reads all keys and values for it: that is what the program asks for, before any cache. "fused,
+    of Br queries and reads all keys and values for it: that is the program's request, before any cache. "fused,
     read once" is the least that any kernel can move.
 
     Source: FlashAttention, algorithm 0; FlashAttention-2, algorithm 1.

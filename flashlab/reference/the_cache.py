@@ -76,7 +76,7 @@ def absorbed(
 
 
 def reserved(lengths: Sequence[int], page: int | None = None, longest: int | None = None) -> int:
-    """Return the tokens for which room is kept: whole pages of ``page`` each, or ``longest`` for every text."""
+    """Return the tokens with room in the cache: whole pages of ``page`` each, or ``longest`` for every text."""
     return sum((longest or 0) if page is None else -(-N // page) * page for N in lengths)
 
 
