@@ -36,10 +36,17 @@ def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, t
     rest = [size for at, size in enumerate(x.shape) if at != dim % x.ndim]
     facts = {"placement": placement, "shape": rest, "dim": dim % x.ndim, "dtype": str(x.dtype)}
     counts = wire.agree(facts, x.shape[dim], x.device)
-    runs = placement_of(placement, sum(counts), wire.size)
-    if counts != [length(own) for own in runs]:
-        raise ValueError(f"a {placement} placement of {sum(counts)} tokens has other parts than those found, {counts}")
+    runs = runs_of(placement, counts)
     return together(x.detach(), wire, runs, dim)
+
+
+def runs_of(placement: str, counts: list[int]) -> tuple[Runs, ...]:
+    """Return the tokens of each rank. Raises ValueError if the ranks have other numbers of tokens, ``counts``."""
+    runs = placement_of(placement, sum(counts), len(counts))
+    expected = [length(own) for own in runs]
+    if counts != expected:
+        raise ValueError(f"a {placement} placement of {sum(counts)} tokens gives the ranks {expected}, got {counts}")
+    return runs
 
 
 def together(x: Tensor, wire: Wire, placement, dim: int) -> Tensor:

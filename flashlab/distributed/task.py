@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashlab.distributed.compute import Gradients, in_torch
+from flashlab.distributed.shards import runs_of
 from flashlab.distributed.wire import GroupError, Wire
 from flashlab.machine.numbers import whole_number
-from flashlab.machine.ranks import Block, Runs, blocks, length, placement_of
+from flashlab.machine.ranks import Block, Runs, blocks, length
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -95,10 +96,7 @@ def prepare(
     if fault:
         raise fault
     N = sum(counts)
-    runs = placement_of(placement, N, wire.size)
-    if counts != [length(own) for own in runs]:
-        expected = [length(own) for own in runs]
-        raise ValueError(f"a {placement} placement of {N} tokens gives the ranks {expected} of them, got {counts}")
+    runs = runs_of(placement, counts)
     if documents is not None and (documents[:1] != (0,) or documents[-1] != N or list(documents) != sorted(documents)):
         raise ValueError(
             f"documents are the places where texts begin, from 0 on, and at the end {N}, the number of tokens"

@@ -21,7 +21,7 @@ def some(*values):
     "difference, says",
     [
         ("heads", "the processes disagree on H: rank 0 has 8, rank 1 has 4"),
-        some("length", "a zigzag placement of 13 tokens gives the ranks [5, 4, 4] of them, got [5, 3, 5]"),
+        some("length", "a zigzag placement of 13 tokens gives the ranks [5, 4, 4], got [5, 3, 5]"),
         some("mask", "the processes disagree on the window of the mask: rank 0 has [None, 0], rank 1 has [3, 0]"),
         some("dtype", "the processes disagree on the dtype: rank 0 has torch.float32, rank 1 has torch.float64"),
         ("argument", "the processes disagree on whether the arguments are right: rank 0 has True, rank 1 has False"),

@@ -170,7 +170,7 @@ def mutated(module, function, old, new):
     owner = getattr(module, owner[0]) if owner else module
     right = getattr(owner, name)
     wrong = edited(right, old, new)
-    others = (importlib.import_module(f"flashlab.distributed.{it}") for it in ("attention", "ring", "shards"))
+    others = (importlib.import_module(f"flashlab.distributed.{it}") for it in ("attention", "ring", "shards", "task"))
     places = [it for it in (owner, *others) if getattr(it, name, None) is right]  # some import it by name
     for place in places:
         setattr(place, name, wrong)

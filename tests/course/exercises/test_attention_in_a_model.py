@@ -18,7 +18,7 @@ from flashlab.kernels.portable import backward, forward  # noqa: E402
 from flashlab.kernels.problem import Problem  # noqa: E402
 from flashlab.machine.hardware import CARDS  # noqa: E402
 from flashlab.models import kv_cache  # noqa: E402
-from flashlab.models.kept import dense_bytes, flash_bytes, longest  # noqa: E402
+from flashlab.models.saved import dense_bytes, flash_bytes, longest  # noqa: E402
 from flashlab.reference import tiling  # noqa: E402
 from flashlab.reference.masks import causal  # noqa: E402
 

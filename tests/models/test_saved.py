@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flashlab.models import kept as saving
+from flashlab.models import saved as saving
 from flashlab.models.plain import dense
 
 kernels = pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which is for Linux")
