@@ -121,24 +121,19 @@ def _serve(pipe, rank, P, backend, place, timeout):
     os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    joined = None
+    store = None
     while True:
         try:
             function, args = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            if joined is None:
+            if store is None:
                 store = dist.FileStore(str(place), P)
-                joined = (
-                    store,
-                    dist.init_process_group(
-                        backend, store=store, rank=rank, world_size=P, timeout=timedelta(seconds=timeout)
-                    ),
-                )
+                options = {"rank": rank, "world_size": P, "timeout": timedelta(seconds=timeout)}
+                dist.init_process_group(backend, store=store, **options)
             answer = function(*args)
         except Exception as error:
-            answer = (
-                error if type(error).__module__ in ("builtins", GroupError.__module__) else RuntimeError(str(error))
-            )
+            can_be_sent = type(error).__module__ in ("builtins", GroupError.__module__)
+            answer = error if can_be_sent else RuntimeError(str(error))
         pipe.send(answer)

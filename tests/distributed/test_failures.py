@@ -1,6 +1,7 @@
 """What goes wrong in a group is said on every rank, in one sentence, within the time that was stated."""
 
 import math
+import os
 import time
 from types import SimpleNamespace
 
@@ -41,6 +42,7 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
     [
         ({"scale": math.nan}, "ValueError: scale must be a finite number, got nan"),
         ({"scale": math.inf}, "ValueError: scale must be a finite number, got inf"),
+        ({"scale": True}, "TypeError: scale must be a number or None, got True"),
         ({"documents": [0, 4.5, 16]}, "TypeError: documents must be whole numbers, got 4.5"),
         (
             {"mask": SimpleNamespace(left=2.5, right=0)},
@@ -60,8 +62,9 @@ def test_second_derivatives_are_refused(team, method):
 
 @pytest.mark.parametrize("difference", ["dies", some("is late")])
 def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference):
-    start = time.monotonic()
     with Team(3, timeout=20) as team:
+        team.run(os.getpid)  # all have joined the group
+        start = time.monotonic()
         outcomes = team.outcomes(work.unlike, 1, difference)
     assert time.monotonic() - start < 10
     for rank in (0, 2):
