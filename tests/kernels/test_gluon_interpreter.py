@@ -25,7 +25,7 @@ from flashlab.kernels.gluon_interpreter.knowledge import READ
 from flashlab.kernels.gluon_interpreter.shared_memory import places
 from flashlab.kernels.gluon_interpreter.values import Value, value
 from flashlab.kernels.hopper import forward, forward_float8, ladder, latent, toy
-from flashlab.kernels.hopper.descriptors import layout
+from flashlab.kernels.hopper.arguments import layout
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
 from flashlab.machine.sm import Deadlock, Race

@@ -14,7 +14,7 @@ import torch
 from flashlab.distributed.kernel_gradients import KernelGradients
 from flashlab.kernels import masks, packed, portable, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
-from flashlab.kernels.hopper import backward, turns
+from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.machine.ranks import Block
@@ -301,8 +301,8 @@ def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
     """In whatever order three programs come for the next of five turns, one of them even for none."""
     counter = torch.zeros(1, dtype=torch.int32)
     at = SimpleNamespace(num_programs=lambda axis: 3, store=lambda at, value: at.fill_(value), atomic_add=added)
-    take, finish = (in_python(function, {"gl": at}) for function in (turns.take, turns.finish))
-    all_turns = turns.Turns(5, 1, 5)
+    take, finish = (in_python(function, {"gl": at}) for function in (stages.take, stages.finish))
+    all_turns = stages.Turns(5, 1, 5)
     for order in ([0, 1, 0, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 1, 0, 2]):
         taken = [[], [], []]
         for program in order:

@@ -6,7 +6,7 @@ import torch
 from flashlab.kernels import configurations
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.hopper import toy
-from flashlab.kernels.hopper.machine_code import machine_code
+from flashlab.kernels.hopper.toy import machine_code
 
 card = configurations.card(torch.device(DEVICE))
 hopper = pytest.mark.skipif(card is None or card.capability != (9, 0), reason="needs a Hopper GPU")

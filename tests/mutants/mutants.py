@@ -11,9 +11,9 @@ from flashlab.kernels import scores as kernel_scores
 from flashlab.kernels.decode import combine, split
 from flashlab.kernels.hopper import arguments as hopper_arguments
 from flashlab.kernels.hopper import forward as hopper_forward
-from flashlab.kernels.hopper import masks as hopper_masks
 from flashlab.kernels.hopper import roles as hopper_roles
 from flashlab.kernels.hopper import schedule
+from flashlab.kernels.hopper import scores as hopper_scores
 from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.portable import backward, forward, pieces
@@ -449,7 +449,7 @@ MUTANTS = [
         ("prefix: parts weigh alike", "merged", "tl.exp(lse_i - m_safe), tl.exp(lse_j - m_safe)", "tl.exp(lse_i * 0), tl.exp(lse_j * 0)"),
         ("prefix: lse of the own keys only", "merged", "m + tl.log(l_safe)", "lse_i + tl.log(l_safe) * 0"),
     ),
-    *_of(hopper_masks, acceptance.hopper_schedule,
+    *_of(hopper_scores, acceptance.hopper_schedule,
         ("hopper: a tile that sees no key has no block", "blocks", "gl.maximum(gl.cdiv(end, Bc), 1)", "gl.cdiv(end, Bc)"),
         ("hopper: the last block of keys dropped", "blocks", "gl.cdiv(end, Bc)", "end // Bc"),
         ("hopper: the first block of a window dropped", "blocks", "first // Bc", "gl.cdiv(first, Bc)"),

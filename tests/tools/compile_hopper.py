@@ -22,7 +22,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashlab.kernels import masks
 from flashlab.kernels.hopper import arguments, forward, ladder
-from flashlab.kernels.hopper.descriptors import layout
+from flashlab.kernels.hopper.arguments import layout
 from flashlab.kernels.tables import ON_HOPPER
 from tests.tools.compile_for import BINARIES, compiled_instead, resources
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from flashlab.kernels.hopper import queries, schedule
-from flashlab.kernels.hopper.turns import Turns
+from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.problem import Problem
 from tests.tools.hopper_scores import in_python
 
@@ -70,7 +70,7 @@ def substitutes(stored, seen):
 
 
 def loaded(of, work, problem):
-    """Return the head and the tile of queries of each step of ``backward_producer.produce``."""
+    """Return the head and the tile of queries of each step of ``backward_roles.produce``."""
     heads = range(work.hk * problem.group, (work.hk + 1) * problem.group)
     places = {h: range(work.begin, work.end) for h in heads}
     if problem.mask.rules is not None:

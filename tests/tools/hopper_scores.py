@@ -14,8 +14,8 @@ import torch
 from triton.runtime.jit import JITCallable
 
 from flashlab.kernels import masks
-from flashlab.kernels.hopper import arguments, forward, forward_float8, ladder, output, roles, schedule
-from flashlab.kernels.hopper.rings import Shared
+from flashlab.kernels.hopper import arguments, forward, forward_float8, ladder, roles, schedule, softmax
+from flashlab.kernels.hopper.roles import Shared
 from flashlab.kernels.hopper.work import Work
 from flashlab.kernels.problem import Problem
 
@@ -201,7 +201,7 @@ def in_float8(instead):
         return instead["warpgroup_mma"](P_before, instead["matrix"](("V", g)), O_i[p])
 
     def store(shared, out, tile, O_i, *others):
-        in_python(output.store, instead)(shared, out, tile, O_i[:1], *others)
+        in_python(softmax.store, instead)(shared, out, tile, O_i[:1], *others)
 
     return (
         instead
@@ -248,7 +248,7 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     if kernel == "float8":
         variant, instead = forward_float8.Variant(*variant, True, 1), in_float8(instead)
         asking = instead["ask_for_keys"], in_python(forward_float8.ask_for_values, instead)
-    out = output.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
+    out = softmax.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
     tensor = SimpleNamespace(block_type=SimpleNamespace(nbytes=0), dtype=SimpleNamespace(primitive_bitwidth=0))
     in_python(roles.produce, instead)(shared, tensor, tensor, tensor, work, variant, *asking)
     for w in range(Br // rows):

@@ -6,8 +6,7 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels.gluon_interpreter.agents import me
 from flashlab.kernels.gluon_interpreter.numbers import narrowed, widened
 from flashlab.kernels.gluon_interpreter.values import Value
-from flashlab.kernels.hopper.products import NARROW
-from flashlab.kernels.hopper.rescale import MULTIPLY_32, MULTIPLY_64
+from flashlab.kernels.hopper.products import MULTIPLY_32, MULTIPLY_64, NARROW
 
 
 def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):

@@ -1,6 +1,6 @@
 """The backward pass for compute capability 9.0 in one pass over the tiles: 5 products of tiles, not 7.
 
-Programs take tiles of keys in turn (``turns``), half a tile in each of two consumers (warpgroups), and iterate over the
+Programs take tiles of keys in turn (``Turns``), half a tile in each of two consumers (warpgroups), and iterate over the
 queries. dK_j and dV_j stay in registers until the end of a turn. dQ_i is computed a tile at a time and added to sums in
 global memory, in float32; idle warps narrow them (``sums``). All tiles of keys of a head add to the same sums, in an
 order that differs from run to run, and so do the last bits of dQ. ``flashlab.kernels.portable.backward`` gives the same
@@ -13,8 +13,7 @@ issued a step late, after the next S^T, so that the tensor cores are busy with i
 Shared memory delivers 128 bytes per cycle, and products of tiles in shared memory would take all of them. With 64
 columns, registers hold what every step multiplies from the left: K, V, and K^T, since dQ_i comes transposed there.
 
-Here are the launches and the kernel; its parts are ``backward_rings``, ``backward_producer``, ``backward_consumer`` and
-``backward_step``.
+This module has the launches and the kernel; ``backward_roles`` has its roles and the step of a consumer.
 
 Source: FlashAttention-3, section 3, and its backward kernel's division of labour; with 64 columns, the order of a step
 is that of FlashAttention-4, but for dQ_i.
@@ -26,11 +25,10 @@ from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
-from flashlab.kernels.hopper import derivatives, queries
-from flashlab.kernels.hopper.backward_consumer import consume
-from flashlab.kernels.hopper.backward_producer import produce
-from flashlab.kernels.hopper.backward_rings import CONSUMERS, ROWS, allocate
-from flashlab.kernels.hopper.descriptors import descriptor, flat_descriptor, multiprocessors, rows_descriptor
+from flashlab.kernels.hopper import queries, scores
+from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, multiprocessors, rows_descriptor
+from flashlab.kernels.hopper.backward_roles import CONSUMERS, ROWS, allocate, consume, produce
+from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.hopper.sums import (
     PART_COLUMNS,
     PART_ROWS,
@@ -42,7 +40,6 @@ from flashlab.kernels.hopper.sums import (
     size_of,
     transposed,
 )
-from flashlab.kernels.hopper.turns import Turns
 from flashlab.kernels.launch import launch
 from flashlab.kernels.portable.backward import (
     padded_rows,
@@ -136,7 +133,7 @@ def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_
         earlier = rows_descriptor(sums, PART_ROWS.value, PART_COLUMNS.value), dq
     args, _ = problem._replace(mask=masks.full(), sinks=None).kernel_args(c)
     Hk = problem.Hk * c.parts
-    score = derivatives.kernel_args(problem)
+    score = scores.derivative_args(problem)
     args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score, d=None, dv=None)
     tiles_of_keys = tiles.count(problem.Nk, KEYS)
     all_turns = tiles_of_keys * Hk * problem.B

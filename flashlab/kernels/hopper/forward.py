@@ -6,8 +6,8 @@ takes the softmax of S beside the second. What a step needs, K_g and V_(g-1), sh
 arrives at one barrier. The last step of a tile of Q issues the first product of the next tile. Tiles of more than 128
 columns come in ``pieces``.
 
-Here are the launch and the consumers. ``arguments`` are made from a problem, ``rings`` are shared memory, ``roles`` has
-the producer, ``work`` finds the tiles, ``output`` ends them. Steps are counted over all tiles of a program. ``stages``
+Here are the launch and the consumers. ``arguments`` are made from a problem, ``roles`` has shared memory and
+the producer, ``work`` finds the tiles, ``softmax`` ends them. Steps are counted over all tiles of a program. ``stages``
 says which stage a step uses and for which phase it waits.
 
 Source: FlashAttention-3, section 3, Algorithm 2; the order of tiles: ``schedule``.
@@ -24,20 +24,26 @@ from flashlab.kernels.hopper.arguments import (
     SIZES,
     Shape,
     descriptors,
+    multiprocessors,
     request_of,
     sizes,
     variant,
     without_unseen,
 )
-from flashlab.kernels.hopper.descriptors import multiprocessors
-from flashlab.kernels.hopper.output import Output, finish, store
-from flashlab.kernels.hopper.pingpong import pass_turn, skip_turn, wait_turn
 from flashlab.kernels.hopper.products import operand
-from flashlab.kernels.hopper.rings import allocate
-from flashlab.kernels.hopper.roles import ask_for_keys, ask_for_values, specialize
+from flashlab.kernels.hopper.roles import allocate, ask_for_keys, ask_for_values, specialize
 from flashlab.kernels.hopper.schedule import table
-from flashlab.kernels.hopper.softmax import first_weights, new_maximum, total, update_sums, weights
-from flashlab.kernels.hopper.stages import release, wait_full
+from flashlab.kernels.hopper.softmax import (
+    Output,
+    finish,
+    first_weights,
+    new_maximum,
+    store,
+    total,
+    update_sums,
+    weights,
+)
+from flashlab.kernels.hopper.stages import pass_turn, release, skip_turn, wait_full, wait_turn
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
 from flashlab.kernels.launch import launch
 

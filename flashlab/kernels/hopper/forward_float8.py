@@ -32,16 +32,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashlab.kernels import float8, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import arguments
-from flashlab.kernels.hopper.arguments import REGISTERS, ROWS, SIZES
-from flashlab.kernels.hopper.descriptors import descriptor, fours_descriptor, multiprocessors
-from flashlab.kernels.hopper.masks import hide_keys
-from flashlab.kernels.hopper.output import Output, finish, hand_over
-from flashlab.kernels.hopper.products import accumulator, along_rows, fours, operand_of_fours, product
-from flashlab.kernels.hopper.rescale import rescale
-from flashlab.kernels.hopper.rings import barriers
-from flashlab.kernels.hopper.roles import specialize
+from flashlab.kernels.hopper.arguments import REGISTERS, ROWS, SIZES, descriptor, fours_descriptor, multiprocessors
+from flashlab.kernels.hopper.products import accumulator, along_rows, fours, operand_of_fours, product, rescale
+from flashlab.kernels.hopper.roles import barriers, specialize
 from flashlab.kernels.hopper.schedule import table
-from flashlab.kernels.hopper.softmax import partial_sums, total, update_sums, update_weights
+from flashlab.kernels.hopper.scores import hide_keys
+from flashlab.kernels.hopper.softmax import Output, finish, hand_over, partial_sums, total, update_sums, update_weights
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.hopper.work import Work, limit_of, lines_of, part_of, start_of, tile_of
 from flashlab.kernels.launch import launch

@@ -19,15 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma,
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import Configuration, card
 from flashlab.kernels.hopper import arguments, forward, pieces, schedule
-from flashlab.kernels.hopper.arguments import SIZES
-from flashlab.kernels.hopper.descriptors import multiprocessors
+from flashlab.kernels.hopper.arguments import SIZES, multiprocessors
 from flashlab.kernels.hopper.forward import begin, step
-from flashlab.kernels.hopper.masks import hide
-from flashlab.kernels.hopper.output import Output, finish, store
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand, product
-from flashlab.kernels.hopper.rings import allocate
-from flashlab.kernels.hopper.roles import produce
-from flashlab.kernels.hopper.softmax import total
+from flashlab.kernels.hopper.roles import allocate, produce
+from flashlab.kernels.hopper.scores import hide
+from flashlab.kernels.hopper.softmax import Output, finish, store, total
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_full
 from flashlab.kernels.hopper.work import Work, limit_of, lines_of, part_of, start_of, tile_of
 from flashlab.kernels.launch import launch

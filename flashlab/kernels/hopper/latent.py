@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlab.kernels.hopper.descriptors import descriptor
+from flashlab.kernels.hopper.arguments import descriptor
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty, wait_full
 from flashlab.kernels.launch import launch

@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma, warpgroup_mma_wait
 
 from flashlab.kernels.hopper import products
-from flashlab.kernels.hopper.rescale import rescale as rescale_piece
+from flashlab.kernels.hopper.products import rescale as rescale_piece
 from flashlab.kernels.hopper.stages import matrix
 
 

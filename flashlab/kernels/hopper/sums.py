@@ -8,7 +8,7 @@ Sums of all heads are more than L2 holds, and to write, read and narrow them wou
 products. So the heads take turns: there is room for 2 * lag key/value heads, and the programs that have tiles of head g
 narrow the sums of head g - lag, and zero them for head g + lag. A counter per head says how many of its tiles are done.
 All those of head g - lag have to be before a program starts to add to the sums of head g; they will be, because tiles
-are taken in order (``turns``). Last, the sums of the last ``lag`` heads are narrowed by a kernel of their own.
+are taken in order (``stages.Turns``). Last, the sums of the last ``lag`` heads are narrowed by a kernel of their own.
 """
 
 from typing import NamedTuple
@@ -21,8 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.hopper.stages import release, stage_of, wait_full
-from flashlab.kernels.hopper.turns import taken
+from flashlab.kernels.hopper.stages import release, stage_of, taken, wait_full
 
 HALVES = gl.constexpr(2)
 PART_ROWS, PART_COLUMNS = gl.constexpr(32), gl.constexpr(32)  # of 1,024 sums, narrowed at a time, for the copy engine
@@ -53,7 +52,7 @@ def size_of(heads, lag, Nq_padded, width, group):
 def ring_of(numbers, heads, Nq_padded, width):
     """Return parts of ``numbers``: the sums [query heads, Nq_padded, width], and the counters [1 + heads].
 
-    The first counter is that of ``turns``.
+    The first counter is that of ``stages.Turns``.
     """
     sums, counters = numbers.split([numbers.numel() - heads - 1, heads + 1])
     return sums.view(-1, Nq_padded, width), counters.view(torch.int32)

@@ -1,9 +1,16 @@
 """First kernels in Gluon: X^T X, of one block of X and of many. Kernels to read, small enough for one screen.
 
-``one_block`` says where each number is held: a tile in shared memory, its product in registers, and the barrier that
-tells that the tile is there. ``gram`` gives the two halves of the work to two kinds of warps. Its ``produce`` and
+``one_block`` states where each number is held: a tile in shared memory, its product in registers, and the barrier that
+completes when the tile is there. ``gram`` gives the two halves of the work to two kinds of warps. Its ``produce`` and
 ``consume`` are those of ``flashlab.reference.barriers``, which run on the simulated multiprocessor.
+
+``machine_code`` compiles them on any machine with Triton. The compiler and the interpreter cannot share a process, so
+it starts one: ``python -m flashlab.kernels.hopper.toy NAME`` prints its answer as JSON.
 """
+
+import json
+import sys
+from typing import NamedTuple
 
 import torch
 from triton.experimental import gluon
@@ -16,7 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashlab.kernels.hopper.descriptors import DTYPES
+from flashlab.kernels.device import run_compiled
+from flashlab.kernels.hopper.arguments import DTYPES
 from flashlab.kernels.hopper.products import accumulator
 from flashlab.kernels.hopper.stages import release, stage_of, wait_empty, wait_full
 from flashlab.kernels.launch import launch
@@ -100,3 +108,50 @@ def consume(ring, full, empty, steps, XX):
         sums = warpgroup_mma_wait(0, deps=(sums,))
         release(empty, g)
     store(XX, sums)
+
+
+KERNELS = "one_block", "gram"
+
+
+class Code(NamedTuple):
+    """A compiled kernel."""
+
+    ptx: list[str]  # NVIDIA's portable instructions, line by line
+    shared: int  # bytes per program
+
+
+def machine_code(name: str) -> Code:
+    """Return the ``Code`` of a kernel of ``toy``, "one_block" or "gram", compiled for compute capability 9.0.
+
+    Raises:
+        ValueError: another name. subprocess.CalledProcessError: the compiler failed.
+    """
+    return Code(**run_compiled("flashlab.kernels.hopper.toy", name, KERNELS))
+
+
+def compiled(name):
+    """Compile a kernel in this process, whose Triton does not interpret, for blocks of 128 rows and two stages."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    block = [128, WIDTH]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)
+    signature = {"X": f"tensordesc<bf16{block},{layout!r}>", "XX": "*fp32"}
+    if name == "one_block":
+        source = GluonASTSource(one_block, signature, {})
+    else:
+        signature |= {"steps": "i32", "stages": "constexpr"}
+        source = GluonASTSource(gram_kernel, signature, {(3,): 2})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+
+
+def main(name):
+    """Print the ``Code`` of a kernel as JSON."""
+    made = compiled(name)
+    ptx = [line.strip() for line in made.asm["ptx"].splitlines() if line.startswith("\t")]
+    print(json.dumps({"ptx": ptx, "shared": made.metadata.shared}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 
 from flashlab.kernels.hopper import scores
 from flashlab.kernels.hopper.arguments import Request
-from flashlab.kernels.hopper.masks import LATER, blocks, end_of, hide, hide_before, hide_outside
+from flashlab.kernels.hopper.scores import LATER, blocks, end_of, hide, hide_before, hide_outside
 
 
 class Work(NamedTuple):
