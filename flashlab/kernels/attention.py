@@ -9,12 +9,12 @@ from torch import Tensor
 
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
-from flashlab.kernels.checks import check_dense, check_device, differentiate_once, refuse
+from flashlab.kernels.checks import differentiate_once, refuse
 from flashlab.kernels.configurations import check_kernel, choose
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.operator import run as run_decode
 from flashlab.kernels.device import DEVICE, stepped_around
-from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero, scale_of
+from flashlab.kernels.problem import DTYPES, Problem, check, check_sinks, scale_above_zero, scale_of
 
 LONGEST = 65535  # programs of a grid along y or z
 
@@ -195,13 +195,13 @@ def gradients_of(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
 
 
 def _new_gradients(q, k, v):
-    """Return memory for dQ, dK and dV."""
+    """Allocate dQ, dK and dV."""
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
 
 
 @functools.cache
 def _kernels(implementation):
-    """Return the package that has the kernels."""
+    """Return the package of an implementation."""
     if implementation == "portable":
         return portable
     from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
@@ -210,14 +210,14 @@ def _kernels(implementation):
 
 
 def _too_long(problem):
-    """Return the dimension, batches or heads, that is longer than a grid along y or z; None if neither is."""
+    """Return the dimension (0: batches, 1: heads) that exceeds a grid along y or z, or None."""
     if problem.B > LONGEST:
         return 0
     return 1 if problem.H > LONGEST else None
 
 
 def _split(x, problem, dim):
-    """Split x along batches or heads such that a part holds whole groups of at most LONGEST query heads."""
+    """Split x along batches or heads into parts of whole groups with at most LONGEST query heads."""
     if x is None:
         return itertools.repeat(None)
     group = problem.group if dim == 1 else 1
@@ -332,30 +332,3 @@ torch.library.register_fake("flashlab::attention", _shapes)
 torch.library.register_fake("flashlab::attention_backward", _shapes_backward)
 torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
 torch.library.register_autograd("flashlab::attention_backward", refuse)
-
-
-def check(q, k, v, dtypes=DTYPES):
-    """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes."""
-    named = {"q": q, "k": k, "v": v}
-    check_dense(**named)
-    for name, x in named.items():
-        if x.ndim != 4:
-            raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
-    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in dtypes:
-        found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
-        *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
-        expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
-        raise TypeError(f"q, k and v must {expected}, got {found}")
-    check_device(**named)
-    B, H, _, d = q.shape
-    _, Hk, Nk, dv = v.shape
-    if k.shape != (B, Hk, Nk, d) or v.shape[0] != B:
-        raise ValueError(
-            "expected q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv], "
-            f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
-        )
-    whole_groups = H % Hk == 0 if Hk > 0 else H == 0
-    if not whole_groups:
-        raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
-    if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
-        raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from flashlab.kernels import masks, portable, tiles
-from flashlab.kernels.attention import LONGEST, check
+from flashlab.kernels.attention import LONGEST
 from flashlab.kernels.checks import check_no_gradient
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_supported
-from flashlab.kernels.problem import DTYPES, WIDEST, Problem, scale_above_zero
+from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check, scale_above_zero
 
 
 @stepped_around("flash_attention_float8")

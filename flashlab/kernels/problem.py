@@ -8,6 +8,7 @@ import torch
 import triton.language as tl
 
 from flashlab.kernels import float8, masks, tiles
+from flashlab.kernels.checks import check_dense, check_device
 from flashlab.kernels.masks import questions
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -137,6 +138,33 @@ class Tile(NamedTuple):
     transposed: bool = False  # in memory, the keys of V are side by side, as tensor cores need them in float8
     offset: int = 0  # the largest weight of a row so far is 2^offset
     flush: int | None = None  # products of float8 that a tensor core adds up before float32 registers do; None: all
+
+
+def check(q, k, v, dtypes=DTYPES):
+    """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes."""
+    named = {"q": q, "k": k, "v": v}
+    check_dense(**named)
+    for name, x in named.items():
+        if x.ndim != 4:
+            raise ValueError(f"{name} must have dimensions [batch, heads, length, width], got shape {list(x.shape)}")
+    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in dtypes:
+        found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
+        *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+        expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
+        raise TypeError(f"q, k and v must {expected}, got {found}")
+    check_device(**named)
+    B, H, _, d = q.shape
+    _, Hk, Nk, dv = v.shape
+    if k.shape != (B, Hk, Nk, d) or v.shape[0] != B:
+        raise ValueError(
+            "expected q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv], "
+            f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+        )
+    whole_groups = H % Hk == 0 if Hk > 0 else H == 0
+    if not whole_groups:
+        raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
+    if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
+        raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
 
 
 def check_sinks(sinks, H, device):
