@@ -23,10 +23,11 @@ BELOW = {  # the wings of flashlab that a wing, or the figures, may import
     "reference": {"machine"},
     "kernels": {"machine"},
     "models": {"kernels", "machine"},
+    "grading": {"kernels", "machine"},
     "distributed": {"kernels", "machine"},
-    "course": {"distributed", "models", "kernels", "reference", "machine"},
-    "bench": {"course", "distributed", "models", "kernels", "reference", "machine"},
-    "figures": {"course", "distributed", "kernels", "reference", "machine"},
+    "course": {"grading", "distributed", "models", "kernels", "reference", "machine"},
+    "bench": {"course", "grading", "distributed", "models", "kernels", "reference", "machine"},
+    "figures": {"course", "grading", "distributed", "kernels", "reference", "machine"},
 }
 IMPORT_BY_NAME = {"import_module", "__import__", "spec_from_file_location", "SourceFileLoader", "exec_module"}
 MAY_IMPORT_BY_NAME = {"flashlab/course/registry.py", "flashlab/kernels/count.py"}  # exercises; a function to count
@@ -73,8 +74,7 @@ def forbidden(path):
     names = {"notebooks": {"notebooks", "tests", "ipywidgets", "triton"}}.get(package, {"notebooks", "tests"})
     if package == "flashlab":
         names = names | {"figures", "matplotlib", "ipywidgets"}
-    # compiles runs in a process of its own, which starts in a third of the time without flashlab.kernels' torch
-    if path.parts[:2] != ("flashlab", "kernels") and path != Path("flashlab/course/compiles.py"):
+    if path.parts[:2] != ("flashlab", "kernels"):
         names = names | {"triton"}
     if package == "figures":
         names = names | {"ipywidgets"}
@@ -108,7 +108,17 @@ def test_nobody_imports_past_the_walls(path, tree):
         assert sorted(names & IMPORT_BY_NAME) == []
 
 
-def test_flashlab_has_seven_wings():
+@pytest.mark.parametrize("path, tree", MODULES)
+def test_only_kernels_reach_for_triton_by_name(path, tree):
+    """Neither by the dotted name of one of its modules nor in ``sys.modules``."""
+    if path.parts[:2] == ("flashlab", "kernels"):
+        return
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert [text for text in texts if re.fullmatch(r"triton(\.\w+)+", text)] == []
+    assert not re.search(r"sys\.modules(\[|\.\w+\()'triton", ast.unparse(tree))
+
+
+def test_flashlab_has_eight_wings():
     found = {path.parts[1] for path, _ in sources() if path.parts[0] == "flashlab" and len(path.parts) > 2}
     assert found == BELOW.keys() - {"figures"}
 

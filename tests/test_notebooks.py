@@ -13,8 +13,8 @@ from nbconvert import HTMLExporter
 from PIL import Image
 
 from figures import page
-from flashlab.course.exercise import Exercise, Question
 from flashlab.course.registry import find
+from flashlab.grading.exercise import Exercise, Question
 from tests.bench.test_lesson_numbers import claims
 from tests.tools.kernels import WatchedKernel
 from tests.tools.normalise import ROOT, faults, main, normalise

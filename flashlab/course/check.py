@@ -16,11 +16,12 @@ from itertools import islice
 from types import FunctionType
 from typing import NamedTuple
 
-from flashlab.course import compiles, judge, progress, worker
-from flashlab.course.exercise import Exercise, Question, edited
-from flashlab.course.judge import shortened
+from flashlab.course import progress
 from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.course.source import show
+from flashlab.grading import forked, verdict
+from flashlab.grading.exercise import Exercise, Question, edited
+from flashlab.grading.verdict import shortened
 
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
@@ -43,20 +44,20 @@ def check(name: str, attempt: object) -> None:
     try:
         exercise = find(name)
         if attempt is ...:
-            verdict = Verdict("○", f': not answered yet.   (hint("{name}") helps)')
+            result = Verdict("○", f': not answered yet.   (hint("{name}") helps)')
         elif isinstance(exercise, Question):
-            verdict = _answered(exercise, attempt)
+            result = _answered(exercise, attempt)
         else:
-            verdict = _attempted(name, exercise, attempt)
-        print(shortened(f"{verdict.mark} {name}{verdict.said}", LONGEST))
-        if verdict.mark != "○":
-            _store(name, verdict)
+            result = _attempted(name, exercise, attempt)
+        print(shortened(f"{result.mark} {name}{result.said}", LONGEST))
+        if result.mark != "○":
+            _store(name, result)
     except KeyboardInterrupt:
         print(f"○ {name}: interrupted, so not judged.")
     except UnknownExercise as error:
         print(f"○ {error}")
     except BaseException as error:  # an attempt may raise SystemExit where it is looked at
-        print(shortened(f"○ {name}: this could not be judged: {judge.says(error)}", LONGEST))
+        print(shortened(f"○ {name}: this could not be judged: {verdict.says(error)}", LONGEST))
 
 
 def hint(name: str, layer: int = 1) -> None:
@@ -91,9 +92,9 @@ def overview() -> None:
     print(f"{solved} of {len(exercises)} solved")
 
 
-def _store(name, verdict):
+def _store(name, result):
     try:
-        progress.note(name, verdict.mark == "✓", shortened(verdict.said.strip(": \n"), LONGEST))
+        progress.note(name, result.mark == "✓", shortened(result.said.strip(": \n"), LONGEST))
     except OSError as error:
         reason = error.strerror or error
         print(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
@@ -104,19 +105,19 @@ def _store(name, verdict):
 
 def _attempted(name, exercise, attempt):
     if not callable(attempt):
-        return Verdict("✗", f": expected a function, got {judge.described(attempt)}.")
-    with _Waiting(name, len(judge.cases(exercise))) as waiting:
+        return Verdict("✗", f": expected a function, got {verdict.described(attempt)}.")
+    with _Waiting(name, len(verdict.cases(exercise))) as waiting:
         if _is_stub(exercise, attempt, waiting):
             return _not_attempted(name)
         due, patience = _expected(exercise)
-        tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
-        first = judge.first_wrong(exercise, tried.values, due)
+        tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
+        first = verdict.first_wrong(exercise, tried.values, due)
         if first is None and tried.end and tried.end not in ("patience", "killed"):  # once more: was it the machine?
-            tried = worker.run(partial(judge.outcomes, exercise, attempt), patience, waiting)
-            first = judge.first_wrong(exercise, tried.values, due)
+            tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
+            first = verdict.first_wrong(exercise, tried.values, due)
         if first is not None:
             at, problem = first
-            mistake = worker.run(partial(judge.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
+            mistake = forked.run(partial(verdict.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
             known = next(iter(mistake.values), None)
             says = f"It looks like this: {known}" if known else "A hint may help."
             says = f"{_printed(tried, at)}{says}"
@@ -128,7 +129,7 @@ def _attempted(name, exercise, attempt):
                             "Does a loop never end?")  # fmt: skip
     if tried.end == "killed":
         return Verdict("○", ": the machine stopped it, so it is not judged. Does it need too much memory?")
-    cases = judge.cases(exercise)
+    cases = verdict.cases(exercise)
     if tried.end or len(tried.values) < len(cases):
         case = cases[: len(tried.values) + 1][-1]
         return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end or 'too early'}.")
@@ -144,7 +145,7 @@ def _is_stub(exercise, attempt, waiting):
     function = inspect.getattr_static(attempt, "fn", attempt)  # of a kernel; without a call of its __getattr__
     if type(function) is not FunctionType or "NotImplementedError" not in function.__code__.co_names:
         return False
-    tried = worker.run(lambda: islice(judge.outcomes(exercise, attempt), 1), PATIENCE, waiting)
+    tried = forked.run(lambda: islice(verdict.outcomes(exercise, attempt), 1), PATIENCE, waiting)
     return any(outcome.missing for outcome in tried.values)
 
 
@@ -152,7 +153,9 @@ def _refused(exercise, attempt, patience):
     """Return the objection of a GPU's compiler to a kernel that is right in the interpreter; "" if nothing."""
     if type(attempt).__name__ != "InterpretedFunction":
         return ""
-    noted = worker.run(partial(compiles.launches, exercise, attempt), patience)
+    from flashlab.kernels import compiles  # late: Triton
+
+    noted = forked.run(partial(verdict.launches, exercise, attempt), patience)
     reason = compiles.refusal(noted.values[0]) if noted.values else None
     return f"\nBut for a GPU it does not compile: {reason}" if reason else ""
 
@@ -163,7 +166,7 @@ _KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patien
 def _expected(exercise):
     """Return the reference's answer to each case, and how long an attempt may compute. Found once."""
     if exercise not in _KNOWN:
-        found = worker.run(partial(judge.expected, exercise), 60 * max(1, PATIENCE))
+        found = forked.run(partial(verdict.expected, exercise), 60 * max(1, PATIENCE))
         if found.end:
             raise RuntimeError(f"the reference did not come to its end here ({found.end} {found.printed[-1]})".strip())
         _KNOWN[exercise] = tuple(found.values), 10 * found.seconds
@@ -259,7 +262,7 @@ def _repr(answer):
     try:
         return repr(answer)
     except (Exception, SystemExit):
-        return judge.described(answer)
+        return verdict.described(answer)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,85 @@ def tensor_core(bits=13):
         _open.bits = before
 
 
+@contextmanager
+def _patched(owner, **replacements):
+    """Replace methods of a class inside the context."""
+    originals = {name: getattr(owner, name) for name in replacements}
+    try:
+        for name, replacement in replacements.items():
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(owner, name, original)
+
+
+def masked_loads_read_nan():
+    """Return a context in which a masked load without ``other`` reads NaN where it is masked: a GPU reads anything."""
+    load_unchanged = Builder.create_masked_load
+
+    def load(self, pointers, mask, other, *args, **kwargs):
+        kind = pointers.get_element_ty()
+        if other is None and kind.is_floating():
+            dtype = interpreter._get_np_dtype(kind)  # bfloat16 is kept as the bits of a uint16
+            nothing = np.full(pointers.data.shape, 0x7FC0 if dtype == np.uint16 else np.nan, dtype)
+            other = TensorHandle(nothing, kind)
+        return load_unchanged(self, pointers, mask, other, *args, **kwargs)
+
+    return _patched(Builder, create_masked_load=load)
+
+
+@contextmanager
+def operands(*names):
+    """Gather the first two operands of these instructions, as they run."""
+    found = []
+
+    def noted(original):
+        def run(self, x, y, *rest):
+            found.append((x, y))
+            return original(self, x, y, *rest)
+
+        return run
+
+    with _patched(Builder, **{name: noted(getattr(Builder, name)) for name in names}):
+        yield found
+
+
+@contextmanager
+def running_as(program):
+    """Let every launch run as this program only, which loads zeros and stores nothing; gather its addresses."""
+    found = []
+
+    def load(self, pointers, mask, *rest):
+        store(self, pointers, None, mask)
+        kind = pointers.get_element_ty()
+        return TensorHandle(np.zeros(pointers.data.shape, interpreter._get_np_dtype(kind)), kind)
+
+    def store(self, pointers, value, mask, *rest):
+        found.extend(pointers.data[mask.data].tolist() or [0])
+        if len(found) > 1000:
+            raise RuntimeError("a loop over all of a tensor that is not there")
+
+    def number(self, axis):
+        return TensorHandle(np.array([program if axis == 0 else 0], np.int32), tl.int32)
+
+    with _patched(Builder, create_masked_load=load, create_masked_store=store, create_get_program_id=number):
+        yield found
+
+
+@contextmanager
+def launches_noted(note):
+    """Call ``note(function, names, args, kwargs)`` at each launch of a kernel."""
+    launch = interpreter.GridExecutor.__call__
+
+    def noted(self, *args, **kwargs):
+        note(self.fn, self.arg_names, args, kwargs)
+        return launch(self, *args, **kwargs)
+
+    with _patched(interpreter.GridExecutor, __call__=noted):
+        yield
+
+
 def _free_in_child():
     """Replace the lock in a forked process: a thread that holds it at the fork does not exist there."""
     global _one_at_a_time

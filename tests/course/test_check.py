@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 
 import flashlab.course.check
-from flashlab.course import judge, progress, records, worker
+from flashlab.course import progress
 from flashlab.course.check import check, edited, hint, overview, solution
-from flashlab.course.exercise import Broken, Case, Exercise
 from flashlab.course.registry import every, find
+from flashlab.grading import forked as runner
+from flashlab.grading import records, verdict
+from flashlab.grading.exercise import Broken, Case, Exercise
 from flashlab.reference import online_softmax
 from flashlab.reference.online_softmax import State, merge
 from tests.tools.processes import children
@@ -154,8 +156,8 @@ def writing(record):
     return write
 
 
-forked = pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
-RIGHT = records.dump(("value", judge.Outcome(tuple(judge.Leaf("array", np.ones(1)) for _ in range(3)))))
+forked = pytest.mark.skipif(not runner.forks(), reason="no process of its own here")
+RIGHT = records.dump(("value", verdict.Outcome(tuple(verdict.Leaf("array", np.ones(1)) for _ in range(3)))))
 FINISHED = records.dump(("finished",))
 
 
@@ -299,7 +301,7 @@ def test_an_error_shows_the_learners_own_line(capsys):
 )
 def test_what_never_ends_is_stopped_and_not_judged(endless, capsys, monkeypatch):
     monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
-    monkeypatch.setattr(worker, "ASLEEP", 0.5)
+    monkeypatch.setattr(runner, "ASLEEP", 0.5)
 
     def forever(a, b):
         while True:
@@ -347,7 +349,7 @@ def no_fork(request, monkeypatch):
     else:
         monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("it forked"))
-    assert not worker.forks()
+    assert not runner.forks()
 
 
 def test_without_fork_right_is_right_and_wrong_is_wrong_by_name(no_fork, capsys):
@@ -495,8 +497,8 @@ def test_a_law_speaks_only_where_all_results_are_right():
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "right for numbers of ordinary size", if_right=True),),
     )
-    assert judge.first_failure(exercise, lambda x: 2.0 * x).startswith("inputs of its own")
-    assert judge.first_failure(exercise, lambda x: 2.0).startswith("two")
+    assert verdict.first_failure(exercise, lambda x: 2.0 * x).startswith("inputs of its own")
+    assert verdict.first_failure(exercise, lambda x: 2.0).startswith("two")
 
 
 def test_a_law_that_found_the_reason_names_what_no_mistake_does():
@@ -506,8 +508,8 @@ def test_a_law_that_found_the_reason_names_what_no_mistake_does():
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "it was clipped"),),
     )
-    tried = list(judge.outcomes(exercise, lambda x: 3.0))
-    assert next(judge.recognise(exercise, tried, 0, judge.known(exercise))) == "it was clipped"
+    tried = list(verdict.outcomes(exercise, lambda x: 3.0))
+    assert next(verdict.recognise(exercise, tried, 0, verdict.known(exercise))) == "it was clipped"
 
 
 def test_a_attempt_that_returns_no_number_is_told_so(capsys):

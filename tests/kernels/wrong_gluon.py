@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from flashlab.course.exercise import edited
+from flashlab.grading.exercise import edited
 from flashlab.kernels.hopper import backward_roles, forward, pieces, roles, softmax, stages, sums, toy, work
 
 FORWARD = [  # module, function, what is replaced, what by

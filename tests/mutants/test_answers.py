@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flashlab import kernels
-from flashlab.course import judge, worker
 from flashlab.course.registry import find
+from flashlab.grading import poison, verdict
 from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_triton
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
@@ -18,14 +18,14 @@ NAMED = 0.85  # of the wrong answers that people gave, at least
 def sentence(answer):
     """What the check says of a wrong answer: on the case that it gets wrong, and by name. None if it is accepted."""
     exercise = find(answer.exercise)
-    with worker.poisoned(), np.errstate(all="ignore"):
-        tried, due, outcomes = [], judge.known(exercise), judge.outcomes(exercise, answer.attempt())
-        first = judge.first_wrong(exercise, noted(outcomes, tried), due)
+    with poison.poisoned(), np.errstate(all="ignore"):
+        tried, due, outcomes = [], verdict.known(exercise), verdict.outcomes(exercise, answer.attempt())
+        first = verdict.first_wrong(exercise, noted(outcomes, tried), due)
         if first is None:
             return None
         at, said = first
-        tried.extend(islice(outcomes, judge.LATER))
-        return f"{said}\n{next(judge.recognise(exercise, tried, at, due))}"
+        tried.extend(islice(outcomes, verdict.LATER))
+        return f"{said}\n{next(verdict.recognise(exercise, tried, at, due))}"
 
 
 def noted(outcomes, tried):
@@ -37,8 +37,8 @@ def noted(outcomes, tried):
 
 def accepted(exercise, right):
     """Is a right answer accepted?"""
-    with worker.poisoned():
-        return judge.first_failure(find(exercise), right) is None
+    with poison.poisoned():
+        return verdict.first_failure(find(exercise), right) is None
 
 
 def ids(answers):

@@ -7,8 +7,8 @@ import pytest
 
 from docs import wrong_answers
 from flashlab import kernels
-from flashlab.course.exercise import edited
 from flashlab.course.registry import every
+from flashlab.grading.exercise import edited
 from tests.mutants import acceptance
 from tests.mutants.mutants import MUTANTS
 

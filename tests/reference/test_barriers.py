@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashlab.course.exercise import edited
+from flashlab.grading.exercise import edited
 from flashlab.machine.sm import Deadlock, Race
 from flashlab.reference import barriers
 from flashlab.reference.barriers import COPY, MULTIPLY

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.kernels import DEVICE
 from flashlab.models import kv_cache
 from flashlab.models.modules import FlashAttention

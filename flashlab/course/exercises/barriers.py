@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.machine.operations import Arrive, Finish, Wait, Work
 from flashlab.machine.sm import Race
 from flashlab.reference import pipeline

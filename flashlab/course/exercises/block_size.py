@@ -1,6 +1,6 @@
 """The exercises on block_size."""
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import block_size
 
 

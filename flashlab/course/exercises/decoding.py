@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.launches import inside_margins, launched
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.kernel_laws import inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 
 inf = np.inf

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
 def holder(i, j):

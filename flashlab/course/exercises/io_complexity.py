@@ -1,6 +1,6 @@
 """The exercises on io_complexity."""
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import io_complexity
 
 doubling = Question(

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.regimes import sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.generators import sweep
 from flashlab.reference import ring as reference
 
 

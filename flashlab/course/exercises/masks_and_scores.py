@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import no_nan_replaced
-from flashlab.course.regimes import REGIMES, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.generators import REGIMES, sweep
+from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax
 
 inf = np.inf

@@ -3,8 +3,8 @@
 import inspect
 import re
 
-from flashlab.course.exercise import Question, edited
 from flashlab.course.exercises.triton_forward import attention_one_head
+from flashlab.grading.exercise import Question, edited
 
 # Three kernels with one wrong line each. The lesson shows what they do wrong, and then their source.
 first = edited(attention_one_head, "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "tl.minimum(i * Br + Nk - Nq + 1, Nk)")

@@ -1,6 +1,6 @@
 """The exercises on memory_hierarchy."""
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roofline
 
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
 from flashlab.course.exercises.online_softmax import WEIGHTS
-from flashlab.course.laws import no_nan_replaced, nothing_clipped
-from flashlab.course.regimes import sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.generators import sweep
+from flashlab.grading.laws import no_nan_replaced, nothing_clipped
 from flashlab.reference import online_softmax, packed_texts
 
 first_of_next = Question(

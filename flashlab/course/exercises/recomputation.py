@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
-from flashlab.course.laws import SMALL, no_nan_replaced, nothing_clipped, proportional
-from flashlab.course.regimes import GENTLE, LARGER, REGIMES, Draw, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.generators import GENTLE, LARGER, REGIMES, Draw, sweep
+from flashlab.grading.laws import SMALL, no_nan_replaced, nothing_clipped, proportional
 from flashlab.reference import recomputation, safe_softmax
 
 inf = np.inf

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roads_not_taken
 
 rows = Question(

@@ -4,9 +4,9 @@ import time
 
 import numpy as np
 
-from flashlab.course.exercise import Broken, Case, Exercise, Mistake, Question
-from flashlab.course.laws import CLIPPED, DROPPED, no_nan_replaced, nothing_added, nothing_clipped
-from flashlab.course.regimes import FINITE, HALF, LARGER, sweep
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
+from flashlab.grading.generators import FINITE, HALF, LARGER, sweep
+from flashlab.grading.laws import CLIPPED, DROPPED, no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.reference import safe_softmax
 
 inf = np.inf

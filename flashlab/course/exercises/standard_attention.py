@@ -1,6 +1,6 @@
 """The exercises on standard_attention."""
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
 def moved(N, d, itemsize, mask, dropout):

@@ -1,6 +1,6 @@
 """The exercises on start_here: how a check works."""
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
 def matrix_bytes(N):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 latent_bytes = Question(
     answer=1152,

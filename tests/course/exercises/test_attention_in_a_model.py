@@ -9,8 +9,8 @@ import torch.nn.functional as F
 pytest.importorskip("flashlab.kernels", reason="the kernels need triton, which is for Linux")
 
 from flashlab.course.check import solution  # noqa: E402
-from flashlab.course.judge import first_failure  # noqa: E402
 from flashlab.course.registry import find  # noqa: E402
+from flashlab.grading.verdict import first_failure  # noqa: E402
 from flashlab.kernels import DEVICE, flash_attention, masks  # noqa: E402
 from flashlab.kernels.configurations import Configuration  # noqa: E402
 from flashlab.kernels.count import count  # noqa: E402

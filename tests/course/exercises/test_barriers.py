@@ -3,9 +3,9 @@
 import pytest
 
 from flashlab.course.check import check
-from flashlab.course.exercise import edited
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.exercise import edited
+from flashlab.grading.verdict import first_failure
 from flashlab.machine.operations import Arrive, Finish, Wait, Work
 from flashlab.reference import barriers, pipeline
 

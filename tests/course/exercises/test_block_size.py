@@ -5,8 +5,8 @@ from itertools import takewhile
 
 import pytest
 
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.reference import block_size
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flashlab.course.judge import cases, first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import cases, first_failure
 from flashlab.machine import hardware
 from flashlab.reference import eight_bits
 

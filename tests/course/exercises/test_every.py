@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from flashlab.course import worker
 from flashlab.course.check import check
-from flashlab.course.exercise import Exercise
 from flashlab.course.registry import every
+from flashlab.grading import forked
+from flashlab.grading.exercise import Exercise
 from flashlab.kernels import INTERPRETED, triton
 
 EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise)}
@@ -57,7 +57,7 @@ def stub(*args):
 @pytest.fixture
 def without_forks(monkeypatch):
     """Check as on macOS: forks take longer than these checks."""
-    monkeypatch.setattr(worker, "forks", lambda: False)
+    monkeypatch.setattr(forked, "forks", lambda: False)
 
 
 @pytest.mark.parametrize("name", EXERCISES)

@@ -3,8 +3,8 @@
 import pytest
 
 from flashlab.course.check import check
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.kernels import tl, triton
 
 

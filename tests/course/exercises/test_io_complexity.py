@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.reference import block_size, io_complexity, recomputation, tiling
 from flashlab.reference.masks import causal
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
 from flashlab.distributed import plan
+from flashlab.grading.verdict import first_failure
 from flashlab.machine import ranks
 
 

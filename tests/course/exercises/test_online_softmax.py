@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.reference import online_softmax
 
 

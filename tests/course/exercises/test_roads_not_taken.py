@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from flashlab.course import data
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.machine import costs
 from flashlab.reference import roads_not_taken, standard_attention
 from flashlab.reference.attention import attention

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flashlab.course.check import check
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.kernels.hopper import schedule
 from flashlab.machine.hardware import CARDS
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, standard_attention
 from flashlab.reference.dropout import Dropout

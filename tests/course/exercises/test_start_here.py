@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flashlab.course.check import check, hint
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 
 NAME = "start_here.first"
 

@@ -5,8 +5,8 @@ import pytest
 
 from flashlab.course import data
 from flashlab.course.exercises import triton_backward
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.kernels import tl, triton
 from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward

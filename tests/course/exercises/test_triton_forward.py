@@ -6,8 +6,8 @@ import pytest
 from flashlab.course.check import check, edited
 from flashlab.course.exercises import triton_forward
 from flashlab.course.exercises.triton_forward.loop_bounds import kinds_of_tiles
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
 from flashlab.kernels import tl, triton
 
 NAMES = [f"triton_forward.{name}" for name in ("bounds", "update", "forward")]

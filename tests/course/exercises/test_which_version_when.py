@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from flashlab.course.judge import first_failure
 from flashlab.course.registry import find
 from flashlab.course.versions import Call, ran
 from flashlab.course.which_version_when import which
+from flashlab.grading.verdict import first_failure
 from flashlab.reference import linear_attention
 
 

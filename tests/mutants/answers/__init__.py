@@ -7,7 +7,7 @@ it is written. Adding a wrong answer is adding a line: what it is, what the chec
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flashlab.course.exercise import edited
+from flashlab.grading.exercise import edited
 
 
 class Answer(NamedTuple):

@@ -2,7 +2,7 @@
 
 import torch
 
-from flashlab.course.exercise import edited
+from flashlab.grading.exercise import edited
 from flashlab.kernels import flash_attention, tl, triton
 from flashlab.models.kv_cache import Step
 from tests.mutants.answers import wrong

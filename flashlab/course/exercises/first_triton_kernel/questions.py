@@ -1,6 +1,6 @@
 """Numbers to predict: programs, and accesses per element."""
 
-from flashlab.course.exercise import Question
+from flashlab.grading.exercise import Question
 
 programs = Question(
     answer=977,

@@ -3,12 +3,18 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, edited
 from flashlab.course.exercises.first_triton_kernel.vectors import BLOCK
-from flashlab.course.kernel_laws import moved_by_program, no_offset_wraps, no_small_number_added, stored_too_often
-from flashlab.course.launches import inside_margins, launched
-from flashlab.course.laws import nothing_clipped
-from flashlab.course.regimes import sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.generators import sweep
+from flashlab.grading.kernel_laws import (
+    inside_margins,
+    launched,
+    moved_by_program,
+    no_offset_wraps,
+    no_small_number_added,
+    stored_too_often,
+)
+from flashlab.grading.laws import nothing_clipped
 from flashlab.kernels import DEVICE, first_triton_kernel, triton
 from flashlab.reference import safe_softmax as in_numpy
 

@@ -3,9 +3,15 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake
-from flashlab.course.kernel_laws import events_by_program, moved_by_program, no_offset_wraps, stored_too_often
-from flashlab.course.launches import inside_margins, launched
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.kernel_laws import (
+    events_by_program,
+    inside_margins,
+    launched,
+    moved_by_program,
+    no_offset_wraps,
+    stored_too_often,
+)
 from flashlab.kernels import DEVICE, tl, triton
 
 BLOCK = 4  # elements a program of the cases handles at once: small enough to follow by hand

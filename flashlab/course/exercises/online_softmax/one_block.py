@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Broken, Case, Exercise, Mistake
 from flashlab.course.exercises.online_softmax.states import (
     RISES,
     nearly_equal,
@@ -12,8 +11,9 @@ from flashlab.course.exercises.online_softmax.states import (
     taken_in,
     two_states,
 )
-from flashlab.course.laws import LARGE, no_nan_replaced, nothing_clipped, proportional
-from flashlab.course.regimes import LARGER, sweep
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
+from flashlab.grading.generators import LARGER, sweep
+from flashlab.grading.laws import LARGE, no_nan_replaced, nothing_clipped, proportional
 from flashlab.reference import online_softmax
 
 inf = np.inf

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake
 from flashlab.course.exercises.online_softmax.states import state_of, taken_in, two_states
-from flashlab.course.laws import LARGE, no_nan_replaced, nothing_added, proportional
-from flashlab.course.regimes import LARGER, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.generators import LARGER, sweep
+from flashlab.grading.laws import LARGE, no_nan_replaced, nothing_added, proportional
 from flashlab.reference import online_softmax
 
 

@@ -1,6 +1,6 @@
 """Questions to answer before the cell that shows it: what must be kept, and a quiz on the lessons up to this one."""
 
-from flashlab.course.exercise import Question
+from flashlab.grading.exercise import Question
 
 keep = Question(
     answer=2,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake
 from flashlab.course.exercises.tiling.meetings import drawn
-from flashlab.course.laws import no_nan_replaced
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.laws import no_nan_replaced
 
 inf = np.inf
 

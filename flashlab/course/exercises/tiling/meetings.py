@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case, Exercise, Mistake, edited
 from flashlab.course.exercises.tiling.one_tile_at_a_time import bc_at_a_time
-from flashlab.course.laws import no_nan_replaced, proportional
-from flashlab.course.regimes import FINITE, LARGER, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.generators import FINITE, LARGER, sweep
+from flashlab.grading.laws import no_nan_replaced, proportional
 from flashlab.reference import online_softmax
 
 inf = np.inf

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashlab.course.watch import Reads
+from flashlab.grading.watch import Reads
 
 RIGHT_BUT = "the numbers are right, but it "
 TOO_MANY = RIGHT_BUT + "took more than Bc keys at once: fast memory holds one tile of K. Take Bc at a time."

@@ -1,6 +1,6 @@
 """Bytes to predict: what each loop order moves."""
 
-from flashlab.course.exercise import Question
+from flashlab.grading.exercise import Question
 from flashlab.reference import tiling
 
 _N, _D, _B = 512, 32, 64  # of the lesson's text

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Broken
+from flashlab.grading.exercise import Broken
 from flashlab.kernels import DEVICE, INTERPRETED
 
 BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot multiplies

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, edited
 from flashlab.course.exercises.triton_backward import one_tile
 from flashlab.course.exercises.triton_backward.heads import (
     BLOCK,
@@ -19,9 +18,10 @@ from flashlab.course.exercises.triton_backward.heads import (
     two_queries,
     unmoved,
 )
-from flashlab.course.launches import attempted
-from flashlab.course.laws import nothing_clipped, proportional
-from flashlab.course.regimes import GENTLE, Regime, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.generators import GENTLE, Regime, sweep
+from flashlab.grading.kernel_laws import attempted
+from flashlab.grading.laws import nothing_clipped, proportional
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation
 

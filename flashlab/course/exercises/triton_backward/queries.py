@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, edited
 from flashlab.course.exercises.triton_backward import one_tile
 from flashlab.course.exercises.triton_backward.heads import (
     BLOCK,
@@ -18,10 +17,10 @@ from flashlab.course.exercises.triton_backward.heads import (
     unmoved,
 )
 from flashlab.course.exercises.triton_forward import remainders
-from flashlab.course.kernel_laws import loads_at_most
-from flashlab.course.launches import inside_margins, launched
-from flashlab.course.laws import nothing_clipped, proportional
-from flashlab.course.regimes import GENTLE, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.generators import GENTLE, sweep
+from flashlab.grading.kernel_laws import inside_margins, launched, loads_at_most
+from flashlab.grading.laws import nothing_clipped, proportional
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
 

@@ -1,6 +1,6 @@
 """Numbers to predict: products, passes, and what a forgotten line changes."""
 
-from flashlab.course.exercise import Question
+from flashlab.grading.exercise import Question
 
 products = Question(
     answer=7,

@@ -3,11 +3,10 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake
-from flashlab.course.kernel_laws import moved_by_program, stored_too_often
-from flashlab.course.launches import inside_margins, launched
-from flashlab.course.laws import proportional
-from flashlab.course.regimes import LARGER, REGIMES, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.generators import LARGER, REGIMES, sweep
+from flashlab.grading.kernel_laws import inside_margins, launched, moved_by_program, stored_too_often
+from flashlab.grading.laws import proportional
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import recomputation
 

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Broken, Case, Exercise, Mistake
 from flashlab.course.exercises.triton_forward.one_head import TILE, attention_one_head
-from flashlab.course.launches import attempted
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
+from flashlab.grading.kernel_laws import attempted
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference.attention import attention
 

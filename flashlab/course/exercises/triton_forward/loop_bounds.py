@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake, edited
-from flashlab.course.launches import attempted
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.kernel_laws import attempted
 from flashlab.kernels import DEVICE, tl, triton
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from flashlab.course import data
-from flashlab.course.launches import attempted, inside_margins, launched
+from flashlab.grading.kernel_laws import attempted, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer

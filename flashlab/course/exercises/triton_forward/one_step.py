@@ -3,11 +3,10 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Case, Exercise, Mistake
 from flashlab.course.exercises.triton_forward.one_head import TILE
-from flashlab.course.kernel_laws import factors_are_wide
-from flashlab.course.launches import attempted
-from flashlab.course.regimes import PRODUCTS, sweep
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.generators import PRODUCTS, sweep
+from flashlab.grading.kernel_laws import attempted, factors_are_wide
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference.online_softmax import State
 

@@ -1,6 +1,6 @@
 """Numbers to predict: tiles that need the mask, and loads of keys that heads share."""
 
-from flashlab.course.exercise import Question
+from flashlab.grading.exercise import Question
 
 masked_tiles = Question(
     answer=16,

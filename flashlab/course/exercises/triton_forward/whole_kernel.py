@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from flashlab.course.exercise import Broken, Case, Exercise, Mistake, edited
 from flashlab.course.exercises.triton_forward.one_head import TILE, Output, attend, attention_one_head
-from flashlab.course.kernel_laws import factors_are_wide, loads_at_most, no_small_number_added
-from flashlab.course.laws import DROPPED
-from flashlab.course.regimes import FINITE, sweep
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, edited
+from flashlab.grading.generators import FINITE, sweep
+from flashlab.grading.kernel_laws import factors_are_wide, loads_at_most, no_small_number_added
+from flashlab.grading.laws import DROPPED
 from flashlab.kernels import triton
 from flashlab.reference import masks, tiling
 from flashlab.reference.attention import attention

@@ -5,8 +5,7 @@ starts at once. What it patches, allocates or takes down ends with it, and so do
 session. The notebook receives the values that the work yields, as ``records``, and what it printed. The work has
 finished only if a last record says so, whatever the exit status.
 
-Where forking is not safe (macOS, Windows, a GPU in use), the work runs in a thread, which is asked to stop and mostly
-does. Its patches of modules and the processes that it started remain.
+Where forking is not safe (macOS, Windows, a GPU in use), the work runs ``in_place``.
 
 Patience counts seconds of computing, not of waiting: on a busy machine the work gets the same number of them.
 """
@@ -15,7 +14,6 @@ import builtins
 import ctypes
 import faulthandler
 import gc
-import io
 import os
 import selectors
 import signal
@@ -24,31 +22,17 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
-
-from flashlab.course import records
+from flashlab.grading import in_place, records
+from flashlab.grading.poison import poisoned
+from flashlab.grading.records import PRINTED, Run
 
 MEMORY = 4 * 2**30  # bytes that the work may allocate beyond what the notebook has
-PRINTED = 2000  # characters kept of what is printed while one value is computed
 ASLEEP = 5.0  # seconds without any computing after which work is thought to wait for ever, or more if patience is more
 WALL = 20  # times its patience that work may take by the clock on the wall
-BEAT = 0.05  # seconds between two looks at the work
 ONE_AT_A_TIME = threading.Lock()  # threads share standard output, and processes the children of the notebook
-
-
-@dataclass
-class Run:
-    """The values that work yielded, and how it ended."""
-
-    values: list = field(default_factory=list)
-    printed: list[str] = field(default_factory=lambda: [""])  # before each value, and after the last
-    end: str | None = None  # "" if it finished, "patience" if that ended first, or in words how its process ended
-    seconds: float = 0.0  # of computing
-    waited: float = 0.0  # seconds by the clock on the wall
 
 
 def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], None] = lambda done: None) -> Run:
@@ -58,7 +42,7 @@ def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], 
     so far. An exception ends the work; ``Run.end`` names it. KeyboardInterrupt ends the work and is raised.
     """
     with _interrupts_noted() as interrupted, ONE_AT_A_TIME:
-        return (_forked if forks() else _threaded)(work, patience, on_wait, interrupted)
+        return (_forked if forks() else in_place.run)(work, patience, on_wait, interrupted)
 
 
 def forks() -> bool:
@@ -230,7 +214,7 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
             selector.register(descriptor, selectors.EVENT_READ)
         while answers in selector.get_map() and not interrupted():
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            ready = selector.select(BEAT)
+            ready = selector.select(in_place.BEAT)
             if ended and answers not in (key.fd for key, _ in ready):  # a process that it started holds the pipe open
                 break
             for key, _ in ready:
@@ -295,109 +279,3 @@ def _how(status):
         number = os.WTERMSIG(status)
         return "killed" if number == signal.SIGKILL else f"signal {signal.Signals(number).name}"
     return f"exit status {os.waitstatus_to_exitcode(status)}"
-
-
-# A thread
-
-
-def _threaded(work, patience, on_wait, interrupted):
-    """Run work in a thread. What is changed for all threads meanwhile is undone even where that thread never stops."""
-    result, stop, printed = Run(end="patience"), threading.Event(), io.StringIO()
-
-    def go():
-        try:
-            for value in work():
-                if stop.is_set():
-                    return
-                result.printed[-1] = printed.getvalue()[: PRINTED + 1]
-                result.printed.append("")
-                printed.truncate(printed.seek(0))
-                result.values.append(value)
-            result.end = ""
-        except BaseException as error:
-            if not stop.is_set():
-                result.end = f"{type(error).__name__}: {error}"
-
-    thread = threading.Thread(target=go, daemon=True)
-    begun = time.monotonic()
-    out, err = (_Apart(thread, printed, onward) for onward in (sys.stdout, sys.stderr))
-    with poisoned(), redirect_stdout(out), redirect_stderr(err):
-        thread.start()
-        while thread.is_alive() and time.monotonic() - begun <= patience and not interrupted():
-            thread.join(BEAT)
-            on_wait(len(result.values))
-        stop.set()
-        if thread.is_alive():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-            thread.join(1)  # most stop at once
-    result.seconds = result.waited = time.monotonic() - begun
-    return result
-
-
-class _Apart(io.TextIOBase):
-    """Keep what one thread prints; what the others print goes on to where it went."""
-
-    def __init__(self, thread, kept, onward):
-        self.thread, self.kept, self.onward = thread, kept, onward
-
-    def write(self, text):
-        return (self.kept if threading.current_thread() is self.thread else self.onward).write(text)
-
-    def flush(self):
-        self.onward.flush()
-
-    def close(self):
-        """Leave ``onward`` alone: it may be closed when Python deletes this object, which would flush it."""
-
-
-# Undefined memory
-
-
-@contextmanager
-def poisoned():
-    """Let memory that was never written hold NaN: what np.empty and torch.empty give, and what a masked load skips."""
-    torch, triton = sys.modules.get("torch"), sys.modules.get("triton.runtime.interpreter")
-    patches = [(np, name, _full_of_nan) for name in ("empty", "empty_like")]
-    if torch is not None:
-        patches += [(torch, "empty", _full_of_nan), (torch, "empty_like", _full_of_nan)]
-        patches += [(torch.Tensor, "new_empty", _full_of_nan)]
-    if triton is not None:
-        patches += [(triton.InterpreterBuilder, "create_masked_load", _load_or_nan)]
-    originals = [getattr(owner, name) for owner, name, _ in patches]
-    for (owner, name, patch), original in zip(patches, originals, strict=True):
-        setattr(owner, name, patch(original))
-    try:
-        yield
-    finally:
-        for (owner, name, _), original in zip(patches, originals, strict=True):
-            setattr(owner, name, original)
-
-
-def _full_of_nan(make):
-    def empty(*args, **kwargs):
-        array = make(*args, **kwargs)
-        if isinstance(array, np.ndarray):
-            return _fill(array) if array.dtype.kind in "fc" else array
-        return array.fill_(np.nan) if array.dtype.is_floating_point else array
-
-    return empty
-
-
-def _fill(array):
-    array.fill(np.nan)
-    return array
-
-
-def _load_or_nan(load):
-    """Make a masked load read NaN where it is masked and has no ``other``: a GPU reads anything there."""
-    triton = sys.modules["triton.runtime.interpreter"]
-
-    def run(self, pointers, mask, other, *args, **kwargs):
-        kind = pointers.get_element_ty()
-        if other is None and kind.is_floating():
-            dtype = triton._get_np_dtype(kind)  # bfloat16 is kept as the bits of a uint16
-            nothing = np.full(pointers.data.shape, 0x7FC0 if dtype == np.uint16 else np.nan, dtype)
-            other = triton.TensorHandle(nothing, kind)
-        return load(self, pointers, mask, other, *args, **kwargs)
-
-    return run

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashlab.course import regimes, watch, worker
+from flashlab.grading import forked, generators, in_place, poison, watch
 from tests.tools.processes import children
 
 torch = pytest.importorskip("torch")
@@ -78,13 +78,13 @@ def assert_true(outcomes):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+@pytest.mark.skipif(not forked.forks(), reason="no process of its own here")
 def test_right_after_wrong_is_right_on_a_busy_machine(tmp_path):
     assert assert_true(learners(tmp_path, 2, 2)) == 2 * 2 * 2
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+@pytest.mark.skipif(not forked.forks(), reason="no process of its own here")
 def test_twelve_learners_on_one_machine(tmp_path):
     """300 checks of right after wrong, with 0.1 to 60 s of patience: the load on which the first judge broke."""
     assert assert_true(learners(tmp_path, 12, 13)) >= 0.9 * 12 * 13 * 2
@@ -97,7 +97,7 @@ def test_work_sends_what_it_yields_and_what_it_printed():
         yield np.arange(3)
         print("after")
 
-    run = worker.run(work, 60)
+    run = forked.run(work, 60)
     assert run.end == "" and run.values[0] == 1 and np.array_equal(run.values[1], [0, 1, 2])
     assert [text.strip() for text in run.printed] == ["before", "", "after"]
 
@@ -110,7 +110,7 @@ def test_nothing_that_work_does_comes_back():
         os.environ["FLASHLAB_TEST"] = np.add = "changed"
         yield len(kept)
 
-    assert worker.run(work, 60).values == [1] and kept == [] and np.add(1, 1) == 2
+    assert forked.run(work, 60).values == [1] and kept == [] and np.add(1, 1) == 2
     assert "FLASHLAB_TEST" not in os.environ
 
 
@@ -119,14 +119,14 @@ def test_an_error_ends_work_and_is_told():
         yield 1
         raise ValueError("so")
 
-    run = worker.run(work, 60)
+    run = forked.run(work, 60)
     assert run.values == [1] and run.end == "exit status 1" and "ValueError: so" in run.printed[-1]
 
 
 def test_no_descriptor_is_left_open():
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
-        worker.run(lambda: iter([1]), 60)
+        forked.run(lambda: iter([1]), 60)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -134,14 +134,14 @@ HOOKS = []  # called in the parent at the end of each fork
 os.register_at_fork(after_in_parent=lambda: [hook() for hook in HOOKS])
 
 
-@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+@pytest.mark.skipif(not forked.forks(), reason="no process of its own here")
 def test_an_interrupt_while_a_process_is_forked_is_not_lost():
     """Python swallows what a hook of os.fork raises, so there KeyboardInterrupt must not be raised."""
     before = children()
     HOOKS.append(lambda: signal.raise_signal(signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):
-            worker.run(lambda: iter([time.sleep(600)]), 60)
+            forked.run(lambda: iter([time.sleep(600)]), 60)
     finally:
         HOOKS.clear()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -149,7 +149,7 @@ def test_an_interrupt_while_a_process_is_forked_is_not_lost():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not worker.forks(), reason="no process of its own here")
+@pytest.mark.skipif(not forked.forks(), reason="no process of its own here")
 @pytest.mark.parametrize("moment", np.linspace(0, 0.08, 41))
 def test_an_interrupt_at_any_moment_ends_the_work(moment):
     """The signal comes from outside, as Ctrl-C does: before, while and after the process is forked."""
@@ -159,21 +159,21 @@ def test_an_interrupt_at_any_moment_ends_the_work(moment):
     with pytest.raises(KeyboardInterrupt):
         sender.stdin.write("now\n")
         sender.stdin.flush()
-        worker.run(lambda: iter([time.sleep(600)]), 60)
+        forked.run(lambda: iter([time.sleep(600)]), 60)
         time.sleep(1)
     sender.communicate()
     assert children() == before
 
 
 def test_a_thread_takes_the_place_of_a_process(monkeypatch):
-    monkeypatch.setattr(worker, "forks", lambda: False)
+    monkeypatch.setattr(forked, "forks", lambda: False)
 
     def work():
         print("words")
         yield np.empty(2)
 
     out = sys.stdout
-    run = worker.run(work, 60)
+    run = forked.run(work, 60)
     assert run.end == "" and np.isnan(run.values[0]).all() and run.printed[0] == "words\n" and sys.stdout is out
 
     def endless():
@@ -181,7 +181,7 @@ def test_a_thread_takes_the_place_of_a_process(monkeypatch):
         while True:
             pass
 
-    run = worker.run(endless, 0.2)
+    run = forked.run(endless, 0.2)
     assert run.values == [1] and run.end == "patience"
 
 
@@ -189,7 +189,7 @@ def test_the_stream_of_a_thread_leaves_the_notebooks_stream_alone_when_it_is_del
     """That one may be closed by then; since Python 3.13 the error of a flush is printed."""
     onward, flushed = io.StringIO(), []
     onward.flush = lambda: flushed.append(True)
-    apart = worker._Apart(threading.current_thread(), io.StringIO(), onward)
+    apart = in_place._Apart(threading.current_thread(), io.StringIO(), onward)
     apart.flush()
     assert flushed == [True]
     del apart
@@ -207,7 +207,7 @@ def test_memory_never_written_reads_nan():
         pytest.skip("a compiled kernel cannot be watched")
     before = torch.empty, np.empty, triton.runtime.interpreter.InterpreterBuilder.create_masked_load
 
-    with worker.poisoned():
+    with poison.poisoned():
         y = torch.empty(4)
         assert y.isnan().all() and np.isnan(np.empty(3)).all()
         assert torch.empty(2, dtype=torch.int32).dtype == torch.int32
@@ -225,7 +225,7 @@ def test_a_sweep_is_generated_from_the_signature():
     def build(draw, Br, Bc):
         return (draw.scores(Br, Bc),)
 
-    cases = regimes.sweep(build)
+    cases = generators.sweep(build)
     found = {case.property: case.args[0] for case in cases}
     assert len(found) == len(cases) >= 15 and all(S.dtype == np.float32 for S in found.values())
     assert (found["scores that are all negative"] < 0).all() and (found["scores that are all positive"] > 0).all()
@@ -235,20 +235,20 @@ def test_a_sweep_is_generated_from_the_signature():
     assert found["a last key with a much larger score"].argmax(1).tolist() == [2, 2]
     assert found["one row"].shape[0] == 1 and found["one key"].shape[1] == 1
     assert "a width that is no power of two" not in found  # this signature has no width
-    for one, two in zip(cases, regimes.sweep(build), strict=True):
+    for one, two in zip(cases, generators.sweep(build), strict=True):
         assert np.array_equal(one.args[0], two.args[0])
 
 
-@pytest.mark.parametrize("regime", regimes.FINITE, ids=lambda it: it.property)
+@pytest.mark.parametrize("regime", generators.FINITE, ids=lambda it: it.property)
 def test_queries_and_keys_have_the_scores_of_their_regime(regime):
-    Q, K = regimes.Draw(regime, 0, np.float64).queries_and_keys(5, 7, 4)
+    Q, K = generators.Draw(regime, 0, np.float64).queries_and_keys(5, 7, 4)
     S = Q @ K.T / 2  # [5, 7]
     assert np.abs(S - regime.keys(7)).max() <= 8 * regime.noise
 
 
 def test_an_unknown_size_is_refused():
     with pytest.raises(ValueError, match="expected sizes of B, .* got rows"):
-        regimes.sweep(lambda draw, rows: ())
+        generators.sweep(lambda draw, rows: ())
 
 
 def test_reads_are_counted_by_name_and_by_operation():

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from flashlab.course.exercise import Broken
+from flashlab.grading.exercise import Broken
 
 HIDDEN = (
     "the numbers are right, but a NaN came up on the way and was replaced: that hides true mistakes as well. "

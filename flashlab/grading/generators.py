@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Case
+from flashlab.grading.exercise import Case
 
 inf = np.inf
 

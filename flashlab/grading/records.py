@@ -6,11 +6,14 @@ tuples and ``RECORDS``. It runs no code of the sender, which unpickling would.
 
 import json
 from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercise import Broken
+from flashlab.grading.exercise import Broken
+
+PRINTED = 2000  # characters kept of the output of one value
 
 
 class Leaf(NamedTuple):
@@ -40,6 +43,17 @@ class Expected(NamedTuple):
     rounded: Outcome
     exact: tuple[np.ndarray, ...]
     sways: tuple[float, ...]
+
+
+@dataclass
+class Run:
+    """The values that work yielded, and how it ended."""
+
+    values: list = field(default_factory=list)
+    printed: list[str] = field(default_factory=lambda: [""])  # before each value, and after the last
+    end: str | None = None  # "" if it finished, "patience" if that ended first, or in words how its process ended
+    seconds: float = 0.0  # of computing
+    waited: float = 0.0  # seconds by the clock on the wall
 
 
 RECORDS = {it.__name__: it for it in (Broken, Expected, Leaf, Outcome)}

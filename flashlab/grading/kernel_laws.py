@@ -1,21 +1,59 @@
-"""Laws of kernels that several exercises share: what a launch loads, stores and computes with.
+"""Launches of attempts in Triton, and laws of what a launch loads, stores and computes with.
 
 They count in the interpreter; on a GPU nothing is counted and nothing asked.
 """
 
-import sys
+import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from flashlab.course.exercise import Broken
-from flashlab.course.launches import launched
-from flashlab.course.laws import ADDED
-from flashlab.kernels import INTERPRETED, tl
-from flashlab.kernels.interpreter import count
+from flashlab.grading.exercise import Broken
+from flashlab.grading.laws import ADDED
+from flashlab.grading.verdict import NEVER
+from flashlab.kernels import DEVICE, INTERPRETED
+from flashlab.kernels.interpreter import count, operands, running_as
+
+MARGIN = 8  # elements around each output that a kernel must leave as they are
+
+
+def attempted(kernel):
+    """Return a learner's kernel, or function for kernels. Raises NotImplementedError for a stub."""
+    if not hasattr(kernel, "fn"):
+        raise TypeError("expected a Triton kernel: put @triton.jit above the def")
+    if "raise NotImplementedError" in inspect.getsource(kernel.fn):
+        raise NotImplementedError
+    return kernel
+
+
+def launched(kernel, grid, *args):
+    """Launch a learner's kernel."""
+    attempted(kernel)[grid](*args)
+
+
+def inside_margins(rows, N, name="the output"):
+    """Return an output [rows, N] of NEVER within a tensor of sevens, and a function that takes it off the device.
+
+    Raises IndexError if any seven was stored over, and ValueError if nothing was stored in the output.
+    """
+    whole = torch.full((rows + 2, N + MARGIN), 7.0, dtype=torch.float32, device=DEVICE)  # [rows + 2, N + MARGIN]
+    part = whole[1:-1, :N]  # [rows, N]
+    part.view(torch.int32).fill_(NEVER)
+
+    def stored():
+        kept = whole.clone()
+        kept[1:-1, :N] = 7.0
+        if not (kept == 7.0).all():
+            raise IndexError(
+                "it stored outside the output: is the store masked, and are its rows where the output has them?"
+            )
+        if part.numel() and (part.view(torch.int32) == NEVER).all():
+            raise ValueError(f"nothing was stored in {name}")
+        return part.cpu().numpy()
+
+    return part, stored
 
 
 def events_by_program(launch, kernel, *args):
@@ -68,28 +106,6 @@ def loads_at_most(launch: Callable, due: Callable[..., int], before: str, stores
     return law
 
 
-@contextmanager
-def operands(*names: str) -> Iterator[list]:
-    """Gather the first two operands of these instructions of the interpreter, as they run."""
-    builder, found = sys.modules["triton.runtime.interpreter"].InterpreterBuilder, []
-    originals = [getattr(builder, name) for name in names]
-
-    def noted(original):
-        def run(self, x, y, *rest):
-            found.append((x, y))
-            return original(self, x, y, *rest)
-
-        return run
-
-    for name, original in zip(names, originals, strict=True):
-        setattr(builder, name, noted(original))
-    try:
-        yield found
-    finally:
-        for name, original in zip(names, originals, strict=True):
-            setattr(builder, name, original)
-
-
 def factors_are_wide(launch, *args):
     """Return whether a product of tiles has a factor of more than 16 bits. Only the interpreter can tell."""
     if not INTERPRETED:
@@ -123,36 +139,6 @@ WRAPS = (
     "product: tl.program_id(0).to(tl.int64)."
 )
 ROUNDED = "the offsets are not exact where they are large: floats were used for them, and integers are needed."
-
-
-@contextmanager
-def running_as(program: int) -> Iterator[list[int]]:
-    """Let every launch believe that it is this program. It loads zeros and stores nothing; gather its addresses."""
-    interpreter = sys.modules["triton.runtime.interpreter"]
-    builder, found = interpreter.InterpreterBuilder, []
-
-    def load(self, pointers, mask, *rest):
-        store(self, pointers, None, mask)
-        kind = pointers.get_element_ty()
-        return interpreter.TensorHandle(np.zeros(pointers.data.shape, interpreter._get_np_dtype(kind)), kind)
-
-    def store(self, pointers, value, mask, *rest):
-        found.extend(pointers.data[mask.data].tolist() or [0])
-        if len(found) > 1000:
-            raise RuntimeError("a loop over all of a tensor that is not there")
-
-    def number(self, axis):
-        return interpreter.TensorHandle(np.array([program if axis == 0 else 0], np.int32), tl.int32)
-
-    fakes = {"create_masked_load": load, "create_masked_store": store, "create_get_program_id": number}
-    originals = {name: getattr(builder, name) for name in fakes}
-    try:
-        for name, fake in fakes.items():
-            setattr(builder, name, fake)
-        yield found
-    finally:
-        for name, original in originals.items():
-            setattr(builder, name, original)
 
 
 def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], Broken | None]:

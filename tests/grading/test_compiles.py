@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 
 pytest.importorskip("flashlab.kernels")  # which needs Triton
-from flashlab.course import compiles, worker  # noqa: E402
 from flashlab.course.check import check  # noqa: E402
-from flashlab.course.exercise import edited  # noqa: E402
 from flashlab.course.registry import every, find  # noqa: E402
-from flashlab.kernels import INTERPRETED, tl, triton  # noqa: E402
+from flashlab.grading import forked, verdict  # noqa: E402
+from flashlab.grading.exercise import edited  # noqa: E402
+from flashlab.kernels import INTERPRETED, compiles, tl, triton  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="what runs on a GPU has been compiled")
 KERNELS = [
@@ -30,7 +30,7 @@ REFUSED = {
 
 
 def refusal(name, attempt):
-    noted = worker.run(partial(compiles.launches, find(name), attempt), 60)
+    noted = forked.run(partial(verdict.launches, find(name), attempt), 60)
     assert noted.end == "", noted.printed[-1]
     return compiles.refusal(noted.values[0])
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flashlab.course.exercise import Broken, Exercise
-from flashlab.course.records import Expected, Leaf, Outcome
+from flashlab.grading.exercise import Broken, Exercise
+from flashlab.grading.records import Expected, Leaf, Outcome
 
 OURS = tuple({str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen"})
 LATER = 16  # cases after the one that is wrong first in which mistakes are compared
@@ -161,6 +161,16 @@ def recognise(
 
 def _law(outcome):
     return outcome.broke and outcome.broke.says
+
+
+def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
+    """Run an attempt in Triton on its first and its last case and yield, once, its launches as JSON."""
+    from flashlab.kernels import compiles  # late: Triton
+
+    with compiles.launches() as noted:
+        for case in {0: cases(exercise)[0], 1: cases(exercise)[-1]}.values():
+            exercise.run(attempt)(*case.args)
+    yield noted()
 
 
 # Running

@@ -11,10 +11,10 @@ An exercise is a name of ``flashlab.course.exercises.LESSON`` and is asked for a
   takes of an array, and ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
 
 ``cases`` returns small cases first, as the first that fails is shown. A handful that can be followed by hand comes
-first; ``regimes.sweep`` generates the rest from the signature of a function that builds the arguments: scores far from
+first; ``generators.sweep`` generates the rest from the signature of a function that builds them: scores far from
 zero, all negative, masked, with a maximum that rises late; one row, one key, lengths that no tile divides.
 
-Each case of an attempt runs on private copies, in a process of its own that may be ended (``worker``). There, memory
+Each case of an attempt runs on private copies, in a process of its own that may be ended (``forked``). There, memory
 that was never written and what a masked load without ``other`` leaves out read NaN.
 """
 
