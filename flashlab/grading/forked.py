@@ -162,7 +162,7 @@ def _child(work, answers, prints):
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, place in ((nothing, 0), (prints, 1), (prints, 2)):
             os.dup2(descriptor, place)
-        sys.stdout = sys.stderr = open(1, "w", 1, encoding="utf-8", errors="replace", closefd=False)
+        sys.stdout = sys.stderr = open(1, "w", 1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
         builtins.input = _no_input
         _limit_memory()
         if "torch" in sys.modules:

@@ -251,9 +251,9 @@ def _where(error):
         seen.add(id(error))
         for frame, number in traceback.walk_tb(error.__traceback__):
             file = frame.f_code.co_filename
-            if not file.startswith(OURS) or "<" in file[:1] and not file.startswith("<frozen"):
-                if line := linecache.getline(file, number).strip():
-                    found = f"line {number}: {shortened(line, 200)}"
+            theirs = not file.startswith(OURS) or "<" in file[:1] and not file.startswith("<frozen")
+            if theirs and (line := linecache.getline(file, number).strip()):
+                found = f"line {number}: {shortened(line, 200)}"
         error = error.__cause__ or error.__context__
     return found
 
