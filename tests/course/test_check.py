@@ -534,7 +534,7 @@ def test_the_solution_asks_back_and_then_shows_the_modules_own_source(capsys):
     solution("online_softmax.merge")
     assert 'solution("online_softmax.merge", sure=True)' in capsys.readouterr().out
     solution("online_softmax.merge", sure=True)
-    assert "def merge(a, b)" in capsys.readouterr().out
+    assert "def merge(a: State, b: State)" in capsys.readouterr().out
 
 
 def test_an_unknown_exercise_is_named():
