@@ -8,7 +8,7 @@ ours. There are two kinds:
 - Triton's handshake. Where warps specialize, those that wait for work read which partition is theirs, and the
   compiler's code writes it: in every kernel with ``gl.warp_specialize``, at the kernel's first line or at a statement
   that contains this call and no access of ours.
-- ``turns``: the producer announces a turn, and the other roles read it.
+- ``stages``: the producer announces a turn, and the other roles read it.
 
 Its warnings are about accesses within one warp, which the compiler orders: in Triton 3.7, an elected thread makes a
 barrier, and thread 0 of the same warp uses it.
@@ -64,7 +64,7 @@ def turns():
     return {
         s.place
         for s in statements()
-        if s.place.startswith("turns.py") and s.function in ("announce", "turn_of") and not s.whole
+        if s.place.startswith("stages.py") and s.function in ("announce", "turn_of") and not s.whole
         if any(name.endswith((".store", ".load")) for name in s.called)
     }
 
