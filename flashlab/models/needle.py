@@ -43,8 +43,9 @@ def train(kind: str, *, d: int = 16, steps: int = 600, seed: int = 0) -> Model:
     """Train a head with d columns on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
     generator = torch.Generator().manual_seed(seed)
     options = {"generator": generator, "requires_grad": True}
-    model = Model(*(torch.randn(SYMBOLS, d, dtype=torch.float32, **options) for _ in range(4)), KINDS[kind])
-    optimizer = torch.optim.Adam(model[:4], lr=RATE)
+    Q, K, V, read_out = (torch.randn(SYMBOLS, d, dtype=torch.float32, **options) for _ in range(4))  # [SYMBOLS, d] each
+    model = Model(Q, K, V, read_out, KINDS[kind])
+    optimizer = torch.optim.Adam([Q, K, V, read_out], lr=RATE)
     for _ in range(steps):
         n = int(torch.randint(4, SYMBOLS + 1, (1,), generator=generator))
         keys, values = texts(BATCH, n, generator)
