@@ -104,12 +104,12 @@ class Kept(NamedTuple):
 
 
 @gluon.jit
-def keep(shared, problem, w: gl.constexpr):
-    """Return what warpgroup w keeps of K and V. Score functions need the registers themselves."""
+def keep(shared, problem, w: gl.constexpr, zero=0):
+    """Return what warpgroup w keeps of K and V. Score functions need the registers themselves. zero: see ``step``."""
     Br: gl.constexpr = shared.Q.shape[3]
     half: gl.constexpr = shared.Q.shape[4] // CONSUMERS
-    K_j, V_j = matrix(shared.K.index(w)), matrix(shared.V.index(w))  # [Bc, d]
-    K_0, K_1 = matrix(shared.K.index(0)), matrix(shared.K.index(1))  # [Bc, d]
+    K_j, V_j = matrix(shared.K.index(w + zero)), matrix(shared.V.index(w + zero))  # [Bc, d]
+    K_0, K_1 = matrix(shared.K.index(zero)), matrix(shared.K.index(1 + zero))  # [Bc, d]
     if not transposed(shared.Q.shape[4]):
         return Kept(K_j, V_j, K_0.slice(w * half, half, dim=1), K_1.slice(w * half, half, dim=1))
     elif problem.score is not None:
@@ -130,6 +130,10 @@ def step(
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     dtype: gl.constexpr = shared.K.dtype
+    if not transposed(width):
+        # t >> 31 is 0, but the assembler cannot know it: it computes the addresses of K_j and V_j again in each step.
+        # Otherwise it computes them before the loop and spills them: on an H200, grouped heads take 1.27 times as long.
+        kept = keep(shared, problem, w, t >> 31)
     Q_i, dO_i = matrix(stage_of(shared.Q, t)), matrix(stage_of(shared.dO, t))  # [Br, d]
     wait_full(shared.q_full, t)
     lse_i = along_queries(stage_of(shared.lse, t), accumulator(Br))  # [1, Br], before products keep the memory busy
