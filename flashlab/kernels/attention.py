@@ -1,6 +1,7 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
 import functools
+import inspect
 import itertools
 import math
 
@@ -127,20 +128,22 @@ def _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     mask = mask if texts is None else texts.apart(mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
+    transformed = torch._C._are_functorch_transforms_active()  # torch has no public function for it
     if not problem.plain:
-        _check_more_than_a_window(problem, q, k, v)
+        _check_more_than_a_window(problem, q, k, v, transformed)
     mask.check(problem)
     learned = [] if score is None else score.tensors
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if score is not None:
         scores.check(score, problem, recorded)
     training = recorded or torch.is_grad_enabled() and any(x.requires_grad for x in (sinks, *learned) if x is not None)
+    if not (training or transformed):  # a third of the host time is autograd's
+        return _forward(q, k, v, problem, kernel, training=False)
     return _Attention.apply(q, k, v, sinks, *learned, problem, kernel, training)
 
 
-def _check_more_than_a_window(problem, q, k, v):
+def _check_more_than_a_window(problem, q, k, v, transformed):
     """Raise if the call supports windows at most: the tensors of masks and scores are not inputs of the operator."""
-    transformed = torch._C._are_functorch_transforms_active()  # torch has no public function for it
     if transformed or torch.jit.is_tracing() or _computes_operators(q, k, v):
         where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake, distributed) support"
         raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
@@ -250,6 +253,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, *tangents):
         raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
+
+
+# torch reads the signature in every call. Python takes this attribute, where it would otherwise parse the function.
+_Attention.forward.__signature__ = inspect.signature(_Attention.forward)  # type: ignore[attr-defined]
 
 
 @stepped_around("the backward pass of flash_attention, called from compiled code,")
