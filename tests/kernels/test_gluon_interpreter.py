@@ -20,9 +20,8 @@ from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.tiles import Launch
 from flashlab.kernels.float8 import Scales
 from flashlab.kernels.gluon_interpreter import noted, seeded
-from flashlab.kernels.gluon_interpreter.global_memory import Descriptor, Memory
-from flashlab.kernels.gluon_interpreter.knowledge import READ
-from flashlab.kernels.gluon_interpreter.shared_memory import places
+from flashlab.kernels.gluon_interpreter.memory import Descriptor, Memory, places
+from flashlab.kernels.gluon_interpreter.scheduler import READ
 from flashlab.kernels.gluon_interpreter.values import Value, value
 from flashlab.kernels.hopper import forward, forward_float8, ladder, latent, toy
 from flashlab.kernels.hopper.arguments import layout

@@ -2,9 +2,8 @@
 
 Triton interprets no Gluon. Here the functions behind ``@gluon.jit`` run as functions of Python, on numpy's arrays. The
 roles of a program, and several programs, take turns; copies and products are asynchronous, as on a GPU. Read in this
-order: ``numbers`` and ``values``, what a role has in registers; ``agents``, who runs when; ``knowledge``, what a race
-is; ``shared_memory``, ``barriers``, ``copies``, ``products``, ``global_memory``, one part of a multiprocessor each;
-``roles``, ``language`` and ``assembly``, what a kernel calls; ``functions`` and ``run``, how a launch begins.
+order: ``values``, the registers; ``scheduler``, the order of the agents, and races; ``memory``; ``units``, which work
+beside the agents; ``language``, the functions that a kernel calls; ``run``, the start of a launch.
 
 It cannot tell speed, what the compiler makes of a kernel, or races between the threads of one role.
 """

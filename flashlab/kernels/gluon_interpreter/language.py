@@ -1,21 +1,122 @@
 """The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, on each ``Value``.
 
-What has no function here, types, layouts and constants, is Triton's own.
+Types, layouts and constants have no function here: they are Triton's own. ``warp_specialize`` makes one agent of each
+role, and the program continues when all have ended. ``inline_asm_elementwise`` computes what a block of PTX does, and
+refuses a block that is not in its table.
 """
+
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import triton.language as tl
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.gluon_interpreter import assembly, global_memory
-from flashlab.kernels.gluon_interpreter.agents import me
-from flashlab.kernels.gluon_interpreter.numbers import ARRAYS
-from flashlab.kernels.gluon_interpreter.roles import warp_specialize
-from flashlab.kernels.gluon_interpreter.shared_memory import allocate_shared_memory
-from flashlab.kernels.gluon_interpreter.values import Value, computed, together, value
+from flashlab.kernels.gluon_interpreter import memory
+from flashlab.kernels.gluon_interpreter.memory import allocate_shared_memory
+from flashlab.kernels.gluon_interpreter.scheduler import Agent, me
+from flashlab.kernels.gluon_interpreter.values import ARRAYS, Value, computed, narrowed, together, value, widened
+from flashlab.kernels.hopper.products import MULTIPLY_32, MULTIPLY_64, NARROW
+from flashlab.machine.sm import Race
 
-load, store, atomic_add = global_memory.load, global_memory.store, global_memory.atomic_add
-inline_asm_elementwise = assembly.inline_asm_elementwise
+
+def warp_specialize(partitions, worker_num_warps, worker_num_regs):
+    """Run functions, each with its arguments, side by side; the first one in the calling agent."""
+    whole = me()
+    agents = [
+        Agent(name, whole.program, whole.run, whole.knowledge.copy()) for name in names(partitions, whole.program)
+    ]
+    alive = list(agents[1:])
+
+    def play(agent, function, arguments):
+        function(*arguments)
+        end(agent)
+        alive.remove(agent)
+
+    for agent, (function, arguments) in zip(agents[1:], partitions[1:], strict=True):
+        whole.run.add(agent, partial(play, agent, function, arguments))
+    function, arguments = partitions[0]
+    name, whole.name = whole.name, agents[0].name
+    function(*arguments)
+    end(whole)
+    whole.pause(lambda: not alive, "the other roles to end")
+    whole.name = name
+    for agent in agents[1:]:
+        whole.knowledge.learn(agent.knowledge)
+
+
+def names(partitions, program):
+    """Name the roles by their functions, or those that these take; with a number where several have the same."""
+    roles = [(arguments[0] if callable(arguments[0]) else function).__name__ for function, arguments in partitions]
+    count, seen = Counter(roles), Counter()
+    for role in roles:
+        number = f" {seen[role]}" if count[role] > 1 else ""
+        seen[role] += 1
+        yield f"{role}{number}{program}"
+
+
+def end(agent):
+    """Raise Race if a role ends while copies or products of its own still use shared memory."""
+    if agent.stores:
+        raise Race(f"{agent.name} ends before a store_wait for the copies that still read shared memory")
+    if agent.products:
+        raise Race(f"{agent.name} ends before a warpgroup_mma_wait for its products")
+
+
+def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
+    """Compute what a block of PTX does.
+
+    Raises:
+        NotImplementedError: the block is not known here.
+    """
+    if asm not in MEANINGS:
+        raise NotImplementedError(f"the interpreter does not know what this PTX computes: {asm[:60]!r}")
+    return MEANINGS[asm](args, dtype)
+
+
+def tanh(args, dtype):
+    """Compute the hyperbolic tangent, which the GPU approximates."""
+    (x,) = args
+    return Value(np.tanh(x.data), dtype, x._layout)
+
+
+def product(args, dtype):
+    """Multiply. The block skips this where all factors of a warp are 1, which changes nothing."""
+    x, factors = args
+    return Value(x.data * factors.data, dtype, x._layout)
+
+
+def four_in_one(args, dtype):
+    """Return the codes of e4m3 of four numbers each in 32 bits, the first in the lowest."""
+    codes = np.stack([narrowed(x.data, gl.float8e4nv) for x in args], -1)
+    return Value(codes.view(np.int32)[..., 0], dtype)
+
+
+def moved(args, dtype):
+    """Return what one register holds: 32 bits, or the four codes in the first of four that are alike."""
+    (x,) = args
+    if dtype != gl.float8e4nv:
+        return x
+    codes = np.ascontiguousarray(x.data[:, ::4]).view(np.uint8)  # [rows, columns]
+    return Value(widened(codes, dtype), dtype, x._layout)
+
+
+def fence(args, dtype):
+    """Let the asynchronous proxy see what the role knows to be written."""
+    me().knowledge.fence()
+
+
+MEANINGS = {
+    "tanh.approx.f32 $0, $1;": tanh,
+    MULTIPLY_32.value: product,
+    MULTIPLY_64.value: product,
+    NARROW.value: four_in_one,
+    "mov.b32 $0, $1;": moved,
+    "fence.proxy.async; mov.b32 $0, 0;": fence,
+}
+
+
+load, store, atomic_add = memory.load, memory.store, memory.atomic_add
 
 __all__ = ["allocate_shared_memory", "warp_specialize"]  # and all functions below
 

@@ -1,18 +1,117 @@
-"""Agents, the roles of all programs, and the baton: one runs at a time, and a seeded draw says who goes on.
+"""Run the agents, the roles of all programs, one at a time, and record which accesses to memory happened before others.
 
-Each agent is a thread that runs until it pauses. Then it draws who goes on: an agent that need not wait, or a
-copy that is under way, which then lands. So the same seed always gives the same run, and another seed another order.
+Each agent is a thread that runs until it pauses. Then a seeded draw chooses the next one: an agent that need not wait,
+or a copy that is under way, which then lands. The same seed gives the same run, and another seed another order.
+
+Every access to memory has a number, and each agent has the set of the accesses that happened before: its own, and those
+of every agent that arrived at a barrier at which this one waited. Two accesses to the same bytes, of which one writes,
+race if the first is not in the set of the agent that makes the second. That holds in every order of the agents, so one
+run finds a race, with or without harm.
+
+The copy engine and the tensor cores access shared memory through the asynchronous proxy. They see what a role has
+written only after a fence. So each agent has two sets: the accesses that happened before, and those with a fence after
+them. A set is an integer of Python, one bit per access.
+
+Source: L. Lamport, Time, clocks, and the ordering of events, 1978; NVIDIA, PTX ISA, "Memory Consistency Model".
 """
 
 import os
 import random
 import sys
 import threading
+from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.kernels.gluon_interpreter.knowledge import Access, Knowledge
 from flashlab.machine.sm import Deadlock, Race
+
+READ, WRITE, ADD = "read", "write", "add"
+
+
+class Knowledge:
+    """The accesses of which a role knows, or which it has left at a barrier."""
+
+    def __init__(self, known=0, fenced=0):
+        self.known, self.fenced = known, fenced
+
+    def learn(self, other):
+        """Take in what somebody else knows."""
+        self.known |= other.known
+        self.fenced |= other.fenced
+
+    def fence(self):
+        """Let the asynchronous proxy see what is known."""
+        self.fenced |= self.known
+
+    def copy(self):
+        """Return the same, for somebody who begins with it."""
+        return Knowledge(self.known, self.fenced)
+
+
+class Access(NamedTuple):
+    """An access to memory. A role that knows of one knows of all earlier ones of its lane."""
+
+    number: int
+    lane: tuple
+    kind: str
+    asynchronous: bool
+    who: str
+    does: str
+    place: str  # in the source
+
+
+class Shadow:
+    """The last accesses to each cell of a memory, and the rule for the next one."""
+
+    def __init__(self, cells, begins_unwritten):
+        self.begins_unwritten = begins_unwritten
+        self.writes = np.full(cells, -1, np.int32)  # [cells]      the number of the last access that wrote
+        self.others = {}  # (kind, lane): the same of those that read, or add, [cells]
+
+    def note(self, access, cells, region, knowledge, accesses):
+        """Remember an access to these cells of a region, made with this knowledge. Return its races, a sentence each.
+
+        accesses: all earlier ones, by number.
+        """
+        writes = self.writes[cells]
+        races = []
+        # What a product takes in may be unused, so only its result is NaN.
+        if self.begins_unwritten and access.kind != WRITE and not access.asynchronous and writes.min() < 0:
+            races.append(f"{access.who} {access.does} {region}{access.place}, where nobody has written yet")
+        others = [x[cells] for (kind, _), x in self.others.items() if access.kind == WRITE or kind != access.kind]
+        between = (race(access, accesses[n], region, knowledge) for n in distinct([writes, *others]))
+        races += [sentence for sentence in between if sentence]
+        if access.kind == WRITE:
+            self.writes[cells] = access.number
+            for numbers in self.others.values():
+                numbers[cells] = -1  # a role that knows of this access knows of them
+        else:
+            key = access.kind, access.lane
+            if key not in self.others:
+                self.others[key] = np.full(len(self.writes), -1, np.int32)
+            self.others[key][cells] = access.number
+        return races
+
+
+def race(access, earlier, region, knowledge):
+    """Return what an access does without the knowledge that it needs of an earlier one; None if it has it."""
+    what = f"{access.who} {access.does} {region}{access.place}, and {earlier.who} {earlier.does} it{earlier.place}"
+    if not knowledge.known >> earlier.number & 1:
+        return f"{what}: no barrier keeps the two apart"
+    needs_a_fence = access.asynchronous and not earlier.asynchronous and earlier.kind != READ
+    if needs_a_fence and not knowledge.fenced >> earlier.number & 1:
+        return f"{what}: there is no fence between the two"
+    return None
+
+
+def distinct(arrays):
+    """Return the numbers from 0 on in arrays, each once."""
+    found = set()
+    for numbers in arrays:
+        most = int(numbers.max())
+        found |= {most} if numbers.min() == most else set(numbers.tolist())
+    return sorted(found - {-1})
+
 
 HERE = os.path.dirname(__file__)
 _here = threading.local()  # .agent: whose thread this is

@@ -1,0 +1,208 @@
+"""The units of a multiprocessor that work beside the agents: barriers, the copy engine and the tensor cores.
+
+A barrier is Hopper's mbarrier, in shared memory. A copy by the copy engine (TMA) lands some time after an agent issued
+it. A product reads shared memory until a wait covers it, and an agent may read its sums only after that wait.
+"""
+
+import numpy as np
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from flashlab.kernels.gluon_interpreter.memory import View
+from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, Knowledge, me, place
+from flashlab.kernels.gluon_interpreter.values import Value
+from flashlab.machine import operations
+from flashlab.machine.sm import Race
+
+MBarrierLayout = mbarrier.MBarrierLayout
+
+
+class Barrier(operations.Barrier):
+    """A barrier that also hands on what the arriving agents know."""
+
+    def __init__(self, view, count):
+        super().__init__(str(view), count)
+        self.left, self.told = Knowledge(), Knowledge()  # in the open phase, and in the last one that is complete
+
+    def arrive(self, nbytes=0):
+        """Arrive, announce so many bytes, and leave what the agent knows."""
+        if self.pending == 0:
+            raise Race(f"{me().name} arrives at {self.name}, where all arrivals of the open phase are in")
+        self.left.learn(me().knowledge)
+        return super().arrive(nbytes)
+
+    def deliver(self, nbytes, knowledge):
+        """Take in bytes that a copy brought, and what was known of it."""
+        self.left.learn(knowledge)
+        return super().deliver(nbytes)
+
+    def _advance(self):
+        complete = super()._advance()
+        if complete:
+            self.told, self.left = self.left, Knowledge()
+        elif self.pending == 0 and self.pending_bytes < 0:
+            raise Race(f"{self.name} gets {-self.pending_bytes:,} bytes more than it expects")
+        return complete
+
+    def __str__(self):
+        missing = [f"{self.pending} of {self.count} arrivals"] if self.pending else []
+        missing += [f"{self.pending_bytes:,} bytes"] if self.pending_bytes else []
+        return f"{self.name}, which lacks {' and '.join(missing)}"
+
+
+def init(view, count):
+    """Make a barrier in its first phase."""
+    view.access(WRITE, "makes")
+    view.allocation.barriers[view.at] = Barrier(view, count)
+
+
+def barrier_of(view, does, engine=""):
+    """Return the barrier at a place in shared memory, for an access to it."""
+    view.access(ADD, does, engine)
+    return view.allocation.barriers[view.at]
+
+
+def expect(view, nbytes, pred=True):
+    """Arrive, and announce bytes that a copy will bring."""
+    if pred:
+        barrier_of(view, "arrives at").arrive(int(nbytes))
+        me().pause()
+
+
+def arrive(view, *, count=1, pred=True):
+    """Arrive so many times."""
+    if pred:
+        barrier = barrier_of(view, "arrives at")
+        for _ in range(count):
+            barrier.arrive()
+        me().pause()
+
+
+def wait(view, phase, pred=True, deps=()):
+    """Wait until the phase of this parity is complete, and learn what was left there."""
+    if pred:
+        barrier, phase = barrier_of(view, "waits at"), int(phase)
+        me().pause(lambda: barrier.completed(phase), Waited(barrier, phase))
+        me().knowledge.learn(barrier.told)
+
+
+class Waited:
+    """What an agent waits for, in words."""
+
+    def __init__(self, barrier, phase):
+        self.barrier, self.phase = barrier, phase
+
+    def __str__(self):
+        return f"phase {self.phase} of {self.barrier}"
+
+
+class Load:
+    """A tile on its way from global to shared memory."""
+
+    before = None  # it waits for no other copy
+
+    def __init__(self, tile, to, barrier):
+        self.tile, self.to, self.barrier = tile, to, barrier
+        self.knowledge = me().knowledge.copy()  # what is known of the copy where it has arrived
+        for number in (
+            tile.access(READ, "has the copy engine read"),
+            to.access(WRITE, "has the copy engine write", "copies"),
+        ):
+            self.knowledge.known |= 1 << number
+
+    def land(self):
+        """Write the tile, and deliver its bytes."""
+        self.to.write(self.tile.read())
+        self.barrier.deliver(self.to.nbytes, self.knowledge)
+
+
+class Store:
+    """A tile on its way from shared to global memory. The stores of one agent land in order."""
+
+    def __init__(self, tile, source):
+        self.tile, self.source, self.agent = tile, source, me()
+        self.before = self.agent.stores[-1] if self.agent.stores else None
+        self.landed = False
+        self.read = source.access(READ, "has the copy engine read", "stores")
+        tile.access(WRITE, "has the copy engine write")
+
+    def land(self):
+        """Write the tile where it belongs."""
+        self.tile.write(self.source.read())
+        self.landed = True
+
+
+def async_copy_global_to_shared(tensor_desc, coord, barrier, result, pred=True, multicast=False):
+    """Ask for the tile at these coordinates, zeros past the tensor's end; its bytes arrive at the barrier."""
+    if not pred:
+        return
+    tile = tensor_desc.tile(coord)
+    if result.shape != tensor_desc.block_shape:
+        raise ValueError(f"{result} {result.shape} cannot hold a tile {tensor_desc.block_shape}")
+    at = barrier_of(barrier, "has the copy engine arrive at", "copies")
+    me().run.flights.append(Load(tile, result, at))
+
+
+def async_copy_shared_to_global(tensor_desc, coord, src):
+    """Have a tile carried to these coordinates; what is past the tensor's end is not written."""
+    if src.shape != tensor_desc.block_shape:
+        raise ValueError(f"{src} {src.shape} is no tile {tensor_desc.block_shape}")
+    store = Store(tensor_desc.tile(coord), src)
+    me().stores.append(store)
+    me().run.flights.append(store)
+
+
+def store_wait(pendings):
+    """Wait until at most so many of the agent's tiles are still being read from shared memory."""
+    agent = me()
+    awaited = agent.stores[: max(len(agent.stores) - pendings, 0)]
+    agent.pause(lambda: all(store.landed for store in awaited), "its copies to global memory")
+    for store in awaited:
+        agent.know(store.read)
+        agent.stores.remove(store)
+
+
+class Sums(Value):
+    """The sums of a product, which nobody may read before a wait has covered it."""
+
+    def __init__(self, a, b, begin, layout):
+        self.a, self.b, self.begin, self.dtype, self._layout = a, b, begin, gl.float32, layout
+        self.reads = [x.access(READ, "has the tensor cores read", "products") for x in (a, b) if isinstance(x, View)]
+        self.size, self.agent, self.sums = [a.shape[0], b.shape[1]], me(), None
+
+    @property
+    def shape(self):
+        return self.size
+
+    @property
+    def data(self):
+        if self.sums is None:
+            raise Race(f"{me().name} reads the sums of a product{place()} before a warpgroup_mma_wait has covered it")
+        return self.sums
+
+    def finish(self):
+        """Compute the sums, and let the agent know that its operands are read."""
+        A, B = (x.read() if isinstance(x, View) else x.data for x in (self.a, self.b))
+        self.sums = A.astype(np.float32) @ B.astype(np.float32)
+        if self.begin is not None:
+            self.sums += self.begin.data
+        for number in self.reads:
+            self.agent.know(number)
+        self.a = self.b = self.begin = None
+
+
+def warpgroup_mma(a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None, is_async=False):
+    """Issue acc + a b, and wait for it unless it is asynchronous."""
+    if a.shape[1] != b.shape[0] or list(acc.shape) != [a.shape[0], b.shape[1]]:
+        raise ValueError(f"no product of {a.shape} and {b.shape} has the shape {acc.shape}")
+    sums = Sums(a, b, acc if use_acc else None, acc._layout)
+    me().products.append(sums)
+    return sums if is_async else warpgroup_mma_wait(0, (sums,))
+
+
+def warpgroup_mma_wait(num_outstanding=0, deps=None):
+    """Wait until at most so many products are under way, and return ``deps``; one alone is returned as it is."""
+    products = me().products
+    while len(products) > num_outstanding:
+        products.pop(0).finish()
+    return deps[0] if len(deps) == 1 else tuple(deps)
