@@ -3,7 +3,7 @@
 from collections import Counter
 
 from flashlab.course.registry import every
-from tests.mutants.answers import afterwards, in_numpy, in_other_lessons, in_triton
+from tests.mutants.answers import in_numpy, in_other_lessons, in_triton
 from tests.mutants.mutants import MUTANTS
 
 INTRODUCTION = """# Wrong implementations, and what rejects them
@@ -28,7 +28,7 @@ def _of_the_library():
 
 def _of_exercises():
     mistakes = [(name, it) for name, exercise in every().items() for it in getattr(exercise, "mistakes", ())]
-    collected = in_numpy.ANSWERS + in_other_lessons.ANSWERS + in_triton.ANSWERS + afterwards.ANSWERS
+    collected = in_numpy.ANSWERS + in_other_lessons.ANSWERS + in_triton.ANSWERS
     answers = Counter(answer.exercise for answer in collected)
     yield f"\n## In the exercises: {len(mistakes)}, and {answers.total()} collected answers\n"
     yield "| exercise | what the check says | becomes | collected answers |\n|---|---|---|---|"

@@ -1,7 +1,9 @@
 """Wrong answers that readers of the lessons gave: each is a few edits of a right answer, written as a learner writes.
 
 The right answers differ from the references on purpose, so that a mistake is recognised by what it does and not by how
-it is written. Adding a wrong answer is adding a line: what it is, what the check must say of it, and the edits.
+it is written. To add a wrong answer, add a line: what it is, what the check must say of it ("" for no name), and the
+edits. An answer stays only if no other answer to the exercise fails a smaller set of cases and laws: a check that
+rejects these also rejects the others.
 """
 
 from collections.abc import Callable
