@@ -7,7 +7,8 @@ beyond another size nothing runs at all.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from figures.figure import Choose, Scrub, Slide, Toggle, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, Toggle
 from flashlab.machine.hardware import CARDS, KiB
 from flashlab.reference import block_size
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from figures import style
-from figures.figure import Choose, Scrub, Slide, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide
 from flashlab.machine import hardware
 from flashlab.reference import linear_attention, masks, roofline, tiling
 

@@ -8,7 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from figures.figure import Scrub, Slide, Toggle, explorer, line
+from figures.explore import explorer
+from figures.figure import Scrub, Slide, Toggle, line
 from figures.style import amount
 from flashlab.course import data
 from flashlab.machine.hardware import CARDS

@@ -13,7 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from figures.figure import Choose, Scrub, Slide, Toggle, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, Toggle
 from flashlab.course import data
 from flashlab.machine.costs import error
 from flashlab.reference import eight_bits

@@ -5,7 +5,6 @@ Nothing here draws or knows of widgets, so the states can be enumerated anywhere
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -104,15 +103,3 @@ def line(function: Callable, fragment: str) -> str:
         if fragment in text:
             return text.split("  #")[0].strip()
     raise LookupError(f"{function.__name__} has no line with {fragment!r}")
-
-
-def explorer(name: str) -> Callable:
-    """Return the ``explore`` of the figure in the module of this name."""
-
-    def explore(state=None):
-        """Show the figure with its controls, in its first state unless another one is given."""
-        from figures import widget
-
-        return widget.Explorer(sys.modules[name], state)
-
-    return explore

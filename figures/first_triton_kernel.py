@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import torch
 
-from figures.figure import Choose, Scrub, Slide, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide
 from flashlab.kernels import first_triton_kernel
 from flashlab.kernels.count import count as count_bytes
 from flashlab.machine.memory import replay

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from figures import style
-from figures.figure import Choose, Scrub, Slide, Toggle, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, Toggle
 from flashlab.machine import costs
 from flashlab.machine.hardware import CARDS
 from flashlab.reference import io_complexity

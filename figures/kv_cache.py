@@ -6,7 +6,8 @@ Kills the belief that the cache of a text is one long tensor: it is wherever the
 from dataclasses import dataclass
 from functools import cache
 
-from figures.figure import Scrub, Slide, Toggle, explorer, line
+from figures.explore import explorer
+from figures.figure import Scrub, Slide, Toggle, line
 from flashlab.kernels.decode.paged import Pool
 from flashlab.reference import the_cache
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from figures import style
-from figures.figure import Choose, Scrub, Slide, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide
 from flashlab.machine.memory import Memory, replay
 from flashlab.reference import masks, tiling
 from flashlab.reference.rules import Rules

@@ -7,7 +7,8 @@ is less than a pixel when the DRAM is in view.
 
 from dataclasses import dataclass
 
-from figures.figure import Choose, Scrub, Toggle, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Toggle
 from flashlab.machine import hardware
 
 WINDOWS = tuple(2**40 // 4**zoom for zoom in range(12))  # bytes in a square as high as the window: 1 TiB to 256 KiB

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 
-from figures.figure import Choose, Scrub, Slide, explorer, line
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, line
 from flashlab.course import data
 from flashlab.machine.sm import Event
 from flashlab.reference import roles

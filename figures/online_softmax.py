@@ -9,7 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from figures.figure import Choose, Scrub, Slide, explorer, line
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, line
 from flashlab.course import data
 from flashlab.reference import online_softmax, safe_softmax
 from flashlab.reference.tiling import tiles

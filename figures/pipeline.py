@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from figures.figure import Choose, Scrub, Slide, Toggle, explorer, line
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, Toggle, line
 from flashlab.course import data
 from flashlab.machine.sm import Event
 from flashlab.reference import pipeline

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from figures import style
-from figures.figure import Scrub, Slide, Toggle, explorer, line
+from figures.explore import explorer
+from figures.figure import Scrub, Slide, Toggle, line
 from flashlab.course import data
 from flashlab.machine import costs
 from flashlab.machine.hardware import CARDS

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from figures import style
-from figures.figure import Scrub, Slide, Toggle, explorer
+from figures.explore import explorer
+from figures.figure import Scrub, Slide, Toggle
 from flashlab.machine import ranks
 from flashlab.reference import masks, ring
 

@@ -7,7 +7,8 @@ fusing is enough: with tiles of 16 queries one kernel moves more bytes than thre
 
 from dataclasses import dataclass
 
-from figures.figure import Choose, Scrub, Slide, explorer
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide
 from flashlab.machine import hardware
 from flashlab.reference import roofline
 

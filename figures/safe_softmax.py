@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from figures.figure import Choose, Scrub, Slide, explorer, line
+from figures.explore import explorer
+from figures.figure import Choose, Scrub, Slide, line
 from flashlab.reference import safe_softmax
 
 DTYPES = ("float16", "bfloat16", "float32")

@@ -11,7 +11,8 @@ from functools import cache, lru_cache
 import numpy as np
 
 from figures import style
-from figures.figure import Scrub, Toggle, explorer, line
+from figures.explore import explorer
+from figures.figure import Scrub, Toggle, line
 from flashlab.machine.memory import Memory, replay
 from flashlab.reference import masks, published, recomputation, standard_attention, tiling
 from flashlab.reference.dropout import Dropout

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from figures import style
-from figures.figure import Scrub, Slide, Toggle, explorer, line
+from figures.explore import explorer
+from figures.figure import Scrub, Slide, Toggle, line
 from flashlab.course import data
 from flashlab.machine.memory import Memory
 from flashlab.machine.memory import replay as moments

@@ -1,7 +1,8 @@
-"""The walls: who may import whom. Inside flashlab imports go down only: bench and course, models and distributed,
-kernels, machine. Reference is beside kernels, above machine, and neither knows the other. Models and distributed are
-beside each other, too: a model takes its attention as an argument, which may be one that is divided over a group.
-Figures are above them, notebooks above all."""
+"""Imports between wings. ``BELOW`` lists the wings that each wing may import: imports go down only.
+
+Reference and kernels do not import each other, nor do models and distributed: a model takes its attention as an
+argument, which may be one that is distributed over a group. Figures are above all wings, notebooks above figures.
+"""
 
 import ast
 import re
@@ -18,7 +19,7 @@ import pytest
 from flashlab.course import lessons
 
 ROOT = Path(__file__).resolve().parents[1]
-BELOW = {  # the wings of flashlab that a wing, or the figures, may import
+BELOW = {  # the other wings of flashlab that a wing, or the figures, may import
     "machine": set(),
     "reference": {"machine"},
     "kernels": {"machine"},
@@ -47,7 +48,7 @@ def sources():
 
 
 def modules(tree):
-    """Full names of all modules that a tree imports, wherever in it."""
+    """Yield the full names of all modules that a tree imports, also within functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -65,7 +66,7 @@ def exists(module):
 
 
 def imported(tree):
-    """Top names of all that a tree imports."""
+    """Return the top-level names of all imports of a tree."""
     return {module.split(".")[0] for module in modules(tree)}
 
 
@@ -81,41 +82,50 @@ def forbidden(path):
     return names
 
 
-MODULES = [pytest.param(path, tree, id=str(path)) for path, tree in sources()]
+def faults(check):
+    """Return the findings of ``check(path, tree)`` in all modules and notebooks, for those with any."""
+    return {str(path): found for path, tree in sources() if (found := sorted(check(path, tree)))}
 
 
-@pytest.mark.parametrize("path, tree", MODULES)
-def test_layers(path, tree):
-    assert sorted(imported(tree) & forbidden(path)) == []
+def test_layers():
+    assert faults(lambda path, tree: imported(tree) & forbidden(path)) == {}
 
 
-@pytest.mark.parametrize("path, tree", MODULES)
-def test_wings(path, tree):
-    if path.parts[0] == "notebooks" or path == Path("flashlab/__init__.py"):
-        return
-    wing = path.parts[1] if path.parts[0] == "flashlab" else path.parts[0]
-    allowed = {wing, *BELOW[wing]}
-    found = {name.split(".")[1] for name in modules(tree) if name.startswith("flashlab.")}
-    assert sorted(found - allowed) == []
+def test_wings():
+    def above(path, tree):
+        if path.parts[0] == "notebooks" or path == Path("flashlab/__init__.py"):
+            return set()
+        wing = path.parts[1] if path.parts[0] == "flashlab" else path.parts[0]
+        wings = {name.split(".")[1] for name in modules(tree) if name.startswith("flashlab.")}
+        return wings - {wing, *BELOW[wing]}
+
+    assert faults(above) == {}
 
 
-@pytest.mark.parametrize("path, tree", MODULES)
-def test_nobody_imports_past_the_walls(path, tree):
-    """A name that is put together as the program runs cannot be seen by the tests above."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    if path.parts[0] != "notebooks" and path.as_posix() not in MAY_IMPORT_BY_NAME:
-        assert sorted(names & IMPORT_BY_NAME) == []
+def test_no_import_by_a_name_that_is_computed():
+    """The tests above cannot see such a name."""
+
+    def importers(path, tree):
+        if path.parts[0] == "notebooks" or path.as_posix() in MAY_IMPORT_BY_NAME:
+            return set()
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        return IMPORT_BY_NAME & (names | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)})
+
+    assert faults(importers) == {}
 
 
-@pytest.mark.parametrize("path, tree", MODULES)
-def test_only_kernels_reach_for_triton_by_name(path, tree):
-    """Neither by the dotted name of one of its modules nor in ``sys.modules``."""
-    if path.parts[:2] == ("flashlab", "kernels"):
-        return
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert [text for text in texts if re.fullmatch(r"triton(\.\w+)+", text)] == []
-    assert not re.search(r"sys\.modules(\[|\.\w+\()'triton", ast.unparse(tree))
+def test_only_kernels_name_triton():
+    """No other wing has the dotted name of a module of Triton, or its name in ``sys.modules``."""
+
+    def named(path, tree):
+        if path.parts[:2] == ("flashlab", "kernels"):
+            return []
+        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        dotted = [text for text in texts if isinstance(text, str) and re.fullmatch(r"triton(\.\w+)+", text)]
+        source = ast.unparse(tree) if "sys" in imported(tree) else ""
+        return dotted + re.findall(r"sys\.modules(?:\[|\.\w+\()'triton", source)
+
+    assert faults(named) == {}
 
 
 def test_flashlab_has_eight_wings():
@@ -123,21 +133,11 @@ def test_flashlab_has_eight_wings():
     assert found == BELOW.keys() - {"figures"}
 
 
-PENDING = pytest.mark.xfail(strict=False, reason="issue 30: figures/explore, and launch without gluon_interpreter")
-
-
-@pytest.mark.parametrize(
-    "package, depth",
-    [
-        ("flashlab", None),
-        pytest.param("figures", None, marks=PENDING),
-        pytest.param("flashlab.kernels", 3, marks=PENDING),
-    ],
-)
+@pytest.mark.parametrize("package, depth", [("flashlab", None), ("figures", None), ("flashlab.kernels", 3)])
 def test_no_circle(package, depth):
-    """Also with imports inside functions, and with those that the registry makes by name.
+    """Imports inside functions count, and so do the registry's imports by name.
 
-    depth: parts of a name that count. In kernels these are 3, so a package inside it is one node.
+    depth: number of parts of a name that make a node. In kernels it is 3, so each package of kernels is one node.
     """
 
     def node(name):
@@ -156,35 +156,43 @@ def test_no_circle(package, depth):
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize("path, tree", MODULES)
-def test_only_style_sets_colours(path, tree):
-    if path.parts[0] == "notebooks" or path == Path("figures/style.py"):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg in COLOUR and isinstance(node.value, ast.Constant):
-            assert node.value.value in (None, "none"), f"line {node.value.lineno}: name it in figures/style.py"
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert not re.fullmatch("#[0-9a-fA-F]{3,8}", node.value), f"line {node.lineno}: name it in figures/style.py"
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in ("rcParams", "rc_context", "rc"), f"line {node.lineno}: no global settings"
+def test_only_style_sets_colours():
+    def colours(path, tree):
+        if path.parts[0] == "notebooks" or path == Path("figures/style.py"):
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg in COLOUR and isinstance(node.value, ast.Constant):
+                if node.value.value not in (None, "none"):
+                    yield f"line {node.value.lineno}: name it in figures/style.py"
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if re.fullmatch("#[0-9a-fA-F]{3,8}", node.value):
+                    yield f"line {node.lineno}: name it in figures/style.py"
+            if isinstance(node, ast.Attribute) and node.attr in ("rcParams", "rc_context", "rc"):
+                yield f"line {node.lineno}: no global settings"
+
+    assert faults(colours) == {}
 
 
 NEW = {"empty", "empty_strided", "zeros", "ones", "full", "eye", "linspace", "logspace", "rand", "randn", "normal"}
 
 
-@pytest.mark.parametrize("path, tree", MODULES)
-def test_new_tensors_have_a_dtype_of_their_own(path, tree):
-    """Loaders of models set torch's default dtype. ``torch.tensor`` of an array has the array's."""
-    for node in ast.walk(tree):
-        if path.parts[0] == "notebooks" or not isinstance(node, ast.Call):
-            continue
-        from_numbers = node.args and isinstance(node.args[0], ast.List | ast.ListComp | ast.Tuple)
-        name = ast.unparse(node.func)
-        new = name.startswith("torch.") and (name[6:] in NEW or (name[6:] in ("tensor", "as_tensor") and from_numbers))
-        assert not new or any(it.arg == "dtype" for it in node.keywords), f"line {node.lineno}: {name} without a dtype"
+def test_new_tensors_have_an_explicit_dtype():
+    """Loaders of models change torch's default dtype. ``torch.tensor`` of an array takes the dtype of the array."""
+
+    def implicit(path, tree):
+        for node in ast.walk(tree):
+            if path.parts[0] == "notebooks" or not isinstance(node, ast.Call):
+                continue
+            from_numbers = node.args and isinstance(node.args[0], ast.List | ast.ListComp | ast.Tuple)
+            name = ast.unparse(node.func)
+            new = name[6:] in NEW or (name[6:] in ("tensor", "as_tensor") and from_numbers)
+            if name.startswith("torch.") and new and not any(it.arg == "dtype" for it in node.keywords):
+                yield f"line {node.lineno}: {name} without a dtype"
+
+    assert faults(implicit) == {}
 
 
-# In a fresh process where triton cannot be imported: importing changes nothing that another module could notice.
+# In a fresh process where triton cannot be imported: an import changes no state of another module.
 IMPORT_ALL = """
 import importlib, os, random, sys, warnings
 import ipywidgets, matplotlib, numpy, torch

@@ -16,7 +16,7 @@ from flashlab.kernels.gluon_interpreter import memory
 from flashlab.kernels.gluon_interpreter.memory import allocate_shared_memory
 from flashlab.kernels.gluon_interpreter.scheduler import Agent, me
 from flashlab.kernels.gluon_interpreter.values import ARRAYS, Value, computed, narrowed, together, value, widened
-from flashlab.kernels.hopper.products import MULTIPLY_32, MULTIPLY_64, NARROW
+from flashlab.kernels.ptx import MULTIPLY_32, MULTIPLY_64, NARROW
 from flashlab.machine.sm import Race
 
 

@@ -1,11 +1,10 @@
-"""Products of tiles on the tensor cores (wgmma), and alpha * O_i.
-
-Warps in which every alpha is 1 skip alpha * O_i. Gluon has no branch for one warp, so this is PTX.
-"""
+"""Products of tiles on the tensor cores (wgmma), and alpha * O_i."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
+
+from flashlab.kernels.ptx import MULTIPLY_32, MULTIPLY_64, NARROW, OPERANDS_32, OPERANDS_64
 
 
 @gluon.constexpr_function
@@ -31,14 +30,6 @@ def operand(P_ij, dtype: gl.constexpr, width: gl.constexpr):
     """Return P_ij narrowed, as the left operand of a product with ``width`` columns: no number leaves its register."""
     left: gl.constexpr = gl.DotOperandLayout(0, accumulator(width, P_ij.shape[0]), 2)
     return gl.convert_layout(P_ij.to(dtype), left, assert_trivial=True)
-
-
-NARROW = gl.constexpr("""{
-.reg .b16 low, high;
-cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
-cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
-mov.b32 $0, {low, high};
-}""")
 
 
 @gluon.jit
@@ -71,30 +62,6 @@ def operand_of_fours(fours, width: gl.constexpr):
 def along_rows(x, O_i, free: gl.constexpr = True):
     """Return x [Br] in the layout of the rows of O_i. free: no number may leave its register."""
     return gl.convert_layout(x, gl.SliceLayout(1, O_i.type.layout), assert_trivial=free)
-
-
-def _multiply(n):
-    """Return PTX that multiplies n numbers per thread by their factors unless all factors of the warp are 1.
-
-    n factors come in, one per number, but only two differ: those of the two rows that a thread has part in, which the
-    layout puts at 0 and 2. Also returned: the names of its operands.
-    """
-    products = "\n".join(f"mul.ftz.f32 ${k}, ${k}, ${2 * n + k};" for k in range(n))
-    code = f"""{{
-.reg .pred first, any;
-setp.neu.f32 first, ${2 * n}, 0f3F800000;
-setp.neu.or.f32 any, ${2 * n + 2}, 0f3F800000, first;
-vote.sync.any.pred any, any, 0xffffffff;
-@!any bra.uni KEEP;
-{products}
-KEEP:
-}}"""
-    operands = ["=f"] * n + [str(k) for k in range(n)] + ["f"] * n
-    return gl.constexpr(code), gl.constexpr(",".join(operands))
-
-
-MULTIPLY_32, OPERANDS_32 = _multiply(32)
-MULTIPLY_64, OPERANDS_64 = _multiply(64)
 
 
 @gluon.jit

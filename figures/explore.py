@@ -1,0 +1,16 @@
+"""Figures in notebooks: ``explorer`` makes the ``explore`` of a figure's module."""
+
+import sys
+from collections.abc import Callable
+
+
+def explorer(name: str) -> Callable:
+    """Return the ``explore`` of the figure in the module of this name."""
+
+    def explore(state=None):
+        """Show the figure with its controls, in its first state unless another one is given."""
+        from figures import widget  # late: tests and pages need no widgets
+
+        return widget.Explorer(sys.modules[name], state)
+
+    return explore
