@@ -44,17 +44,19 @@ NEEDS_GPU = @$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1
 # A checkout that was moved, or whose .venv is damaged, is set up again.
 $(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))
 
-.PHONY: help lab lint format test test-all test-browser test-gpu test-gpu-values test-gpu-memory notebooks bench site clean
+.PHONY: help lab lint format test test-all test-page test-browser test-gpu test-gpu-values test-gpu-memory notebooks bench site size clean
 help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
-	@echo 'make test          ruff, mypy, the unit tests, and every cell of every notebook; needs no GPU and uses none'
+	@echo 'make test          the unit tests, and every cell of every notebook; needs no GPU and uses none'
 	@echo 'make test-all      the same, then what takes long: every wrong implementation and shape, models of transformers'
-	@echo 'make test-browser  every figure driven in a real JupyterLab, and the site; needs Chromium'
+	@echo 'make test-page     every figure on its page and three lessons of the site; needs Chromium'
+	@echo 'make test-browser  every figure driven in a real JupyterLab, and all pages of the site; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU: make test-gpu-values (GPU_TESTS=... for some), make test-gpu-memory'
 	@echo 'make lint          ruff and mypy; make format fixes what ruff can fix'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
 	@echo 'make bench         how fast figures answer a key and notebooks run here'
 	@echo 'make site          the course as web pages, in _site/: open _site/index.html'
+	@echo 'make size          lines of code by folder'
 	@echo 'make clean         removes .venv and caches'
 
 lab: $(STAMP)
@@ -70,11 +72,14 @@ format: $(STAMP)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-test: lint
+test: $(STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(QUICK_WORKERS) $(NBVAL) tests notebooks
 
 test-all: test $(TRANSFORMERS_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) $(EXHAUSTIVE_TESTS)
+
+test-page: $(BROWSER_STAMP) $(SITE_STAMP)
+	$(PLAIN) $(BIN)/python -m pytest tests/browser/test_quick.py
 
 test-browser: $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
 	$(PLAIN) $(BIN)/python -m pytest $(BROWSER_TESTS)
@@ -100,6 +105,9 @@ bench: $(BROWSER_STAMP)
 site: $(SITE_STAMP)
 	$(PLAIN) $(BIN)/python -m docs.build
 	@echo 'The site is _site/index.html'
+
+size: $(STAMP)
+	@$(BIN)/python -m tests.tools.size
 
 clean:
 	rm -rf .venv _site .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -65,7 +65,7 @@ class Checkout:
             env=known | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,  # ends a hang
         )
 
     def calls(self):
@@ -122,6 +122,7 @@ def test_a_checkout_that_was_moved_is_set_up_again(checkout):
     assert_set_up_once(checkout)
 
 
+@pytest.mark.exhaustive
 def test_packages_that_are_gone_come_back(checkout):
     assert_set_up_once(checkout)
     shutil.rmtree(checkout.site() / "jupyterlab")  # pip believes that it is there: its metadata is
@@ -132,6 +133,7 @@ def test_packages_that_are_gone_come_back(checkout):
     assert checkout.make("lab").returncode == 0 and checkout.calls() == []
 
 
+@pytest.mark.exhaustive
 def test_damage_inside_a_package_is_repaired(checkout):
     assert_set_up_once(checkout)
     files = [path for path in checkout.site().glob("jupyterlab*/*") if path.is_file()]

@@ -59,6 +59,7 @@ def test_calls_that_are_not_compiled_do_without_the_compiler():
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.exhaustive
 def test_compiled_code_decodes():
     """And calls linear attention, which is no operator of torch's either."""
     torch._dynamo.reset()

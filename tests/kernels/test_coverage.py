@@ -458,6 +458,7 @@ def test_autocast_takes_dtypes_that_differ_but_not_float64():
     assert torch.equal(O, flash_attention(q.bfloat16(), k.bfloat16(), v.half().bfloat16()))
 
 
+@pytest.mark.exhaustive
 def test_torch_compile_takes_it_whole_and_changes_no_bit(kernel):
     tensors = inputs(1, 2, 1, 40, 70, 16, 24)
 
@@ -468,6 +469,7 @@ def test_torch_compile_takes_it_whole_and_changes_no_bit(kernel):
     assert_same_bits(results(compiled, tensors), results(model, tensors), kernel)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_torch_compile_takes_shapes_scales_and_masks_that_change(scale, kernel):
     @torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)

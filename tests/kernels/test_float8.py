@@ -205,6 +205,7 @@ def test_keys_of_zeros_and_of_next_to_nothing():
         torch.testing.assert_close(lse.double(), seen.sum(1).log().expand(2, 1, 40), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_compiled_code_may_call_both():
     def everything(q, k, v):
         return 2 * attend(in_eight_bits(q, k, v))[0]

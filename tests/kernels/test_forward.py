@@ -72,6 +72,7 @@ def test_second_derivatives_are_refused_under_torch_func():
             forward(q)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "backend, says",
     [("eager", TWICE), ("aot_eager", "support double backward|does not require grad")],  # torch 2.13 | 2.11
@@ -143,6 +144,7 @@ def test_a_jacobian_has_a_row_for_each_output():
     torch.testing.assert_close(torch.autograd.functional.jacobian(total, q), plain)
 
 
+@pytest.mark.exhaustive
 def test_a_backward_pass_in_compiled_code_gives_the_same_bits():
     torch._dynamo.reset()
     q, k, v = inputs(1, 1, 1, 5, 5, 16)

@@ -62,7 +62,7 @@ def widened(bits, dtype):
 
 
 class Value:
-    """Numbers of one type, [..]: an array of ``numbers.ARRAYS``, and the layout that the kernel gave it, if any."""
+    """Numbers of one type, [..]: an array of ``ARRAYS``, and the layout that the kernel gave it, if any."""
 
     def __init__(self, data, dtype, layout=None):
         self.data, self.dtype, self._layout = np.asarray(data), dtype, layout

@@ -118,7 +118,7 @@ def allocate(
     Q, K, V, O, rows: gl.constexpr, Bc: gl.constexpr, width: gl.constexpr,
     consumers: gl.constexpr, stages: gl.constexpr,
 ):  # fmt: skip
-    """Return shared memory as ``rings.allocate`` does, with V [stages, 1, 1, width, Bc].
+    """Return shared memory as ``roles.allocate`` does, with V [stages, 1, 1, width, Bc].
 
     O [consumers, 1, 1, rows, columns] holds as many columns of a tile as the descriptor takes: all, or half of them.
     """

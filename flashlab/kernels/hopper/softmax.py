@@ -64,7 +64,7 @@ def update_sums(l_i, P_ij, alpha):
 def first_weights(S_ij, scale_log2, sinks, h):
     """Return m_i, l_i and the weights after the first block of a tile, for head h.
 
-    sinks: pointer to [H], or None. A sink is where the maximum begins; ``output.finish`` adds it to the denominator.
+    sinks: pointer to [H], or None. A sink is where the maximum begins; ``finish`` adds it to the denominator.
     """
     m_i = gl.full([S_ij.shape[0]], -float("inf"), gl.float32, gl.SliceLayout(1, S_ij.type.layout))  # [Br]
     if sinks is not None:
