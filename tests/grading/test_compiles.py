@@ -30,7 +30,7 @@ REFUSED = {
 
 
 def refusal(name, attempt):
-    noted = forked.run(partial(verdict.launches, find(name), attempt), 60)
+    noted = forked.run(partial(verdict.launches, find(name), attempt), 600)
     assert noted.end == "", noted.printed[-1]
     return compiles.refusal(noted.values[0])
 
