@@ -4,6 +4,9 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import itertools
+import math
+import multiprocessing
 import os
 import pickle
 import signal
@@ -13,6 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,16 +26,31 @@ from flashlab.course import progress
 from flashlab.course.check import check, edited, hint, overview, solution
 from flashlab.course.registry import every, find
 from flashlab.grading import forked as runner
-from flashlab.grading import records, verdict
+from flashlab.grading import in_place, records, verdict
 from flashlab.grading.exercise import Broken, Case, Exercise
 from flashlab.reference import online_softmax
 from flashlab.reference.online_softmax import State, merge
 from tests.tools.processes import children
 
+HANGS = 600.0  # seconds after which what a test waits for will not come any more
+
 
 def said(capsys, attempt, name="online_softmax.merge"):
     check(name, attempt)
     return capsys.readouterr().out
+
+
+def alive():
+    """Return the processes that this one has started and still are, and its threads."""
+    return set(children()), set(threading.enumerate())
+
+
+def assert_nothing_is_left(before):
+    """A thread that a check has told to stop ends when the machine lets it; a process has ended with its check."""
+    for thread in set(threading.enumerate()) - before[1]:
+        thread.join(HANGS)
+    now = alive()
+    assert now[0] <= before[0] and now[1] <= before[1]
 
 
 def stub(a, b):
@@ -130,11 +149,11 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_attempt_gets_a_sentence_and_the_next_check_is_right(what, capsys):
     attempt, sentence = BROKEN[what]
-    before = children()
+    before = alive()
     text = said(capsys, attempt)
     assert text.startswith("✗ online_softmax.merge") and sentence in text and len(text) < 2100
     assert said(capsys, merge).startswith("✓ online_softmax.merge")
-    assert threading.active_count() == 1 and children() == before
+    assert_nothing_is_left(before)
 
 
 def after(calls, attempt):
@@ -198,7 +217,7 @@ def test_what_an_attempt_writes_runs_no_code_in_the_notebook(capsys, tmp_path):
 
 
 def in_a_session():
-    return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
 
 
 def as_a_daemon():
@@ -208,7 +227,7 @@ def as_a_daemon():
         os.setsid()
         if os.fork() == 0:
             os.write(theirs, str(os.getpid()).encode())
-            time.sleep(60)
+            time.sleep(600)
         os._exit(0)
     return int(os.read(ours, 20))
 
@@ -223,7 +242,7 @@ def test_no_process_that_an_attempt_starts_outlives_the_check(start, then, capsy
         return then(a, b)
 
     file = tmp_path / "started"
-    own = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    own = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         assert said(capsys, attempt)[0] == ("✓" if then is merge else "✗")
         assert not Path("/proc", file.read_text()).exists()
@@ -296,45 +315,56 @@ def test_an_error_shows_the_learners_own_line(capsys):
     assert f"in line {number}: return np.linalg.inv(m)  # raises inside numpy" in said(capsys, wrong)
 
 
+@pytest.fixture
+def out_of_patience(monkeypatch):
+    """Give a function that an attempt calls in its process: its patience ends then, and at no other time."""
+    ended = multiprocessing.RawValue("i")  # the process whose patience has ended; a fork shares it
+    monkeypatch.setattr(runner, "_clock_of", lambda pid: lambda: math.inf if ended.value == pid else 0.0)
+    return lambda: setattr(ended, "value", os.getpid())
+
+
+@forked
 @pytest.mark.parametrize(
     "endless", ["while True: pass", "time.sleep(600)", "sum(range(10**12))", "list(map(id, iter(int, 1)))"]
 )
-def test_what_never_ends_is_stopped_and_not_judged(endless, capsys, monkeypatch):
-    monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
-    monkeypatch.setattr(runner, "ASLEEP", 0.5)
-
+def test_what_never_ends_is_stopped_and_not_judged(endless, capsys, out_of_patience):
     def forever(a, b):
         while True:
             try:
+                out_of_patience()
                 exec(endless, {"time": time})
             except BaseException:  # which no exception from outside ends
                 pass
 
-    before = children()
+    before = alive()
     text = said(capsys, forever)
-    assert text.strip().split("\r")[-1].startswith("○ online_softmax.merge: still running after")
-    assert children() == before and "online_softmax.merge" not in progress.read()
+    assert text.startswith("○ online_softmax.merge: still running after")
+    assert_nothing_is_left(before)
+    assert "online_softmax.merge" not in progress.read()
     assert said(capsys, merge).startswith("✓")
 
 
-def test_a_loop_without_an_end_after_a_wrong_answer_is_still_wrong(capsys, monkeypatch):
-    monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
+@forked
+def test_a_loop_without_an_end_after_a_wrong_answer_is_still_wrong(capsys, out_of_patience):
+    calls = []
 
-    def wrong(a, b, calls=[]):  # noqa: B006
+    def wrong(a, b):
         calls.append(1)
         while len(calls) > 8:  # the first case takes eight
-            pass
+            out_of_patience()
         return nan(a, b)
 
     assert "✗ online_softmax.merge fails for two parts of equal maximum" in said(capsys, wrong)
 
 
 def test_an_interrupted_check_leaves_nothing_behind(capsys):
-    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
-    before = children()
-    timer.start()
-    assert said(capsys, lambda a, b: time.sleep(600)) == "○ online_softmax.merge: interrupted, so not judged.\n"
-    assert children() == before and threading.active_count() == 1
+    def forever(a, b):
+        os.kill(notebook, signal.SIGINT)
+        time.sleep(600)
+
+    notebook, before = os.getpid(), alive()
+    assert said(capsys, forever) == "○ online_softmax.merge: interrupted, so not judged.\n"
+    assert_nothing_is_left(before)
     assert said(capsys, merge).startswith("✓")
 
 
@@ -357,47 +387,52 @@ def test_without_fork_right_is_right_and_wrong_is_wrong_by_name(no_fork, capsys)
         print("m is", a.m)
         return merge(a, b)._replace(m=a.m)
 
+    before = alive()
     for _ in range(2):
         assert said(capsys, merge).startswith("✓")
         text = said(capsys, one_maximum)
         assert "the maximum of the first part was returned" in text and "    m is [0.]" in text
         assert "it raised SystemExit: goodbye" in said(capsys, leaving)
-    assert threading.active_count() == 1
+    assert_nothing_is_left(before)
 
 
 def test_without_fork_what_never_ends_is_stopped_and_changes_nothing(no_fork, capsys, monkeypatch):
-    monkeypatch.setattr(flashlab.course.check, "PATIENCE", 0.3)
-    monkeypatch.setattr(flashlab.course.check, "SLOW", 0.1)
-    before, freed = (sys.stdout, np.empty), threading.Event()
+    before, changed, begun, freed = alive(), (sys.stdout, np.empty), threading.Event(), threading.Event()
 
     def forever(a, b):
         while not freed.is_set():
             try:
+                begun.set()
                 time.sleep(0.01)
                 print("still here")
             except BaseException:  # so it outlives its check
                 pass
 
-    text = said(capsys, forever)
+    readings = itertools.count()
+    with monkeypatch.context() as patch:
+        # A clock that stands still until the attempt has begun.
+        patch.setattr(in_place, "time", SimpleNamespace(monotonic=lambda: next(readings) if begun.is_set() else 0.0))
+        patch.setattr(flashlab.course.check, "PATIENCE", 1.0)
+        patch.setattr(flashlab.course.check, "SLOW", -math.inf)
+        text = said(capsys, forever)
     assert "… online_softmax.merge: at work, 0 of" in text  # which the thread's output does not swallow
     assert text.split("\r")[-1].startswith("○ online_softmax.merge: still running after")
-    assert (sys.stdout, np.empty) == before
+    assert (sys.stdout, np.empty) == changed
     assert "✓ online_softmax.merge" in said(capsys, merge)  # beside the words of the thread that is left
     freed.set()
-    while threading.active_count() > 1:
-        time.sleep(0.01)
-    assert (sys.stdout, np.empty) == before
+    assert_nothing_is_left(before)
+    assert (sys.stdout, np.empty) == changed
 
 
 def test_without_fork_an_interrupt_ends_the_check(no_fork, capsys):
     def forever(a, b):
+        signal.raise_signal(signal.SIGINT)
         while True:
             time.sleep(0.01)
 
-    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    assert said(capsys, forever).split("\r")[-1] == "○ online_softmax.merge: interrupted, so not judged.\n"
-    assert threading.active_count() == 1
+    before = alive()
+    assert said(capsys, forever) == "○ online_softmax.merge: interrupted, so not judged.\n"
+    assert_nothing_is_left(before)
     assert said(capsys, merge).startswith("✓")
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from flashlab.distributed import Team
+from tests.distributed import work
 
 
 @pytest.fixture(scope="module")
 def team():
-    with Team(4, timeout=60) as team:
+    with Team(4, timeout=2 * work.HANGS) as team:
         yield team

@@ -13,6 +13,11 @@ from flashlab.kernels import DEVICE, flash_attention  # noqa: E402
 from tests.tools.bounds import assert_as_exact_as_plain  # noqa: E402
 
 
+def long(*values):
+    """Mark parameters that only ``make test-all`` runs."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 def randn(*shape, dtype=torch.float32, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
@@ -35,8 +40,13 @@ def assert_is_torchs(shapes, dtype=torch.float16, **options):
         assert_as_exact_as_plain(*three)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    "dtype, is_causal",
+    [
+        (torch.float32, True), (torch.float16, False), long(torch.float16, True),
+        long(torch.float32, False), long(torch.bfloat16, False), long(torch.bfloat16, True),
+    ],
+)  # fmt: skip
 def test_sdpa_equals_torchs(dtype, is_causal):
     assert_is_torchs([(2, 2, 70, 32)] * 3, dtype, is_causal=is_causal)
 
@@ -79,8 +89,8 @@ def test_sdpa_takes_a_scale_and_values_of_their_own_width():
     assert_is_torchs([(1, 2, 20, 16), (1, 2, 30, 16), (1, 2, 30, 24)], scale=0.7)
 
 
-@pytest.mark.parametrize("shape", [(20, 30), (2, 1, 20, 30), (3, 1, 30), (2, 3, 1, 1)], ids=str)
-@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("shape", [(20, 30), (2, 1, 20, 30), (3, 1, 30), long((2, 3, 1, 1))], ids=str)
+@pytest.mark.parametrize("kind", ["bool", long("float")])
 def test_sdpa_takes_masks_as_torch_does(kind, shape):
     mask = randn(*shape, seed=5)
     mask = mask > -0.5 if kind == "bool" else mask
@@ -103,7 +113,7 @@ def test_sdpa_gives_a_mask_of_numbers_its_gradient():
     )
 
 
-@pytest.mark.parametrize("Nq, Nk", [(40, 40), (20, 50), (50, 20)])
+@pytest.mark.parametrize("Nq, Nk", [long(40, 40), (20, 50), long(50, 20)])
 def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
     torch.manual_seed(0)
     q, k = randn(1, 32, Nq, 16), randn(1, 32, Nk, 16)
@@ -192,8 +202,10 @@ def dense(Q, K, V, *, causal):
     return F.scaled_dot_product_attention(Q, K, V, is_causal=causal, enable_gqa=True)
 
 
-@pytest.mark.parametrize("num_kv_heads", [None, 2, 1])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "num_kv_heads, causal",
+    [(None, False), (2, True), long(None, True), long(2, False), long(1, False), long(1, True)],
+)
 def test_module_equals_the_dense_module_in_output_and_gradients(num_kv_heads, causal):
     def run(attention, dtype):
         torch.manual_seed(0)

@@ -8,6 +8,7 @@ ours = pytest.importorskip("flashlab.models.transformers", reason="the kernels n
 from flashlab.kernels import DEVICE, flash_attention, masks, scores  # noqa: E402
 from tests.models import tiny  # noqa: E402
 
+pytestmark = pytest.mark.exhaustive
 QKV = [torch.randn(2, heads, 9, 16, generator=torch.Generator().manual_seed(heads)).to(DEVICE) for heads in (4, 2, 2)]
 
 
@@ -107,7 +108,6 @@ def tokens(*shape):
     return torch.randint(97, shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 
 
-@pytest.mark.exhaustive
 def test_a_model_of_transformers_writes_the_same_tokens(llama):
     written = {}
     for implementation in ("eager", "lab_attention"):
@@ -117,7 +117,6 @@ def test_a_model_of_transformers_writes_the_same_tokens(llama):
     assert len(written["eager"][0].unique()) > 10  # and they are not all one token
 
 
-@pytest.mark.exhaustive
 def test_a_model_of_transformers_reads_its_prompt_in_parts(llama):
     from transformers import DynamicCache
 
@@ -138,7 +137,6 @@ def states(model, *args, **options):
     return found
 
 
-@pytest.mark.exhaustive
 def test_padded_and_packed_batches_compute_the_same(llama):
     padding = torch.ones(2, 11, dtype=torch.long, device=DEVICE)
     padding[0, :4] = 0
@@ -149,7 +147,6 @@ def test_padded_and_packed_batches_compute_the_same(llama):
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.exhaustive
 def test_a_padded_batch_writes_the_same_tokens(llama):
     padding = torch.ones(2, 11, dtype=torch.long, device=DEVICE)
     padding[0, :4] = 0
@@ -162,14 +159,12 @@ def test_a_padded_batch_writes_the_same_tokens(llama):
     assert torch.equal(*written)
 
 
-@pytest.mark.exhaustive
 def test_weights_are_not_returned(llama):
     llama.set_attn_implementation("lab_attention")
     with pytest.raises(NotImplementedError, match="output_attentions"):
         llama(tokens(1, 6), output_attentions=True)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["GPTNeoX", "Bert"])
 def test_other_models_of_transformers_compute_the_same(kind, llama):
     transformers = pytest.importorskip("transformers")
@@ -184,7 +179,6 @@ def test_other_models_of_transformers_compute_the_same(kind, llama):
     torch.testing.assert_close(states["lab_attention"], states["eager"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["Mistral", "Gemma2", "GptOss"])
 def test_models_with_windows_caps_and_sinks_compute_the_same(kind, llama):
     transformers = pytest.importorskip("transformers")
@@ -215,7 +209,6 @@ def test_models_with_windows_caps_and_sinks_compute_the_same(kind, llama):
     assert not built  # no mask was written out
 
 
-@pytest.mark.exhaustive
 def test_a_static_cache_computes_the_same(llama):
     written = []
     for implementation in ("eager", "lab_attention"):
@@ -228,9 +221,6 @@ def test_a_static_cache_computes_the_same(llama):
 def test_names_that_transformers_keeps_to_itself_are_refused():
     with pytest.raises(ValueError, match="choose another one than 'flashlab'"):
         ours.register("flashlab")
-
-
-QUICK = ("doge", "llama", "phimoe", "qwen2_moe")  # a causal model, one that reads its mask, and two that pass no window
 
 
 def tokens_and_padding():
@@ -276,9 +266,7 @@ def in_parts(model):
 TRIES = with_gradient, padded, generated, in_a_static_cache, in_parts
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.exhaustive] * (kind not in QUICK)) for kind in tiny.kinds() or QUICK]
-)
+@pytest.mark.parametrize("kind", tiny.kinds())
 def test_every_causal_model_computes_as_with_eager_attention(kind, monkeypatch):
     transformers = pytest.importorskip("transformers", reason="make test-all installs transformers")
     calls = []
@@ -313,8 +301,7 @@ def test_every_causal_model_computes_as_with_eager_attention(kind, monkeypatch):
     assert bool(calls) == (kind not in tiny.OWN)
 
 
-@pytest.mark.exhaustive
 def test_the_lists_name_only_causal_models():
     pytest.importorskip("transformers", reason="make test-all installs transformers")
-    listed = [*tiny.UNBUILT, *tiny.OWN, *tiny.REFUSED, *tiny.NOT_IN_EAGER, *QUICK]
+    listed = [*tiny.UNBUILT, *tiny.OWN, *tiny.REFUSED, *tiny.NOT_IN_EAGER]
     assert len(set(listed)) == len(listed) and set(listed) <= set(tiny.kinds())

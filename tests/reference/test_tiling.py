@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 import tracemalloc
 from itertools import product
 
@@ -202,29 +199,3 @@ def test_extra_memory_stays_below_4_MiB_where_dense_takes_256(forward, B):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak - O.nbytes - lse.nbytes <= 4 * 2**20
-
-
-STOPWATCH = """
-import sys, time
-import numpy as np
-from flashlab.reference import tiling
-from flashlab.reference.attention import attention
-
-def seconds(run):
-    began = time.process_time()
-    run()
-    return time.process_time() - began
-
-Q, K, V = (np.random.default_rng(seed).normal(size=(4096, 64)).astype(np.float32) for seed in range(3))
-forward = getattr(tiling, sys.argv[1])
-print(min(seconds(lambda: forward(Q, K, V, 256, 256)) / seconds(lambda: attention(Q, K, V)) for _ in range(3)))
-"""
-
-
-@both_orders
-def test_tiles_of_256_take_at_most_one_and_a_half_times_the_dense_time(forward):
-    """In one thread, side by side, the best of three: threads that wait for a busy machine would be timed too."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", STOPWATCH, forward.__name__]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert float(run.stdout) <= 1.5
