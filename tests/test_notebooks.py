@@ -4,6 +4,7 @@ import ast
 import base64
 import html
 import io
+import linecache
 import re
 from queue import Empty
 
@@ -14,14 +15,16 @@ from PIL import Image
 
 from figures import page
 from flashlab.course.registry import find
+from flashlab.grading import forked
 from flashlab.grading.exercise import Exercise, Question
 from tests.bench.test_lesson_numbers import claims
 from tests.tools.kernels import WatchedKernel
-from tests.tools.normalise import ROOT, faults, main, normalise
+from tests.tools.normalise import EXERCISE, NOT_COMPARED, ROOT, faults, main, normalise
 
 NOTATION = ROOT / "notebooks" / "notation.ipynb"
 PATHS = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {NOTATION})
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
+NOT_YET = re.compile(r"(○ [\w.]+: not (attempted|answered) yet\..*\n)+")
 lessons = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
 formed = pytest.mark.parametrize("name", NOTEBOOKS)
 
@@ -31,7 +34,7 @@ def code(notebook):
 
 
 def is_exercise(cell):
-    return "exercise" in cell.metadata.get("tags", [])
+    return EXERCISE in cell.metadata.get("tags", [])
 
 
 def prose(notebook):
@@ -82,6 +85,29 @@ def test_definitions_only_in_exercises(notebook):
     exercises = {cell.id for cell in code(notebook) if is_exercise(cell)}
     defining = set(cells_with(notebook, ast.FunctionDef | ast.ClassDef))
     assert defining - exercises == set(), "modules hold definitions, notebooks hold expressions"
+
+
+def test_every_exercise_stores_what_check_says_of_its_stub(capsys, monkeypatch):
+    """nbval compares no output of an exercise: a learner may have solved it."""
+    monkeypatch.setattr(forked, "forks", lambda: False)  # a fork takes longer than these checks
+    faulty = []
+    for name, notebook in NOTEBOOKS.items():
+        imports, namespace = cells_with(notebook, ast.Import | ast.ImportFrom), {}
+        for cell in code(notebook):
+            if cell.id in imports:
+                run(cell, name, namespace)
+            elif is_exercise(cell):
+                run(cell, f"{name}, cell {cell.id!r}", namespace)
+                said, stored = capsys.readouterr().out, "".join(output.text for output in cell.outputs)
+                if stored != said or not NOT_YET.fullmatch(said):
+                    faulty.append((name, cell.id, said))
+    assert faulty == []
+
+
+def run(cell, name, namespace):
+    """Run a cell as Jupyter does, with its source where ``inspect`` looks for that of a kernel."""
+    linecache.cache[name] = (len(cell.source), None, cell.source.splitlines(keepends=True), name)
+    exec(compile(cell.source, name, "exec"), namespace)
 
 
 @lessons
@@ -249,7 +275,7 @@ def stated(cell):
 
 def printed(notebook):
     """Return the numbers in the outputs that nbval compares: the true ones."""
-    cells = [cell for cell in code(notebook) if "nbval-ignore-output" not in cell.metadata.get("tags", [])]
+    cells = [cell for cell in code(notebook) if NOT_COMPARED not in cell.metadata.get("tags", [])]
     outputs = [
         output.get("text") or output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.outputs
     ]
@@ -316,14 +342,32 @@ def test_normalised_keeps_the_lesson_and_drops_the_run():
     still = page.captioned(base64.b64decode(PNG), "a row")
     shown = f'<div data-figure="bars">{still}</div><script></script>'
     live = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}, "text/html": shown, "text/plain": "a row"}
-    notebook = made(outputs=[nbformat.v4.new_output("display_data", live)], tags=["exercise"], execution={"a": "b"})
+    notebook = made(outputs=[nbformat.v4.new_output("display_data", live)], tags=["a-tag"], execution={"a": "b"})
     notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     stored = normalise(notebook)
-    assert stored.cells[0].metadata == {"tags": ["exercise"]}
+    assert stored.cells[0].metadata == {"tags": ["a-tag"]}
     assert stored.cells[0].outputs[0].data == {"text/html": still, "text/plain": "a row"}
     assert stored.cells[0].execution_count == 1 and "widgets" not in stored.metadata
     assert normalise(stored) == stored and list(faults(stored)) == []
     assert notebook.cells[0].execution_count == 7  # the argument is left as it was
+
+
+def test_what_a_learner_answers_is_tagged_and_not_compared():
+    sources = (
+        "def row(x): raise NotImplementedError\ncheck('safe_softmax.row', row)",
+        "print(row(1))",
+        "row = 2",
+        "print(row)",
+        "check('safe_softmax.row', lambda x: x)  # a wrong answer that the lesson shows",
+    )
+    stored = normalise(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]))
+    assert [cell.metadata for cell in stored.cells] == [
+        {"tags": ["exercise", "nbval-ignore-output"]},
+        {"tags": ["nbval-ignore-output"]},
+        {},
+        {},
+        {},
+    ]
 
 
 def test_a_stored_picture_has_its_words_as_alt_text_in_a_static_page():
