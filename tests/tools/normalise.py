@@ -2,13 +2,14 @@
 
 A change in the file is then a change in the lesson: cell ids are words, outputs carry no time, no path and no widget
 state, pictures have their words as alt text, and a figure's output is its picture and its words (its script means
-little without a kernel).
+little without a kernel). Exercises are tagged, and nbval compares no output that depends on the learner's answer.
 
     python -m tests.tools.normalise notebooks/04_online_softmax.ipynb             run it, then store it
     python -m tests.tools.normalise --stored notebooks/04_online_softmax.ipynb    store it with the outputs that it has
 """
 
 import argparse
+import ast
 import base64
 import copy
 import io
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT = ("jupyter", "tags")  # a cell's metadata: what is collapsed, and what it is
+EXERCISE, NOT_COMPARED = "exercise", "nbval-ignore-output"  # the second tag is nbval's
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # online-merge-exercise
 PICTURE = re.compile(r'(?<=src="data:image/png;base64,)[^"]+')
@@ -39,6 +41,8 @@ def normalise(notebook):
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell, tags in zip(code, _tags(code), strict=True):
+        cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ())} - {EXERCISE} | tags)
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({name: cell.metadata[name] for name in KEPT if cell.metadata.get(name)})
         cell.source = "\n".join(line.rstrip() for line in cell.source.strip("\n").split("\n"))
@@ -91,6 +95,29 @@ def main(arguments):
         nbformat.write(notebook, path)
         print(f"{path}: {len(notebook.cells)} cells, {path.stat().st_size / 1000:.0f} kB")
     return int(failed)
+
+
+def _tags(cells):
+    """Yield a set of tags for each code cell: is it an exercise, and does its output depend on a learner's answer?"""
+    learners = set()  # the names that hold what a learner wrote
+    for cell in cells:
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        tags = {EXERCISE, NOT_COMPARED} if any(map(_checks_a_name, nodes)) else set()
+        if learners & {name.id for name in names} - bound:
+            tags.add(NOT_COMPARED)
+        learners = learners | bound if tags else learners - bound
+        yield tags
+
+
+def _checks_a_name(node):
+    """Return whether a node checks what a name holds; a wrong answer of the lesson's own is a lambda."""
+    match node:
+        case ast.Call(func=ast.Name("check"), args=[_, ast.Name()]):
+            return True
+    return False
 
 
 def _normalise_output(output, count):
