@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from figures import page
+from tests.browser import website
 from tests.browser.lab import Lab, chromium
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
@@ -31,6 +32,12 @@ def file(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
     path.write_text(page.page(importlib.import_module(f"figures.{request.param}")), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the site."""
+    return website.site(tmp_path_factory.mktemp("web") / "site")
 
 
 @pytest.fixture

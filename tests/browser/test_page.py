@@ -15,6 +15,18 @@ def shown(sheet):
     return sheet.locator("svg").first.inner_html(), sheet.locator(".words").inner_text()
 
 
+def move(control):
+    """Move a control by a key."""
+    control.focus()
+    kind = control.evaluate("one => one.type")
+    end = control.evaluate("one => one.value === one.max || one.selectedIndex === one.length - 1")
+    keys = {"checkbox": "Space", "range": "Home" if end else "End", "select-one": "ArrowUp" if end else "ArrowDown"}
+    control.press(keys[kind])
+
+
+FITS = "document.documentElement.scrollWidth <= innerWidth"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
@@ -22,7 +34,7 @@ def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
     SCREENSHOTS.mkdir(exist_ok=True)
     figure.screenshot(path=SCREENSHOTS / f"{file.stem}_{WIDTHS[width]}_{scheme}.png", full_page=True)
     assert figure.faults == []
-    assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    assert figure.evaluate(FITS), "the page is wider than the window"
     cut, small, covered = figure.locator("svg").first.evaluate(TEXTS)
     assert not cut, f"letters outside the drawing: {cut}"
     assert not small, f"letters below 12 pixels: {small}"
@@ -224,7 +236,7 @@ def test_larger_type_is_larger_and_nothing_is_lost(sheet, file, width):
     for _ in range(4):
         figure.get_by_role("button", name="larger type").click()
         assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []]
-        assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert figure.evaluate(FITS)
     assert [part.evaluate(size) for part in parts] == pytest.approx([2 * one for one in before], rel=0.1)
 
 
@@ -247,7 +259,7 @@ def test_no_width_cuts_a_letter(sheet, file):
         figure.set_viewport_size({"width": width, "height": 900})
         figure.wait_for_function(REDRAWN)
         assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], width
-        assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert figure.evaluate(FITS), width
 
 
 def test_everything_has_a_name(sheet, file):

@@ -2,8 +2,6 @@
 
 import http.server
 import re
-import subprocess
-import sys
 import threading
 from functools import cache, partial
 from urllib.parse import unquote, urlsplit
@@ -13,7 +11,6 @@ import pytest
 
 from docs import drawn, lessons
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.lab import ROOT
 from tests.browser.test_axe import AXE, FOUND
 
 MEGABYTE = 10**6
@@ -34,14 +31,6 @@ globalThis.painted = new Promise((resolve) => {
   addEventListener("load", () => document.querySelector("[data-figure]") ?? after());
 });
 """
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("web") / "site"
-    # Sphinx takes its warnings for errors: missing links, unknown headings.
-    subprocess.run([sys.executable, "-m", "docs.build", folder], cwd=ROOT, check=True)
-    return folder
 
 
 @pytest.fixture(params=LOOKS)
