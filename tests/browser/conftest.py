@@ -7,7 +7,7 @@ import pytest
 
 from figures import page
 from tests.browser import website
-from tests.browser.lab import Lab, chromium
+from tests.browser.lab import SECONDS, Lab, chromium
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = page.drawn()
@@ -48,6 +48,7 @@ def sheet(browser):
     def open(path, width=1280, hash="", **options):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         opened.append(context)
+        context.set_default_timeout(1000 * SECONDS)
         sheet = context.new_page()
         sheet.faults = []
         sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
