@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from figures import page
-from tests.browser.lab import Lab, chromium
+from tests.browser import website
+from tests.browser.lab import SECONDS, Lab, chromium
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = page.drawn()
@@ -33,6 +34,12 @@ def file(request, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the site."""
+    return website.site(tmp_path_factory.mktemp("web") / "site")
+
+
 @pytest.fixture
 def sheet(browser):
     """A function that opens the page; what it asks for and what goes wrong is noted on it."""
@@ -41,6 +48,7 @@ def sheet(browser):
     def open(path, width=1280, hash="", **options):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         opened.append(context)
+        context.set_default_timeout(1000 * SECONDS)
         sheet = context.new_page()
         sheet.faults = []
         sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.conftest import NAMES
 from tests.browser.lab import READY, SECONDS, figures
-from tests.browser.test_page import shown
+from tests.browser.test_page import move, shown
 from tests.tools.normalise import KERNEL
 
 HOST = "[data-figure={}]"
@@ -81,15 +81,6 @@ def reopened(lab):
 def controls(figure):
     """Return all controls but the clock: for what they choose the kernel is asked."""
     return figure.locator("[data-field]:not(.clock input)").all()
-
-
-def move(control):
-    """Move a control by a key."""
-    control.focus()
-    kind = control.evaluate("one => one.type")
-    end = control.evaluate("one => one.value === one.max || one.selectedIndex === one.length - 1")
-    keys = {"checkbox": "Space", "range": "Home" if end else "End", "select-one": "ArrowUp" if end else "ArrowDown"}
-    control.press(keys[kind])
 
 
 def eventually(page, come):

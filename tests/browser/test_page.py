@@ -15,6 +15,18 @@ def shown(sheet):
     return sheet.locator("svg").first.inner_html(), sheet.locator(".words").inner_text()
 
 
+def move(control):
+    """Move a control by a key."""
+    control.focus()
+    kind = control.evaluate("one => one.type")
+    end = control.evaluate("one => one.value === one.max || one.selectedIndex === one.length - 1")
+    keys = {"checkbox": "Space", "range": "Home" if end else "End", "select-one": "ArrowUp" if end else "ArrowDown"}
+    control.press(keys[kind])
+
+
+FITS = "document.documentElement.scrollWidth <= innerWidth"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
@@ -22,7 +34,7 @@ def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
     SCREENSHOTS.mkdir(exist_ok=True)
     figure.screenshot(path=SCREENSHOTS / f"{file.stem}_{WIDTHS[width]}_{scheme}.png", full_page=True)
     assert figure.faults == []
-    assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+    assert figure.evaluate(FITS), "the page is wider than the window"
     cut, small, covered = figure.locator("svg").first.evaluate(TEXTS)
     assert not cut, f"letters outside the drawing: {cut}"
     assert not small, f"letters below 12 pixels: {small}"
@@ -107,7 +119,7 @@ def test_a_mouse_reaches_every_value(sheet, file):
         assert slider.bounding_box()["width"] - 16 >= 2 * values, slider.get_attribute("data-field")
 
 
-def test_the_clock_steps_plays_and_goes_back(sheet, file):
+def test_the_clock_steps_and_goes_back(sheet, file):
     figure = sheet(file)
     if not figure.locator(".clock").count():
         pytest.skip("no clock")
@@ -121,21 +133,34 @@ def test_the_clock_steps_plays_and_goes_back(sheet, file):
     assert len({words for _, words in seen}) == 4
     figure.get_by_role("button", name="one step back").click()
     assert shown(figure)[1] == seen[2][1]
-    begun = at.input_value()
+    figure.get_by_role("button", name="reset").click()
+    assert figure.faults == []
+
+
+def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
+    """In a time that passes only when told."""
+    figure = sheet(file)
+    if not figure.locator(".clock").count():
+        pytest.skip("no clock")
+    figure.clock.install(time=0)
+    figure.clock.pause_at(1)
+    at, steps = figure.locator(".clock input"), []
+    for speed in figure.get_by_label("speed").locator("option").all_inner_texts():
+        figure.get_by_role("button", name="back to the beginning").click()
+        figure.get_by_label("speed").select_option(speed)
+        figure.get_by_role("button", name="play").click()
+        figure.clock.run_for(700)
+        steps.append(int(at.input_value()))
+    slow, normal, fast, fastest = steps
+    assert 0 < slow < normal < fast <= fastest
+    figure.get_by_role("button", name="back to the beginning").click()
+    figure.get_by_label("speed").select_option("slow")
     figure.get_by_role("button", name="play").click()
-    figure.wait_for_function(
-        "begun => document.querySelector('[data-figure]').shadowRoot.querySelector('.clock input').value > begun",
-        arg=begun,
-    )
+    figure.clock.run_for(0)
     figure.get_by_role("button", name="pause").click()
     stopped = at.input_value()
-    figure.wait_for_timeout(700)  # longer than a step at the normal speed
-    assert at.input_value() == stopped
-    figure.get_by_label("speed").select_option("fastest")
-    figure.get_by_role("button", name="play").click()
-    figure.wait_for_timeout(300)
-    assert int(at.input_value()) > int(stopped)
-    figure.get_by_role("button", name="reset").click()
+    figure.clock.run_for(60_000)
+    assert at.input_value() == stopped == "1"
     assert figure.faults == []
 
 
@@ -186,7 +211,7 @@ DRAGS = {
 
 
 def test_a_mark_that_is_dragged_sets_its_fields(sheet, file):
-    figure = sheet(file)
+    figure = sheet(file, reduced_motion="reduce")  # no mark is on its way while it is looked for
     drags = DRAGS.get(file.stem, [])
     assert bool(drags) == bool(figure.locator("svg [data-drag]").count()), "each drag has a test"
     fields = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
@@ -224,7 +249,7 @@ def test_larger_type_is_larger_and_nothing_is_lost(sheet, file, width):
     for _ in range(4):
         figure.get_by_role("button", name="larger type").click()
         assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []]
-        assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert figure.evaluate(FITS)
     assert [part.evaluate(size) for part in parts] == pytest.approx([2 * one for one in before], rel=0.1)
 
 
@@ -247,7 +272,7 @@ def test_no_width_cuts_a_letter(sheet, file):
         figure.set_viewport_size({"width": width, "height": 900})
         figure.wait_for_function(REDRAWN)
         assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], width
-        assert figure.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert figure.evaluate(FITS), width
 
 
 def test_everything_has_a_name(sheet, file):

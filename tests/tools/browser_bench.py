@@ -1,4 +1,4 @@
-"""Measure how fast figures answer a key and notebooks run on this machine: `make bench`. Not a test."""
+"""Measure how fast figures answer a key, pages show a picture and notebooks run here: `make bench`. Not a test."""
 
 import datetime
 import importlib
@@ -13,11 +13,15 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from figures import page
+from tests.browser import website
 from tests.browser.lab import ROOT, Lab, chromium, figures
 from tests.browser.test_drawn import CELL, RUN
+from tests.browser.test_site import BESIDE, FIGURES, LESSONS
 
 PRESSES = 40
 QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile for numbers that are there, and for new ones
+VISITS, FIRST = 5, 1000  # of each page of the site; the limit in ms for its first picture
+MEGABYTES = {"the site": 25, "its largest figure": 3}
 
 # The ms from each key press to the painted picture that answers it: where the page has the numbers, and where it asks.
 WATCH = """host => {
@@ -37,6 +41,15 @@ WATCH = """host => {
     });
 }"""
 
+# The promise of the time, in ms since the visit began, at which a figure was on the screen, or the page without one.
+PAINTED = """
+globalThis.painted = new Promise((resolve) => {
+  const after = () => requestAnimationFrame(() => setTimeout(() => resolve(performance.now())));
+  document.addEventListener("flashlab-shown", after, { capture: true, once: true });
+  addEventListener("load", () => document.querySelector("[data-figure]") ?? after());
+});
+"""
+
 
 def main():
     print(f"{datetime.date.today()}, {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
@@ -54,6 +67,7 @@ def main():
             lab.open(notebook, run=False)
             lab.page.evaluate(RUN, lab.page.evaluate(CELL, name))
             report(name, "lab", lab.page.locator(f"[data-figure={name}]"))
+        report_site(browser, website.site(Path(folder) / "site"))
     print("\nNotebooks under nbval, each with a pytest of its own; limits: 15 s, 400 kB")
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         seconds, outcome = nbval(path)
@@ -103,6 +117,29 @@ def told(name, where, field, answers, limits=QUICK):
     words = "".join(f"{middle:6.1f} {high:6.1f} " for middle, high in columns)
     beyond = any(ms > limit for ms, limit in zip(columns[-1], limits, strict=True))
     print(f"{name:24}{where:10}{field:12}{words}{'!' if beyond else ''}".rstrip(), flush=True)
+
+
+def report_site(browser, site):
+    """Print when each page of the site, opened from its file, shows its first picture, and how large the site is."""
+    print(f"\nThe site: ms to the first picture, alive and painted (quickest and slowest of {VISITS}); limit: {FIRST}")
+    for path in LESSONS + BESIDE + FIGURES:
+        times = [visited(browser, f"{site.as_uri()}/{path}") for _ in range(VISITS)]
+        # The quickest is the page's own time: other work of the machine only adds to it.
+        print(f"{path:44}{min(times):7.0f}{max(times):7.0f} {'!' if min(times) > FIRST else ''}".rstrip(), flush=True)
+    sizes = {path: path.stat().st_size / 10**6 for path in site.rglob("*") if path.is_file()}
+    largest = max(size for path, size in sizes.items() if path.parent.name == "figures")
+    for (what, limit), size in zip(MEGABYTES.items(), (sum(sizes.values()), largest), strict=True):
+        print(f"{what}: {size:.1f} MB, limit {limit} {'!' if size > limit else ''}".rstrip())
+
+
+def visited(browser, address):
+    """Return the ms from the beginning of a visit to the first picture."""
+    sheet = browser.new_page(viewport={"width": 1280, "height": 900})
+    sheet.add_init_script(PAINTED)
+    sheet.goto(address)
+    ms = sheet.evaluate("painted")
+    sheet.close()
+    return ms
 
 
 def nbval(path):

@@ -1,0 +1,32 @@
+"""What every push holds in a browser: each figure on its page of the site, and three lessons, wide and narrow.
+
+Every control, mouse and touch, all pages and JupyterLab are for `make test-browser`.
+"""
+
+import pytest
+
+from docs import drawn
+from tests.browser.conftest import WIDTHS
+from tests.browser.test_page import FITS, move, shown
+
+FIGURES = [f"figures/{name}.html" for name in drawn.names()]
+# Two figures and charts; code, and menus in the figure; tables.
+LESSONS = ["01_memory_hierarchy", "10_first_triton_kernel", "25_which_version_when"]
+CONTROL = {"wide": 0, "narrow": -1}  # the first, and the last, which is the clock where there is one
+
+
+@pytest.mark.parametrize("path", FIGURES + [f"lessons/{name}.html" for name in LESSONS])
+def test_a_page_opens_fits_and_answers_the_keyboard(sheet, site, path):
+    for width, which in CONTROL.items():
+        page = sheet(site / path, WIDTHS[width])
+        assert page.faults == []
+        figures = page.locator("[data-figure]").all()
+        assert figures
+        for figure in figures:
+            drawing, words = shown(figure)
+            control = figure.locator("[data-field]").nth(which)
+            move(control)
+            now = shown(figure)
+            assert now[0] != drawing and now[1] != words, control.get_attribute("data-field")
+        assert page.evaluate(FITS), f"wider than a window of {WIDTHS[width]} pixels"
+        assert page.faults == []

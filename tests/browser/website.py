@@ -1,0 +1,29 @@
+"""The site that the tests open: ``site(folder)``."""
+
+import subprocess
+import sys
+
+from docs import lessons
+from tests.browser.lab import ROOT
+
+LEFT = ROOT / "_site"  # by `make site`
+
+
+def site(folder):
+    """Return the folder of this checkout's site: ``_site/``, or ``folder``, built now, where that one may be stale."""
+    if is_of_this_checkout(LEFT):
+        return LEFT
+    # Sphinx takes its warnings for errors: missing links, unknown headings.
+    subprocess.run([sys.executable, "-m", "docs.build", folder], cwd=ROOT, check=True)
+    return folder
+
+
+def is_of_this_checkout(folder):
+    """Was it built from this commit (its copies for Colab name it), and is no file but these tests younger, or gone?"""
+    copy = folder / "colab" / lessons.names()[0]
+    if not copy.exists() or lessons.this_commit() not in copy.read_text(encoding="utf-8"):
+        return False
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", ":!tests/browser"]
+    files = subprocess.check_output(command, cwd=ROOT, text=True).rstrip("\0").split("\0")
+    built = (folder / "index.html").stat().st_mtime
+    return all((ROOT / file).exists() and (ROOT / file).stat().st_mtime < built for file in files)
