@@ -49,7 +49,7 @@ help:
 	@echo 'make lab           the course, in JupyterLab (LAB_ARGS="--port=9999 --no-browser" for another port, no browser)'
 	@echo 'make test          the unit tests, and every cell of every notebook; needs no GPU and uses none'
 	@echo 'make test-all      the same, then what takes long: every wrong implementation and shape, models of transformers'
-	@echo 'make test-page     every figure on its page and three lessons of the site; needs Chromium'
+	@echo 'make test-page     every figure on its page of the site, and three lessons; needs Chromium'
 	@echo 'make test-browser  every figure driven in a real JupyterLab, and all pages of the site; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU: make test-gpu-values (GPU_TESTS=... for some), make test-gpu-memory'
 	@echo 'make lint          ruff and mypy; make format fixes what ruff can fix'
