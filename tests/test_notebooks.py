@@ -25,8 +25,6 @@ NOTATION = ROOT / "notebooks" / "notation.ipynb"
 PATHS = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {NOTATION})
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
 NOT_YET = re.compile(r"(○ [\w.]+: not (attempted|answered) yet\..*\n)+")
-lessons = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
-formed = pytest.mark.parametrize("name", NOTEBOOKS)
 
 
 def code(notebook):
@@ -41,24 +39,31 @@ def prose(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "markdown"]
 
 
+CODE = [(name, cell) for name, notebook in NOTEBOOKS.items() for cell in code(notebook)]
+PROSE = [(name, cell) for name, notebook in NOTEBOOKS.items() for cell in prose(notebook)]
+
+
 def test_every_lesson_is_numbered_and_named_for_its_idea():
     assert PATHS
     assert [path.name for path in PATHS if not re.fullmatch(r"\d\d_[a-z_]+\.ipynb", path.name)] == []
 
 
-@lessons
-def test_stored_as_make_notebooks_leaves_it(notebook):
-    assert list(faults(notebook)) == []
-    assert notebook == normalise(notebook), "run make notebooks"
+def test_stored_as_make_notebooks_leaves_it():
+    assert [(name, fault) for name, notebook in NOTEBOOKS.items() for fault in faults(notebook)] == []
+    assert [name for name, notebook in NOTEBOOKS.items() if notebook != normalise(notebook)] == [], "run make notebooks"
 
 
-@lessons
-def test_code_is_plain_python(notebook):
-    for cell in code(notebook):
-        try:
-            ast.parse(cell.source)
-        except SyntaxError as error:
-            pytest.fail(f"cell {cell.id!r} is not plain Python (a % magic or a ! command?): {error}")
+def test_code_is_plain_python():
+    assert [(name, cell.id, error) for name, cell in CODE if (error := syntax_error(cell.source))] == []
+
+
+def syntax_error(source):
+    """Return what keeps a source from being plain Python (a % magic, a ! command)."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return error
+    return None
 
 
 def cells_with(notebook, statement):
@@ -67,40 +72,39 @@ def cells_with(notebook, statement):
     return [name for name, nodes in parsed.items() if any(isinstance(node, statement) for node in nodes)]
 
 
-@lessons
-def test_one_imports_cell(notebook):
-    assert len(cells_with(notebook, ast.Import | ast.ImportFrom)) <= 1, "one cell holds the imports"
+def imports():
+    """Return the ids of the cells that import, by lesson."""
+    return {name: cells_with(notebook, ast.Import | ast.ImportFrom) for name, notebook in NOTEBOOKS.items()}
 
 
-@lessons
-def test_hint_is_at_hand_where_check_says_that_it_helps(notebook):
+def test_one_cell_holds_the_imports():
+    assert {name: cells for name, cells in imports().items() if len(cells) > 1} == {}
+
+
+def test_hint_is_at_hand_where_check_says_that_it_helps():
     """``check`` answers with ``hint("...") helps``: typing just that must not end in a NameError."""
-    source = "\n".join(cell.source for cell in code(notebook))
-    names = re.search(r"from flashlab\.course\.check import (.*)", source)[1].split(", ")
-    assert "check" in names and "hint" in names
+    imported = re.compile(r"from flashlab\.course\.check import (.*)")
+    names = {name: imported.search("\n".join(cell.source for cell in code(it)))[1] for name, it in NOTEBOOKS.items()}
+    assert [name for name, found in names.items() if not {"check", "hint"} <= set(found.split(", "))] == []
 
 
-@lessons
-def test_definitions_only_in_exercises(notebook):
-    exercises = {cell.id for cell in code(notebook) if is_exercise(cell)}
-    defining = set(cells_with(notebook, ast.FunctionDef | ast.ClassDef))
-    assert defining - exercises == set(), "modules hold definitions, notebooks hold expressions"
+def test_modules_hold_definitions_and_notebooks_only_those_of_exercises():
+    defining = {name: cells_with(it, ast.FunctionDef | ast.ClassDef) for name, it in NOTEBOOKS.items()}
+    assert [(name, cell.id) for name, cell in CODE if cell.id in defining[name] and not is_exercise(cell)] == []
 
 
 def test_every_exercise_stores_what_check_says_of_its_stub(capsys, monkeypatch):
     """nbval compares no output of an exercise: a learner may have solved it."""
     monkeypatch.setattr(forked, "forks", lambda: False)  # a fork takes longer than these checks
     faulty = []
-    for name, notebook in NOTEBOOKS.items():
-        imports, namespace = cells_with(notebook, ast.Import | ast.ImportFrom), {}
-        for cell in code(notebook):
-            if cell.id in imports:
-                run(cell, name, namespace)
-            elif is_exercise(cell):
-                run(cell, f"{name}, cell {cell.id!r}", namespace)
-                said, stored = capsys.readouterr().out, "".join(output.text for output in cell.outputs)
-                if stored != said or not NOT_YET.fullmatch(said):
-                    faulty.append((name, cell.id, said))
+    importing, namespaces = imports(), {name: {} for name in NOTEBOOKS}
+    for name, cell in CODE:
+        if cell.id in importing[name] or is_exercise(cell):
+            run(cell, f"{name}, cell {cell.id!r}", namespaces[name])
+        if is_exercise(cell):
+            said, stored = capsys.readouterr().out, "".join(output.text for output in cell.outputs)
+            if stored != said or not NOT_YET.fullmatch(said):
+                faulty.append((name, cell.id, said))
     assert faulty == []
 
 
@@ -110,23 +114,18 @@ def run(cell, name, namespace):
     exec(compile(cell.source, name, "exec"), namespace)
 
 
-@lessons
-def test_no_warning_is_filtered(notebook):
-    assert [cell.id for cell in code(notebook) if re.search(r"(filterwarnings|simplefilter)\(", cell.source)] == []
+def test_no_warning_is_filtered():
+    assert [(name, cell.id) for name, cell in CODE if re.search(r"(filterwarnings|simplefilter)\(", cell.source)] == []
 
 
-@lessons
-def test_every_figure_has_a_picture_where_no_kernel_runs(notebook):
-    for cell in code(notebook):
-        if ".explore(" in cell.source:
-            assert any(alts(output) for output in cell.outputs), f"cell {cell.id!r}"
+def test_every_figure_has_a_picture_where_no_kernel_runs():
+    figures = [(name, cell) for name, cell in CODE if ".explore(" in cell.source]
+    assert [(name, cell.id) for name, cell in figures if not any(map(alts, cell.outputs))] == []
 
 
-@lessons
-def test_every_stored_picture_has_its_words_as_alt_text(notebook):
-    for cell in code(notebook):
-        for output in cell.outputs:
-            assert all(alt == output.data["text/plain"] for alt in alts(output)), f"cell {cell.id!r}"
+def test_every_stored_picture_has_its_words_as_alt_text():
+    outputs = [(name, cell.id, output) for name, cell in CODE for output in cell.outputs]
+    assert [at for *at, output in outputs if any(alt != output.data["text/plain"] for alt in alts(output))] == []
 
 
 def alts(output):
@@ -156,51 +155,53 @@ def navigation(name):
     return " · ".join(links)
 
 
-@formed
-def test_first_and_last_cell_link_to_the_neighbours(name):
-    cells = NOTEBOOKS[name].cells
-    assert navigation(name) in cells[0].source.splitlines()
-    assert cells[-1].source.splitlines()[-1] == navigation(name)
+def test_first_and_last_cell_link_to_the_neighbours():
+    last = {name: notebook.cells[-1].source.splitlines()[-1] for name, notebook in NOTEBOOKS.items()}
+    assert last == {name: navigation(name) for name in NOTEBOOKS}
+    assert [name for name, it in NOTEBOOKS.items() if last[name] not in it.cells[0].source.splitlines()] == []
 
 
-@formed
-def test_opens_and_closes_in_the_fixed_form(name):
-    cells = prose(NOTEBOOKS[name])
-    parts = re.findall(r"^\*\*(.+?)\*\*", cells[0].source, re.MULTILINE)
-    assert parts == ["At the end", "You need", "What changes", "Time"]
-    assert cells[-2].source.startswith("## Recap") and cells[-1].source.startswith("## What is still wrong")
+def test_opens_and_closes_in_the_fixed_form():
+    for name, notebook in NOTEBOOKS.items():
+        first, *_, recap, last = prose(notebook)
+        parts = re.findall(r"^\*\*(.+?)\*\*", first.source, re.MULTILINE)
+        assert parts == ["At the end", "You need", "What changes", "Time"], name
+        assert recap.source.startswith("## Recap") and last.source.startswith("## What is still wrong"), name
 
 
-@formed
-def test_the_opening_counts_the_exercises(name):
-    opening = NOTEBOOKS[name].cells[0].source
+def test_the_opening_counts_the_exercises():
+    counts = {(name, word) for name in NOTEBOOKS for word in asked(name)}
+    assert [(name, word) for name, word in counts if word not in NOTEBOOKS[name].cells[0].source] == []
+
+
+def asked(name):
+    """Yield how many exercises and questions a lesson has, in words."""
     source = "\n".join(cell.source for cell in code(NOTEBOOKS[name]))
     kinds = {asked: find(asked) for asked in re.findall(r"^check\(\"([\w.]+)\", (?!lambda)", source, re.MULTILINE)}
     for kind, word in ((Exercise, "exercise"), (Question, "question")):
-        count = sum(isinstance(it, kind) for it in kinds.values())
-        written = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][count]
-        assert count == 0 or f"{written} {word}{'s' * (count > 1)}" in opening, f"{count} {word}"
+        if count := sum(isinstance(it, kind) for it in kinds.values()):
+            number = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][count - 1]
+            yield f"{number} {word}{'s' * (count > 1)}"
 
 
-@lessons
-def test_headings_of_exercises_state_their_minutes(notebook):
-    for text, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
-        stated, asked = re.search(r"^## .* · (\d+) minutes", text.source), re.search(r"check\(\"([\w.]+)", cell.source)
-        if stated and asked:
-            assert find(asked[1]).minutes == int(stated[1]), f"cell {text.id!r}"
+def test_headings_of_exercises_state_their_minutes():
+    minutes = {}
+    for name, notebook in NOTEBOOKS.items():
+        for text, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
+            stated = re.search(r"^## .* · (\d+) minutes", text.source)
+            asked = re.search(r"check\(\"([\w.]+)", cell.source)
+            if stated and asked:
+                minutes[name, text.id] = int(stated[1]), find(asked[1]).minutes
+    assert {at: both for at, both in minutes.items() if both[0] != both[1]} == {}
 
 
-@formed
-def test_a_heading_begins_its_cell(name):
-    inside = {cell.id for cell in prose(NOTEBOOKS[name]) if re.search(r"\n#+ ", cell.source)}
-    assert inside == set()
+def test_a_heading_begins_its_cell():
+    assert [(name, cell.id) for name, cell in PROSE if re.search(r"\n#+ ", cell.source)] == []
 
 
-@lessons
-def test_lines_of_code_fit_a_cell(notebook):
+def test_lines_of_code_fit_a_cell():
     """A window of 1,280 pixels has room for 100 columns; a longer line breaks, or hides its end."""
-    code = ((cell.id, line) for cell in notebook.cells if cell.cell_type == "code" for line in cell.source.splitlines())
-    assert [(name, len(line)) for name, line in code if len(line) > 100] == []
+    assert [(name, cell.id) for name, cell in CODE if max(map(len, cell.source.splitlines())) > 100] == []
 
 
 def test_links_between_notebooks_lead_somewhere():
@@ -244,11 +245,10 @@ def uses(term, introduced):
                 yield lesson, cell.id, bool(re.search(rf"\*[^*\n]*{word}[^*\n]*\*", source, re.IGNORECASE))
 
 
-@pytest.mark.parametrize("term, lesson", list(glossary()))
-def test_no_term_before_its_introduction(term, lesson):
-    where, cell, emphasised = next(uses(term, lesson), ("no lesson", None, False))
-    assert where == lesson, f"{where} uses it first, in cell {cell!r}"
-    assert emphasised, f"cell {cell!r} uses it first: set it in italics there, and say what it is"
+def test_no_term_before_its_introduction():
+    """A term is set in italics where it is used first: in the lesson that the glossary names, which says what it is."""
+    first = {term: (lesson, *next(uses(term, lesson), ("no lesson", None, False))) for term, lesson in glossary()}
+    assert {term: at for term, (lesson, *at) in first.items() if at[0] != lesson or not at[2]} == {}
 
 
 # No measured number that is typed.
@@ -256,7 +256,6 @@ def test_no_term_before_its_introduction(term, lesson):
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = dict.fromkeys(("TFLOP/s", "TB/s", "cycles", "µs", "ms", "times"), 1) | {"%": 0.01}  # and one, as cells print it
 READING = re.compile(r"data\.measured\(|\btable\(")  # a measurement, or what ``which_version_when`` read
-measuring = [name for name in NOTEBOOKS if any(READING.search(cell.source) for cell in code(NOTEBOOKS[name]))]
 
 
 def stated(cell):
@@ -287,14 +286,17 @@ def compared(name):
     return {number for notebook, _, numbers in claims() if notebook == name for number in numbers}
 
 
-@pytest.mark.parametrize("name", measuring)
-def test_what_prose_states_of_a_measurement_a_cell_prints(name):
-    known = printed(NOTEBOOKS[name]) | compared(name)
-    for cell in prose(NOTEBOOKS[name]):
-        for number, unit in stated(cell):
-            digits = len(number.partition(".")[2])
-            rounded = {f"{float(it) / UNITS.get(unit, 1):.{digits}f}" for it in known}
-            assert number in known | rounded, f"cell {cell.id!r} states {number} {unit}, which no cell prints"
+def test_what_prose_states_of_a_measurement_a_cell_prints():
+    wrong = []
+    for name in {name for name, cell in CODE if READING.search(cell.source)}:
+        known = printed(NOTEBOOKS[name]) | compared(name)
+        for cell in prose(NOTEBOOKS[name]):
+            for number, unit in stated(cell):
+                digits = len(number.partition(".")[2])
+                rounded = {f"{float(it) / UNITS.get(unit, 1):.{digits}f}" for it in known}
+                if number not in known | rounded:
+                    wrong.append((name, cell.id, number, unit))
+    assert wrong == [], "no cell prints these numbers"
 
 
 def test_a_typed_measurement_is_found():
