@@ -33,6 +33,10 @@ SHOW = """async at => {
     notebook.activeCellIndex = at;
     await notebook.scrollToItem(at, 'start');
 }"""
+LISTEN = """() => {
+    window.followed = [];
+    jupyterapp.commands.commandExecuted.connect((_, { id }) => followed.push(id));
+}"""
 SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 
 
@@ -93,11 +97,13 @@ def eventually(page, come):
 
 def test_the_notebooks_keys_leave_the_cell_alone(lab, figure):
     figure.locator("input[data-field]").first.focus()
-    cells = lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.length")
+    lab.page.evaluate(LISTEN)
     for key in ("m", "b", "d", "d", "x", "Enter"):
         lab.page.keyboard.press(key)
-    lab.page.wait_for_timeout(300)
-    assert lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.length") == cells
+    lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
+    lab.page.keyboard.press("ArrowDown")  # which the notebook follows, after all that it made of the keys before
+    lab.page.wait_for_function("() => followed.length")
+    assert lab.page.evaluate("() => followed") == ["notebook:move-cursor-down"]
     assert figure.is_visible()
 
 
@@ -118,7 +124,7 @@ def test_after_the_kernels_death_it_moves_and_says_what_to_do(dead, figure):
     for control in controls(figure):  # until one asks for numbers that are not there
         if not asks.count():
             move(control)
-    figure.locator(".message", has_text="No kernel answers").wait_for(timeout=15_000)
+    figure.locator(".message", has_text="No kernel answers").wait_for()
     assert "run this cell again" in figure.locator(".message").inner_text()
 
 
