@@ -99,7 +99,7 @@ test-gpu-memory: $(STAMP)
 notebooks: $(STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.normalise $(NOTEBOOKS)
 
-bench: $(BROWSER_STAMP)
+bench: $(BROWSER_STAMP) $(SITE_STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.browser_bench
 
 site: $(SITE_STAMP)

@@ -7,6 +7,7 @@ import torch  # noqa: E402
 
 from flashlab.bench import masks as bench  # noqa: E402
 from flashlab.reference import masks as reference  # noqa: E402
+from tests.tools.long import long_except  # noqa: E402
 
 
 def test_pairs_are_those_of_the_masks():
@@ -25,14 +26,7 @@ def test_flops_are_those_of_visible_pairs():
         assert cell.flops == pytest.approx(products * 2 * 128 * 16 * bench.PAIRS["window"])
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(k, marks=[] if k == "window" else pytest.mark.exhaustive)
-        for k in bench.PAIRS
-        if k not in bench.ONLY_OURS
-    ],
-)
+@pytest.mark.parametrize("kind", long_except({"window"}, [kind for kind in bench.PAIRS if kind not in bench.ONLY_OURS]))
 def test_ours_and_flex_compute_the_same(kind, monkeypatch):
     for name, value in {"N": 256, "WINDOW": 64, "WIDTH": 32}.items():
         monkeypatch.setattr(bench, name, value)

@@ -14,15 +14,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, interpreter, masks, scores
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long
 
 compiled_only = pytest.mark.skipif(
     INTERPRETED, reason="the interpreter would take minutes, or more memory than is here"
 )
-
-
-def some(*values):
-    """Mark parameters that only ``make test-all`` runs."""
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
@@ -79,18 +75,18 @@ def assert_equals_dense(tensors, roundings=1, **options):
 # shapes
 
 
-@pytest.mark.parametrize("d", [1, some(3), 40, some(96), 136, some(192), some(256)])
+@pytest.mark.parametrize("d", [1, long(3), 40, long(96), 136, long(192), long(256)])
 def test_any_head_dimension(d):
     assert_equals_dense(inputs(1, 1, 1, 70, 70, d), causal=True)
 
 
-@pytest.mark.parametrize("d, dv", [(16, 40), some(40, 16), some(192, 128), some(1, 256), some(256, 1)])
+@pytest.mark.parametrize("d, dv", [(16, 40), long(40, 16), long(192, 128), long(1, 256), long(256, 1)])
 def test_values_of_their_own_width(d, dv):
     assert_equals_dense(inputs(1, 1, 1, 40, 70, d, dv))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, some(torch.bfloat16), torch.float32])
-@pytest.mark.parametrize("Nq, Nk", [(70, 133), (133, 70), some(20, 133), some(65, 64), some(64, 65)])
+@pytest.mark.parametrize("dtype", [torch.float16, long(torch.bfloat16), torch.float32])
+@pytest.mark.parametrize("Nq, Nk", [(70, 133), (133, 70), long(20, 133), long(65, 64), long(64, 65)])
 def test_lengths_that_differ_align_at_the_lower_right(Nq, Nk, dtype):
     q, k, v = inputs(1, 1, 1, Nq, Nk, 32, dtype=dtype)
     blind = max(Nq - Nk, 0)  # queries that see no key: torch's gradient for them is not asked
@@ -104,8 +100,8 @@ def test_lengths_that_differ_align_at_the_lower_right(Nq, Nk, dtype):
 WINDOWS = [(1, 0), (0, 2), (30, 0), (7, 9), (64, 64), (200, 3), (math.inf, 5), (5, math.inf), (20, 0), (10**9, 10**9)]
 
 
-@pytest.mark.parametrize("Br, Bc", [(64, 128), some(64, 64), some(128, 64), some(32, 32)])  # on a GPU the tables' own
-@pytest.mark.parametrize("Nq, Nk", [(70, 133), (211, 113), some(133, 133), some(20, 133), some(65, 64), some(300, 40)])
+@pytest.mark.parametrize("Br, Bc", [(64, 128), long(64, 64), long(128, 64), long(32, 32)])  # on a GPU the tables' own
+@pytest.mark.parametrize("Nq, Nk", [(70, 133), (211, 113), long(133, 133), long(20, 133), long(65, 64), long(300, 40)])
 @pytest.mark.parametrize("left, right", WINDOWS)
 def test_windows_see_left_and_right_of_the_own_key(left, right, Nq, Nk, Br, Bc, interpret_with):
     interpret_with(Br, Bc)
@@ -188,7 +184,7 @@ def test_one_query_against_many_keys_sees_them_all():
     assert_equals_dense([q, k, v], causal=True)
 
 
-@pytest.mark.parametrize("number", [0, 1, *map(some, range(2, 8))])
+@pytest.mark.parametrize("number", [0, 1, *map(long, range(2, 8))])
 def test_shapes_drawn_at_random(number):
     generator = torch.Generator().manual_seed(number)
 
@@ -283,7 +279,7 @@ def test_offsets_past_two_to_the_31(kernel):
 # rows that see nothing
 
 
-@pytest.mark.parametrize("Nq, Nk", [(100, 30), some(40, 1), some(130, 64)])
+@pytest.mark.parametrize("Nq, Nk", [(100, 30), long(40, 1), long(130, 64)])
 def test_rows_that_see_no_key_have_no_output_and_no_gradient(Nq, Nk, kernel):
     blind = Nq - Nk
     q, k, v = (x.requires_grad_() for x in inputs(1, 2, 1, Nq, Nk, 16))
@@ -325,7 +321,7 @@ def sums_in_one_order(monkeypatch):
         monkeypatch.setattr(builder, "create_dot", rounded_once)
 
 
-@pytest.mark.parametrize("Nq, size", [(1, 4), (70, 4), some(1, 1), some(20, 8)])
+@pytest.mark.parametrize("Nq, size", [(1, 4), (70, 4), long(1, 1), long(20, 8)])
 def test_gradients_in_float32_are_not_off_by_the_rounding_of_lse(Nq, size, sums_in_one_order):
     """P = e^(S - lse) is off by as much as lse is: with scores of 100, by 100 roundings."""
     tensors = [x * size for x in inputs(2, 4, 2, Nq, 147, 32, dtype=torch.float32)]

@@ -14,6 +14,7 @@ from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 ABSURD = 2147480000  # an entry of a table that no kernel may read
@@ -23,11 +24,6 @@ MASKS = {
     "window": (masks.window(40), plain_masks.window(40)),
     "window both ways": (masks.window(3, 1), plain_masks.window(3, 1)),
 }
-
-
-def some(*values):
-    """Mark parameters that only ``make test-all`` runs."""
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def randn(*shape, dtype=torch.float32, seed=0):
@@ -87,7 +83,7 @@ def run(q, cache, mask=None, **options):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("n, H, Hk", [(3, 4, 2), some(3, 6, 1), some(1, 3, 3), some(16, 2, 1), some(5, 32, 2)])
+@pytest.mark.parametrize("n, H, Hk", [(3, 4, 2), long(3, 6, 1), long(1, 3, 3), long(16, 2, 1), long(5, 32, 2)])
 def test_splits_equal_dense(n, H, Hk, mask):
     ours, theirs = MASKS[mask]
     q, K, V, lengths = inputs([0, 1, 140], H, Hk, n)
@@ -98,8 +94,8 @@ def test_splits_equal_dense(n, H, Hk, mask):
         assert_right(results, q, K, V, lengths, theirs)
 
 
-@pytest.mark.parametrize("dtype", [some(torch.float16), torch.bfloat16])
-@pytest.mark.parametrize("d, dv", [(64, 64), some(128, 128), some(256, 40)])
+@pytest.mark.parametrize("dtype", [long(torch.float16), torch.bfloat16])
+@pytest.mark.parametrize("d, dv", [(64, 64), long(128, 128), long(256, 40)])
 def test_half_precision(dtype, d, dv):
     q, K, V, lengths = inputs([130, 300], d=d, dv=dv, dtype=dtype)
     results = decode(q, (K, V), lengths=lengths, return_lse=True)
@@ -113,7 +109,7 @@ def test_half_precision(dtype, d, dv):
     torch.testing.assert_close(results[1].cpu().double(), exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("S", [3, some(1), some(2), some(5), some(17), some(40)])
+@pytest.mark.parametrize("S", [3, long(1), long(2), long(5), long(17), long(40)])
 def test_any_number_of_splits_gives_the_same_answer(S):
     q, K, V, lengths = inputs([0, 65, 300], n=2)
     results = run(q, Cache(K, V, lengths=lengths), S=S)
@@ -129,8 +125,8 @@ def test_splits_are_those_of_a_texts_own_length(monkeypatch):
     assert lse_s[0].isfinite().all()  # 64 keys in four splits, too, although the longest text has 200
 
 
-@pytest.mark.parametrize("page", [5, 64, some(1), some(16), some(3), some(100), some(128), some(256)])
-@pytest.mark.parametrize("mask", ["causal", some("window")])
+@pytest.mark.parametrize("page", [5, 64, long(1), long(16), long(3), long(100), long(128), long(256)])
+@pytest.mark.parametrize("mask", ["causal", long("window")])
 def test_pages_equal_a_tensor_bit_for_bit(page, mask):
     q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
     ours, _ = MASKS[mask]
@@ -154,7 +150,7 @@ def test_a_prompt_reads_its_keys_from_pages():
     assert_right(results, q, K, V, lengths, plain_masks.causal())
 
 
-@pytest.mark.parametrize("d, rope", [(32, 16), some(64, 0), some(512, 64)])
+@pytest.mark.parametrize("d, rope", [(32, 16), long(64, 0), long(512, 64)])
 def test_latent_values_are_the_first_columns_of_the_keys(d, rope):
     q, K, _, lengths = inputs([3, 200], H=4, Hk=1, d=d + rope, dv=1)
     K = K.nan_to_num(0.0)
@@ -202,7 +198,7 @@ def test_which_latents_go_to_hopper(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("d, dv", [(32, 24), (16, 24), some(24, 25), some(128, 128)])
+@pytest.mark.parametrize("d, dv", [(32, 24), (16, 24), long(24, 25), long(128, 128)])
 def test_eight_bits_are_computed_with_exactly(dtype, d, dv):
     """The result is that of rounded keys and values, computed in float16. Pairs are read where d and dv are even."""
     q, K, V, lengths = inputs([5, 200], n=2, d=d, dv=dv, dtype=torch.float16)
@@ -217,7 +213,7 @@ def test_eight_bits_are_computed_with_exactly(dtype, d, dv):
     torch.testing.assert_close(results[1].cpu().double(), exact[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pages", [False, some(True)])
+@pytest.mark.parametrize("pages", [False, long(True)])
 def test_shared_prefixes_equal_the_keys_repeated(pages):
     """A prefix of all texts, and one of the first and last: a tree."""
     q, K, V, lengths = inputs([20, 0, 35], n=2)
@@ -347,7 +343,7 @@ OPTIONS = {  # options for a cache, or a text, of N keys
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [some(it) if it not in ("sinks and a window", "all") else it for it in OPTIONS])
+@pytest.mark.parametrize("name", [long(it) if it not in ("sinks and a window", "all") else it for it in OPTIONS])
 def test_masks_scores_and_sinks_are_those_of_flash_attention(name):
     options = OPTIONS[name](140)
     q, K, V, lengths = inputs([0, 77, 140], n=3)

@@ -35,6 +35,7 @@ from tests.kernels import test_hopper_backward as of_backward
 from tests.kernels import wrong_gluon
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long_except
 
 loops = pytest.mark.usefixtures("interpreter_that_loops")  # where Triton's own interpreter runs kernels beside ours
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="here the kernels run compiled")
@@ -131,17 +132,11 @@ def test_one_block_is_exact():
     assert torch.equal(made, x.float().T @ x.float())
 
 
-def exhaustive(values, quick):
-    """Return test parameters, of which only these are quick."""
-    marked = [() if x in quick else (pytest.mark.exhaustive,) for x in values]
-    return [pytest.param(*(x if isinstance(x, tuple) else (x,)), marks=m) for x, m in zip(values, marked, strict=True)]
-
-
 # the forward kernel, and the rungs
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", exhaustive(cases.CONFIGURATIONS, ["64", "192"]))
+@pytest.mark.parametrize("name", long_except(["64", "192"], cases.CONFIGURATIONS))
 def test_forward_equals_dense(name, causal):
     """300 queries on 333 keys: 6 heads on 2, so that a program computes several tiles."""
     width = cases.CONFIGURATIONS[name][0]
@@ -169,7 +164,7 @@ def test_every_order_gives_the_same_bits():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("rung", exhaustive(range(1, len(ladder.RUNGS) + 1), [1, 3]))
+@pytest.mark.parametrize("rung", long_except([1, 3], range(1, len(ladder.RUNGS) + 1)))
 def test_every_rung_equals_dense(rung, causal):
     cases.assert_equals_dense(functools.partial(ladder.run, rung), *cases.inputs(1, 4, 2, 300, 333, 64), causal)
 
@@ -262,7 +257,7 @@ def test_gradients_are_right_with_scores_documents_and_sinks(d):
 
 
 @loops
-@pytest.mark.parametrize("width, consumers", exhaustive([(64, 3), (128, 3), (256, 2)], [(128, 3)]))
+@pytest.mark.parametrize("width, consumers", long_except([(128, 3)], [(64, 3), (128, 3), (256, 2)]))
 def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
     """The bound is that of ``test_hopper``; lse needs none of its own, since sums are those of float32."""
     q, k, v = cases.inputs(1, 4, 2, 200, 333, width)

@@ -8,6 +8,7 @@ from flashlab.kernels.configurations import Card, Configuration, divided, parts_
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -15,11 +16,6 @@ B, H, Hk, N, d = 1, 8, 2, 70, 24  # four query heads per key head
 H200 = Card((9, 0), 227 * 1024, 132)
 SMALL = Problem(3, 16, 2, 400, 400, 128, 128, torch.bfloat16, torch.device("cuda"), masks.causal(), 0.1, "tf32")
 FULL = masks.full()
-
-
-def some(*values):
-    """Mark parameters that only ``make test-all`` runs."""
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture
@@ -85,9 +81,9 @@ def ours(name, options):
 
 
 @pytest.mark.parametrize(
-    "name", ["causal", "texts", *[some(name) for name in CASES if name not in ("causal", "texts")]]
+    "name", ["causal", "texts", *[long(name) for name in CASES if name not in ("causal", "texts")]]
 )
-@pytest.mark.parametrize("parts", [some(1), 2, some(4)])
+@pytest.mark.parametrize("parts", [long(1), 2, long(4)])
 def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
     divide(parts)
     options, rest = CASES[name]
@@ -101,7 +97,7 @@ def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
         assert_as_exact_as_plain(*three)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, some(torch.bfloat16)])
+@pytest.mark.parametrize("dtype", [torch.float32, long(torch.bfloat16)])
 def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, divide, monkeypatch):
     divide(4)
     if dtype == torch.bfloat16:

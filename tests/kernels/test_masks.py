@@ -21,6 +21,7 @@ from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long_except
 
 B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
 LENGTHS = [(1, 1), (64, 128), (239, 1), (113, 203), (128, 217), (108, 256), (256, 113), (127, 128)]  # FlashAttention's
@@ -72,7 +73,7 @@ def cases(Nq, Nk):
 
 
 NAMES = [name for name, *_ in cases(Nq, Nk)]
-QUICK = {"documents, causal", "sinks and a window", "padding", "one's own", "two unions"}
+QUICK = {"documents, causal", "sinks and a window", "padding", "one's own"}
 
 
 def hold(name, Nq, Nk, d, dtype=torch.float32, poison=True):
@@ -101,7 +102,7 @@ def hold(name, Nq, Nk, d, dtype=torch.float32, poison=True):
         assert_as_exact_as_plain(mine.to(theirs.dtype), theirs, true, 16 if dtype == torch.float32 else 1)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.exhaustive) for n in NAMES])
+@pytest.mark.parametrize("name", long_except(QUICK, NAMES))
 def test_masked_equals_dense_and_unseen_keys_do_not_matter(name):
     hold(name, Nq, Nk, d)
 

@@ -7,6 +7,7 @@ import torch
 
 from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long
 
 H, Hk, d = 4, 2, 16
 LENGTHS_Q, LENGTHS_K = [20, 0, 1, 40, 9], [20, 3, 34, 21, 9]
@@ -18,10 +19,6 @@ def randn(*shape, seed=0):
 
 def offsets(lengths):
     return torch.tensor([0, *lengths], device=DEVICE).cumsum(0)
-
-
-def some(*values):
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 SLOPES, BIAS = randn(H, seed=7).abs() / 16, randn(5, H, 1, 34, seed=8)
@@ -52,9 +49,9 @@ CASES = {  # options for all texts, learned tensors, and the same for text t alo
 
 @pytest.mark.parametrize(
     "name",
-    ["sinks and a window", *map(some, [n for n in CASES if n != "sinks and a window"])],
+    ["sinks and a window", *map(long, [n for n in CASES if n != "sinks and a window"])],
 )
-@pytest.mark.parametrize("lengths_q", [LENGTHS_Q, some(LENGTHS_K)])
+@pytest.mark.parametrize("lengths_q", [LENGTHS_Q, long(LENGTHS_K)])
 def test_packed_texts_equal_texts_alone(name, lengths_q):
     together, learned, alone = CASES[name]
     starts_q, starts_k = offsets(lengths_q), offsets(LENGTHS_K)

@@ -12,6 +12,7 @@ from flashlab.kernels import masks, packed
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
 from tests.tools.hopper_scores import taken, wanted
+from tests.tools.long import long
 
 #            B, H, Hk, Nq, Nk, causal, programs
 PROBLEMS = [
@@ -191,7 +192,7 @@ def test_as_many_programs_as_tiles_have_one_each_in_plain_order():
 @pytest.mark.parametrize("mask", [masks.full(), masks.causal()], ids=["full", "causal"])
 @pytest.mark.parametrize(
     "kernel, Br",
-    [("forward", 128), ("forward", 192), ("warpgroups", 128), ("one partition", 128), ("float8", 192)],
+    [("forward", 192), ("float8", 192), *(long(it, 128) for it in ("forward", "warpgroups", "one partition"))],
 )
 def test_each_score_that_the_mask_leaves_is_taken_in_once(kernel, Br, mask):
     for Nq, Nk in itertools.product(LENGTHS, repeat=2):

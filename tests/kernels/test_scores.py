@@ -11,6 +11,7 @@ from flashlab.kernels import DEVICE, dropout, flash_attention, masks, scores, tl
 from flashlab.reference.dropout import Dropout
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long_except
 
 B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
 
@@ -52,7 +53,7 @@ CASES = {  # tensors that are learned; the score function made of them; the same
     "cap, bias": (((Nq, Nk),), lambda x: (scores.softcap(2), scores.bias(x)), lambda S, x: 2 * torch.tanh(S / 2) + x),
     "one's own": ((), lambda: MINE, lambda S: S + WEIGHT.to(S) * S**3 / 70),
 }  # fmt: skip
-QUICK = {"bias, cap, ALiBi", "one's own", "bias of heads"}
+QUICK = {"bias, cap, ALiBi", "one's own"}
 
 
 def hold(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=torch.float32):
@@ -84,7 +85,7 @@ def hold(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=to
         assert_as_exact_as_plain(mine.to(theirs.dtype), theirs, exact, 16 if dtype == torch.float32 else 1)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.exhaustive) for n in CASES])
+@pytest.mark.parametrize("name", long_except(QUICK, CASES))
 def test_scores_equal_those_written_out(name):
     hold(*CASES[name], masks.window(60), (OWN - 60 <= KEYS) & (KEYS <= OWN))
 

@@ -11,6 +11,7 @@ from flashlab.course.registry import every
 from flashlab.grading.exercise import edited
 from tests.mutants import acceptance
 from tests.mutants.mutants import MUTANTS
+from tests.tools.long import long_except
 
 CHECKS = sorted({mutant.check.__name__ for mutant in MUTANTS})
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
@@ -40,17 +41,12 @@ def rejected(mutant, monkeypatch):
     return None
 
 
-SLOW = {
-    "kernel_masks",
-    "kernel_rules",
-    "kernel_scores",
-    "kernel_decoding",
-}  # seconds each; tests/kernels has the same comparisons
+SLOW = {  # seconds each; tests/kernels has the same comparisons
+    f"kernel_{what}" for what in ("backward", "decoding", "float8", "masks", "pieces", "rules", "scores")
+}
 
 
-@pytest.mark.parametrize(
-    "check", [pytest.param(check, marks=[pytest.mark.exhaustive] if check in SLOW else []) for check in CHECKS]
-)
+@pytest.mark.parametrize("check", long_except(set(CHECKS) - SLOW, CHECKS))
 def test_what_is_right_is_accepted(check):
     getattr(acceptance, check)()
 
