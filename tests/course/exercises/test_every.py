@@ -1,6 +1,6 @@
 """What holds for every exercise: the reference is right, each mistake is told by name, answers are explained."""
 
-import os
+import itertools
 
 import pytest
 
@@ -10,23 +10,18 @@ from flashlab.grading import forked
 from flashlab.grading.exercise import Exercise
 from flashlab.kernels import INTERPRETED, triton
 
+# Cases have the largest of numbers, and a wrong answer may divide by zero.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise)}
 QUESTIONS = {name: it for name, it in every().items() if name not in EXERCISES}
 LONG = {  # seconds of CPU each; the others take as long in all
     "first_triton_kernel.online", "triton_forward.bounds", "triton_forward.update", "triton_forward.forward",
-    "triton_backward.add_rows", "triton_backward.dQ",
+    "triton_forward.heads", "triton_backward.add_rows", "triton_backward.dQ",
 }  # fmt: skip
-MISTAKES = [  # of a kernel, which takes seconds to interpret, `make test` tries the first
-    pytest.param(
-        name,
-        mistake,
-        id=f"{name}: {mistake.says}",
-        marks=[pytest.mark.exhaustive] if name in LONG or it.launch and at else [],
-    )
-    for name, it in EXERCISES.items()
-    for at, mistake in enumerate(it.mistakes)
-]
-SLOWEST = {"numpy": 1.0, "kernel": 12.0}  # seconds of CPU that a check of a right answer may take
+KERNELS = [name for name, it in EXERCISES.items() if it.launch]
+NUMPY = [name for name in EXERCISES if name not in KERNELS]
+# How many mistakes of each exercise `make test` tries: a kernel takes seconds to interpret.
+QUICK = {"kernel": 1, "numpy": 2}
 
 
 def said(capsys, name, attempt):
@@ -34,24 +29,14 @@ def said(capsys, name, attempt):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else []) for name in EXERCISES]
-)
-def test_the_reference_is_right_and_quickly_checked(name, capsys):
-    slowest = SLOWEST["kernel" if EXERCISES[name].launch else "numpy"]
-    # What earlier tests left behind may end, and be counted, during a check: not during three of them.
-    assert any(seconds_of_a_right_answer(name, capsys) < slowest for _ in range(3))
+def fail_of(faults):
+    """Fail with all that was said in place of what is right; with none of it, pass."""
+    if all_said := "\n".join(itertools.chain(*faults)):
+        pytest.fail(all_said, pytrace=False)
 
 
-def seconds_of_a_right_answer(name, capsys):
-    """Return the seconds of CPU that a check takes, in this process and those that end meanwhile: attempts have one."""
-    begun = sum(os.times()[:4])
-    assert said(capsys, name, EXERCISES[name].reference).startswith(f"✓ {name}: right in all ")
-    return sum(os.times()[:4]) - begun
-
-
-def stub(*args):
-    raise NotImplementedError
+def long(names):
+    return [pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else []) for name in names]
 
 
 @pytest.fixture
@@ -60,38 +45,91 @@ def without_forks(monkeypatch):
     monkeypatch.setattr(forked, "forks", lambda: False)
 
 
-@pytest.mark.parametrize("name", EXERCISES)
-def test_a_stub_is_not_attempted(name, capsys, without_forks):
-    attempt = triton.jit(stub) if hasattr(EXERCISES[name].reference, "fn") else stub  # a kernel
-    assert said(capsys, name, attempt).startswith(f"○ {name}: not attempted")
+def rejected(capsys, name):
+    """Say where the reference is not right."""
+    text = said(capsys, name, EXERCISES[name].reference)
+    return [] if text.startswith(f"✓ {name}: right in all ") else [text]
 
 
-def assert_rejected_with_its_own_sentence(name, mistake, capsys):
-    text = said(capsys, name, mistake.function(EXERCISES[name].reference))
-    assert text.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in text
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a wrong answer may divide by zero
-@pytest.mark.parametrize("name, mistake", MISTAKES)
-def test_each_mistake_is_rejected_with_its_own_sentence(name, mistake, capsys, request):
-    if not EXERCISES[name].launch:
-        request.getfixturevalue("without_forks")
-    elif not INTERPRETED:
-        pytest.skip("a GPU does not stop a kernel that reads past the end")
-    assert_rejected_with_its_own_sentence(name, mistake, capsys)
+def test_the_references_in_numpy_are_right(capsys, without_forks):
+    fail_of(rejected(capsys, name) for name in NUMPY)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name, it in EXERCISES.items() if not it.launch])
-def test_the_first_mistake_is_rejected_in_a_fork_too(name, capsys):
-    assert_rejected_with_its_own_sentence(name, EXERCISES[name].mistakes[0], capsys)
+def test_the_references_in_numpy_are_right_in_a_fork_too(capsys):
+    fail_of(rejected(capsys, name) for name in NUMPY)
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_a_right_answer_is_explained_and_a_wrong_one_too(name, capsys):
-    question = QUESTIONS[name]
-    assert said(capsys, name, ...).startswith(f"○ {name}: not answered")
-    assert said(capsys, name, question.answer).startswith(f"✓ {name}: {question.answer}. {question.because}")
-    for wrong, why in question.wrong:
-        assert said(capsys, name, wrong) == f"✗ {name}: not {wrong}. {why}\n"
-    assert said(capsys, name, "no idea at all").startswith(f"✗ {name}: not 'no idea at all'")
+@pytest.mark.parametrize("name", long(KERNELS))
+def test_the_reference_of_a_kernel_is_right(name, capsys):
+    fail_of([rejected(capsys, name)])
+
+
+def stub(*args):
+    raise NotImplementedError
+
+
+def test_a_stub_is_not_attempted(capsys, without_forks):
+    def judged(name):
+        attempt = triton.jit(stub) if hasattr(EXERCISES[name].reference, "fn") else stub  # a kernel
+        text = said(capsys, name, attempt)
+        return [] if text.startswith(f"○ {name}: not attempted") else [text]
+
+    fail_of(map(judged, EXERCISES))
+
+
+def not_recognised(capsys, name, mistakes):
+    """Say which mistakes are not rejected with their own sentences."""
+    for mistake in mistakes:
+        text = said(capsys, name, mistake.function(EXERCISES[name].reference))
+        if not (text.startswith(f"✗ {name} fails for ") and f"It looks like this: {mistake.says}" in text):
+            yield f"expected: {mistake.says}\n{text}"
+
+
+def test_mistakes_in_numpy_are_rejected_with_their_own_sentences(capsys, without_forks):
+    fail_of(not_recognised(capsys, name, EXERCISES[name].mistakes[: QUICK["numpy"]]) for name in NUMPY)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NUMPY)
+def test_the_other_mistakes_in_numpy_are_rejected_with_their_own_sentences(name, capsys, without_forks):
+    fail_of([not_recognised(capsys, name, EXERCISES[name].mistakes[QUICK["numpy"] :])])
+
+
+@pytest.mark.parametrize("name", long(KERNELS))
+def test_a_mistake_in_a_kernel_is_rejected_with_its_own_sentence(name, capsys, interpreted):
+    fail_of([not_recognised(capsys, name, EXERCISES[name].mistakes[: QUICK["kernel"]])])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "name, at", [(name, at) for name in KERNELS for at in range(QUICK["kernel"], len(EXERCISES[name].mistakes))]
+)
+def test_another_mistake_in_a_kernel_is_rejected_with_its_own_sentence(name, at, capsys, interpreted):
+    fail_of([not_recognised(capsys, name, [EXERCISES[name].mistakes[at]])])
+
+
+@pytest.fixture
+def interpreted():
+    if not INTERPRETED:
+        pytest.skip("a GPU does not stop a kernel that reads past the end")
+
+
+@pytest.mark.exhaustive
+def test_the_first_mistake_in_numpy_is_rejected_in_a_fork_too(capsys):
+    fail_of(not_recognised(capsys, name, EXERCISES[name].mistakes[:1]) for name in NUMPY)
+
+
+def test_right_answers_are_explained_and_wrong_ones_too(capsys):
+    def misjudged(name):
+        question = QUESTIONS[name]
+        for answer, says in (
+            (..., f"○ {name}: not answered"),
+            (question.answer, f"✓ {name}: {question.answer}. {question.because}"),
+            *((wrong, f"✗ {name}: not {wrong}. {why}\n") for wrong, why in question.wrong),
+            ("no idea at all", f"✗ {name}: not 'no idea at all'"),
+        ):
+            if not (text := said(capsys, name, answer)).startswith(says):
+                yield f"expected: {says}\n{text}"
+
+    fail_of(map(misjudged, QUESTIONS))

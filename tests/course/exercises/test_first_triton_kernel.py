@@ -83,6 +83,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name, kernel",
     [(name, right) for name in RIGHT for right in RIGHT[name]],

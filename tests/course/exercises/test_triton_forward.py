@@ -184,13 +184,11 @@ RIGHT = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name, kernel",
-    [
-        pytest.param(name, right, id=f"{name}-{right.__name__}", marks=[pytest.mark.exhaustive] if at else [])
-        for name in RIGHT
-        for at, right in enumerate(RIGHT[name])
-    ],
+    [(name, right) for name in RIGHT for right in RIGHT[name]],
+    ids=lambda it: getattr(it, "__name__", it),
 )
 def test_a_right_kernel_passes_however_it_is_written(name, kernel):
     assert first_failure(find(name), kernel) is None
