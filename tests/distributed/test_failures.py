@@ -10,20 +10,16 @@ import torch
 from flashlab.distributed import Team, attention
 from flashlab.distributed.wire import GroupError
 from tests.distributed import work
-
-
-def some(*values):
-    """Mark parameters that only ``make test-all`` runs: each takes a team of its own, which it loses."""
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
+from tests.tools.long import long
 
 
 @pytest.mark.parametrize(
     "difference, says",
     [
         ("heads", "the processes disagree on H: rank 0 has 8, rank 1 has 4"),
-        some("length", "a zigzag placement of 13 tokens gives the ranks [5, 4, 4], got [5, 3, 5]"),
-        some("mask", "the processes disagree on the window of the mask: rank 0 has [None, 0], rank 1 has [3, 0]"),
-        some("dtype", "the processes disagree on the dtype: rank 0 has torch.float32, rank 1 has torch.float64"),
+        long("length", "a zigzag placement of 13 tokens gives the ranks [5, 4, 4], got [5, 3, 5]"),
+        long("mask", "the processes disagree on the window of the mask: rank 0 has [None, 0], rank 1 has [3, 0]"),
+        long("dtype", "the processes disagree on the dtype: rank 0 has torch.float32, rank 1 has torch.float64"),
         ("argument", "the processes disagree on whether the arguments are right: rank 0 has True, rank 1 has False"),
     ],
 )
@@ -35,7 +31,7 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
         assert isinstance(outcome, Exception) and str(outcome).startswith(sentence), outcome
 
 
-@pytest.mark.parametrize("method", ["ring", some("gather"), some("all-to-all")])
+@pytest.mark.parametrize("method", ["ring", long("gather"), long("all-to-all")])
 @pytest.mark.parametrize(
     "options, says",
     [
@@ -53,13 +49,13 @@ def test_nonsense_is_refused_on_every_rank(team, method, options, says):
     assert team.run(work.refusal, method, options) == [says] * 4
 
 
-@pytest.mark.parametrize("method", ["ring", some("gather"), some("all-to-all")])
+@pytest.mark.parametrize("method", ["ring", long("gather"), long("all-to-all")])
 def test_second_derivatives_are_refused(team, method):
     says = "attention over a group has first derivatives only: create_graph must be False"
     assert team.run(work.second_derivative, method) == [says] * 4
 
 
-@pytest.mark.parametrize("difference, timeout", [("dies", work.HANGS), some("does not come", 1.0)])
+@pytest.mark.parametrize("difference, timeout", [("dies", work.HANGS), long("does not come", 1.0)])
 def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference, timeout):
     """Before the group's own limit, which is twice as long: whoever has died at once, the others at theirs."""
     with Team(3, timeout=2 * work.HANGS) as team:

@@ -10,6 +10,7 @@ from flashlab.course.registry import every, find  # noqa: E402
 from flashlab.grading import forked, verdict  # noqa: E402
 from flashlab.grading.exercise import edited  # noqa: E402
 from flashlab.kernels import INTERPRETED, compiles, tl, triton  # noqa: E402
+from tests.tools.long import long_except  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="what runs on a GPU has been compiled")
 KERNELS = [
@@ -35,17 +36,13 @@ def refusal(name, attempt):
     return compiles.refusal(noted.values[0])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive) for name in KERNELS]
-)
+@pytest.mark.parametrize("name", long_except(QUICK, KERNELS))
 def test_what_the_course_shows_compiles(name):
     assert set(KERNELS) >= QUICK
     assert refusal(name, find(name).reference) is None
 
 
-@pytest.mark.parametrize(
-    "what", [pytest.param(it, marks=pytest.mark.exhaustive) if at else it for at, it in enumerate(REFUSED)]
-)
+@pytest.mark.parametrize("what", long_except(list(REFUSED)[:1], REFUSED))
 def test_what_a_gpu_refuses_is_told(what):
     old, new, says = REFUSED[what]
     assert says in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))

@@ -11,11 +11,7 @@ modules = pytest.importorskip("flashlab.models.modules", reason="the kernels nee
 
 from flashlab.kernels import DEVICE, flash_attention  # noqa: E402
 from tests.tools.bounds import assert_as_exact_as_plain  # noqa: E402
-
-
-def long(*values):
-    """Mark parameters that only ``make test-all`` runs."""
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
+from tests.tools.long import long  # noqa: E402
 
 
 def randn(*shape, dtype=torch.float32, seed=0):

@@ -9,6 +9,7 @@ from flashlab.course.registry import every
 from flashlab.grading import forked
 from flashlab.grading.exercise import Exercise
 from flashlab.kernels import INTERPRETED, triton
+from tests.tools.long import long_except
 
 # Cases have the largest of numbers, and a wrong answer may divide by zero.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -35,10 +36,6 @@ def fail_of(faults):
         pytest.fail(all_said, pytrace=False)
 
 
-def long(names):
-    return [pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else []) for name in names]
-
-
 @pytest.fixture
 def without_forks(monkeypatch):
     """Check as on macOS: forks take longer than these checks."""
@@ -60,7 +57,7 @@ def test_the_references_in_numpy_are_right_in_a_fork_too(capsys):
     fail_of(rejected(capsys, name) for name in NUMPY)
 
 
-@pytest.mark.parametrize("name", long(KERNELS))
+@pytest.mark.parametrize("name", long_except(set(KERNELS) - LONG, KERNELS))
 def test_the_reference_of_a_kernel_is_right(name, capsys):
     fail_of([rejected(capsys, name)])
 
@@ -96,7 +93,7 @@ def test_the_other_mistakes_in_numpy_are_rejected_with_their_own_sentences(name,
     fail_of([not_recognised(capsys, name, EXERCISES[name].mistakes[QUICK["numpy"] :])])
 
 
-@pytest.mark.parametrize("name", long(KERNELS))
+@pytest.mark.parametrize("name", long_except(set(KERNELS) - LONG, KERNELS))
 def test_a_mistake_in_a_kernel_is_rejected_with_its_own_sentence(name, capsys, interpreted):
     fail_of([not_recognised(capsys, name, EXERCISES[name].mistakes[: QUICK["kernel"]])])
 
