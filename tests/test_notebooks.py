@@ -400,6 +400,7 @@ def test_stored_outputs_are_kept_when_nothing_is_run(tmp_path):
     assert cell.outputs[0].text == "42" and cell.execution_count == 1
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_dies_is_named_at_once():
     kernel = WatchedKernel("python3")
     cell = kernel.execute_cell_input("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -408,6 +409,7 @@ def test_a_kernel_that_dies_is_named_at_once():
     kernel.stop()
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_lives_is_waited_for_until_the_timeout():
     kernel = WatchedKernel("python3")
     cell = kernel.execute_cell_input("import time; time.sleep(60)")

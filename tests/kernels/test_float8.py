@@ -110,7 +110,8 @@ def test_masks_in_lists():
     torch.testing.assert_close(dense, (O, lse), rtol=0, atol=2e-3)
 
 
-@pytest.mark.parametrize("rows, N", [(2, 4096), long(16, 4096), long(2, 2**17)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rows, N", [(16, 4096), (2, 2**17)])
 def test_sums_of_many_positive_values(rows, N):
     """What the tensor core would lose without two levels; in any order of the keys."""
     q, k, v = 3 * randn(1, 1, rows, 64), randn(1, 1, N, 64, seed=1), randn(1, 1, N, 16, seed=2).abs()

@@ -17,7 +17,8 @@ EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise
 QUESTIONS = {name: it for name, it in every().items() if name not in EXERCISES}
 LONG = {  # seconds of CPU each; the others take as long in all
     "first_triton_kernel.online", "triton_forward.bounds", "triton_forward.update", "triton_forward.forward",
-    "triton_forward.heads", "triton_backward.add_rows", "triton_backward.dQ",
+    "triton_forward.heads", "triton_backward.add_rows", "triton_backward.dQ", "triton_backward.delta",
+    "first_triton_kernel.softmax_row",
 }  # fmt: skip
 KERNELS = [name for name, it in EXERCISES.items() if it.launch]
 NUMPY = [name for name in EXERCISES if name not in KERNELS]
