@@ -33,7 +33,9 @@ def main(target: Path) -> int:
         source, built = Path(folder) / "source", Path(folder) / "site"
         lessons.write(source / "lessons")
         pages.write(source)
-        status = build_main(["-c", str(HERE), "-b", "html", "-W", "--keep-going", "-q", str(source), str(built)])
+        status = build_main(
+            ["-c", str(HERE), "-b", "html", "-j", "auto", "-W", "--keep-going", "-q", str(source), str(built)]
+        )
         if status:
             return status
         mend(built)
