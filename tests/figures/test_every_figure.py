@@ -16,6 +16,7 @@ import figures
 from figures import page, widget
 from figures.figure import Scrub, declared, key, numbers
 from tests.tools import drawn
+from tests.tools.long import long
 
 FOLDER = Path(figures.__file__).parent
 NAMES = [path.stem for path in sorted(FOLDER.glob("*.py")) if "\nCONTROLS = " in path.read_text()]
@@ -57,9 +58,9 @@ def walk(figure):
 
 @pytest.fixture(scope="module")
 def drawings(figure):
-    """What node draws, by width and state: it takes longer to start than to draw."""
+    """Return a function of a width: what node draws, by state. It takes longer to start than to draw."""
     states = list(dict.fromkeys([*choices(figure), *walk(figure), figure.State()]))
-    return {width: dict(zip(states, drawn.draw(figure, states, width), strict=True)) for width in (340, drawn.WIDTH)}
+    return functools.cache(lambda width: dict(zip(states, drawn.draw(figure, states, width), strict=True)))
 
 
 def test_each_is_drawn_and_nothing_else():
@@ -112,11 +113,11 @@ def test_numbers_are_plain_and_words_are_few(figure):
 
 
 @needs_node
-@pytest.mark.parametrize("width", [340, drawn.WIDTH])
+@pytest.mark.parametrize("width", [long(340), drawn.WIDTH])
 def test_every_choice_is_drawn(figure, width, drawings):
     states = choices(figure)
     for state in states:
-        drawing = drawings[width][state]
+        drawing = drawings(width)[state]
         markup = drawing["markup"]
         if "NaN" in json.dumps(figure.trace(state)):  # then the letters may say it, too
             markup = re.sub(r'(aria-label="|>)[^"<]*', lambda said: said[0].replace("NaN", ""), markup)
@@ -124,12 +125,12 @@ def test_every_choice_is_drawn(figure, width, drawings):
         assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"
         assert not re.search(r'="#|: #', drawing["markup"]), f"{state}: colours come from theme.css"
         assert drawing["key"] == key(figure, state)
-    assert len({drawings[width][state]["markup"] for state in states}) > len(states) / 4
+    assert len({drawings(width)[state]["markup"] for state in states}) > len(states) / 4
 
 
 @needs_node
 def test_every_step_changes_the_picture(figure, drawings):
-    shown = [drawings[drawn.WIDTH][state]["markup"] for state in walk(figure)]
+    shown = [drawings(drawn.WIDTH)[state]["markup"] for state in walk(figure)]
     assert all(one != other for one, other in itertools.pairwise(shown))
 
 
@@ -142,14 +143,14 @@ def test_the_same_state_is_drawn_the_same_whatever_came_before(figure):
 
 @needs_node
 def test_every_drawing_can_be_pointed_at(figure, drawings):
-    tips = re.findall(r'aria-label="([^"]+)"', drawings[drawn.WIDTH][figure.State()]["markup"])
+    tips = re.findall(r'aria-label="([^"]+)"', drawings(drawn.WIDTH)[figure.State()]["markup"])
     assert len(tips) >= 5 and all(len(tip) > 5 for tip in tips)
 
 
 @needs_node
 def test_the_still_picture_shows_the_first_state(figure, drawings):
     path = FOLDER / "stills" / f"{page.name_of(figure)}.png"
-    digest = drawn.digest_of(drawings[drawn.WIDTH][figure.State()])
+    digest = drawn.digest_of(drawings(drawn.WIDTH)[figure.State()])
     assert Image.open(path).text["drawn"] == digest, "python -m tests.tools.stills takes it again"
 
 

@@ -101,7 +101,9 @@ WINDOWS = [(1, 0), (0, 2), (30, 0), (7, 9), (64, 64), (200, 3), (math.inf, 5), (
 
 
 @pytest.mark.parametrize("Br, Bc", [(64, 128), long(64, 64), long(128, 64), long(32, 32)])  # on a GPU the tables' own
-@pytest.mark.parametrize("Nq, Nk", [(70, 133), (211, 113), long(133, 133), long(20, 133), long(65, 64), long(300, 40)])
+@pytest.mark.parametrize(
+    "Nq, Nk", [(70, 133), long(211, 113), long(133, 133), long(20, 133), long(65, 64), long(300, 40)]
+)
 @pytest.mark.parametrize("left, right", WINDOWS)
 def test_windows_see_left_and_right_of_the_own_key(left, right, Nq, Nk, Br, Bc, interpret_with):
     interpret_with(Br, Bc)
@@ -142,7 +144,7 @@ def test_keys_that_no_query_sees_are_never_read(unseen):
     assert torch.equal(O, expected[0]) and torch.equal(dQ, expected[1])
 
 
-@pytest.mark.parametrize("Hk", [1, 2, 6])
+@pytest.mark.parametrize("Hk", [long(1), 2, long(6)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_grouped_heads_add_up_their_key_and_value_gradients(Hk, causal):
     assert_equals_dense(inputs(2, 6, Hk, 33, 20, 16), causal=causal)

@@ -13,6 +13,7 @@ from flashlab.reference.masks import causal
 from flashlab.reference.pipeline import Budget, Design
 from tests.reference.test_tiling import ADVERSARIAL, draw
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long
 
 DESIGNS = [
     Design(stages, ping_pong, overlap, consumers, whole_q)
@@ -44,7 +45,7 @@ def test_every_pipeline_equals_dense(head, design, mask):
 
 
 @pytest.mark.parametrize("inputs, mask", ADVERSARIAL.values(), ids=ADVERSARIAL)
-@pytest.mark.parametrize("Br, Bc", [(8, 8), (16, 4), (5, 16), (1, 3)])
+@pytest.mark.parametrize("Br, Bc", [long(8, 8), long(16, 4), (5, 16), long(1, 3)])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_adversarial_inputs(inputs, mask, Br, Bc, dtype):
     if dtype == np.float16:
