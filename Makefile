@@ -30,7 +30,7 @@ endif
 # Small shapes, forward and backward: under the sanitizer a kernel takes a thousand times longer.
 SMALL := tests/kernels/test_coverage.py -k "lower_right or grouped_heads or rows_that_see"
 # One worker runs all cells of a notebook, in order. tests.tools.kernels names a kernel that died.
-NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 120
+NBVAL := -p tests.tools.kernels --nbval --nbval-sanitize-with tests/tools/sanitize.cfg --nbval-cell-timeout 600
 WORKERS := -n 2 --dist loadfile
 # Notebooks wait for their kernels to start: three workers keep two cores busy.
 QUICK_WORKERS := -n 3 --dist loadfile

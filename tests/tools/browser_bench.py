@@ -144,7 +144,7 @@ def visited(browser, address):
 
 def nbval(path):
     command = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-sanitize-with",
-               "tests/tools/sanitize.cfg", "--nbval-cell-timeout", "120", str(path)]  # fmt: skip
+               "tests/tools/sanitize.cfg", "--nbval-cell-timeout", "600", str(path)]  # fmt: skip
     begun = time.perf_counter()
     run = subprocess.run(command, cwd=ROOT, capture_output=True)
     return time.perf_counter() - begun, run.stdout.decode().strip().splitlines()[-1]

@@ -73,7 +73,7 @@ def execute(path):
     """Run the notebook at this path in its folder and return it. Raises the error of the first cell that fails."""
     notebook = nbformat.read(path, as_version=4)
     notebook.metadata.kernelspec = nbformat.from_dict(KERNEL)
-    client = NotebookClient(notebook, timeout=120, store_widget_state=False, coalesce_streams=True)
+    client = NotebookClient(notebook, timeout=600, store_widget_state=False, coalesce_streams=True)
     client.resources["metadata"] = {"path": str(path.parent)}
     client.execute()
     return notebook
