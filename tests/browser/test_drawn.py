@@ -42,11 +42,12 @@ SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    """A notebook of all figures, run."""
+    """A notebook of all figures, run; ``followed`` is the list of commands that the notebook executes from then on."""
     cells = [nbformat.v4.new_code_cell(f"import figures.{name}\n\nfigures.{name}.explore()") for name in NAMES]
     made = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
     nbformat.write(made, lab.folder / "notebooks" / "all_figures.ipynb")
     assert lab.open("all_figures").errors() == []
+    lab.page.evaluate(LISTEN)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def eventually(page, come):
 
 def test_the_notebooks_keys_leave_the_cell_alone(lab, figure):
     figure.locator("input[data-field]").first.focus()
-    lab.page.evaluate(LISTEN)
+    lab.page.evaluate("() => { followed.length = 0 }")
     for key in ("m", "b", "d", "d", "x", "Enter"):
         lab.page.keyboard.press(key)
     lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
