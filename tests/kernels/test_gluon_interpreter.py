@@ -231,6 +231,8 @@ def gradients(lag, d, sizes, left, right, **options):
 def test_gradients_equal_dense_ones():
     gradients(1, 64, (2, 2, 2, 128, 128), math.inf, 0)
     gradients(None, 128, (1, 4, 2, 70, 133), 90, 9)
+    *_, (_, score, plain_score) = of_backward.functions(2, 70, 133)  # several in turn
+    gradients(None, 64, (1, 2, 1, 70, 133), math.inf, math.inf, score=score, plain_score=plain_score)
 
 
 @loops
