@@ -297,7 +297,8 @@ def packed(drawn):
 
 
 def decoding(drawn):
-    rng, B, n, N = drawn.rng, drawn("B", 1, 2, 3), drawn("n", 1, 1, 2, 5), max(drawn.length("Nk"), 1)
+    n = 1, 1, 2, 20  # the last is more than a tile of rows, of which a group has several
+    rng, B, n, N = drawn.rng, drawn("B", 1, 2, 3), drawn("n", *n), max(drawn.length("Nk"), 1)
     eight = drawn("eight", None, None, torch.int8, torch.float8_e4m3fn)
     latent, shared = drawn("cache", (True, False), (False, True), *[(False, False)] * 3)
     if latent:

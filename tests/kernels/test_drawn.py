@@ -13,7 +13,9 @@ from flashlab.kernels.decode import operator, tiles
 from tests.kernels.drawn_cases import draw, hold
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nearly each of them would be compiled anew")
-FOUND = 152, 164, 166, 222  # a window on rows that see no key, forward and backward; NaN in keys that no query sees
+# A window on rows that see no key, forward and backward; NaN in keys that no query sees; a window of a group's tokens
+# that are several tiles of rows.
+FOUND = 152, 164, 166, 222, 1287
 QUICK = [*range(100 - len(FOUND)), *FOUND]
 
 

@@ -35,7 +35,7 @@ from tests.kernels import test_hopper_backward as of_backward
 from tests.kernels import wrong_gluon
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long_except
+from tests.tools.long import long, long_except
 
 loops = pytest.mark.usefixtures("interpreter_that_loops")  # where Triton's own interpreter runs kernels beside ours
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="here the kernels run compiled")
@@ -231,6 +231,8 @@ def gradients(lag, d, sizes, left, right, **options):
 def test_gradients_equal_dense_ones():
     gradients(1, 64, (2, 2, 2, 128, 128), math.inf, 0)
     gradients(None, 128, (1, 4, 2, 70, 133), 90, 9)
+    *_, (_, score, plain_score) = of_backward.functions(2, 70, 133)  # several in turn
+    gradients(None, 64, (1, 2, 1, 70, 133), math.inf, math.inf, score=score, plain_score=plain_score)
 
 
 @loops
@@ -257,7 +259,7 @@ def test_gradients_are_right_with_scores_documents_and_sinks(d):
 
 
 @loops
-@pytest.mark.parametrize("width, consumers", long_except([(128, 3)], [(64, 3), (128, 3), (256, 2)]))
+@pytest.mark.parametrize("width, consumers", [long(64, 3), (128, 3), (256, 2)])
 def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
     """The bound is that of ``test_hopper``; lse needs none of its own, since sums are those of float32."""
     q, k, v = cases.inputs(1, 4, 2, 200, 333, width)

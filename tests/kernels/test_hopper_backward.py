@@ -115,8 +115,9 @@ def functions(H, Nq, Nk):
     yield "soft cap", scores.softcap(2.0), cap
     yield "ALiBi", scores.alibi(slopes), alibi
     yield "bias", scores.bias(added), lambda s: s + added.to(s)
-    all_three = scores.bias(added), scores.softcap(2.0), scores.alibi(slopes)
-    yield "all three", all_three, lambda s: alibi(cap(s + added.to(s)))
+    # A factor before each kind of step: those with a slope in Gluon, and those whose slope is Triton's.
+    in_turn = scores.softcap(2.0), scores.bias(added), scores.softcap(2.0), scores.alibi(slopes)
+    yield "in turn", in_turn, lambda s: alibi(cap(cap(s) + added.to(s)))
 
 
 def with_scores(d):
