@@ -61,7 +61,7 @@ def test_code_is_plain_python():
 
 
 def syntax_error(source):
-    """Return what keeps a source from being plain Python (a % magic, a ! command)."""
+    """Return the error of a source that is not plain Python (a % magic, a ! command), or None."""
     try:
         ast.parse(source)
     except SyntaxError as error:
@@ -113,7 +113,7 @@ def test_every_exercise_stores_what_check_says_of_its_stub(capsys, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_what_other_versions_print_otherwise_is_stored_as_the_pinned_ones_print_it(capsys):
-    """Of the outputs that nbval does not compare, those of cells that need nothing but imports and one another."""
+    """Run the cells that nbval does not compare, if they need only imports and each other."""
     kernels = pytest.importorskip("flashlab.kernels", reason="needs triton, which is for Linux")
     if not kernels.INTERPRETED or f"triton=={version('triton')};" not in (ROOT / "constraints.txt").read_text():
         pytest.skip("stored without a GPU, with the Triton of constraints.txt")

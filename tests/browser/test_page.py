@@ -138,7 +138,7 @@ def test_the_clock_steps_and_goes_back(sheet, file):
 
 
 def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
-    """In a time that passes only when told."""
+    """The test moves the time of the page: nothing waits."""
     figure = sheet(file)
     if not figure.locator(".clock").count():
         pytest.skip("no clock")

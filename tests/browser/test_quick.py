@@ -1,6 +1,6 @@
-"""What every push holds in a browser: each figure on its page of the site, and three lessons, wide and narrow.
+"""Drive each figure on its page of the site, and three lessons, wide and narrow: for every push.
 
-Every control, mouse and touch, all pages and JupyterLab are for `make test-browser`.
+`make test-browser` has every control, mouse and touch, all pages, and JupyterLab.
 """
 
 import pytest

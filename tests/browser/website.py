@@ -10,7 +10,7 @@ LEFT = ROOT / "_site"  # by `make site`
 
 
 def site(folder):
-    """Return the folder of this checkout's site: ``_site/``, or ``folder``, built now, where that one may be stale."""
+    """Return the folder of the site: ``_site/``, or, if that may be stale, ``folder``, in which it is built."""
     if is_of_this_checkout(LEFT):
         return LEFT
     # Sphinx takes its warnings for errors: missing links, unknown headings.
@@ -19,7 +19,10 @@ def site(folder):
 
 
 def is_of_this_checkout(folder):
-    """Was it built from this commit (its copies for Colab name it), and is no file but these tests younger, or gone?"""
+    """Return whether it was built from this commit, which its copies for Colab name, and from the files as they are.
+
+    No file that git lists may be missing or younger than the site. These tests are no part of it.
+    """
     copy = folder / "colab" / lessons.names()[0]
     if not copy.exists() or lessons.this_commit() not in copy.read_text(encoding="utf-8"):
         return False

@@ -33,7 +33,7 @@ from flashlab.reference.online_softmax import State, merge
 from tests.tools.long import long
 from tests.tools.processes import children
 
-HANGS = 600.0  # seconds after which what a test waits for will not come any more
+HANGS = 600.0  # seconds that end a hang
 
 
 def said(capsys, attempt, name="online_softmax.merge"):
@@ -47,7 +47,7 @@ def alive():
 
 
 def assert_nothing_is_left(before):
-    """A thread that a check has told to stop ends when the machine lets it; a process has ended with its check."""
+    """Wait for the end of new threads, which may end after their check. A process must have ended with its check."""
     for thread in set(threading.enumerate()) - before[1]:
         thread.join(HANGS)
     now = alive()

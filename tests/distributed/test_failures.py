@@ -57,7 +57,7 @@ def test_second_derivatives_are_refused(team, method):
 
 @pytest.mark.parametrize("difference, timeout", [("dies", work.HANGS), long("does not come", 1.0)])
 def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference, timeout):
-    """Before the group's own limit, which is twice as long: whoever has died at once, the others at theirs."""
+    """A dead rank is missed at once, an absent one at the limit of the call, both before the limit of the group."""
     with Team(3, timeout=2 * work.HANGS) as team:
         team.run(os.getpid)  # all have joined the group
         outcomes = team.outcomes(work.unlike, 1, difference, timeout, timeout=work.HANGS / 2)

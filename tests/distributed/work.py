@@ -14,7 +14,7 @@ from flashlab.distributed.wire import Wire
 from flashlab.grading.exercise import edited
 from flashlab.reference import masks
 
-HANGS = 300.0  # seconds after which what a rank waits for will not come any more
+HANGS = 300.0  # seconds that end a hang
 groups = {}
 
 

@@ -14,7 +14,7 @@ from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long
+from tests.tools.long import long, long_except
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 ABSURD = 2147480000  # an entry of a table that no kernel may read
@@ -343,7 +343,7 @@ OPTIONS = {  # options for a cache, or a text, of N keys
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [long(it) if it not in ("sinks and a window", "all") else it for it in OPTIONS])
+@pytest.mark.parametrize("name", long_except(["sinks and a window", "all"], OPTIONS))
 def test_masks_scores_and_sinks_are_those_of_flash_attention(name):
     options = OPTIONS[name](140)
     q, K, V, lengths = inputs([0, 77, 140], n=3)

@@ -22,7 +22,7 @@ from flashlab.reference import eight_bits
 from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic, per_row, widened
-from tests.tools.long import long
+from tests.tools.long import long, long_except
 
 pytestmark = pytest.mark.skipif(not float8.supported(DEVICE), reason="this GPU has no float8")
 NAN = 127  # a code
@@ -69,7 +69,7 @@ CASES = {  # query heads, key heads, Nq, Nk, d, dv; a mask of the reference's an
 QUICK = "full", "causal", "window"
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else long(n) for n in CASES])
+@pytest.mark.parametrize("name", long_except(QUICK, CASES))
 def test_as_good_as_exact_arithmetic_on_the_same_codes(name):
     sizes, theirs, mask = CASES[name]
     q, k, v = qkv(*sizes)
@@ -239,7 +239,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("per", ["block", "head"])
-@pytest.mark.parametrize("name", [n if n in ("as drawn", "20 columns") else long(n) for n in INPUTS])
+@pytest.mark.parametrize("name", long_except(["as drawn", "20 columns"], INPUTS))
 def test_codes_and_scales_are_the_reference_s(name, per, transposed):
     x = INPUTS[name](randn(2, 3, 300, 32))
     made = quantise(x, per=per, transposed=transposed)

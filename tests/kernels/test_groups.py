@@ -8,7 +8,7 @@ from flashlab.kernels.configurations import Card, Configuration, divided, parts_
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long
+from tests.tools.long import long, long_except
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -80,9 +80,7 @@ def ours(name, options):
     return packed if name == "texts" else lambda *tensors: flash_attention(*tensors, return_lse=True, **options)
 
 
-@pytest.mark.parametrize(
-    "name", ["causal", "texts", *[long(name) for name in CASES if name not in ("causal", "texts")]]
-)
+@pytest.mark.parametrize("name", long_except(["causal", "texts"], CASES))
 @pytest.mark.parametrize("parts", [long(1), 2, long(4)])
 def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
     divide(parts)

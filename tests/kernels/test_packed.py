@@ -7,7 +7,7 @@ import torch
 
 from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long
+from tests.tools.long import long, long_except
 
 H, Hk, d = 4, 2, 16
 LENGTHS_Q, LENGTHS_K = [20, 0, 1, 40, 9], [20, 3, 34, 21, 9]
@@ -49,7 +49,7 @@ CASES = {  # options for all texts, learned tensors, and the same for text t alo
 
 @pytest.mark.parametrize(
     "name",
-    ["sinks and a window", *map(long, [n for n in CASES if n != "sinks and a window"])],
+    long_except(["sinks and a window"], CASES),
 )
 @pytest.mark.parametrize("lengths_q", [LENGTHS_Q, long(LENGTHS_K)])
 def test_packed_texts_equal_texts_alone(name, lengths_q):

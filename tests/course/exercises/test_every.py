@@ -22,7 +22,7 @@ LONG = {  # seconds of CPU each; the others take as long in all
 }  # fmt: skip
 KERNELS = [name for name, it in EXERCISES.items() if it.launch]
 NUMPY = [name for name in EXERCISES if name not in KERNELS]
-# How many mistakes of each exercise `make test` tries: a kernel takes seconds to interpret.
+# Mistakes per exercise in `make test`: a kernel takes seconds to interpret.
 QUICK = {"kernel": 1, "numpy": 2}
 
 
@@ -32,7 +32,7 @@ def said(capsys, name, attempt):
 
 
 def fail_of(faults):
-    """Fail with all that was said in place of what is right; with none of it, pass."""
+    """Fail with all messages of all faults; pass if there are none."""
     if all_said := "\n".join(itertools.chain(*faults)):
         pytest.fail(all_said, pytrace=False)
 
