@@ -14,7 +14,7 @@ SITE_STAMP := .venv/.stamp-site
 AXE := .venv/node_modules/axe-core/axe.min.js
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
 # per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
 # two workers and a kernel per notebook import the same files.

@@ -1,8 +1,9 @@
 """The six lines of FlashAttention are the same in every language: same names, same order, same mathematics.
 
 The test finds every function that assigns ``m_new``, ``m_safe`` and ``alpha``. It removes the dialect before it
-compares: the library's name, how a row is reduced, the scale, an offset and the base of the exponential, the narrowing
-of P_ij, conversions of layout, and the instruction that multiplies matrices. ``LIBERTIES`` names all other differences.
+compares: the library's name, how a row is reduced, the scale, the unit, an offset and the base of the exponential, the
+narrowing of P_ij, conversions of layout, and the instruction that multiplies matrices. ``LIBERTIES`` names all other
+differences.
 """
 
 import ast
@@ -43,7 +44,7 @@ LIBRARIES = {"np", "numpy", "torch", "tl", "gl", "math"}
 ROWS = {"max": "rowmax", "amax": "rowmax", "sum": "rowsum"}
 SAME = {"convert_layout", "along_rows", "operand", "to", "astype"}  # the first argument, in another form
 PRODUCTS = {"dot", "warpgroup_mma", "mma_v2"}  # of a, b and an accumulator
-ASIDE = {"scale_log2", "offset", "raised"}
+ASIDE = {"scale_log2", "factor", "unit", "rest", "offset", "raised"}
 
 
 class _Plain(ast.NodeTransformer):
@@ -77,7 +78,7 @@ class _Plain(ast.NodeTransformer):
 
     def visit_BinOp(self, node):
         node = self.generic_visit(node)
-        if isinstance(node.op, ast.Sub) and isinstance(node.right, ast.Name) and node.right.id in ASIDE:
+        if isinstance(node.op, ast.Add | ast.Sub) and isinstance(node.right, ast.Name) and node.right.id in ASIDE:
             return node.left
         if isinstance(node.op, ast.Mult):
             for side, other in ((node.left, node.right), (node.right, node.left)):

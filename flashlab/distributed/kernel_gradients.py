@@ -33,7 +33,7 @@ class KernelGradients(Gradients):
         choice = choose("backward", problem, self.kernel)
         if choice.implementation == "hopper" and self._in_whole_tiles(block, choice.launches["backward"].Br):
             return self._on_hopper(choice, problem, q, do, k, v, block.rows[0])
-        dq, dk, dv, *_ = gradients_of(do, None, q, k, v, o, lse, problem, self.kernel)
+        dq, dk, dv, *_ = gradients_of(do, None, q, k, v, o, lse, None, problem, self.kernel)
         self.add(block, dq)
         return dk, dv
 
@@ -58,7 +58,7 @@ class KernelGradients(Gradients):
         if self.hopper_sums is None:
             dO, _, O, lse = self.saved
             width = hopper_width(problem.d, problem.dv)
-            self.hopper_sums = Sums(dO, None, O, lse, width, choice.launches["row_constants"])
+            self.hopper_sums = Sums(dO, None, O, lse, width, problem.unit, choice.launches["row_constants"])
         k, v = tiles.ready(k), tiles.ready(v)
         gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v)]
         self.hopper_sums.add((q, do), (k, v), gradients, problem, choice.launches["backward"], row)

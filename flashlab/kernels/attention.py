@@ -109,11 +109,11 @@ def attend(
     options = score, sinks, seed, texts
     window_only = isinstance(mask, masks.Window) and no_dropout and all(x is None for x in options)
     if window_only and (torch.compiler.is_compiling() or torch.jit.is_tracing() or _computes_operators(q, k, v)):
-        o, lse = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
+        o, lse, _ = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     else:
-        o, lse = _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
+        o, lse, _ = _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
     o = o if o.shape[-1] == dv else o[..., :dv]
-    return (o, lse.float()) if return_lse else o
+    return (o, lse) if return_lse else o
 
 
 def _computes_operators(*tensors):
@@ -123,7 +123,7 @@ def _computes_operators(*tensors):
 
 @stepped_around("flash_attention with masks other than windows, scores, sinks, dropout or packed texts")
 def _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
-    """Describe the call as a ``Problem`` and run it as one step of autograd. Returns O and lse."""
+    """Describe the call as a ``Problem`` and run it as one step of autograd. Returns what ``_forward`` does."""
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
     mask = mask if texts is None else texts.apart(mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
@@ -152,49 +152,47 @@ def _check_more_than_a_window(problem, q, k, v, transformed):
 
 
 def _forward(q, k, v, problem, kernel, training=True):
-    """Run the forward pass: O and lse, which is in float64 for training in float32.
+    """Run the forward pass: O, lse, and the rest of lse, None unless training needs it.
 
     The backward pass rebuilds the weights from lse. Rounding lse to float32 would scale all weights of a row.
     """
     o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
-    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=_dtype_of_lse(q, training))
+    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=torch.float32)
+    rest = torch.empty_like(lse) if training and problem.natural else None
     if o.numel() == 0 or problem.Nk == 0:
-        return o.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
+        lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
+        return o.zero_(), lse, rest if rest is None else rest.zero_()
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
         results = [_forward(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training) for x in parts]
-        return tuple(torch.cat(x, dim) for x in zip(*results, strict=True))
+        return tuple(None if x[0] is None else torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
     choice = choose("forward", problem, kernel)
     if choice.implementation == "decode":
-        run_decode(q, Cache(k, v), problem, out=(o, lse))
+        run_decode(q, Cache(k, v), problem, out=(o, lse, rest))
     else:
-        _kernels(choice.implementation).forward.run(o, lse, q, k, v, problem, choice.launches["forward"])
-    return o, lse
+        _kernels(choice.implementation).forward.run(o, lse, q, k, v, problem, choice.launches["forward"], rest=rest)
+    return o, lse, rest
 
 
-def _dtype_of_lse(q, training=True):
-    return torch.float64 if training and q.dtype == torch.float32 else torch.float32
-
-
-def gradients_of(do, dlse, q, k, v, o, lse, problem, kernel, sums=()):
+def gradients_of(do, dlse, q, k, v, o, lse, rest, problem, kernel, sums=()):
     """Run the backward pass. Return dQ, dK, dV and, with sinks, delta [B, H, Nq] or longer, else None.
 
-    sums: as for ``portable.backward.run``.
+    rest: what float32 cannot hold of lse, or None. sums: as for ``portable.backward.run``.
     """
     gradients = _new_gradients(q, k, v)
     if o.numel() == 0 or problem.Nk == 0:
         return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
-        parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse)), strict=False)
+        parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse, rest)), strict=False)
         results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel)[:3] for x in parts]
         return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
-    dlse = None if dlse is None else tiles.ready(dlse)
+    dlse, rest = (None if x is None else tiles.ready(x) for x in (dlse, rest))
     choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
-    options = (sums,) if choice.implementation == "portable" else ()
+    options = {"sums": sums} if choice.implementation == "portable" else {}
     run = _kernels(choice.implementation).backward.run
-    return *gradients, run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, *options)
+    return *gradients, run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, rest=rest, **options)
 
 
 def _new_gradients(q, k, v):
@@ -240,10 +238,12 @@ class _Attention(torch.autograd.Function):
         *tensors, ctx.problem, ctx.kernel, _ = inputs
         # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
         ctx.save_for_backward(*output, *tensors, *ctx.problem.mask.tensors)
+        if output[2] is not None:
+            ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)  # None instead of zeros where an output is not used
 
     @staticmethod
-    def backward(ctx, do, dlse):
+    def backward(ctx, do, dlse, _):
         return differentiate_once(_gradients, ctx, do, dlse)
 
     @staticmethod
@@ -260,13 +260,13 @@ _Attention.forward.__signature__ = inspect.signature(_Attention.forward)  # type
 
 
 @stepped_around("the backward pass of flash_attention, called from compiled code,")
-def _gradients(ctx, do, dlse, o, lse, q, k, v, sinks, *tensors):
+def _gradients(ctx, do, dlse, o, lse, rest, q, k, v, sinks, *tensors):
     steps = [] if ctx.problem.score is None else ctx.problem.score.steps
     needed = iter(ctx.needs_input_grad[4:])
     wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
     sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
-    *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, ctx.problem, ctx.kernel, sums)
-    dsinks = _gradient_of_sinks(sinks, lse, delta) if ctx.needs_input_grad[3] else None
+    *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, rest, ctx.problem, ctx.kernel, sums)
+    dsinks = _gradient_of_sinks(sinks, lse, rest, delta) if ctx.needs_input_grad[3] else None
     others = [
         None if total is None else step.gradient(total).to(x.dtype)
         for step, total in zip(steps, sums, strict=True)
@@ -275,29 +275,32 @@ def _gradients(ctx, do, dlse, o, lse, q, k, v, sinks, *tensors):
     return *gradients, dsinks, *others, None, None, None
 
 
-def _gradient_of_sinks(sinks, lse, delta):
+def _gradient_of_sinks(sinks, lse, rest, delta):
     """Return the gradient of the sinks [H]: -sum over rows of e^(s - lse) * delta, delta [B, H, Nq_padded]."""
-    share = torch.exp(sinks.float()[:, None] - lse).nan_to_num(0)  # [B, H, Nq]      nan: -inf - (-inf)
+    power = sinks.float()[:, None] - lse  # [B, H, Nq]
+    share = torch.exp(power if rest is None else power - rest).nan_to_num(0)  # [B, H, Nq]      nan: -inf - (-inf)
     return -(share * delta[..., : lse.shape[-1]]).sum((0, 2)).to(sinks.dtype)
 
 
 # Calls with a window at most, as operators of torch's library: torch.compile, traces, fake and distributed tensors take
 # each as one step. torch.func refuses operators with a derivative, so it and eager calls use ``_Attention``.
 _OPTIONS = "int? left, int? right, float scale, str? kernel"
-torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
+torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)")
 torch.library.define(
     "flashlab::attention_backward",
-    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor rest, "
     f"{_OPTIONS}) -> (Tensor dQ, Tensor dK, Tensor dV)",
 )
 
 
 def _operator(q, k, v, left, right, scale, kernel):
-    return _forward(q, k, v, _problem(q, k, v, left, right, scale), kernel)
+    o, lse, rest = _forward(q, k, v, _problem(q, k, v, left, right, scale), kernel)
+    return o, lse, lse.new_empty(0) if rest is None else rest  # an operator returns tensors
 
 
-def _operator_backward(do, dlse, q, k, v, o, lse, left, right, scale, kernel):
-    return gradients_of(do, dlse, q, k, v, o, lse, _problem(q, k, v, left, right, scale), kernel)[:3]
+def _operator_backward(do, dlse, q, k, v, o, lse, rest, left, right, scale, kernel):
+    rest = rest if rest.numel() else None
+    return gradients_of(do, dlse, q, k, v, o, lse, rest, _problem(q, k, v, left, right, scale), kernel)[:3]
 
 
 def _problem(q, k, v, left, right, scale):
@@ -310,8 +313,10 @@ def _problem(q, k, v, left, right, scale):
     return Problem.of(q, k, v, masks.window(*ends), scale_above_zero(scale, q.shape[-1]))
 
 
-def _shapes(q, k, v, *options):
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=_dtype_of_lse(q))
+def _shapes(q, k, v, left, right, scale, kernel):
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    natural = Problem.of(q, k, v, masks.full(), scale).natural
+    return q.new_empty(*q.shape[:3], v.shape[3]), lse, torch.empty_like(lse) if natural else lse.new_empty(0)
 
 
 def _shapes_backward(do, dlse, q, k, v, *others):
@@ -325,12 +330,12 @@ def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, do, dlse):
+def _differentiate(ctx, do, dlse, _):
     return differentiate_once(_gradients_of_operator, ctx, do, dlse)
 
 
-def _gradients_of_operator(ctx, do, dlse, o, lse, q, k, v):
-    return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, *ctx.options), None, None, None, None
+def _gradients_of_operator(ctx, do, dlse, o, lse, rest, q, k, v):
+    return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, rest, *ctx.options), None, None, None, None
 
 
 torch.library.impl("flashlab::attention", "default", _operator)

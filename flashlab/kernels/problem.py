@@ -56,6 +56,30 @@ class Problem(NamedTuple):
         return self.scale * LOG2_E.value
 
     @property
+    def natural(self):
+        """Whether kernels keep scores in natural units, and not in those of log2.
+
+        In natural units every finite score counts, and each costs one instruction more. In units of log2, no product of
+        a score and its factor may overflow: none does if scale_log2 is at most 1 or a soft cap comes last. float32 is
+        natural because its gradients need more digits of lse than a product with log2(e) keeps.
+        """
+        if self.scales is not None:
+            return False
+        bounded = self.scale_log2 <= 1 if self.score is None else self.score.bounded
+        return self.dtype == torch.float32 or not bounded
+
+    @property
+    def unit(self):
+        """What turns the units of the kernels' scores into those of log2: log2(e), or 1."""
+        return LOG2_E.value if self.natural else 1
+
+    @property
+    def factor(self):
+        """What turns products of Q and K, or what a score function returns, into the units of the kernels' scores."""
+        scale = self.scale if self.score is None else 1.0
+        return scale if self.natural else scale * LOG2_E.value
+
+    @property
     def widths(self):
         """Columns of tiles of Q and K, and of tiles of V and O."""
         return tiles.width_of(self.d), tiles.width_of(self.dv)
@@ -94,8 +118,7 @@ class Problem(NamedTuple):
         """
         score = None if self.score is None else self.score.kernel_args(self, sums)
         args = KernelArgs(
-            self.group // c.parts, c.parts, self.Nq, self.Nk, self.d, self.dv, self.scale,
-            self.scale_log2 if score is None else LOG2_E.value,
+            self.group // c.parts, c.parts, self.Nq, self.Nk, self.d, self.dv, self.scale, self.factor,
             self.mask.kernel_args(self, c.Br, c.Bc, transposed),
             score, self.sinks, None if self.dropout is None else self.dropout.kernel_args,
             self.texts and self.texts.kernel_args, self.scales and self.scales.kernel_args,
@@ -103,7 +126,7 @@ class Problem(NamedTuple):
         unseen = self.mask.hides_keys(self)
         eight = () if self.scales is None else (True, float8.OFFSET, c.Bc if self.scales.two_level else None)
         widths = self.widths_in_pieces if in_pieces else self.widths
-        return args, Tile(c.Br, c.Bc, *widths, self.Nk % c.Bc != 0, unseen, self.precision, *eight)
+        return args, Tile(c.Br, c.Bc, *widths, self.Nk % c.Bc != 0, unseen, self.precision, self.unit, *eight)
 
 
 class KernelArgs(NamedTuple):
@@ -116,7 +139,7 @@ class KernelArgs(NamedTuple):
     d: int
     dv: int
     scale: float
-    scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
+    factor: float  # as in ``Problem``
     mask: questions.KernelArgs
     score: tuple | None  # as ``scores.Chain.kernel_args``
     sinks: torch.Tensor | None  # [H]
@@ -135,6 +158,7 @@ class Tile(NamedTuple):
     ragged: bool  # Bc does not divide Nk
     unseen: bool  # there may be keys that no query sees; they must not matter, whatever they are
     precision: str  # of float32 products
+    unit: float  # as in ``Problem``
     transposed: bool = False  # in memory, the keys of V are side by side, as tensor cores need them in float8
     offset: int = 0  # the largest weight of a row so far is 2^offset
     flush: int | None = None  # products of float8 that a tensor core adds up before float32 registers do; None: all

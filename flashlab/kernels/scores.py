@@ -29,6 +29,12 @@ class Chain(NamedTuple):
     steps: tuple[Score, ...]
 
     @property
+    def bounded(self):
+        """Whether the last step is a soft cap of usual size: then no score needs more digits than float32 has."""
+        last = self.steps[-1]
+        return isinstance(last, Softcap) and last.cap <= 1e4
+
+    @property
     def tensors(self):
         """The tensors that the steps read."""
         return [x for step in self.steps for x in step.tensors]
@@ -221,22 +227,31 @@ class Custom(Score):
 
 @triton.jit
 def capped(s, b, h, i, j, Nq, Nk, cap):
-    """Return the score s, kept between -cap and cap."""
-    return cap * tanh(s / cap)
+    """Return the score s, kept between -cap and cap.
+
+    Where x = s / cap is small, cap * tanh(x) is s times a polynomial in x^2, so that no digit of s is lost: the formula
+    with e^-2|x| would subtract numbers that are nearly equal.
+    """
+    x = s * (1 / cap)
+    power, root = of_tanh(x)
+    far = cap * ((1 - power) * (root * root))
+    y = x * x
+    near = s + s * (y * (-0.33332768 + y * (0.13315298 + y * (-0.052303962 + y * 0.015739680))))
+    return tl.where(tl.abs(x) < 0.55, near, tl.where(s < 0, -far, far))
 
 
 @triton.jit
 def slope_of_cap(s, b, h, i, j, Nq, Nk, cap):
-    """Return the derivative of ``capped`` at the score s."""
-    t = tanh(s / cap)
-    return 1 - t * t
+    """Return the derivative of ``capped`` at the score s: 1 - tanh(s / cap)^2, without a difference."""
+    power, root = of_tanh(s * (1 / cap))
+    return 4 * power * (root * root) * (root * root)
 
 
 @triton.jit
-def tanh(x):
-    """Return the hyperbolic tangent, 1 - 2 / (1 + e^2x), to about 1e-7: two instructions for special functions."""
-    root = tl.rsqrt(1 + tl.exp2(x * (2 * LOG2_E)))
-    return 1 - 2 * root * root
+def of_tanh(x):
+    """Return p = e^-2|x| and 1 / sqrt(1 + p), by two instructions: tanh |x| is (1 - p) / (1 + p)."""
+    power = tl.exp2(tl.abs(x) * (-2 * LOG2_E))
+    return power, tl.rsqrt(1 + power)
 
 
 @triton.jit

@@ -96,10 +96,10 @@ def _dense(q, cache, scale, Hk):
 
 
 def _wide(q, cache):
-    """Return new tensors for O and lse, both in float32."""
-    return q.new_empty(*q.shape[:3], cache.V.shape[3], dtype=torch.float32), q.new_empty(
-        q.shape[:3], dtype=torch.float32
-    )
+    """Return new tensors for O and lse, both in float32, and None: no rest."""
+    shape = q.shape[:3]
+    O, lse = (q.new_empty(sizes, dtype=torch.float32) for sizes in ((*shape, cache.V.shape[3]), shape))
+    return O, lse, None
 
 
 def merge(O: Tensor, lse: Tensor, O_p: Tensor, lse_p: Tensor, texts: Tensor | None = None) -> None:

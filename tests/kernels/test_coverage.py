@@ -527,7 +527,7 @@ def test_the_operator_called_by_hand_gets_a_sentence(said, change, options):
         torch.ops.flashlab.attention(q, k, v, *options)
     o, lse = torch.zeros_like(q), torch.zeros(q.shape[:-1], device=DEVICE)
     with pytest.raises(ValueError, match=re.escape(said)):
-        torch.ops.flashlab.attention_backward(o, None, q, k, v, o, lse, *options)
+        torch.ops.flashlab.attention_backward(o, None, q, k, v, o, lse, lse[:0], *options)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit

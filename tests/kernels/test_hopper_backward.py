@@ -236,12 +236,13 @@ def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: args.append((tensors, numbers)))
     q, lse = torch.ones(2, 4, 200, 64), torch.zeros(2, 4, 200)
-    sums, part = backward.Sums(q, None, q, lse, 64, STREAMED), q[:, :, 64:]
+    sums, part = backward.Sums(q, None, q, lse, 64, 1, STREAMED), q[:, :, 64:]
     problem = Problem.of(part, part, part, masks.full(), 0.1)
     gradients = torch.empty_like(part), torch.empty_like(part)
     sums.add((part, part), (part, part), gradients, problem, LAUNCHES["backward"], 64)
-    (*_, lse_log2, delta, dQ, counters, parts, narrowed), numbers = args[0]
-    for flat, whole in ((lse_log2.base, sums.lse_log2), (delta.base, sums.delta)):
+    (*_, of_lse, delta, rest, dQ, counters, parts, narrowed), numbers = args[0]
+    assert rest is None
+    for flat, whole in ((of_lse.base, sums.constants.lse), (delta.base, sums.constants.delta)):
         assert flat.data_ptr() == whole.data_ptr() + 4 * 64 and flat.numel() == whole.numel() - 64
     assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
     assert counters is sums.counters and parts is narrowed is None
@@ -252,10 +253,11 @@ def test_sums_start_at_zero():
     q = torch.ones(2, 3, 70, 64, dtype=torch.bfloat16, device=DEVICE)
     dlse = torch.full((2, 3, 70), 4.0, device=DEVICE)
     scratch = portable.backward.scratch_for(dlse, sums=30_001)
-    lse_log2, delta, sums = portable.backward.parts_of(scratch, dlse)
+    constants, sums = portable.backward.parts_of(scratch, dlse)
+    lse_log2, delta, rest = constants
     assert sums.isnan().all() and lse_log2.shape == delta.shape == (2, 3, 128) and sums.shape == (30_001,)
-    portable.backward.start_rows(q, q, dlse, dlse, lse_log2, delta, sums, STREAMED)
-    assert (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
+    portable.backward.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED)
+    assert rest is None and (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
     log2_e = torch.tensor(LOG2_E.value, dtype=torch.float32, device=DEVICE)
     assert (lse_log2[:, :, :70] == 4 * log2_e).all() and lse_log2[:, :, 70:].isposinf().all()
 
@@ -345,6 +347,6 @@ def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):
     *_, args = launched(problem_of(64, 64, masks.causal()), monkeypatch)
-    assert args.scale_log2 == 0.25 * LOG2_E.value and args.score is None
+    assert args.factor == 0.25 * LOG2_E.value and args.score is None
     *_, args = launched(problem_of(64, 64, masks.causal(), score=scores.chain(scores.softcap(3.0))), monkeypatch)
-    assert args.scale == 0.25 and args.scale_log2 == LOG2_E.value and len(args.score) == 1
+    assert args.scale == 0.25 and args.factor == LOG2_E.value and len(args.score) == 1

@@ -81,7 +81,7 @@ BACKWARD = [
     (backward_roles, "produce_turn", "gl.maximum(t + 1 - stages, 0)", "gl.maximum(t - stages, 0)"),
     (backward_roles, "produce_turn", "                wait_empty(shared.k_empty, n)\n", ""),
     (backward_roles, "produce_turn", "                announce(shared.turns, n, turn)\n", ""),
-    (backward_roles, "produce_turn", "Q.block_type.nbytes + lse_log2.block_type.nbytes", "Q.block_type.nbytes"),
+    (backward_roles, "produce_turn", "Q.block_type.nbytes + of_rows", "Q.block_type.nbytes"),
     (backward_roles, "produce_turn", "stage_of(shared.lse, t)", "stage_of(shared.lse, t + 1)"),
     (backward_roles, "ask_for_keys", "CONSUMERS * X.block_type.nbytes", "X.block_type.nbytes"),
     (backward_roles, "consume_turn", "    wait_full(shared.v_full, n)\n", ""),

@@ -82,22 +82,26 @@ def compile_for(capability, problem):
     if any(c.parts > 1 for c in launches.values()):
         names, launches["add_parts"] = (*names, "add_parts"), configurations.STREAMED
     with compiled_instead(capability, forward, backward) as made:
-        q, k, v, o, lse = tensors_of(problem)
-        forward.run(o, lse, q, k, v, problem, launches["forward"])
+        q, k, v, o, lse, rest = tensors_of(problem)
+        forward.run(o, lse, q, k, v, problem, launches["forward"], rest)
         sums = (
             [] if problem.score is None else [getattr(s, "sums", lambda _: None)(problem) for s in problem.score.steps]
         )
-        backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, sums)
+        backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, sums, rest)
     for name, compiled in zip(names, made, strict=True):
         yield describe(name, card, problem, launches[name], compiled)
 
 
 def tensors_of(problem):
-    """q, k, v, o and lse of a problem, never written."""
+    """Return q, k, v, o, lse and its rest, None if there is none, of a problem. They are never written."""
     B, H, Hk, Nq, Nk, d, dv, dtype = problem[:8]
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
-    lse = torch.empty(B, H, Nq, dtype=torch.float64 if dtype == torch.float32 else torch.float32)
-    return *(torch.empty(shape, dtype=dtype) for shape in shapes), lse
+    lse = torch.empty(B, H, Nq, dtype=torch.float32)
+    return (
+        *(torch.empty(shape, dtype=dtype) for shape in shapes),
+        lse,
+        torch.empty_like(lse) if problem.natural else None,
+    )
 
 
 def describe(name, card, problem, c, compiled):

@@ -40,8 +40,13 @@ def compile_kernel(name, row, dtype, ragged):
     warps = 8 if name == "one_partition" else 4
     mask = masks.causal() if row["causal"] else masks.full()
     shape = arguments.Shape.of(row["width"], row["width"])
-    constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {"mask": mask, "ragged": ragged, "shape": shape}
-    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, False)
+    constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {
+        "mask": mask,
+        "ragged": ragged,
+        "shape": shape,
+        "rest": None,
+    }
+    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, False, 1)
     rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
     if name == "forward":
         consumers = row["Br"] // 64

@@ -46,12 +46,12 @@ def problem_of(name, mask, score, N, width, dtype):
 
 def compile_kernels(problem, c):
     """Return the two kernels in Gluon and Triton that a problem is launched with beside ``row_constants``."""
-    q, k, _, o, lse = tensors_of(problem)
+    q, k, _, o, lse, rest = tensors_of(problem)
     launches = divided({"backward": c, "row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
     no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
     of_an_h200 = mock.patch.object(backward, "multiprocessors", lambda device: 132)
     with no_constants, of_an_h200, compiled_instead((9, 0), backward) as made:
-        backward.run((q, k, k), (o, None), (q, k, k, o, lse), problem, launches)
+        backward.run((q, k, k), (o, None), (q, k, k, o, lse), problem, launches, rest)
     return made
 
 

@@ -37,7 +37,7 @@ def compile_kind(kind, width):
     sizes = 1, H, H, N, N, width, width, torch.bfloat16, torch.device("cpu"), mask, 0.1, "tf32"
     problem = Problem(*sizes, score=scores.chain(score), sinks=sinks)
     c = on_hopper("forward", problem.kind)
-    q, k, v, o, lse = tensors_of(problem)
+    q, k, v, o, lse, rest = tensors_of(problem)
     said = {"kind": name, "width": width, "Br": c.Br, "Bc": c.Bc}
     return said | launched(forward, lambda: forward.run(o, lse, q, k, v, problem, c))
 

@@ -174,7 +174,7 @@ def substitutes(problem, rows, Bc, arrived, counts):
         "operand": lambda P_ij, *_: P_ij,
         "rescale": lambda O_i, alpha: O_i,
         "new_maximum": nothing,
-        "weights": lambda m_i, m_new, S_ij, _: (S_ij, None),
+        "weights": lambda m_i, m_new, S_ij, *_: (S_ij, None),
         "update_weights": lambda m_i, S_ij, *_: (None, S_ij, None),
         "update": update,
         "along_rows": lambda *_, **__: np.ones(rows),

@@ -105,13 +105,14 @@ def problem_of(q, cache, mask, scale, **options) -> Problem:
 def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None = None, S: int | None = None):
     """Compute O and lse of a ``Problem`` from arguments that are right.
 
-    out: O [B, H, n, dv] of any dtype and lse [B, H, n] in float32 or float64, both contiguous, to be filled; new
-    tensors if None. choice, S: tiles and number of splits other than by the rule.
+    out: O [B, H, n, dv] of any dtype, and lse and rest (as for ``log_sum_exp.store``) [B, H, n], all contiguous, to be
+    filled; if None, new tensors, and no rest. choice, S: tiles and number of splits other than by the rule.
     """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
-    O, lse = out or (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32))
+    O, lse, rest = out or (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32), None)
     if O.numel() == 0 or cache.most == 0:
-        return O.zero_(), lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
+        lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
+        return O.zero_(), lse
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
@@ -128,27 +129,29 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
         splits = tiles.count(seen, fixed_split), fixed_split
     else:
         splits = S or splits_for(programs, seen, choice, sms_of(q.device)), 0
-    # One split is the result itself; several wait for ``combine`` in float32, and their lse in the dtype of lse.
-    O_s = O if splits[0] == 1 else q.new_empty(splits[0], *O.shape, dtype=torch.float32)
-    lse_s = lse if splits[0] == 1 else lse.new_empty(splits[0], *lse.shape)
+    # One split is the result itself; several wait for ``combine`` in float32.
+    parts = O, lse, rest
+    if splits[0] > 1:
+        O_s, lse_s = (x.new_empty(splits[0], *x.shape, dtype=torch.float32) for x in (O, lse))
+        parts = O_s, lse_s, torch.empty_like(lse_s) if problem.natural else None
     early = splits[0] > 1 and waits(q.device)
     if hopper:
         from flashlab.kernels.hopper import latent  # late: Gluon is slow to import, and only Hopper needs it
 
-        latent.run(q, cache, O_s, lse_s, splits, problem.scale_log2)
+        latent.run(q, cache, *parts[:2], splits, problem.scale_log2)
     else:
         paired = cache.scales is not None and rope is None and min(width, width_v) >= 32
         paired = paired and in_pairs(cache.K) and in_pairs(cache.V)
         pairs = EIGHT_BITS[cache.K.dtype] if paired else None
         K, V = (x.view(torch.int16) if paired else x for x in cache[:2])
-        given = q, K, V, O_s, lse_s, cache.table, cache.lengths, cache.scales
-        start_split(*given, problem, choice, splits, rope, early, pairs)
+        tensors = q, K, V, *parts, cache.table, cache.lengths, cache.scales
+        start_split(*tensors, problem, choice, splits, rope, early, pairs)
     if splits[0] > 1:
-        start_combine(O_s, lse_s, O, lse, cache.lengths, problem, choice, splits, early)
+        start_combine(parts, (O, lse, rest), cache.lengths, problem, choice, splits, early)
     return O, lse
 
 
-def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, splits, rope, early, pairs):
+def start_split(q, K, V, O_s, lse_s, rest_s, table, lengths, scales, problem, choice, splits, rope, early, pairs):
     """Launch the kernel of the parts; rope, early, pairs: as in ``Tile``."""
     B, H, Hk, n, most, d, dv = problem[:7]
     strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
@@ -157,26 +160,28 @@ def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, sp
     launch(
         attention_split,
         (B * Hk * tiles.count(n * H // Hk, choice.Br), splits[0], 1),
-        (q, K, V, O_s, lse_s, table, lengths, scales),
+        (q, K, V, O_s, lse_s, rest_s, table, lengths, scales),
         (
             sum(strides, ()),
             (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
             splits, request_of(problem),
-            Tile(d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs),
+            Tile(
+                d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs, problem.unit
+            ),
         ),
         warps=choice.warps,
         stages=choice.stages,
     )  # fmt: skip
 
 
-def start_combine(O_s, lse_s, O, lse, lengths, problem, choice, splits, early):
-    """Launch the kernel that merges the parts."""
+def start_combine(parts, results, lengths, problem, choice, splits, early):
+    """Launch the kernel that merges the parts. Both: O, lse and rest, which may be None."""
     B, H, _, n, most, _, dv = problem[:7]
     width = min(tiles.width_of(dv), 128)
     launch(
         attention_combine,
         (B * H * n, tiles.count(dv, 128), 1),
-        (O_s, lse_s, O, lse, lengths),
+        (*parts, *results, lengths),
         ((B * H * n, H * n, n, most), splits, reach(problem.mask), dv, choice.Bc, 16, width, early),
         warps=4,
         early=early,
@@ -188,6 +193,7 @@ def for_hopper(q, cache, problem) -> bool:
     here, page = card(q.device), cache.K.shape[2]
     fits = cache.latent and cache.K.shape[1] == 1 and (q.shape[2:], cache.V.shape[3]) == ((1, 576), 512)
     plain = problem.plain and problem.mask in (masks.full(), masks.causal()) and cache.scales is None
+    plain = plain and not problem.natural
     copied = (cache.table is None or page % 64 == 0) and all(x.data_ptr() % 16 == 0 for x in (q, cache.K))
     copied = copied and all(stride % 8 == 0 for x in (q, cache.K) for stride in x.stride()[:3])
     known = here is not None and here.capability == ON_HOPPER.capability and str(q.dtype) in ON_HOPPER.dtypes

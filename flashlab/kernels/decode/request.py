@@ -6,7 +6,7 @@ import torch
 
 from flashlab.kernels import masks
 from flashlab.kernels.masks.kinds import First
-from flashlab.kernels.problem import LOG2_E, Problem
+from flashlab.kernels.problem import Problem
 
 
 class Reach(NamedTuple):
@@ -21,7 +21,7 @@ class Request(NamedTuple):
     """The kernel arguments of a step, without those known to the compiler."""
 
     scale: float
-    scale_log2: float  # e^(scale * x) = 2^(scale_log2 * x); where a score function has applied the scale, log2(e)
+    factor: float  # as in ``Problem``
     reach: Reach
     rules: tuple | None  # of a ``masks.Rule``; None: the reach is the mask
     score: tuple | None  # as ``scores.Chain.kernel_args``
@@ -33,7 +33,7 @@ def request_of(problem: Problem) -> Request:
     mask, score = problem.mask, problem.score
     rules = mask.functions(problem) if isinstance(mask, masks.Rule) else None
     return Request(
-        problem.scale, problem.scale_log2 if score is None else LOG2_E.value, reach(mask), rules,
+        problem.scale, problem.factor, reach(mask), rules,
         None if score is None else score.kernel_args(problem), problem.sinks,
     )  # fmt: skip
 

@@ -13,10 +13,10 @@ Source: Flash-Decoding, https://pytorch.org/blog/flash-decoding/; the reference 
 import triton
 import triton.language as tl
 
+from flashlab.kernels import log_sum_exp
 from flashlab.kernels import scores as score_functions
 from flashlab.kernels.device import INTERPRETED
 from flashlab.kernels.masks import questions
-from flashlab.kernels.portable.forward import LN2
 from flashlab.kernels.problem import LOG2_E
 
 COMPILED = tl.constexpr(not INTERPRETED)
@@ -51,7 +51,7 @@ PAIRS_OF_INT8 = tl.constexpr(INT8.format("0x4240", "0x4341"))
 @triton.jit(do_not_specialize=["sizes", "splits"])  # which change from step to step: one compilation for all
 def attention_split(
     Q, K, V,  # Q [B, H, n, d], K [pages, Hk, page, d], V [pages, Hk, page, dv]
-    O, lse,  # of the parts: O [S, B, H, n, dv], lse [S, B, H, n]; contiguous
+    O, lse, rest,  # of the parts: O [S, B, H, n, dv], the others as for ``log_sum_exp.store`` [S, B, H, n]; contiguous
     table, lengths,  # [B, T] and [B], int32; or None
     scales,  # of K and V [2, pages, Hk, page], float32; or None
     strides,  # of Q, K, V and scales, without the last dimension
@@ -110,10 +110,6 @@ def attention_split(
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
     O_odd = O_i  # [Br, dv / 2]
-    if request.sinks is not None:  # as if the first part had met a key with this score, whose value is 0
-        sink = tl.load(request.sinks + h, mask=alive, other=0.0).to(tl.float32) * LOG2_E  # [Br]
-        m_i = tl.where(s == 0, sink, m_i)  # [Br]
-        l_i += 1  # beside a maximum of -inf, as in the other splits, it counts for nothing
     for at in range(begin, end, Bc):
         start = at + skipped if first is None else tl.where(at < first, at, at + skipped)
         keys = start + tl.arange(0, Bc)  # [Bc]
@@ -151,7 +147,7 @@ def attention_split(
         else:
             seen = questions.obeyed(request.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
-        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.scale_log2, precision)
+        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.factor, tile.unit, precision)
         if pairs:
             O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=precision)  # [Br, dv / 2]
 
@@ -160,24 +156,30 @@ def attention_split(
     if pairs:
         O_i = tl.interleave(O_i, O_odd)  # [Br, dv]
         cols_v = tl.arange(0, width_v)  # [dv]
-    l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
+    sink = None
+    if request.sinks is not None:  # it counts in the first part
+        sink = tl.load(request.sinks + h, mask=alive, other=0.0).to(tl.float32)  # [Br]
+        sink = tl.where(s == 0, sink, -float("inf"))  # [Br]
+    lse_i, rest_i, inverse = log_sum_exp.finish(m_i * (tile.unit / LOG2_E), l_i, sink)  # [Br] each
     wrong = tl.where((Nk < 0) | (Nk > most), float("nan"), 0.0)  # a length that the cache cannot have
     to = ((s.to(tl.int64) * B + b) * H + h) * n + token  # [Br]
-    O_i = O_i * (1 / l_safe)[:, None] + wrong  # [Br, dv]
+    O_i = O_i * inverse[:, None] + wrong  # [Br, dv]
     tl.store(
         O + to[:, None] * dv + cols_v[None, :], O_i.to(O.dtype.element_ty), alive[:, None] & (cols_v < dv)[None, :]
     )
-    m_i = m_i.to(lse.dtype.element_ty)  # float64 where gradients in float32 need more of lse than float32 holds
-    tl.store(lse + to, tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2) + wrong, mask=alive)
+    log_sum_exp.store(lse, rest, to, lse_i + wrong, rest_i, alive)
 
 
 @triton.jit
-def update(m_i, l_i, O_i, S_ij, V_j, V_scale, scale_log2, precision: tl.constexpr):
-    """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv], which V_scale [Bc] multiplies if given."""
-    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)  # [Br]
+def update(m_i, l_i, O_i, S_ij, V_j, V_scale, factor, unit: tl.constexpr, precision: tl.constexpr):
+    """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv], which V_scale [Bc], or None, multiplies.
+
+    factor, unit: as in ``portable.forward.update``.
+    """
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * factor)  # [Br]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
-    alpha = tl.exp2(m_i - m_safe)  # [Br]
-    P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    alpha = tl.exp2((m_i - m_safe) * unit)  # [Br]
+    P_ij = tl.exp2((S_ij * factor - m_safe[:, None]) * unit)  # [Br, Bc]
     l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
     if V_scale is not None:
         P_ij = P_ij * V_scale[None, :]

@@ -45,6 +45,7 @@ class Variant(NamedTuple):
     crossed: bool  # the diagonal may run through a second block of a warpgroup
     ragged: bool  # Bc does not divide Nk
     pingpong: bool  # warpgroups issue their products in turn
+    unit: float  # as in ``Problem``
 
 
 class Request(NamedTuple):
@@ -66,10 +67,9 @@ def descriptors(o, q, k, v, rows, Br, Bc, width):
 
 
 def sizes(problem, Br):
-    """Return H, Nq, Nk, Tr and scale_log2 as the kernels take them."""
-    Tr = tiles.count(problem.Nq, Br)
-    scale_log2 = problem.scale_log2 if problem.score is None else scores.factors(problem)[1]
-    return problem.H, problem.Nq, problem.Nk, Tr, scale_log2
+    """Return H, Nq, Nk, Tr and the factor on the scores as the kernels take them."""
+    factor = problem.factor if problem.score is None else scores.factors(problem)[1]
+    return problem.H, problem.Nq, problem.Nk, tiles.count(problem.Nq, Br), factor
 
 
 def variant(problem, rows, Bc, pingpong=False):
@@ -77,7 +77,7 @@ def variant(problem, rows, Bc, pingpong=False):
     mask, Nq, Nk = known(problem.mask), problem.Nq, problem.Nk
     # else the diagonal ends where a block does
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
-    return Variant(mask, crossed, Nk % Bc != 0, pingpong)
+    return Variant(mask, crossed, Nk % Bc != 0, pingpong, problem.unit)
 
 
 def request_of(problem):

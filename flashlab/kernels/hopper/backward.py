@@ -42,6 +42,7 @@ from flashlab.kernels.hopper.sums import (
 )
 from flashlab.kernels.launch import launch
 from flashlab.kernels.portable.backward import (
+    Constants,
     padded_rows,
     parts_of,
     scratch_for,
@@ -58,7 +59,7 @@ OTHER_REGISTERS = gl.constexpr(24)  # of the producer, and of the warps that nar
 WARPS = gl.constexpr(2)  # that narrow
 
 
-def run(gradients, incoming, saved, problem, launches):
+def run(gradients, incoming, saved, problem, launches, rest=None):
     """Fill dq, dk, dv as ``portable.backward.run`` does, except for the last bits of dq, which may differ.
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
@@ -75,30 +76,31 @@ def run(gradients, incoming, saved, problem, launches):
     lag = lag_of(problem, KEYS, width)
     heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, padded_rows(problem.Nq)
     size = size_of(heads, lag, Nq_padded, width, group)
-    scratch = scratch_for(lse, size, size_of_shares((dk, dv), c.parts))
-    lse_log2, delta, others = parts_of(scratch, lse)
+    scratch = scratch_for(lse, rest, size, size_of_shares((dk, dv), c.parts))
+    constants, others = parts_of(scratch, lse, rest)
     zeros = others[:size]
     sums, counters = ring_of(zeros, heads, Nq_padded, width)
     shares = shares_in(scratch, (dk, dv), c.parts)
-    start_rows(o, do, lse, dlse, lse_log2, delta, zeros, launches["row_constants"])
-    start_products(q, do, k, v, *shares, lse_log2, delta, sums, counters, dq, Nq_padded, problem, lag, c)
+    start_rows(o, do, lse, rest, dlse, constants, zeros, problem.unit, launches["row_constants"])
+    start_products(q, do, k, v, *shares, constants, sums, counters, dq, Nq_padded, problem, lag, c)
     start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group)
     start_sums((dk, dv), shares, c.parts)
-    return None if problem.sinks is None else delta
+    return None if problem.sinks is None else constants.delta
 
 
 class Sums:
     """The sums of dQ, to which several calls may add, each with other keys, and what all of them need of each row.
 
-    do and o [B, H, Nq, dv]; lse [B, H, Nq] is that of all keys. width: columns of the kernel's tiles.
+    do and o [B, H, Nq, dv]; lse [B, H, Nq] is that of all keys. width: columns of the kernel's tiles. unit: as in
+    ``Problem``.
     """
 
-    def __init__(self, do, dlse, o, lse, width, launch_of_rows):
+    def __init__(self, do, dlse, o, lse, width, unit, launch_of_rows):
         B, H, Nq = lse.shape
         size = size_of(B * H, None, padded_rows(Nq), width, 1)
-        self.lse_log2, self.delta, zeros = parts_of(scratch_for(lse, size), lse)
+        self.constants, zeros = parts_of(scratch_for(lse, sums=size), lse)
         self.dQ, self.counters = ring_of(zeros, B * H, padded_rows(Nq), width)
-        start_rows(o, do, lse, dlse, self.lse_log2, self.delta, zeros, launch_of_rows)
+        start_rows(o, do, lse, None, dlse, self.constants, zeros, unit, launch_of_rows)
 
     def add(self, of_queries, of_keys, gradients, problem, c, row=0):
         """Fill dk and dv from (q, do) and (k, v), and add their share to the sums of dQ.
@@ -106,11 +108,11 @@ class Sums:
         The queries are those from ``row`` on. They begin and end with a tile of c.Br, or with the last query.
         """
         problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
-        constants = (x.view(-1)[row:] for x in (self.lse_log2, self.delta))
+        constants = Constants(*(None if x is None else x.view(-1)[row:] for x in self.constants))
         _, Nq_padded, width = self.dQ.shape
         scratch = dk.new_empty(size_of_shares((dk, dv), c.parts), dtype=torch.uint8)
         shares = shares_in(scratch, (dk, dv), c.parts)
-        tensors = *of_queries, k, v, *shares, *constants, self.dQ.view(-1, width)[row:], self.counters, None
+        tensors = *of_queries, k, v, *shares, constants, self.dQ.view(-1, width)[row:], self.counters, None
         start_products(*tensors, Nq_padded, problem, None, c)
         start_sums((dk, dv), shares, c.parts)
 
@@ -119,15 +121,15 @@ class Sums:
         start_narrow(dq, self.dQ, scale, len(self.dQ))
 
 
-def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_padded, problem, lag, c):
-    """Launch the kernel of dK, dV and the sums of dQ: lse_log2 and delta [..., rows], sums [..., rows, width].
+def start_products(q, do, k, v, dk, dv, constants, sums, counters, dq, Nq_padded, problem, lag, c):
+    """Launch the kernel of dK, dV and the sums of dQ: ``Constants`` [..., rows], sums [..., rows, width].
 
     lag: between heads that are added to and those that are narrowed. None: none is.
     """
     width = sums.shape[-1]
     streamed = [descriptor(x, c.Br, width) for x in (q, do)]
     kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
-    constants = [flat_descriptor(x, c.Br) for x in (lse_log2, delta)]
+    constants = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
     earlier = None, None
     if lag is not None:
         earlier = rows_descriptor(sums, PART_ROWS.value, PART_COLUMNS.value), dq
@@ -137,7 +139,7 @@ def start_products(q, do, k, v, dk, dv, lse_log2, delta, sums, counters, dq, Nq_
     args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score, d=None, dv=None)
     tiles_of_keys = tiles.count(problem.Nk, KEYS)
     all_turns = tiles_of_keys * Hk * problem.B
-    flags = problem.Nk % KEYS != 0, is_late(problem, width)
+    flags = problem.Nk % KEYS != 0, is_late(problem, width), problem.unit
     launch(
         attention_backward,
         (min(all_turns, multiprocessors(problem.device)), 1, 1),
@@ -180,27 +182,28 @@ def without_unseen(problem, dk, dv, k, v):
 
 @gluon.jit
 def attention_backward(
-    Q, dO, K, V, dK, dV, lse_log2, delta,  # descriptors; of lse_log2 and delta flat, [B * H * Nq_padded]
+    Q, dO, K, V, dK, dV,  # descriptors
+    lse, delta, rest,  # descriptors of ``Constants``, flat, [B * H * Nq_padded]
     sums,  # pointer to the sums of dQ, float32, [heads, Nq_padded * width], each tile as ``sums.add`` orders it
     counters,  # pointer, int32 [1 + B * Hk]: of turns, and with a lag, of tiles of each head that are done
     parts, dQ,  # with a lag: descriptor of the sums, pointer to dQ; None without
     turns, Nq_padded, problem, lag, d,
     Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, ragged: gl.constexpr,
-    late: gl.constexpr,
+    late: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV for each tile j of keys, and add its share to dQ.
 
-    turns: ``Turns``. Causal: the first tiles of a head have the keys that most queries see. lag: as in ``sums``, or
-    None. ragged: Bc does not divide Nk. late: as ``is_late`` tells. Where a group has several parts, a head of K and V
-    counts as so many heads in a row, as in the portable kernel.
+    turns: ``Turns``. unit: as in ``Problem``. Causal: the first tiles of a head have the keys that most queries see.
+    lag: as in ``sums``, or None. ragged: Bc does not divide Nk. late: as ``is_late`` tells. Where a group has several
+    parts, a head of K and V counts as so many heads in a row, as in the portable kernel.
     """
-    shared = allocate(Q, dO, K, V, lse_log2, delta, lag, Br, width, stages)
+    shared = allocate(Q, dO, K, V, lse, delta, rest, lag, Br, width, stages)
     if lag is None:
         gl.warp_specialize(
             [
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 0, ragged, False)),
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 1, ragged, late)),
-                (produce, (shared, Q, dO, K, V, lse_log2, delta, counters, turns, Nq_padded, problem, lag)),
+                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 0, ragged, False, unit)),
+                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 1, ragged, late, unit)),
+                (produce, (shared, Q, dO, K, V, lse, delta, rest, counters, turns, Nq_padded, problem, lag)),
             ],
             [4, 1],
             [REGISTERS, OTHER_REGISTERS],
@@ -209,9 +212,9 @@ def attention_backward(
         held = hold(parts)
         gl.warp_specialize(
             [
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 0, ragged, False)),
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 1, ragged, late)),
-                (produce, (shared, Q, dO, K, V, lse_log2, delta, counters, turns, Nq_padded, problem, lag)),
+                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 0, ragged, False, unit)),
+                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 1, ragged, late, unit)),
+                (produce, (shared, Q, dO, K, V, lse, delta, rest, counters, turns, Nq_padded, problem, lag)),
                 (narrow_earlier, (shared, held, parts, sums, counters, dQ, turns, Nq_padded, problem, lag, d, WARPS)),
             ],
             [4, 1, WARPS],

@@ -45,13 +45,13 @@ class Shared(NamedTuple):
     V: gl.shared_memory_descriptor  # [CONSUMERS, 1, 1, ROWS, width]
     Q: gl.shared_memory_descriptor  # [stages, 1, 1, Br, width]
     dO: gl.shared_memory_descriptor  # [stages, 1, 1, Br, width]
-    lse: gl.shared_memory_descriptor  # [stages, Br]
+    lse: gl.shared_memory_descriptor  # [stages, Br], and if lse has a rest, as many for it: see ``of_lse``
     delta: gl.shared_memory_descriptor  # [stages, Br]
     dSt: gl.shared_memory_descriptor  # [CONSUMERS * BUFFERS, ROWS, Br]      those of a consumer are neighbours
     turns: gl.shared_memory_descriptor  # [2, 1]      of this program, the last two
     k_full: gl.shared_memory_descriptor  # rings of one stage, used once per turn
     v_full: gl.shared_memory_descriptor  # and, with a lag: the sums of dQ may be added to
-    q_full: gl.shared_memory_descriptor  # per stage: the bytes of Q_i and lse_i have arrived
+    q_full: gl.shared_memory_descriptor  # per stage: the bytes of Q_i, lse_i and rest_i have arrived
     do_full: gl.shared_memory_descriptor  # and: those of dO_i and delta_i
     ds_full: gl.shared_memory_descriptor  # per buffer: both consumers have written their part of dS^T, and so are done
     # with the step before
@@ -60,7 +60,7 @@ class Shared(NamedTuple):
 
 
 @gluon.jit
-def allocate(Q, dO, K, V, lse_log2, delta, lag, Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr):
+def allocate(Q, dO, K, V, lse, delta, rest, lag, Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr):
     """Return shared memory for what the descriptors bring, and barriers in their first phase."""
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     dSt_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, Br], Q.dtype)
@@ -69,7 +69,7 @@ def allocate(Q, dO, K, V, lse_log2, delta, lag, Br: gl.constexpr, width: gl.cons
         gl.allocate_shared_memory(V.dtype, [CONSUMERS, 1, 1, ROWS, width], V.layout),
         gl.allocate_shared_memory(Q.dtype, [stages, 1, 1, Br, width], Q.layout),
         gl.allocate_shared_memory(dO.dtype, [stages, 1, 1, Br, width], dO.layout),
-        gl.allocate_shared_memory(gl.float32, [stages, Br], lse_log2.layout),
+        gl.allocate_shared_memory(gl.float32, [stages if rest is None else 2 * stages, Br], lse.layout),
         gl.allocate_shared_memory(gl.float32, [stages, Br], delta.layout),
         gl.allocate_shared_memory(Q.dtype, [CONSUMERS * BUFFERS, ROWS, Br], dSt_layout),
         gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])),
@@ -124,7 +124,7 @@ def keep(shared, problem, w: gl.constexpr, zero=0):
 @gluon.jit
 def step(
     shared, kept, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
-    w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr,
+    w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
     """Take step t: these queries contribute to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
     Br: gl.constexpr = shared.Q.shape[3]
@@ -136,7 +136,10 @@ def step(
         kept = keep(shared, problem, w, t >> 31)
     Q_i, dO_i = matrix(stage_of(shared.Q, t)), matrix(stage_of(shared.dO, t))  # [Br, d]
     wait_full(shared.q_full, t)
-    lse_i = along_queries(stage_of(shared.lse, t), accumulator(Br))  # [1, Br], before products keep the memory busy
+    lse_i = along_queries(of_lse(shared, t, 0), accumulator(Br))  # [1, Br], before products keep the memory busy
+    rest_i = None
+    if shared.lse.shape[0] > shared.delta.shape[0]:
+        rest_i = along_queries(of_lse(shared, t, 1), accumulator(Br))  # [1, Br]
     St_ij = product(kept.K_j, Q_i)  # [Bc, Br]
     wait_full(shared.do_full, t)
     dPt_ij = product(kept.V_j, dO_i)  # [Bc, Br]
@@ -144,7 +147,9 @@ def step(
     scarce: gl.constexpr = width > 64  # registers
     windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
     hides: gl.constexpr = ragged or windowed or problem.mask.table is not None or problem.mask.rules is not None
-    Pt_ij, sloped = weights(St_ij, lse_i, these, keys, work, problem, ragged, hides, scarce)  # [Bc, Br] each
+    Pt_ij, sloped = weights(  # [Bc, Br] each
+        St_ij, lse_i, rest_i, these, keys, work, problem, ragged, hides, scarce, unit
+    )
     Pt_left = operand(Pt_ij, dtype, width)  # [Bc, Br]
     if scarce:  # no registers to keep Pt_left until dS_ij is stored
         dV_j = warpgroup_mma(Pt_left, dO_i, dV_j, use_acc=not first, is_async=True)
@@ -177,9 +182,10 @@ def step(
 
 @gluon.jit
 def weights(
-    dot, lse_log2, these, keys, work, problem, ragged: gl.constexpr, hides: gl.constexpr, scarce: gl.constexpr
+    dot, lse_i, rest_i, these, keys, work, problem,
+    ragged: gl.constexpr, hides: gl.constexpr, scarce: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
-    """Return Pt_ij = exp2(S_ij^T - lse), with lse [1, Br], and its product with the score's derivative.
+    """Return Pt_ij = e^(S_ij^T - lse), with lse and its rest [1, Br], and its product with the score's derivative.
 
     dot: K_j Q_i^T. hides: whether the mask or the end of the keys may hide a score. The second is what the
     gradient of dot needs; a score function costs no register beside it.
@@ -188,7 +194,10 @@ def weights(
     if problem.score is not None:
         i, j = queries.rows_and_columns(these, keys, dot)
         St_ij, slope = scores.apply_with_slope(problem, dot * problem.scale, work.b, these.h, i, j)  # [Bc, Br] each
-    Pt_ij = gl.exp2(St_ij * problem.scale_log2 - lse_log2)  # [Bc, Br]
+    power = (St_ij * problem.factor - lse_i) * unit  # [Bc, Br]
+    if rest_i is not None:
+        power -= rest_i
+    Pt_ij = gl.exp2(power)  # [Bc, Br]
     if hides:
         # Where registers are scarce, whole tiles are masked, too: across a branch, too many slopes would be in use.
         if scarce and problem.score is not None and problem.mask.rules is None:
@@ -196,6 +205,13 @@ def weights(
         elif queries.are_cut(these, keys, problem, dot.shape[1]):
             Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
     return Pt_ij, Pt_ij * slope
+
+
+@gluon.jit
+def of_lse(shared, t, which: gl.constexpr):
+    """Return the buffer [Br] of lse_i in step t (which: 0), or of its rest (1)."""
+    stages: gl.constexpr = shared.delta.shape[0]
+    return shared.lse.index(which * stages + t % stages)
 
 
 @gluon.jit
@@ -230,13 +246,13 @@ def let_leave():
 @gluon.jit
 def consume(
     shared, dK, dV, sums, turns, Nq_padded, problem, lag,
-    w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr,
+    w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
     """Be warpgroup w, which has the keys w * ROWS .. (w + 1) * ROWS of a tile. late: the first queries see none."""
     n, t = 0, 0
     turn = taken(shared, 0)
     while turn < turns.all:
-        t = consume_turn(shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t, w, ragged, late)
+        t = consume_turn(shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t, w, ragged, late, unit)
         n += 1
         turn = taken(shared, n)
     tma.store_wait(0)
@@ -245,7 +261,7 @@ def consume(
 @gluon.jit
 def consume_turn(
     shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t,
-    w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr,
+    w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
     """Take the n-th turn of this program, which begins with step t. Return the step after it."""
     Br: gl.constexpr = shared.Q.shape[3]
@@ -261,12 +277,14 @@ def consume_turn(
         leave_out(shared, t, w)
         dK_j, dV_j = nothing, nothing
     else:
-        dK_j, dV_j = step(shared, kept, sums, nothing, nothing, these, keys, work, problem, t, 0, w, ragged, True)
+        dK_j, dV_j = step(shared, kept, sums, nothing, nothing, these, keys, work, problem, t, 0, w, ragged, True, unit)
     end = t + queries.count(work, problem)
     for at in range(t + 1, end):
         tile_before = these.tile
         these = queries.following(these, work, problem, Br)
-        dK_j, dV_j = step(shared, kept, sums, dK_j, dV_j, these, keys, work, problem, at, tile_before, w, ragged, False)
+        dK_j, dV_j = step(
+            shared, kept, sums, dK_j, dV_j, these, keys, work, problem, at, tile_before, w, ragged, False, unit
+        )
 
     wait_full(shared.ds_full, end - 1)
     dQ_i = share_of_dQ(shared, kept, end - 1, w)
@@ -313,12 +331,12 @@ def store(shared, dK, dV, dK_j, dV_j, work, w: gl.constexpr):
 
 
 @gluon.jit
-def produce(shared, Q, dO, K, V, lse_log2, delta, counter, turns, Nq_padded, problem, lag):
+def produce(shared, Q, dO, K, V, lse, delta, rest, counter, turns, Nq_padded, problem, lag):
     """Ask for every tile in the order in which it is used, as soon as there is room for it. counter: of turns."""
     n, t = 0, 0
     turn = take(counter)
     while turn < turns.all:
-        t = produce_turn(shared, Q, dO, K, V, lse_log2, delta, turn, turns, Nq_padded, problem, lag, n, t)
+        t = produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, Nq_padded, problem, lag, n, t)
         turn = take(counter)
         n += 1
     wait_empty(shared.k_empty, n)
@@ -328,7 +346,7 @@ def produce(shared, Q, dO, K, V, lse_log2, delta, counter, turns, Nq_padded, pro
 
 
 @gluon.jit
-def produce_turn(shared, Q, dO, K, V, lse_log2, delta, turn, turns, Nq_padded, problem, lag, n, t):
+def produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, Nq_padded, problem, lag, n, t):
     """Do so for the n-th turn of this program, which begins with step t. Return the step after it."""
     stages: gl.constexpr = shared.Q.shape[0]
     Br: gl.constexpr = shared.Q.shape[3]
@@ -345,9 +363,12 @@ def produce_turn(shared, Q, dO, K, V, lse_log2, delta, turn, turns, Nq_padded, p
             # The stage is free when both consumers are in the step after the one that used it.
             wait_full(shared.ds_full, gl.maximum(t + 1 - stages, 0), pred=t >= stages)
             full = stage_of(shared.q_full, t)
-            mbarrier.expect(full, Q.block_type.nbytes + lse_log2.block_type.nbytes)
+            of_rows: gl.constexpr = (1 if rest is None else 2) * lse.block_type.nbytes
+            mbarrier.expect(full, Q.block_type.nbytes + of_rows)
             tma.async_copy_global_to_shared(Q, [work.b, h, i * Br, 0], full, stage_of(shared.Q, t))
-            tma.async_copy_global_to_shared(lse_log2, [head + i * Br], full, stage_of(shared.lse, t))
+            tma.async_copy_global_to_shared(lse, [head + i * Br], full, of_lse(shared, t, 0))
+            if rest is not None:
+                tma.async_copy_global_to_shared(rest, [head + i * Br], full, of_lse(shared, t, 1))
             if t == start:
                 wait_empty(shared.k_empty, n)
                 announce(shared.turns, n, turn)

@@ -48,12 +48,12 @@ from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
 from flashlab.kernels.launch import launch
 
 
-def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
+def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
     ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
-    each key to some query. table: as ``schedule.table``.
+    each key to some query. rest: as for ``portable.forward.run``. table: as ``schedule.table``.
     """
     k, v, problem = without_unseen(k, v, problem)
     consumers, shape = c.Br // ROWS.value, Shape.of(problem.d, problem.dv)
@@ -61,7 +61,7 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
     launch(
         attention_forward,
         (programs, 1, 1),
-        (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, order, starts),
+        (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, rest, order, starts),
         (*sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
         + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
         warps=4,
@@ -71,8 +71,8 @@ def run(o, lse, q, k, v, problem, c, pingpong=False, table=table):
 @gluon.jit(do_not_specialize=SIZES)
 def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K V [B, Hk, Nk, d]; O_first ends where O's first tile does
-    lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4 or 8], starts [programs + 1]: ``schedule.table``
-    H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
+    lse, rest, table, starts,  # pointers: as for ``Output``, and as ``schedule.table`` returns them
+    H, Nq, Nk, Tr, factor,  # Tr: tiles of a head
     Bc: gl.constexpr, shape: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
     request,  # ``Request``
@@ -82,8 +82,8 @@ def attention_forward(
         consume, ask_for_keys, ask_for_values,
         allocate(Q, K, V, O, ROWS, Bc, shape, consumers, stages),
         Q, K, V,
-        Output(O, O_first, lse),
-        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request),
+        Output(O, O_first, lse, rest),
+        Work(table, *lines_of(starts), H, Nq, Nk, Tr, factor, request),
         variant, registers, producer_registers,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(shared.empty, g)
     S_ij = shown(S_ij, tile, 0, work, variant, first=True)
-    m_i, l_i, P_ij = first_weights(S_ij, work.scale_log2, work.request.sinks, tile.h)
+    m_i, l_i, P_ij = first_weights(S_ij, work.factor, variant.unit)
     wait_full(shared.full, g + 1)
     return Q_i, operand(P_ij, shared.V.dtype, shared.Q.shape[4]), m_i, l_i, g
 
@@ -153,10 +153,10 @@ def step(
     pass_turn(shared, w, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, tile, j, work, variant)
-    m_new = new_maximum(m_i, S_ij, work.scale_log2)
+    m_new = new_maximum(m_i, S_ij, work.factor, variant.unit)
     if not two:
         O_i = complete(shared, O_i, g)
-    P_ij, alpha = weights(m_i, m_new, S_ij, work.scale_log2)
+    P_ij, alpha = weights(m_i, m_new, S_ij, work.factor, variant.unit)
     l_i = update_sums(l_i, P_ij, alpha)
     P_ij = operand(P_ij, shared.V.dtype, shared.Q.shape[4])
     if two:
@@ -203,9 +203,9 @@ def boundary(
     skip_turn(shared, w, ahead, skipped, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, following, 0, work, variant, first=True)
-    m_next, l_next, P_next = first_weights(S_ij, work.scale_log2, work.request.sinks, following.h)
+    m_next, l_next, P_next = first_weights(S_ij, work.factor, variant.unit)
     P_next = operand(P_next, shared.V.dtype, shared.Q.shape[4])
-    inverse = finish(m_i, total(l_i, m_i), out, tile, work)
+    inverse = finish(m_i, total(l_i, m_i), out, tile, work, variant)
     tma.store_wait(0)  # the O of the tile before has left its buffer
     # This wait is over before it begins; it keeps the exponentials where they are, as in ``step``. The next stage
     # cannot be waited for here: after a skipped block it is the one that is given back below.

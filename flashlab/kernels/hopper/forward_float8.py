@@ -89,6 +89,7 @@ class Variant(NamedTuple):
     crossed: bool  # as in ``arguments.Variant``
     ragged: bool
     pingpong: bool  # always False
+    unit: float  # always 1
     two_level: bool  # else O is summed in the tensor core
     parts: int  # of the columns of O, multiplied one after the other: two products of all of them fill the registers
 
@@ -97,7 +98,7 @@ class Variant(NamedTuple):
 def attention_forward(
     Q, K, V, O, O_first,  # descriptors: Q O [B, H, Nq, d], K [B, Hk, Nk / 4, 4, d], V [B, Hk, d, Nk]; as in ``forward``
     lse, table, starts,  # pointers: lse [B, H, Nq]; table [tiles, 4] and starts [programs + 1] by ``schedule.table``
-    H, Nq, Nk, Tr, scale_log2,  # Tr: tiles of a head
+    H, Nq, Nk, Tr, factor,  # Tr: tiles of a head
     Bc: gl.constexpr, width: gl.constexpr, consumers: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
     request,  # ``Request``
@@ -108,7 +109,7 @@ def attention_forward(
         allocate(Q, K, V, O, ROWS, Bc, width, consumers, stages),
         Q, K, V,
         Output(O, O_first, lse),
-        Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request),
+        Work(table, *lines_of(starts), H, Nq, Nk, Tr, factor, request),
         variant, registers, producer_registers,
     )  # fmt: skip
 
@@ -200,7 +201,7 @@ def of_rows(work, tile, rows: gl.constexpr, Bc: gl.constexpr):
     """Return the factors [Br] of the scores of a tile's rows, in units of log2, before those of the keys."""
     i = tile.start + gl.arange(0, rows, layout=gl.SliceLayout(1, accumulator(Bc, rows, 8)))  # [Br]
     i = gl.minimum(gl.maximum(i, 0), work.Nq - 1)  # rows past the ends of a head are never stored
-    return float8.scaled(work.scale_log2, work.request.scales, float8.OF_Q, tile.b, tile.h, i)
+    return float8.scaled(work.factor, work.request.scales, float8.OF_Q, tile.b, tile.h, i)
 
 
 @gluon.jit
@@ -239,7 +240,7 @@ def step(
     release(shared.empty, g)
     if cut:
         S_ij = hide(S_ij, limit, True)
-    m_i, P_ij, alpha = update_weights(m_i, S_ij, scale_ij, OFFSET, LAZY)
+    m_i, P_ij, alpha = update_weights(m_i, S_ij, scale_ij, 1, OFFSET, LAZY)
     l_i = update_sums(l_i, P_ij, alpha)
     for p in gl.static_range(len(O_i)):
         O_i = O_i[:p] + (rescale(O_i[p], alpha),) + O_i[p + 1 :]
@@ -293,7 +294,7 @@ def first_weights(S_ij, limit, scale_ij, variant: gl.constexpr):
     if variant.mask.right is not None or variant.ragged:
         S_ij = hide(S_ij, limit, variant.mask.right is not None)
     m_i = gl.full([S_ij.shape[0]], -float("inf"), gl.float32, scale_ij.type.layout)  # [Br]
-    m_i, P_ij, _ = update_weights(m_i, S_ij, scale_ij, OFFSET, LAZY)
+    m_i, P_ij, _ = update_weights(m_i, S_ij, scale_ij, 1, OFFSET, LAZY)
     return m_i, partial_sums(P_ij), P_ij
 
 
@@ -314,7 +315,7 @@ def boundary(
     ahead = g + skipped  # the step of the next tile's first block
     scale_i = of_rows(work, following, rows, Bc)
     scale_ij = of_block(scale_i, work, following, 0, Bc)
-    inverse = finish(m_i, total(l_i, m_i), out, tile, work)
+    inverse = finish(m_i, total(l_i, m_i), out, tile, work, variant)
     inverse = float8.scaled(inverse, work.request.scales, float8.OF_V, tile.b, tile.hk, 0)  # [Br]
     release(shared.q_empty, slot)
     wait_full(shared.q_full, slot + shared.O.shape[0], pred=more)

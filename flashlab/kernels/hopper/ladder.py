@@ -84,12 +84,12 @@ def run(rung, o, lse, q, k, v, problem):
 
 @gluon.jit(do_not_specialize=SIZES)
 def one_partition(
-    Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,  # as for ``forward.attention_forward``
+    Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, factor,  # as for ``forward.attention_forward``
     Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, request,
 ):  # fmt: skip
     """Compute as rung 1 does: 8 warps share 128 rows and go in step, beside the warp that copies."""
     shared = allocate(Q, K, V, O, 128, Bc, shape, 1, stages)
-    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, factor, request)
     gl.warp_specialize(
         [
             (consume_in_turn, (shared, Output(O, O_first, lse), work, variant)),
@@ -130,9 +130,9 @@ def consume_in_turn(shared, out, work, variant: gl.constexpr):
             g += 1
             wait_full(shared.full, g)
             V_j = matrix(stage_of(shared.V, g))  # [Bc, d]
-            m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, work.scale_log2)
+            m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, work.factor)
         release(shared.q_empty, t)
-        inverse = finish(m_i, l_i, out, tile, work)
+        inverse = finish(m_i, l_i, out, tile, work, variant)
         store(shared, out, tile, (O_i,), inverse, 0, variant)
         tma.store_wait(0)
 
@@ -153,12 +153,12 @@ def update(m_i, l_i, O_i, S_ij, V_j, scale_log2):
 
 @gluon.jit(do_not_specialize=SIZES)
 def warpgroups(
-    Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, scale_log2,
+    Q, K, V, O, O_first, lse, table, starts, H, Nq, Nk, Tr, factor,
     Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, request,
 ):  # fmt: skip
     """Compute as rungs 2 and 3 do: two times 4 warps with 64 rows each meet only at the barriers of K and V."""
     shared = allocate(Q, K, V, O, 64, Bc, shape, 2, stages)
-    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, scale_log2, request)
+    work = Work(table, *lines_of(starts), H, Nq, Nk, Tr, factor, request)
     out = Output(O, O_first, lse)
     gl.warp_specialize(
         [
@@ -192,6 +192,6 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
         release(shared.q_empty, t * consumers + w)
         g += 1
         O_i = (warpgroup_mma(P_before, matrix(stage_of(shared.V, g)), O_i[0]),)  # [Br, d]
-        inverse = finish(m_i, total(l_i, m_i), out, tile, work)
+        inverse = finish(m_i, total(l_i, m_i), out, tile, work, variant)
         store(shared, out, tile, O_i, inverse, w, variant)
         tma.store_wait(0)

@@ -17,7 +17,6 @@ from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks, scores
 from flashlab.kernels.masks import questions
-from flashlab.kernels.problem import LOG2_E
 
 
 def kernel_args(problem):
@@ -30,11 +29,11 @@ def kernel_args(problem):
 
 
 def factors(problem):
-    """Return the factor on the scores before those steps, and the one after them, which leads to units of log2."""
+    """Return the factor on the scores before those steps, and the one after them."""
     if capped_only(problem.score):
         cap = problem.score.steps[0].cap
-        return problem.scale / cap, cap * LOG2_E.value
-    return problem.scale, LOG2_E.value
+        return problem.scale / cap, cap * problem.factor
+    return problem.scale, problem.factor
 
 
 def capped_only(score):

@@ -4,6 +4,8 @@ The six lines are those of ``ladder.update``, with three liberties. The maximum 
 more. The denominator stays in partial sums until a tile ends. And the last line, O_i = alpha * O_i + P_ij V_j, is left
 to the caller, who issues the product a step later and rescales in between (``products.rescale``).
 
+Scores keep the units of ``Problem.natural``: S_ij * factor has those of m_i, and times ``unit`` those of log2.
+
 At the end of a tile, lse is stored and the copy engine writes O.
 """
 
@@ -13,6 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from flashlab.kernels import log_sum_exp
 from flashlab.kernels.hopper.products import along_rows
 from flashlab.kernels.hopper.stages import matrix
 from flashlab.kernels.problem import LOG2_E
@@ -21,35 +24,38 @@ LAZY = gl.constexpr(8.0)  # in units of log2: see ``new_maximum``
 
 
 @gluon.jit
-def update_weights(m_i, S_ij, scale_log2, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY):
+def update_weights(
+    m_i, S_ij, factor, unit: gl.constexpr, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY
+):  # fmt: skip
     """Return m_i after the block S_ij [Br, Bc], as ``new_maximum``, and its ``weights`` P_ij and alpha."""
-    m_new = new_maximum(m_i, S_ij, scale_log2, offset, lazy)
-    P_ij, alpha = weights(m_i, m_new, S_ij, scale_log2)
+    m_new = new_maximum(m_i, S_ij, factor, unit, offset, lazy)
+    P_ij, alpha = weights(m_i, m_new, S_ij, factor, unit)
     return m_new, P_ij, alpha
 
 
 @gluon.jit
-def new_maximum(m_i, S_ij, scale_log2, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY):
-    """Return m_i [Br] after the block S_ij [Br, Bc], in units of log2.
+def new_maximum(m_i, S_ij, factor, unit: gl.constexpr, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY):
+    """Return m_i [Br] after the block S_ij [Br, Bc].
 
-    The maximum is raised only where it would rise by more than 8. Until then weights may reach 2^8, which float32 sums
-    and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be left out (``rescale``).
+    The maximum is raised only where it would rise by more than 8, in units of log2. Until then weights may reach 2^8,
+    which float32 sums and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be left out
+    (``rescale``).
     Source: FlashAttention-4, section 3.1.4, whose kernel for Blackwell does so.
 
-    In float8, scale_log2 is one per row, [Br]; m_i is ``offset`` below the maximum, so that small weights do not
+    In float8, factor is one per row, [Br]; m_i is ``offset`` below the maximum, so that small weights do not
     vanish, and 2^(offset + lazy) must not be more than the largest code.
     """
-    m_new = gl.maximum(m_i, gl.max(S_ij, 1) * scale_log2 - offset)  # [Br]
-    return gl.where(m_new > m_i + lazy, m_new, m_i)  # [Br]      the lazy maximum
+    m_new = gl.maximum(m_i, gl.max(S_ij, 1) * factor - offset)  # [Br]
+    return gl.where(m_new > m_i + lazy / unit, m_new, m_i)  # [Br]      the lazy maximum
 
 
 @gluon.jit
-def weights(m_i, m_new, S_ij, scale_log2):
+def weights(m_i, m_new, S_ij, factor, unit: gl.constexpr):
     """Return the weights P_ij of the block S_ij [Br, Bc], and alpha, the factor for all sums before it."""
-    scale_rows = scale_log2[:, None] if len(scale_log2.shape) == 1 else scale_log2
+    factor = factor[:, None] if len(factor.shape) == 1 else factor
     m_safe = gl.where(m_new == -float("inf"), 0.0, m_new)  # [Br]      a row that has met no key yet
-    alpha = gl.exp2(m_i - m_safe)  # [Br]
-    P_ij = gl.exp2(S_ij * scale_rows - m_safe[:, None])  # [Br, Bc]
+    alpha = gl.exp2((m_i - m_safe) * unit)  # [Br]
+    P_ij = gl.exp2((S_ij * factor - m_safe[:, None]) * unit)  # [Br, Bc]
     return P_ij, alpha
 
 
@@ -61,22 +67,11 @@ def update_sums(l_i, P_ij, alpha):
 
 
 @gluon.jit
-def first_weights(S_ij, scale_log2, sinks, h):
-    """Return m_i, l_i and the weights after the first block of a tile, for head h.
-
-    sinks: pointer to [H], or None. A sink is where the maximum begins; ``finish`` adds it to the denominator.
-    """
+def first_weights(S_ij, factor, unit: gl.constexpr):
+    """Return m_i, l_i and the weights after the first block of a tile."""
     m_i = gl.full([S_ij.shape[0]], -float("inf"), gl.float32, gl.SliceLayout(1, S_ij.type.layout))  # [Br]
-    if sinks is not None:
-        m_i = gl.maximum(m_i, sink_of(sinks, h))
-    m_i, P_ij, _ = update_weights(m_i, S_ij, scale_log2)
+    m_i, P_ij, _ = update_weights(m_i, S_ij, factor, unit)
     return m_i, partial_sums(P_ij), P_ij
-
-
-@gluon.jit
-def sink_of(sinks, h):
-    """Return the sink of head h in units of log2."""
-    return gl.load(sinks + h).to(gl.float32) * LOG2_E
 
 
 @gluon.jit
@@ -101,21 +96,21 @@ class Output(NamedTuple):
 
     O: tma.tensor_descriptor  # [B, H, Nq, dv]
     O_first: tma.tensor_descriptor  # the same, ending where the first tile of a head does
-    lse: gl.tensor  # pointer to [B, H, Nq]
+    lse: gl.tensor  # pointers to [B, H, Nq], as for ``log_sum_exp.store``
+    rest: gl.tensor | None = None
 
 
 @gluon.jit
-def finish(m_i, l_i, out, tile, work):
-    """Store lse of a tile's rows, and return 1 / l_i, both [Br]."""
-    LN2: gl.constexpr = 0.6931471805599453
-    if work.request.sinks is not None:
-        l_i += gl.exp2(sink_of(work.request.sinks, tile.h) - gl.where(m_i == -float("inf"), 0.0, m_i))
+def finish(m_i, l_i, out, tile, work, variant: gl.constexpr):
+    """Store lse of a tile's rows, and return the factor that normalises O_i, both [Br]."""
     row = tile.start + gl.arange(0, m_i.shape[0], layout=m_i.type.layout)  # [Br]
-    l_safe = gl.where(l_i == 0, 1.0, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
-    lse_i = gl.where(l_i == 0, -float("inf"), (m_i + gl.log2(l_safe)) * LN2)  # [Br]
-    lse = out.lse + (tile.b * work.H + tile.h).to(gl.int64) * work.Nq
-    gl.store(lse + row, lse_i, mask=(row >= 0) & (row < tile.end))
-    return 1.0 / l_safe
+    sink = None
+    if work.request.sinks is not None:
+        sink = gl.load(work.request.sinks + tile.h).to(gl.float32)
+    lse_i, rest_i, inverse = log_sum_exp.finish(m_i * (variant.unit / LOG2_E), l_i, sink)  # [Br] each
+    at = (tile.b * work.H + tile.h).to(gl.int64) * work.Nq + row  # [Br]
+    log_sum_exp.store(out.lse, out.rest, at, lse_i, rest_i, (row >= 0) & (row < tile.end))
+    return inverse
 
 
 @gluon.jit

@@ -20,7 +20,7 @@ class Work(NamedTuple):
     Nq: gl.tensor
     Nk: gl.tensor
     Tr: gl.tensor  # tiles of a head
-    scale_log2: gl.tensor
+    factor: gl.tensor  # as in ``Problem``; after a score function, that of ``scores.factors``
     request: Request
 
 

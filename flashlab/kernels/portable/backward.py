@@ -12,6 +12,7 @@ Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import triton
@@ -33,28 +34,28 @@ OF_KEYS_AND_VALUES = {  # launch of ``key_value_gradients``: whether it computes
 }
 
 
-def run(gradients, incoming, saved, problem, launches, sums=()):
+def run(gradients, incoming, saved, problem, launches, sums=(), rest=None):
     """Fill gradients (dq, dk, dv) from incoming (do, dlse) and saved (q, k, v, o, lse), for a ``Problem``.
 
     The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
     those of ``OF_KEYS_AND_VALUES`` that are wanted, and "query_gradients". dlse may be None. sums: per step of the
-    score function, what the gradient of its tensor is added to, or None. Returns delta if there are sinks, whose
-    gradient takes it, [B, H, Nq_padded].
+    score function, what the gradient of its tensor is added to, or None. rest: what float32 cannot hold of lse, or
+    None. Returns delta if there are sinks, whose gradient takes it, [B, H, Nq_padded].
     """
     dq, *of_keys = gradients
     q, k, v, o, lse = saved
     do, dlse = incoming
     parts = max(c.parts for c in launches.values())
-    scratch = scratch_for(lse, shares=size_of_shares(of_keys, parts))
-    lse_log2, delta, _ = parts_of(scratch, lse)
+    scratch = scratch_for(lse, rest, shares=size_of_shares(of_keys, parts))
+    constants, _ = parts_of(scratch, lse, rest)
     shares = shares_in(scratch, of_keys, parts)
-    start_rows(o, do, lse, dlse, lse_log2, delta, None, launches["row_constants"])
+    start_rows(o, do, lse, rest, dlse, constants, None, problem.unit, launches["row_constants"])
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
-            start_keys(q, k, v, do, *shares, lse_log2, delta, problem, launches[name], wanted)
-    start_queries(q, k, v, do, dq, lse_log2, delta, problem, launches["query_gradients"], sums)
+            start_keys(q, k, v, do, *shares, constants, problem, launches[name], wanted)
+    start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums)
     start_sums(of_keys, shares, parts)
-    return None if problem.sinks is None else delta
+    return None if problem.sinks is None else constants.delta
 
 
 def size_of_shares(gradients, parts):
@@ -77,27 +78,36 @@ def shares_in(scratch, gradients, parts):
     ]
 
 
-def scratch_for(lse, sums=0, shares=0):
+class Constants(NamedTuple):
+    """What the kernels need of each row, [B, H, Nq_padded] each, float32."""
+
+    lse: torch.Tensor  # in the units of the kernels' scores
+    delta: torch.Tensor
+    rest: torch.Tensor | None  # of lse, in units of log2
+
+
+def scratch_for(lse, rest=None, sums=0, shares=0):
     """Return new memory for ``parts_of`` and ``shares_in``, all of it one allocation: bytes.
 
     sums: how many numbers start at 0. shares: bytes. They begin at a multiple of 512 bytes, as new memory does.
     """
     B, H, Nq = lse.shape
-    before = B * H * padded_rows(Nq) * (lse.element_size() + 4) + 4 * sums
+    before = 4 * (B * H * padded_rows(Nq) * (2 if rest is None else 3) + sums)
     return lse.new_empty(tiles.count(before, 512) * 512 + shares if shares else before, dtype=torch.uint8)
 
 
-def parts_of(scratch, lse):
-    """Return the parts of ``scratch_for``: lse_log2 and delta, [B, H, Nq_padded] each, and what follows them.
+def parts_of(scratch, lse, rest=None):
+    """Return the parts of ``scratch_for``: ``Constants`` for lse [B, H, Nq], and what follows them, float32.
 
-    The last begins with the sums. lse_log2 has the dtype of lse [B, H, Nq], float32 or float64; the others are float32.
+    The last begins with the sums. rest: None if there is none.
     """
     B, H, Nq = lse.shape
     shape = B, H, padded_rows(Nq)
-    sizes = math.prod(shape) * lse.element_size(), math.prod(shape) * 4
-    lse_log2, delta, sums = scratch.split([*sizes, scratch.numel() - sum(sizes)])
-    of_rows = lse_log2.view(lse.dtype).view(shape), delta.view(torch.float32).view(shape)
-    return *of_rows, sums.view(torch.float32)
+    numbers = math.prod(shape)
+    sizes = numbers, numbers, 0 if rest is None else numbers
+    *of_rows, sums = scratch.view(torch.float32).split([*sizes, scratch.numel() // 4 - sum(sizes)])
+    lse, delta, rest = (x.view(shape) if x.numel() else None for x in of_rows)
+    return Constants(lse, delta, rest), sums
 
 
 def padded_rows(Nq):
@@ -105,42 +115,45 @@ def padded_rows(Nq):
     return tiles.count(Nq, PADDING.value) * PADDING.value
 
 
-def start_rows(o, do, lse, dlse, lse_log2, delta, sums, c):
-    """Launch the kernel of delta, and of lse in units of log2, which also zeroes sums, contiguous, if there are any."""
+def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c):
+    """Launch the kernel of the ``Constants``, which also zeroes sums, contiguous, if there are any.
+
+    lse, rest [B, H, Nq]: the whole lse is their sum; rest may be None. unit: as in ``Problem``.
+    """
     B, H, Nq, columns = o.shape
-    Nq_padded = delta.shape[2]
+    Nq_padded = constants.delta.shape[2]
     zeroed = 0 if sums is None else sums.numel()
     tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
     launch(
         row_constants,
         (Nq_padded // c.Br, H, B),
-        (*tensors, lse, dlse, lse_log2, delta, sums),
-        (*strides, Nq, Nq_padded, columns, zeroed, c.Br, tiles.width_of(columns)),
+        (*tensors, lse, rest, dlse, *constants, sums),
+        (*strides, Nq, Nq_padded, columns, zeroed, unit, c.Br, tiles.width_of(columns)),
         warps=c.warps,
     )
 
 
-def start_keys(q, k, v, do, dk, dv, lse_log2, delta, problem, c, wanted):
+def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted):
     """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``."""
     tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc), in_pieces=True)
     launch(
         key_value_gradients,
         (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
-        (*tensors, lse_log2, delta),
-        (strides, *problem.kernel_args(c, transposed=True, in_pieces=True), *wanted),
+        tuple(tensors),
+        (constants, strides, *problem.kernel_args(c, transposed=True, in_pieces=True), *wanted),
         warps=c.warps,
         stages=c.stages,
     )
 
 
-def start_queries(q, k, v, do, dq, lse_log2, delta, problem, c, sums):
+def start_queries(q, k, v, do, dq, constants, problem, c, sums):
     """Launch the kernel of dQ."""
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
     launch(
         query_gradients,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
-        (*tensors, lse_log2, delta),
-        (strides, *problem.kernel_args(c, sums=sums, in_pieces=True)),
+        tuple(tensors),
+        (constants, strides, *problem.kernel_args(c, sums=sums, in_pieces=True)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -167,15 +180,16 @@ def start_sums(gradients, shares, parts):
 
 @triton.jit
 def row_constants(
-    O, dO, lse, dlse,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to lse dlse [B, H, Nq]
-    lse_log2, delta, sums,  # pointers to the results [B, H, Nq_padded] and to what starts at 0 [zeroed]
+    O, dO, lse, rest, dlse,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to the others [B, H, Nq]
+    lse_padded, delta, rest_padded, sums,  # pointers to ``Constants`` and to what starts at 0 [zeroed]
     O_strides, dO_strides,
     Nq, Nq_padded, dv, zeroed,
-    Br: tl.constexpr, width_v: tl.constexpr,
+    unit: tl.constexpr, Br: tl.constexpr, width_v: tl.constexpr,
 ):  # fmt: skip
-    """Compute what the other kernels need of each row: delta = rowsum(dO * O) - dlse, and lse in units of log2.
+    """Compute what the other kernels need of each row: delta = rowsum(dO * O) - dlse, and lse in the units of scores.
 
-    lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta. dlse and sums may be None.
+    lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta. rest, dlse and sums may be
+    None.
     The first programs have the last heads: what the next kernel reads first is then in L2.
     Rows that see no key, and rows past the end, get the lse +inf: then all their weights are e^(S - inf) = 0.
     """
@@ -189,8 +203,11 @@ def row_constants(
     rows = i * Br + tl.arange(0, Br)  # [Br]
     head = (b * H + h).to(tl.int64)
     lse_i = tl.load(lse + head * Nq + rows, mask=rows < Nq, other=-float("inf"))  # [Br]
-    lse_i = tl.where(lse_i == -float("inf"), float("inf"), lse_i * LOG2_E)  # [Br]
-    tl.store(lse_log2 + head * Nq_padded + rows, lse_i)
+    lse_i = tl.where(lse_i == -float("inf"), float("inf"), lse_i * (LOG2_E / unit))  # [Br]
+    tl.store(lse_padded + head * Nq_padded + rows, lse_i)
+    if rest is not None:
+        rest_i = tl.load(rest + head * Nq + rows, mask=rows < Nq, other=0)  # [Br]
+        tl.store(rest_padded + head * Nq_padded + rows, rest_i * LOG2_E)
     delta_i = tl.sum(dO_i * O_i, 1)  # [Br]
     if dlse is not None:
         delta_i -= tl.load(dlse + head * Nq + rows, mask=rows < Nq, other=0)
@@ -204,7 +221,8 @@ def row_constants(
 
 @triton.jit
 def key_value_gradients(
-    Q, K, V, dO, dK, dV, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
+    Q, K, V, dO, dK, dV,  # descriptors or pointers
+    constants,  # ``Constants``
     strides, problem, tile: tl.constexpr,  # as for ``attention_forward``
     of_keys: tl.constexpr, of_values: tl.constexpr,  # whether to compute dK, and dV
 ):  # fmt: skip
@@ -245,7 +263,7 @@ def key_value_gradients(
             ):
                 start = questions.first_of(problem.mask, b, h, j, at, Br)
                 dK_j, dV_j = add_rows(
-                    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2 + row, delta + row, b, h, start, keys,
+                    dK_j, dV_j, K_j, V_j, Q, dO, constants, row, b, h, start, keys,
                     problem, tile, part != 1, of_keys, of_values,
                 )  # fmt: skip
     if of_keys:
@@ -256,20 +274,24 @@ def key_value_gradients(
 
 @triton.jit
 def add_rows(
-    dK_j, dV_j, K_j, V_j, Q, dO, lse_log2, delta, b, h, start, keys,
+    dK_j, dV_j, K_j, V_j, Q, dO, constants, head, b, h, start, keys,
     problem, tile: tl.constexpr, masked: tl.constexpr, of_keys: tl.constexpr, of_values: tl.constexpr,
 ):  # fmt: skip
-    """Add what one tile of queries gives to dK_j and dV_j. Rows past the end have P = 0 and add nothing."""
+    """Add what one tile of queries gives to dK_j and dV_j. Rows past the end have P = 0 and add nothing.
+
+    head: the place of the head's first row in the constants.
+    """
     Nq, Nk = problem.Nq, problem.Nk
     rows = start + tl.arange(0, tile.Br)  # [Br]
     i, j = rows[None, :], keys[:, None]  # [1, Br], [Bc, 1]
     Q_i = pieces.load(Q, b, h, start, tile.Br, tile.width)  # [Br, d]
-    lse_i = tl.load(lse_log2 + rows)  # [Br]
+    lse_i = tl.load(constants.lse + head + rows)[None, :]  # [1, Br]
+    rest_i = None if constants.rest is None else tl.load(constants.rest + head + rows)[None, :]  # [1, Br]
     dot = pieces.product(K_j, Q_i, tile)  # [Bc, Br]
     St_ij = dot
     if problem.score is not None:
         St_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Bc, Br]
-    Pt_ij = tl.exp2(less(St_ij * problem.scale_log2, lse_i[None, :]))  # [Bc, Br]
+    Pt_ij = weights(St_ij, lse_i, rest_i, problem, tile)  # [Bc, Br]
     if masked:
         seen = questions.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
         Pt_ij = tl.where(seen, Pt_ij, 0)
@@ -284,7 +306,7 @@ def add_rows(
     if of_keys:
         if problem.dropout is not None:
             dPt_ij = dropout.drop(problem.dropout, dPt_ij, b, h, i, j)
-        delta_i = tl.load(delta + rows)  # [Br]
+        delta_i = tl.load(constants.delta + head + rows)  # [Br]
         dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
         if problem.score is not None:
             dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
@@ -296,7 +318,8 @@ def add_rows(
 
 @triton.jit
 def query_gradients(
-    Q, K, V, dO, dQ, lse_log2, delta,  # descriptors or pointers; pointers to lse_log2, delta [B, H, Nq_padded]
+    Q, K, V, dO, dQ,  # descriptors or pointers
+    constants,  # ``Constants``
     strides, problem, tile: tl.constexpr,  # as for ``attention_forward``
 ):  # fmt: skip
     """Compute rows i * Br .. (i + 1) * Br of dQ. The loops are those of the forward pass."""
@@ -316,8 +339,9 @@ def query_gradients(
     rows = i * Br + tl.arange(0, Br)  # [Br]
     ends = questions.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     row = (b * H + h).to(tl.int64) * padded(Nq) + rows  # [Br]
-    lse_i = tl.load(lse_log2 + row)  # [Br]
-    delta_i = tl.load(delta + row)  # [Br]
+    lse_i = tl.load(constants.lse + row)[:, None]  # [Br, 1]
+    rest_i = None if constants.rest is None else tl.load(constants.rest + row)[:, None]  # [Br, 1]
+    delta_i = tl.load(constants.delta + row)  # [Br]
     Q_i = pieces.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     dO_i = pieces.load(dO, b, h, i * Br, Br, width_v)  # [Br, dv]
     dQ_i = pieces.zeros(Br, width)  # [Br, d]
@@ -325,14 +349,15 @@ def query_gradients(
         for at in range(ends[part], ends[part + 1], questions.step(problem.mask, Bc)):
             start = questions.first_of(problem.mask, b, h, i, at, Bc)
             dQ_i = add_columns(
-                dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile, part != 1
+                dQ_i, Q_i, dO_i, lse_i, rest_i, delta_i, K, V, b, h, start, rows, problem, tile, part != 1
             )  # fmt: skip
     pieces.store(dQ, b, h, i * Br, dQ_i, problem.scale, Br, width)
 
 
 @triton.jit
 def add_columns(
-    dQ_i, Q_i, dO_i, lse_i, delta_i, K, V, b, h, start, rows, problem, tile: tl.constexpr, masked: tl.constexpr
+    dQ_i, Q_i, dO_i, lse_i, rest_i, delta_i, K, V, b, h, start, rows,
+    problem, tile: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
     """Add what one tile of keys and values gives to dQ_i."""
     hk, Nq, Nk = h // problem.group, problem.Nq, problem.Nk
@@ -347,7 +372,7 @@ def add_columns(
     S_ij = dot
     if problem.score is not None:
         S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]
-    P_ij = tl.exp2(less(S_ij * problem.scale_log2, lse_i[:, None]))  # [Br, Bc]
+    P_ij = weights(S_ij, lse_i, rest_i, problem, tile)  # [Br, Bc]
     if masked:
         P_ij = tl.where(seen, P_ij, 0)
     dP_ij = pieces.product(dO_i, V_j, tile)  # [Br, Bc]
@@ -383,20 +408,19 @@ def add_parts_of(dX, shares, stride, size, parts: tl.constexpr, block: tl.conste
 
 
 @triton.jit
-def less(S_ij, lse_i):
-    """Return S_ij - lse_i in float32. What float32 cannot hold of an lse in float64 is subtracted on its own.
+def weights(S_ij, lse_i, rest_i, problem, tile: tl.constexpr):
+    """Return P_ij = e^(S_ij - lse) [Br, Bc], or all of it transposed. lse_i, rest_i: of ``Constants``, [Br, 1].
 
-    An error of lse_i would be one of all weights of the row, P_ij = 2^(S_ij - lse_i), relative to their size.
+    An error of lse would be one of all weights of the row, relative to their size. So its rest is subtracted, too.
     """
-    high = lse_i.to(tl.float32)
-    S_ij -= high
-    if lse_i.dtype == tl.float64:
-        seeing = high < float("inf")
-        S_ij -= (tl.where(seeing, lse_i, 0) - tl.where(seeing, high, 0)).to(tl.float32)
-    return S_ij
+    unit: tl.constexpr = tile.unit
+    power = (S_ij * problem.factor - lse_i) * unit  # [Br, Bc]
+    if rest_i is not None:
+        power -= rest_i
+    return tl.exp2(power)
 
 
 @triton.jit
 def padded(Nq):
-    """Return the rows of a head in lse_log2 and delta: a multiple of PADDING."""
+    """Return the rows of a head in ``Constants``: a multiple of PADDING."""
     return tl.cdiv(Nq, PADDING) * PADDING

@@ -3,30 +3,32 @@
 One program computes one tile of O. It differs from ``reference.tiling.fa2_forward`` in loads, stores, masks, the one
 narrowing of P_ij, and in powers of two: the hardware has 2^x, not e^x.
 
+The scale turns scores into units of log2 at once if no product can overflow. Otherwise they stay natural, and the
+change of base comes after the maximum is subtracted: every finite score counts (``Problem.natural``).
+
 Source: FlashAttention-2, Algorithm 1.
 """
-
-import math
 
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, float8, scores, tiles
+from flashlab.kernels import dropout, float8, log_sum_exp, scores, tiles
 from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import LOG2_E
 
-LN2 = tl.constexpr(math.log(2))
 
+def run(o, lse, q, k, v, problem, c, rest=None):
+    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-def run(o, lse, q, k, v, problem, c):
-    """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c."""
+    rest: like lse, for what float32 cannot hold of it; None: not wanted.
+    """
     transposed = () if problem.scales is None else (2,)  # V in float8
     tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
     launch(
         attention_forward,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
-        (*tensors, lse),
+        (*tensors, lse, rest),
         (strides, *problem.kernel_args(c)),
         warps=c.warps,
         stages=c.stages,
@@ -35,7 +37,8 @@ def run(o, lse, q, k, v, problem, c):
 
 @triton.jit
 def attention_forward(
-    Q, K, V, O, lse,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: descriptors or pointers; lse [B, H, Nq] a pointer
+    Q, K, V, O,  # Q O [B, H, Nq, ...], K V [B, Hk, Nk, ...]: descriptors or pointers
+    lse, rest,  # pointers to [B, H, Nq], as for ``log_sum_exp.store``
     strides,  # of the four
     problem,  # ``KernelArgs``: sizes, mask, score function, ...
     tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
@@ -54,48 +57,45 @@ def attention_forward(
     O = tiles.view(O, [B, H, Nq, problem.dv], strides[3], Br, width_v)
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
-    scale_log2 = float8.scaled(problem.scale_log2, problem.scales, float8.OF_Q, b, h, i * Br)
+    factor = float8.scaled(problem.factor, problem.scales, float8.OF_Q, b, h, i * Br)
     ends = questions.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, width_v], tl.float32)  # [Br, dv]
-    if problem.sinks is not None:  # as if the row had met a key with this score, whose value is 0
-        m_i = tl.zeros([Br], tl.float32) + tl.load(problem.sinks + h).to(tl.float32) * LOG2_E  # [Br]
-        l_i += 1
     for part in tl.static_range(3):  # tiles that are cut by the mask, whole ones, cut ones
         for at in range(ends[part], ends[part + 1], questions.step(problem.mask, Bc)):
             start = questions.first_of(problem.mask, b, h, i, at, Bc)
-            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, scale_log2, problem, tile, part != 1)
+            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, factor, problem, tile, part != 1)
 
-    l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]      a row that sees no key: O = 0, lse = -inf
-    factor = float8.scaled(1 / l_safe, problem.scales, float8.OF_V, b, h // problem.group, 0)  # [Br]
-    tiles.store(O, b, h, i * Br, O_i * factor[:, None], Br, width_v)
-    m_i = m_i.to(lse.dtype.element_ty)  # float64 where gradients in float32 will need more of lse than float32 holds
-    lse_i = tl.where(l_i == 0, -float("inf"), (m_i + tl.log2(l_safe)) * LN2)  # [Br]
-    tl.store(lse + (b * H + h).to(tl.int64) * Nq + rows, lse_i, mask=rows < Nq)
+    sink = None if problem.sinks is None else tl.load(problem.sinks + h).to(tl.float32)
+    lse_i, rest_i, inverse = log_sum_exp.finish(m_i * (tile.unit / LOG2_E), l_i, sink)  # [Br] each
+    inverse = float8.scaled(inverse, problem.scales, float8.OF_V, b, h // problem.group, 0)  # [Br]
+    tiles.store(O, b, h, i * Br, O_i * inverse[:, None], Br, width_v)
+    log_sum_exp.store(lse, rest, (b * H + h).to(tl.int64) * Nq + rows, lse_i, rest_i, rows < Nq)
 
 
 @triton.jit
 def update(
-    m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, scale_log2, problem, tile: tl.constexpr, masked: tl.constexpr
+    m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, factor, problem, tile: tl.constexpr, masked: tl.constexpr
 ):  # fmt: skip
-    """Take in one tile of keys and values. m_i is in units of log2, and so are the scores once they are scaled."""
+    """Take in one tile of keys and values. S_ij * factor has the units of m_i, and times ``unit`` those of log2."""
+    unit: tl.constexpr = tile.unit
     hk, offset = h // problem.group, tile.offset
-    scale_log2 = float8.scaled(scale_log2, problem.scales, float8.OF_K, b, hk, start)
+    factor = float8.scaled(factor, problem.scales, float8.OF_K, b, hk, start)
     i, j = rows[:, None], (start + tl.arange(0, tile.Bc))[None, :]  # [Br, 1], [1, Bc]
     K_j = tiles.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]  not yet scaled
-    if problem.score is not None:  # which takes scaled scores; then scale_log2 is but log2(e)
+    if problem.score is not None:  # which takes scaled scores
         S_ij = scores.apply(problem, S_ij * problem.scale, b, h, i, j)
     if masked:
         seen = questions.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
-    # The scale is positive, so it may wait until after the maximum, and S * scale - m is one instruction.
-    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2 - offset)  # [Br]
+    # The factor is positive, so it may wait until after the maximum, and S * factor - m is one instruction.
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * factor - offset)  # [Br]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
-    alpha = tl.exp2(m_i - m_safe)  # [Br]
-    P_ij = tl.exp2(S_ij * scale_log2 - m_safe[:, None])  # [Br, Bc]
+    alpha = tl.exp2((m_i - m_safe) * unit)  # [Br]
+    P_ij = tl.exp2((S_ij * factor - m_safe[:, None]) * unit)  # [Br, Bc]
     l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
     if problem.dropout is not None:  # after the sum: l_i is that of all weights
         P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]

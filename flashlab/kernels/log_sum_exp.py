@@ -1,0 +1,37 @@
+"""The end of a row: its log-sum-exp, and the factor that normalises its sum of values. All in natural units.
+
+lse is the sum of two numbers in float32. A score of 1e9 and the logarithm of the number of keys, or the digits that
+gradients in float32 need, do not fit into one. The second number is computed only where a backward pass asks for it.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def finish(m_i, l_i, sink):
+    """Return lse of some rows [Br], the rest that float32 cannot hold of it, and the factor that normalises O_i.
+
+    m_i: the largest score; l_i: the sum of all weights e^(score - m_i), 0 where a row sees no key: then lse = -inf.
+    sink: the score of one more key, whose value is 0; None: there is none.
+    """
+    m = m_i if sink is None else tl.maximum(m_i, sink)  # [Br]
+    m_safe = tl.where(m == -float("inf"), 0, m)  # [Br]
+    alpha = 1.0
+    if sink is not None:
+        alpha = tl.exp(m_i - m_safe)  # [Br]
+        l_i = alpha * l_i + tl.exp(sink - m_safe)  # [Br]
+    l_safe = tl.where(l_i == 0, 1, l_i)  # [Br]
+    log_l = tl.log(l_safe)  # [Br]
+    total = m_safe + log_l  # [Br]
+    share = total - m_safe  # [Br]      Knuth's sum of two numbers: total + rest_i is m_safe + log_l
+    rest_i = (m_safe - (total - share)) + (log_l - share)  # [Br]
+    return tl.where(l_i == 0, -float("inf"), total), rest_i, alpha / l_safe
+
+
+@triton.jit
+def store(lse, rest, at, lse_i, rest_i, inside):
+    """Store lse_i [Br] at lse + at, and rest_i at rest + at if there is such a tensor. inside: the rows that exist."""
+    tl.store(lse + at, lse_i, mask=inside)
+    if rest is not None:
+        tl.store(rest + at, rest_i, mask=inside)
