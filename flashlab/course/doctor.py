@@ -20,7 +20,7 @@ SUPPORTED = Version("3.11")  # the oldest Python
 
 def doctor(machine: Machine | None = None) -> None:
     """Print what this machine is, how the lessons run on it, and what is in their way."""
-    machine = machine or this_machine()
+    machine = this_machine() if machine is None else machine
     ram = "unknown memory" if machine.ram_bytes is None else f"{machine.ram_bytes / 1e9:.0f} GB of memory"
     print(f"{machine.cpu}, {machine.cores} cores, {ram}; {machine.system}, Python {machine.python}")
     print(f"GPU: {machine.gpu or 'none'}")
@@ -73,43 +73,48 @@ def findings(machine: Machine) -> list[str]:
     return found
 
 
-def call_of(options: argparse.Namespace, machine: Machine) -> Call:
-    """Return the call that the options ask about, on their card or on this machine's.
+def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
+    """Return the call of this shape, on the card of the options or on this machine's.
+
+    options: those of the command line that are not their defaults.
 
     Raises: ValueError for a number below 1, heads that do not divide, or a card that ``hardware`` does not list.
     """
-    B, H, N, d = options.shape
-    Hk, Nk = options.kv_heads or H, options.keys or N
-    if min(B, H, N, d, Hk, Nk, options.gpus) < 1 or H % Hk:
-        raise ValueError(
-            f"expected numbers from 1 on, and kv-heads that divide the heads, got {options.shape}, Hk = {Hk}"
-        )
-    card = options.card or (machine.gpu and machine.gpu.removeprefix("NVIDIA "))
-    capability = capability_of(options.card) if options.card else machine.capability
-    if card and capability is None:
-        raise ValueError(f"expected a card such as {', '.join(CARDS)}, got {options.card!r}")
-    return Call(B, H, N, d, Nk, Hk, options.dtype, options.mask, options.direction, card, capability, options.gpus)
+    B, H, N, d = shape
+    fields = {"Nk": N, "Hk": H, "card": machine.gpu and machine.gpu.removeprefix("NVIDIA ")} | options
+    capability = capability_of(options["card"]) if "card" in options else machine.capability
+    call = Call(B, H, N, d, **fields, capability=capability)
+    if min(B, H, N, d, call.Nk, call.Hk, call.gpus) < 1 or H % call.Hk:
+        numbers = f"{shape}, Nk = {call.Nk}, Hk = {call.Hk}, {call.gpus} GPUs"
+        raise ValueError(f"expected numbers from 1 on, and kv-heads that divide the heads, got {numbers}")
+    if call.card is not None and capability is None:
+        raise ValueError(f"expected a card such as {', '.join(CARDS)}, got {call.card!r}")
+    return call
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m flashlab.course.doctor", description=doctor.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flashlab.course.doctor", description=doctor.__doc__,
+                                     argument_default=argparse.SUPPRESS)  # fmt: skip
     parser.add_argument("--shape", nargs=4, type=int, metavar=("B", "H", "N", "D"),
                         help="say which version to call: texts, heads, queries, width of a head")  # fmt: skip
-    parser.add_argument("--keys", type=int, help="keys, if not as many as queries")
-    parser.add_argument("--kv-heads", type=int, help="heads of keys and values, if fewer")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
-    parser.add_argument("--mask", choices=MASKS, default="full", help="the mask, or what is done to scores and weights")
-    parser.add_argument("--direction", choices=DIRECTIONS, default="forward")
+    parser.add_argument("--keys", dest="Nk", type=int, metavar="KEYS", help="keys, if not as many as queries")
+    parser.add_argument("--kv-heads", dest="Hk", type=int, metavar="HEADS", help="heads of keys and values, if fewer")
+    parser.add_argument("--dtype", choices=DTYPES)
+    parser.add_argument("--mask", choices=MASKS, help="the mask, or what is done to scores and weights")
+    parser.add_argument("--direction", choices=DIRECTIONS)
     parser.add_argument("--card", help="another card than this machine's, such as 'A100 80 GB'")
-    parser.add_argument("--gpus", type=int, default=1)
-    options = parser.parse_args(argv)
+    parser.add_argument("--gpus", type=int)
+    options = vars(parser.parse_args(argv))
+    shape = options.pop("shape", None)
+    if shape is None and options:
+        parser.error("all other options say what is called: give its --shape, too")
     machine = this_machine()
-    if options.shape is None:
+    if shape is None:
         doctor(machine)
         return
     try:
-        call = call_of(options, machine)
+        call = call_of(shape, options, machine)
     except ValueError as error:
         parser.error(str(error))
     print("\n".join(advice(call)))

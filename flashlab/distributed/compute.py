@@ -139,9 +139,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block: Block, scale: float, kernel:
     In torch, O is in float32 or better; the kernels round it once to the dtype of q.
     """
     if not in_torch(q, kernel):
-        from flashlab.kernels import flash_attention, masks  # late: Triton
+        from flashlab.kernels import flash_attention  # late: Triton
+        from flashlab.kernels.masks.algebra import Shifted
 
-        mask = masks.Window(block.left, block.right)
+        mask = Shifted(block.left, block.right)
         return flash_attention(q, k, v, mask=mask, scale=scale, return_lse=True, kernel=kernel)
     S = _scores(q, k, block, scale)  # [B, Hk, group, Nq, Nk]
     lse = torch.logsumexp(S, -1)  # [B, Hk, group, Nq]

@@ -87,7 +87,8 @@ def run(q, k, v, problem, dtype, kernel=None, chosen=None):
     if o.numel() == 0 or problem.Nk == 0:
         return o.zero_(), lse.fill_(-math.inf)
     q, k, v = _ready(q), _ready(k), _ready(v.mT).mT
-    _kernel(choice).run(o, lse, q, k, v, problem, chosen or choice.launches["forward"])
+    launch = choice.launches["forward"] if chosen is None else chosen
+    _kernel(choice).run(o, lse, q, k, v, problem, launch)
     return o, lse
 
 

@@ -1,6 +1,7 @@
 """Checks that all operators share: dense tensors, the device of the kernels, no gradients, no second derivatives."""
 
 import inspect
+import itertools
 import numbers
 
 import torch
@@ -10,6 +11,18 @@ from torch.autograd import forward_ad
 from flashlab.kernels.device import DEVICE
 
 TWICE = "attention has first derivatives only: the gradients of flash_attention cannot be differentiated again"
+
+
+class RefusedInKernel(TypeError):
+    """An error inside a kernel, with a sentence for the caller: the interpreter raises it as a plain TypeError."""
+
+
+def place_of(function) -> str:
+    """Return the name of a function in Triton and the line of its ``def``."""
+    plain = getattr(function, "fn", function)
+    lines, first = inspect.getsourcelines(plain)
+    skipped = itertools.takewhile(lambda line: not line.lstrip().startswith("def "), lines)  # the decorators
+    return f"{plain.__name__}, line {first + len(list(skipped))}"
 
 
 def check_dense(**tensors: Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.limits import Card, against_decoding, against_hopper, against_tensors
-from flashlab.kernels.problem import Problem
+from flashlab.kernels.problem import Problem, check
 from flashlab.kernels.tables import (
     HALVES,
     MEASURED,
@@ -74,11 +74,15 @@ def configuration(direction: str, q, k, v, *, causal: bool = False, mask=None, k
         q, k, v, causal, mask, kernel: as for ``flash_attention``. Only shapes, dtype and device count.
 
     Raises:
-        ValueError: kernel "hopper" for a problem that the Hopper kernels cannot compute, or an unknown direction.
+        TypeError, ValueError: arguments that ``flash_attention`` refuses, an unknown direction, or kernel "hopper" for
+            a problem that the Hopper kernels cannot compute.
     """
     if direction not in ("forward", "backward"):
-        raise ValueError(f'direction must be "forward" or "backward", got {direction!r}')
-    return choose(direction, Problem.of(q, k, v, masks.either(causal, mask), 1.0), kernel)
+        raise ValueError(f'direction must be "forward" or "backward", got {direction!r:.40}')
+    check(q, k, v)
+    problem = Problem.of(q, k, v, masks.either(causal, mask), 1.0)
+    problem.mask.check(problem)
+    return choose(direction, problem, kernel)
 
 
 def choose(direction: str, problem: Problem, kernel: str | None = None, learning: bool = False) -> Choice:

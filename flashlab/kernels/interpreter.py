@@ -15,6 +15,10 @@ names in the module of every kernel. ``install`` repairs that, for all kernels o
 - ``tl.maximum(NaN, x)`` is x, as on a GPU, unless the kernel asks to propagate NaN.
 - The variable of a loop is an int32, as on a GPU. Python's own numbers divide differently: -97 // 128 is -1 there, and
   0 on a GPU.
+- A block of several elements has no truth value: ``and``, ``or``, ``not``, ``if``, ``min``, ``max`` and a chain of
+  comparisons raise a TypeError. Unchanged, the interpreter takes any such block as True. Triton's compiler refuses
+  ``if`` and chains, too. It still computes ``and``, ``or`` and ``not`` of blocks of booleans, but warns that ``and``
+  and ``or`` are deprecated, so this interpreter asks for ``&``, ``|`` and ``~``.
 - Inside ``count()`` every access is booked.
 
 What the interpreter still cannot tell: speed, the lower precision of TF32 products and of the fast exp2, and races
@@ -23,6 +27,7 @@ between programs.
 
 import ast
 import os
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +40,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from flashlab.kernels.checks import RefusedInKernel
 from flashlab.machine.memory import Event, Memory
 
 Builder, TensorHandle = interpreter.InterpreterBuilder, interpreter.TensorHandle
@@ -219,6 +225,7 @@ def install():
     Builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     Builder.get_bf16 = lambda self, value: _narrow(self.get_fp32(value))
     _replace(Builder, "create_atomic_rmw", _without_bfloat16)
+    _replace(interpreter, "_patch_lang_tensor", _ambiguous)
     _replace(interpreter, "_implicit_cvt", _moved_apart)
     _replace(Builder, "create_atomic_rmw", _watched("load", "store", pointers=1, mask=3))
     _replace(Builder, "create_atomic_cas", _watched("load", "store", pointers=0))
@@ -238,6 +245,42 @@ def install():
 def _replace(owner, name, wrapper):
     original = getattr(owner, name)
     setattr(owner, name, wraps(original)(wrapper(original)))
+
+
+# truth values
+
+
+def truth(data, frame):
+    """Return the truth value of a number, an array of one element, that the code of a frame asks for.
+
+    Raises:
+        RefusedInKernel: the array is a block of several elements.
+    """
+    if data.size == 1:
+        return bool(data.item())
+    where = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+    raise RefusedInKernel(
+        f"{where}: a block {list(data.shape)} has no truth value: write & | ~ for and, or, not, tl.where for if, "
+        "tl.minimum and tl.maximum for min and max, and one comparison at a time"
+    )
+
+
+def _ambiguous(patch):
+    """Refuse the truth value of a block, except in Triton's own code, which asks for it instead of `is not None`."""
+
+    def run(tensor, scope):
+        patch(tensor, scope)
+        unchanged = tensor.__bool__
+
+        def checked(self):
+            frame = sys._getframe(1)
+            if frame.f_globals.get("__name__", "").startswith("triton."):
+                return unchanged(self)
+            return truth(self.handle.data, frame)
+
+        scope.set_attr(tensor, "__bool__", checked)
+
+    return run
 
 
 # bfloat16: the interpreter keeps the bits in uint16
@@ -492,7 +535,7 @@ def _region(tensor, offsets):
 
 
 def _launch(call):
-    """Tell the watchers the launch's name and tensors, and raise a stray access as a plain IndexError."""
+    """Tell the watchers the launch's name and tensors, and raise what this interpreter refuses in its own words."""
 
     def run(self, *args, **kwargs):
         with _one_at_a_time:
@@ -511,6 +554,8 @@ def _launch(call):
                 cause = cause.__cause__
             if isinstance(cause, _OutsideItsTensor):
                 raise IndexError(f"{self.fn.__name__} goes {cause}") from None
+            if isinstance(cause, RefusedInKernel):
+                raise TypeError(str(cause)) from None
             raise
 
     return run

@@ -15,11 +15,13 @@ import triton.language as tl
 
 from flashlab.kernels.checks import check_function
 from flashlab.kernels.problem import LOG2_E
+from flashlab.machine.truth import NoTruth
 
 
-class Score:
+class Score(NoTruth):
     """One score function: ``function``, its ``derivative`` (None: 1), and the tensors among the arguments of both."""
 
+    combine = "combine score functions in a tuple"
     tensors = ()
 
 

@@ -108,7 +108,7 @@ def blocks(
     at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs have one step.
     """
     parts = []
-    for text in zip(documents, documents[1:], strict=False) if documents else [None]:
+    for text in zip(documents, documents[1:], strict=False) if documents is not None else [None]:
         for run, start, row in _placed(queries, text):
             below = []
             for other, first, col in _placed(keys, text):

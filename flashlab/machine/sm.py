@@ -64,7 +64,7 @@ class Unit:
 
     def add(self, job: Job, cycles: int | None = None) -> None:
         """Queue this many cycles of the job, or all that are left."""
-        self.queue.append((job, min(cycles or job.left, self.slice or job.left)))
+        self.queue.append((job, min(job.left if limit is None else limit for limit in (cycles, self.slice))))
         if not self.working:
             self._next()
 
@@ -81,7 +81,7 @@ class Unit:
         if job.left == 0:
             self.sm.events.append(Event(job.start, self.sm.now, *job.about))
             job.done(job)
-        elif self.slice:
+        elif self.slice is not None:
             self.add(job)
         self._next()
 

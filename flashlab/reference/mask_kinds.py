@@ -5,9 +5,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
+
+from flashlab.machine.numbers import whole_number
+from flashlab.machine.truth import NoTruth
 
 Shape = tuple[int, int]  # (Nq, Nk)
 
@@ -17,8 +19,10 @@ def count(N: int, B: int) -> int:
     return -(-N // B)
 
 
-class Mask:
+class Mask(NoTruth):
     """The three questions, of which a kind of mask must answer ``visible``, and what follows from the answers."""
+
+    combine = "combine masks by & and |"
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         """Return (start, stop): the queries in ``rows`` see no key outside. The default is all keys."""
@@ -46,10 +50,10 @@ class Mask:
         return [j for j, (own, keys) in grids if self.visible(own, keys, shape).any()]
 
     def __and__(self, other: "Mask") -> "Mask":
-        return And(self, _other(other))
+        return And(self, other)
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, _other(other))
+        return Or(self, other)
 
     def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return the tile of scores S_ij [Br, Bc] with -inf wherever a query does not see the key."""
@@ -82,8 +86,9 @@ class Window(Interval):
 
     def __post_init__(self) -> None:
         for end in (self.left, self.right):
-            if not (isinstance(end, Integral) or end == np.inf) or end < 0:
-                raise ValueError(f"a window's ends are whole numbers from 0 on, or inf, got {self.left}, {self.right}")
+            if not (isinstance(end, (float, np.floating)) and end == np.inf or _is_whole(end, 0)):
+                ends = f"{self.left!r:.40}, {self.right!r:.40}"
+                raise ValueError(f"a window's ends are whole numbers from 0 on, or inf, got {ends}")
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         Nq, Nk = shape
@@ -114,7 +119,7 @@ class Keys(Interval):
     n: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, Integral) or self.n < 0:
+        if not _is_whole(self.n, 0):
             raise ValueError(f"expected a number of keys, 0 or more, got {self.n!r:.40}")
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
@@ -134,7 +139,9 @@ class Documents(Interval):
     ids: np.ndarray
 
     def __post_init__(self) -> None:
-        if self.ids.ndim != 1 or not np.issubdtype(self.ids.dtype, np.integer) or (np.diff(self.ids) < 0).any():
+        ids = self.ids
+        row = isinstance(ids, np.ndarray) and ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
+        if not row or (ids[1:] < ids[:-1]).any():
             raise ValueError("documents are whole numbers [Nk] that never fall: the document of each key")
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
@@ -160,11 +167,20 @@ class Documents(Interval):
 
 
 @dataclass(frozen=True)
-class And(Mask):
-    """What both masks show."""
+class Pair(Mask):
+    """Two masks."""
 
     a: Mask
     b: Mask
+
+    def __post_init__(self) -> None:
+        for mask in (self.a, self.b):
+            if not isinstance(mask, Mask):
+                raise TypeError(f"a mask combines with a mask, such as causal(), got {mask!r:.40}")
+
+
+class And(Pair):
+    """What both masks show."""
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         (start, stop), (other_start, other_stop) = self.a.bounds(rows, shape), self.b.bounds(rows, shape)
@@ -181,12 +197,8 @@ class And(Mask):
         return self.a.T & self.b.T
 
 
-@dataclass(frozen=True)
-class Or(Mask):
+class Or(Pair):
     """What either mask shows."""
-
-    a: Mask
-    b: Mask
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         (start, stop), (other_start, other_stop) = self.a.bounds(rows, shape), self.b.bounds(rows, shape)
@@ -248,8 +260,9 @@ class Blocks(Mask):
     def __post_init__(self) -> None:
         if not isinstance(self.kept, np.ndarray) or self.kept.dtype != bool or self.kept.ndim != 2:
             raise TypeError("blocks are a boolean array [Tr, Tc], True where a tile counts")
-        if not all(isinstance(B, Integral) and B >= 1 for B in (self.Br, self.Bc)):
-            raise ValueError(f"a tile has at least one row and one column, got Br = {self.Br}, Bc = {self.Bc}")
+        if not all(_is_whole(B, 1) for B in (self.Br, self.Bc)):
+            sizes = f"Br = {self.Br!r:.20}, Bc = {self.Bc!r:.20}"
+            raise ValueError(f"a tile has at least one row and one column, got {sizes}")
 
     def whole(self, rows: slice, cols: slice, shape: Shape) -> bool:
         return bool(self._part(rows, cols, shape).all())
@@ -282,10 +295,9 @@ def tile(j: int, B: int, N: int) -> slice:
     return slice(j * B, min((j + 1) * B, N))
 
 
-def _other(mask):
-    if not isinstance(mask, Mask):
-        raise TypeError(f"a mask combines with a mask, such as causal(), got {mask!r:.40}")
-    return mask
+def _is_whole(n, least):
+    n = whole_number(n)
+    return n is not None and n >= least
 
 
 def _touched(part, B):

@@ -147,7 +147,8 @@ class Pipeline:
         self.q_empty = [Barrier(f"q_empty[{w}]", 1) for w in consumers]
         self.turn = [Barrier(f"turn[{w}]", 1) for w in consumers]
         self.full = [Barrier(f"full[{stage}]", 1) for stage in stages]
-        self.empty = [Barrier(f"empty[{stage}]", design.empty_count or design.consumers) for stage in stages]
+        arrivals = design.consumers if design.empty_count is None else design.empty_count
+        self.empty = [Barrier(f"empty[{stage}]", arrivals) for stage in stages]
 
     def share(self, rows: slice, w: int) -> slice:
         """Return consumer w's rows of a tile of queries."""
@@ -290,10 +291,10 @@ def forward(
     Raises:
         TypeError, ValueError: as ``tiling.fa2_forward``; Deadlock, Race: the programs do not agree.
     """
-    design = design or Design()
+    design = Design() if design is None else design
     problem = Problem(Q, K, V, Br, Bc, Rules(as_mask(mask), scale=scale))
     pipe, sm = Pipeline(problem, design), SM(design.budget.latency, design.budget.issue, strict)
-    program = consumer or consume
+    program = consume if consumer is None else consumer
     sm.run({"producer": produce(pipe)} | {f"consumer {w}": program(pipe, w) for w in range(design.consumers)})
     return Run(problem.O, problem.lse, sm.events, sm.races, sm.now, sm.tensor_core.busy, len(problem.steps))
 

@@ -57,7 +57,7 @@ class Design:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"a share is from 0 to 1, got {self.share}")
-        if self.d % DEPTH or self.width % DEPTH or self.d < 1:
+        if self.d % DEPTH or self.width % DEPTH or min(self.d, self.width) < 1:
             raise ValueError(f"one instruction takes {DEPTH} of d: expected multiples, got {self.d} and {self.width}")
         if self.columns > COLUMNS:
             raise ValueError(f"tensor memory has {COLUMNS} columns: S and O of two tiles take {self.columns}")
@@ -67,7 +67,7 @@ class Design:
     @property
     def width(self) -> int:
         """Return the columns of V and O."""
-        return self.dv or self.d
+        return self.d if self.dv is None else self.dv
 
     @property
     def columns(self) -> int:
@@ -306,7 +306,7 @@ def forward(
     """
     if len(Q) < len(TILES) or not len(K):
         raise ValueError(f"expected a query for each of two tiles, and a key, got {len(Q)} and {len(K)}")
-    design = design or Design()
+    design = Design() if design is None else design
     pipe = Pipe(Q, K, V, design, min(Bc, len(K)), scale_of(scale, Q.shape[1], Q.dtype))
     programs: dict[str, Any] = {"load": load, "multiply": multiply, "softmax": softmax, "correct": correct} | roles
     sm = SM(latency=263, strict=strict)  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
@@ -329,5 +329,5 @@ def _steady(events):
 
 def teraflops(cycles: float, design: Design | None = None, card: hardware.Card = B200) -> float:
     """Return the TFLOP/s of a card whose SMs take ``cycles`` cycles for 256 queries by 128 keys, by the model."""
-    design = design or Design()
+    design = Design() if design is None else design
     return 2 * len(TILES) * ROWS * COLS * (design.d + design.width) * card.sms * card.clock / cycles / 1e12

@@ -17,6 +17,7 @@ from numbers import Real
 
 import numpy as np
 
+from flashlab.machine.truth import NoTruth
 from flashlab.reference.mask_kinds import Shape
 
 
@@ -70,8 +71,10 @@ def as_score(score: "Score | tuple[Score, ...] | None") -> "Score | None":
     return Chain(functions)
 
 
-class Score:
+class Score(NoTruth):
     """The two questions, to be answered by each score function."""
+
+    combine = "combine score functions in a tuple"
 
     def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return the new scores [Br, Bc] for S_ij [Br, Bc]."""

@@ -44,7 +44,7 @@ def forward(
         TypeError, ValueError: dtypes or shapes that do not match, or rules with a score function or a sink.
     """
     bands = _check(Q, K, V, rules, Br)
-    memory, S, P = memory or Memory(), "S", "P"
+    memory, S, P = Memory() if memory is None else memory, "S", "P"
     memory.place(Q=Q, K=K, V=V)
     for name, shape in {"S": (len(Q), len(K)), "P": (len(Q), len(K)), "O": (len(Q), V.shape[1])}.items():
         memory.reserve(name, shape, Q.dtype)
@@ -210,4 +210,4 @@ def _check(Q, K, V, rules, Br) -> list[slice]:
 def _bands(Q, Br):
     if Br is not None and Br < 1:
         raise ValueError(f"a band needs at least one row, got Br = {Br}")
-    return tiles(len(Q), Br or max(len(Q), 1))
+    return tiles(len(Q), max(len(Q), 1) if Br is None else Br)

@@ -191,7 +191,7 @@ def check(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int) -> None
 def placed(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int, memory: Memory | None) -> Memory:
     """Check the inputs, and return the memory with the inputs in place and room for O and lse."""
     check(Q, K, V, Br, Bc)
-    memory = memory or Memory(record=False)
+    memory = Memory(record=False) if memory is None else memory
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
     memory.reserve("lse", (len(Q),), np.result_type(Q.dtype, np.float32))

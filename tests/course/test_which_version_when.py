@@ -196,11 +196,26 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
     (["1", "16", "1024", "128", "--card", "X9"], "expected a card such as"),
     (["1", "16", "0", "128", "--card", "T4"], "numbers from 1 on"),
     (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "divide the heads"),
+    (["1", "16", "64", "128", "--kv-heads", "0"], "numbers from 1 on"),
+    (["1", "16", "64", "128", "--keys", "0"], "numbers from 1 on"),
+    (["1", "16", "64", "128", "--gpus", "0"], "numbers from 1 on"),
+    (["1", "16", "64", "128", "--card", ""], "expected a card such as"),
 ])  # fmt: skip
 def test_the_doctor_refuses_what_makes_no_sense(arguments, says, capsys):
     with pytest.raises(SystemExit):
         doctor.main(["--shape", *arguments])
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option, value", [
+    ("--mask", "causal"), ("--mask", "full"), ("--gpus", "1"), ("--card", "H200"), ("--card", ""), ("--keys", "0"),
+    ("--kv-heads", "2"), ("--dtype", "bfloat16"), ("--direction", "forward"),
+])  # fmt: skip
+def test_the_doctor_ignores_no_option(option, value, capsys):
+    """Also none with the value that it has by default."""
+    with pytest.raises(SystemExit):
+        doctor.main([option, value])
+    assert "--shape" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_doctor_knows_every_dtype_that_was_measured():

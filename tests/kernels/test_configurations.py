@@ -384,6 +384,12 @@ def test_configuration_describes_what_a_call_will_do():
         configuration("sideways", q, q, q)
     with pytest.raises(ValueError, match='kernel must be "portable", "hopper", "decode" or None, got \'fast\''):
         configuration("forward", q, q, q, kernel="fast")
+    with pytest.raises(TypeError, match="q, k and v must have one dtype"):
+        configuration("forward", q, q.half(), q)
+    with pytest.raises(ValueError, match=r"expected q \[B, H, Nq, d\]"):
+        configuration("forward", q, q[..., :3], q)
+    with pytest.raises(TypeError, match="q must be a torch tensor"):
+        configuration("forward", None, q, q)
 
 
 def test_asking_for_hopper_without_one_is_refused_in_a_sentence():

@@ -217,6 +217,7 @@ def test_the_default_dtype_changes_nothing(default, default_dtype):
     ({"dtype": torch.int32}, TypeError, "dtype must be one of float16, .*, int8, got torch.int32"),
     ({"dtype": torch.float64}, TypeError, "got torch.float64"), ({"dtype": "int8"}, TypeError, "got 'int8'"),
     ({"d": 0}, ValueError, "Hk, d and dv are whole numbers from 1 on, got 2, 0 and 0"),
+    ({"Hk": True}, ValueError, "got True, 8 and 8"), ({"dv": 0}, ValueError, "got 2, 8 and 0"),
     ({"Hk": 0}, ValueError, "got 0, 8 and 8"), ({"dv": 2.5}, ValueError, "got 2, 8 and 2.5"),
     ({"dv": 16, "latent": True}, ValueError, "dv is at most d = 8, got 16"),
 ])  # fmt: skip
@@ -225,7 +226,22 @@ def test_a_cache_that_cannot_be(sizes, error, says):
         PagedCache(**{"pages": 4, "page": 16, "Hk": 2, "d": 8} | sizes)
 
 
-@pytest.mark.parametrize("pages, page", [(-1, 16), (4, 0), (4, 257), (4, 2.5), (4.0, 2), (4, "2")])
+@pytest.mark.parametrize(
+    "pages, page",
+    [(-1, 16), (4, 0), (4, 257), (4, 2.5), (4.0, 2), (4, "2"), (True, True), (4, True), (False, 2), (None, 2)],
+)
 def test_a_pool_that_cannot_be(pages, page):
     with pytest.raises(ValueError, match="1 to 256 tokens"):
         Pool(pages, page)
+
+
+@pytest.mark.parametrize("n", [-1, True, 2.0, None])
+def test_room_for_a_number_of_tokens_that_cannot_be(n):
+    pool = Pool(4, 2)
+    with pytest.raises(ValueError, match="0 or more tokens"):
+        pool.extend([pool.add()], n)
+
+
+def test_codes_of_another_dtype_are_refused():
+    with pytest.raises(TypeError, match="float8_e4m3fn or int8, got torch.int16"):
+        quantise(torch.ones(2, 16), torch.int16)

@@ -96,6 +96,18 @@ def assembles(X):
     gl.inline_asm_elementwise("add.f32 $0, $1, $1;", "=f,f", [gl.load(X)], dtype=gl.float32, is_pure=True, pack=1)
 
 
+@gluon.jit
+def takes_both(X):
+    i = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(X + i, 1.0, mask=(i >= 0) and (i < 6))
+
+
+def test_a_block_has_no_truth_value_and_a_number_has_one():
+    with pytest.raises(TypeError, match=r"takes_both, line \d+: .*\[32\] has no truth value.* & \| ~ .*where"):
+        launch(takes_both, (1, 1, 1), (torch.zeros(6),), (), warps=4)
+    assert value(3) and not value(0) and not Value(np.zeros((1, 1)), gl.float32)
+
+
 def test_what_cannot_be_interpreted_gets_a_sentence():
     x = torch.zeros(6)
     with pytest.raises(IndexError, match=r"strays goes outside X: load of 2 element\(s\), in program \(0, 0, 0\)"):

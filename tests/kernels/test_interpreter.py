@@ -1,6 +1,8 @@
 """The interpreter: bfloat16 as torch has it, no access outside a tensor, and a bill equal to the counting memory's."""
 
+import inspect
 import os
+import re
 import signal
 import threading
 import time
@@ -301,6 +303,99 @@ def test_other_errors_keep_their_cause():
     with pytest.raises(Exception, match="bfloat16") as raised:
         atomic_sum[(1,)](torch.ones(8, dtype=BF16), torch.zeros(8, dtype=BF16), 8)
     assert isinstance(raised.value.__cause__, NotImplementedError)
+
+
+# truth values
+
+
+@triton.jit
+def takes_both(i, N):
+    return (i >= 0) and (i < N)
+
+
+@triton.jit
+def takes_either(i, N):
+    return (i < 0) or (i < N)
+
+
+@triton.jit
+def takes_the_opposite(i, N):
+    return not (i >= N)
+
+
+@triton.jit
+def takes_a_chain(i, N):
+    return 0 <= i < N
+
+
+@triton.jit
+def takes_the_larger(i, N):
+    return max(i, N) > i
+
+
+@triton.jit
+def takes_one_of_two(i, N):
+    return i < N if i < 3 else i >= 0
+
+
+@triton.jit
+def branches(i, N):
+    seen = i < N
+    if seen:
+        seen = i < 1
+    return seen
+
+
+@triton.jit
+def loops(i, N):
+    while i < N:
+        i += 1
+    return i < N
+
+
+@triton.jit
+def filled(x, N, B: tl.constexpr, inside: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(x + i, 1.0, mask=inside(i, N))
+
+
+OF_BLOCKS = [
+    takes_both, takes_either, takes_the_opposite, takes_a_chain, takes_the_larger, takes_one_of_two, branches, loops,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", OF_BLOCKS, ids=lambda inside: inside.fn.__name__)
+def test_a_block_has_no_truth_value(inside):
+    lines, first = inspect.getsourcelines(inside.fn)
+    with pytest.raises(TypeError) as raised:
+        filled[(1,)](torch.zeros(8), 5, 8, inside)
+    sentence = str(raised.value)
+    assert all(word in sentence for word in ("[8]", "no truth value", "&", "|", "~", "tl.where")), sentence
+    (name, line) = re.match(r"(\w+), line (\d+)", sentence).groups()
+    assert name == inside.fn.__name__ and first < int(line) < first + len(lines)
+
+
+@pytest.mark.parametrize("inside", OF_BLOCKS[:-1], ids=lambda inside: inside.fn.__name__)
+def test_a_block_of_one_element_has_one_as_for_the_compiler(inside):
+    for N in (0, 1):
+        x = torch.zeros(1)
+        filled[(1,)](x, N, 1, inside)
+        assert x.item() == N
+
+
+@triton.jit
+def decides(x, flag, B: tl.constexpr):
+    i = tl.arange(0, B)
+    known = tl.load(x + i, mask=i < 4, other=tl.full([B], 7.0, tl.float32))  # Triton's own code takes the truth of it
+    if (flag > 0) and not (flag == 2):
+        tl.store(x + i, known)
+
+
+def test_a_number_has_a_truth_value():
+    for flag, expected in ((0, 1.0), (1, 7.0), (2, 1.0)):
+        x = torch.ones(8)
+        decides[(1,)](x, flag, 8)
+        assert x[:4].eq(1).all() and x[4:].eq(expected).all()
 
 
 def test_launch_leaves_no_names_in_the_kernels_module():

@@ -1,5 +1,6 @@
 """Every mask, alone and combined, against attention written out; and which tiles are loaded for it."""
 
+import inspect
 import math
 import re
 
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from flashlab.kernels import (
     DEVICE,
     INTERPRETED,
+    checks,
+    configuration,
     flash_attention,
     flash_attention_packed,
     interpreter,
@@ -17,7 +20,8 @@ from flashlab.kernels import (
     tl,
     triton,
 )
-from flashlab.kernels.masks import questions
+from flashlab.kernels.decode import decode
+from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -38,6 +42,31 @@ def draw(*shape, high=2, seed=1):
 @triton.jit
 def every_third(b, h, i, j, Nq, Nk, shift, step):
     return (i + j + tl.load(shift + h)) % step == 0
+
+
+@triton.jit
+def of_table(b, h, i, j, Nq, Nk, table):
+    return tl.load(table + i * Nk + j)
+
+
+@triton.jit
+def of_one_batch(b, h, i, j, Nq, Nk, n):
+    return b == n
+
+
+@triton.jit
+def without_exception(b, h, i, j, Nq, Nk):
+    return True
+
+
+@triton.jit
+def nothing(b, h, i, j, Nq, Nk):
+    i + j
+
+
+@triton.jit
+def causal_and_near(b, h, i, j, Nq, Nk):
+    return (j <= i) and (i - j < 3)
 
 
 def cases(Nq, Nk):
@@ -154,6 +183,58 @@ def test_masks_of_windows_stay_windows():
     assert isinstance(masks.causal() & masks.full(), masks.Window)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64])
+def test_a_mask_of_ones_own_returns_booleans_or_the_integers_0_and_1(dtype):
+    q, k, v = (randn(1, 2, 40, 16, seed=seed) for seed in range(3))
+    table = draw(40, 40)
+    mask = masks.custom(of_table, table.to(dtype)) | masks.window(0)
+    assert torch.equal(
+        flash_attention(q, k, v, mask=mask),
+        flash_attention(q, k, v, mask=masks.dense(table == 1) | masks.window(0)),
+    )
+
+
+def test_a_mask_of_ones_own_may_return_one_number_for_all_pairs():
+    q, k, v = (randn(2, 2, 40, 16, seed=seed) for seed in range(3))
+    full = flash_attention(q, k, v)
+    assert torch.equal(flash_attention(q, k, v, mask=masks.custom(without_exception)), full)
+    some = flash_attention(q, k, v, mask=masks.custom(of_one_batch, 1))
+    assert torch.equal(some[1], full[1]) and not some[0].any()
+
+
+@pytest.mark.parametrize("left, right", [(-2, 7), (9, -4), (-1, None), (None, -1)])
+def test_a_window_of_a_block_may_lie_beside_its_own_keys(left, right):
+    q, k, v = randn(1, 2, Nq, 16), randn(1, 2, Nk, 16, seed=1), randn(1, 2, Nk, 16, seed=2)
+    own, j = written_out.own(Nq, Nk)
+    seen = (j >= own - (Nk if left is None else left)) & (j <= own + (Nk if right is None else right))
+    O = flash_attention(q, k, v, mask=algebra.Shifted(left, right))
+    plain, exact = (
+        written_out.attention(*(x.to(t) for x in (q, k, v)), seen)[0] for t in (torch.float32, torch.double)
+    )
+    assert_as_exact_as_plain(O, plain, exact, 16)
+
+
+MASKS = [masks.full(), masks.causal(), masks.prefix(3), masks.sinks(4) & masks.causal()]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+def test_a_mask_has_no_truth_value(mask):
+    for use in (bool, lambda mask: mask and masks.causal(), lambda mask: mask or None, lambda mask: not mask):
+        with pytest.raises(TypeError, match="truth value.*&.*|"):
+            use(mask)
+
+
+@pytest.mark.parametrize("mask", [mask for mask in MASKS if isinstance(mask, masks.Rule)], ids=repr)
+def test_what_a_mask_caches_is_of_one_device(mask):
+    here = Problem(B, H, Hk, Nq, Nk, d, d, torch.float32, DEVICE, mask, 1.0, "ieee")
+    for device in (DEVICE, torch.device("meta"), DEVICE):
+        there = here._replace(device=device)
+        assert {mask.lists(there, 32, 32, transposed).device.type for transposed in (False, True)} == {device.type}
+    for device in (torch.device("meta"), DEVICE):
+        problem = here._replace(device=device, mask=masks.sinks(4))
+        assert {x.device.type for x in problem.mask.keys(problem)} == {device.type}
+
+
 def tiles_loaded(mask, Nq, Nk, **options):
     q, k, v = randn(1, 1, Nq, 16), randn(1, 1, Nk, 16), randn(1, 1, Nk, 16)
     with interpreter.count() as memory:
@@ -251,15 +332,75 @@ BAD = [
     (TypeError, "are tensors and numbers, got [1]", lambda: masks.custom(every_third, [1], 3)),
     (ValueError, "your own mask must be on", lambda: call(masks.custom(every_third, torch.ones(2, device="meta"), 3))),
     (TypeError, "unsupported operand", lambda: masks.causal() & True),
+    (TypeError, "at least one term", lambda: masks.Rule(())),
+    (TypeError, "parts of a mask, got ((3,),)", lambda: masks.Rule(((3,),))),
+    (ValueError, "a whole number of keys", lambda: kinds.First(-1)),
+    (ValueError, "a whole number of keys", lambda: kinds.First(True)),
+    (TypeError, "ids must be a tensor of integers", lambda: kinds.Documents([0, 1])),
+    (TypeError, "lengths must be a tensor of integers", lambda: kinds.Padding(torch.ones(2))),
+    (TypeError, "must be a boolean tensor", lambda: kinds.Pattern(draw(3, 3), 16, 16)),
+    (ValueError, "at least one row", lambda: kinds.Pattern(draw(3, 3) == 0, 16, 0)),
+    (TypeError, "@triton.jit", lambda: kinds.Custom(max, ())),
+    (ValueError, "got left = -3, right = 0", lambda: call(masks.Window(-3, 0))),
+    (ValueError, "got left = 2, right = -1", lambda: call(masks.Window(2, -1))),
+    (ValueError, "got left = None, right = -1", lambda: call(masks.Window(None, -1))),
+    (ValueError, "got left = 2.5, right = 0", lambda: call(masks.Window(2.5, 0))),
+    (ValueError, "got left = True, right = None", lambda: call(masks.Window(True))),
+    (ValueError, "got left = None, right = '1'", lambda: call(masks.Window(right="1"))),
+    (ValueError, "got left = 3, right = -4", lambda: call(masks.Window(3, 0)._replace(right=-4))),
+    (ValueError, "got left = -3, right = 0", lambda: call(masks.Window(-3, 0) & masks.documents(draw(3)))),
+    (ValueError, "got left = -3, right = 0", lambda: configuration("forward", *qkv(), mask=masks.Window(-3, 0))),
     (ValueError, "ids must be [Nk] or [B, Nk] = [1, 3]", lambda: call(masks.documents(draw(4)))),
     (ValueError, "lengths must be [B] = [1]", lambda: call(masks.padding(draw(2)))),
+    (ValueError, "lengths must be [B] = [1]", lambda: configuration("forward", *qkv(), mask=masks.padding(draw(2)))),
     (ValueError, "broadcastable to [1, 1, 3, 3]", lambda: call(masks.dense(draw(2, 3) == 0))),
     (ValueError, "broadcastable to [1, 1, 1, 1]", lambda: call(masks.blocks(draw(2, 2) == 0, 16, 16))),
 ]  # fmt: skip
 
 
+IN_THE_INTERPRETER = [
+    (TypeError, "causal_and_near, line", lambda: call(masks.custom(causal_and_near))),
+    (TypeError, f"{checks.place_of(of_table)}: a mask returns booleans", lambda: call(own(2 * draw(3, 3)))),
+    (TypeError, "integers 0 and 1, got -1", lambda: call(own(-draw(3, 3)))),
+    (TypeError, "integers 0 and 1, got fp32", lambda: call(own(draw(3, 3).float()))),
+    (TypeError, "integers 0 and 1, got NoneType", lambda: call(masks.custom(nothing))),
+    (TypeError, "integers 0 and 1, got 2", lambda: decode(qkv()[0], qkv()[1:], mask=own(2 * draw(3, 3)))),
+    (ValueError, "lengths must be from 0 to Nk = 3, got 4", lambda: call(masks.padding(torch.tensor([4])))),
+    (ValueError, "lengths must be from 0 to Nk = 3, got -1", lambda: call(masks.padding(torch.tensor([-1])))),
+    (ValueError, "to Nk = 3, got 200", lambda: call(masks.padding(torch.tensor([200]).byte()) & masks.causal())),
+    (ValueError, "got 4", lambda: decode(qkv()[0], qkv()[1:], mask=masks.padding(torch.tensor([4])))),
+    (ValueError, "got 4", lambda: packed(masks.padding(torch.tensor([4])))),
+]  # fmt: skip
+
+
+def test_the_sentence_names_the_function_and_its_line():
+    lines, first = inspect.getsourcelines(of_table.fn)
+    at = first + next(n for n, line in enumerate(lines) if line.startswith("def "))
+    assert checks.place_of(of_table) == f"of_table, line {at}"
+
+
+def own(table):
+    return masks.custom(of_table, table)
+
+
+def qkv():
+    return [randn(1, 1, 3, 16) for _ in range(3)]
+
+
 def call(mask):
-    return flash_attention(*(randn(1, 1, 3, 16) for _ in range(3)), mask=mask)
+    return flash_attention(*qkv(), mask=mask)
+
+
+def packed(mask):
+    offsets = torch.tensor([0, 3], device=DEVICE)
+    return flash_attention_packed(*(x[0].transpose(0, 1) for x in qkv()), offsets_q=offsets, mask=mask)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
+@pytest.mark.parametrize("error, said, make", IN_THE_INTERPRETER, ids=[said for _, said, _ in IN_THE_INTERPRETER])
+def test_values_that_no_mask_has_get_a_sentence(error, said, make):
+    with pytest.raises(error, match=re.escape(said)):
+        make()
 
 
 @pytest.mark.parametrize("error, said, make", BAD, ids=[said for _, said, _ in BAD])

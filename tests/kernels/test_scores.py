@@ -237,6 +237,15 @@ def call(training=False, **options):
     return flash_attention(q.requires_grad_(training), k, v, **options)
 
 
+@pytest.mark.parametrize(
+    "score", [scores.softcap(30), scores.bias(randn(3, 3)), scores.alibi(randn(2))], ids=lambda it: type(it).__name__
+)
+def test_a_score_function_has_no_truth_value(score):
+    for use in (bool, lambda score: score and scores.softcap(2), lambda score: score or None):
+        with pytest.raises(TypeError, match="truth value.*tuple"):
+            use(score)
+
+
 @pytest.mark.parametrize("error, said, make", BAD, ids=[said for _, said, _ in BAD])
 def test_bad_input_gets_a_sentence(error, said, make):
     with pytest.raises(error, match=re.escape(said)):

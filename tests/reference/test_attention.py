@@ -20,7 +20,7 @@ def lower_right(Nq, Nk):
 def test_attention_equals_torch_in_float64_gradients_included(Nq, Nk, mask):
     Q, K, V = inputs(Nq, Nk)
     q, k, v = (torch.tensor(array, requires_grad=True) for array in (Q, K, V))
-    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, lower_right(Nq, Nk) if mask else None)
+    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, lower_right(Nq, Nk) if mask is not None else None)
     dO = np.random.default_rng(1).normal(size=o.shape)
     o.backward(torch.tensor(dO))
     np.testing.assert_allclose(attention(Q, K, V, mask=mask), o.detach(), 1e-12, 1e-14)

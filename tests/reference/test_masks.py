@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from flashlab.reference import recomputation, tiling
 from flashlab.reference.attention import attention, attention_backward
+from flashlab.reference.mask_kinds import And, Documents, Or
 from flashlab.reference.masks import (
     CUT,
     SKIPPED,
@@ -152,6 +153,17 @@ def test_causal_is_a_window_without_a_left_end():
     (lambda: dense(np.ones((2, 2), bool)).dense((2, 3)), ValueError, r"\[Nq, Nk\] = \(2, 3\), got \(2, 2\)"),
     (lambda: causal() & True, TypeError, "a mask combines with a mask, such as causal.., got True"),
     (lambda: causal() | None, TypeError, "got None"),
+    (lambda: And(causal(), None), TypeError, "got None"),
+    (lambda: Or(1, causal()), TypeError, "got 1"),
+    (lambda: documents([0, 1]) and causal(), TypeError, "truth value.*&.*|"),
+    (lambda: not causal(), TypeError, "truth value"),
+    (lambda: (causal() | sinks(2)) or full(), TypeError, "truth value"),
+    (lambda: window(True), ValueError, "got True, 0"),
+    (lambda: window(0, 3.0), ValueError, "got 0, 3.0"),
+    (lambda: window("3"), ValueError, "got '3', 0"),
+    (lambda: blocks(np.ones((2, 2), bool), True, 2), ValueError, "got Br = True, Bc = 2"),
+    (lambda: Documents([0, 1]), ValueError, "whole numbers .Nk. that never fall"),
+    (lambda: documents(np.array([1, 0], np.uint8)), ValueError, "that never fall"),
     (lambda: as_mask(True), TypeError, "None or made by flashlab.reference.masks, such as causal.., got True"),
     (lambda: as_mask("causal"), TypeError, "got 'causal'"),
     (lambda: as_mask(causal), TypeError, "got <function causal"),

@@ -177,7 +177,7 @@ def _attend(program, Q, K, V, stages):
 
 
 def _run(program, Q, K, V, stages, budget=None):
-    budget = budget or pipeline.Budget()
+    budget = pipeline.Budget() if budget is None else budget
     design = pipeline.Design(stages, ping_pong=False, whole_q=False, budget=budget)
     return pipeline.forward(Q, K, V, design, consumer=program)
 

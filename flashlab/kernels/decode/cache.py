@@ -51,8 +51,10 @@ class Cache(NamedTuple):
 def quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return x [..., d] as 8-bit codes [..., d], and the scale [...] in float32 by which a code must be multiplied.
 
-    Raises KeyError for a dtype other than float8_e4m3fn and int8.
+    Raises TypeError for a dtype other than float8_e4m3fn and int8.
     """
+    if dtype not in LARGEST:
+        raise TypeError(f"a cache of 8 bits has the dtype float8_e4m3fn or int8, got {dtype!r:.40}")
     x = x.float()
     scale = (x.abs().amax(-1) / LARGEST[dtype]).clamp(min=torch.finfo(torch.float32).tiny)  # [...]
     x = x / scale[..., None]

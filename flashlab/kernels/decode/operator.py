@@ -109,7 +109,7 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
     filled; if None, new tensors, and no rest. choice, S: tiles and number of splits other than by the rule.
     """
     (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
-    O, lse, rest = out or (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32), None)
+    O, lse, rest = (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32), None) if out is None else out
     if O.numel() == 0 or cache.most == 0:
         lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
         return O.zero_(), lse
@@ -119,7 +119,8 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
     short = fixed_split is not None or cache.most < SHORT  # with fixed splits, nothing depends on the other texts
     kind = cache.K.element_size(), cache.table is not None, short
     hopper = choice is None and for_hopper(q, cache, problem)
-    choice = LATENT if hopper else choice or launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
+    if choice is None:
+        choice = LATENT if hopper else launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
     programs = B * Hk * tiles.count(n * H // Hk, choice.Br)
     left, _, first = reach(problem.mask)
     seen = cache.most if left is None else min(cache.most, left + n + choice.Bc)
@@ -128,7 +129,7 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
     if fixed_split is not None:
         splits = tiles.count(seen, fixed_split), fixed_split
     else:
-        splits = S or splits_for(programs, seen, choice, sms_of(q.device)), 0
+        splits = splits_for(programs, seen, choice, sms_of(q.device)) if S is None else S, 0
     # One split is the result itself; several wait for ``combine`` in float32.
     parts = O, lse, rest
     if splits[0] > 1:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from flashlab.kernels.checks import check_dense, check_no_gradient
 from flashlab.kernels.decode.cache import LARGEST, Cache, quantise
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.problem import DTYPES
+from flashlab.machine.numbers import whole_number
 
 
 class PoolFull(MemoryError):
@@ -52,12 +52,12 @@ class Pool:
     """
 
     def __init__(self, pages: int, page: int):
-        whole = isinstance(pages, Integral) and isinstance(page, Integral)
-        if not whole or pages < 0 or not 1 <= page <= 256:
+        count, size = whole_number(pages), whole_number(page)
+        if count is None or size is None or count < 0 or not 1 <= size <= 256:
             raise ValueError(f"a pool has 0 or more pages of 1 to 256 tokens, got {pages!r:.40} of {page!r:.40}")
-        self.page = page
-        self.free = list(range(pages))[::-1]
-        self.holders = [0] * pages
+        self.page = size
+        self.free = list(range(count))[::-1]
+        self.holders = [0] * count
         self.texts: dict[int, Text] = {}
         self._next = 0
 
@@ -91,7 +91,7 @@ class Pool:
         full, gets a page of its own in its place.
 
         Raises:
-            KeyError, ValueError: a text that does not exist or is named twice, or n is negative.
+            KeyError, ValueError: a text that does not exist or is named twice, or n is not a whole number from 0 on.
             PoolFull: the pages do not suffice. Nothing has changed then.
         """
         room = self.room(texts, n)
@@ -101,8 +101,9 @@ class Pool:
     def room(self, texts: Sequence[int], n: int) -> Room:
         """Return the room that ``extend`` makes, and change nothing. Raises the errors of ``extend``."""
         self.check(texts)
-        if len(set(texts)) < len(texts) or n < 0:
-            raise ValueError(f"expected different texts and 0 or more tokens, got texts {list(texts)} and n = {n}")
+        if len(set(texts)) < len(texts) or whole_number(n) is None or n < 0:
+            found = f"texts {list(texts)} and n = {n!r:.40}"
+            raise ValueError(f"expected different texts and 0 or more tokens, got {found}")
         room, free, left, missing = Room({}, [], []), reversed(self.free), Counter(), 0
         for number in texts:
             pages, length = list(self.texts[number].pages), self.texts[number].length
@@ -181,7 +182,7 @@ class PagedCache:
         device: torch.device | None = None,
     ):
         dv = d if dv is None else dv
-        if not all(isinstance(size, Integral) and size >= 1 for size in (Hk, d, dv)):
+        if any(size is None or size < 1 for size in map(whole_number, (Hk, d, dv))):
             raise ValueError(f"Hk, d and dv are whole numbers from 1 on, got {Hk!r:.40}, {d!r:.40} and {dv!r:.40}")
         if latent and dv > d:
             raise ValueError(f"the values of a latent cache are columns of its keys: dv is at most d = {d}, got {dv}")

@@ -131,7 +131,7 @@ class Agent:
 
     def __init__(self, name, program, run, knowledge=None):
         self.name, self.program, self.run = name, program, run
-        self.knowledge = knowledge or Knowledge()
+        self.knowledge = Knowledge() if knowledge is None else knowledge
         self.baton = threading.Semaphore(0)
         self.ready, self.waits_for = None, ""  # None: it can go on
         self.products, self.stores = [], []  # not waited for, the oldest first

@@ -5,13 +5,14 @@ are truncated, and float32 stays float32. numpy has neither bfloat16 nor float8:
 float32, rounded, and memory has their bits.
 """
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.interpreter import bits_of_bfloat16
+from flashlab.kernels.interpreter import bits_of_bfloat16, truth
 
 ARRAYS = {  # Triton's type: numpy's, for arithmetic
     gl.int1: np.bool_,
@@ -86,7 +87,7 @@ class Value:
         return Value(self.data[key], self.dtype)
 
     def __bool__(self):
-        return bool(self.data)
+        return truth(self.data, sys._getframe(1))
 
     def __index__(self):
         return int(self.data)

@@ -43,7 +43,7 @@ def kernel_args(problem, Br, keys):
     if mask == masks.full() and max(problem.d, problem.dv) > 64 and problem.Nq >= 4096:
         mask = ENDLESS
     if isinstance(mask, masks.Rule):
-        table = mask.cached(("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
+        table = mask.cached(problem.device, ("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
         if table is not None:
             return Mask(None, None, table, None, None, table.stride(0) if len(table) > 1 else 0, 0, table.shape[-1])
     left, right, *others = mask.kernel_args(problem, Br, keys, transposed=True)

@@ -120,7 +120,7 @@ def table(problem, Br, Bc, programs):
     """
     if isinstance(problem.mask, masks.Rule):
         key = "schedule", *problem[:6], Br, Bc, programs
-        return problem.mask.cached(key, lambda: _longest_interval_first(problem, Br, Bc, programs))
+        return problem.mask.cached(problem.device, key, lambda: _longest_interval_first(problem, Br, Bc, programs))
     if problem.mask == masks.full() or problem.Nq <= Br:
         return plain_table(problem, Br, Bc, programs)
     return held(_longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs))

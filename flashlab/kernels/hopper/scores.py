@@ -111,7 +111,7 @@ class Intervals(NamedTuple):
     def of(cls, problem):
         """Return the intervals of a ``Problem``."""
         key = "intervals", problem.Nq, problem.Nk
-        table = problem.mask.cached(key, lambda: torch.stack(problem.mask.keys(problem), 2))
+        table = problem.mask.cached(problem.device, key, lambda: torch.stack(problem.mask.keys(problem), 2))
         return cls(table, table.stride(0) if len(table) > 1 else 0)
 
 

@@ -6,7 +6,8 @@ visible  Which scores of the remaining tiles count? This is the definition.
 
 A ``Window`` answers by arithmetic: a tile of queries sees one interval of keys. Every other mask is a ``Rule``: a
 function in Triton decides on each pair of a query and a key, and the visible tiles are listed before the launch.
-``&`` and ``|`` combine masks: they apply ``&`` and ``|`` to the answers to each question.
+``&`` and ``|`` combine masks: they apply ``&`` and ``|`` to the answers to each question. A mask has no truth value, so
+``and`` and ``or`` raise a TypeError.
 
 The names and the convention are those of ``reference.masks``. Masks are aligned at the lower right: query i is at the
 position i + Nk - Nq among the keys. Both ends of a window are inclusive, and a query's own key counts: Hugging Face's
@@ -17,9 +18,8 @@ import math
 
 import torch
 
-from flashlab.kernels.checks import check_function
 from flashlab.kernels.masks.algebra import Rule, Window
-from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, integers, owners, starts
+from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, owners, starts
 from flashlab.kernels.masks.part import FARTHEST
 from flashlab.machine.numbers import whole_number
 
@@ -75,7 +75,7 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
         raise TypeError("documents takes either ids or offsets")
     if ids is None:
         ids = owners(offsets, starts(offsets, "offsets")[-1])  # [Nk]
-    return _rule(Documents(integers(ids, "ids", (1, 2))))
+    return _rule(Documents(ids))
 
 
 def sinks(n: int) -> Rule:
@@ -83,17 +83,21 @@ def sinks(n: int) -> Rule:
 
     ``causal() & (window(W - 1) | sinks(4))`` is the mask of StreamingLLM.
     """
-    return _rule(First(_keys(n, "sinks")))
+    return _rule(First(n))
 
 
 def prefix(n: int) -> Rule:
     """Return the mask of a prefix language model: every query sees the first n keys; all else is causal."""
-    return _rule(First(_keys(n, "the prefix"))) | causal()
+    return _rule(First(n)) | causal()
 
 
 def padding(lengths: torch.Tensor) -> Rule:
-    """Return the mask by which the queries of batch b see the first lengths[b] keys; lengths: integers [B]."""
-    return _rule(Padding(integers(lengths, "lengths", (1,))))
+    """Return the mask by which the queries of batch b see the first lengths[b] keys.
+
+    lengths: integers [B] from 0 to Nk. A call on the CPU raises ValueError for any others. A call on a GPU does not
+    read them before it starts: there a negative length counts as 0, and one above Nk as Nk.
+    """
+    return _rule(Padding(lengths))
 
 
 def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
@@ -104,15 +108,12 @@ def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
 
     Source: FlashAttention, section 3.3.
     """
-    sizes = [whole_number(size) for size in (Br, Bc)]
-    if any(size is None or size < 1 for size in sizes):
-        raise ValueError(f"a tile has at least one row and one column, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
-    return _rule(Pattern(_boolean(kept, "kept"), *sizes))
+    return _rule(Pattern(kept, Br, Bc))
 
 
 def dense(seen: torch.Tensor) -> Rule:
     """Return the mask of a whole matrix: boolean, broadcastable to [B, H, Nq, Nk], True where a key is seen."""
-    return _rule(Pattern(_boolean(seen, "a dense mask"), 1, 1))
+    return _rule(Pattern(seen, 1, 1))
 
 
 def custom(visible, *arguments) -> Rule:
@@ -120,12 +121,12 @@ def custom(visible, *arguments) -> Rule:
 
     visible: a ``@triton.jit`` function (b, h, i, j, Nq, Nk, *arguments) that returns whether query i sees key j, where
         i and j are blocks of places that broadcast, such as [Br, 1] and [1, Bc], always below Nq and Nk; b is a number,
-        and so is h, but in ``decode`` h is a block as i is.
+        and so is h, but in ``decode`` h is a block as i is. It returns booleans, or the integers 0 and 1. Floats raise
+        TypeError, and so do other integers in the interpreter; on a GPU all integers but 0 count as visible.
     arguments: tensors, which the function receives as pointers, and numbers.
 
     No tile is skipped unless another mask says so: ``custom(...) & window(100)``.
     """
-    check_function(visible, arguments, ("b", "h", "i", "j", "Nq", "Nk"))
     return _rule(Custom(visible, arguments))
 
 
@@ -157,18 +158,3 @@ def _end(end):
     if n is None or n < 0:
         raise ValueError(f"a window's ends are whole numbers from 0 on, or math.inf, got {end!r:.40}")
     return min(n, FARTHEST)
-
-
-def _keys(keys, name):
-    n = whole_number(keys)
-    if n is None or n < 0:
-        raise ValueError(f"{name}: expected a whole number of keys from 0 on, got {keys!r:.40}")
-    return min(n, FARTHEST)
-
-
-def _boolean(x, name):
-    if not isinstance(x, torch.Tensor) or x.dtype != torch.bool:
-        raise TypeError(f"{name} must be a boolean tensor, got {getattr(x, 'dtype', type(x).__name__)}")
-    if not 2 <= x.dim() <= 4:
-        raise ValueError(f"{name} must have 2 to 4 dimensions, the last of queries and of keys, got {list(x.shape)}")
-    return x

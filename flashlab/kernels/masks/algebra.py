@@ -8,11 +8,13 @@ import torch
 
 from flashlab.kernels.masks.part import FARTHEST, Grid, Part
 from flashlab.kernels.masks.questions import KernelArgs, between, up_to
+from flashlab.machine.truth import NoTruth
 
 
-class Mask(Part):
+class Mask(NoTruth, Part):
     """A ``Window`` or a ``Rule``: a union of intersections of parts."""
 
+    combine = "combine masks by & and |"
     terms: tuple[tuple[Part, ...], ...]
 
     def __and__(self, other):
@@ -42,10 +44,24 @@ class _Ends(NamedTuple):
 
 
 class Window(Mask, _Ends):
-    """Keys from ``left`` before a query's own key to ``right`` after it, both included; None: no end."""
+    """Keys from ``left`` before a query's own key to ``right`` after it, both included; None: no end.
+
+    ``check``, not the constructor, refuses other ends: Triton makes windows of the types of ends, and kernels make
+    windows of ends that only the launch passes.
+    """
 
     _fields = _Ends._fields  # Triton looks for the names of fields in the class itself, not in its bases
-    shows_own_key = True
+
+    @property
+    def shows_own_key(self):
+        """Whether every query that has a key at its position sees it."""
+        return all(end is None or end >= 0 for end in self)
+
+    def check(self, problem):
+        """Raise ValueError if an end is neither a whole number from 0 on nor None."""
+        if not all(end is None or (type(end) is int and end >= 0) for end in self):
+            ends = f"left = {self.left!r:.40}, right = {self.right!r:.40}"
+            raise ValueError(f"a window's ends are whole numbers from 0 on, or None, got {ends}")
 
     @property
     def T(self):
@@ -75,7 +91,7 @@ class Window(Mask, _Ends):
 
     def hides_keys(self, problem):
         """Return whether no query may see some key."""
-        return self.left is not None and super().hides_keys(problem)
+        return not (self.left is None and self.shows_own_key) and super().hides_keys(problem)
 
     def function(self, problem):
         if self.left is None:
@@ -90,6 +106,15 @@ class Window(Mask, _Ends):
         return KernelArgs(*(self.T if transposed else self))
 
 
+class Shifted(Window):
+    """A window of one block of scores, which may lie beside its own keys: one of the ends may be negative."""
+
+    _fields = _Ends._fields
+
+    def check(self, problem):
+        """Accept the ends, which whoever divides the scores into blocks has computed."""
+
+
 class Rule(Mask):
     """A mask in terms: a query sees a key if, in at least one term, every part says so.
 
@@ -99,6 +124,9 @@ class Rule(Mask):
     """
 
     def __init__(self, terms):
+        lists = isinstance(terms, tuple) and terms and all(isinstance(term, tuple) and term for term in terms)
+        if not lists or not all(isinstance(part, Part) for part in itertools.chain(*terms)):
+            raise TypeError(f"a rule has at least one term, a tuple of parts of a mask, got {terms!r:.40}")
         self.terms = terms
         self._cached = {}
 
@@ -135,13 +163,16 @@ class Rule(Mask):
         the tiles that need the mask. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
         """
         key = Br, Bc, transposed, problem.Nq, problem.Nk
-        return self.cached(key, lambda: self._make_lists(problem, Br, Bc, transposed))
+        return self.cached(problem.device, key, lambda: self._make_lists(problem, Br, Bc, transposed))
 
-    def cached(self, key, make):
-        """Return ``make()``, or its result in an earlier call with this key if no tensor has changed since."""
+    def cached(self, device, key, make):
+        """Return ``make()``, or its result in an earlier call with this key if no tensor has changed since.
+
+        device: that of the result. key: all else that it depends on beside the mask's tensors.
+        """
         if any(x.is_inference() for x in self.tensors):
             return make()  # torch does not count the changes of such tensors
-        key = *key, *(x._version for x in self.tensors)
+        key = device, *key, *(x._version for x in self.tensors)
         if key not in self._cached:
             if len(self._cached) >= 64:
                 self._cached.clear()
@@ -167,7 +198,8 @@ class Rule(Mask):
 
     def keys(self, problem):
         """Return int32 tensors as ``Part.keys``; ``FARTHEST`` and -1 for none."""
-        return self.cached(("keys", problem.Nq, problem.Nk), lambda: self._ends("keys", problem, problem.Nk))
+        key = "keys", problem.Nq, problem.Nk
+        return self.cached(problem.device, key, lambda: self._ends("keys", problem, problem.Nk))
 
     def _ends(self, name, problem, N):
         """Return the ends of the intervals, of N places, that a method of the parts returns; None if they are none."""

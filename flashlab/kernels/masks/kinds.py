@@ -1,5 +1,6 @@
 """The kinds of a mask, each a ``Part`` and its function in Triton; and checks of their tensors of integers."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import triton
@@ -7,7 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
+from flashlab.kernels.checks import RefusedInKernel, check_function, place_of
 from flashlab.kernels.masks.part import FARTHEST, Part
+from flashlab.machine.numbers import whole_number
 
 INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64  # torch compares and sorts no others
 
@@ -18,6 +21,7 @@ class Documents(Part):
     shows_own_key = True
 
     def __init__(self, ids):
+        integers(ids, "ids", (1, 2))
         self.tensors = (ids if ids.dim() == 2 else ids[None],)
 
     def check(self, problem):
@@ -84,7 +88,10 @@ class First(Part):
     """The first n keys."""
 
     def __init__(self, n):
-        self.n = n
+        keys = whole_number(n)
+        if keys is None or keys < 0:
+            raise ValueError(f"expected a whole number of keys from 0 on, got {n!r:.40}")
+        self.n = min(keys, FARTHEST)
 
     def tiles(self, grid):
         return grid.j < self.n, grid.j + grid.Bc <= self.n
@@ -111,7 +118,7 @@ class Padding(Part):
     """The first keys of each batch, up to its length."""
 
     def __init__(self, lengths):
-        self.tensors = (lengths,)
+        self.tensors = (integers(lengths, "lengths", (1,)),)
 
     def check(self, problem):
         (lengths,) = self.tensors
@@ -120,6 +127,10 @@ class Padding(Part):
                 f"lengths must be [B] = [{problem.B}] on {problem.device}, "
                 f"got {list(lengths.shape)} on {lengths.device}"
             )
+        if lengths.device.type == "cpu":  # a GPU would have to wait for the values
+            outside = [length for length in lengths.tolist() if not 0 <= length <= problem.Nk]
+            if outside:
+                raise ValueError(f"lengths must be from 0 to Nk = {problem.Nk}, got {outside[0]}")
 
     def tiles(self, grid):
         lengths = self.tensors[0][:, None, None, None]  # [B, 1, 1, 1]
@@ -139,7 +150,16 @@ class Pattern(Part):
     """A boolean tensor, with one element per tile of Br x Bc scores."""
 
     def __init__(self, kept, Br, Bc):
-        self.tensors, self.Br, self.Bc = (kept,), Br, Bc
+        if not isinstance(kept, Tensor) or kept.dtype != torch.bool:
+            found = getattr(kept, "dtype", type(kept).__name__)
+            raise TypeError(f"a dense mask, or one of blocks, must be a boolean tensor, got {found}")
+        if not 2 <= kept.dim() <= 4:
+            shape = f"2 to 4 dimensions, the last of queries and of keys, got {list(kept.shape)}"
+            raise ValueError(f"a dense mask, or one of blocks, must have {shape}")
+        sizes = [whole_number(size) for size in (Br, Bc)]
+        if any(size is None or size < 1 for size in sizes):
+            raise ValueError(f"a tile has at least one row and one column, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
+        self.tensors, (self.Br, self.Bc) = (kept,), sizes
 
     def check(self, problem):
         (kept,) = self.tensors
@@ -180,6 +200,7 @@ class Custom(Part):
     """A function of the user in Triton."""
 
     def __init__(self, visible, arguments):
+        check_function(visible, arguments, ("b", "h", "i", "j", "Nq", "Nk"))
         self.visible, self.arguments = visible, arguments
         self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
 
@@ -192,7 +213,43 @@ class Custom(Part):
         return met, ~met
 
     def function(self, problem):
-        return self.visible, *self.arguments
+        return boolean, (self.visible, *self.arguments)
+
+
+@triton.jit
+def boolean(b, h, i, j, Nq, Nk, custom):
+    """Return the booleans that a function of the user returns, or that its integers mean."""
+    seen = custom[0](b, h, i, j, Nq, Nk, *custom[1:])
+    return seen if returns_booleans(custom[0], seen) else seen != 0
+
+
+@triton.constexpr_function
+def returns_booleans(function, seen):
+    """Return whether a mask of the user returned booleans, or False for the integers 0 and 1."""
+    return Returned(function, seen).booleans  # of a class, since Triton lets its functions call no others of Python
+
+
+class Returned:
+    """The return value of a mask of the user, as the interpreter or the compiler passes it.
+
+    Raises:
+        RefusedInKernel: it is neither boolean nor, as far as the values are available, an integer 0 or 1.
+    """
+
+    def __init__(self, function, seen):
+        dtype = getattr(seen, "dtype", None)  # of a block or a number in a kernel; Python's own numbers have none
+        self.booleans = isinstance(seen, bool) if dtype is None else dtype.is_int1()
+        if self.booleans:
+            return
+        found = type(seen).__name__ if dtype is None else dtype
+        if isinstance(seen, int) or (dtype is not None and dtype.is_int()):
+            values = getattr(getattr(seen, "handle", seen), "data", seen)  # an interpreter has an array here
+            wrong = [n for n in np.unique(values) if n not in (0, 1)] if isinstance(values, (int, np.ndarray)) else []
+            if not wrong:
+                return
+            found = wrong[0]
+        expected = "a mask returns booleans, or the integers 0 and 1"
+        raise RefusedInKernel(f"{place_of(function)}: {expected}, got {found}")
 
 
 def integers(x: Tensor, name: str, dims: tuple[int, ...]) -> Tensor:

@@ -28,7 +28,8 @@ def _apart(x):
 def _launch_softmax(kernel, x, Bc=None):
     y, result = inside_margins(*x.shape)
     x, N = _apart(x), x.shape[1]
-    launched(kernel, (len(x),), x, y, x.stride(0), y.stride(0), N, Bc or triton.next_power_of_2(N))
+    Bc = triton.next_power_of_2(N) if Bc is None else Bc
+    launched(kernel, (len(x),), x, y, x.stride(0), y.stride(0), N, Bc)
     return result()
 
 

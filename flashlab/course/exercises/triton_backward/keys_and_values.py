@@ -79,8 +79,8 @@ def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None,
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; causal: "window" where a query sees the last WINDOW
     keys only; scale: 1/√d if None.
     """
-    Bc = Bc or block
-    mask, scale = _MASKS[causal], scale or Q.shape[1] ** -0.5
+    Bc = block if Bc is None else Bc
+    mask, scale = _MASKS[causal], Q.shape[1] ** -0.5 if scale is None else scale
     O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     dK, dV = (torch.full(x.shape, torch.nan, dtype=torch.float32, device=DEVICE) for x in (K, V))  # [Nk, d] each

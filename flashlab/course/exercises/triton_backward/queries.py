@@ -59,7 +59,7 @@ def query_gradients(kernel, Q, K, V, dO, causal=False, Br=BLOCK, Bc=BLOCK, scale
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; scale: 1/√d if None.
     """
-    mask, scale = masks.causal() if causal else None, scale or Q.shape[1] ** -0.5
+    mask, scale = masks.causal() if causal else None, Q.shape[1] ** -0.5 if scale is None else scale
     O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
     on_device = [torch.tensor(x, device=DEVICE) for x in (Q, K, V, dO, lse, recomputation.delta(dO, O))]
     Nq, d = Q.shape

@@ -26,7 +26,8 @@ def _launch_delta(kernel, O, dO, Br=4, width=None):
     delta, result = inside_margins(1, len(O))
     O, dO = (torch.tensor(x, device=DEVICE) for x in (O, dO))
     N, dv = O.shape
-    launched(kernel, (triton.cdiv(N, Br),), O, dO, delta, N, dv, Br, width or triton.next_power_of_2(dv))
+    width = triton.next_power_of_2(dv) if width is None else width
+    launched(kernel, (triton.cdiv(N, Br),), O, dO, delta, N, dv, Br, width)
     return result()[0]
 
 
