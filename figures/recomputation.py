@@ -189,8 +189,8 @@ def _steps(events, d, code):
 
 
 def _plain(name):
-    """Return the tensor's name of a tile that grows (dK_j), and of lse in another unit."""
-    return name.removesuffix("_log2").removesuffix("_j")
+    """Return the tensor's name of a tile that grows (dK_j), and of lse with rows past the end."""
+    return name.removesuffix("_padded").removesuffix("_j")
 
 
 def _tile(where):

@@ -19,7 +19,7 @@ class Case(NamedTuple):
     dv: int
     causal: bool
     spread: float = 1.0
-    rising: bool = False  # later keys have ever larger scores
+    rising: bool = False  # later keys have ever larger scores, or smaller ones if the spread is negative
     shift: float = 0.0  # added to every score
 
 
@@ -32,6 +32,7 @@ def cases(B):
         Case("more keys than queries, causal", B - 1, 3 * B - 2, 8, 8, True),
         Case("more queries than keys: rows that see no key", 2 * B + 2, B + 1, 8, 8, True),
         Case("a maximum that rises from tile to tile", B, 4 * B, 8, 8, False, 4.0, True),
+        Case("a maximum that falls far from tile to tile", B, 4 * B, 8, 8, False, -150.0, True),
         Case("scores that cannot be exponentiated", B, 2 * B, 8, 8, False, 1.0, False, 200.0),
         Case("scores so low that a padded key would win", B, B + 1, 8, 8, False, 1.0, False, -200.0),
         Case("one query, three keys", 1, 3, 4, 4, True),
@@ -67,7 +68,7 @@ def forward(run, B):
 def backward(run, B):
     """Assert that run(Q, K, V, O, lse, dO, causal) -> dQ, dK, dV is right in every case whose keys are not huge."""
     for case in cases(B):
-        if case.shift:  # dQ would be a small difference of large numbers
+        if case.shift or case.spread < 0:  # dQ would be a small difference of large numbers
             continue
         Q, K, V, dO = inputs(case)
         O, lse = attention(Q, K, V, mask=mask_if(case.causal), return_lse=True)
