@@ -38,6 +38,7 @@ class Tile(NamedTuple):
     precision: str  # of float32 products
     early: bool  # whether ``combine`` is launched before the splits are written, and waits for them
     pairs: tl.dtype | None  # the 8-bit dtype of K and V that are read as pairs; None: they are read one by one
+    apart: bool  # keys may be read that some tokens do not see; there NaN must not reach these tokens
 
 
 # By rows of a tile and its columns: the fastest of the sweep in notebooks/data/h200_decoding.json where it has them

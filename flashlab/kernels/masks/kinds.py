@@ -16,6 +16,7 @@ class Documents(Part):
     """Keys of the query's own document."""
 
     shows_own_key = True
+    keeps_apart = True
 
     def __init__(self, ids):
         self.tensors = (ids if ids.dim() == 2 else ids[None],)
@@ -138,6 +139,8 @@ def not_padding(b, h, i, j, Nq, Nk, lengths, step):
 class Pattern(Part):
     """A boolean tensor, with one element per tile of Br x Bc scores."""
 
+    keeps_apart = True
+
     def __init__(self, kept, Br, Bc):
         self.tensors, self.Br, self.Bc = (kept,), Br, Bc
 
@@ -178,6 +181,8 @@ def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
 
 class Custom(Part):
     """A function of the user in Triton."""
+
+    keeps_apart = True
 
     def __init__(self, visible, arguments):
         self.visible, self.arguments = visible, arguments

@@ -21,13 +21,26 @@ LN2 = tl.constexpr(math.log(2))
 
 def run(o, lse, q, k, v, problem, c):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c."""
+    start(o, lse, q, k, v, problem, c)
+    if problem.mask.keeps_apart:
+        repair(o, lse, q, k, v, problem, c)
+
+
+def repair(o, lse, q, k, v, problem, c):
+    """Compute again those tiles of o and lse in which o has NaN or infinities, which may come from other texts."""
+    start(o, lse, q, k, v, problem, c._replace(stages=1), repair=True)
+
+
+def start(o, lse, q, k, v, problem, c, **flags):
+    """Launch the kernel; flags: of ``Tile``."""
+    args, tile = problem.kernel_args(c)
     transposed = () if problem.scales is None else (2,)  # V in float8
     tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
     launch(
         attention_forward,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse),
-        (strides, *problem.kernel_args(c)),
+        (strides, args, tile._replace(**flags)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -52,6 +65,9 @@ def attention_forward(
     K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
     V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v, tile.transposed)
     O = tiles.view(O, [B, H, Nq, problem.dv], strides[3], Br, width_v)
+    if tile.repair:
+        if tiles.is_finite(tiles.load(O, b, h, i * Br, Br, width_v)):
+            return
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     scale_log2 = float8.scaled(problem.scale_log2, problem.scales, float8.OF_Q, b, h, i * Br)
@@ -100,10 +116,13 @@ def update(
     if problem.dropout is not None:  # after the sum: l_i is that of all weights
         P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]
     V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v, tile.transposed)  # [Bc, dv]
-    if masked and tile.unseen:
+    O_i = alpha[:, None] * O_i  # [Br, dv]
+    if masked and tile.repair:
+        O_i, V_j = questions.finite(O_i, V_j, seen)
+    elif masked and tile.unseen:
         V_j = questions.forget(V_j, seen)
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
     O_i = tl.dot(  # [Br, dv]
-        P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision, max_num_imprecise_acc=tile.flush
+        P_ij, V_j, O_i, input_precision=tile.precision, max_num_imprecise_acc=tile.flush
     )
     return m_new, l_i, O_i
