@@ -11,12 +11,11 @@ from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
 from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
-from flashlab.kernels.decode.request import reach, request_of
+from flashlab.kernels.decode.request import hides_what_is_read, reach, request_of
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
-from flashlab.kernels.masks.kinds import First
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
 
@@ -155,7 +154,6 @@ def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, sp
     strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
     width, width_v = tiles.width_of(d if rope is None else dv), tiles.width_of(dv)
     page = None if table is None else K.shape[2]
-    apart = not all(isinstance(part, (masks.Window, First)) for part in problem.mask.parts)  # these are not read
     launch(
         attention_split,
         (B * Hk * tiles.count(n * H // Hk, choice.Br), splits[0], 1),
@@ -164,7 +162,8 @@ def start_split(q, K, V, O_s, lse_s, table, lengths, scales, problem, choice, sp
             sum(strides, ()),
             (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
             splits, request_of(problem),
-            Tile(d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs, apart),
+            Tile(d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs,
+                 hides_what_is_read(problem.mask)),
         ),
         warps=choice.warps,
         stages=choice.stages,
