@@ -51,10 +51,9 @@ def flash_attention_packed(
     Raises:
         TypeError, ValueError: an argument is not as described.
 
-    A NaN or an infinity in a text may reach its neighbours, with which it shares a tile. The CPU reads offsets once and
-    remembers them: in the next layer the same tensors cost nothing. They are read again after a change in place that
-    torch counts. torch does not count changes through NumPy, ``.data``, a kernel of your own or a CUDA graph: after
-    such a change, pass new tensors.
+    A NaN or an infinity in a text does not reach the others. The CPU reads offsets once and remembers them: in the next
+    layer the same tensors cost nothing. They are read again after a change in place that torch counts. torch does not
+    count changes through NumPy, ``.data``, a kernel of your own or a CUDA graph: after such a change, pass new tensors.
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
         if not isinstance(x, Tensor) or x.dim() != 3:
@@ -121,6 +120,8 @@ class Texts:
 
 class InTexts(Part):
     """Keys of the query's own text that a mask shows inside this text."""
+
+    keeps_apart = True
 
     def __init__(self, texts, mask):
         self.texts, self.mask = texts, mask

@@ -162,6 +162,8 @@ class Tile(NamedTuple):
     transposed: bool = False  # in memory, the keys of V are side by side, as tensor cores need them in float8
     offset: int = 0  # the largest weight of a row so far is 2^offset
     flush: int | None = None  # products of float8 that a tensor core adds up before float32 registers do; None: all
+    apart: bool = False  # the gradient of a hidden score is 0, whatever its query and its key hold
+    repair: bool = False  # compute only tiles of results that have NaN or infinities, with ``questions.finite``
 
 
 def check(q, k, v, dtypes=DTYPES):

@@ -47,6 +47,12 @@ def store(X, b, h, start, tile, rows: tl.constexpr, width: tl.constexpr, transpo
         X.store([b, h, start, 0], tl.reshape(tile.to(X.dtype), [1, 1, rows, width]))
 
 
+@triton.jit
+def is_finite(tile):
+    """Return whether a tile has neither NaN nor infinities."""
+    return tl.min((tl.abs(tile.to(tl.float32)) < float("inf")).to(tl.int32)) != 0
+
+
 @functools.cache
 def width_of(d):
     """Return the width of a tile that holds d columns: a power of two, and at least 16, as ``tl.dot`` requires."""

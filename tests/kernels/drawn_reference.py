@@ -61,6 +61,9 @@ class Case:
     dropout: float = 0.0
     seed: int = 0
     tile: tuple = ()  # in the interpreter
+    loss: tuple = ("O", "lse")  # the results that it depends on
+    out: torch.dtype | None = None  # of O, if not that of Q
+    poison: tuple | None = None  # (tensor or "dO", text, head, place, value): what is not finite
 
     def learned(self):
         """Return the tensors that get a gradient, by name; those of steps by number."""
@@ -89,6 +92,18 @@ class Case:
         if seen.size and self.dropout:
             Z = np.stack([Dropout(self.dropout, self.seed, h, b).tile(*spans, np.float64) for h in range(H)])
         return seen, Z
+
+    def spoiled(self, t, H, Hk):
+        """Return which rows, and which keys, of text t may get NaN from ``poison``: [H, Nq], [Hk, Nk]."""
+        seen = self.pairs(t, H)[0]  # [H, Nq, Nk]
+        rows, keys = np.zeros(seen.shape[:2], bool), np.zeros((Hk, seen.shape[2]), bool)
+        if self.poison and self.poison[1] == t:
+            name, _, head, place, _ = self.poison
+            (keys if name in "KV" else rows)[head, place] = True
+            groups = keys.repeat(H // Hk, 0)[:, None]  # [H, 1, Nk]
+            rows |= (seen & groups).any(-1)
+            keys |= (seen & rows[..., None]).any(1).reshape(Hk, H // Hk, -1).any(1)
+        return rows, keys
 
     def inputs(self, t, given):
         """Return Q, K, V, the steps as pairs, and the sinks of text t, from arrays or tensors by name."""
@@ -132,7 +147,7 @@ def exact(Q, K, V, steps, sinks, dO, dlse, seen, Z, scale, eps):
     lse, l = m + np.log(l), np.where(l == 0, 1, l)
     P, share = P / l[..., None], share / l
     O = P * Z @ V
-    terms = abs(scale * Q) @ abs(K.mT) + sum(x for kind, x in steps if kind == "softcap")  # [H, Nq, Nk]
+    terms = abs(scale * Q) @ abs(K.mT)  # [H, Nq, Nk]
     lse_size = 1 + abs(m) + abs(np.log(l)) + terms.max(-1, initial=0)  # [H, Nq]
     P_size = P * (1 + 4 * eps * lse_size[..., None])  # [H, Nq, Nk]
     delta = (dO * O).sum(-1) - dlse
@@ -195,10 +210,11 @@ def expected(case, results, dO, dlse):
 
 
 def known(case, leaves=None):
-    """Return all tensors by name, those of steps as they broadcast, with 0 for NaN; leaves: in place of the learned."""
-    tensors = {name: x.detach().nan_to_num(0.0, math.inf, -math.inf) for name, x in case.tensors.items()} | (
-        leaves or {}
-    )
+    """Return all tensors by name, those of steps as they broadcast; leaves: in place of the learned.
+
+    Q, K and V have 0 in place of what is not finite.
+    """
+    tensors = {name: x.detach().nan_to_num(0.0, 0.0, 0.0) for name, x in case.tensors.items()} | (leaves or {})
     for n, step in enumerate(case.steps):
         if isinstance(step.x, torch.Tensor):
             tensors[n] = tensors[n].view(step.x.shape) if n in tensors else step.x.detach()
@@ -227,25 +243,58 @@ def results_of(case, layouts=(lambda x: x,), seed=0):
     O, lse = case.run()
     dO, dlse = (torch.as_tensor(rng.standard_normal(tuple(x.shape))).to(x) for x in (O, lse))
     dO = layouts[rng.integers(len(layouts))](dO)
-    dlse = dlse.where(lse.isfinite(), 0.0) * int(rng.integers(2))
-    gradients = torch.autograd.grad([O, lse], list(learned.values()), [dO, dlse]) if learned else ()
+    dlse = dlse.where(lse.isfinite(), 0.0) * int(rng.integers(2) or case.loss == ("lse",))
+    if case.poison and case.poison[0] == "dO":
+        _, t, head, place, value = case.poison
+        dO = dO.clone()  # which is not expanded
+        case.part(dO, "O", t)[head, place] = value
+    of = {"O": (O, dO), "lse": (lse, dlse)}
+    of = [of[name] for name in case.loss]
+    gradients = ()
+    if learned:
+        gradients = torch.autograd.grad([x for x, _ in of], list(learned.values()), [x for _, x in of])
+    dO, dlse = (x if name in case.loss else torch.zeros_like(x) for name, x in (("O", dO), ("lse", dlse)))
     return {"O": O, "lse": lse, **dict(zip(learned, gradients, strict=True))}, dO, dlse
 
 
 def compare(case, results, dO, dlse):
     """Assert that the results of a case are right."""
     O, lse, Q = results["O"], results["lse"], case.tensors["Q"]
-    assert O.dtype == Q.dtype and O.shape[:-1] == Q.shape[:-1] and lse.dtype == torch.float32
+    assert O.dtype == (case.out or Q.dtype) and O.shape[:-1] == Q.shape[:-1] and lse.dtype == torch.float32
+    dO = dO.nan_to_num(0.0, 0.0, 0.0)
     values, sizes = expected(case, results, dO, dlse)
-    leaves = {n: x.detach().nan_to_num(0.0, math.inf, -math.inf).requires_grad_() for n, x in case.learned().items()}
+    learned = case.learned().items()
+    leaves = {n: (x.detach() if isinstance(n, int) else x.detach().nan_to_num(0.0, 0.0, 0.0)) for n, x in learned}
+    leaves = {n: x.clone().requires_grad_() for n, x in leaves.items()}
     theirs = in_torch(case, leaves, results, case.plain)
-    incoming = dO.to(case.plain), dlse.to(case.plain)
-    gradients = torch.autograd.grad(list(theirs.values()), list(leaves.values()), incoming) if leaves else ()
+    of = [(theirs[name], x.to(case.plain)) for name, x in (("O", dO), ("lse", dlse)) if theirs[name].requires_grad]
+    gradients = [torch.zeros_like(x) for x in leaves.values()]
+    if of and leaves:
+        outputs, incoming = zip(*of, strict=True)
+        gradients = torch.autograd.grad(outputs, [*leaves.values()], incoming, materialize_grads=True)
     theirs |= dict(zip(leaves, gradients, strict=True))
     theirs["lse"] = in_torch(case, {}, results, case.of_lse)["lse"]
     for name, ours in results.items():
         eps = torch.finfo(case.of_lse if name == "lse" else case.plain).eps
-        assert_right(name, *map(in_numpy, (ours, theirs[name])), values[name], sizes[name], eps)
+        of_name = [in_numpy(ours), in_numpy(theirs[name]), values[name], sizes[name]]
+        if case.poison:
+            of_name = [x.copy() for x in of_name]
+            leave_out(case, name, of_name)
+        assert_right(name, *of_name, eps)
+
+
+def leave_out(case, name, arrays):
+    """Write 0 where ``poison`` may get: in rows and keys of its own text, and in gradients of what all texts share."""
+    t = case.poison[1]
+    H, Hk = (case.part(case.tensors[of], of, t).shape[0] for of in "QK")
+    rows, keys = case.spoiled(t, H, Hk)
+    for x in arrays:
+        if name == "sinks" or isinstance(name, int) and case.steps[name].x.shape[0] == 1:
+            x[...] = 0
+        elif isinstance(name, int):
+            x[t] = 0
+        else:
+            case.part(x, name, t)[keys if name in ("K", "V") else rows] = 0
 
 
 def assert_right(name, ours, theirs, exact, size, eps):

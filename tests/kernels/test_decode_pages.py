@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashlab.kernels import DEVICE
+from flashlab.kernels import DEVICE, masks
 from flashlab.kernels.decode import Cache, PagedCache, Pool, PoolFull, decode, dequantise, paged, quantise
 
 HK, D, DV = 2, 4, 3
@@ -245,3 +245,26 @@ def test_room_for_a_number_of_tokens_that_cannot_be(n):
 def test_codes_of_another_dtype_are_refused():
     with pytest.raises(TypeError, match="float8_e4m3fn or int8, got torch.int16"):
         quantise(torch.ones(2, 16), torch.int16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_what_an_earlier_text_left_in_a_page_reaches_no_other(dtype):
+    """A page that held NaN is handed out again, and has room after the new text's last token."""
+    cache = PagedCache(2, 16, HK, 16, dtype=dtype)
+    first = cache.add()
+    cache.append([first], *[torch.full((1, HK, 32, 16), torch.nan, device=DEVICE)] * 2)
+    cache.drop(first)
+    second = cache.add()
+    K, V = (torch.ones(1, HK, 5, 16, device=DEVICE) for _ in "KV")
+    cache.append([second], K, V)
+    O = decode(torch.ones(1, HK, 1, 16, device=DEVICE), cache.view([cache.fork(second)]))
+    torch.testing.assert_close(O, torch.ones_like(O), rtol=0, atol=1e-2)
+
+
+def test_a_document_of_a_row_does_not_reach_the_tokens_of_another():
+    """Two new tokens belong to two documents: each sees what the other does not."""
+    ids = torch.tensor([0, 1] * 20, device=DEVICE)
+    q, K, V = (torch.ones(1, HK, n, 16, device=DEVICE) for n in (2, 40, 40))
+    K[:, :, 6], V[:, :, 4, 3] = torch.nan, torch.inf
+    O = decode(q, (K, V), mask=masks.documents(ids) & masks.causal())
+    assert (O[:, :, 0].isnan()).all() and torch.equal(O[:, :, 1], q[:, :, 1])

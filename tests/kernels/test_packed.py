@@ -1,5 +1,6 @@
 """Packed texts give what each text gives alone, whatever is asked for: values, lse and every gradient."""
 
+import math
 import re
 
 import pytest
@@ -99,6 +100,31 @@ def test_offsets_that_change_are_read_again():
     after = flash_attention_packed(q, k, v, offsets_q=starts)
     assert not torch.equal(before, after)
     assert torch.equal(after, flash_attention_packed(q, k, v, offsets_q=offsets([10, 10])))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "dO"])
+@pytest.mark.parametrize("value", [math.nan, long(math.inf), long(-math.inf)], ids=str)
+def test_a_text_does_not_reach_its_neighbours(name, value):
+    """What is not finite changes only its own text, and the gradient of the bias of this text."""
+    ends, own = offsets([10, 12, 8]), slice(10, 22)
+    bias = randn(3, H, 12, 12, seed=5)
+    heads = {"q": H, "k": Hk, "v": Hk, "dO": H}
+    tensors = {key: randn(30, heads[key], d, seed=seed) for seed, key in enumerate(heads)}
+
+    def results(tensors):
+        *leaves, added = (x.clone().requires_grad_() for x in (*map(tensors.get, "qkv"), bias))
+        score = scores.bias(added), scores.softcap(2)
+        O, lse = flash_attention_packed(*leaves, offsets_q=ends, causal=True, score=score, return_lse=True)
+        dQ, dK, dV, dB = torch.autograd.grad(O, [*leaves, added], tensors["dO"])
+        return O, lse.T, dQ, dK, dV, dB.repeat_interleave(torch.tensor([10, 12, 8], device=DEVICE), 0)
+
+    before = results(tensors)
+    tensors[name][15, 1] = value
+    after = results(tensors)
+    assert any(x[own].isnan().any() for x in after)
+    for one, other in zip(before, after, strict=True):
+        for part in (slice(0, 10), slice(22, 30)):
+            torch.testing.assert_close(other[part], one[part])
 
 
 BAD = [

@@ -81,8 +81,10 @@ def compile_for(capability, name, call):
     card, made = configurations.Card(capability, SHARED.get(capability, 99) * 1024), []
 
     def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
-        compiled = compiling(kernel, grid, tensors, numbers, warps=warps, stages=stages)
-        made.append((compiled, tile_of(numbers), warps, stages))
+        tile = tile_of(numbers)
+        if not (tile and tile.repair):  # these hardly ever compute anything
+            compiled = compiling(kernel, grid, tensors, numbers, warps=warps, stages=stages)
+            made.append((compiled, tile, warps, stages))
 
     driver.set_active(Elsewhere(capability))
     with ExitStack() as replaced:

@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from flashlab.kernels import masks
+from flashlab.kernels import masks, portable
 from flashlab.kernels.hopper import arguments, forward, ladder
 from flashlab.kernels.hopper.arguments import layout
 from flashlab.kernels.tables import ON_HOPPER
@@ -78,7 +78,10 @@ def compile_kernel(name, row, dtype, ragged):
 
 def launched(module, call):
     """Return what the one kernel takes and contains that ``call`` launches from this module, as a dict."""
-    with compiled_instead((9, 0), module) as made, mock.patch.object(module, "multiprocessors", lambda device: 132):
+    with (
+        compiled_instead((9, 0), module, portable.forward) as made,
+        mock.patch.object(module, "multiprocessors", lambda device: 132),
+    ):
         call()
     (compiled,) = made
     return {"shared": compiled.metadata.shared} | assembled(compiled.asm["ptx"])

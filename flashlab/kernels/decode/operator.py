@@ -11,7 +11,7 @@ from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
 from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
-from flashlab.kernels.decode.request import reach, request_of
+from flashlab.kernels.decode.request import hides_what_is_read, reach, request_of
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
@@ -167,7 +167,8 @@ def start_split(q, K, V, O_s, lse_s, rest_s, table, lengths, scales, problem, ch
             (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
             splits, request_of(problem),
             Tile(
-                d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs, problem.unit
+                d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs, problem.unit,
+                hides_what_is_read(problem.mask),
             ),
         ),
         warps=choice.warps,

@@ -57,3 +57,18 @@ def reach(mask: masks.Window | masks.Rule) -> Reach:
     if first:  # which may be after a token's own key
         return Reach(left, None, None if left is None else first)
     return Reach(left, None if None in rights else max(rights, default=None))
+
+
+def hides_what_is_read(mask: masks.Window | masks.Rule) -> bool:
+    """Return whether keys in the ``reach`` of a mask may be hidden from all tokens, or from those of other texts.
+
+    Windows, and first keys beside them, show what they read to some token, and all their tokens belong to one text.
+    """
+    if isinstance(mask, masks.Window):
+        return False
+    pinned, windows = [], []  # the terms that show first keys, and all others
+    for term in mask.terms:
+        (pinned if any(isinstance(part, First) for part in term) else windows).append(term)
+    known = all(isinstance(part, (First, masks.Window)) for term in mask.terms for part in term)
+    endless = all(part.left is None for term in pinned for part in term if isinstance(part, masks.Window))
+    return not (known and windows and endless)

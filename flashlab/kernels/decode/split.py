@@ -147,6 +147,14 @@ def attention_split(
         else:
             seen = questions.obeyed(request.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
+        if tile.apart:
+            if scales is not None:
+                fits = tl.abs(V_scale) < float("inf")  # [Bc]
+                V_scale = tl.where(fits, V_scale, 0)
+                V_j = tl.where(fits[:, None], V_j, float("nan")).to(V_j.dtype)
+            O_i, V_j = questions.finite(O_i, V_j, seen)
+            if pairs:
+                O_odd, V_odd = questions.finite(O_odd, V_odd, seen)
         m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.factor, tile.unit, precision)
         if pairs:
             O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=precision)  # [Br, dv / 2]

@@ -39,6 +39,7 @@ class Tile(NamedTuple):
     early: bool  # whether ``combine`` is launched before the splits are written, and waits for them
     pairs: tl.dtype | None  # the 8-bit dtype of K and V that are read as pairs; None: they are read one by one
     unit: float  # as in ``Problem``
+    apart: bool  # keys may be read that some tokens do not see; there NaN must not reach these tokens
 
 
 # By rows of a tile and its columns: the fastest of the sweep in notebooks/data/h200_decoding.json where it has them

@@ -24,7 +24,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.configurations import hopper_width
+from flashlab.kernels.configurations import choose, hopper_width
 from flashlab.kernels.hopper import queries, scores
 from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, multiprocessors, rows_descriptor
 from flashlab.kernels.hopper.backward_roles import CONSUMERS, ROWS, allocate, consume, produce
@@ -45,6 +45,7 @@ from flashlab.kernels.portable.backward import (
     Constants,
     padded_rows,
     parts_of,
+    repair,
     scratch_for,
     shares_in,
     size_of_shares,
@@ -85,6 +86,8 @@ def run(gradients, incoming, saved, problem, launches, rest=None):
     start_products(q, do, k, v, *shares, constants, sums, counters, dq, Nq_padded, problem, lag, c)
     start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group)
     start_sums((dk, dv), shares, c.parts)
+    if problem.mask.keeps_apart:
+        repair((dq, dk, dv), q, k, v, do, constants, problem, choose("backward", problem, "portable").launches)
     return None if problem.sinks is None else constants.delta
 
 

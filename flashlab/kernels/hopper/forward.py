@@ -17,6 +17,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
+from flashlab.kernels.configurations import choose
 from flashlab.kernels.hopper import pieces
 from flashlab.kernels.hopper.arguments import (
     REGISTERS,
@@ -46,6 +47,7 @@ from flashlab.kernels.hopper.softmax import (
 from flashlab.kernels.hopper.stages import pass_turn, release, skip_turn, wait_full, wait_turn
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
 from flashlab.kernels.launch import launch
+from flashlab.kernels.portable import forward as portable
 
 
 def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table):
@@ -66,6 +68,8 @@ def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table):
         + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
         warps=4,
     )
+    if problem.mask.keeps_apart:
+        portable.repair(o, lse, q, k, v, problem, choose("forward", problem, "portable").launches["forward"], rest)
 
 
 @gluon.jit(do_not_specialize=SIZES)

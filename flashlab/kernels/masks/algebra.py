@@ -29,6 +29,11 @@ class Mask(NoTruth, Part):
         own = [*itertools.chain(*self.terms)]
         return [*own, *(inner for part in own if part.mask is not None for inner in part.mask.parts)]
 
+    @property
+    def keeps_apart(self):
+        """Whether queries side by side may belong to different texts."""
+        return any(part.keeps_apart for part in self.parts if part is not self)
+
     def hides_keys(self, problem) -> bool:
         """Return whether no query may see some key."""
         return not (problem.Nq >= problem.Nk and self.shows_own_key)  # else every key is the own key of some query

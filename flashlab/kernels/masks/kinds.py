@@ -19,6 +19,7 @@ class Documents(Part):
     """Keys of the query's own document."""
 
     shows_own_key = True
+    keeps_apart = True
 
     def __init__(self, ids):
         integers(ids, "ids", (1, 2))
@@ -149,6 +150,8 @@ def not_padding(b, h, i, j, Nq, Nk, lengths, step):
 class Pattern(Part):
     """A boolean tensor, with one element per tile of Br x Bc scores."""
 
+    keeps_apart = True
+
     def __init__(self, kept, Br, Bc):
         if not isinstance(kept, Tensor) or kept.dtype != torch.bool:
             found = getattr(kept, "dtype", type(kept).__name__)
@@ -198,6 +201,8 @@ def in_pattern(b, h, i, j, Nq, Nk, kept, batch, head, row, column, Br, Bc):
 
 class Custom(Part):
     """A function of the user in Triton."""
+
+    keeps_apart = True
 
     def __init__(self, visible, arguments):
         check_function(visible, arguments, ("b", "h", "i", "j", "Nq", "Nk"))

@@ -35,6 +35,7 @@ class Part:
 
     tensors: tuple[torch.Tensor, ...] = ()  # tensors that the answers depend on
     shows_own_key: bool = False  # whether every query sees the key at its position, if there is one
+    keeps_apart: bool = False  # whether queries side by side may belong to different texts
     mask = None  # the mask that this part applies inside packed texts
 
     def check(self, problem) -> None:

@@ -101,11 +101,30 @@ def obeyed(rules, b, h, i, j, Nq, Nk):
     return seen
 
 
+# A hidden pair adds nothing, whatever its query and its key hold. For scores, ``where`` is enough. A product of weights
+# multiplies a hidden key by 0, and 0 * NaN is NaN. ``forget`` is enough where the queries of a tile belong to one text:
+# then only keys that no query sees may hold anything. Where they may belong to several (``Part.keeps_apart``), a key
+# that one query sees is hidden from another. There, kernels run as usual, NaN spreads over a tile of results, and a
+# second launch computes such tiles again, each pair on its own: ``finite``. It would cost each tile its registers.
+
+
 @triton.jit
 def forget(X_j, seen):
     """Return a tile of keys or values [Bc, ..] with 0 in place of keys that no query sees: 0 * NaN would be NaN."""
     some = tl.max(tl.broadcast_to(seen, [seen.shape[0], X_j.shape[0]]).to(tl.int32), 0)  # [Bc]
     return tl.where(some[:, None] != 0, X_j, 0.0).to(X_j.dtype)
+
+
+@triton.jit
+def finite(sums, X_j, seen):
+    """Return sums [Br, ..] and a tile X_j [Bc, ..] for sums + P X_j, to which only pairs that are seen add NaN.
+
+    The tile gets 0 in place of NaN and infinities, and the sums NaN where their row sees one.
+    """
+    wrong = tl.where(tl.abs(X_j.to(tl.float32)) < float("inf"), 0.0, 1.0)  # [Bc, ..]
+    pairs = tl.broadcast_to(seen, [sums.shape[0], X_j.shape[0]]).to(tl.float16)  # [Br, Bc]
+    count = tl.dot(pairs, wrong.to(tl.float16), out_dtype=tl.float16)  # [Br, ..]      at most Bc, which float16 holds
+    return tl.where(count > 0, float("nan"), sums), tl.where(wrong > 0, 0.0, X_j).to(X_j.dtype)
 
 
 @triton.jit

@@ -53,9 +53,24 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None):
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
             start_keys(q, k, v, do, *shares, constants, problem, launches[name], wanted)
-    start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums)
+    learning = any(total is not None for total in sums)  # into sums over many tiles, which cannot be repaired
+    apart = problem.mask.keeps_apart and learning
+    start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums, apart=apart)
     start_sums(of_keys, shares, parts)
+    if problem.mask.keeps_apart:
+        repair(gradients, q, k, v, do, constants, problem, launches)
     return None if problem.sinks is None else constants.delta
+
+
+def repair(gradients, q, k, v, do, constants, problem, launches):
+    """Compute again those tiles of gradients (dq, dk, dv) that have NaN or infinities, which may be of other texts."""
+    dq, *of_keys = gradients
+    for name, wanted in OF_KEYS_AND_VALUES.items():
+        if name in launches:
+            c = launches[name]._replace(parts=1, stages=1)
+            start_keys(q, k, v, do, *of_keys, constants, problem, c, wanted, repair=True)
+    c = launches["query_gradients"]._replace(stages=1)
+    start_queries(q, k, v, do, dq, constants, problem, c, (), apart=True, repair=True)
 
 
 def size_of_shares(gradients, parts):
@@ -133,27 +148,29 @@ def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c):
     )
 
 
-def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted):
-    """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``."""
+def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted, **flags):
+    """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``; flags: of ``Tile``."""
+    args, tile = problem.kernel_args(c, transposed=True, in_pieces=True)
     tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc), in_pieces=True)
     launch(
         key_value_gradients,
         (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
         tuple(tensors),
-        (constants, strides, *problem.kernel_args(c, transposed=True, in_pieces=True), *wanted),
+        (constants, strides, args, tile._replace(**flags), *wanted),
         warps=c.warps,
         stages=c.stages,
     )
 
 
-def start_queries(q, k, v, do, dq, constants, problem, c, sums):
-    """Launch the kernel of dQ."""
+def start_queries(q, k, v, do, dq, constants, problem, c, sums, **flags):
+    """Launch the kernel of dQ; flags: of ``Tile``."""
+    args, tile = problem.kernel_args(c, sums=sums, in_pieces=True)
     tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
     launch(
         query_gradients,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         tuple(tensors),
-        (constants, strides, *problem.kernel_args(c, sums=sums, in_pieces=True)),
+        (constants, strides, args, tile._replace(**flags)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -245,6 +262,10 @@ def key_value_gradients(
     dO = pieces.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
     dK = pieces.view(dK, [B, Hk, Nk, problem.d], strides[4], Bc, width)
     dV = pieces.view(dV, [B, Hk, Nk, problem.dv], strides[5], Bc, width_v)
+    if tile.repair:
+        finite = not of_keys or pieces.is_finite(pieces.load(dK, b, hk, j * Bc, Bc, width))
+        if finite and (not of_values or pieces.is_finite(pieces.load(dV, b, hk, j * Bc, Bc, width_v))):
+            return
 
     keys = j * Bc + tl.arange(0, Bc)  # [Bc]
     K_j = pieces.load(K, b, hk // problem.parts, j * Bc, Bc, width)  # [Bc, d]
@@ -302,7 +323,10 @@ def add_rows(
         Zt_ij = Pt_ij  # [Bc, Br]
         if problem.dropout is not None:
             Zt_ij = dropout.drop(problem.dropout, Pt_ij, b, h, i, j)
-        dV_j = pieces.add_product(dV_j, Zt_ij, dO_i, tile)  # [Bc, dv]
+        dO_finite = dO_i
+        if masked and tile.repair:
+            dV_j, dO_finite = pieces.finite(dV_j, dO_i, seen)
+        dV_j = pieces.add_product(dV_j, Zt_ij, dO_finite, tile)  # [Bc, dv]
     if of_keys:
         if problem.dropout is not None:
             dPt_ij = dropout.drop(problem.dropout, dPt_ij, b, h, i, j)
@@ -310,8 +334,10 @@ def add_rows(
         dSt_ij = Pt_ij * (dPt_ij - delta_i[None, :])  # [Bc, Br]
         if problem.score is not None:
             dSt_ij = scores.differentiate(problem, dot * problem.scale, dSt_ij, b, h, i, j, False)
-        if masked and tile.unseen:  # last, since the derivative at a score of NaN is NaN
+        if masked and (tile.unseen or tile.repair):  # last, since the derivative at a score of NaN is NaN
             dSt_ij = tl.where(seen, dSt_ij, 0)
+        if masked and tile.repair:
+            dK_j, Q_i = pieces.finite(dK_j, Q_i, seen)
         dK_j = pieces.add_product(dK_j, dSt_ij, Q_i, tile)  # [Bc, d]
     return dK_j, dV_j
 
@@ -335,6 +361,9 @@ def query_gradients(
     V = pieces.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
     dO = pieces.view(dO, [B, H, Nq, problem.dv], strides[3], Br, width_v)
     dQ = pieces.view(dQ, [B, H, Nq, problem.d], strides[4], Br, width)
+    if tile.repair:
+        if pieces.is_finite(pieces.load(dQ, b, h, i * Br, Br, width)):
+            return
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     ends = questions.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
@@ -366,9 +395,11 @@ def add_columns(
     V_j = pieces.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
     if masked:
         seen = questions.visible(problem.mask, b, h, i, j, Nq, Nk, tile.ragged)  # [Br, Bc]
-        if tile.unseen:
+        if tile.unseen and not tile.repair:
             K_j, V_j = pieces.forget(K_j, seen), pieces.forget(V_j, seen)
     dot = pieces.product(Q_i, K_j, tile)  # [Br, Bc]
+    if masked and tile.apart:
+        dot = tl.where(seen, dot, 0)  # for its derivative
     S_ij = dot
     if problem.score is not None:
         S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]
@@ -379,6 +410,10 @@ def add_columns(
     if problem.dropout is not None:
         dP_ij = dropout.drop(problem.dropout, dP_ij, b, h, i, j)
     dS_ij = P_ij * (dP_ij - delta_i[:, None])  # [Br, Bc]
+    if masked and tile.apart:
+        dS_ij = tl.where(seen, dS_ij, 0)
+    if masked and tile.repair:
+        dQ_i, K_j = pieces.finite(dQ_i, K_j, seen)
     if problem.score is not None:
         dS_ij = scores.differentiate(problem, dot * problem.scale, dS_ij, b, h, i, j, True)
     return pieces.add_product(dQ_i, dS_ij, K_j, tile)  # [Br, d]

@@ -23,13 +23,26 @@ def run(o, lse, q, k, v, problem, c, rest=None):
 
     rest: like lse, for what float32 cannot hold of it; None: not wanted.
     """
+    start(o, lse, q, k, v, problem, c, rest)
+    if problem.mask.keeps_apart:
+        repair(o, lse, q, k, v, problem, c, rest)
+
+
+def repair(o, lse, q, k, v, problem, c, rest):
+    """Compute again those tiles of O and lse in which O has NaN or infinities, which may come from other texts."""
+    start(o, lse, q, k, v, problem, c._replace(stages=1), rest, repair=True)
+
+
+def start(o, lse, q, k, v, problem, c, rest, **flags):
+    """Launch the kernel; flags: of ``Tile``."""
+    args, tile = problem.kernel_args(c)
     transposed = () if problem.scales is None else (2,)  # V in float8
     tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
     launch(
         attention_forward,
         (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
         (*tensors, lse, rest),
-        (strides, *problem.kernel_args(c)),
+        (strides, args, tile._replace(**flags)),
         warps=c.warps,
         stages=c.stages,
     )
@@ -55,6 +68,9 @@ def attention_forward(
     K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
     V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v, tile.transposed)
     O = tiles.view(O, [B, H, Nq, problem.dv], strides[3], Br, width_v)
+    if tile.repair:
+        if tiles.is_finite(tiles.load(O, b, h, i * Br, Br, width_v)):
+            return
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
     factor = float8.scaled(problem.factor, problem.scales, float8.OF_Q, b, h, i * Br)
@@ -100,7 +116,9 @@ def update(
     if problem.dropout is not None:  # after the sum: l_i is that of all weights
         P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]
     V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v, tile.transposed)  # [Bc, dv]
-    if masked and tile.unseen:
+    if masked and tile.repair:
+        O_i, V_j = questions.finite(O_i, V_j, seen)
+    elif masked and tile.unseen:
         V_j = questions.forget(V_j, seen)
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
     O_i = tl.dot(  # [Br, dv]

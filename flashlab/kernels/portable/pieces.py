@@ -29,6 +29,15 @@ def load(X, b, h, start, rows: tl.constexpr, width: tl.constexpr):
 
 
 @triton.jit
+def is_finite(X_i):
+    """Return whether a tile has neither NaN nor infinities."""
+    finite = tiles.is_finite(X_i[0])
+    for p in tl.static_range(1, len(X_i)):
+        finite = finite & tiles.is_finite(X_i[p])
+    return finite
+
+
+@triton.jit
 def store(X, b, h, start, X_i, factor, rows: tl.constexpr, width: tl.constexpr):
     """Write factor * X_i, narrowed to the dtype of X."""
     columns: tl.constexpr = tiles.columns_of(width)
@@ -69,3 +78,13 @@ def add_product(sums, P, B, tile: tl.constexpr):
 def forget(X_j, seen):
     """Return a tile as ``questions.forget`` does."""
     return [questions.forget(piece, seen) for piece in X_j]
+
+
+@triton.jit
+def finite(sums, X_j, seen):
+    """Return sums and a tile as ``questions.finite`` does."""
+    sums_new, X_new = (), ()
+    for p in tl.static_range(len(X_j)):
+        sums_p, X_p = questions.finite(sums[p], X_j[p], seen)
+        sums_new, X_new = sums_new + (sums_p,), X_new + (X_p,)
+    return sums_new, X_new
