@@ -88,7 +88,7 @@ def softcap(cap: float) -> Score:
 def alibi(slopes: torch.Tensor) -> Score:
     """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
 
-    slopes: [H] or [B, H], floating point; they may be learned.
+    slopes: [H] or [B, H], floating point, at most 1e36 in size; they may be learned.
     """
     return Alibi(_numbers(slopes, "slopes", (1, 2)))
 
