@@ -75,8 +75,8 @@ def flash_attention_float8(
     return (o, lse) if return_lse else o
 
 
-def run(q, k, v, problem, dtype, kernel=None, chosen=None):
-    """Compute O and lse of checked arguments. chosen: a ``Configuration`` in place of the table's."""
+def run(q, k, v, problem, dtype, kernel=None, c=None):
+    """Compute O and lse of checked arguments. c: a ``Configuration`` in place of the table's."""
     columns = tiles.count(v.shape[3] * dtype.itemsize, 16) * 16 // dtype.itemsize  # rows of whole 16 bytes
     o = torch.empty(*q.shape[:3], columns, dtype=dtype, device=q.device)[..., : v.shape[3]]
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -87,8 +87,7 @@ def run(q, k, v, problem, dtype, kernel=None, chosen=None):
     if o.numel() == 0 or problem.Nk == 0:
         return o.zero_(), lse.fill_(-math.inf)
     q, k, v = _ready(q), _ready(k), _ready(v.mT).mT
-    launch = choice.launches["forward"] if chosen is None else chosen
-    _kernel(choice).run(o, lse, q, k, v, problem, launch)
+    _kernel(choice).run(o, lse, q, k, v, problem, choice.launches["forward"] if c is None else c)
     return o, lse
 
 

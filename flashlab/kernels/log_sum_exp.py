@@ -1,4 +1,4 @@
-"""The end of a row: its log-sum-exp, and the factor that normalises its sum of values. All in natural units.
+"""The log-sum-exp of a row: its computation at the end of the row, and the weights that a backward pass rebuilds.
 
 lse is the sum of two numbers in float32. A score of 1e9 and the logarithm of the number of keys, or the digits that
 gradients in float32 need, do not fit into one. The second number is computed only where a backward pass asks for it.
@@ -27,6 +27,19 @@ def finish(m_i, l_i, sink):
     share = total - m_safe  # [Br]      Knuth's sum of two numbers: total + rest_i is m_safe + log_l
     rest_i = (m_safe - (total - share)) + (log_l - share)  # [Br]
     return tl.where(l_i == 0, -float("inf"), total), rest_i, alpha / l_safe
+
+
+@triton.jit
+def weights(S_ij, lse_i, rest_i, factor, unit: tl.constexpr):
+    """Return P_ij = e^(S_ij - lse) [Br, Bc], or all of it transposed.
+
+    lse_i, rest_i: of ``backward.Constants`` [Br, 1]; rest_i may be None. An error of lse would be one of all weights of
+    the row, relative to their size, so its rest is subtracted, too. factor, unit: as in ``Problem``.
+    """
+    power = (S_ij * factor - lse_i) * unit  # [Br, Bc]
+    if rest_i is not None:
+        power -= rest_i
+    return tl.exp2(power)
 
 
 @triton.jit

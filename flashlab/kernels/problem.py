@@ -57,7 +57,7 @@ class Problem(NamedTuple):
 
     @property
     def natural(self):
-        """Whether kernels keep scores in natural units, and not in those of log2.
+        """Return whether kernels keep scores in natural units, and not in those of log2.
 
         In natural units every finite score counts, and each costs one instruction more. In units of log2, no product of
         a score and its factor may overflow: none does if scale_log2 is at most 1 or a soft cap comes last. float32 is
@@ -70,12 +70,12 @@ class Problem(NamedTuple):
 
     @property
     def unit(self):
-        """What turns the units of the kernels' scores into those of log2: log2(e), or 1."""
+        """Return the factor from the units of the kernels' scores to those of log2: log2(e), or 1."""
         return LOG2_E.value if self.natural else 1
 
     @property
     def factor(self):
-        """What turns products of Q and K, or what a score function returns, into the units of the kernels' scores."""
+        """Return the factor from products of Q and K, or from results of score functions, to the units of scores."""
         scale = self.scale if self.score is None else 1.0
         return scale if self.natural else scale * LOG2_E.value
 

@@ -32,7 +32,7 @@ class Chain(NamedTuple):
 
     @property
     def bounded(self):
-        """Whether the last step is a soft cap of usual size: then no score needs more digits than float32 has."""
+        """Return whether the last step is a soft cap of usual size: then float32 holds all digits of scores."""
         last = self.steps[-1]
         return isinstance(last, Softcap) and last.cap <= 1e4
 

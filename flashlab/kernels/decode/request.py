@@ -69,6 +69,6 @@ def hides_what_is_read(mask: masks.Window | masks.Rule) -> bool:
     pinned, windows = [], []  # the terms that show first keys, and all others
     for term in mask.terms:
         (pinned if any(isinstance(part, First) for part in term) else windows).append(term)
-    known = all(isinstance(part, (First, masks.Window)) for term in mask.terms for part in term)
+    plain = all(isinstance(part, (First, masks.Window)) for term in mask.terms for part in term)
     endless = all(part.left is None for term in pinned for part in term if isinstance(part, masks.Window))
-    return not (known and windows and endless)
+    return not (plain and windows and endless)

@@ -198,7 +198,7 @@ def attention_backward(
 
     turns: ``Turns``. unit: as in ``Problem``. Causal: the first tiles of a head have the keys that most queries see.
     lag: as in ``sums``, or None. ragged: Bc does not divide Nk. late: as ``is_late`` tells. Where a group has several
-    parts, a head of K and V counts as so many heads in a row, as in the portable kernel.
+    parts, a head of K and V counts as a row of heads, as in the portable kernel.
     """
     shared = allocate(Q, dO, K, V, lse, delta, rest, lag, Br, width, stages)
     if lag is None:

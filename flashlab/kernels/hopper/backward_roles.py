@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from flashlab.kernels import log_sum_exp
 from flashlab.kernels.hopper import queries, scores
 from flashlab.kernels.hopper.products import accumulator, operand, product
 from flashlab.kernels.hopper.stages import (
@@ -194,10 +195,7 @@ def weights(
     if problem.score is not None:
         i, j = queries.rows_and_columns(these, keys, dot)
         St_ij, slope = scores.apply_with_slope(problem, dot * problem.scale, work.b, these.h, i, j)  # [Bc, Br] each
-    power = (St_ij * problem.factor - lse_i) * unit  # [Bc, Br]
-    if rest_i is not None:
-        power -= rest_i
-    Pt_ij = gl.exp2(power)  # [Bc, Br]
+    Pt_ij = log_sum_exp.weights(St_ij, lse_i, rest_i, problem.factor, unit)  # [Bc, Br]
     if hides:
         # Where registers are scarce, whole tiles are masked, too: across a branch, too many slopes would be in use.
         if scarce and problem.score is not None and problem.mask.rules is None:

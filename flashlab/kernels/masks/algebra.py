@@ -31,7 +31,7 @@ class Mask(NoTruth, Part):
 
     @property
     def keeps_apart(self):
-        """Whether queries side by side may belong to different texts."""
+        """Return whether queries side by side may belong to different texts."""
         return any(part.keeps_apart for part in self.parts if part is not self)
 
     def hides_keys(self, problem) -> bool:
@@ -59,7 +59,7 @@ class Window(Mask, _Ends):
 
     @property
     def shows_own_key(self):
-        """Whether every query that has a key at its position sees it."""
+        """Return whether every query that has a key at its position sees it."""
         return all(end is None or end >= 0 for end in self)
 
     def check(self, problem):
@@ -117,7 +117,7 @@ class Shifted(Window):
     _fields = _Ends._fields
 
     def check(self, problem):
-        """Accept the ends, which whoever divides the scores into blocks has computed."""
+        """Accept all ends: they come from a division of the scores into blocks."""
 
 
 class Rule(Mask):
@@ -142,7 +142,7 @@ class Rule(Mask):
 
     @property
     def shows_own_key(self):
-        """Whether every query that has a key at its position sees it."""
+        """Return whether every query that has a key at its position sees it."""
         return any(all(part.shows_own_key for part in term) for term in self.terms)
 
     def check(self, problem):

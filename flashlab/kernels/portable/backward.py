@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, scores, tiles
+from flashlab.kernels import dropout, log_sum_exp, scores, tiles
 from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import questions
 from flashlab.kernels.portable import pieces
@@ -94,7 +94,7 @@ def shares_in(scratch, gradients, parts):
 
 
 class Constants(NamedTuple):
-    """What the kernels need of each row, [B, H, Nq_padded] each, float32."""
+    """Hold what the kernels need of each row, [B, H, Nq_padded] each, float32."""
 
     lse: torch.Tensor  # in the units of the kernels' scores
     delta: torch.Tensor
@@ -247,7 +247,7 @@ def key_value_gradients(
 
     All tiles are transposed, [Bc, Br]: then P^T and dS^T multiply from the left as they come out of the registers.
     Causal: the first programs have the keys that most queries see. Where a group has several parts, a head of K and V
-    counts as so many heads in a row, each with its own part of the group and its own dK and dV.
+    counts as a row of heads, each with its own part of the group and its own dK and dV.
     """
     Br: tl.constexpr = tile.Br
     Bc: tl.constexpr = tile.Bc
@@ -312,7 +312,7 @@ def add_rows(
     St_ij = dot
     if problem.score is not None:
         St_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Bc, Br]
-    Pt_ij = weights(St_ij, lse_i, rest_i, problem, tile)  # [Bc, Br]
+    Pt_ij = log_sum_exp.weights(St_ij, lse_i, rest_i, problem.factor, tile.unit)  # [Bc, Br]
     if masked:
         seen = questions.visible(problem.mask, b, h, i, j, Nq, Nk, False, True)  # [Bc, Br]
         Pt_ij = tl.where(seen, Pt_ij, 0)
@@ -403,7 +403,7 @@ def add_columns(
     S_ij = dot
     if problem.score is not None:
         S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]
-    P_ij = weights(S_ij, lse_i, rest_i, problem, tile)  # [Br, Bc]
+    P_ij = log_sum_exp.weights(S_ij, lse_i, rest_i, problem.factor, tile.unit)  # [Br, Bc]
     if masked:
         P_ij = tl.where(seen, P_ij, 0)
     dP_ij = pieces.product(dO_i, V_j, tile)  # [Br, Bc]
@@ -440,19 +440,6 @@ def add_parts_of(dX, shares, stride, size, parts: tl.constexpr, block: tl.conste
     for part in tl.static_range(parts):
         total += tl.load(shares + (head * parts + part) * size + at, mask=at < size, other=0).to(tl.float32)
     tl.store(dX + head * stride + at, total.to(dX.dtype.element_ty), mask=at < size)
-
-
-@triton.jit
-def weights(S_ij, lse_i, rest_i, problem, tile: tl.constexpr):
-    """Return P_ij = e^(S_ij - lse) [Br, Bc], or all of it transposed. lse_i, rest_i: of ``Constants``, [Br, 1].
-
-    An error of lse would be one of all weights of the row, relative to their size. So its rest is subtracted, too.
-    """
-    unit: tl.constexpr = tile.unit
-    power = (S_ij * problem.factor - lse_i) * unit  # [Br, Bc]
-    if rest_i is not None:
-        power -= rest_i
-    return tl.exp2(power)
 
 
 @triton.jit
