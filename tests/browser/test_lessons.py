@@ -28,6 +28,7 @@ def test_lesson_opens_in_the_browser(lab, name):
         lab.page.evaluate(SHOWN, at)
         picture = lab.page.locator(f".jp-Cell[data-windowed-list-index='{at}'] .jp-OutputArea img")
         assert picture.get_attribute("alt") == words, "what a screen reader says of a stored picture"
+        picture.evaluate("it => it.decode()")  # it has no height before
         assert picture.bounding_box()["height"] > 50
     assert lab.outside == [], "the page asks for something from outside this machine"
 
@@ -60,5 +61,5 @@ def pictures(name):
 @pytest.mark.parametrize("name", REPLAYS)
 def test_lesson_runs_in_the_browser(lab, name):
     assert lab.open(name).errors() == []
-    assert lab.page.locator("[data-figure] svg").count() > 0
+    lab.page.locator("[data-figure] svg").first.wait_for(state="attached")
     assert lab.outside == [], "the page asks for something from outside this machine"
