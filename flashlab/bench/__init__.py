@@ -1,6 +1,7 @@
 """Measurements, each a command. Their results are stored in ``notebooks/data/``, with device, date and command.
 
     python -m flashlab.bench                 speed of attention, ours beside torch's (``round_robin``)
+    python -m flashlab.bench.models          attention of models that people use, beside every rival
     python -m flashlab.bench.hopper          speed of the Hopper kernels, and of the rungs that lead to them
     python -m flashlab.bench.decoding        a step of decoding, ours beside torch's, and our sweep
     python -m flashlab.bench.float8          attention in 8 bits beside bfloat16, and a sweep of its tiles

@@ -43,18 +43,19 @@ def overhead(functions: Mapping[str, Attention], device: str = "cuda") -> dict[s
     for name, function in functions.items():
         with contextlib.suppress(Exception):  # of whatever kind a competitor raises
             for which, run in passes(function, device).items():
-                _host(run, 20, device)  # to warm up
+                host(run, 20, device)  # to warm up
                 runs[name, which] = run
     found = {place: [] for place in runs}
     for place in round_robin(list(runs), ROUNDS):
-        found[place].append(_host(runs[place], CALLS, device))
+        found[place].append(host(runs[place], CALLS, device))
     return {
         name: {which: statistics.median(us) for (whose, which), us in found.items() if whose == name}
         for name in dict.fromkeys(name for name, _ in runs)
     }
 
 
-def _host(run, calls, device):
+def host(run: Callable[[], object], calls: int, device: str) -> float:
+    """Return the microseconds until a call of ``run`` returns, the mean over these calls in a row."""
     if device == "cuda":
         torch.cuda.synchronize()
     begun = time.perf_counter()

@@ -102,13 +102,13 @@ def measure(
             results = run()
             _synchronize(device)
         except Exception as failure:  # of whatever kind a competitor raises: the others are still timed
-            left_out[name] = _reason(failure)
+            left_out[name] = reason(failure)
             continue
         first_s[name] = time.perf_counter() - start
         if standard is None and all(x.isfinite().all() for x in results):
             standard = name, results
-        if doubt := _doubt(results, standard, tolerance):
-            left_out[name] = doubt
+        if why := doubt(results, standard, tolerance):
+            left_out[name] = why
         else:
             runs[name] = run
     del standard
@@ -122,7 +122,7 @@ def measure(
         try:
             rounds_ms[name].append(timer(runs[name]))
         except Exception as failure:
-            left_out[name] = _reason(failure)
+            left_out[name] = reason(failure)
     tell(turns, turns, f"{cell}: done")
     rows = [_row(cell, name, rounds_ms[name], first_s[name]) for name in runs if name not in left_out]
     return Measured(rows, {f"{cell}: {name}": why for name, why in left_out.items()})
@@ -143,7 +143,7 @@ def prepare(function: Attention, cell: Cell, q, k, v, dO) -> Callable[[], tuple[
     return lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True)
 
 
-def _doubt(results, standard, tolerance=TOLERANCE):
+def doubt(results, standard, tolerance: float = TOLERANCE) -> str | None:
     """Say why these results are not to be trusted; None if they are. standard: a name and its results, or None."""
     if not all(x.isfinite().all() for x in results):
         return "results are not finite"
@@ -160,7 +160,7 @@ def _row(cell, name, rounds_ms, first_s):
     return place | {"ms": ms, "tflops": cell.flops / ms / 1e9, "rounds_ms": rounds_ms, "first_s": first_s}
 
 
-def _reason(failure):
+def reason(failure: Exception) -> str:
     """Return the first line of an exception's message, or its kind if it has none."""
     return (str(failure).strip() or type(failure).__name__).split("\n")[0]
 

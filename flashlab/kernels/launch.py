@@ -10,7 +10,7 @@ import torch
 
 FORGET_AFTER = 4096  # compiled kernels
 HERE = contextlib.nullcontext()  # on the current device
-_compiled = {}  # everything that the fit depends on -> the compiled kernel
+kept = {}  # everything that the fit depends on -> the compiled kernel; a benchmark reads it
 
 
 def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
@@ -31,14 +31,14 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
             kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
         return
     key = (kernel, device, warps, stages, early, _fit(bases), _fit(numbers))
-    compiled = _compiled.get(key)
+    compiled = kept.get(key)
     with _current(device):
         if compiled is None:
             options = {"launch_pdl": True} if early else {}
             compiled = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages, **options)
-            if len(_compiled) >= FORGET_AFTER:
-                _compiled.clear()
-            _compiled[key] = compiled
+            if len(kept) >= FORGET_AFTER:
+                kept.clear()
+            kept[key] = compiled
         else:
             compiled[grid](*tensors, *numbers)
 

@@ -65,7 +65,7 @@ def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
         options = {"causal": case["causal"], "scale": case["scale"], "kernel": kernel}
         ours = results(*tensors, **options)
         with monkeypatch.context() as changed:
-            changed.setattr(launch, "_compiled", {})
+            changed.setattr(launch, "kept", {})
             assert_equal(ours, results(*tensors, **options), kernel)
 
 
@@ -98,7 +98,7 @@ def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypa
 
             ours = gradients()
             with monkeypatch.context() as changed:
-                changed.setattr(launch, "_compiled", {})
+                changed.setattr(launch, "kept", {})
                 assert_equal(ours, gradients(), kernel)
 
 
@@ -207,7 +207,7 @@ def test_a_cuda_graph_outlives_what_is_remembered(causal):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = flash_attention(q, k, v, causal=causal, kernel="hopper")
-    launch._compiled.clear()
+    launch.kept.clear()
     schedule._longest_first.cache_clear()
     schedule._in_turn.cache_clear()
     gc.collect()
