@@ -2,7 +2,7 @@
 
     python -m flashlab.bench.ring --json notebooks/data/h200_ring.json
 
-Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with so many tokens per GPU, on 1, 2 and 4 of the GPUs: a
+Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with so many tokens per GPU, on 1, 2, 4, … of the GPUs: a
 forward pass, and forward and backward together. Every cell runs in processes that are ended if they do not answer, the
 most important cells come first, and the file is written anew after each of them. Before a way is timed, its output and
 gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens while the
@@ -100,6 +100,11 @@ def cells(sizes: list[int], groups: list[int]) -> Iterator[Cell]:
     for ways, group, tokens in parts:
         yield from some([ONE], [1], tokens)
         yield from some(ways, group, tokens)
+
+
+def powers(most: int) -> list[int]:
+    """Return 1, 2, 4, … up to ``most``."""
+    return [1 << n for n in range(most.bit_length())]
 
 
 # What each process runs.
@@ -226,7 +231,7 @@ def timed(cell: Cell, shape: Shape, device: str, rounds: int) -> dict | None:
         if way != ONE:
             return _rounds(run, direction, _group(P), device == "cuda", rounds)
         for rank in range(dist.get_world_size()):  # one after the other: who does not work rests
-            dist.barrier()
+            _meet(None, device == "cuda")
             if rank == dist.get_rank():
                 told = _rounds(run, direction, None, device == "cuda", rounds)
         return told
@@ -252,9 +257,14 @@ def _rounds(run, direction, group, on_gpu, rounds):
         if on_gpu:
             time.sleep(PAUSE)
         if group is not None:
-            dist.barrier(group)
+            _meet(group, on_gpu)
         times.append(_clocked(run, calls, on_gpu))
     return {"rounds_ms": times, "extra_bytes": extra}
+
+
+def _meet(group, on_gpu):
+    """Wait until every process of the group is here: each on its own GPU, which NCCL would otherwise guess."""
+    dist.barrier(group, device_ids=[torch.cuda.current_device()] if on_gpu else None)
 
 
 def _clocked(run, calls, on_gpu):
@@ -383,9 +393,9 @@ def measure(jobs, measurement: Measurement, report: dict, path, seconds: float) 
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Return the exit status: 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return the exit status: 0; 1 if the file could not be written; 2 without two GPUs."""
     parser = record.parser("flashlab.bench.ring", __doc__)
-    parser.add_argument("--groups", nargs="+", type=whole, default=[1, 2, 4], help="numbers of GPUs, ascending")
+    parser.add_argument("--groups", nargs="+", type=whole, help="numbers of GPUs, ascending (default: 1, 2, 4, …)")
     parser.add_argument("--tokens", nargs="+", type=whole, help="tokens per GPU, the most important first")
     parser.add_argument("--rounds", type=whole, default=3)
     parser.add_argument("--seconds", type=float, default=190.0, help="no cell begins later")
@@ -395,6 +405,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.device == "cuda" and not record.has_gpu():
         return 2
+    there = torch.cuda.device_count() if options.device == "cuda" else 4
+    groups = options.groups or powers(there)
+    if options.device == "cuda" and not 1 < max(groups) <= there:
+        print(f"expected groups of 2 to {there} GPUs, the GPUs here, got {max(groups)}", file=sys.stderr)
+        return 2
     os.environ["NCCL_NVLS_ENABLE"] = "0"  # NVLink multicast stays off
     shape = Shape(H=4, Hk=4, d=16, dtype=torch.float32) if options.tiny else Shape()
     sizes = options.tokens or ([32] if options.tiny else [32768, 8192, 131072])
@@ -402,9 +417,9 @@ def main(argv: list[str]) -> int:
     report = record.origin("flashlab.bench.ring", argv) if on_gpu else {"device": "CPU, gloo"}
     report |= {"nccl": ".".join(map(str, torch.cuda.nccl.version()))} if on_gpu else {}
     report |= {"H": shape.H, "Hk": shape.Hk, "d": shape.d, "dtype": str(shape.dtype)}
-    measurement = Measurement(max(options.groups), options.device, shape, options.rounds, options.limit)
+    measurement = Measurement(max(groups), options.device, shape, options.rounds, options.limit)
     try:
-        measure(cells(sizes, options.groups), measurement, report, options.json, options.seconds)
+        measure(cells(sizes, groups), measurement, report, options.json, options.seconds)
     finally:
         if measurement.team is not None:
             measurement.team.close()

@@ -21,6 +21,10 @@ def test_the_most_important_cells_come_first():
     assert {cell.way for cell in grid if cell.tokens == 32768} == {ring.ONE, ring.APART, *ring.FLASHLAB, *ring.TORCH}
 
 
+def test_groups_are_powers_of_two_up_to_the_gpus_that_are_there():
+    assert [ring.powers(most) for most in (1, 2, 3, 4, 8)] == [[1], [1, 2], [1, 2], [1, 2, 4], [1, 2, 4, 8]]
+
+
 class NoTeam:
     """Cells that fail, and one that does not."""
 
