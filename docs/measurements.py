@@ -10,12 +10,14 @@ from docs.lessons import REPOSITORY
 from flashlab.course import data
 
 # What names of others begin with.
-THEIRS = ("autograd", "copy", "cudnn", "fa4", "flash", "flex", "nccl", "standard", "torch")
+THEIRS = ("autograd", "copy", "cudnn", "fa2", "fa3", "fa4", "flash", "flex", "nccl", "standard", "torch")
 CALLED = {
     "autograd": "autograd alone",
     "before": "flashlab, as it was",
     "copy": "a copy of the bytes",
     "cudnn": "cuDNN",
+    "fa2": "FlashAttention-2",
+    "fa3": "FlashAttention-3",
     "fa4": "FlashAttention-4",
     "fastest": "flashlab, swept",
     "flash": "torch's flash",
@@ -60,6 +62,14 @@ def by_shape(stored):
         stored["rows"], lambda row: (row["pass"], row["d"], row["causal"], row["N"])
     ):
         yield f"{which}, d = {d}, {_mask(causal)}, N = {N:,}", [Bar(row["impl"], row["tflops"]) for row in rows]
+
+
+def by_model(stored):
+    """Yield a chart for each call of a model: the microseconds of its kernels."""
+    call = lambda row: (row["pass"], row["model"], row["B"], row["Nq"], row["Nk"])  # noqa: E731
+    for (which, model, B, Nq, Nk), rows in _groups(stored["rows"], call):
+        keys = "" if Nq == Nk else f" on {Nk:,}"
+        yield f"{which}, {model}, {B} × {Nq:,}{keys}", [Bar(row["impl"], row["gpu_us"]) for row in rows]
 
 
 def by_choice(stored):
@@ -180,6 +190,7 @@ def by_way(stored):
 
 
 CHARTS = {
+    "models": Charts("Models that people run", SHORT, by_model),
     "h200_hopper": Charts("The kernels for Hopper", FAST, by_shape),
     "h200_attention": Charts("The portable kernels", FAST, by_shape),
     "h200_wide": Charts("Wide heads", FAST, by_shape),

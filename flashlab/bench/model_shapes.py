@@ -156,8 +156,8 @@ def drawn(models: list[Model] = WRITES, seed: int = SEED) -> Iterator[tuple[Mode
 
 
 def calls() -> list[Call]:
-    """Return every call: both passes of the batches and of those that are drawn, then the steps of decoding."""
+    """Return every call: the steps of decoding, then both passes of the batches and of those that are drawn."""
     batches = [(model, *batch) for model, some in BATCHES.items() for batch in some]
     batches = [(model, B, N, *(Nk or (N,))) for model, B, N, *Nk in [*batches, *drawn()]]
     found = [Call(model, direction, B, Nq, Nk) for model, B, Nq, Nk in batches for direction in ("forward", "backward")]
-    return found + [Call(model, "decode", B, 1, N) for model, some in CACHES.items() for B, N in some]
+    return [Call(model, "decode", B, 1, N) for model, some in CACHES.items() for B, N in some] + found

@@ -9,17 +9,14 @@ waits for is the longer of the two, and the table compares both. A rival whose r
 the reason is kept.
 """
 
-import contextlib
 import functools
 import hashlib
 import math
-import multiprocessing
 import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
@@ -116,6 +113,7 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
     """Time these implementations on a call. Return a row for each, and why others have none."""
     runs, replays, left_out, standard, ours = {}, {}, {}, None, ""
     inputs, stream = tensors(call), torch.cuda.Stream()
+    torch.cuda.synchronize()  # the other stream reads them
     launch.kept.clear()
     for name in names:
         try:
@@ -213,18 +211,6 @@ def line(cell: dict[str, dict]) -> str:
     return f"{name:42}{times}{ratios}"
 
 
-def compile_ahead(workers: int, some: Sequence[Call]) -> None:
-    """Compile our kernels for these calls, side by side: Triton keeps them on disk."""
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile, some))
-
-
-def _compile(call):
-    with contextlib.suppress(Exception):  # ``measure`` says why
-        prepare(OURS, call, tensors(call))()
-    torch.cuda.empty_cache()
-
-
 def main(argv: list[str]) -> int:
     """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
     parser = record.parser(MODULE, __doc__)
@@ -232,7 +218,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--families", nargs="+", choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument("--passes", nargs="+", choices=("forward", "backward", "decode"))
     parser.add_argument("--rounds", type=round_robin.whole, default=3)
-    parser.add_argument("--workers", type=round_robin.whole, default=8, help="processes that compile (default: 8)")
     parser.add_argument("--seconds", type=round_robin.pause, default=math.inf, help="after which no call is begun")
     options = parser.parse_args(argv)
     if not record.has_gpu():
@@ -240,10 +225,9 @@ def main(argv: list[str]) -> int:
     begun = time.monotonic()
     some = [call for call in every_call() if call.model.family in options.families]
     some = [call for call in some if call.direction in (options.passes or (call.direction,))]
-    compile_ahead(options.workers, some)
     report = record.origin(MODULE, argv) | {"rows": [], "left_out": {}}
     kept = True
-    print(" " * 42 + "".join(f"{name} µs".rjust(14) for name in (OURS, *RIVALS)) + "   GPU   call")
+    print(" " * 42 + "".join(f"{name} µs".rjust(14) for name in (OURS, *RIVALS)) + "   GPU   call", flush=True)
     for call in some:
         if time.monotonic() - begun > options.seconds:
             report["left_out"][str(call)] = f"not begun after {options.seconds:.0f} s"
@@ -251,11 +235,11 @@ def main(argv: list[str]) -> int:
         rows, left_out = measure(call, options.impls, options.rounds)
         report["rows"] += rows
         report["left_out"] |= left_out
+        report["seconds"] = round(time.monotonic() - begun)
+        kept = record.keep(options.json, report)
         if rows:
             print(line({row["impl"]: row for row in rows}), flush=True)
         torch.cuda.empty_cache()
-    report["seconds"] = round(time.monotonic() - begun)
-    kept = record.keep(options.json, report)
     for what, why in report["left_out"].items():
         print(f"not timed: {what}: {why}")
     print("our rate relative to a rival's, geometric means weighted by family", *summary(report["rows"]), sep="\n")

@@ -39,23 +39,28 @@ def has_gpu() -> bool:
 
 
 def origin(module: str, argv: Sequence[str]) -> dict:
-    """Return device, driver, versions, date and command of a measurement by ``python -m module argv``.
+    """Return device, driver, commit, versions, date and command of a measurement by ``python -m module argv``.
 
     Of absolute paths, which mean nothing elsewhere, the command has the last part.
     """
-    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    try:
-        driver = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        driver = "unknown"
+    driver = _answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
     libraries = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     return {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else this_machine().cpu,
         "driver": driver,
+        "commit": _answer("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"),
         "versions": {"python": platform.python_version()} | versions(PACKAGES) | libraries,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(["python", "-m", module, *(Path(it).name if os.path.isabs(it) else it for it in argv)]),
     }
+
+
+def _answer(*command):
+    """Return what a command prints, or "unknown" where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def parser(module: str, doc: str) -> argparse.ArgumentParser:

@@ -17,7 +17,7 @@ from flashlab.machine.host import versions  # noqa: E402
 
 COMMANDS = ("flashlab.bench", *(f"flashlab.bench.{name}" for name in (
     "round_robin", "hopper", "recomputation", "traffic", "shared_memory", "capture", "sweep", "llama",
-    "masks", "choice", "decoding", "ring", "float8", "calls")))  # fmt: skip
+    "masks", "choice", "decoding", "ring", "float8", "calls", "models")))  # fmt: skip
 
 
 def status(monkeypatch, module, *argv):
