@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from flashlab.kernels import (
 from flashlab.kernels.decode import decode
 from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.problem import Problem
+from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
@@ -331,7 +333,11 @@ BAD = [
     (TypeError, "are tensors and numbers, got 'shift'", lambda: masks.custom(every_third, "shift", 3)),
     (TypeError, "are tensors and numbers, got [1]", lambda: masks.custom(every_third, [1], 3)),
     (ValueError, "your own mask must be on", lambda: call(masks.custom(every_third, torch.ones(2, device="meta"), 3))),
-    (TypeError, "unsupported operand", lambda: masks.causal() & True),
+    (TypeError, "a mask combines with a mask", lambda: masks.causal() & True),
+    (TypeError, "a mask combines with a mask", lambda: masks.causal() & np.ones((3, 3), bool)),
+    (TypeError, "a mask combines with a mask", lambda: np.ones((3, 3), bool) | masks.sinks(2)),
+    (TypeError, "a mask combines with a mask", lambda: torch.ones(3, 3, dtype=torch.bool) & masks.causal()),
+    (TypeError, "a mask combines with a mask", lambda: masks.sinks(2) | reference_masks.causal()),
     (TypeError, "at least one term", lambda: masks.Rule(())),
     (TypeError, "parts of a mask, got ((3,),)", lambda: masks.Rule(((3,),))),
     (ValueError, "a whole number of keys", lambda: kinds.First(-1)),

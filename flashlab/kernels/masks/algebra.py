@@ -15,6 +15,7 @@ class Mask(NoTruth, Part):
     """A ``Window`` or a ``Rule``: a union of intersections of parts."""
 
     combine = "combine masks by & and |"
+    __array_ufunc__ = None  # a numpy array on the left leaves ``&`` and ``|`` to the mask
     terms: tuple[tuple[Part, ...], ...]
 
     def __and__(self, other):
@@ -22,6 +23,8 @@ class Mask(NoTruth, Part):
 
     def __or__(self, other):
         return _any(self, other)
+
+    __rand__, __ror__ = __and__, __or__
 
     @property
     def parts(self):
@@ -228,17 +231,22 @@ class Rule(Mask):
 
 def _both(a, b):
     """Return the intersection: of two windows a window, otherwise each term of one with each of the other."""
-    if not isinstance(b, (Window, Rule)):
-        return NotImplemented
+    _check_mask(b)
     terms = [_merged(x + y) for x, y in itertools.product(a.terms, b.terms)]
     return _simplest(terms)
 
 
 def _any(a, b):
     """Return the union."""
-    if not isinstance(b, (Window, Rule)):
-        return NotImplemented
+    _check_mask(b)
     return _simplest([*a.terms, *b.terms])
+
+
+def _check_mask(x):
+    """Raise TypeError if x is no mask of this package."""
+    if not isinstance(x, Mask):
+        expected = "a mask of flashlab.kernels.masks, such as causal() or, of a boolean tensor, dense(seen)"
+        raise TypeError(f"a mask combines with {expected}, got {x!r:.40}")
 
 
 def _simplest(terms):
