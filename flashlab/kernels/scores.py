@@ -14,8 +14,11 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels.checks import check_function
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.problem import LOG2_E
 from flashlab.machine.truth import NoTruth
+
+outside_graphs = stepped_around("a score function")
 
 
 class Score(NoTruth):
@@ -72,6 +75,7 @@ def chain(score) -> Chain | None:
     return Chain(steps) if steps else None
 
 
+@outside_graphs
 def softcap(cap: float) -> Score:
     """Return the score function s -> cap * tanh(s / cap), which keeps scores between -cap and cap.
 
@@ -85,6 +89,7 @@ def softcap(cap: float) -> Score:
     return Softcap(float(cap))
 
 
+@outside_graphs
 def alibi(slopes: torch.Tensor) -> Score:
     """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
 
@@ -93,6 +98,7 @@ def alibi(slopes: torch.Tensor) -> Score:
     return Alibi(_numbers(slopes, "slopes", (1, 2)))
 
 
+@outside_graphs
 def bias(added: torch.Tensor) -> Score:
     """Return the score function s -> s + added: floating point, broadcastable to [B, H, Nq, Nk]; it may be learned.
 
@@ -101,6 +107,7 @@ def bias(added: torch.Tensor) -> Score:
     return Bias(_numbers(added, "a bias", (0, 1, 2, 3, 4)))
 
 
+@outside_graphs
 def custom(function, *arguments, derivative=None) -> Score:
     """Return a score function of your own.
 

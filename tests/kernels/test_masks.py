@@ -1,7 +1,9 @@
 """Every mask, alone and combined, against attention written out; and which tiles are loaded for it."""
 
+import copy
 import inspect
 import math
+import pickle
 import re
 
 import numpy as np
@@ -413,3 +415,14 @@ def test_values_that_no_mask_has_get_a_sentence(error, said, make):
 def test_a_mask_that_is_none_gets_a_sentence(error, said, make):
     with pytest.raises(error, match=re.escape(said)):
         make()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))])
+def test_a_copy_has_no_lists_of_earlier_values(copied):
+    """The tensors of a copy begin with new counts of changes, which may be those of earlier lists."""
+    q = torch.randn(1, 1, 200, 16, device=DEVICE)
+    ids = torch.zeros(200, dtype=torch.int64, device=DEVICE)
+    mask = masks.documents(ids) & masks.causal()
+    flash_attention(q, q, q, mask=mask)
+    ids[:] = torch.arange(200, device=DEVICE) // 70
+    assert torch.equal(flash_attention(q, q, q, mask=copied(mask)), flash_attention(q, q, q, mask=mask))

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
-from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
@@ -86,11 +86,15 @@ def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None)
     mask, score = masks.either(mask is None, mask), scores.chain(score)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
+    for x in mask.tensors:
+        check_memory("decode", mask=x)
     mask.check(problem)
+    check_memory("decode", sinks=sinks)
     check_no_gradient("decode", sinks=sinks)
     if score is not None:
         scores.check(score, problem, training=False)
         for x in score.tensors:
+            check_memory("decode", score=x)
             check_no_gradient("decode", score=x)
     return cache, problem
 
@@ -212,6 +216,7 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
     tensors = {"q": q} | {name: x for name, x in cache._asdict().items() if name in ("K", "V") or x is not None}
     check_dense(**tensors)
     check_device(**tensors)
+    check_memory("decode", **tensors)
     check_no_gradient("decode", **tensors)
     if q.ndim != 4 or cache.K.ndim != 4 or cache.V.ndim != 4:
         raise ValueError(

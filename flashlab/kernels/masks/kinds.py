@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import RefusedInKernel, check_function, place_of
+from flashlab.kernels.checks import RefusedInKernel, check_function, computes_operators, place_of
 from flashlab.kernels.masks.part import FARTHEST, Part
 from flashlab.machine.numbers import whole_number
 
@@ -275,8 +275,9 @@ def starts(offsets: Tensor, name: str) -> list[int]:
         TypeError, ValueError: offsets are not integers that begin with 0 and never decrease, or have no values.
     """
     integers(offsets, name, (1,))
-    if offsets.is_meta:
-        raise ValueError(f"{name} must have values, got a tensor on the meta device")
+    if offsets.is_meta or computes_operators(offsets):
+        found = "a tensor on the meta device" if offsets.is_meta else f"a {type(offsets).__name__}"
+        raise ValueError(f"{name} must have values, got {found}")
     values = offsets.tolist()
     if values[:1] != [0] or any(b < a for a, b in zip(values, values[1:], strict=False)):
         raise ValueError(f"{name} must begin with 0 and never fall, got {str(values):.60}")
