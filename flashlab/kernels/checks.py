@@ -1,8 +1,10 @@
 """Checks that all operators share: dense tensors, the device of the kernels, no gradients, no second derivatives."""
 
+import importlib
 import inspect
 import itertools
 import numbers
+import pickle
 
 import torch
 from torch import Tensor
@@ -23,6 +25,24 @@ def place_of(function) -> str:
     lines, first = inspect.getsourcelines(plain)
     skipped = itertools.takewhile(lambda line: not line.lstrip().startswith("def "), lines)  # the decorators
     return f"{plain.__name__}, line {first + len(list(skipped))}"
+
+
+def address_of(function) -> tuple[str, str]:
+    """Return the module and the name of a function in Triton, by which a pickle finds it again.
+
+    Raises:
+        PicklingError: it is not at the top level of a module.
+    """
+    address = function.fn.__module__, function.fn.__name__
+    if function_at(*address) is not function:
+        found = f"{address[1]} is not at the top level of {address[0]}"
+        raise pickle.PicklingError(f"copies and pickles find a function of your own by its name, and {found}")
+    return address
+
+
+def function_at(module: str, name: str):
+    """Return the function at an address, None if there is none."""
+    return getattr(importlib.import_module(module), name, None)
 
 
 def check_dense(**tensors: Tensor) -> None:

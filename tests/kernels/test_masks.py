@@ -64,6 +64,11 @@ def without_exception(b, h, i, j, Nq, Nk):
 
 
 @triton.jit
+def with_a_wrong_name(b, h, i, j, Nq, Nk):
+    return i < not_there  # noqa: F821
+
+
+@triton.jit
 def nothing(b, h, i, j, Nq, Nk):
     i + j
 
@@ -371,6 +376,7 @@ IN_THE_INTERPRETER = [
     (TypeError, f"{checks.place_of(of_table)}: a mask returns booleans", lambda: call(own(2 * draw(3, 3)))),
     (TypeError, "integers 0 and 1, got -1", lambda: call(own(-draw(3, 3)))),
     (TypeError, "integers 0 and 1, got fp32", lambda: call(own(draw(3, 3).float()))),
+    (TypeError, "with_a_wrong_name, line", lambda: call(masks.custom(with_a_wrong_name))),
     (TypeError, "integers 0 and 1, got NoneType", lambda: call(masks.custom(nothing))),
     (TypeError, "integers 0 and 1, got 2", lambda: decode(qkv()[0], qkv()[1:], mask=own(2 * draw(3, 3)))),
     (ValueError, "lengths must be from 0 to Nk = 3, got 4", lambda: call(masks.padding(torch.tensor([4])))),

@@ -8,7 +8,14 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import RefusedInKernel, check_function, computes_operators, place_of
+from flashlab.kernels.checks import (
+    RefusedInKernel,
+    address_of,
+    check_function,
+    computes_operators,
+    function_at,
+    place_of,
+)
 from flashlab.kernels.masks.part import FARTHEST, Part
 from flashlab.machine.numbers import whole_number
 
@@ -209,6 +216,9 @@ class Custom(Part):
         self.visible, self.arguments = visible, arguments
         self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
 
+    def __reduce__(self):
+        return found_again, (address_of(self.visible), self.arguments)
+
     def check(self, problem):
         if any(x.device != problem.device for x in self.tensors):
             raise ValueError(f"tensors of your own mask must be on {problem.device}")
@@ -219,6 +229,11 @@ class Custom(Part):
 
     def function(self, problem):
         return boolean, (self.visible, *self.arguments)
+
+
+def found_again(address, arguments):
+    """Return the mask of the function at an address."""
+    return Custom(function_at(*address), arguments)
 
 
 @triton.jit
