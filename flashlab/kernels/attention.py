@@ -10,14 +10,19 @@ from torch import Tensor
 
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
-from flashlab.kernels.checks import differentiate_once, refuse
+from flashlab.kernels.checks import (
+    check_gradient,
+    check_local,
+    computes_operators,
+    differentiate_once,
+    refuse,
+    transformed,
+)
 from flashlab.kernels.configurations import check_kernel, choose
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.operator import run as run_decode
 from flashlab.kernels.device import DEVICE, stepped_around
-from flashlab.kernels.problem import DTYPES, Problem, check, check_sinks, scale_above_zero, scale_of
-
-LONGEST = 65535  # programs of a grid along y or z
+from flashlab.kernels.problem import DTYPES, LONGEST, Problem, check, check_sinks, scale_above_zero, scale_of
 
 
 def flash_attention(
@@ -87,10 +92,17 @@ def flash_attention(
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
-    return attend(
+    run = attend if _at_most_a_window(mask, dropout, score, seed, sinks) else _attend_outside_graphs
+    return run(
         q, k, v, causal=causal, mask=mask, score=score, dropout=dropout, seed=seed, sinks=sinks, scale=scale,
         return_lse=return_lse, kernel=kernel,
     )  # fmt: skip
+
+
+def _at_most_a_window(mask, dropout, *others):
+    """Return whether a call has a window or no mask, and nothing else: then it can be an operator of torch's."""
+    no_dropout = type(dropout) in (int, float) and dropout == 0  # everything else is checked in ``_apply``
+    return (mask is None or isinstance(mask, masks.Window)) and no_dropout and all(x is None for x in others)
 
 
 def attend(
@@ -109,10 +121,8 @@ def attend(
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
-    no_dropout = type(dropout) in (int, float) and dropout == 0  # everything else is checked in ``_apply``
-    options = score, sinks, seed, texts
-    window_only = isinstance(mask, masks.Window) and no_dropout and all(x is None for x in options)
-    if window_only and (torch.compiler.is_compiling() or torch.jit.is_tracing() or _computes_operators(q, k, v)):
+    an_operator = torch.compiler.is_compiling() or torch.jit.is_tracing() or any(map(computes_operators, (q, k, v)))
+    if an_operator and _at_most_a_window(mask, dropout, score, seed, sinks, texts):
         o, lse, _ = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     else:
         o, lse, _ = _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
@@ -120,36 +130,38 @@ def attend(
     return (o, lse) if return_lse else o
 
 
-def _computes_operators(*tensors):
-    """Return whether a subclass of a tensor computes operators itself, as fake and distributed tensors do."""
-    return any(type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__ for x in tensors)
+_attend_outside_graphs = stepped_around(
+    "flash_attention with masks other than windows, scores, sinks, dropout or packed texts"
+)(attend)
 
 
-@stepped_around("flash_attention with masks other than windows, scores, sinks, dropout or packed texts")
 def _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     """Describe the call as a ``Problem`` and run it as one step of autograd. Returns what ``_forward`` does."""
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
     mask = mask if texts is None else texts.apart(mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
-    transformed = torch._C._are_functorch_transforms_active()  # torch has no public function for it
     if not problem.plain:
-        _check_more_than_a_window(problem, q, k, v, transformed)
+        _check_more_than_a_window(problem, q, k, v)
     mask.check(problem)
     learned = [] if score is None else score.tensors
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if score is not None:
         scores.check(score, problem, recorded)
     training = recorded or torch.is_grad_enabled() and any(x.requires_grad for x in (sinks, *learned) if x is not None)
-    if not (training or transformed):  # a third of the host time is autograd's
+    if not (training or transformed()):  # a third of the host time is autograd's
         return _forward(q, k, v, problem, kernel, training=False)
     return _Attention.apply(q, k, v, sinks, *learned, problem, kernel, training)
 
 
-def _check_more_than_a_window(problem, q, k, v, transformed):
+def _check_more_than_a_window(problem, q, k, v):
     """Raise if the call supports windows at most: the tensors of masks and scores are not inputs of the operator."""
-    if transformed or torch.jit.is_tracing() or _computes_operators(q, k, v):
-        where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake, distributed) support"
+    learned = [] if problem.score is None else problem.score.tensors
+    others = [*problem.mask.tensors, *learned, *([] if problem.sinks is None else [problem.sinks])]
+    for x in others:
+        check_local(**{"a tensor of mask, score or sinks": x})
+    if transformed() or torch.jit.is_tracing() or any(map(computes_operators, (q, k, v, *others))):
+        where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake ones) support"
         raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
     if max(problem.B, problem.H) > LONGEST:
         raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
@@ -265,6 +277,7 @@ _Attention.forward.__signature__ = inspect.signature(_Attention.forward)  # type
 
 @stepped_around("the backward pass of flash_attention, called from compiled code,")
 def _gradients(ctx, do, dlse, o, lse, rest, q, k, v, sinks, *tensors):
+    check_gradient(do)
     steps = [] if ctx.problem.score is None else ctx.problem.score.steps
     needed = iter(ctx.needs_input_grad[4:])
     wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
@@ -286,8 +299,8 @@ def _gradient_of_sinks(sinks, lse, rest, delta):
     return -(share * delta[..., : lse.shape[-1]]).sum((0, 2)).to(sinks.dtype)
 
 
-# Calls with a window at most, as operators of torch's library: torch.compile, traces, fake and distributed tensors take
-# each as one step. torch.func refuses operators with a derivative, so it and eager calls use ``_Attention``.
+# Calls with a window at most, as operators of torch's library: torch.compile, traces and fake tensors take each as one
+# step. torch.func refuses operators with a derivative, so it and eager calls use ``_Attention``.
 _OPTIONS = "int? left, int? right, float scale, str? kernel"
 torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)")
 torch.library.define(

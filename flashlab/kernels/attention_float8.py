@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from flashlab.kernels import masks, portable, tiles
-from flashlab.kernels.attention import LONGEST
-from flashlab.kernels.checks import check_no_gradient
+from flashlab.kernels.checks import check_memory, check_no_gradient
 from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_supported
-from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check, scale_above_zero
+from flashlab.kernels.problem import DTYPES, LONGEST, WIDEST, Problem, check, scale_above_zero
 
 
 @stepped_around("flash_attention_float8")
@@ -70,7 +69,9 @@ def flash_attention_float8(
     problem = Problem.of(q, k, v, mask, scale, scales=_scales(scales, q, k, v))
     mask.check(problem)
     scale_q, scale_k, scale_v = problem.scales[:3]
-    check_no_gradient("flash_attention_float8", q=q, k=k, v=v, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v)
+    tensors = {"q": q, "k": k, "v": v, "scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v}
+    check_memory("flash_attention_float8", **tensors)
+    check_no_gradient("flash_attention_float8", **tensors)
     o, lse = run(q, k, v, problem, dtype, kernel)
     return (o, lse) if return_lse else o
 

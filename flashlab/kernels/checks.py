@@ -1,8 +1,10 @@
 """Checks that all operators share: dense tensors, the device of the kernels, no gradients, no second derivatives."""
 
+import importlib
 import inspect
 import itertools
 import numbers
+import pickle
 
 import torch
 from torch import Tensor
@@ -25,6 +27,24 @@ def place_of(function) -> str:
     return f"{plain.__name__}, line {first + len(list(skipped))}"
 
 
+def address_of(function) -> tuple[str, str]:
+    """Return the module and the name of a function in Triton, by which a pickle finds it again.
+
+    Raises:
+        PicklingError: it is not at the top level of a module.
+    """
+    address = function.fn.__module__, function.fn.__name__
+    if function_at(*address) is not function:
+        found = f"{address[1]} is not at the top level of {address[0]}"
+        raise pickle.PicklingError(f"copies and pickles find a function of your own by its name, and {found}")
+    return address
+
+
+def function_at(module: str, name: str):
+    """Return the function at an address, None if there is none."""
+    return getattr(importlib.import_module(module), name, None)
+
+
 def check_dense(**tensors: Tensor) -> None:
     """Raise TypeError if an argument, by its name, is not a dense torch tensor."""
     for name, x in tensors.items():
@@ -34,8 +54,45 @@ def check_dense(**tensors: Tensor) -> None:
             raise TypeError(f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
 
 
+def computes_operators(x: Tensor) -> bool:
+    """Return whether x is of a subclass that computes operators itself, as fake and distributed tensors do."""
+    return type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+def transformed() -> bool:
+    """Return whether ``torch.func`` transforms the running code; torch has no public function for it."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def check_memory(function: str, **tensors: Tensor | None) -> None:
+    """Raise NotImplementedError if an argument has no memory that a kernel can read."""
+    for name, x in tensors.items():
+        if isinstance(x, Tensor) and computes_operators(x):
+            kind = type(x).__name__
+            raise NotImplementedError(f"{function} reads memory, and {name} is a {kind}: pass an ordinary tensor")
+    if transformed():
+        raise NotImplementedError(f"{function} reads memory: torch.func and vectorised derivatives do not support it")
+
+
+def check_gradient(do: Tensor) -> None:
+    """Raise NotImplementedError if several gradients of an output come at once: torch gives such a batch no memory."""
+    try:
+        do.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        alternative = "without vectorize=True and is_grads_batched=True, or take torch.func.jacrev"
+        raise NotImplementedError(f"attention has no vectorised gradients: call it {alternative}") from None
+
+
+def check_local(**tensors: Tensor) -> None:
+    """Raise TypeError if a tensor is distributed."""
+    for name, x in tensors.items():
+        if hasattr(x, "to_local"):
+            raise TypeError(f"{name} must be on one process, got a {type(x).__name__}: pass its to_local()")
+
+
 def check_device(**tensors: Tensor) -> None:
-    """Raise ValueError if the tensors are not all on one device, or if no kernels run there."""
+    """Raise if the tensors are not all on one device, if no kernels run there, or if one is distributed."""
+    check_local(**tensors)
     devices = {x.device for x in tensors.values()}
     if len(devices) == 1 and devices.pop().type == DEVICE.type:
         return

@@ -117,13 +117,13 @@ def choose_for(
         if against is None:
             return Choice("decode", {}, "decode: few queries: their keys are divided, tiles by kernels.decode.tiles")
         if kernel == "decode":
-            raise ValueError(f"the kernels of decoding cannot do this: {against}")
+            raise ValueError(f'kernel="decode" cannot do this: {against}')
     kernel = None if kernel == "decode" else kernel  # of the backward pass
     against = against_hopper(card, problem, direction) or special
     if kernel == "hopper" and against:
-        raise ValueError(f"the Hopper kernels cannot do this: {against}")
+        raise ValueError(f'kernel="hopper" cannot do this: {against}')
     if kernel == "portable":
-        against = against or "asked for"
+        against = against or 'kernel="portable" was passed'
     if kernel is None:
         against = against or slower_on_hopper(direction, problem, card.multiprocessors)
     if kernel is None and undetermined:

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 
 LONGEST_BLOCK = 16384  # elements of a row that the registers of one program hold with room to work in
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -132,6 +132,7 @@ def _prepare(x):
 def _check_tensors(**tensors):
     check_dense(**tensors)
     check_device(**tensors)
+    check_memory("this kernel", **tensors)
     check_no_gradient("this kernel", **tensors)
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 
@@ -214,6 +214,7 @@ def _check(x, per, signs):
         raise ValueError(f"x must be [batch, heads, length, width] with a width from 1 to 256, got {list(x.shape)}")
     check_device(**tensors)
     check_supported(x.device)
+    check_memory("quantise", **tensors)
     check_no_gradient("quantise", **tensors)
     if max(x.shape[:2]) > 65535:
         raise ValueError(f"batches and heads are at most 65535 each, got {x.shape[0]} and {x.shape[1]}")

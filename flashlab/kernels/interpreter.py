@@ -29,6 +29,7 @@ import ast
 import os
 import sys
 import threading
+import traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -556,9 +557,26 @@ def _launch(call):
                 raise IndexError(f"{self.fn.__name__} goes {cause}") from None
             if isinstance(cause, RefusedInKernel):
                 raise TypeError(str(cause)) from None
+            if line := _line_of_user(cause, args):
+                raise TypeError(f"{line}: {cause}") from None
             raise
 
     return run
+
+
+def _line_of_user(error, args):
+    """Return the last line of a mask or score function of the user's that an error came through; None: of none."""
+    files = {f.fn.__code__.co_filename for f in _functions(args) if not f.fn.__module__.startswith("flashlab.")}
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    lines = [f"{code.co_name}, line {line}" for code, line in frames if code.co_filename in files]
+    return lines[-1] if lines else None
+
+
+def _functions(x):
+    """Return the functions in Triton among the arguments of a launch."""
+    if isinstance(x, (tuple, list)):
+        return [f for part in x for f in _functions(part)]
+    return [x] if isinstance(x, interpreter.InterpretedFunction) else []
 
 
 class _Rewriter(interpreter.ASTTransformer):

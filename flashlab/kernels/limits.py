@@ -1,5 +1,7 @@
 """Reasons against the kernels of decoding and the Hopper kernels, as lists of (reason, test of a problem)."""
 
+import functools
+import warnings
 from typing import NamedTuple
 
 import triton
@@ -21,43 +23,61 @@ class Card(NamedTuple):
 
 
 DECODING = (
-    ("they have no dropout", lambda p: p.dropout is not None),
-    ("they have no packed texts", lambda p: p.texts is not None),
-    ("they have no queries in float8", lambda p: p.scales is not None),
+    ("the kernels of decoding have no dropout", lambda p: p.dropout is not None),
+    ("the kernels of decoding have no packed texts", lambda p: p.texts is not None),
+    ("the kernels of decoding have no queries in float8", lambda p: p.scales is not None),
 )
 FEW_QUERIES = (  # unless the kernels of decoding are requested
-    ("they skip no tiles of a mask that is no window", lambda p: p.mask == "rule"),
-    (f"they are for up to {FEW} queries and at least {MANY} keys", lambda p: p.Nq > FEW or p.Nk < MANY),
+    ("the kernels of decoding skip no tiles of a mask that is no window", lambda p: p.mask == "rule"),
+    (
+        f"the kernels of decoding are for up to {FEW} queries and at least {MANY} keys",
+        lambda p: p.Nq > FEW or p.Nk < MANY,
+    ),
 )
 FLOAT8 = (  # on Hopper
-    ("in float8 they have no mask but causal, got {p.mask}", lambda p: p.mask not in (masks.full(), masks.causal())),
-    ("in float8 they have no scores, sinks, dropout or packed texts", lambda p: not p._replace(scales=None).plain),
+    (
+        "the Hopper kernel in float8 has no mask but causal, got {p.mask}",
+        lambda p: p.mask not in (masks.full(), masks.causal()),
+    ),
+    (
+        "the Hopper kernel in float8 has no scores, sinks, dropout or packed texts",
+        lambda p: not p._replace(scales=None).plain,
+    ),
 )
 SIXTEEN_BITS = (  # float16 and bfloat16, on Hopper
-    ("they multiply float16 and bfloat16, got {p.dtype}", lambda p: str(p.dtype) not in ON_HOPPER.dtypes),
-    ("they have no dropout", lambda p: p.dropout is not None),
+    (
+        "the Hopper kernels multiply float16 and bfloat16, got {p.dtype}",
+        lambda p: str(p.dtype) not in ON_HOPPER.dtypes,
+    ),
+    ("the Hopper kernels have no dropout", lambda p: p.dropout is not None),
 )
 FORWARD = (
-    ("forward they have packed texts, but not with score functions", lambda p: None not in (p.texts, p.score)),
-    ("forward they have windows with a right end, or with none", lambda p: p.mask != "rule" and endless(p.mask)),
+    (
+        "the Hopper forward kernel has packed texts, but not with score functions",
+        lambda p: None not in (p.texts, p.score),
+    ),
+    (
+        "the Hopper forward kernel has windows with a right end, or with none",
+        lambda p: p.mask != "rule" and endless(p.mask),
+    ),
 )
 BACKWARD = (
     (
-        "backward they hold heads of up to 128 columns, got d = {p.d} and dv = {p.dv}",
+        "the Hopper backward kernel holds heads of up to 128 columns, got d = {p.d} and dv = {p.dv}",
         lambda p: p.scales is None and max(p.d, p.dv) > 128,
     ),
 )
 OF_TENSORS = (  # reasons that tensors and functions decide
-    ("functions of your own are written in Triton", lambda p: any(map(is_custom, (*steps(p), *p.mask.parts)))),
+    ("the Hopper kernels call no functions of your own", lambda p: any(map(is_custom, (*steps(p), *p.mask.parts)))),
     (
-        "there may be keys that no query sees",
+        "the Hopper kernels need a query for every key, and there may be keys that no query sees",
         lambda p: (is_rule(p) or p.score is not None) and p.mask.hides_keys(p),
     ),
 )
 OF_TENSORS_FORWARD = (
-    ("forward they have soft caps and ALiBi, and no biases", lambda p: any(map(is_bias, steps(p)))),
+    ("the Hopper forward kernel has soft caps and ALiBi, and no biases", lambda p: any(map(is_bias, steps(p)))),
     (
-        "forward they have masks by which each query sees one interval of keys",
+        "the Hopper forward kernel has masks by which each query sees one interval of keys",
         lambda p: is_rule(p) and p.mask.keys(p) is None,
     ),
 )
@@ -104,11 +124,20 @@ def against_decoding(card: Card | None, problem: Problem, requested: bool) -> st
 def against_hopper(card: Card | None, problem: Problem, direction: str = "forward") -> str | None:
     """Return why the Hopper kernels cannot compute one direction of a ``Problem.kind``, or None if they can."""
     if card is None or card.capability != ON_HOPPER.capability:
-        return "they need a GPU of compute capability 9.0"
+        return "the Hopper kernels need a GPU of compute capability 9.0"
     if not any(triton.__version__.startswith(f"{version}.") for version in ON_HOPPER.compilers):
-        return f"they were compiled with Triton {' and '.join(ON_HOPPER.compilers)}, this is {triton.__version__}"
+        return left_out_with(triton.__version__)
     limits = SIXTEEN_BITS if problem.scales is None else FLOAT8
     return reason(limits + (FORWARD if direction == "forward" else BACKWARD), problem)
+
+
+@functools.cache
+def left_out_with(compiler: str) -> str:
+    """Return why the Hopper kernels are left out with this version of Triton, and warn once: the others are slower."""
+    versions = " and ".join(ON_HOPPER.compilers)
+    why = f"the Hopper kernels were compiled with Triton {versions}, this is {compiler}"
+    warnings.warn(f"flashlab computes with the portable kernels: {why}", stacklevel=2)
+    return why
 
 
 def against_tensors(direction: str, problem: Problem, learning: bool) -> str | None:
@@ -116,5 +145,5 @@ def against_tensors(direction: str, problem: Problem, learning: bool) -> str | N
     if problem.plain:
         return None
     if learning:
-        return "they compute no gradients of slopes and biases"
+        return "the Hopper kernels compute no gradients of slopes and biases"
     return reason(OF_TENSORS + (OF_TENSORS_FORWARD if direction == "forward" else ()), problem)

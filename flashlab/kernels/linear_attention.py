@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST
@@ -99,6 +99,7 @@ def _check(q, k, v, decay, start, chunk):
     tensors = {"q": q, "k": k, "v": v} | options
     check_dense(**tensors)
     check_device(**tensors)
+    check_memory("linear_attention", **tensors)
     check_no_gradient("linear_attention", **tensors)
     if any(x.dim() != 4 for x in (q, k, v)) or q.shape != k.shape or q.shape[:3] != v.shape[:3]:
         found = ", ".join(str(list(x.shape)) for x in (q, k, v))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flashlab.kernels import masks, scores
 from flashlab.kernels.attention import attend
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.masks import kinds, questions
 from flashlab.kernels.masks.part import FARTHEST, Part
 
@@ -19,6 +20,7 @@ CACHED = 8  # texts whose preparation is cached
 _prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
 
 
+@stepped_around("flash_attention_packed")
 def flash_attention_packed(
     q: Tensor,
     k: Tensor,

@@ -13,6 +13,7 @@ from flashlab.kernels.masks import questions
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
+LONGEST = 65535  # programs of a grid along y or z
 SCALES = 2.0**-126, 2.0**126  # scale * log2(e) must be a normal number of float32
 LOG2_E = tl.constexpr(math.log2(math.e))  # e^x = 2^(LOG2_E * x)
 
@@ -189,6 +190,8 @@ def check(q, k, v, dtypes=DTYPES):
     whole_groups = H % Hk == 0 if Hk > 0 else H == 0
     if not whole_groups:
         raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
+    if Hk > 0 and H // Hk > LONGEST:
+        raise ValueError(f"at most {LONGEST} query heads share a key/value head, got {H // Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):
         raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
 

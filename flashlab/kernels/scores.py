@@ -13,9 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import check_function
+from flashlab.kernels.checks import RefusedInKernel, address_of, check_function, function_at, place_of
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.problem import LOG2_E
 from flashlab.machine.truth import NoTruth
+
+outside_graphs = stepped_around("a score function")
 
 
 class Score(NoTruth):
@@ -23,6 +26,9 @@ class Score(NoTruth):
 
     combine = "combine score functions in a tuple"
     tensors = ()
+
+    def __reduce__(self):
+        return type(self), self.arguments  # a pickle has no functions in Triton
 
 
 class Chain(NamedTuple):
@@ -72,6 +78,7 @@ def chain(score) -> Chain | None:
     return Chain(steps) if steps else None
 
 
+@outside_graphs
 def softcap(cap: float) -> Score:
     """Return the score function s -> cap * tanh(s / cap), which keeps scores between -cap and cap.
 
@@ -85,6 +92,7 @@ def softcap(cap: float) -> Score:
     return Softcap(float(cap))
 
 
+@outside_graphs
 def alibi(slopes: torch.Tensor) -> Score:
     """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
 
@@ -93,6 +101,7 @@ def alibi(slopes: torch.Tensor) -> Score:
     return Alibi(_numbers(slopes, "slopes", (1, 2)))
 
 
+@outside_graphs
 def bias(added: torch.Tensor) -> Score:
     """Return the score function s -> s + added: floating point, broadcastable to [B, H, Nq, Nk]; it may be learned.
 
@@ -101,12 +110,13 @@ def bias(added: torch.Tensor) -> Score:
     return Bias(_numbers(added, "a bias", (0, 1, 2, 3, 4)))
 
 
+@outside_graphs
 def custom(function, *arguments, derivative=None) -> Score:
     """Return a score function of your own.
 
     function: a ``@triton.jit`` function (s, b, h, i, j, Nq, Nk, *arguments) that returns the new score; s is a tile of
         scores, i and j are blocks of places that broadcast to it, always below Nq and Nk; b is a number, and so is h,
-        but in ``decode`` h is a block as i is.
+        but in ``decode`` h is a block as i is. The result is float32 and has the shape of s; others raise TypeError.
     derivative: another one, with the same parameters, that returns d function / d s. Without one there is no training.
     arguments: tensors, which both receive as pointers, and numbers. They get no gradient.
     """
@@ -124,7 +134,7 @@ def check(score: Chain, problem, training: bool):
     for step in score.steps:
         step.check(problem)
         if training and isinstance(step, Custom) and step.derivative is None:
-            name = step.function.fn.__name__
+            name = step.functions[0].fn.__name__
             raise ValueError(f"the score function {name} has no derivative, so it cannot be used in training")
 
 
@@ -154,6 +164,7 @@ class Softcap(Score):
 
     def __init__(self, cap):
         self.cap, self.function, self.derivative = cap, capped, slope_of_cap
+        self.arguments = (cap,)
 
     def check(self, problem):
         """Every cap fits every problem."""
@@ -167,6 +178,7 @@ class Alibi(Score):
 
     def __init__(self, slopes):
         self.tensors, self.function, self.derivative, self.learn = (slopes,), lowered, None, learn_slope
+        self.arguments = self.tensors
 
     def check(self, problem):
         _expanded(self.tensors[0], problem.pairs[:2], problem.device, "slopes")
@@ -191,6 +203,7 @@ class Bias(Score):
 
     def __init__(self, added):
         self.tensors, self.function, self.derivative, self.learn = (added,), shifted, None, learn_bias
+        self.arguments = self.tensors
 
     def check(self, problem):
         _expanded(self.tensors[0], problem.pairs, problem.device, "a bias")
@@ -216,8 +229,12 @@ class Custom(Score):
     """A function of the user."""
 
     def __init__(self, function, derivative, arguments):
-        self.function, self.derivative, self.arguments = function, derivative, arguments
+        self.functions, self.arguments = (function, derivative), arguments
+        self.function, self.derivative = of_user, None if derivative is None else slope_of_user
         self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
+
+    def __reduce__(self):
+        return found_again, ([f and address_of(f) for f in self.functions], self.arguments)
 
     def check(self, problem):
         if any(x.device != problem.device for x in self.tensors):
@@ -226,7 +243,51 @@ class Custom(Score):
             raise ValueError("tensors of your own score function get no gradient: detach them")
 
     def kernel_args(self, problem):
-        return self.arguments
+        return ((*self.functions, *self.arguments),)
+
+
+def found_again(addresses, arguments):
+    """Return the score function of the functions at these addresses."""
+    function, derivative = (address and function_at(*address) for address in addresses)
+    return Custom(function, derivative, arguments)
+
+
+@triton.jit
+def of_user(s, b, h, i, j, Nq, Nk, custom):
+    """Return the score of a function of the user's. custom: the function, its derivative, and their arguments."""
+    score = custom[0](s, b, h, i, j, Nq, Nk, *custom[2:])
+    return score if is_score(custom[0], s, score) else s
+
+
+@triton.jit
+def slope_of_user(s, b, h, i, j, Nq, Nk, custom):
+    """Return the derivative of ``of_user``."""
+    return custom[1](s, b, h, i, j, Nq, Nk, *custom[2:])
+
+
+@triton.constexpr_function
+def is_score(function, s, score):
+    """Return True, or raise."""
+    return Returned(function, s, score).fits  # of a class, since Triton lets its functions call no others of Python
+
+
+class Returned:
+    """The return value of a score function of the user.
+
+    Raises:
+        RefusedInKernel: it has another type than the scores, or another shape.
+    """
+
+    def __init__(self, function, s, score):
+        self.fits = getattr(score, "type", None) == s.type
+        if not self.fits:
+            expected = f"a score function returns {self.kind(s)}, as s is"
+            raise RefusedInKernel(f"{place_of(function)}: {expected}, got {self.kind(score)}")
+
+    @staticmethod
+    def kind(x):
+        """Return the dtype and the shape of a value in a kernel, or the type of another value."""
+        return f"{x.dtype} {[int(n) for n in x.shape]}" if hasattr(x, "shape") else type(x).__name__
 
 
 @triton.jit

@@ -61,7 +61,8 @@ class Table(NamedTuple):
 
     def found(self, row):
         """Return where and when a row was measured."""
-        return f"chosen by measurement for N >= {row.N_from} on {self.device}, {self.date}"
+        keys = f" for {row.N_from:,} keys or more" if row.N_from else ""
+        return f"chosen by measurement{keys} on {self.device}, {self.date}"
 
 
 def table_of(values: dict, kernels: tuple[str, ...]) -> Table:

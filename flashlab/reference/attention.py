@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.mask_kinds import Mask
 from flashlab.reference.masks import as_mask
 from flashlab.reference.scores import Score, as_score
@@ -42,7 +43,7 @@ def attention(
     Source: Vaswani et al. 2017, equation 1; FlashAttention, section 2.2.
     """
     P, lse = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk], [..., Nq]
-    _same_dtype(Q=Q, V=V)
+    one_dtype(Q=Q, V=V)
     if V.shape[-2] != K.shape[-2]:
         raise ValueError(f"V must have a row for each key: expected {K.shape[-2]}, got {V.shape[-2]}")
     O = P @ V  # [..., Nq, dv]
@@ -59,7 +60,7 @@ def weights(
     scale: float | np.floating | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
-    _same_dtype(Q=Q, K=K)
+    one_dtype(Q=Q, K=K)
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
     Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
@@ -96,7 +97,7 @@ def attention_backward(
 
     Source: FlashAttention, appendix B.2, equations 3 to 6.
     """
-    _same_dtype(Q=Q, K=K, V=V, dO=dO)
+    one_dtype(Q=Q, K=K, V=V, dO=dO)
     scale = scale_of(scale, Q.shape[-1], Q.dtype)
     P, _ = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk]
     dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]
@@ -135,10 +136,3 @@ def _seen(mask, shape):
     if mask.dtype != bool:
         raise TypeError(f"mask must be boolean, True where a key is seen, got {mask.dtype}")
     return mask
-
-
-def _same_dtype(**tensors):
-    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-    if len(set(dtypes.values())) > 1 or not np.issubdtype(next(iter(dtypes.values())), np.floating):
-        found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-        raise TypeError(f"expected one floating-point dtype for all, got {found}")

@@ -19,6 +19,7 @@ from flashlab.machine.hardware import Card
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
 from flashlab.reference.attention import scale_of
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.mask_kinds import Mask
 from flashlab.reference.masks import as_mask, causal, count
 from flashlab.reference.tiling import tiles
@@ -203,8 +204,7 @@ def _prepare(Q, K, V, size, Bc, mask, scale, memory):
     """Check the inputs, put them into ``memory`` beside NaN for what is to be computed, and return mask and scale."""
     if Q.ndim != 3 or K.ndim != 2 or V.ndim != 2 or Q.shape[2] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [g, n, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
-    if len({Q.dtype, K.dtype, V.dtype}) > 1:
-        raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
+    one_dtype(Q=Q, K=K, V=V)
     if size < 1 or Bc < 1:
         raise ValueError(f"a part and a tile have at least one key, got size = {size}, Bc = {Bc}")
     (g, n, d), dv = Q.shape, V.shape[1]

@@ -18,6 +18,7 @@ from flashlab.machine.costs import error
 from flashlab.reference import attention as dense
 from flashlab.reference import masks
 from flashlab.reference.attention import scale_of
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.online_softmax import State, finish, identity
 
 LARGEST = {"e4m3": 448.0, "int8": 127.0}
@@ -90,6 +91,7 @@ def quantise(X: np.ndarray, kind: str = "e4m3", per: str = "head", block: int = 
     """
     if kind not in LARGEST:
         raise ValueError(f"expected one of {', '.join(LARGEST)}, got {kind}")
+    one_dtype(X=X)
     scale = _largest(X, per, block) / X.dtype.type(LARGEST[kind])  # [..., N, 1]
     scale = np.where(scale == 0, 1, scale).astype(X.dtype)  # [..., N, 1]   zeros: 0 / 0 would be NaN
     return Quantised(ROUND[kind](X / scale), scale, kind)

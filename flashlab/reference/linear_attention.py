@@ -23,6 +23,7 @@ from numpy.typing import DTypeLike
 
 from flashlab.machine.memory import Memory
 from flashlab.reference.attention import attention
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.tiling import tiles
 
 
@@ -193,12 +194,8 @@ def directions(n: int, d: int, seed: int = 0) -> np.ndarray:
 
 
 def _check(Q, K, V, decay):
-    for name, tensor in {"Q": Q, "K": K, "V": V}.items():
-        if not isinstance(tensor, np.ndarray):
-            raise TypeError(f"{name} must be a numpy array, got {type(tensor).__name__}")
+    one_dtype(Q=Q, K=K, V=V)
     if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape != K.shape or len(K) != len(V):
         raise ValueError(f"expected Q [N, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
-    if len({Q.dtype, K.dtype, V.dtype}) > 1 or not np.issubdtype(Q.dtype, np.floating):
-        raise TypeError(f"Q, K and V must have one floating dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
     if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 < decay <= 1:
         raise ValueError(f"decay is a number above 0 and at most 1, got {decay!r:.40}")

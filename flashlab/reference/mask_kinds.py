@@ -23,6 +23,7 @@ class Mask(NoTruth):
     """The three questions, of which a kind of mask must answer ``visible``, and what follows from the answers."""
 
     combine = "combine masks by & and |"
+    __array_ufunc__ = None  # a numpy array on the left leaves ``&`` and ``|`` to the mask
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         """Return (start, stop): the queries in ``rows`` see no key outside. The default is all keys."""
@@ -54,6 +55,8 @@ class Mask(NoTruth):
 
     def __or__(self, other: "Mask") -> "Mask":
         return Or(self, other)
+
+    __rand__, __ror__ = __and__, __or__
 
     def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return the tile of scores S_ij [Br, Bc] with -inf wherever a query does not see the key."""

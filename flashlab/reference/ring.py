@@ -13,6 +13,7 @@ import numpy as np
 
 from flashlab.machine.ranks import Runs
 from flashlab.reference import masks
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.online_softmax import finish, identity, update
 from flashlab.reference.recomputation import delta, gradients, rebuild
 
@@ -69,6 +70,7 @@ def forward(
     placement: the runs of each rank, as ``machine.ranks`` makes them. mask: one of ``reference.masks``. events: a list
     that takes an ``Event`` for each block computed and each one sent.
     """
+    one_dtype(Q=Q, K=K, V=V)
     P, N = len(placement), len(Q)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j]) for j in here]  # K and V that each rank has now: at first its own
@@ -106,6 +108,7 @@ def backward(
     mask: masks.Mask | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
+    one_dtype(Q=Q, K=K, V=V, O=O, dO=dO)
     P, N = len(placement), len(Q)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j], np.zeros_like(K[j]), np.zeros_like(V[j])) for j in here]

@@ -34,6 +34,7 @@ from flashlab.machine.operations import (
 )
 from flashlab.machine.sm import SM, Event
 from flashlab.reference.attention import scale_of
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.next_machine import B200, LN_2, LOG2_E, ROWS, THRESHOLD, Rates, exp2, minimax
 
 TILES = (0, 1)  # of queries, under way together
@@ -304,6 +305,7 @@ def forward(
     Raises:
         ValueError: fewer than 2 queries, or no key; Deadlock, Race: the programs do not agree.
     """
+    one_dtype(Q=Q, K=K, V=V)
     if len(Q) < len(TILES) or not len(K):
         raise ValueError(f"expected a query for each of two tiles, and a key, got {len(Q)} and {len(K)}")
     design = Design() if design is None else design

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashlab.machine.memory import Memory
+from flashlab.reference.dtypes import one_dtype
 
 
 def naive(x: np.ndarray) -> np.ndarray:
@@ -13,6 +14,7 @@ def naive(x: np.ndarray) -> np.ndarray:
 
     x: [..., N] of any floating dtype, which is also the dtype of the arithmetic and of the result [..., N].
     """
+    one_dtype(x=x)
     e = np.exp(x)  # [..., N]
     return e / e.sum(-1, keepdims=True)
 
@@ -23,6 +25,7 @@ def safe(x: np.ndarray) -> np.ndarray:
     x: [..., N] of any floating dtype, which is also the dtype of the result [..., N]. The sum is kept in float32 or
     better: in float16 that of a long row would overflow. A row that is all -inf (every key masked) gives zeros.
     """
+    one_dtype(x=x)
     m = x.max(-1, keepdims=True, initial=-np.inf)  # [..., 1]
     e = np.exp(x - np.where(m == -np.inf, 0, m))  # [..., N]
     l = e.sum(-1, keepdims=True, dtype=np.result_type(x, np.float32))  # [..., 1]
@@ -35,6 +38,7 @@ def lse(x: np.ndarray) -> np.ndarray:
     x: [..., N] of any floating dtype; the result [...] has it too, and the sum is kept in float32 or better. A row that
     is all -inf gives -inf.
     """
+    one_dtype(x=x)
     m = x.max(-1, initial=-np.inf)  # [...]
     m_safe = np.where(m == -np.inf, 0, m)  # [...]
     l = np.exp(x - m_safe[..., None]).sum(-1, dtype=np.result_type(x, np.float32))  # [...]
@@ -114,6 +118,7 @@ def online_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
 
 def place_row(x: np.ndarray, block: int, memory: Memory) -> list[slice]:
     """Put a row x [N] into slow memory, with room for its softmax y, and return the slices of its blocks."""
+    one_dtype(x=x)
     if x.ndim != 1 or not (isinstance(block, Integral) and block >= 1):
         raise ValueError(f"expected one row [N] and a block of at least one element, got {x.shape} and {block}")
     memory.place(x=x)

@@ -15,6 +15,7 @@ import numpy as np
 from flashlab.machine.memory import Memory
 from flashlab.reference import safe_softmax
 from flashlab.reference.attention import scale_of
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.rules import PLAIN, Rules
 from flashlab.reference.tiling import tiles
 
@@ -200,8 +201,7 @@ def _check(Q, K, V, rules, Br) -> list[slice]:
     """Check the arguments of ``forward``, and return its bands of rows."""
     if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
-    if len({Q.dtype, K.dtype, V.dtype}) > 1:
-        raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
+    one_dtype(Q=Q, K=K, V=V)
     if rules.score is not None or rules.sink is not None:
         raise ValueError("standard attention has no score function and no sink")
     return _bands(Q, Br)

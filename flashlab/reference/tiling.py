@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.masks import Mask, as_mask, count
 from flashlab.reference.online_softmax import State
 from flashlab.reference.rules import PLAIN, Rules
@@ -175,15 +176,11 @@ def covered(numbers: Sequence[int], B: int, N: int) -> int:
 
 def check(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int) -> None:
     """Raise TypeError or ValueError unless Q [Nq, d], K [Nk, d] and V [Nk, dv] match and tiles have rows."""
-    for name, tensor in {"Q": Q, "K": K, "V": V}.items():
-        if not isinstance(tensor, np.ndarray):
-            raise TypeError(f"{name} must be a numpy array, got {type(tensor).__name__}")
+    one_dtype(Q=Q, K=K, V=V)
     if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
     if Q.shape[1] == 0:
         raise ValueError("a head needs at least one dimension, got d = 0")
-    if len({Q.dtype, K.dtype, V.dtype}) > 1:
-        raise TypeError(f"Q, K and V must have one dtype, got {Q.dtype}, {K.dtype}, {V.dtype}")
     if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
         raise ValueError(f"Br and Bc must be integers of at least 1, got Br = {Br}, Bc = {Bc}")
 

@@ -6,11 +6,10 @@ import sys
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, flash_attention, masks
+from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores
 from flashlab.kernels.decode import decode
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.linear_attention import linear_attention
-from flashlab.kernels.scores import softcap
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
 
 
@@ -76,10 +75,61 @@ def test_compiled_code_decodes():
         assert torch.equal(torch.compile(call, backend="eager")(q), call(q)), name
 
 
-@pytest.mark.parametrize("options", [{"mask": masks.sinks(3)}, {"dropout": 0.5, "seed": 1}, {"score": softcap(2.0)}])
+@pytest.mark.parametrize(
+    "options", [{"mask": masks.sinks(3)}, {"dropout": 0.5, "seed": 1}, {"score": scores.softcap(2.0)}]
+)
 def test_flash_attention_says_which_calls_compile_in_one_graph(options):
     torch._dynamo.reset()
     q, k, v = torch.randn(3, 1, 2, 20, 16, device=DEVICE)
     whole = torch.compile(lambda q: flash_attention(q, k, v, **options), backend="eager", fullgraph=True)
     with pytest.raises(RuntimeError, match="sinks, dropout or packed texts cannot be part"):
+        whole(q)
+
+
+def attends_to(**options):
+    """Return a function (q, x) that makes a mask or a score function of x, and computes attention with it."""
+    return lambda q, x: flash_attention(q, q, q, **{name: make(x) for name, make in options.items()})
+
+
+MADE_IN_COMPILED_CODE = {
+    "padding": (attends_to(mask=lambda n: masks.padding(n) & masks.causal()), torch.tensor([3, 20])),
+    "documents": (attends_to(mask=lambda n: masks.documents(offsets=n) | masks.sinks(2)), torch.tensor([0, 3, 20])),
+    "blocks": (attends_to(mask=lambda x: masks.blocks(x, 5, 5) & masks.window(3)), torch.ones(4, 4, dtype=torch.bool)),
+    "dense": (attends_to(mask=lambda x: masks.prefix(2) | masks.dense(x)), torch.ones(20, 20, dtype=torch.bool)),
+    "bias": (attends_to(score=lambda x: (scores.bias(x), scores.softcap(3.0))), torch.ones(2, 1, 1)),
+    "slopes": (attends_to(score=scores.alibi), torch.ones(2)),
+}
+
+
+def assert_compiles(call, x):
+    torch._dynamo.reset()
+    q, x = torch.randn(2, 2, 20, 16, device=DEVICE), x.to(DEVICE)
+    assert torch.equal(torch.compile(call, backend="eager", dynamic=True)(q, x), call(q, x))
+
+
+def test_compiled_code_makes_masks():
+    assert_compiles(*MADE_IN_COMPILED_CODE["padding"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("call, x", MADE_IN_COMPILED_CODE.values(), ids=MADE_IN_COMPILED_CODE)
+def test_compiled_code_makes_masks_and_score_functions(call, x):
+    assert_compiles(call, x)
+
+
+def test_windows_combine_inside_a_graph():
+    torch._dynamo.reset()
+    q = torch.randn(2, 2, 20, 16, device=DEVICE)
+
+    def call(q, left):
+        return flash_attention(q, q, q, mask=masks.window(left, 5) & masks.causal())
+
+    assert torch.equal(torch.compile(call, backend="eager", fullgraph=True, dynamic=True)(q, 3), call(q, 3))
+
+
+def test_packed_texts_are_outside_of_graphs():
+    torch._dynamo.reset()
+    q, offsets = torch.randn(20, 2, 16, device=DEVICE), torch.tensor([0, 3, 20], device=DEVICE)
+    whole = torch.compile(lambda q: flash_attention_packed(q, q, q, offsets_q=offsets), backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="flash_attention_packed cannot be part of a graph"):
         whole(q)

@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import re
+import warnings
 from importlib import resources
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 import triton
 
 from flashlab.course import data
-from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, masks, packed, scores
+from flashlab.kernels import DEVICE, configuration, configurations, flash_attention, limits, masks, packed, scores
 from flashlab.kernels.configurations import (
     Card,
     busiest,
@@ -180,7 +182,7 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     assert choice(direction, LARGE).implementation == "hopper"
     assert direction in choice(direction, LARGE).launches
     asked = choice(direction, LARGE, "portable")
-    assert asked.implementation == "portable" and "asked for" in asked.why
+    assert asked.implementation == "portable" and "was passed" in asked.why
     wide = choice(direction, LARGE._replace(d=136))
     assert wide.implementation == ("hopper" if direction == "forward" else "portable")
     for change, why in (
@@ -195,7 +197,18 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     assert "compute capability 9.0" in choice(direction, LARGE, card=Card((10, 0), 227 * 1024)).why
     assert "compute capability 9.0" in choice(direction, LARGE, card=None).why
     monkeypatch.setattr(triton, "__version__", "3.99.0")
-    assert "this is 3.99.0" in against_hopper(H200, LARGE, direction)
+    limits.left_out_with.cache_clear()
+    with pytest.warns(UserWarning, match="portable kernels: .* this is 3.99.0"):
+        assert "this is 3.99.0" in against_hopper(H200, LARGE, direction)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        against_hopper(H200, LARGE, direction)
+
+
+def test_a_reason_names_the_kernels_it_is_about():
+    kinds = (value for value in vars(limits).values() if isinstance(value, tuple) and value)
+    reasons = [reason for kind in kinds if isinstance(kind[0], tuple) for reason, _ in kind]
+    assert len(reasons) > 10 and all(re.match("the (Hopper|kernels of decoding)", reason) for reason in reasons)
 
 
 @pytest.mark.parametrize(

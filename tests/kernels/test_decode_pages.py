@@ -268,3 +268,14 @@ def test_a_document_of_a_row_does_not_reach_the_tokens_of_another():
     K[:, :, 6], V[:, :, 4, 3] = torch.nan, torch.inf
     O = decode(q, (K, V), mask=masks.documents(ids) & masks.causal())
     assert (O[:, :, 0].isnan()).all() and torch.equal(O[:, :, 1], q[:, :, 1])
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a GPU gives NaN: its lengths are not read on the host")
+@pytest.mark.parametrize("length", [-1, 9, 2**30])
+def test_a_length_that_the_table_has_no_pages_for_is_refused(length):
+    cache = PagedCache(4, 4, HK, D, DV, dtype=torch.float32)
+    text = cache.add()
+    cache.append([text], torch.ones(1, HK, 5, D), torch.ones(1, HK, 5, DV))
+    view = cache.view([text])  # two pages of 4
+    with pytest.raises(ValueError, match="lengths must be from 0 to 8, got"):
+        decode(torch.ones(1, HK, 1, D), view._replace(lengths=torch.tensor([length], dtype=torch.int32)))

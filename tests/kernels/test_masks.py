@@ -1,9 +1,12 @@
 """Every mask, alone and combined, against attention written out; and which tiles are loaded for it."""
 
+import copy
 import inspect
 import math
+import pickle
 import re
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +26,7 @@ from flashlab.kernels import (
 from flashlab.kernels.decode import decode
 from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.problem import Problem
+from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
@@ -57,6 +61,11 @@ def of_one_batch(b, h, i, j, Nq, Nk, n):
 @triton.jit
 def without_exception(b, h, i, j, Nq, Nk):
     return True
+
+
+@triton.jit
+def with_a_wrong_name(b, h, i, j, Nq, Nk):
+    return i < not_there  # noqa: F821
 
 
 @triton.jit
@@ -331,7 +340,11 @@ BAD = [
     (TypeError, "are tensors and numbers, got 'shift'", lambda: masks.custom(every_third, "shift", 3)),
     (TypeError, "are tensors and numbers, got [1]", lambda: masks.custom(every_third, [1], 3)),
     (ValueError, "your own mask must be on", lambda: call(masks.custom(every_third, torch.ones(2, device="meta"), 3))),
-    (TypeError, "unsupported operand", lambda: masks.causal() & True),
+    (TypeError, "a mask combines with a mask", lambda: masks.causal() & True),
+    (TypeError, "a mask combines with a mask", lambda: masks.causal() & np.ones((3, 3), bool)),
+    (TypeError, "a mask combines with a mask", lambda: np.ones((3, 3), bool) | masks.sinks(2)),
+    (TypeError, "a mask combines with a mask", lambda: torch.ones(3, 3, dtype=torch.bool) & masks.causal()),
+    (TypeError, "a mask combines with a mask", lambda: masks.sinks(2) | reference_masks.causal()),
     (TypeError, "at least one term", lambda: masks.Rule(())),
     (TypeError, "parts of a mask, got ((3,),)", lambda: masks.Rule(((3,),))),
     (ValueError, "a whole number of keys", lambda: kinds.First(-1)),
@@ -363,6 +376,7 @@ IN_THE_INTERPRETER = [
     (TypeError, f"{checks.place_of(of_table)}: a mask returns booleans", lambda: call(own(2 * draw(3, 3)))),
     (TypeError, "integers 0 and 1, got -1", lambda: call(own(-draw(3, 3)))),
     (TypeError, "integers 0 and 1, got fp32", lambda: call(own(draw(3, 3).float()))),
+    (TypeError, "with_a_wrong_name, line", lambda: call(masks.custom(with_a_wrong_name))),
     (TypeError, "integers 0 and 1, got NoneType", lambda: call(masks.custom(nothing))),
     (TypeError, "integers 0 and 1, got 2", lambda: decode(qkv()[0], qkv()[1:], mask=own(2 * draw(3, 3)))),
     (ValueError, "lengths must be from 0 to Nk = 3, got 4", lambda: call(masks.padding(torch.tensor([4])))),
@@ -407,3 +421,15 @@ def test_values_that_no_mask_has_get_a_sentence(error, said, make):
 def test_a_mask_that_is_none_gets_a_sentence(error, said, make):
     with pytest.raises(error, match=re.escape(said)):
         make()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))])
+def test_a_copy_has_no_lists_of_earlier_values(copied):
+    """The tensors of a copy begin with new counts of changes, which may be those of earlier lists."""
+    q = torch.randn(1, 1, 200, 16, device=DEVICE)
+    ids = torch.zeros(200, dtype=torch.int64, device=DEVICE)
+    mask = masks.documents(ids) & masks.causal()
+    for size in (200, 100, 50):  # a list of tiles for each count from 0 to 3
+        flash_attention(q, q, q, mask=mask)
+        ids[:] = torch.arange(200, device=DEVICE) // size
+    assert torch.equal(flash_attention(q, q, q, mask=copied(mask)), flash_attention(q, q, q, mask=mask))

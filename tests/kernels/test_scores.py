@@ -1,13 +1,15 @@
 """Score functions, sinks and dropout against attention written out, with the gradients of what they learn."""
 
+import copy
 import math
+import pickle
 import re
 
 import numpy as np
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, dropout, flash_attention, masks, scores, tl, triton
+from flashlab.kernels import DEVICE, INTERPRETED, decode, dropout, flash_attention, masks, scores, tl, triton
 from flashlab.reference.dropout import Dropout
 from tests.kernels import written_out
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -198,6 +200,70 @@ def test_a_seed_repeats_and_none_draws_one():
     torch.manual_seed(0)
     assert torch.equal(flash_attention(q, k, v, dropout=0.5), drawn[0])
     assert torch.equal(flash_attention(q, k, v, dropout=0.0), flash_attention(q, k, v))
+
+
+@triton.jit
+def with_a_wrong_name(s, b, h, i, j, Nq, Nk):
+    return s + not_there  # noqa: F821
+
+
+@triton.jit
+def through_another(s, b, h, i, j, Nq, Nk):
+    return with_a_wrong_name(s, b, h, i, j, Nq, Nk)
+
+
+@triton.jit
+def positive(s, b, h, i, j, Nq, Nk):
+    return s > 0
+
+
+@triton.jit
+def of_half_precision(s, b, h, i, j, Nq, Nk):
+    return s.to(tl.float16)
+
+
+@triton.jit
+def of_another_shape(s, b, h, i, j, Nq, Nk):
+    return tl.zeros([4], tl.float32)
+
+
+@triton.jit
+def of_nothing(s, b, h, i, j, Nq, Nk):
+    s = s + 1
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the compiler has its own sentences, and shows the line")
+@pytest.mark.parametrize("function, sentence", [
+    (with_a_wrong_name, "line [0-9]+: .*not_there"),
+    (through_another, "with_a_wrong_name, line [0-9]+: .*not_there"),
+    (positive, "line [0-9]+: a score function returns fp32 .* got int1"),
+    (of_half_precision, "got fp16"),
+    (of_another_shape, "got fp32 .4."),
+    (of_nothing, "got NoneType"),
+])  # fmt: skip
+def test_a_wrong_function_gets_one_sentence_with_its_line(function, sentence):
+    q = randn(1, 1, 3, 16)
+    with pytest.raises(TypeError, match=sentence) as refused:
+        flash_attention(q, q, q, score=scores.custom(function))
+    assert "\n" not in str(refused.value) and refused.value.__suppress_context__
+    with pytest.raises(TypeError, match=sentence):
+        decode.decode(q, (q, q), score=scores.custom(function))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda score: pickle.loads(pickle.dumps(score))])
+def test_copies_of_score_functions(copied):
+    q = randn(1, 2, Nk, 16)
+    for score in (scores.softcap(3.0), scores.alibi(randn(2)), scores.bias(randn(Nk)), MINE):
+        assert torch.equal(*(flash_attention(q, q, q, score=each) for each in (score, copied(score))))
+
+
+def test_a_function_without_an_address_has_no_copies():
+    @triton.jit
+    def local(s, b, h, i, j, Nq, Nk):
+        return s
+
+    with pytest.raises(pickle.PicklingError, match="local is not at the top level"):
+        pickle.dumps(scores.custom(local))
 
 
 BAD = [

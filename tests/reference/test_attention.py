@@ -62,9 +62,9 @@ def test_the_arithmetic_and_the_result_have_the_dtype_of_the_inputs(dtype):
 
 def test_bad_input_gets_a_sentence():
     Q, K, V = inputs(3, 3)
-    with pytest.raises(TypeError, match="one floating-point dtype for all, got Q float64, K float32"):
+    with pytest.raises(TypeError, match="one dtype, got Q float64, K float32"):
         attention(Q, K.astype(np.float32), V)
-    with pytest.raises(TypeError, match="one floating-point dtype"):
+    with pytest.raises(TypeError, match="floating-point"):
         attention(*(array.astype(int) for array in (Q, K, V)))
     with pytest.raises(ValueError, match="same head dimension, got 4 and 3"):
         attention(Q, V, V)

@@ -3,14 +3,20 @@
 import numpy as np
 import pytest
 
-from flashlab.machine import costs, hardware
+from flashlab.machine import costs, hardware, ranks
 from flashlab.machine.memory import Memory
 from flashlab.reference import (
     block_size,
+    decoding,
+    eight_bits,
     io_complexity,
+    linear_attention,
     online_softmax,
+    pipeline,
     recomputation,
+    ring,
     roads_not_taken,
+    roles,
     safe_softmax,
     standard_attention,
     tiling,
@@ -85,6 +91,37 @@ BAD = {
     "largest tile in steps of 0": (lambda: block_size.largest(2**16, 64, step=0), "a step of at least 1, got 65536, 0"),
     "a rate in int4": (lambda: hardware.flop_rate(hardware.CARDS["T4"], "int4"), "expected one of .* got int4"),
 }
+
+
+OF_ONE_ROW = {
+    "naive": safe_softmax.naive,
+    "safe": safe_softmax.safe,
+    "lse": safe_softmax.lse,
+    "streamed": lambda x: safe_softmax.safe_streamed(x, 2, Memory()),
+    "quantise": eight_bits.quantise,
+}
+OF_THREE = ATTENTIONS | {
+    "decoding": lambda Q, K, V: decoding.decode(Q[:, None], K, V, 8, 8),
+    "linear attention": linear_attention.quadratic,
+    "ring": lambda Q, K, V: ring.forward(Q, K, V, ranks.contiguous(24, 1)),
+    "pipeline": pipeline.forward,
+    "roles": roles.forward,
+    "low rank": lambda Q, K, V: roads_not_taken.low_rank(Q, K, V, roads_not_taken.directions(8, 8), 8, 8),
+}
+CALLS = OF_ONE_ROW | {name: lambda x, call=call: call(*[x[:, None]] * 3) for name, call in OF_THREE.items()}
+
+
+@pytest.mark.parametrize("dtype", [int, np.uint8, bool, complex, object])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_numbers_are_floating(call, dtype):
+    with pytest.raises(TypeError, match="must hold floating-point numbers"):
+        call(np.array([1, 0] * 12, dtype))
+
+
+@pytest.mark.parametrize("call", OF_ONE_ROW.values(), ids=OF_ONE_ROW)
+def test_a_list_is_no_array(call):
+    with pytest.raises(TypeError, match="numpy array, got list"):
+        call([1.0, 0.0])
 
 
 def update(**wrong):

@@ -152,6 +152,8 @@ def test_causal_is_a_window_without_a_left_end():
     (lambda: dense([[True]]), TypeError, "boolean array .Nq, Nk."),
     (lambda: dense(np.ones((2, 2), bool)).dense((2, 3)), ValueError, r"\[Nq, Nk\] = \(2, 3\), got \(2, 2\)"),
     (lambda: causal() & True, TypeError, "a mask combines with a mask, such as causal.., got True"),
+    (lambda: causal() & np.ones((3, 3), bool), TypeError, "a mask combines with a mask"),
+    (lambda: np.ones((3, 3), bool) | causal(), TypeError, "a mask combines with a mask"),
     (lambda: causal() | None, TypeError, "got None"),
     (lambda: And(causal(), None), TypeError, "got None"),
     (lambda: Or(1, causal()), TypeError, "got 1"),

@@ -272,7 +272,7 @@ def test_tiles_that_do_not_fit_say_so():
         (lambda a: a | {"dO": a["dO"].astype(np.float32)}, TypeError, "dtype of Q"),
         (lambda a: a | {"K": a["K"][:, :-1]}, ValueError, "expected Q"),
         (lambda a: a | {"Br": 0}, ValueError, "at least 1, got Br = 0"),
-        (lambda a: a | {"Q": a["Q"].astype(int)}, TypeError, "dtype"),
+        (lambda a: a | {"Q": a["Q"].astype(int)}, TypeError, "floating-point numbers"),
     ],
 )
 def test_bad_input_is_one_sentence(spoil, error, says):

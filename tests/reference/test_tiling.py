@@ -160,7 +160,7 @@ def test_a_memory_too_small_for_any_tile_says_which_tiles(forward):
     ((*(x[None] for x in draw(4, 4)), 2, 2), ValueError, r"got \(1, 4, 8\)"),
     ((*draw(4, 4, 0), 2, 2), ValueError, "a head needs at least one dimension, got d = 0"),
     ((*(np.ones((4, 4), int) for _ in "QKV"), 2, 2), TypeError, "Q must hold floating-point numbers, got int64"),
-    ((draw(4, 4)[0].astype(float), *draw(4, 4)[1:], 2, 2), TypeError, "must have one dtype, got float64, float32"),
+    ((draw(4, 4)[0].astype(float), *draw(4, 4)[1:], 2, 2), TypeError, "must have one dtype, got Q float64, K float32"),
     (([[1.0]], *draw(1, 1, 1)[1:], 2, 2), TypeError, "Q must be a numpy array, got list"),
     ((*draw(4, 4), 0, 2), ValueError, "at least 1, got Br = 0, Bc = 2"),
     ((*draw(4, 4), 2, 1.5), ValueError, "integers of at least 1, got Br = 2, Bc = 1.5"),

@@ -23,7 +23,7 @@ class Cache(NamedTuple):
     K: Tensor  # [pages, Hk, page, d]
     V: Tensor  # [pages, Hk, page, dv]
     table: Tensor | None = None  # [B, T] int32; entries past a text's last page are never read
-    lengths: Tensor | None = None  # [B] int32: keys of each text; None: all that the pages hold
+    lengths: Tensor | None = None  # [B] int32: keys of each text, at most T * page; None: all that the pages hold
     scales: Tensor | None = None  # [2, pages, Hk, page] float32: of each key and of each value of 8 bits
 
     @classmethod

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
-from flashlab.kernels.checks import check_dense, check_device, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
@@ -45,7 +45,8 @@ def decode(
         cache: a ``Cache``, or (K [B, Hk, N, d], V [B, Hk, N, dv]). The last n keys of each text are the new tokens'
             own. H is a multiple of Hk. K and V have q's dtype; with ``scales``, float8_e4m3fn or int8. d and dv are 1
             to 256; up to 576 and 512 where V is the first columns of K.
-        lengths: keys of each text [B], int32, new ones included; None: those of the cache, or all N.
+        lengths: keys of each text [B], int32, new ones included, from 0 to the keys that the cache or its table holds:
+            on the CPU, others raise ValueError. None: those of the cache, or all N.
         mask: what the tokens see, from ``kernels.masks``; causal if None: a token sees the past, itself, and the new
             tokens before it. Keys outside of a window are not read, nor those between the first ones and a window in
             ``causal() & (sinks(4) | window(W - 1))``: their pages may be gone. All other masks only hide.
@@ -60,7 +61,7 @@ def decode(
     Returns:
         O [B, H, n, dv] in the dtype of q, or (O, lse) with lse [B, H, n] in float32. A row that sees no key has O = 0
         and lse = -inf (its sink, if there is one). On a GPU, a text whose length is negative or beyond the cache has
-        NaN in both: lengths are not read on the host.
+        NaN in both: lengths are not read on the host, which would wait for the GPU.
 
     No gradients: ``flash_attention`` has them. Sums and parts are kept in float32.
 
@@ -86,11 +87,15 @@ def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None)
     mask, score = masks.either(mask is None, mask), scores.chain(score)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
+    for x in mask.tensors:
+        check_memory("decode", mask=x)
     mask.check(problem)
+    check_memory("decode", sinks=sinks)
     check_no_gradient("decode", sinks=sinks)
     if score is not None:
         scores.check(score, problem, training=False)
         for x in score.tensors:
+            check_memory("decode", score=x)
             check_no_gradient("decode", score=x)
     return cache, problem
 
@@ -212,6 +217,7 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
     tensors = {"q": q} | {name: x for name, x in cache._asdict().items() if name in ("K", "V") or x is not None}
     check_dense(**tensors)
     check_device(**tensors)
+    check_memory("decode", **tensors)
     check_no_gradient("decode", **tensors)
     if q.ndim != 4 or cache.K.ndim != 4 or cache.V.ndim != 4:
         raise ValueError(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashlab.kernels.checks import check_dense, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_local, check_no_gradient
 from flashlab.kernels.decode.cache import LARGEST, Cache, quantise
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.problem import DTYPES
@@ -254,6 +254,7 @@ class PagedCache:
         named = {"K": (K, self.K)} if self.latent else {"K": (K, self.K), "V": (V, self.V)}
         tensors = {name: x for name, (x, _) in named.items()}
         check_dense(**tensors)
+        check_local(**tensors)
         check_no_gradient("PagedCache.append", **tensors)
         for name, (x, saved) in named.items():
             if x.device != saved.device:

@@ -18,7 +18,7 @@ import math
 
 import torch
 
-from flashlab.kernels.masks.algebra import Rule, Window
+from flashlab.kernels.masks.algebra import Rule, Window, outside_graphs
 from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, owners, starts
 from flashlab.kernels.masks.part import FARTHEST
 from flashlab.machine.numbers import whole_number
@@ -61,6 +61,7 @@ def window(left, right=0) -> Window:
     return Window(_end(left), _end(right))
 
 
+@outside_graphs
 def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None = None) -> Rule:
     """Return the mask by which a query sees the keys of its own document.
 
@@ -78,6 +79,7 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
     return _rule(Documents(ids))
 
 
+@outside_graphs
 def sinks(n: int) -> Rule:
     """Return the mask by which every query sees the first n keys and no others, to combine by ``|`` and ``&``.
 
@@ -86,11 +88,13 @@ def sinks(n: int) -> Rule:
     return _rule(First(n))
 
 
+@outside_graphs
 def prefix(n: int) -> Rule:
     """Return the mask of a prefix language model: every query sees the first n keys; all else is causal."""
     return _rule(First(n)) | causal()
 
 
+@outside_graphs
 def padding(lengths: torch.Tensor) -> Rule:
     """Return the mask by which the queries of batch b see the first lengths[b] keys.
 
@@ -100,6 +104,7 @@ def padding(lengths: torch.Tensor) -> Rule:
     return _rule(Padding(lengths))
 
 
+@outside_graphs
 def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
     """Return the mask that keeps or hides whole tiles of Br x Bc scores (block-sparse attention).
 
@@ -111,11 +116,13 @@ def blocks(kept: torch.Tensor, Br: int, Bc: int) -> Rule:
     return _rule(Pattern(kept, Br, Bc))
 
 
+@outside_graphs
 def dense(seen: torch.Tensor) -> Rule:
     """Return the mask of a whole matrix: boolean, broadcastable to [B, H, Nq, Nk], True where a key is seen."""
     return _rule(Pattern(seen, 1, 1))
 
 
+@outside_graphs
 def custom(visible, *arguments) -> Rule:
     """Return a mask of your own.
 

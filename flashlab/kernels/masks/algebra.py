@@ -6,15 +6,19 @@ from typing import NamedTuple
 
 import torch
 
+from flashlab.kernels.device import stepped_around
 from flashlab.kernels.masks.part import FARTHEST, Grid, Part
 from flashlab.kernels.masks.questions import KernelArgs, between, up_to
 from flashlab.machine.truth import NoTruth
+
+outside_graphs = stepped_around("a mask other than a window")  # its checks and lists depend on tensors
 
 
 class Mask(NoTruth, Part):
     """A ``Window`` or a ``Rule``: a union of intersections of parts."""
 
     combine = "combine masks by & and |"
+    __array_ufunc__ = None  # a numpy array on the left leaves ``&`` and ``|`` to the mask
     terms: tuple[tuple[Part, ...], ...]
 
     def __and__(self, other):
@@ -22,6 +26,8 @@ class Mask(NoTruth, Part):
 
     def __or__(self, other):
         return _any(self, other)
+
+    __rand__, __ror__ = __and__, __or__
 
     @property
     def parts(self):
@@ -135,6 +141,9 @@ class Rule(Mask):
         self.terms = terms
         self._cached = {}
 
+    def __reduce__(self):
+        return Rule, (self.terms,)  # without the cache: tensors of a copy begin with new counts of changes
+
     @property
     def tensors(self):
         """The tensors of all parts."""
@@ -228,17 +237,28 @@ class Rule(Mask):
 
 def _both(a, b):
     """Return the intersection: of two windows a window, otherwise each term of one with each of the other."""
-    if not isinstance(b, (Window, Rule)):
-        return NotImplemented
-    terms = [_merged(x + y) for x, y in itertools.product(a.terms, b.terms)]
-    return _simplest(terms)
+    _check_mask(b)
+    return _narrowest((a, b)) if isinstance(a, Window) and isinstance(b, Window) else _product(a, b)
 
 
+@outside_graphs
+def _product(a, b):
+    """Return the intersection of two masks, not both windows."""
+    return _simplest([_merged(x + y) for x, y in itertools.product(a.terms, b.terms)])
+
+
+@outside_graphs
 def _any(a, b):
     """Return the union."""
-    if not isinstance(b, (Window, Rule)):
-        return NotImplemented
+    _check_mask(b)
     return _simplest([*a.terms, *b.terms])
+
+
+def _check_mask(x):
+    """Raise TypeError if x is no mask of this package."""
+    if not isinstance(x, Mask):
+        expected = "a mask of flashlab.kernels.masks, such as causal() or, of a boolean tensor, dense(seen)"
+        raise TypeError(f"a mask combines with {expected}, got {x!r:.40}")
 
 
 def _simplest(terms):
@@ -250,13 +270,17 @@ def _simplest(terms):
     return Rule(tuple(terms))
 
 
+def _narrowest(windows):
+    """Return the intersection of windows."""
+    lefts, rights = ([w[n] for w in windows if w[n] is not None] for n in (0, 1))
+    return Window(min(lefts) if lefts else None, min(rights) if rights else None)
+
+
 def _merged(parts):
     """Return the parts of a term with all windows merged into one, and each other part once."""
     windows = [part for part in parts if isinstance(part, Window)]
     others = list(dict.fromkeys(part for part in parts if not isinstance(part, Window)))
-    narrowest = Window(
-        *(min((end for end in ends if end is not None), default=None) for ends in zip(*windows, strict=True))
-    ) if windows else Window()  # fmt: skip
+    narrowest = _narrowest(windows)
     return tuple(others if others and narrowest == Window() else [*others, narrowest])
 
 

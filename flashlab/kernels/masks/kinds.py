@@ -8,7 +8,14 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import RefusedInKernel, check_function, place_of
+from flashlab.kernels.checks import (
+    RefusedInKernel,
+    address_of,
+    check_function,
+    computes_operators,
+    function_at,
+    place_of,
+)
 from flashlab.kernels.masks.part import FARTHEST, Part
 from flashlab.machine.numbers import whole_number
 
@@ -209,6 +216,9 @@ class Custom(Part):
         self.visible, self.arguments = visible, arguments
         self.tensors = tuple(x for x in arguments if isinstance(x, torch.Tensor))
 
+    def __reduce__(self):
+        return found_again, (address_of(self.visible), self.arguments)
+
     def check(self, problem):
         if any(x.device != problem.device for x in self.tensors):
             raise ValueError(f"tensors of your own mask must be on {problem.device}")
@@ -219,6 +229,11 @@ class Custom(Part):
 
     def function(self, problem):
         return boolean, (self.visible, *self.arguments)
+
+
+def found_again(address, arguments):
+    """Return the mask of the function at an address."""
+    return Custom(function_at(*address), arguments)
 
 
 @triton.jit
@@ -275,8 +290,9 @@ def starts(offsets: Tensor, name: str) -> list[int]:
         TypeError, ValueError: offsets are not integers that begin with 0 and never decrease, or have no values.
     """
     integers(offsets, name, (1,))
-    if offsets.is_meta:
-        raise ValueError(f"{name} must have values, got a tensor on the meta device")
+    if offsets.is_meta or computes_operators(offsets):
+        found = "a tensor on the meta device" if offsets.is_meta else f"a {type(offsets).__name__}"
+        raise ValueError(f"{name} must have values, got {found}")
     values = offsets.tolist()
     if values[:1] != [0] or any(b < a for a, b in zip(values, values[1:], strict=False)):
         raise ValueError(f"{name} must begin with 0 and never fall, got {str(values):.60}")
