@@ -8,6 +8,7 @@ from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 latent_bytes = Question(
     answer=1152,
+    unit="bytes",
     because="512 numbers of the latent and 64 of the position, of 2 bytes each, whatever the number of heads.",
     hints=(
         "What is kept for a token: a key and a value per head, or one vector for all?",
