@@ -2,33 +2,39 @@
 
 A check never raises; it prints its verdict. An attempt is run on each case of its exercise, small ones first, in a
 process of its own. The name of a case is the property that a wrong answer breaks. If the attempt matches a known
-mistake, the check names it. An attempt that times out or is interrupted is neither right nor wrong, and is not stored.
+mistake, the check names it. An attempt that times out or is interrupted is neither right nor wrong, and is not stored;
+neither is a function of the course. The settings of the learner's process do not reach a check: ``grading.defaults``.
 
 ``python -m flashlab.course.check`` prints how far you are.
 """
 
 import argparse
 import inspect
-import re
+import os
+import sys
 import time
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
 
-from flashlab.course import progress
+from flashlab.course import expressions, progress
 from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.course.source import show
 from flashlab.grading import forked, verdict
+from flashlab.grading.defaults import defaults
 from flashlab.grading.exercise import Exercise, Question, edited
 from flashlab.grading.verdict import shortened
 
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
+PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 PATIENCE = 8.0  # seconds of computing that an attempt may take for all cases, or more where the reference is slow
 LONGEST = 2000  # characters of a message
 AROUND = " \t\n=:;.,'\"`"  # what may stand around an answer in words
-GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})+(\.\d*)?")  # digits in threes
+NOT_JUDGED = "patience", "memory", "killed"  # ends of a process whose attempt may be right
+ROUNDING = 1e-9  # relative, of an integer that was computed in floats
 SLOW = 2.0  # seconds after which a check says that it is at work
 
 
@@ -43,21 +49,17 @@ def check(name: str, attempt: object) -> None:
     """Print whether ``attempt`` (a function, or the answer to a question) solves the exercise ``name``."""
     try:
         exercise = find(name)
-        if attempt is ...:
-            result = Verdict("○", f': not answered yet.   (hint("{name}") helps)')
-        elif isinstance(exercise, Question):
-            result = _answered(exercise, attempt)
-        else:
-            result = _attempted(name, exercise, attempt)
-        print(shortened(f"{result.mark} {name}{result.said}", LONGEST))
+        with defaults():
+            result = _judged(name, exercise, attempt)
+        _say(shortened(f"{result.mark} {name}{result.said}", LONGEST))
         if result.mark != "○":
             _store(name, result)
     except KeyboardInterrupt:
-        print(f"○ {name}: interrupted, so not judged.")
+        _say(f"○ {name}: interrupted, so not judged.")
     except UnknownExercise as error:
-        print(f"○ {error}")
+        _say(f"○ {error}")
     except BaseException as error:  # an attempt may raise SystemExit where it is looked at
-        print(shortened(f"○ {name}: this could not be judged: {verdict.says(error)}", LONGEST))
+        _say(shortened(f"○ {name}: this could not be judged: {verdict.says(error)}", LONGEST))
 
 
 def hint(name: str, layer: int = 1) -> None:
@@ -66,16 +68,16 @@ def hint(name: str, layer: int = 1) -> None:
     if layer not in (1, 2, 3):
         raise ValueError(f"hints have three layers, 1 to 3, got {layer!r}")
     more = f'   (more: hint("{name}", {layer + 1}))' if layer < 3 else ""
-    print(f"Hint {layer} of 3: {hints[layer - 1]}{more}")
+    _say(f"Hint {layer} of 3: {hints[layer - 1]}{more}")
 
 
 def solution(name: str, *, sure: bool = False) -> None:
     """Print the reference for the exercise ``name``, once you are sure."""
     exercise = find(name)
     if not sure:
-        print(f'Have you read hint("{name}", 3)? If you still want to see it: solution("{name}", sure=True)')
+        _say(f'Have you read hint("{name}", 3)? If you still want to see it: solution("{name}", sure=True)')
     elif isinstance(exercise, Question):
-        print(f"{exercise.answer}: {exercise.because}")
+        _say(f"{exercise.answer}: {exercise.because}")
     else:
         show(exercise.reference)
 
@@ -87,9 +89,15 @@ def overview() -> None:
         entry = tried.get(name)
         mark, said = ("○", "") if entry is None else ("✓", "") if entry["solved"] else ("✗", entry["said"])
         last = shortened(said.split("\n")[-1].removeprefix("It looks like this: ").strip(), 70)
-        print(f"{mark} {name:36} {'*' * exercise.level:4} {exercise.minutes:3} min   {last}".rstrip())
+        _say(f"{mark} {name:36} {'*' * exercise.level:4} {exercise.minutes:3} min   {last}".rstrip())
     solved = sum(tried.get(name, {}).get("solved", False) for name in exercises)
-    print(f"{solved} of {len(exercises)} solved")
+    _say(f"{solved} of {len(exercises)} solved")
+
+
+def _say(text, end="\n"):
+    """Print a text at once, with "?" for each sign that the encoding of standard output lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), end=end, flush=True)
 
 
 def _store(name, result):
@@ -97,7 +105,13 @@ def _store(name, result):
         progress.note(name, result.mark == "✓", shortened(result.said.strip(": \n"), LONGEST))
     except OSError as error:
         reason = error.strerror or error
-        print(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
+        _say(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
+
+
+def _judged(name, exercise, attempt):
+    if attempt is ...:
+        return Verdict("○", f': not answered yet.   (hint("{name}") helps)')
+    return _answered(exercise, attempt) if isinstance(exercise, Question) else _attempted(name, exercise, attempt)
 
 
 # Attempts
@@ -106,13 +120,15 @@ def _store(name, result):
 def _attempted(name, exercise, attempt):
     if not callable(attempt):
         return Verdict("✗", f": expected a function, got {verdict.described(attempt)}.")
+    if _is_ours(attempt):
+        return Verdict("○", ": this function is the course's own, so it is not judged. Check one that you wrote.")
     with _Waiting(name, len(verdict.cases(exercise))) as waiting:
         if _is_stub(exercise, attempt, waiting):
             return _not_attempted(name)
         due, patience = _expected(exercise)
         tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
         first = verdict.first_wrong(exercise, tried.values, due)
-        if first is None and tried.end and tried.end not in ("patience", "killed"):  # once more: was it the machine?
+        if first is None and tried.end and tried.end not in NOT_JUDGED:  # once more: was it the machine?
             tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
             first = verdict.first_wrong(exercise, tried.values, due)
         if first is not None:
@@ -127,17 +143,26 @@ def _attempted(name, exercise, attempt):
     if tried.end == "patience":
         return Verdict("○", f": still running after {tried.waited:.1f} s, so it was stopped and is not judged. "
                             "Does a loop never end?")  # fmt: skip
+    if tried.end == "memory":
+        return Verdict("○", ": the machine ran out of memory and stopped it, so it is not judged.")
     if tried.end == "killed":
-        return Verdict("○", ": the machine stopped it, so it is not judged. Does it need too much memory?")
+        return Verdict("○", ": its process was killed (SIGKILL), so it is not judged. The sender is not on record.")
     cases = verdict.cases(exercise)
     if tried.end or len(tried.values) < len(cases):
         case = cases[: len(tried.values) + 1][-1]
-        return Verdict("✗", f" fails for {case.property}\n  it ended Python: {tried.end or 'too early'}.")
+        says = f" fails for {case.property}\n  it ended Python: {tried.end or 'too early'}.\n{_printed(tried, -1)}"
+        return Verdict("✗", says.rstrip())
     return Verdict("✓", f": right in all {len(tried.values)} cases.{_refused(exercise, attempt, patience)}")
 
 
 def _not_attempted(name):
     return Verdict("○", f': not attempted yet.   (hint("{name}") helps)')
+
+
+def _is_ours(attempt):
+    """Return whether a function or kernel was defined in this package, and not by the learner or by ``edited``."""
+    function = inspect.getattr_static(attempt, "fn", attempt)  # of a kernel; without a call of its __getattr__
+    return type(function) is FunctionType and function.__code__.co_filename.startswith(PACKAGE)
 
 
 def _is_stub(exercise, attempt, waiting):
@@ -195,22 +220,22 @@ class _Waiting:
     def __call__(self, done=0):
         if time.monotonic() > self.next:
             line = f"… {self.name}: at work, {done} of {self.cases} cases"
-            print(f"\r{line:{len(self.said)}}", end="", flush=True)
+            _say(f"\r{line:{len(self.said)}}", end="")
             self.said, self.next = line, time.monotonic() + 1
 
     def __exit__(self, *_):
         if self.said:
-            print("\r" + " " * len(self.said) + "\r", end="", flush=True)
+            _say("\r" + " " * len(self.said) + "\r", end="")
 
 
 # Answers
 
 
 def _answered(question, answer):
-    if _same(answer, question.answer, question.rel):
+    if _same(question, answer, question.answer):
         return Verdict("✓", f": {question.answer}. {question.because}")
     for wrong, why in question.wrong:
-        if _same(answer, wrong, question.rel):
+        if _same(question, answer, wrong):
             return Verdict("✗", f": not {shortened(answer, 60)}. {why}")
     return Verdict("✗", f": not {shortened(_repr(answer), 60)}. {_wanted(question, answer)}A hint may help.")
 
@@ -219,43 +244,41 @@ def _wanted(question, answer):
     """Return the kind of answer that a question wants, where it got one of another kind."""
     if isinstance(question.answer, str):
         choices = question.choices or (question.answer, *(wrong for wrong, _ in question.wrong))
-        chosen = any(_same(answer, choice, 0) for choice in choices)
+        chosen = any(_same(question, answer, choice) for choice in choices)
         return "" if chosen else f"Choose one of {', '.join(sorted(set(choices)))}. "
-    return "" if _number(answer) is not None else "A number is wanted. "
+    return "" if _number(answer, question.unit) is not None else "A number is wanted. "
 
 
-def _same(answer, expected, rel):
+def _same(question, answer, expected):
+    """Return whether an answer is the expected one, which may be a wrong one that the question explains."""
     if isinstance(expected, str):
-        return isinstance(answer, str) and answer.strip(AROUND).casefold() == expected.strip(AROUND).casefold()
+        return isinstance(answer, str) and _same_text(answer.strip(AROUND), expected.strip(AROUND))
     if isinstance(expected, bool):
         return answer is expected
-    number = _number(answer)
+    number, rel = _number(answer, question.unit), question.rel
+    if rel is None:
+        rel = ROUNDING if isinstance(expected, int) else 0.01
     return number is not None and bool(abs(number - expected) <= rel * abs(expected))
 
 
-def _number(answer):
+def _same_text(answer, expected):
+    if answer.casefold() == expected.casefold():
+        return True
+    return expressions.is_formula(expected) and expressions.same_formula(answer, expected)
+
+
+def _number(answer, unit):
     """Return an answer as a number; None if it is none. An array of one number is one, and so is "2"; True is not."""
     if isinstance(answer, bool | bytes):
         return None
     try:
         if isinstance(answer, str):
-            return _written(answer)
+            return expressions.number(answer, unit)
         return float(answer.item() if hasattr(answer, "item") else answer)
     except OverflowError:
         return float("inf")
     except (Exception, SystemExit):  # whatever it raises, it is no number
         return None
-
-
-def _written(text):
-    """Return a number as people write it: 524,288 or 25 % or 1/4. Raises ValueError if it is none."""
-    text, percent = text.strip(), 1
-    if text.endswith("%"):
-        text, percent = text[:-1].strip(), 100
-    above, *below = (
-        float(part.replace(",", "") if GROUPED.fullmatch(part) else part) for part in map(str.strip, text.split("/"))
-    )
-    return above / (float(*below) if below else 1) / percent
 
 
 def _repr(answer):

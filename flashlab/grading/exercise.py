@@ -90,7 +90,8 @@ class Question:
     because: str
     hints: tuple[str, str, str]
     wrong: tuple[tuple[Any, str], ...] = ()  # (answer, why one could think so)
-    rel: float = 0.01
+    rel: float | None = None  # tolerance; None: an integer must be exact, another number within 1 %
+    unit: str = ""  # of a number: bytes, KiB, GB, … or the word for what is counted
     level: int = 1
     minutes: int = 2
     choices: tuple[str, ...] = ()  # among which to choose, where naming the answer and ``wrong`` would say too much

@@ -2,8 +2,8 @@
 
 On Linux the process is a fork of the notebook's. It has whatever the notebook has (closures, kernels, modules) and
 starts at once. What it patches, allocates or takes down ends with it, and so does every process that it started, in any
-session. The notebook receives the values that the work yields, as ``records``, and what it printed. The work has
-finished only if a last record says so, whatever the exit status.
+session. Processes that the notebook started before go on. The notebook receives the values that the work yields, as
+``records``, and what it printed. The work has finished only if a last record says so, whatever the exit status.
 
 Where forking is not safe (macOS, Windows, a GPU in use), the work runs ``in_place``.
 
@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,7 +81,7 @@ def _interrupts_noted():
 
 
 def _forked(work, patience, on_wait, interrupted):
-    answers, prints, result = os.pipe(), os.pipe(), Run()
+    answers, prints, result, memory_kills = os.pipe(), os.pipe(), Run(), _memory_kills()
     with _orphans_ended():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: see _child
@@ -102,45 +103,64 @@ def _forked(work, patience, on_wait, interrupted):
             for end in (answers[0], prints[0]):
                 os.close(end)
     if result.end is None:
-        result.end = _how(status)
+        result.end = _how(status, _memory_kills() > memory_kills)
     return result
 
 
 @contextmanager
 def _orphans_ended():
     """Become the parent of all processes that work leaves behind, in any session, and kill them at the end."""
+    earlier = _descendants() if _has_children() else set()
     prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
     prctl(37, ctypes.byref(before))  # PR_GET_CHILD_SUBREAPER
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
     try:
         yield
     finally:
-        with suppress(ChildProcessError, PermissionError):  # no child at all; a process of another user
-            _end_orphans()
+        with suppress(PermissionError):  # a process of another user
+            _end_orphans(earlier)
         prctl(36, before)
 
 
-def _end_orphans():
-    """Kill the children of this process that inherited the memory limit of work, until none is left."""
+def _end_orphans(earlier):
+    """Kill this process's new children that inherited the memory limit of work, until none is left.
+
+    earlier: the descendants of this process from before. A process that another thread started since has our limit.
+    """
     orphans = [0]
-    while orphans:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises ChildProcessError if there are none
-        orphans = [pid for pid in _children() if _memory_limit(pid) != _memory_limit(0)]
+    while orphans and _has_children():
+        new = [pid for pid in _children()[os.getpid()] if pid not in earlier]
+        orphans = [pid for pid in new if _memory_limit(pid) != _memory_limit(0)]
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
         for pid in orphans:
             os.waitpid(pid, 0)
 
 
+def _has_children():
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descendants():
+    """Return the ids of the processes that this one and its descendants have started."""
+    children, found = _children(), [os.getpid()]
+    for pid in found:
+        found += children[pid]
+    return set(found[1:])
+
+
 def _children():
-    """Return the ids of the children of this process."""
-    found = []
+    """Return the ids of the children of each process."""
+    children = defaultdict(list)
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             _, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid():
-                found.append(int(file.parent.name))
-    return found
+            children[int(parent)].append(int(file.parent.name))
+    return children
 
 
 def _memory_limit(pid):
@@ -274,8 +294,18 @@ def _keep(printed, data):
         printed[-1] = (printed[-1] + part)[: PRINTED + 1]
 
 
-def _how(status):
+def _memory_kills():
+    """Return how many processes the machine has killed because it ran out of memory; 0 if it does not count them."""
+    with suppress(OSError):
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
+        return int(counts.get("oom_kill", 0))
+    return 0
+
+
+def _how(status, ran_out_of_memory):
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return "killed" if number == signal.SIGKILL else f"signal {signal.Signals(number).name}"
+        if number == signal.SIGKILL:  # which does not name its sender
+            return "memory" if ran_out_of_memory else "killed"
+        return f"signal {signal.Signals(number).name}"
     return f"exit status {os.waitstatus_to_exitcode(status)}"

@@ -51,7 +51,9 @@ class Run:
 
     values: list = field(default_factory=list)
     printed: list[str] = field(default_factory=lambda: [""])  # before each value, and after the last
-    end: str | None = None  # "" if it finished, "patience" if that ended first, or in words how its process ended
+    # "" if it finished, "patience" if that ended first, "memory" if the machine ran out of it, "killed" if SIGKILL came
+    # from an unknown sender, or in words how its process ended
+    end: str | None = None
     seconds: float = 0.0  # of computing
     waited: float = 0.0  # seconds by the clock on the wall
 

@@ -93,7 +93,7 @@ def _swayed(exact, *others):
 
 
 def _arrays(result):
-    return tuple(np.asarray(leaf) for leaf in _leaves(result))
+    return tuple(np.asarray(leaf) for leaf in _results(result))
 
 
 def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
@@ -180,7 +180,7 @@ def _outcome(exercise, function, args, laws=True):
     given = copy.deepcopy(args)
     try:
         result = exercise.run(function)(*given)
-        leaves, fields, whole = tuple(map(_leaf, _leaves(result))), getattr(result, "_fields", ()), described(result)
+        leaves, fields, whole = tuple(map(_leaf, _results(result))), getattr(result, "_fields", ()), described(result)
         broke = _broken(exercise, function, args) if laws else None
         return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke)
     except NotImplementedError as error:
@@ -218,7 +218,7 @@ def _overwritten(exercise):
         pair = next((pair for pair in pairs if _shapes(pair[0]) == _shapes(pair[1])), None)
         if pair is None:
             return None
-        first = _leaves(function(*copy.deepcopy(pair[0])))
+        first = _results(function(*copy.deepcopy(pair[0])))
         kept = copy.deepcopy(first)
         function(*copy.deepcopy(pair[1]))
         then_and_now = zip(kept, first, strict=True)
@@ -311,15 +311,30 @@ def _compared(name, yours, rounded, exact, sways):
     eps = np.finfo(rounded.value.dtype).eps if floating else 0
     floor = np.finfo(np.float32).tiny if floating else 0  # numbers below have lost digits, however they are computed
     limit = 2 * _largest(own) + 8 * eps * _largest(exact[finite]) + 4 * sways + floor
-    with np.errstate(all="ignore"):
-        right = np.abs(yours.value[finite] - exact[finite]) <= limit  # NaN compares as wrong
-    if right.all() and np.array_equal(yours.value[~finite], exact[~finite]):
+    if _within_limit(yours.value, exact, limit):
         return None
     due, given = _apart(exact, yours.value)
     said = f"  expected {name or 'result'} = {due}\n  {what} = {given}"
-    if floating and yours.value.dtype.kind == "f" and yours.value.dtype.itemsize < rounded.value.dtype.itemsize:
+    if floating and _explained_by_rounding(yours.value, exact, limit, eps):
         said += f"\n  {what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}."
     return said + _left_as_before(what, yours.value)
+
+
+def _within_limit(value, exact, limit):
+    """Return whether numbers differ by a limit at most where the exact ones are finite, and not at all elsewhere."""
+    finite = np.isfinite(exact)
+    with np.errstate(all="ignore"):
+        near = np.abs(value[finite] - exact[finite]) <= limit  # NaN compares as wrong
+    return near.all() and np.array_equal(value[~finite], exact[~finite])
+
+
+def _explained_by_rounding(value, exact, limit, eps):
+    """Return whether numbers in a coarser dtype than that of ``eps`` are right within the limit of their own dtype."""
+    if value.dtype.kind != "f" or np.finfo(value.dtype).eps <= eps:
+        return False
+    with np.errstate(all="ignore"):
+        rounded = np.float64(exact.astype(value.dtype))  # inf where the dtype ends
+    return _within_limit(np.float64(value), rounded, limit * np.finfo(value.dtype).eps / eps)
 
 
 def _left_as_before(what, value):
@@ -363,6 +378,11 @@ def _map(function, tree):
         mapped = [_map(function, leaf) for leaf in tree]
         return type(tree)(*mapped) if hasattr(tree, "_fields") else tuple(mapped)
     return function(tree)
+
+
+def _results(returned):
+    """Return the leaves of what a function returned. A list of results serves for a tuple."""
+    return _leaves(tuple(returned) if type(returned) is list else returned)
 
 
 def _leaves(tree, depth=8):

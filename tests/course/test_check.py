@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import io
 import itertools
 import math
 import multiprocessing
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,11 +31,12 @@ from flashlab.grading import forked as runner
 from flashlab.grading import in_place, records, verdict
 from flashlab.grading.exercise import Broken, Case, Exercise
 from flashlab.reference import online_softmax
-from flashlab.reference.online_softmax import State, merge
+from flashlab.reference.online_softmax import State
 from tests.tools.long import long
 from tests.tools.processes import children
 
 HANGS = 600.0  # seconds that end a hang
+forked = pytest.mark.skipif(not runner.forks(), reason="no process of its own here")
 
 
 def said(capsys, attempt, name="online_softmax.merge"):
@@ -52,6 +55,10 @@ def assert_nothing_is_left(before):
         thread.join(HANGS)
     now = alive()
     assert now[0] <= before[0] and now[1] <= before[1]
+
+
+def merge(a, b):
+    return online_softmax.merge(a, b)
 
 
 def stub(a, b):
@@ -119,7 +126,7 @@ def asking(a, b):
 BROKEN = {
     "not a function": (3, "expected a function, got an int"),
     "returns nothing": (lambda a, b: None, "got None: does it return its result?"),
-    "returns a list": (lambda a, b: [a.m, a.l, a.O], "expected 3 results, got a list of 3."),
+    "returns a list of two": (lambda a, b: [a.m, a.l], "expected 3 results, got a list of 2."),
     "returns lists": (lambda a, b: (a.m.tolist(), a.l, a.O), "your m is a list."),
     "returns half precision": (lambda a, b: tuple(np.float16(x) for x in merge(a, b)), "is float16, which rounds more"),
     "returns objects": (lambda a, b: tuple(x.astype(object) for x in merge(a, b)), "your m is an array of object"),
@@ -157,6 +164,89 @@ def test_a_broken_attempt_gets_a_sentence_and_the_next_check_is_right(what, caps
     assert_nothing_is_left(before)
 
 
+def test_a_list_of_results_serves_for_a_tuple(capsys):
+    assert said(capsys, lambda a, b: list(merge(a, b))).startswith("✓ online_softmax.merge")
+    assert "your l = [" in said(capsys, lambda a, b: [*merge(a, b)._replace(l=a.l)])
+
+
+@pytest.mark.parametrize("name", ["online_softmax.merge", "first_triton_kernel.add", "tiling.mask"])
+def test_a_function_of_the_course_earns_no_mark(name, capsys):
+    text = said(capsys, find(name).reference, name)
+    assert text.startswith(f"○ {name}") and "the course's own" in text
+    assert name not in progress.read()
+
+
+def test_rounding_is_named_only_where_it_explains_the_error(capsys):
+    def rounded(dtype, change):
+        return lambda a, b: State(*(change(np.float64(x)).astype(dtype) for x in merge(a, b)))
+
+    for dtype in (np.float16, np.float32):
+        text = said(capsys, rounded(dtype, np.round))
+        assert text.startswith("✗") and "rounds more coarsely" not in text
+    assert "is float16, which rounds more coarsely than float32" in said(capsys, rounded(np.float16, lambda x: x))
+
+
+@pytest.fixture
+def unusual_settings():
+    """Set what a learner may set, and see that a check leaves it."""
+    with np.errstate(all="raise"), np.printoptions(precision=1, floatmode="fixed"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = np.geterr(), np.get_printoptions(), list(warnings.filters)
+        yield
+        assert (np.geterr(), np.get_printoptions(), list(warnings.filters)) == before
+
+
+@pytest.mark.parametrize("name, wrong", [("online_softmax.merge", nan), ("safe_softmax.row", lambda x: x)])
+def test_the_learners_settings_do_not_reach_a_check(name, wrong, capsys, unusual_settings):
+    def right(*args):
+        warnings.warn("a warning", stacklevel=1)
+        np.exp(np.float32(-200)), np.float32(1) / np.zeros(1, np.float32)
+        return find(name).reference(*args)
+
+    assert said(capsys, right, name).startswith(f"✓ {name}")
+    with np.errstate(all="warn", under="ignore"), np.printoptions(precision=8, floatmode="maxprec"):
+        usual = said(capsys, wrong, name)
+    assert said(capsys, wrong, name) == usual and usual.startswith("✗")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_a_check_prints_and_is_stored_whatever_the_encoding(encoding, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    check("online_softmax.merge", merge)
+    check("online_softmax.keep", "½")
+    hint("online_softmax.quiz_size", 2)
+    out.flush()
+    text = out.buffer.getvalue().decode(encoding)
+    assert "? online_softmax.merge: right in all" in text and "? online_softmax.keep: not" in text
+    assert {name: it["solved"] for name, it in progress.read().items()} == {
+        "online_softmax.merge": True, "online_softmax.keep": False,
+    }  # fmt: skip
+
+
+@forked
+@pytest.mark.parametrize(
+    "memory_kills, says", [([0, 1], "ran out of memory"), ([1, 1], "killed (SIGKILL)")], ids=["machine", "unknown"]
+)
+def test_memory_is_named_only_where_the_machine_ran_out_of_it(memory_kills, says, capsys, monkeypatch):
+    counts = itertools.cycle(memory_kills)
+    said(capsys, merge)  # so that the reference has run
+    monkeypatch.setattr(runner, "_memory_kills", lambda: next(counts))
+    text = said(capsys, lambda a, b: os.kill(os.getpid(), signal.SIGKILL))
+    assert text.startswith("○ online_softmax.merge") and says in text
+    assert ("memory" in text) == (says == "ran out of memory")
+
+
+@forked
+def test_the_last_words_of_a_process_that_ends_are_shown(capsys):
+    def wrong(a, b):
+        os.write(2, b"terminate called")
+        os.abort()
+
+    text = said(capsys, wrong)
+    assert "it ended Python: signal SIGABRT" in text and "terminate called" in text
+
+
 def after(calls, attempt):
     """Return a function that answers as the reference does ``calls`` times, and then as ``attempt``."""
     remaining = [merge] * calls
@@ -176,7 +266,6 @@ def writing(record):
     return write
 
 
-forked = pytest.mark.skipif(not runner.forks(), reason="no process of its own here")
 RIGHT = records.dump(("value", verdict.Outcome(tuple(verdict.Leaf("array", np.ones(1)) for _ in range(3)))))
 FINISHED = records.dump(("finished",))
 
@@ -244,13 +333,19 @@ def test_no_process_that_an_attempt_starts_outlives_the_check(start, then, capsy
 
     file = tmp_path / "started"
     own = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    limited = subprocess.Popen(["sh", "-c", "ulimit -v 2000000; sleep 600 & echo $!; wait"], stdout=subprocess.PIPE)
+    below = int(limited.stdout.readline())  # a process of the notebook's process
     try:
         assert said(capsys, attempt)[0] == ("✓" if then is merge else "✗")
         assert not Path("/proc", file.read_text()).exists()
-        assert own.poll() is None  # the notebook's own processes go on
+        assert own.poll() is limited.poll() is None  # the notebook's own processes go on
+        assert Path("/proc", str(below)).exists()
     finally:
-        own.kill()
-        own.wait()
+        os.kill(below, signal.SIGKILL)
+        for process in (own, limited):
+            process.kill()
+            process.wait()
+        limited.stdout.close()
 
 
 class Hiding:
@@ -491,6 +586,21 @@ def test_answers_are_compared_without_regard_to_case_and_space(capsys):
         ("io_complexity.quiz_rebuilt", "25 %", "0.25 %"),
         ("io_complexity.quiz_rebuilt", " 1/4", "1/0"),
         ("tiling.k_bytes", "524,288", "524,28.8"),
+        ("tiling.k_bytes", "512 KiB", "512 kB"),
+        ("tiling.k_bytes", "0.5 MiB", "512"),
+        ("attention_in_a_model.cache", "128 KiB", "128 bytes"),
+        ("attention_in_a_model.cache", "131072 bytes", "131071 bytes"),
+        ("the_cache.latent_bytes", "1152 bytes", "1152 tokens"),
+        ("the_cache.latent_bytes", "2 * (512 + 64)", "2 * 512 + 64"),
+        ("the_cache.shared_reads", "P+B*N", "P+B"),
+        ("the_cache.shared_reads", "N × B + P", "p + b * n + 1"),
+        ("eight_bits.vanish", "2^-10", "2^-9"),
+        ("barriers.two_stages", "2.9e3 cycles", "2900 KiB"),
+        ("standard_attention.heads", "0.02 TB", "20 GiB"),
+        ("recomputation.kept", 512, 511),
+        ("recomputation.kept", 512.0, 512.5),
+        ("memory_hierarchy.while_waiting", 401.3, 410),
+        ("start_here.twice", "2**2", "9**9**9**9"),
     ],
 )
 def test_numbers_may_be_written_as_people_write_them(name, right, wrong, capsys):
@@ -593,7 +703,7 @@ def test_progress_remembers_what_was_solved_and_how_the_last_attempt_failed(caps
         not progress.read()["online_softmax.merge"]["solved"]
         and "your m = [nan]" in progress.read()["online_softmax.merge"]["said"]
     )
-    check("online_softmax.merge", online_softmax.merge)
+    check("online_softmax.merge", merge)
     check("online_softmax.merge", nan)
     assert progress.read()["online_softmax.merge"]["solved"]
     overview()

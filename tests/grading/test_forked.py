@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 from flashlab.course import check as desk, progress
 from flashlab.course.registry import find
+from tests.tools.copied import copied
 
 name, patience, times = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 desk.PATIENCE = patience
@@ -39,7 +40,7 @@ exercise = find(name)
 wrong = [mistake.function(exercise.reference) for mistake in exercise.mistakes]
 marks = ""
 for at in range(times):
-    for attempt, right in ((wrong[at % len(wrong)], False), (exercise.reference, True)):
+    for attempt, right in ((wrong[at % len(wrong)], False), (copied(exercise.reference), True)):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             desk.check(name, attempt)

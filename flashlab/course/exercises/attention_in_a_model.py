@@ -150,6 +150,7 @@ doubling = Question(
 
 cache = Question(
     answer=128,
+    unit="KiB",
     because="2 · 32 layers · 8 heads · 128 numbers · 2 bytes = 131,072 bytes, a quarter of what 32 heads would take.",
     hints=(
         "How many numbers does one key/value head keep of one token? It keeps a key and a value.",
@@ -319,6 +320,7 @@ quiz_products = Question(
 
 quiz_kept = Question(
     answer=516,
+    unit="KiB",
     because="Q, K, V and O: 4 · 1,024 · 64 · 2 bytes are 512 KiB. lse: 1,024 · 4 bytes are 4 KiB.",
     hints=(
         "Four tensors of N × d, and one number per row.",

@@ -13,6 +13,7 @@ from flashlab.reference.safe_softmax import lse as logsumexp
 
 exponentials = Question(
     answer=1024,
+    unit="cycles",
     because="128 × 128 exponentials, 16 per cycle: half as long as the products, on a unit of its own.",
     hints=(
         "How many entries does a block of scores have, and how many exponentials does each take?",
@@ -109,6 +110,7 @@ first_wait = Question(
 
 two_stages = Question(
     answer=2900,
+    unit="cycles",
     because="The copies follow each other, 4 · 600, and only the last product is not hidden: 500 more.",
     hints=(
         "Draw two rows, one for the copy engine and one for the tensor core. When may copy 1 begin? And copy 2?",

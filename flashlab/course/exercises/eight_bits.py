@@ -41,6 +41,7 @@ nearest = Exercise(
         Case("numbers that e4m3 has", _numbers(0.0, -1.125, 0.0625, 448.0, 2.0**-9)),
         Case("negative numbers", _numbers(-0.3, -7.7, -100.0)),
         Case("half way between two: the one with an even last bit", _numbers(1.0625, 1.1875, -17.0, 19.0)),
+        Case("a little past half way, which 16 bits would round to it", _numbers(1.0625 + 2.0**-14, -17 - 2.0**-10)),
         Case("numbers past 448", _numbers(449.0, 470.0, 500.0, -1e6)),
         Case("subnormal numbers, below 2^-6", _numbers(0.0146, 0.0033, -0.0041, 2.0**-10, 3 * 2.0**-10, 1e-9)),
         Case("many sizes", _wide(0, -9, 8.5)),

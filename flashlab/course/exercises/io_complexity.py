@@ -134,6 +134,7 @@ quiz_passes = Question(
 
 quiz_stages = Question(
     answer=112,
+    unit="KiB",
     because="A tile of 128 × 64 numbers in float16 is 16 KiB: one of Q, three of K, three of V.",
     hints=(
         "How many KiB has one tile of 128 rows, d = 64, in float16?",

@@ -13,6 +13,7 @@ def product_intensity(N, d):
 
 while_waiting = Question(
     answer=400,
+    rel=0.01,
     because="312 TFLOP/s divided by 1,555 GB/s are 201 FLOPs per byte, and a float16 has two bytes.",
     hints=(
         "How long does the number take, if 1,555 GB come in a second? How much can the card compute until then?",

@@ -36,6 +36,7 @@ last_tile = Question(
 
 megabytes = Question(
     answer=69.2,
+    unit="MB",
     because="More than the 63 MB of the cache, before anything else needs room: keys and values come from DRAM again.",
     hints=(
         "How many bytes are the keys of one head? Then the values, and all heads.",

@@ -8,6 +8,7 @@ from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 latent_bytes = Question(
     answer=1152,
+    unit="bytes",
     because="512 numbers of the latent and 64 of the position, of 2 bytes each, whatever the number of heads.",
     hints=(
         "What is kept for a token: a key and a value per head, or one vector for all?",
@@ -163,6 +164,7 @@ eight_bits = Exercise(
         Case("a row of zeros", (np.array([[0, 0], [1, 2]], np.float32),)),
         Case("rows of very different size", _spread(0, 3, 4, np.array([[1e-4], [1], [1e4]]))),
         Case("many rows", _spread(1, 6, 8)),
+        Case("tiny rows", _spread(2, 3, 4, np.array([[1e-9], [1e-20], [1e-30]]))),
     ],
     minutes=10,
     hints=(

@@ -20,6 +20,7 @@ keep = Question(
 
 quiz_size = Question(
     answer=64,
+    unit="MiB",
     because="4,096² numbers of 4 bytes are 2²⁴ · 4 = 2²⁶ bytes, and a MiB is 2²⁰.",
     hints=("How many scores are there?", "4,096² = 2²⁴ scores, and a float32 has 4 bytes.", "2²⁶ / 2²⁰"),
     wrong=((32, "That is float16. A float32 has 4 bytes."), (67, "Those are MB, of 10⁶ bytes. A MiB has 2²⁰.")),

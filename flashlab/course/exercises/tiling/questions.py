@@ -7,6 +7,7 @@ _N, _D, _B = 512, 32, 64  # of the lesson's text
 
 k_bytes = Question(
     answer=tiling.fa2_traffic(_N, _N, _D, _B, _B)["load", "K"],
+    unit="bytes",
     because="Each of the 512 / 64 = 8 tiles of queries reads all 512 × 32 numbers of K, at 4 bytes each.",
     hints=(
         "How often does the inner loop run from the first key to the last?",
@@ -24,6 +25,7 @@ k_bytes = Question(
 
 o_bytes = Question(
     answer=tiling.fa1_traffic(_N, _N, _D, _B, _B)["store", "O"] + tiling.fa1_traffic(_N, _N, _D, _B, _B)["load", "O"],
+    unit="bytes",
     because="Written in each of the 8 passes, read back in all but the first: 15 × 512 × 32 × 4 bytes.",
     hints=(
         "How many tiles of keys are there? What happens to O for each of them?",
