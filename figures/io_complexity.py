@@ -1,8 +1,8 @@
 """Linear memory, quadratic time: how long a context one card can hold, and how long it would take.
 
 Kills two beliefs at once: that attention's memory must grow with the square of N, and that FlashAttention made
-attention linear. Memory is what one layer's attention holds at its peak and time what the card's peak rate of matrix
-products allows: a real program needs more of both.
+attention linear. Memory is what one layer's attention holds at its peak, and time the later of two clocks at the card's
+peaks, products and bytes: a real program needs more of both.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, Toggle
 from flashlab.machine import costs
 from flashlab.machine.hardware import CARDS
-from flashlab.reference import io_complexity
+from flashlab.reference import io_complexity, roofline, standard_attention
 
 LENGTHS = tuple(2**n * quarters // 4 for n in range(9, 24) for quarters in range(4, 8)) + (2**24,)
 DTYPES = {"float16": 2, "float32": 4, "float8": 1}  # bytes
@@ -46,23 +46,28 @@ def _trace(name, batch, heads, d, dtype, training):
         needs = [io_complexity.need(N, d, **size) for N in LENGTHS]
         ways[way] = {
             "needs": [{**need._asdict(), "total": need.total} for need in needs],
-            "seconds": [_seconds(N, d, rate, layer, fused) for N in LENGTHS],
+            "seconds": [_seconds(N, d, rate, card.dram_rate, **size) for N in LENGTHS],
             "longest": longest,
-            "takes": _seconds(longest, d, rate, layer, fused),
+            "takes": _seconds(longest, d, rate, card.dram_rate, **size),
         }
         ways[way]["lasts"] = [duration(seconds) for seconds in ways[way]["seconds"]] if rate else None
         ways[way]["ends"] = duration(ways[way]["takes"]) if rate else None
     return {"card": name, "room": card.dram_bytes, "dtype": dtype, "lengths": list(LENGTHS), "ways": ways}
 
 
-def _seconds(N, d, rate, layer, fused):
-    """Return the time of all heads' products at the card's peak; None where its rate is not known."""
-    flops = layer["heads"] * costs.flops(N, N, d, training=layer["training"], rebuilt=fused)
-    return flops / rate if rate else None
+def _seconds(N, d, flop_rate, byte_rate, *, heads, itemsize, training, fused):
+    """Return the least time of all heads at these peaks; None where the rate of products is not known.
+
+    The fused way moves each tensor once per pass: no kernel moves less.
+    """
+    flops = costs.flops(N, N, d, training=training, rebuilt=fused)
+    once = (4 + 8 * training) * N * d * itemsize  # Q, K, V, O; then Q, K, V, O, dO, dQ, dK, dV
+    nbytes = once if fused else standard_attention.moved(N, d, itemsize, backward=training)
+    return heads * roofline.seconds(flops, nbytes, flop_rate, byte_rate) if flop_rate else None
 
 
 def trace(state: State) -> dict:
-    """Return what each way holds, in bytes, and the time of its products for all lengths, and where it runs out."""
+    """Return what each way holds, in bytes, its least time for all lengths, and where it runs out."""
     return _trace(state.card, state.batch, state.heads, state.d, state.dtype, state.training)
 
 

@@ -83,12 +83,14 @@ function card({ trace, step, side, top, name, x, y, room }) {
 function said({ trace, step, x, y }) {
   const { standard, fused } = trace.ways;
   const twice = trace.lengths.indexOf(2 * trace.lengths[step]);
-  const grows = (way) => `× ${digits(way.needs[twice].total / way.needs[step].total, 3)}`;
+  const memory = (way) => `× ${digits(way.needs[twice].total / way.needs[step].total, 3)}`;
+  const time = (way) => `× ${digits(way.seconds[twice] / way.seconds[step], 3)}`;
   const rows = fused.lasts ? [`standard: at least ${standard.lasts[step]}`, `fused: at least ${fused.lasts[step]}`] : [`no ${trace.dtype} rate is known`];
-  const more = twice < 0 ? [] : [`standard memory ${grows(standard)}`, `fused memory ${grows(fused)}`, "time × 4, both"];
+  const longer = fused.lasts ? [`standard time ${time(standard)}`, `fused time ${time(fused)}`] : [];
+  const more = twice < 0 ? [] : [`standard memory ${memory(standard)}`, `fused memory ${memory(fused)}`, ...longer];
   return [
     label(x, y, `N = ${grouped(trace.lengths[step])}`, { weight: 650, size: 15 }),
-    label(x, y + 34, "time at the card's peak", { weight: 600 }),
+    label(x, y + 34, "time at the card's peaks", { weight: 600 }),
     lines(x, y + 54, rows),
     more.length > 0 && label(x, y + 106, "twice the tokens", { weight: 600 }),
     lines(x, y + 126, more),

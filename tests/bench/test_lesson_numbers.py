@@ -123,8 +123,13 @@ def measured() -> Iterator[tuple]:
     copy = max((row for row in old if row["kernel"].startswith("nccl")), key=lambda row: row["ms"])
     *others, held = sorted(row["ms"] for row in old if row["kernel"] == "attention_forward")
     yield "22_many_gpus", "measured-answer", 0, copy["programs"], copy["ms"], held, fmean(others)
-    wide, one_level = float8(d=256) / 1000, float8("fastest, one level", 256) / 1000
-    yield "23_eight_bits", "speed-answer", 2, float8() / 1000, float8() / float8("flashlab"), wide, one_level
+    ways = ({"way": "zigzag", "P": 2}, {"way": "one GPU"})
+    versions = ("h200_ring", "h200_ring_before")
+    steps = [the(name, "ms", tokens=32768, direction="forward", **way) for way in ways for name in versions]
+    yield "22_many_gpus", "measured-answer", 1, *steps
+    speeds = (float8() / 1000, float8(d=256) / 1000, float8("fastest, one level", 256) / 1000)
+    times, with_codes = (float8(impl) / float8("flashlab") for impl in ("fastest", "with quantise"))
+    yield "23_eight_bits", "speed-answer", 2, speeds[0], times, *speeds[1:], with_codes
     apart = 100 * cudnn_trains("h200_attention") / cudnn_trains("h200_hopper") - 100
     *rest, most = (100 * lead - 100 for lead in sorted(leads()))
     yield "25_which_version_when", "training-answer", 0, abs(apart), most, rest[-1]
