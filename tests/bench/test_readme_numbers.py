@@ -30,7 +30,7 @@ def table():
     for d in widths:
         passes = [[ratio for ratio, width in ratios(which, kernels) if width == d] for which in ("forward", "backward")]
         numbers = (f"{statistics.geometric_mean(r):.2f} ({min(r):.2f} to {max(r):.2f}), {len(r)}" for r in passes)
-        yield f"| {d} | {' | '.join(numbers)} |"
+        yield f"| d = {d} | {' | '.join(numbers)} |"
 
 
 def test_the_table_states_the_rates_of_our_kernels():

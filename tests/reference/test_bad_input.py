@@ -94,7 +94,6 @@ BAD = {
 
 
 OF_ONE_ROW = {
-    "naive": safe_softmax.naive,
     "safe": safe_softmax.safe,
     "lse": safe_softmax.lse,
     "streamed": lambda x: safe_softmax.safe_streamed(x, 2, Memory()),
