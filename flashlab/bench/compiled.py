@@ -6,6 +6,7 @@ A launch is Br,Bc,d,warps,stages of the smallest attention kernel, in float16. P
 this command in a process of its own, since kernels are either compiled or interpreted in one process.
 """
 
+import argparse
 import json
 import os
 import re
@@ -78,11 +79,31 @@ def _compile(capability, launch):
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0."""
-    capability, *launches = argv
-    made = [_compile(capability, Launch(*map(int, launch.split(",")))) for launch in launches]
+    """Run the command line. Returns 0; 2 where kernels are interpreted, not compiled."""
+    parser = argparse.ArgumentParser("python -m flashlab.bench.compiled", description=__doc__.split("\n\n")[0])
+    parser.add_argument("capability", type=_capability, help="the GPU's, such as 9.0")
+    parser.add_argument("launches", nargs="+", type=_launch, metavar="launch", help="Br,Bc,d,warps,stages")
+    options = parser.parse_args(argv)
+    from flashlab.kernels import INTERPRETED  # here, since a caller of ``compiled`` may need no kernels
+
+    if INTERPRETED:
+        print("Kernels are interpreted here: set TRITON_INTERPRET=0 to compile them.", file=sys.stderr)
+        return 2
+    made = [_compile(options.capability, launch) for launch in options.launches]
     print(json.dumps([it._asdict() for it in made]))
     return 0
+
+
+def _capability(text):
+    if not re.fullmatch(r"\d+\.\d", text):
+        raise argparse.ArgumentTypeError(f"expected a compute capability such as 9.0, got {text}")
+    return text
+
+
+def _launch(text):
+    if not re.fullmatch(r"\d+(,\d+){4}", text):
+        raise argparse.ArgumentTypeError(f"expected Br,Bc,d,warps,stages, five whole numbers, got {text}")
+    return Launch(*map(int, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def hint(name: str, layer: int = 1) -> None:
 def solution(name: str, *, sure: bool = False) -> None:
     """Print the reference for the exercise ``name``, once you are sure."""
     exercise = find(name)
-    if not sure:
+    if sure is not True:
         _say(f'Have you read hint("{name}", 3)? If you still want to see it: solution("{name}", sure=True)')
     elif isinstance(exercise, Question):
         _say(f"{exercise.answer}: {exercise.because}")

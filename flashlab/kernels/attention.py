@@ -11,6 +11,7 @@ from torch import Tensor
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
 from flashlab.kernels.checks import (
+    check_flags,
     check_gradient,
     check_local,
     computes_operators,
@@ -115,6 +116,7 @@ def attend(
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     check(q, k, v)
     check_kernel(kernel)
+    check_flags(return_lse=return_lse)
     mask = masks.either(causal, mask)
     scale = scale_of(scale, q.shape[-1])
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive

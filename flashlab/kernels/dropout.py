@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.machine.numbers import whole_number
+
 STEPS = 2**16  # a probability is a multiple of 1 / STEPS
 
 
@@ -41,8 +43,9 @@ def dropout(p: float, seed: int | None, device: torch.device) -> Dropout | None:
         raise TypeError(f"dropout must be a number, got {p!r:.40}")
     if not 0 <= p < 1:
         raise ValueError(f"dropout must be a probability below 1, got {p}")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    if seed is not None and whole_number(seed) is None:
         raise TypeError(f"a seed is a whole number from 0 to 2^64 - 1, or None, got {seed!r:.40}")
+    seed = whole_number(seed)
     if seed is not None and not 0 <= seed < 2**64:
         raise ValueError(f"a seed is a whole number from 0 to 2^64 - 1, or None, got {seed}")
     if p == 0:

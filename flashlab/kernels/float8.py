@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_flags, check_memory, check_no_gradient
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 
@@ -87,6 +87,7 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.
         NotImplementedError: x requires a gradient.
     """
+    check_flags(transposed=transposed)
     _check(x, per, signs)
     B, H, N, d = x.shape
     width, blocks = tiles.width_of(d), tiles.count(N, BLOCK.value)

@@ -12,12 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_flags, check_memory, check_no_gradient
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST
 from flashlab.kernels.tiles import precision_of, width_of
+from flashlab.machine.numbers import whole_number
 
+LONGEST_CHUNK = 1024  # its scores are one block
 COLUMNS, WARPS = 32, 8  # of V per program, and its warps: plausible, never swept
 
 
@@ -30,7 +32,7 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
         decay: [H] float32, above 0 and at most 1: by how much each token shrinks what came before it; 1 if None.
         start: the state [B, H, d, dv] before the first token, float32; zeros if None.
         return_state: also return the state after the last token, with which the next call can go on.
-        chunk: tokens per chunk, a power of two from 16 on; if None, the most of 32 and 64 that the registers hold.
+        chunk: tokens per chunk, a power of two from 16 to 1,024; if None, 64 where the registers hold them, or 32.
 
     Returns:
         O [B, H, N, dv] in the dtype of q, or (O, state) with the state [B, H, d, dv] in float32. No gradients.
@@ -41,6 +43,7 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
         TypeError, ValueError: an argument is not as described.
         NotImplementedError: an argument requires a gradient.
     """
+    check_flags(return_state=return_state)
     _check(q, k, v, decay, start, chunk)
     B, H, N, d = q.shape
     dv = v.shape[3]
@@ -115,5 +118,6 @@ def _check(q, k, v, decay, start, chunk):
             raise ValueError(f"{name} must be float32 {shapes[name]}, got {x.dtype} {list(x.shape)}")
     if decay is not None and not bool(((decay > 0) & (decay <= 1)).all()):
         raise ValueError("each decay must be above 0 and at most 1")
-    if chunk is not None and (not isinstance(chunk, int) or chunk < 16 or chunk & (chunk - 1)):
-        raise ValueError(f"a chunk has a power of two of tokens, 16 at least, got {chunk!r:.40}")
+    tokens = whole_number(chunk)
+    if chunk is not None and (tokens is None or not 16 <= tokens <= LONGEST_CHUNK or tokens & (tokens - 1)):
+        raise ValueError(f"a chunk has a power of two of tokens, 16 to {LONGEST_CHUNK}, got {chunk!r:.40}")

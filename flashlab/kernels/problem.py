@@ -8,7 +8,7 @@ import torch
 import triton.language as tl
 
 from flashlab.kernels import float8, masks, tiles
-from flashlab.kernels.checks import check_dense, check_device
+from flashlab.kernels.checks import check_dense, check_device, kind_of
 from flashlab.kernels.masks import questions
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -201,8 +201,7 @@ def check_sinks(sinks, H, device):
     if sinks is None:
         return None
     if not isinstance(sinks, torch.Tensor) or not sinks.is_floating_point():
-        found = getattr(sinks, "dtype", type(sinks).__name__)
-        raise TypeError(f"sinks must be a floating-point tensor [H], got {found}")
+        raise TypeError(f"sinks must be a floating-point tensor [H], got {kind_of(sinks)}")
     if sinks.shape != (H,) or sinks.device != device:
         raise ValueError(f"sinks must be [H] = [{H}] on {device}, got {list(sinks.shape)} on {sinks.device}")
     return sinks.contiguous()

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import RefusedInKernel, address_of, check_function, function_at, place_of
+from flashlab.kernels.checks import RefusedInKernel, address_of, check_function, function_at, kind_of, place_of
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.problem import LOG2_E
 from flashlab.machine.truth import NoTruth
@@ -140,7 +140,7 @@ def check(score: Chain, problem, training: bool):
 
 def _numbers(x, name, dims):
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
+        raise TypeError(f"{name} must be a floating-point tensor, got {kind_of(x)}")
     if x.dim() not in dims:
         raise ValueError(f"{name} must have {dims[0]} to {dims[-1]} dimensions, got shape {list(x.shape)}")
     return x
@@ -262,13 +262,20 @@ def of_user(s, b, h, i, j, Nq, Nk, custom):
 @triton.jit
 def slope_of_user(s, b, h, i, j, Nq, Nk, custom):
     """Return the derivative of ``of_user``."""
-    return custom[1](s, b, h, i, j, Nq, Nk, *custom[2:])
+    slope = custom[1](s, b, h, i, j, Nq, Nk, *custom[2:])
+    return slope if is_slope(custom[1], s, slope) else s
 
 
 @triton.constexpr_function
 def is_score(function, s, score):
     """Return True, or raise."""
     return Returned(function, s, score).fits  # of a class, since Triton lets its functions call no others of Python
+
+
+@triton.constexpr_function
+def is_slope(function, s, slope):
+    """Return True, or raise."""
+    return ReturnedSlope(function, s, slope).fits
 
 
 class Returned:
@@ -288,6 +295,17 @@ class Returned:
     def kind(x):
         """Return the dtype and the shape of a value in a kernel, or the type of another value."""
         return f"{x.dtype} {[int(n) for n in x.shape]}" if hasattr(x, "shape") else type(x).__name__
+
+
+class ReturnedSlope(Returned):
+    """The return value of a derivative of the user's: like a score, or one number for all scores."""
+
+    def __init__(self, function, s, slope):
+        dtype = getattr(slope, "dtype", None)  # Python's own numbers have none
+        self.fits = type(slope) in (int, float) if dtype is None else dtype == s.dtype
+        if not self.fits:
+            expected = f"a derivative returns {s.dtype}, as s is"
+            raise RefusedInKernel(f"{place_of(function)}: {expected}, got {self.kind(slope)}")
 
 
 @triton.jit

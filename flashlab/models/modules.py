@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flashlab.kernels import flash_attention, masks, scores
-from flashlab.kernels.checks import check_dense
+from flashlab.kernels.checks import check_dense, kind_of
 
 
 def scaled_dot_product_attention(
@@ -79,9 +79,7 @@ def _check_bool(name, x):
 def _mask_options(mask, shape):
     """Return the options of ``flash_attention`` for a mask that is broadcastable to a shape [..., H, Nq, Nk]."""
     if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise TypeError(
-            f"attn_mask must be a boolean or floating-point tensor, got {getattr(mask, 'dtype', mask)!r:.40}"
-        )
+        raise TypeError(f"attn_mask must be a boolean or floating-point tensor, got {kind_of(mask)}")
     fits = all(size in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False))
     if not fits or not 2 <= mask.dim() <= len(shape):
         raise ValueError(

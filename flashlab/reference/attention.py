@@ -98,6 +98,9 @@ def attention_backward(
     Source: FlashAttention, appendix B.2, equations 3 to 6.
     """
     one_dtype(Q=Q, K=K, V=V, dO=dO)
+    if not Q.shape[:-2] == K.shape[:-2] == V.shape[:-2] or dO.shape != (*Q.shape[:-1], V.shape[-1]):
+        found = ", ".join(str(x.shape) for x in (Q, K, V, dO))
+        raise ValueError(f"expected Q [..., Nq, d], K [..., Nk, d], V [..., Nk, dv], dO [..., Nq, dv], got {found}")
     scale = scale_of(scale, Q.shape[-1], Q.dtype)
     P, _ = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk]
     dV = P.swapaxes(-1, -2) @ dO  # [..., Nk, dv]

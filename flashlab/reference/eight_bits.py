@@ -126,6 +126,7 @@ def hadamard(X: np.ndarray) -> np.ndarray:
     X: [..., d]. Where d is no power of two, zeros fill the row up to the next one, and the result is that wide. The
     matrix is orthogonal and symmetric: products of two rows stay what they are, and twice is the identity.
     """
+    one_dtype(X=X)
     d = X.shape[-1]
     width = 1 << max(d - 1, 0).bit_length()
     Y = np.concatenate([X, np.zeros((*X.shape[:-1], width - d), X.dtype)], -1)  # [..., width]
@@ -143,6 +144,7 @@ def rotate(X: np.ndarray, s: np.ndarray) -> np.ndarray:
 
     Rotating Q and K alike leaves the scores unchanged and spreads outliers over all columns.
     """
+    one_dtype(X=X)
     return hadamard(X * s.astype(X.dtype))
 
 
@@ -229,6 +231,9 @@ def attention(
         ValueError: the scale of V changes within a tile.
     """
     (Nq, d), Nk = Q.numbers.shape, len(K.numbers)
+    if K.numbers.shape != (Nk, d) or len(V.numbers) != Nk:
+        found = ", ".join(str(x.numbers.shape) for x in (Q, K, V))
+        raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {found}")
     scale, mask = scale_of(scale, d, Q.numbers.dtype), masks.as_mask(mask)
     raised = np.log(Q.numbers.dtype.type(WEIGHT_OF_THE_LARGEST[V.kind] if largest is None else largest))
     state = identity(Nq, V.numbers.shape[1], Q.numbers.dtype)

@@ -36,7 +36,7 @@ class State(NamedTuple):
 
 def quadratic(Q: np.ndarray, K: np.ndarray, V: np.ndarray, *, decay: float = 1.0) -> np.ndarray:
     """Compute O [N, dv] from the definition, with all N x N scores: the oracle for the chunks."""
-    _check(Q, K, V, decay)
+    _check(Q, K, V)
     return (distances(len(Q), decay, Q.dtype) * (Q @ K.T)) @ V
 
 
@@ -65,7 +65,7 @@ def chunked(
         TypeError, ValueError: dtypes, shapes, decay or C that do not match.
         FastMemoryFull: a chunk and the state do not fit into ``memory``.
     """
-    _check(Q, K, V, decay)
+    _check(Q, K, V)
     if not isinstance(C, Integral) or C < 1:
         raise ValueError(f"a chunk has a whole number of tokens, one at least, got C = {C}")
     memory, (d, dv) = Memory(record=False) if memory is None else memory, (Q.shape[1], V.shape[1])
@@ -126,7 +126,9 @@ def distances(C: int, decay: float, dtype: DTypeLike) -> np.ndarray:
 
 
 def powers(decay: float, n: int | np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """Return decay^n as numbers of ``dtype``."""
+    """Return decay^n as numbers of ``dtype``. Raises ValueError for a decay that is not above 0 and at most 1."""
+    if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 < decay <= 1:
+        raise ValueError(f"decay is a number above 0 and at most 1, got {decay!r:.40}")
     return np.power(float(decay), n).astype(dtype)
 
 
@@ -193,9 +195,7 @@ def directions(n: int, d: int, seed: int = 0) -> np.ndarray:
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
-def _check(Q, K, V, decay):
+def _check(Q, K, V):
     one_dtype(Q=Q, K=K, V=V)
     if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape != K.shape or len(K) != len(V):
         raise ValueError(f"expected Q [N, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
-    if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 < decay <= 1:
-        raise ValueError(f"decay is a number above 0 and at most 1, got {decay!r:.40}")

@@ -117,7 +117,7 @@ class Problem:
     """Inputs, results, and the steps in their order: blocks of keys from right to left."""
 
     def __init__(self, Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int, rules: Rules) -> None:
-        memory, self.rules = tiling.placed(Q, K, V, Br, Bc, None), rules
+        memory, self.rules = tiling.placed(Q, K, V, Br, Bc, None, rules), rules
         self.O, self.lse = memory.tensors["O"], memory.tensors["lse"]  # [Nq, dv], [Nq]   NaN until they are stored
         self.Q, self.K, self.V = (tensor.astype(self.lse.dtype) for tensor in (Q, K, V))
         self.Br, self.Bc, self.steps = Br, Bc, []

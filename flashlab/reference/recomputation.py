@@ -51,7 +51,7 @@ def backward(
 
     Source: FlashAttention, Algorithm 4, which stores m and l instead of lse; FlashAttention-2, Algorithm 2.
     """
-    memory = _with_outputs(placed(Q, K, V, Br, Bc, memory), O, lse, dO)
+    memory = _with_outputs(placed(Q, K, V, Br, Bc, memory, rules), O, lse, dO)
     shape, queries = (len(Q), len(K)), tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
         visited = rules.mask.T.tiles(cols, Br, shape[::-1])

@@ -33,6 +33,13 @@ def positions(runs: Runs) -> np.ndarray:
     return np.array([position for run in runs for position in run], int)
 
 
+def check_placement(placement: Sequence[Runs], N: int) -> None:
+    """Raise ValueError unless each of N tokens has one rank."""
+    owned = sorted(position for runs in placement for run in runs for position in run)
+    if owned != list(range(N)):
+        raise ValueError(f"a placement gives each of the {N} tokens to one rank, got {placement!r:.60}")
+
+
 def merge(O: np.ndarray, lse: np.ndarray, O_b: np.ndarray, lse_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [n, dv] and lse [n] of the keys of both sides, each of which has divided by its own sum already."""
     m = np.maximum(lse, lse_b)  # [n]
@@ -72,6 +79,7 @@ def forward(
     """
     one_dtype(Q=Q, K=K, V=V)
     P, N = len(placement), len(Q)
+    check_placement(placement, N)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j]) for j in here]  # K and V that each rank has now: at first its own
     states = [(np.zeros((len(i), V.shape[1]), Q.dtype), np.full(len(i), -np.inf, Q.dtype)) for i in here]
@@ -110,6 +118,7 @@ def backward(
     """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
     one_dtype(Q=Q, K=K, V=V, O=O, dO=dO)
     P, N = len(placement), len(Q)
+    check_placement(placement, N)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j], np.zeros_like(K[j]), np.zeros_like(V[j])) for j in here]
     dQ, deltas = np.zeros_like(Q), delta(dO, O)  # [N, d], [N]

@@ -37,6 +37,12 @@ class Rules:
         object.__setattr__(self, "mask", as_mask(self.mask))
         object.__setattr__(self, "score", as_score(self.score))
 
+    @staticmethod
+    def check(rules: "Rules") -> None:
+        """Raise TypeError if these are no ``Rules``."""
+        if not isinstance(rules, Rules):
+            raise TypeError(f"rules must be Rules, such as Rules(mask=causal()), got {type(rules).__name__}")
+
     def scale_for(self, Q_i: np.ndarray) -> np.floating:
         """Return the factor on the scores of queries Q_i [Br, d], in their dtype."""
         return scale_of(self.scale, Q_i.shape[1], Q_i.dtype)

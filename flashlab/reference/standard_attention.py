@@ -202,6 +202,7 @@ def _check(Q, K, V, rules, Br) -> list[slice]:
     if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
     one_dtype(Q=Q, K=K, V=V)
+    Rules.check(rules)
     if rules.score is not None or rules.sink is not None:
         raise ValueError("standard attention has no score function and no sink")
     return _bands(Q, Br)

@@ -49,7 +49,7 @@ def fa2_forward(
 
     Source: FlashAttention-2, Algorithm 1.
     """
-    memory = placed(Q, K, V, Br, Bc, memory)
+    memory = placed(Q, K, V, Br, Bc, memory, rules)
     shape, keys = (len(Q), len(K)), tiles(len(K), Bc)
     for rows in tiles(len(Q), Br):
         with memory.kernel("program"):
@@ -84,9 +84,9 @@ def fa1_forward(
 
     Source: FlashAttention, Algorithm 1.
     """
+    memory = placed(Q, K, V, Br, Bc, memory, rules)
     if rules.dropout is not None:
         raise ValueError("fa1_forward has no dropout: use fa2_forward")
-    memory = placed(Q, K, V, Br, Bc, memory)
     shape, queries = (len(Q), len(K)), tiles(len(Q), Br)
     for j, cols in enumerate(tiles(len(K), Bc) or [slice(0, 0)]):
         visited = rules.mask.T.tiles(cols, Br, shape[::-1])
@@ -182,12 +182,15 @@ def check(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int) -> None
     if Q.shape[1] == 0:
         raise ValueError("a head needs at least one dimension, got d = 0")
     if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
-        raise ValueError(f"Br and Bc must be integers of at least 1, got Br = {Br}, Bc = {Bc}")
+        raise ValueError(f"Br and Bc must be integers of at least 1, got Br = {Br!r}, Bc = {Bc!r}")
 
 
-def placed(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int, memory: Memory | None) -> Memory:
+def placed(
+    Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int, memory: Memory | None, rules: Rules = PLAIN
+) -> Memory:
     """Check the inputs, and return the memory with the inputs in place and room for O and lse."""
     check(Q, K, V, Br, Bc)
+    Rules.check(rules)
     memory = Memory(record=False) if memory is None else memory
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)

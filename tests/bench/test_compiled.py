@@ -2,7 +2,7 @@
 
 import pytest
 
-from flashlab.bench.compiled import compiled
+from flashlab.bench.compiled import compiled, main
 
 
 @pytest.mark.exhaustive
@@ -17,3 +17,10 @@ def test_larger_tiles_take_more_and_the_code_can_be_read():
 def test_the_compilers_refusal_is_told():
     with pytest.raises(RuntimeError, match="compiler's process failed"):
         compiled((48, 64, 64, 4, 2))
+
+
+@pytest.mark.parametrize("argv", [[], ["9.0"], ["nine", "64,64,64,4,2"], ["9.0", "64,64,64"], ["9.0", "a,b,c,d,e"]])
+def test_a_wrong_command_line_gets_a_sentence(argv, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(argv)
+    assert exit.value.code == 2 and "error:" in capsys.readouterr().err

@@ -410,6 +410,7 @@ def test_bad_input_gets_a_sentence(bad):
 def test_bad_options_get_a_sentence():
     q, K, V, lengths = inputs([9, 9])
     for options, says in (
+        ({"fixed_split": 0}, "multiple of 128"),
         ({"fixed_split": 100}, "multiple of 128"), ({"scale": math.nan}, "scale"), ({"scale": -1.0}, "scale"),
         ({"lengths": lengths.long()}, "lengths must be int32"), ({"lengths": lengths[:1]}, "a row for each"),
     ):  # fmt: skip

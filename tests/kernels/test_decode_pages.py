@@ -279,3 +279,12 @@ def test_a_length_that_the_table_has_no_pages_for_is_refused(length):
     view = cache.view([text])  # two pages of 4
     with pytest.raises(ValueError, match="lengths must be from 0 to 8, got"):
         decode(torch.ones(1, HK, 1, D), view._replace(lengths=torch.tensor([length], dtype=torch.int32)))
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="on a GPU the table is not read on the host")
+def test_a_page_that_is_not_there_is_refused_where_the_text_reaches_it():
+    K, V, q = torch.ones(3, HK, 4, D), torch.ones(3, HK, 4, DV), torch.ones(1, HK, 1, D)
+    cache = Cache(K, V, torch.tensor([[0, 7]], dtype=torch.int32), torch.tensor([4], dtype=torch.int32))
+    decode(q, cache)
+    with pytest.raises(ValueError, match="names pages from 0 to 2, got .0, 7."):
+        decode(q, cache._replace(lengths=torch.tensor([5], dtype=torch.int32)))

@@ -228,6 +228,11 @@ def of_another_shape(s, b, h, i, j, Nq, Nk):
 
 
 @triton.jit
+def through(s, b, h, i, j, Nq, Nk):
+    return s
+
+
+@triton.jit
 def of_nothing(s, b, h, i, j, Nq, Nk):
     s = s + 1
 
@@ -248,6 +253,20 @@ def test_a_wrong_function_gets_one_sentence_with_its_line(function, sentence):
     assert "\n" not in str(refused.value) and refused.value.__suppress_context__
     with pytest.raises(TypeError, match=sentence):
         decode.decode(q, (q, q), score=scores.custom(function))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the compiler has its own sentences, and shows the line")
+@pytest.mark.parametrize("derivative", [positive, of_half_precision, of_nothing])
+def test_a_wrong_derivative_gets_one_sentence_with_its_line(derivative):
+    q = randn(1, 1, 3, 16).requires_grad_()
+    O = flash_attention(q, q, q, score=scores.custom(through, derivative=derivative))
+    with pytest.raises(TypeError, match="line [0-9]+: a derivative returns fp32, as s is, got"):
+        O.sum().backward()
+
+
+def test_a_seed_may_be_a_whole_number_of_numpy():
+    q = randn(1, 1, 9, 16)
+    assert torch.equal(*(flash_attention(q, q, q, dropout=0.5, seed=seed) for seed in (3, np.int64(3))))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda score: pickle.loads(pickle.dumps(score))])
@@ -286,6 +305,8 @@ BAD = [
     (ValueError, "cubed has no derivative", lambda: call(score=scores.custom(cubed, WEIGHT, 7.0), training=True)),
     (ValueError, "get no gradient", lambda: call(score=scores.custom(cubed, WEIGHT.clone().requires_grad_(), 7.0))),
     (TypeError, "sinks must be a floating-point tensor", lambda: call(sinks=0.5)),
+    (TypeError, "tensor [H], got ndarray", lambda: call(sinks=np.zeros(2))),
+    (TypeError, "return_lse must be True or False, got 'no'", lambda: call(return_lse="no")),
     (ValueError, "sinks must be [H] = [2]", lambda: call(sinks=randn(3))),
     (TypeError, "dropout must be a number", lambda: call(dropout="0.1")),
     (TypeError, "dropout must be a number, got []", lambda: call(dropout=[])),

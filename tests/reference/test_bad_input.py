@@ -65,6 +65,15 @@ def test_a_mask_is_made_by_masks(run, mask):
 
 
 BAD = {
+    "a placement of fewer tokens": (lambda: ring.forward(Q, K, V, ranks.contiguous(20, 2)), "each of the 24 tokens"),
+    "no rank": (lambda: ring.forward(Q, K, V, []), "each of the 24 tokens to one rank"),
+    "tokens of two ranks": (lambda: ring.forward(Q, K, V, [(range(24),)] * 2), "each of the 24 tokens to one rank"),
+    "dO of another batch": (lambda: attention_backward(Q, K, V, dO[None]), "dO .*Nq, dv., got .*1, 24, 8"),
+    "codes of fewer keys": (
+        lambda: eight_bits.attention(*(eight_bits.quantise(x) for x in (Q, K[:8], V))),
+        "got .24, 8., .8, 8., .24, 8.",
+    ),
+    "a state that grows": (lambda: linear_attention.state(K, V, decay=2.0), "at most 1, got 2.0"),
     "S_ij of one row for many": (lambda: update(S_ij=ROW[:5]), "expected S_ij .* got .5,., .5, 2"),
     "values of width 1": (lambda: update(V_j=np.ones((5, 1))), "V_j .Bc, dv. for O .3, 2., got .3, 5., .5, 1."),
     "a value too few": (lambda: update(V_j=np.ones((4, 2))), "got .3, 5., .4, 2."),
@@ -98,6 +107,7 @@ OF_ONE_ROW = {
     "lse": safe_softmax.lse,
     "streamed": lambda x: safe_softmax.safe_streamed(x, 2, Memory()),
     "quantise": eight_bits.quantise,
+    "hadamard": eight_bits.hadamard,
 }
 OF_THREE = ATTENTIONS | {
     "decoding": lambda Q, K, V: decoding.decode(Q[:, None], K, V, 8, 8),

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
-from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_flags, check_memory, check_no_gradient
 from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
@@ -18,6 +18,7 @@ from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
+from flashlab.machine.numbers import whole_number
 
 EIGHT_BITS = {torch.float8_e4m3fn: tl.float8e4nv, torch.int8: tl.int8}
 
@@ -69,6 +70,7 @@ def decode(
         TypeError, ValueError: an argument is not as described.
         NotImplementedError: an argument requires a gradient.
     """
+    check_flags(return_lse=return_lse)
     cache, problem = checked(q, cache, lengths, mask, scale, fixed_split, score, sinks)
     O, lse = run(q, cache, problem, fixed_split)
     return (O, lse) if return_lse else O
@@ -82,9 +84,12 @@ def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None)
             raise ValueError("the cache has lengths of its own: give lengths once")
         cache = cache._replace(lengths=lengths)
     check_cache(q, cache)
-    if fixed_split is not None and (not isinstance(fixed_split, int) or fixed_split < 128 or fixed_split % 128):
+    keys = whole_number(fixed_split)
+    if fixed_split is not None and (keys is None or keys < 128 or keys % 128):
         raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {fixed_split!r:.40}")
     mask, score = masks.either(mask is None, mask), scores.chain(score)
+    if cache.table is not None and q.device.type == "cpu" and mask in (masks.full(), masks.causal()):
+        _check_table(cache.table, cache.lengths, len(cache.K), cache.K.shape[2])  # pages outside a window may be gone
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
     for x in mask.tensors:
@@ -246,12 +251,17 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
                 f"{name} must be int32 with a row for each of the {B} texts, got {x.dtype} {list(x.shape)}"
             )
         _check_side_by_side(name, x)
-    if (
-        cache.lengths is not None
-        and q.device.type == "cpu"
-        and not ((0 <= cache.lengths) & (cache.lengths <= cache.most)).all()
-    ):
-        raise ValueError(f"lengths must be from 0 to {cache.most}, got {cache.lengths.tolist()}")
+    lengths = cache.lengths
+    if lengths is not None and q.device.type == "cpu" and not ((lengths >= 0) & (lengths <= cache.most)).all():
+        raise ValueError(f"lengths must be from 0 to {cache.most}, got {lengths.tolist()}")
+
+
+def _check_table(table, lengths, pages, page):
+    """Raise ValueError if a text's table names pages that are not there; on a GPU the host does not read it."""
+    first = page * torch.arange(table.shape[1])  # [T], of each page
+    used = table if lengths is None else table[first < lengths[:, None]]
+    if ((used < 0) | (used >= pages)).any():
+        raise ValueError(f"the table names pages from 0 to {pages - 1}, got {used.tolist()!s:.60}")
 
 
 def _check_dtypes(q, cache):

@@ -14,11 +14,13 @@ from flashlab.kernels.checks import (
     check_function,
     computes_operators,
     function_at,
+    kind_of,
     place_of,
 )
 from flashlab.kernels.masks.part import FARTHEST, Part
 from flashlab.machine.numbers import whole_number
 
+MOST_TOKENS = 2**31 - 1
 INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64  # torch compares and sorts no others
 
 
@@ -161,8 +163,7 @@ class Pattern(Part):
 
     def __init__(self, kept, Br, Bc):
         if not isinstance(kept, Tensor) or kept.dtype != torch.bool:
-            found = getattr(kept, "dtype", type(kept).__name__)
-            raise TypeError(f"a dense mask, or one of blocks, must be a boolean tensor, got {found}")
+            raise TypeError(f"a dense mask, or one of blocks, must be a boolean tensor, got {kind_of(kept)}")
         if not 2 <= kept.dim() <= 4:
             shape = f"2 to 4 dimensions, the last of queries and of keys, got {list(kept.shape)}"
             raise ValueError(f"a dense mask, or one of blocks, must have {shape}")
@@ -276,8 +277,7 @@ def integers(x: Tensor, name: str, dims: tuple[int, ...]) -> Tensor:
     """Return x, or raise TypeError or ValueError if it is not a tensor of integers with one of these ranks."""
     if not isinstance(x, Tensor) or x.dtype not in INTEGERS:
         *others, last = (str(dtype).removeprefix("torch.") for dtype in INTEGERS)
-        found = getattr(x, "dtype", type(x).__name__)
-        raise TypeError(f"{name} must be a tensor of integers ({', '.join(others)} or {last}), got {found}")
+        raise TypeError(f"{name} must be a tensor of integers ({', '.join(others)} or {last}), got {kind_of(x)}")
     if x.dim() not in dims:
         raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {list(x.shape)}")
     return x
@@ -294,6 +294,8 @@ def starts(offsets: Tensor, name: str) -> list[int]:
         found = "a tensor on the meta device" if offsets.is_meta else f"a {type(offsets).__name__}"
         raise ValueError(f"{name} must have values, got {found}")
     values = offsets.tolist()
+    if values and values[-1] > MOST_TOKENS:
+        raise ValueError(f"{name} end at {values[-1]}: the kernels count up to {MOST_TOKENS} tokens")
     if values[:1] != [0] or any(b < a for a, b in zip(values, values[1:], strict=False)):
         raise ValueError(f"{name} must begin with 0 and never fall, got {str(values):.60}")
     return values
