@@ -104,7 +104,7 @@ def digest() -> str:
 
 
 def host_us(run: Callable[[], object], gpu_us: float) -> float:
-    """Return the microseconds until a call of ``run`` returns, for a GPU that is never asked to wait."""
+    """Return the microseconds until a call of ``run`` returns, where the GPU is not late."""
     count = 20 if gpu_us < 5000 else 5
     return statistics.median(calls.host(run, count, "cuda") for _ in range(3))
 

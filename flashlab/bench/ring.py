@@ -2,7 +2,7 @@
 
     python -m flashlab.bench.ring --json notebooks/data/h200_ring.json
 
-Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with so many tokens per GPU, on 1, 2, 4, … of the GPUs: a
+Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with 8K to 128K tokens per GPU, on 1, 2, 4, … of the GPUs: a
 forward pass, and forward and backward together. Every cell runs in processes that are ended if they do not answer, the
 most important cells come first, and the file is written anew after each of them. Before a way is timed, its output and
 gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens while the

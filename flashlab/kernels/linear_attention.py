@@ -47,8 +47,7 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
     _check(q, k, v, decay, start, chunk)
     B, H, N, d = q.shape
     dv = v.shape[3]
-    if chunk is None:
-        chunk = 64 if d <= 64 and q.element_size() == 2 else 32
+    chunk = whole_number(chunk) or (64 if d <= 64 and q.element_size() == 2 else 32)  # None: by the registers
     q, k, v = (x.contiguous() for x in (q, k, v))
     decay = torch.ones(H, dtype=torch.float32, device=q.device) if decay is None else decay
     if start is None:

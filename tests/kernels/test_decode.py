@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -495,3 +496,8 @@ def test_texts_of_a_prefix_that_are_not_side_by_side_in_memory():
     texts = int32(0, 1, 2, 1)[::2]
     results = (decode_shared(q, [Prefix((K[:1], V[:1]), x)], (K, V)) for x in (texts, texts.clone()))
     assert torch.equal(*results)
+
+
+def test_a_fixed_split_may_be_a_whole_number_of_numpy():
+    q, K, V, _ = inputs([300])
+    assert torch.equal(*(decode(q, (K, V), fixed_split=keys) for keys in (128, np.int64(128))))

@@ -1,5 +1,6 @@
 """The chunks in Triton compute what the definition says, go on from a state, and compile for GPUs."""
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -148,3 +149,8 @@ def test_it_compiles_for_a_gpu_and_no_register_spills(capability):
     for k in kernels:
         assert k["shared"] <= k["available"] and k["stack"] == 0, k
         assert (k["products"] > 0) == (k["dtype"] != "torch.float32"), f"tensor cores: {k}"
+
+
+def test_a_chunk_may_be_a_whole_number_of_numpy():
+    x = torch.randn(1, 1, 70, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    assert torch.equal(*(linear_attention(x, x, x, chunk=chunk) for chunk in (32, np.int64(32))))

@@ -126,6 +126,7 @@ def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None 
     rope = d - dv if cache.latent else None
     width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
+    fixed_split = whole_number(fixed_split)  # None if it is None
     short = fixed_split is not None or cache.most < SHORT  # with fixed splits, nothing depends on the other texts
     kind = cache.K.element_size(), cache.table is not None, short
     hopper = choice is None and for_hopper(q, cache, problem)
