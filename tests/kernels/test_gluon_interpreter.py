@@ -217,7 +217,7 @@ def in_two_calls():
     q, k, v, do = (cases.randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
     seen, nothing = torch.ones(130, 256, dtype=torch.bool), torch.zeros(1, 2, 130)
     o, lse = of_backward.written_out.attention(q.double(), k.double(), v.double(), seen)
-    sums = of_backward.backward.Sums(do, None, o.to(q.dtype), lse.float(), 64, of_backward.LAUNCHES["row_constants"])
+    sums = of_backward.backward.Sums(do, None, o.to(q.dtype), lse.float(), 64, 1, of_backward.LAUNCHES["row_constants"])
     dq, *of_keys = (torch.full_like(x, math.nan) for x in (q, k, v))
     for half in (slice(0, 128), slice(128, 256)):
         of_half = [torch.full((1, 2, 128, 64), math.nan, dtype=q.dtype) for _ in of_keys]

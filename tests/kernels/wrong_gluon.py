@@ -82,7 +82,7 @@ BACKWARD = [
     (backward_roles, "produce_turn", "                wait_empty(shared.k_empty, n)\n", ""),
     (backward_roles, "produce_turn", "                announce(shared.turns, n, turn)\n", ""),
     (backward_roles, "produce_turn", "Q.block_type.nbytes + of_rows", "Q.block_type.nbytes"),
-    (backward_roles, "produce_turn", "stage_of(shared.lse, t)", "stage_of(shared.lse, t + 1)"),
+    (backward_roles, "produce_turn", "of_lse(shared, t, 0)", "of_lse(shared, t + 1, 0)"),
     (backward_roles, "ask_for_keys", "CONSUMERS * X.block_type.nbytes", "X.block_type.nbytes"),
     (backward_roles, "consume_turn", "    wait_full(shared.v_full, n)\n", ""),
     (backward_roles, "consume_turn", "    wait_full(shared.ds_full, end - 1)\n", ""),
