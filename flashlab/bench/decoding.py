@@ -98,7 +98,8 @@ def in_eight_bits(K, V, dtype):
 def ours(q, cache, launch: Launch, S: int, scale=D**-0.5):
     """Return a call of our kernels with these tiles and S parts."""
     problem = operator.problem_of(q, cache, masks.causal(), scale)
-    return lambda: operator.run(q, cache, problem, choice=launch, S=S)[0]
+    step = operator.Step.of(q, cache, problem, choice=launch, S=S)
+    return lambda: operator.run(q, cache, step)[0]
 
 
 def numbers_of_parts(programs, N, launch) -> list[int]:

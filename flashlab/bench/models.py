@@ -24,7 +24,7 @@ from flashlab.bench import calls, record, round_robin
 from flashlab.bench.competitors import BACKENDS, fa3, fa4, sdpa
 from flashlab.bench.model_shapes import WEIGHTS, Call, Model
 from flashlab.bench.model_shapes import calls as every_call
-from flashlab.kernels import flash_attention, launch, masks, scores
+from flashlab.kernels import flash_attention, launch, masks, plan, scores
 from flashlab.kernels.decode import decode
 from flashlab.machine import timing
 
@@ -96,10 +96,8 @@ def prepare(name: str, call: Call, inputs: Sequence[torch.Tensor]) -> Callable[[
 
 
 def digest() -> str:
-    """Return a digest of the kernels launched since ``launch.kept`` was cleared: of PTX without lines of source."""
-    codes = sorted(
-        re.sub(r"\.section\s+\.debug(?s:.*)|\.(loc|file)\b.*", "", x.asm["ptx"]) for x in launch.kept.values()
-    )
+    """Return a digest of the kernels launched since ``launch.started`` was cleared: of PTX without lines of source."""
+    codes = sorted(re.sub(r"\.section\s+\.debug(?s:.*)|\.(loc|file)\b.*", "", x.asm["ptx"]) for x in launch.started)
     return hashlib.sha256("\n".join(codes).encode()).hexdigest()[:16]
 
 
@@ -114,7 +112,8 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
     runs, replays, left_out, standard, ours = {}, {}, {}, None, ""
     inputs, stream = tensors(call), torch.cuda.Stream()
     torch.cuda.synchronize()  # the other stream reads them
-    launch.kept.clear()
+    launch.started.clear()
+    plan.kept.clear()
     for name in names:
         try:
             with torch.cuda.stream(stream):

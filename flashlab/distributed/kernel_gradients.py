@@ -7,6 +7,7 @@ from flashlab.distributed.compute import Gradients
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.attention import gradients_of
 from flashlab.kernels.configurations import choose, hopper_width
+from flashlab.kernels.plan import Plan
 from flashlab.kernels.problem import Problem
 from flashlab.machine.ranks import Block
 
@@ -33,7 +34,7 @@ class KernelGradients(Gradients):
         choice = choose("backward", problem, self.kernel)
         if choice.implementation == "hopper" and self._in_whole_tiles(block, choice.launches["backward"].Br):
             return self._on_hopper(choice, problem, q, do, k, v, block.rows[0])
-        dq, dk, dv, *_ = gradients_of(do, None, q, k, v, o, lse, None, problem, self.kernel)
+        dq, dk, dv, *_ = gradients_of(do, None, q, k, v, o, lse, None, Plan(problem, self.kernel))
         self.add(block, dq)
         return dk, dv
 

@@ -1,7 +1,6 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
 import functools
-import inspect
 import itertools
 import math
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
+from flashlab.kernels import plan as plans
 from flashlab.kernels.checks import (
     check_flags,
     check_gradient,
@@ -19,10 +19,12 @@ from flashlab.kernels.checks import (
     refuse,
     transformed,
 )
-from flashlab.kernels.configurations import check_kernel, choose
+from flashlab.kernels.configurations import check_kernel
 from flashlab.kernels.decode.cache import Cache
+from flashlab.kernels.decode.operator import Step
 from flashlab.kernels.decode.operator import run as run_decode
 from flashlab.kernels.device import DEVICE, stepped_around
+from flashlab.kernels.plan import Plan
 from flashlab.kernels.problem import DTYPES, LONGEST, Problem, check, check_sinks, scale_above_zero, scale_of
 
 
@@ -114,20 +116,31 @@ def attend(
     if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
+    check_flags(return_lse=return_lse)
+    a_window = _at_most_a_window(mask, dropout, score, seed, sinks, texts)
+    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    kind = None
+    if a_window and not compiling and not transformed():
+        kind = plans.kind_of(q, k, v, causal, mask, scale, kernel)
+    if kind is not None and (plan := plans.kept.get(kind)) is not None:
+        o, lse, _ = _run(q, k, v, plan)
+        return (o, lse) if return_lse else o
     check(q, k, v)
     check_kernel(kernel)
-    check_flags(return_lse=return_lse)
     mask = masks.either(causal, mask)
     scale = scale_of(scale, q.shape[-1])
+    inputs = q, k, v
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     dv = v.shape[-1]
     q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
-    an_operator = torch.compiler.is_compiling() or torch.jit.is_tracing() or any(map(computes_operators, (q, k, v)))
-    if an_operator and _at_most_a_window(mask, dropout, score, seed, sinks, texts):
+    if a_window and (compiling or any(map(computes_operators, (q, k, v)))):
         o, lse, _ = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     else:
-        o, lse, _ = _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
+        plan = _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
+        if kind is not None and all(x is tiles.ready(y) for x, y in zip(inputs, (q, k, v), strict=True)):
+            plans.keep(kind, plan)  # of calls whose inputs are not copied
+        o, lse, _ = _run(q, k, v, plan)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse) if return_lse else o
 
@@ -137,8 +150,8 @@ _attend_outside_graphs = stepped_around(
 )(attend)
 
 
-def _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
-    """Describe the call as a ``Problem`` and run it as one step of autograd. Returns what ``_forward`` does."""
+def _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
+    """Return the ``Plan`` of a call, or raise."""
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
     mask = mask if texts is None else texts.apart(mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
@@ -146,14 +159,21 @@ def _apply(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     if not problem.plain:
         _check_more_than_a_window(problem, q, k, v)
     mask.check(problem)
-    learned = [] if score is None else score.tensors
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if score is not None:
-        scores.check(score, problem, recorded)
-    training = recorded or torch.is_grad_enabled() and any(x.requires_grad for x in (sinks, *learned) if x is not None)
-    if not (training or transformed()):  # a third of the host time is autograd's
-        return _forward(q, k, v, problem, kernel, training=False)
-    return _Attention.apply(q, k, v, sinks, *learned, problem, kernel, training)
+        scores.check(score, problem, torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)))
+    return Plan(problem, kernel)
+
+
+def _run(q, k, v, plan):
+    """Run a call as one step of autograd. Returns what ``_forward`` does."""
+    score, sinks = plan.problem.score, plan.problem.sinks
+    inputs = (q, k, v, sinks) if score is None else (q, k, v, sinks, *score.tensors)
+    training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    if transformed():
+        return _Transformed.apply(*inputs, plan, training)
+    if training:
+        return _Recorded.apply(*inputs, plan, training)
+    return _forward(q, k, v, plan, training)  # a third of the host time is autograd's
 
 
 def _check_more_than_a_window(problem, q, k, v):
@@ -169,11 +189,12 @@ def _check_more_than_a_window(problem, q, k, v):
         raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
 
 
-def _forward(q, k, v, problem, kernel, training=True):
+def _forward(q, k, v, plan, training=True):
     """Run the forward pass: O, lse, and the rest of lse, None unless training needs it.
 
     The backward pass rebuilds the weights from lse. Rounding lse to float32 would scale all weights of a row.
     """
+    problem = plan.problem
     o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
     lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=torch.float32)
     rest = torch.empty_like(lse) if training and problem.natural else None
@@ -182,35 +203,47 @@ def _forward(q, k, v, problem, kernel, training=True):
         return o.zero_(), lse, rest if rest is None else rest.zero_()
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
-        results = [_forward(*x, Problem.of(*x, problem.mask, problem.scale), kernel, training) for x in parts]
+        results = [_forward(*x, _plan_of_part(x, plan), training) for x in parts]
         return tuple(None if x[0] is None else torch.cat(x, dim) for x in zip(*results, strict=True))
     q, k, v = (tiles.ready(x) for x in (q, k, v))
-    choice = choose("forward", problem, kernel)
+    choice = plan.choice("forward")
     if choice.implementation == "decode":
-        run_decode(q, Cache(k, v), problem, out=(o, lse, rest))
+        cache, launched = Cache(k, v), plan.launched("decode", training)
+        step = launched.get("step") or launched.setdefault("step", Step.of(q, cache, problem))
+        run_decode(q, cache, step, out=(o, lse, rest))
     else:
-        _kernels(choice.implementation).forward.run(o, lse, q, k, v, problem, choice.launches["forward"], rest=rest)
+        run, c = _kernels(choice.implementation).forward.run, choice.launches["forward"]
+        run(o, lse, q, k, v, problem, c, rest=rest, launched=plan.launched("forward", training))
     return o, lse, rest
 
 
-def gradients_of(do, dlse, q, k, v, o, lse, rest, problem, kernel, sums=()):
+def gradients_of(do, dlse, q, k, v, o, lse, rest, plan, sums=()):
     """Run the backward pass. Return dQ, dK, dV and, with sinks, delta [B, H, Nq] or longer, else None.
 
     rest: what float32 cannot hold of lse, or None. sums: as for ``portable.backward.run``.
     """
-    gradients = _new_gradients(q, k, v)
+    gradients, problem = _new_gradients(q, k, v), plan.problem
     if o.numel() == 0 or problem.Nk == 0:
         return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
     if (dim := _too_long(problem)) is not None:
         parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse, rest)), strict=False)
-        results = [gradients_of(*x, Problem.of(*x[2:5], problem.mask, problem.scale), kernel)[:3] for x in parts]
+        results = [gradients_of(*x, _plan_of_part(x[2:5], plan))[:3] for x in parts]
         return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     dlse, rest = (None if x is None else tiles.ready(x) for x in (dlse, rest))
-    choice = choose("backward", problem, kernel, learning=any(total is not None for total in sums))
-    options = {"sums": sums} if choice.implementation == "portable" else {}
+    learning = any(total is not None for total in sums)  # into memory of this pass
+    choice = plan.choice("backward", learning)
+    kind = choice.implementation, dlse is None, rest is None, *(x.stride() for x in (q, k, v, o, do))
+    options = {"rest": rest, "launched": {} if learning else plan.launched(*kind)}
+    if choice.implementation == "portable":
+        options["sums"] = sums
     run = _kernels(choice.implementation).backward.run
-    return *gradients, run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, rest=rest, **options)
+    return *gradients, run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, **options)
+
+
+def _plan_of_part(tensors, plan):
+    """Return the ``Plan`` of some of the batches or heads of a call with a window at most."""
+    return Plan(Problem.of(*tensors, plan.problem.mask, plan.problem.scale), plan.kernel)
 
 
 def _new_gradients(q, k, v):
@@ -244,18 +277,21 @@ def _split(x, problem, dim):
     return x.split(LONGEST // group * per_key_head if dim == 1 else LONGEST, dim)
 
 
-class _Attention(torch.autograd.Function):
-    """One step of autograd and of torch.func."""
+class _Recorded(torch.autograd.Function):
+    """One step of autograd. torch takes a third of the time that it takes for ``_Transformed``."""
 
     @staticmethod
-    def forward(q, k, v, sinks, *inputs):
-        return _forward(q, k, v, *inputs[-3:])
+    def forward(ctx, *inputs):
+        *tensors, plan, training = inputs
+        output = _forward(*tensors[:3], plan, training)
+        _Recorded.save(ctx, inputs, output)
+        return output
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
-        *tensors, ctx.problem, ctx.kernel, _ = inputs
+    def save(ctx, inputs, output):
+        *tensors, ctx.plan, _ = inputs
         # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
-        ctx.save_for_backward(*output, *tensors, *ctx.problem.mask.tensors)
+        ctx.save_for_backward(*output, *tensors, *ctx.plan.problem.mask.tensors)
         if output[2] is not None:
             ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)  # None instead of zeros where an output is not used
@@ -265,33 +301,41 @@ class _Attention(torch.autograd.Function):
         return differentiate_once(_gradients, ctx, do, dlse)
 
     @staticmethod
-    def vmap(info, in_dims, *inputs):
-        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
-
-    @staticmethod
     def jvp(ctx, *tangents):
         raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
-# torch reads the signature in every call. Python takes this attribute, where it would otherwise parse the function.
-_Attention.forward.__signature__ = inspect.signature(_Attention.forward)  # type: ignore[attr-defined]
+class _Transformed(_Recorded):
+    """The same for ``torch.func``."""
+
+    setup_context = _Recorded.save
+
+    @staticmethod
+    def forward(*inputs):
+        *tensors, plan, training = inputs
+        return _forward(*tensors[:3], plan, training)
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
 
 
 @stepped_around("the backward pass of flash_attention, called from compiled code,")
 def _gradients(ctx, do, dlse, o, lse, rest, q, k, v, sinks, *tensors):
     check_gradient(do)
-    steps = [] if ctx.problem.score is None else ctx.problem.score.steps
+    problem = ctx.plan.problem
+    steps = [] if problem.score is None else problem.score.steps
     needed = iter(ctx.needs_input_grad[4:])
     wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
-    sums = [step.sums(ctx.problem) if want else None for step, want in zip(steps, wanted, strict=True)]
-    *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, rest, ctx.problem, ctx.kernel, sums)
+    sums = [step.sums(problem) if want else None for step, want in zip(steps, wanted, strict=True)]
+    *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, rest, ctx.plan, sums)
     dsinks = _gradient_of_sinks(sinks, lse, rest, delta) if ctx.needs_input_grad[3] else None
     others = [
         None if total is None else step.gradient(total).to(x.dtype)
         for step, total in zip(steps, sums, strict=True)
         for x in step.tensors
     ]
-    return *gradients, dsinks, *others, None, None, None
+    return *gradients, dsinks, *others, None, None
 
 
 def _gradient_of_sinks(sinks, lse, rest, delta):
@@ -302,7 +346,7 @@ def _gradient_of_sinks(sinks, lse, rest, delta):
 
 
 # Calls with a window at most, as operators of torch's library: torch.compile, traces and fake tensors take each as one
-# step. torch.func refuses operators with a derivative, so it and eager calls use ``_Attention``.
+# step. torch.func refuses operators with a derivative, so it has ``_Transformed``.
 _OPTIONS = "int? left, int? right, float scale, str? kernel"
 torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)")
 torch.library.define(
@@ -313,23 +357,30 @@ torch.library.define(
 
 
 def _operator(q, k, v, left, right, scale, kernel):
-    o, lse, rest = _forward(q, k, v, _problem(q, k, v, left, right, scale), kernel)
+    o, lse, rest = _forward(q, k, v, _plan(q, k, v, left, right, scale, kernel))
     return o, lse, lse.new_empty(0) if rest is None else rest  # an operator returns tensors
 
 
 def _operator_backward(do, dlse, q, k, v, o, lse, rest, left, right, scale, kernel):
     rest = rest if rest.numel() else None
-    return gradients_of(do, dlse, q, k, v, o, lse, rest, _problem(q, k, v, left, right, scale), kernel)[:3]
+    return gradients_of(do, dlse, q, k, v, o, lse, rest, _plan(q, k, v, left, right, scale, kernel))[:3]
 
 
-def _problem(q, k, v, left, right, scale):
-    """Return the ``Problem`` of an operator's arguments, or raise: the operators can be called without ``attend``."""
+def _plan(q, k, v, left, right, scale, kernel):
+    """Return the ``Plan`` of an operator's arguments, or raise: the operators can be called without ``attend``."""
+    mask = masks.Window(left, right)
+    kind = plans.kind_of(q, k, v, False, mask, scale, kernel)
+    if kind is not None and (plan := plans.kept.get(kind)) is not None:
+        return plan
     check(q, k, v)
     if any(tiles.pad_rows(x) is not x for x in (q, k, v)):
         sizes = f"d = {q.shape[-1]} and dv = {v.shape[-1]} in {q.dtype}"
         raise ValueError(f"the operator needs rows of whole 16 bytes, got {sizes}: call flash_attention, which pads")
-    ends = (math.inf if end is None else end for end in (left, right))
-    return Problem.of(q, k, v, masks.window(*ends), scale_above_zero(scale, q.shape[-1]))
+    plan = Plan(Problem.of(q, k, v, mask, scale_above_zero(scale, q.shape[-1])), kernel)
+    mask.check(plan.problem)
+    if kind is not None and all(tiles.ready(x) is x for x in (q, k, v)):
+        plans.keep(kind, plan)
+    return plan
 
 
 def _shapes(q, k, v, left, right, scale, kernel):

@@ -130,12 +130,17 @@ def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> N
         raise TypeError(f"{function.fn.__name__}{signature} is called with {expected}, which do not fit") from None
 
 
+def differentiated(x) -> bool:
+    """Return whether a derivative with respect to x is wanted, backward or forward."""
+    if not isinstance(x, Tensor):
+        return False
+    return (x.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(x).tangent is not None
+
+
 def check_no_gradient(function: str, **tensors: Tensor | None) -> None:
     """Raise NotImplementedError if an argument needs a derivative, for a function without one."""
     for name, x in tensors.items():
-        if x is None:
-            continue
-        if (x.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(x).tangent is not None:
+        if differentiated(x):
             raise NotImplementedError(
                 f"{function} has no backward pass, and {name} requires a gradient: call it under torch.no_grad()"
             )

@@ -1,55 +1,91 @@
-"""Launch a kernel, and remember the compiled kernel for calls with arguments of the same kinds.
+"""Launch kernels, and launch them again with other tensors of the same layouts.
 
-Triton inspects every argument of every launch to find the compiled kernel that fits. The fit depends on everything but
-the contents of the tensors and their addresses, apart from alignment.
+Triton inspects every argument of every launch to find the compiled kernel that fits. A second call of the same kind
+needs none of that: only addresses differ. ``plan`` keeps the launches of such calls.
 """
 
 import contextlib
+from collections.abc import Callable
 
 import torch
 
-FORGET_AFTER = 4096  # compiled kernels
 HERE = contextlib.nullcontext()  # on the current device
-kept = {}  # everything that the fit depends on -> the compiled kernel; a benchmark reads it
+started = set()  # compiled kernels that were looked up since it was cleared, for benchmarks
+_of_graphs = []  # launches that CUDA graphs repeat
 
 
-def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
-    """Run a grid (x, y, z) of programs. The kernel's arguments are tensors, or descriptors of them, and then numbers.
+class Launch:
+    """A grid (x, y, z) of programs of a kernel, with all arguments but the addresses of its tensors.
 
-    numbers: sizes, strides, constexprs, and the arguments of a problem, which may contain tensors. A tensor that a
-    kernel can do without may be None. early: start before the previous kernel has ended; the kernel waits for it itself
-    (compute capability 9.0).
+    tensors, numbers, warps, stages, early: as for ``launch``.
     """
-    bases = tuple(getattr(x, "base", x) for x in tensors)  # the tensors that descriptors describe
-    device = bases[0].device
-    if device.type != "cuda":
-        if hasattr(kernel, "is_gluon") and kernel.is_gluon():  # Triton interprets no Gluon
+
+    def __init__(self, kernel, grid, tensors, numbers, warps, stages, early):
+        self.kernel, self.grid, self.numbers = kernel, grid, numbers
+        self.options = {"num_warps": warps, "num_stages": stages} | ({"launch_pdl": True} if early else {})
+        # Of each descriptor, its type and fields; None for a tensor.
+        self.described = [(type(x), dict(vars(x))) if hasattr(x, "base") else None for x in tensors]
+        self.device = getattr(tensors[0], "base", tensors[0]).device
+        self.compiled = None  # starts the compiled kernel
+        for described in self.described:
+            if described is not None:
+                del described[1]["base"]
+        self.reads_tables = any(isinstance(x, torch.Tensor) for x in numbers)
+
+    def __call__(self, *tensors):
+        """Start the grid with these tensors, which ``launch`` took itself or took descriptors of."""
+        self.start([x if it is None else _describe(x, *it) for x, it in zip(tensors, self.described, strict=True)])
+
+    def start(self, arguments):
+        """Start the grid with these tensors and descriptors."""
+        if self.device.type != "cuda":
+            self._interpret(arguments)
+            return
+        if self.reads_tables and torch.cuda.is_current_stream_capturing():
+            _of_graphs.append(self)
+        with HERE if self.device.index == torch.cuda.current_device() else torch.cuda.device(self.device):
+            if self.compiled is None:
+                compiled = self.kernel[self.grid](*arguments, *self.numbers, **self.options)
+                started.add(compiled)
+                self.compiled = compiled[self.grid]
+            else:
+                self.compiled(*arguments, *self.numbers)
+
+    def _interpret(self, arguments):
+        if hasattr(self.kernel, "is_gluon") and self.kernel.is_gluon():  # Triton interprets no Gluon
             from flashlab.kernels.gluon_interpreter import interpret  # late: few launches need it
 
-            interpret(kernel, grid, tensors, numbers)
+            interpret(self.kernel, self.grid, arguments, self.numbers)
         else:
-            kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages)
-        return
-    key = (kernel, device, warps, stages, early, _fit(bases), _fit(numbers))
-    compiled = kept.get(key)
-    with _current(device):
-        if compiled is None:
-            options = {"launch_pdl": True} if early else {}
-            compiled = kernel[grid](*tensors, *numbers, num_warps=warps, num_stages=stages, **options)
-            if len(kept) >= FORGET_AFTER:
-                kept.clear()
-            kept[key] = compiled
-        else:
-            compiled[grid](*tensors, *numbers)
+            self.kernel[self.grid](*arguments, *self.numbers, **self.options)
 
 
-def _current(device):
-    """Return the context in which torch and Triton launch on this device."""
-    return HERE if device.index == torch.cuda.current_device() else torch.cuda.device(device)
+def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False) -> Launch:
+    """Run a grid (x, y, z) of programs. The kernel's arguments are tensors, or descriptors of them, and then numbers.
+
+    tensors: what differs in another call of the same kind. A tensor that a kernel can do without may be None.
+    numbers: sizes, strides, constexprs, tables, and the arguments of a problem, which may contain tensors.
+    early: start before the previous kernel has ended; the kernel waits for it itself (compute capability 9.0).
+    """
+    made = Launch(kernel, grid, tensors, numbers, warps, stages, early)
+    made.start(tensors)
+    return made
 
 
-def _fit(x):
-    """Return x with each tensor replaced by what the fit depends on: its dtype, and whether it is aligned."""
-    if isinstance(x, tuple):
-        return tuple(map(_fit, x))
-    return (x.dtype, x.data_ptr() % 16 == 0) if isinstance(x, torch.Tensor) else x
+def repeat(launched: dict, name, tensors: tuple, first: Callable[[], Launch]) -> None:
+    """Start a launch of an earlier call of the same kind with these tensors, or the first one.
+
+    launched: the launches of that call by name; ``first`` starts one that it lacks.
+    """
+    earlier = launched.get(name)
+    if earlier is None:
+        launched[name] = first()
+    else:
+        earlier(*tensors)
+
+
+def _describe(x, kind, fields):
+    """Return the descriptor with these fields of another tensor, without its constructor, which takes time."""
+    descriptor = object.__new__(kind)
+    vars(descriptor).update(fields, base=x)
+    return descriptor

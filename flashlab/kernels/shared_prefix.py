@@ -18,7 +18,7 @@ from flashlab.kernels import masks
 from flashlab.kernels.attention import flash_attention
 from flashlab.kernels.checks import check_dense, check_device
 from flashlab.kernels.decode.cache import Cache
-from flashlab.kernels.decode.operator import check_cache, checked, problem_of, run
+from flashlab.kernels.decode.operator import Step, check_cache, check_values, checked, problem_of, run
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.merge import merged
@@ -53,10 +53,11 @@ def decode_shared(
     """
     if isinstance(prefixes, Prefix) or not isinstance(prefixes, Sequence):
         raise TypeError(f"prefixes must be a list of Prefix, got {type(prefixes).__name__}")
-    cache, problem = checked(q, cache, lengths, None, scale, fixed_split)
+    cache = Cache.of(cache, lengths)
+    problem = checked(q, cache, None, scale, fixed_split)
     prefixes = [_checked(prefix, q, cache) for prefix in prefixes]
     out = _wide(q, cache) if prefixes else None
-    O, lse = run(q, cache, problem, fixed_split, out=out)  # [B, H, n, dv], [B, H, n]
+    O, lse = run(q, cache, Step.of(q, cache, problem, fixed_split), out)  # [B, H, n, dv], [B, H, n]
     for prefix in prefixes:
         rows = q if prefix.texts is None else q[prefix.texts]  # [R, H, n, d]
         O_p, lse_p = _dense(rows, prefix.cache, problem.scale, cache.K.shape[1])  # [1, Hk, R g n, dv], [1, Hk, R g n]
@@ -71,6 +72,8 @@ def _checked(prefix, q, cache):
         raise TypeError(f"prefixes must be a list of Prefix, got {type(prefix).__name__} in it")
     shared, texts, B = Cache.of(prefix.cache), prefix.texts, len(q)
     check_cache(q, shared, texts=1)
+    if q.device.type == "cpu":
+        check_values(shared, masks.full())
     found, expected = ((it.K.shape[1], it.V.shape[3]) for it in (shared, cache))
     if found != expected:
         raise ValueError(f"a prefix has Hk and dv of the texts' own cache, {expected}, got {found}")
@@ -91,7 +94,8 @@ def _dense(q, cache, scale, Hk):
     R, H, n, d = q.shape
     rows = q.reshape(R, Hk, H // Hk * n, d).transpose(0, 1).reshape(1, Hk, R * H // Hk * n, d)
     if isinstance(cache, Cache):
-        return run(rows, cache, problem_of(rows, cache, masks.full(), scale), out=_wide(rows, cache))
+        step = Step.of(rows, cache, problem_of(rows, cache, masks.full(), scale))
+        return run(rows, cache, step, _wide(rows, cache))
     return flash_attention(rows, *cache, scale=scale, return_lse=True)
 
 

@@ -80,7 +80,7 @@ def paged(K, V, lengths, page, seed=0):
 def run(q, cache, mask=None, **options):
     """O and lse with scale 0.25, with tiles or splits of the test."""
     problem = operator.problem_of(q, cache, masks.causal() if mask is None else mask, 0.25)
-    return operator.run(q, cache, problem, **options)
+    return operator.run(q, cache, operator.Step.of(q, cache, problem, **options))
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -131,7 +131,7 @@ def test_splits_are_those_of_a_texts_own_length(monkeypatch):
 def test_pages_equal_a_tensor_bit_for_bit(page, mask):
     q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
     ours, _ = MASKS[mask]
-    mask, caches = ours or masks.causal(), (Cache(K, V, lengths=lengths), paged(K, V, lengths, page))
+    mask, caches = masks.causal() if ours is None else ours, (Cache(K, V, lengths=lengths), paged(K, V, lengths, page))
     whole, in_pages = (run(q, cache, mask, fixed_split=128, choice=tiles.PAGED) for cache in caches)
     assert all(map(torch.equal, in_pages, whole))
 
@@ -177,8 +177,9 @@ def test_latents_on_hopper_equal_those_of_the_portable_kernel(H, page):
     problem = operator.problem_of(q, cache, masks.causal(), 0.07)
     assert operator.for_hopper(q, cache, problem)
     for options in ({}, {"fixed_split": 128}):
-        ours = operator.run(q, cache, problem, **options)
-        theirs = operator.run(q, cache, problem, choice=tiles.Launch(16, 32, 4, 3, 2), **options)
+        ours = operator.run(q, cache, operator.Step.of(q, cache, problem, **options))
+        other = operator.Step.of(q, cache, problem, choice=tiles.Launch(16, 32, 4, 3, 2), **options)
+        theirs = operator.run(q, cache, other)
         torch.testing.assert_close(ours[0], theirs[0], rtol=0.02, atol=0.002)
         torch.testing.assert_close(ours[1], theirs[1], rtol=1e-5, atol=1e-5)
 

@@ -299,7 +299,7 @@ def latent_parts(lengths, page=None):
     problem = operator.problem_of(q, cache, masks.causal(), 0.07)
     O_s, lse_s = torch.full((2, len(q), 16, 512), math.nan), torch.full((2, len(q), 16), math.nan)
     latent.run(q, cache, O_s, lse_s, (2, 0), problem.scale_log2)
-    O, lse = operator.run(q, cache, problem, choice=Launch(16, 32, 4, 3, 2))
+    O, lse = operator.run(q, cache, operator.Step.of(q, cache, problem, choice=Launch(16, 32, 4, 3, 2)))
     ours = (lse_s.softmax(0).nan_to_num(0)[..., None] * O_s).sum(0)
     torch.testing.assert_close(ours.bfloat16(), O[:, :, 0], rtol=0.02, atol=0.002)
     torch.testing.assert_close(lse_s.logsumexp(0), lse[:, :, 0], rtol=1e-5, atol=1e-5)

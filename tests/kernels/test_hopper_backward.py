@@ -256,7 +256,7 @@ def test_sums_start_at_zero():
     constants, sums = portable.backward.parts_of(scratch, dlse)
     lse_log2, delta, rest = constants
     assert sums.isnan().all() and lse_log2.shape == delta.shape == (2, 3, 128) and sums.shape == (30_001,)
-    portable.backward.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED)
+    portable.backward.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED, {})
     assert rest is None and (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
     log2_e = torch.tensor(LOG2_E.value, dtype=torch.float32, device=DEVICE)
     assert (lse_log2[:, :, :70] == 4 * log2_e).all() and lse_log2[:, :, 70:].isposinf().all()
@@ -284,7 +284,7 @@ def test_the_last_heads_are_narrowed_from_where_they_are(width):
     for head in (4, 5, 6):
         ring[head % 4] = in_order(exact[head].view(2, 64, width), width).view(128, width)
     dq = torch.full((1, 7, 70, width - 8), math.nan, dtype=torch.bfloat16, device=DEVICE)
-    backward.start_narrow(dq, ring, 0.5, 3)
+    backward.start_narrow(dq, ring, 0.5, 3, {})
     assert dq[:, :4].isnan().all()
     assert torch.equal(dq[0, 4:], (exact[4:, :70, : width - 8] * 0.5).bfloat16())
 

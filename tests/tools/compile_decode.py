@@ -58,7 +58,8 @@ def compile_for(capability, name, q, cache, options):
     here = mock.patch.object(decode_tiles, "card", lambda device: card)
     with here, compiled_instead(capability, operator, shared_prefix) as made:
         options = {"mask": masks.causal(), "scale": 0.1} | options
-        operator.run(q, cache, operator.problem_of(q, cache, **options), S=8)
+        problem = operator.problem_of(q, cache, **options)
+        operator.run(q, cache, operator.Step.of(q, cache, problem, S=8))
         rows, (d, dv) = q.shape[1] * q.shape[2] // cache.K.shape[1], (cache.K.shape[3], cache.V.shape[3])
         width = tiles.width_of(dv if cache.latent else max(d, dv))
         size, paged = cache.K.element_size(), cache.table is not None

@@ -27,13 +27,21 @@ class Cache(NamedTuple):
     scales: Tensor | None = None  # [2, pages, Hk, page] float32: of each key and of each value of 8 bits
 
     @classmethod
-    def of(cls, cache) -> "Cache":
-        """Return a ``Cache``, or a pair (K, V) as one. Raises TypeError for anything else."""
-        if isinstance(cache, cls):
+    def of(cls, cache, lengths=None) -> "Cache":
+        """Return a ``Cache``, or a pair (K, V) as one, with these lengths, if it has none.
+
+        Raises:
+            TypeError: anything else. ValueError: lengths twice.
+        """
+        if not isinstance(cache, cls):
+            if not isinstance(cache, (tuple, list)) or len(cache) != 2:
+                raise TypeError(f"a cache must be a Cache or a pair (K, V), got {type(cache).__name__}")
+            cache = cls(*cache)
+        if lengths is None:
             return cache
-        if not isinstance(cache, (tuple, list)) or len(cache) != 2:
-            raise TypeError(f"a cache must be a Cache or a pair (K, V), got {type(cache).__name__}")
-        return cls(*cache)
+        if cache.lengths is not None:
+            raise ValueError("the cache has lengths of its own: give lengths once")
+        return cache._replace(lengths=lengths)
 
     @property
     def most(self) -> int:

@@ -7,7 +7,16 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import float8, masks, scores, tiles
-from flashlab.kernels.checks import check_dense, check_device, check_flags, check_memory, check_no_gradient
+from flashlab.kernels import plan as plans
+from flashlab.kernels.checks import (
+    check_dense,
+    check_device,
+    check_flags,
+    check_memory,
+    check_no_gradient,
+    differentiated,
+    transformed,
+)
 from flashlab.kernels.configurations import card
 from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.combine import attention_combine
@@ -15,7 +24,7 @@ from flashlab.kernels.decode.request import hides_what_is_read, reach, request_o
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
 from flashlab.machine.numbers import whole_number
@@ -71,25 +80,30 @@ def decode(
         NotImplementedError: an argument requires a gradient.
     """
     check_flags(return_lse=return_lse)
-    cache, problem = checked(q, cache, lengths, mask, scale, fixed_split, score, sinks)
-    O, lse = run(q, cache, problem, fixed_split)
+    cache, kind = Cache.of(cache, lengths), None
+    if score is None and sinks is None and not any(map(differentiated, (q, *cache[:2]))) and not transformed():
+        kind = plans.kind_of_step(q, cache, mask, scale, fixed_split)
+    step = None if kind is None else plans.kept.get(kind)
+    if step is None:
+        problem = checked(q, cache, mask, scale, fixed_split, score, sinks)
+        step = Step.of(q, cache, problem, fixed_split)
+        if kind is not None:
+            plans.keep(kind, step)
+    elif q.device.type == "cpu":
+        check_values(cache, step.problem.mask)
+    O, lse = run(q, cache, step)
     return (O, lse) if return_lse else O
 
 
-def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None):
-    """Return the ``Cache`` and the ``Problem`` that the arguments of ``decode`` mean, or raise as it does."""
-    cache = Cache.of(cache)
-    if lengths is not None:
-        if cache.lengths is not None:
-            raise ValueError("the cache has lengths of its own: give lengths once")
-        cache = cache._replace(lengths=lengths)
+def checked(q, cache, mask, scale, fixed_split, score=None, sinks=None):
+    """Return the ``Problem`` that the arguments of ``decode`` mean, cache a ``Cache`` with its lengths, or raise."""
     check_cache(q, cache)
     keys = whole_number(fixed_split)
     if fixed_split is not None and (keys is None or keys < 128 or keys % 128):
         raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {fixed_split!r:.40}")
     mask, score = masks.either(mask is None, mask), scores.chain(score)
-    if cache.table is not None and q.device.type == "cpu" and mask in (masks.full(), masks.causal()):
-        _check_table(cache.table, cache.lengths, len(cache.K), cache.K.shape[2])  # pages outside a window may be gone
+    if q.device.type == "cpu":
+        check_values(cache, mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = problem_of(q, cache, mask, scale_above_zero(scale, q.shape[3]), score=score, sinks=sinks)
     for x in mask.tensors:
@@ -102,7 +116,7 @@ def checked(q, cache, lengths, mask, scale, fixed_split, score=None, sinks=None)
         for x in score.tensors:
             check_memory("decode", score=x)
             check_no_gradient("decode", score=x)
-    return cache, problem
+    return problem
 
 
 def problem_of(q, cache, mask, scale, **options) -> Problem:
@@ -112,93 +126,128 @@ def problem_of(q, cache, mask, scale, **options) -> Problem:
     return Problem(*sizes, q.dtype, q.device, mask, scale, tiles.precision_of(q), **options)
 
 
-def run(q, cache, problem, fixed_split=None, *, out=None, choice: Launch | None = None, S: int | None = None):
-    """Compute O and lse of a ``Problem`` from arguments that are right.
+class Step:
+    """A kind of step: its ``Problem``, tiles and splits, and the launches of earlier steps, for ``launch.repeat``."""
+
+    def __init__(self, problem, choice, splits, hopper, pairs):
+        self.problem: Problem = problem
+        self.choice: Launch = choice
+        self.splits: tuple[int, int] = splits  # S, and the keys per part, or 0 to divide each text's own keys by S
+        self.hopper: bool = hopper  # whether ``hopper.latent`` computes it
+        self.pairs: tl.dtype | None = pairs  # as in ``Tile``
+        self.launched: dict = {}
+
+    @classmethod
+    def of(cls, q, cache, problem, fixed_split=None, *, choice: Launch | None = None, S: int | None = None):
+        """Return the step of a ``Problem``. choice, S: tiles and number of splits other than by the rule."""
+        (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
+        width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
+        fixed_split = whole_number(fixed_split)  # None if it is None
+        short = fixed_split is not None or cache.most < SHORT  # with fixed splits, nothing depends on the other texts
+        kind = cache.K.element_size(), cache.table is not None, short
+        hopper = choice is None and for_hopper(q, cache, problem)
+        if choice is None:
+            choice = LATENT if hopper else launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
+        left, _, first = reach(problem.mask)
+        seen = cache.most if left is None else min(cache.most, left + n + choice.Bc)
+        if left is not None and first is not None:
+            seen = min(cache.most, seen + first + choice.Bc)
+        programs = max(1, B * Hk * tiles.count(n * H // Hk, choice.Br))
+        if fixed_split is not None:
+            splits = tiles.count(seen, fixed_split), fixed_split
+        else:
+            splits = splits_for(programs, seen, choice, sms_of(q.device)) if S is None else S, 0
+        paired = cache.scales is not None and not cache.latent and min(width, width_v) >= 32
+        paired = paired and in_pairs(cache.K) and in_pairs(cache.V)
+        return cls(problem, choice, splits, hopper, EIGHT_BITS[cache.K.dtype] if paired else None)
+
+    @property
+    def early(self):
+        """Return whether the kernel that merges the parts is launched before they are written, and waits for them."""
+        return self.splits[0] > 1 and waits(self.problem.device)
+
+
+def run(q, cache, step, out=None):
+    """Compute O and lse of a ``Step`` from arguments that are right.
 
     out: O [B, H, n, dv] of any dtype, and lse and rest (as for ``log_sum_exp.store``) [B, H, n], all contiguous, to be
-    filled; if None, new tensors, and no rest. choice, S: tiles and number of splits other than by the rule.
+    filled; if None, new tensors, and no rest. Their dtypes and presence are the same for all calls of a step.
     """
-    (B, H, n, d), Hk, dv = q.shape, cache.K.shape[1], cache.V.shape[3]
+    (B, H, n, _), dv, problem = q.shape, cache.V.shape[3], step.problem
     O, lse, rest = (q.new_empty(B, H, n, dv), q.new_empty(B, H, n, dtype=torch.float32), None) if out is None else out
     if O.numel() == 0 or cache.most == 0:
         lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
         return O.zero_(), lse
-    rope = d - dv if cache.latent else None
-    width, width_v = tiles.width_of(dv if cache.latent else d), tiles.width_of(dv)
     q = q if q.stride(3) == 1 and q.data_ptr() % 16 == 0 else q.clone(memory_format=torch.contiguous_format)
-    fixed_split = whole_number(fixed_split)  # None if it is None
-    short = fixed_split is not None or cache.most < SHORT  # with fixed splits, nothing depends on the other texts
-    kind = cache.K.element_size(), cache.table is not None, short
-    hopper = choice is None and for_hopper(q, cache, problem)
-    if choice is None:
-        choice = LATENT if hopper else launch_for(q.device, n * H // Hk, max(width, width_v), *kind)
-    programs = B * Hk * tiles.count(n * H // Hk, choice.Br)
-    left, _, first = reach(problem.mask)
-    seen = cache.most if left is None else min(cache.most, left + n + choice.Bc)
-    if left is not None and first is not None:
-        seen = min(cache.most, seen + first + choice.Bc)
-    if fixed_split is not None:
-        splits = tiles.count(seen, fixed_split), fixed_split
-    else:
-        splits = splits_for(programs, seen, choice, sms_of(q.device)) if S is None else S, 0
+    S, _ = step.splits
     # One split is the result itself; several wait for ``combine`` in float32.
     parts = O, lse, rest
-    if splits[0] > 1:
-        O_s, lse_s = (x.new_empty(splits[0], *x.shape, dtype=torch.float32) for x in (O, lse))
+    if S > 1:
+        O_s, lse_s = q.new_empty(S, B, H, n, dv, dtype=torch.float32), q.new_empty(S, B, H, n, dtype=torch.float32)
         parts = O_s, lse_s, torch.empty_like(lse_s) if problem.natural else None
-    early = splits[0] > 1 and waits(q.device)
-    if hopper:
+    if step.hopper:
         from flashlab.kernels.hopper import latent  # late: Gluon is slow to import, and only Hopper needs it
 
-        latent.run(q, cache, *parts[:2], splits, problem.scale_log2)
+        latent.run(q, cache, *parts[:2], step.splits, problem.scale_log2, step.launched)
     else:
-        paired = cache.scales is not None and rope is None and min(width, width_v) >= 32
-        paired = paired and in_pairs(cache.K) and in_pairs(cache.V)
-        pairs = EIGHT_BITS[cache.K.dtype] if paired else None
-        K, V = (x.view(torch.int16) if paired else x for x in cache[:2])
-        tensors = q, K, V, *parts, cache.table, cache.lengths, cache.scales
-        start_split(*tensors, problem, choice, splits, rope, early, pairs)
-    if splits[0] > 1:
-        start_combine(parts, (O, lse, rest), cache.lengths, problem, choice, splits, early)
+        start_split(q, cache, parts, step)
+    if S > 1:
+        start_combine(parts, (O, lse, rest), cache.lengths, step)
     return O, lse
 
 
-def start_split(q, K, V, O_s, lse_s, rest_s, table, lengths, scales, problem, choice, splits, rope, early, pairs):
-    """Launch the kernel of the parts; rope, early, pairs: as in ``Tile``."""
-    B, H, Hk, n, most, d, dv = problem[:7]
-    strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
-    width, width_v = tiles.width_of(d if rope is None else dv), tiles.width_of(dv)
-    page = None if table is None else K.shape[2]
-    launch(
-        attention_split,
-        (B * Hk * tiles.count(n * H // Hk, choice.Br), splits[0], 1),
-        (q, K, V, O_s, lse_s, rest_s, table, lengths, scales),
-        (
-            sum(strides, ()),
-            (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
-            splits, request_of(problem),
-            Tile(
-                d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, early, pairs, problem.unit,
-                hides_what_is_read(problem.mask),
+def start_split(q, cache, parts, step):
+    """Launch the kernel of the parts: O, lse and rest, which may be None."""
+    K, V, table, lengths, scales = cache
+    if step.pairs is not None:
+        K, V = K.view(torch.int16), V.view(torch.int16)
+
+    def first():
+        problem, choice = step.problem, step.choice
+        B, H, Hk, n, most, d, dv = problem[:7]
+        rope = d - dv if cache.latent else None
+        strides = [(0, 0, 0) if x is None else x.stride()[:3] for x in (q, K, V, scales)]
+        width, width_v = tiles.width_of(d if rope is None else dv), tiles.width_of(dv)
+        page = None if table is None else K.shape[2]
+        return launch(
+            attention_split,
+            (B * Hk * tiles.count(n * H // Hk, choice.Br), step.splits[0], 1),
+            tensors,
+            (
+                sum(strides, ()),
+                (B, H, Hk, n, most, 0 if table is None else table.stride(0)),
+                step.splits, request_of(problem),
+                Tile(
+                    d, dv, page, choice.Br, choice.Bc, width, width_v, rope, problem.precision, step.early, step.pairs,
+                    problem.unit, hides_what_is_read(problem.mask),
+                ),
             ),
-        ),
-        warps=choice.warps,
-        stages=choice.stages,
-    )  # fmt: skip
+            warps=choice.warps,
+            stages=choice.stages,
+        )  # fmt: skip
+
+    tensors = q, K, V, *parts, table, lengths, scales
+    repeat(step.launched, "split", tensors, first)
 
 
-def start_combine(parts, results, lengths, problem, choice, splits, early):
+def start_combine(parts, results, lengths, step):
     """Launch the kernel that merges the parts. Both: O, lse and rest, which may be None."""
-    B, H, _, n, most, _, dv = problem[:7]
-    width = min(tiles.width_of(dv), 128)
-    launch(
-        attention_combine,
-        (B * H * n, tiles.count(dv, 128), 1),
-        (*parts, *results, lengths),
-        ((B * H * n, H * n, n, most), splits, reach(problem.mask), dv, choice.Bc, 16, width, early),
-        warps=4,
-        early=early,
-    )
+
+    def first():
+        B, H, _, n, most, _, dv = step.problem[:7]
+        width = min(tiles.width_of(dv), 128)
+        numbers = (B * H * n, H * n, n, most), step.splits, reach(step.problem.mask)
+        return launch(
+            attention_combine,
+            (B * H * n, tiles.count(dv, 128), 1),
+            tensors,
+            (*numbers, dv, step.choice.Bc, 16, width, step.early),
+            warps=4,
+            early=step.early,
+        )
+
+    tensors = *parts, *results, lengths
+    repeat(step.launched, "combine", tensors, first)
 
 
 def for_hopper(q, cache, problem) -> bool:
@@ -252,13 +301,19 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
                 f"{name} must be int32 with a row for each of the {B} texts, got {x.dtype} {list(x.shape)}"
             )
         _check_side_by_side(name, x)
-    lengths = cache.lengths
-    if lengths is not None and q.device.type == "cpu" and not ((lengths >= 0) & (lengths <= cache.most)).all():
+
+
+def check_values(cache: Cache, mask=None) -> None:
+    """Raise ValueError if lengths or a table on the CPU have wrong values; on a GPU, the host does not read them.
+
+    mask: what tokens see; under others than a full or causal one, pages outside of it may be gone.
+    """
+    lengths, table = cache.lengths, cache.table
+    if lengths is not None and not ((lengths >= 0) & (lengths <= cache.most)).all():
         raise ValueError(f"lengths must be from 0 to {cache.most}, got {lengths.tolist()}")
-
-
-def _check_table(table, lengths, pages, page):
-    """Raise ValueError if a text's table names pages that are not there; on a GPU the host does not read it."""
+    if table is None or mask not in (masks.full(), masks.causal()):
+        return
+    pages, page = len(cache.K), cache.K.shape[2]
     first = page * torch.arange(table.shape[1])  # [T], of each page
     used = table if lengths is None else table[first < lengths[:, None]]
     if ((used < 0) | (used >= pages)).any():

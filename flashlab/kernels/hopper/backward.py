@@ -40,7 +40,7 @@ from flashlab.kernels.hopper.sums import (
     size_of,
     transposed,
 )
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.portable.backward import (
     Constants,
     padded_rows,
@@ -60,7 +60,7 @@ OTHER_REGISTERS = gl.constexpr(24)  # of the producer, and of the warps that nar
 WARPS = gl.constexpr(2)  # that narrow
 
 
-def run(gradients, incoming, saved, problem, launches, rest=None):
+def run(gradients, incoming, saved, problem, launches, rest=None, launched=None):
     """Fill dq, dk, dv as ``portable.backward.run`` does, except for the last bits of dq, which may differ.
 
     All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
@@ -69,6 +69,7 @@ def run(gradients, incoming, saved, problem, launches, rest=None):
 
     Returns delta, as that one.
     """
+    launched = {} if launched is None else launched
     dq, *of_keys = gradients
     q, k, v, o, lse = saved
     do, dlse = incoming
@@ -82,12 +83,13 @@ def run(gradients, incoming, saved, problem, launches, rest=None):
     zeros = others[:size]
     sums, counters = ring_of(zeros, heads, Nq_padded, width)
     shares = shares_in(scratch, (dk, dv), c.parts)
-    start_rows(o, do, lse, rest, dlse, constants, zeros, problem.unit, launches["row_constants"])
-    start_products(q, do, k, v, *shares, constants, sums, counters, dq, Nq_padded, problem, lag, c)
-    start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group)
-    start_sums((dk, dv), shares, c.parts)
+    start_rows(o, do, lse, rest, dlse, constants, zeros, problem.unit, launches["row_constants"], launched)
+    start_products(q, do, k, v, *shares, constants, sums, counters, dq, Nq_padded, problem, lag, c, launched)
+    start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group, launched)
+    start_sums((dk, dv), shares, c.parts, launched)
     if problem.mask.keeps_apart:
-        repair((dq, dk, dv), q, k, v, do, constants, problem, choose("backward", problem, "portable").launches)
+        launches = choose("backward", problem, "portable").launches
+        repair((dq, dk, dv), q, k, v, do, constants, problem, launches, launched)
     return None if problem.sinks is None else constants.delta
 
 
@@ -103,7 +105,7 @@ class Sums:
         size = size_of(B * H, None, padded_rows(Nq), width, 1)
         self.constants, zeros = parts_of(scratch_for(lse, sums=size), lse)
         self.dQ, self.counters = ring_of(zeros, B * H, padded_rows(Nq), width)
-        start_rows(o, do, lse, None, dlse, self.constants, zeros, unit, launch_of_rows)
+        start_rows(o, do, lse, None, dlse, self.constants, zeros, unit, launch_of_rows, {})
 
     def add(self, of_queries, of_keys, gradients, problem, c, row=0):
         """Fill dk and dv from (q, do) and (k, v), and add their share to the sums of dQ.
@@ -116,40 +118,45 @@ class Sums:
         scratch = dk.new_empty(size_of_shares((dk, dv), c.parts), dtype=torch.uint8)
         shares = shares_in(scratch, (dk, dv), c.parts)
         tensors = *of_queries, k, v, *shares, constants, self.dQ.view(-1, width)[row:], self.counters, None
-        start_products(*tensors, Nq_padded, problem, None, c)
-        start_sums((dk, dv), shares, c.parts)
+        start_products(*tensors, Nq_padded, problem, None, c, {})
+        start_sums((dk, dv), shares, c.parts, {})
 
     def narrow(self, dq, scale):
         """Fill dq [B, H, Nq, d], contiguous, with scale times the sums."""
-        start_narrow(dq, self.dQ, scale, len(self.dQ))
+        start_narrow(dq, self.dQ, scale, len(self.dQ), {})
 
 
-def start_products(q, do, k, v, dk, dv, constants, sums, counters, dq, Nq_padded, problem, lag, c):
+def start_products(
+    q, do, k, v, dk, dv, constants, sums, counters, dq, Nq_padded, problem, lag, c, launched
+):  # fmt: skip
     """Launch the kernel of dK, dV and the sums of dQ: ``Constants`` [..., rows], sums [..., rows, width].
 
     lag: between heads that are added to and those that are narrowed. None: none is.
     """
-    width = sums.shape[-1]
-    streamed = [descriptor(x, c.Br, width) for x in (q, do)]
-    kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
-    constants = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
-    earlier = None, None
-    if lag is not None:
-        earlier = rows_descriptor(sums, PART_ROWS.value, PART_COLUMNS.value), dq
-    args, _ = problem._replace(mask=masks.full(), sinks=None).kernel_args(c)
-    Hk = problem.Hk * c.parts
-    score = scores.derivative_args(problem)
-    args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score, d=None, dv=None)
-    tiles_of_keys = tiles.count(problem.Nk, KEYS)
-    all_turns = tiles_of_keys * Hk * problem.B
-    flags = problem.Nk % KEYS != 0, is_late(problem, width), problem.unit
-    launch(
-        attention_backward,
-        (min(all_turns, multiprocessors(problem.device)), 1, 1),
-        (*streamed, *kept, *constants, sums, counters, *earlier),
-        (Turns(tiles_of_keys, Hk, all_turns), Nq_padded, args, lag, problem.d, c.Br, width, c.stages, *flags),
-        warps=4,
-    )
+
+    def first():
+        width = sums.shape[-1]
+        streamed = [descriptor(x, c.Br, width) for x in (q, do)]
+        kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
+        of_rows = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
+        parts = None if lag is None else rows_descriptor(sums, PART_ROWS.value, PART_COLUMNS.value)
+        args, _ = problem._replace(mask=masks.full(), sinks=None).kernel_args(c)
+        Hk = problem.Hk * c.parts
+        score = scores.derivative_args(problem)
+        args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score, d=None, dv=None)
+        tiles_of_keys = tiles.count(problem.Nk, KEYS)
+        all_turns = tiles_of_keys * Hk * problem.B
+        flags = problem.Nk % KEYS != 0, is_late(problem, width), problem.unit
+        return launch(
+            attention_backward,
+            (min(all_turns, multiprocessors(problem.device)), 1, 1),
+            (*streamed, *kept, *of_rows, sums, counters, parts, earlier[1]),
+            (Turns(tiles_of_keys, Hk, all_turns), Nq_padded, args, lag, problem.d, c.Br, width, c.stages, *flags),
+            warps=4,
+        )
+
+    earlier = (None, None) if lag is None else (sums, dq)
+    repeat(launched, "products", (q, do, k, v, dk, dv, *constants, sums, counters, *earlier), first)
 
 
 def is_late(problem, width):
@@ -161,13 +168,17 @@ def is_late(problem, width):
     return transposed(width) and aligned and problem.mask == masks.causal()
 
 
-def start_narrow(dq, sums, scale, last):
+def start_narrow(dq, sums, scale, last, launched):
     """Launch the kernel that narrows the sums of dQ of this many heads, the last ones."""
-    B, H, Nq, d = dq.shape
-    heads, Nq_padded, width = sums.shape
-    grid = tiles.count(Nq, ROWS_OF_QUERIES), CONSUMERS.value, last
-    numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, width
-    launch(narrow, grid, (dq, sums), numbers, warps=4)
+
+    def first():
+        B, H, Nq, d = dq.shape
+        heads, Nq_padded, width = sums.shape
+        grid = tiles.count(Nq, ROWS_OF_QUERIES), CONSUMERS.value, last
+        numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, width
+        return launch(narrow, grid, (dq, sums), numbers, warps=4)
+
+    repeat(launched, "narrow", (dq, sums), first)
 
 
 def without_unseen(problem, dk, dv, k, v):

@@ -46,30 +46,36 @@ from flashlab.kernels.hopper.softmax import (
 )
 from flashlab.kernels.hopper.stages import pass_turn, release, skip_turn, wait_full, wait_turn
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.portable import forward as portable
 
 
-def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table):
+def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table, launched=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
     ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
-    each key to some query. rest: as for ``portable.forward.run``. table: as ``schedule.table``.
+    each key to some query. rest, launched: as for ``portable.forward.run``. table: as ``schedule.table``.
     """
+    launched = {} if launched is None else launched
     k, v, problem = without_unseen(k, v, problem)
-    consumers, shape = c.Br // ROWS.value, Shape.of(problem.d, problem.dv)
-    order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
-    launch(
-        attention_forward,
-        (programs, 1, 1),
-        (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, rest, order, starts),
-        (*sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
-        + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
-        warps=4,
-    )
+
+    def first():
+        consumers, shape = c.Br // ROWS.value, Shape.of(problem.d, problem.dv)
+        order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
+        return launch(
+            attention_forward,
+            (programs, 1, 1),
+            (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, rest),
+            (order, starts, *sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
+            + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
+            warps=4,
+        )
+
+    repeat(launched, "forward", (q, k, v, o, o, lse, rest), first)
     if problem.mask.keeps_apart:
-        portable.repair(o, lse, q, k, v, problem, choose("forward", problem, "portable").launches["forward"], rest)
+        c = choose("forward", problem, "portable").launches["forward"]
+        portable.repair(o, lse, q, k, v, problem, c, rest, launched)
 
 
 @gluon.jit(do_not_specialize=SIZES)

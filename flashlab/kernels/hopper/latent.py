@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashlab.kernels.hopper.arguments import descriptor
 from flashlab.kernels.hopper.products import accumulator, along_rows, operand
 from flashlab.kernels.hopper.stages import matrix, release, stage_of, wait_empty, wait_full
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.tiles import count
 
 Br, Bc = 64, 64  # rows of one product, and keys per block
@@ -30,21 +30,27 @@ STAGES = 2
 LN2 = gl.constexpr(0.6931471805599453)
 
 
-def run(q, cache, O_s, lse_s, splits, scale_log2):
+def run(q, cache, O_s, lse_s, splits, scale_log2, launched):
     """Fill O_s [S, B, H, 512] and lse_s [S, B, H] with the parts of a step, q [B, H, 1, 576].
 
     splits: S, and the keys per part, or 0 to divide each text's own keys by S. Pages have a multiple of Bc keys.
+    launched: as for ``launch.repeat``.
     """
-    (B, H, _, _), (S, size) = q.shape, splits
-    q, page = q.transpose(1, 2), cache.K.shape[2]  # [B, 1, H, 576]
-    described = [descriptor(x, rows, width) for x, rows in ((q, Br), (cache.K, Bc)) for width in (256, 64)]
-    launch(
-        attention_latent,
-        (B * count(H, Br), S, 1),
-        (*described, O_s, lse_s, cache.table, cache.lengths),
-        (B, H, cache.most, 0 if cache.table is None else cache.table.stride(0), S, size, scale_log2, page, STAGES),
-        warps=4,
-    )
+
+    def first():
+        (B, _, H, _), (S, size), page = rows_of_one_head.shape, splits, K.shape[2]
+        described = [descriptor(x, rows, width) for x, rows in ((rows_of_one_head, Br), (K, Bc)) for width in (256, 64)]
+        return launch(
+            attention_latent,
+            (B * count(H, Br), S, 1),
+            (*described, O_s, lse_s, table, lengths),
+            (B, H, cache.most, 0 if table is None else table.stride(0), S, size, scale_log2, page, STAGES),
+            warps=4,
+        )
+
+    rows_of_one_head, (K, _, table, lengths, _) = q.transpose(1, 2), cache  # [B, 1, H, 576]
+    tensors = rows_of_one_head, rows_of_one_head, K, K, O_s, lse_s, table, lengths
+    repeat(launched, "latent", tensors, first)
 
 
 class Shared(NamedTuple):

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import dropout, log_sum_exp, scores, tiles
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.masks import questions
 from flashlab.kernels.portable import pieces
 from flashlab.kernels.problem import LOG2_E
@@ -34,14 +34,16 @@ OF_KEYS_AND_VALUES = {  # launch of ``key_value_gradients``: whether it computes
 }
 
 
-def run(gradients, incoming, saved, problem, launches, sums=(), rest=None):
+def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launched=None):
     """Fill gradients (dq, dk, dv) from incoming (do, dlse) and saved (q, k, v, o, lse), for a ``Problem``.
 
     The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
     those of ``OF_KEYS_AND_VALUES`` that are wanted, and "query_gradients". dlse may be None. sums: per step of the
     score function, what the gradient of its tensor is added to, or None. rest: what float32 cannot hold of lse, or
-    None. Returns delta if there are sinks, whose gradient takes it, [B, H, Nq_padded].
+    None. launched: as for ``launch.repeat``. Returns delta if there are sinks, whose gradient takes it,
+    [B, H, Nq_padded].
     """
+    launched = {} if launched is None else launched
     dq, *of_keys = gradients
     q, k, v, o, lse = saved
     do, dlse = incoming
@@ -49,28 +51,28 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None):
     scratch = scratch_for(lse, rest, shares=size_of_shares(of_keys, parts))
     constants, _ = parts_of(scratch, lse, rest)
     shares = shares_in(scratch, of_keys, parts)
-    start_rows(o, do, lse, rest, dlse, constants, None, problem.unit, launches["row_constants"])
+    start_rows(o, do, lse, rest, dlse, constants, None, problem.unit, launches["row_constants"], launched)
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
-            start_keys(q, k, v, do, *shares, constants, problem, launches[name], wanted)
+            start_keys(q, k, v, do, *shares, constants, problem, launches[name], wanted, launched)
     learning = any(total is not None for total in sums)  # into sums over many tiles, which cannot be repaired
     apart = problem.mask.keeps_apart and learning
-    start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums, apart=apart)
-    start_sums(of_keys, shares, parts)
+    start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums, launched, apart=apart)
+    start_sums(of_keys, shares, parts, launched)
     if problem.mask.keeps_apart:
-        repair(gradients, q, k, v, do, constants, problem, launches)
+        repair(gradients, q, k, v, do, constants, problem, launches, launched)
     return None if problem.sinks is None else constants.delta
 
 
-def repair(gradients, q, k, v, do, constants, problem, launches):
+def repair(gradients, q, k, v, do, constants, problem, launches, launched):
     """Compute again those tiles of gradients (dq, dk, dv) that have NaN or infinities, which may be of other texts."""
     dq, *of_keys = gradients
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
             c = launches[name]._replace(parts=1, stages=1)
-            start_keys(q, k, v, do, *of_keys, constants, problem, c, wanted, repair=True)
+            start_keys(q, k, v, do, *of_keys, constants, problem, c, wanted, launched, repair=True)
     c = launches["query_gradients"]._replace(stages=1)
-    start_queries(q, k, v, do, dq, constants, problem, c, (), apart=True, repair=True)
+    start_queries(q, k, v, do, dq, constants, problem, c, (), launched, apart=True, repair=True)
 
 
 def size_of_shares(gradients, parts):
@@ -130,69 +132,89 @@ def padded_rows(Nq):
     return tiles.count(Nq, PADDING.value) * PADDING.value
 
 
-def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c):
+def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c, launched):
     """Launch the kernel of the ``Constants``, which also zeroes sums, contiguous, if there are any.
 
     lse, rest [B, H, Nq]: the whole lse is their sum; rest may be None. unit: as in ``Problem``.
     """
-    B, H, Nq, columns = o.shape
-    Nq_padded = constants.delta.shape[2]
-    zeroed = 0 if sums is None else sums.numel()
-    tensors, strides = tiles.arguments((o, do), (c.Br, c.Br))
-    launch(
-        row_constants,
-        (Nq_padded // c.Br, H, B),
-        (*tensors, lse, rest, dlse, *constants, sums),
-        (*strides, Nq, Nq_padded, columns, zeroed, unit, c.Br, tiles.width_of(columns)),
-        warps=c.warps,
-    )
+
+    def first():
+        B, H, Nq, columns = o.shape
+        Nq_padded = constants.delta.shape[2]
+        zeroed = 0 if sums is None else sums.numel()
+        described, strides = tiles.arguments((o, do), (c.Br, c.Br))
+        return launch(
+            row_constants,
+            (Nq_padded // c.Br, H, B),
+            (*described, *tensors[2:]),
+            (*strides, Nq, Nq_padded, columns, zeroed, unit, c.Br, tiles.width_of(columns)),
+            warps=c.warps,
+        )
+
+    tensors = o, do, lse, rest, dlse, *constants, sums
+    repeat(launched, "rows", tensors, first)
 
 
-def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted, **flags):
+def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted, launched, **flags):
     """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``; flags: of ``Tile``."""
-    args, tile = problem.kernel_args(c, transposed=True, in_pieces=True)
-    tensors, strides = tiles.arguments((q, k, v, do, dk, dv), (c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc), in_pieces=True)
-    launch(
-        key_value_gradients,
-        (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
-        tuple(tensors),
-        (constants, strides, args, tile._replace(**flags), *wanted),
-        warps=c.warps,
-        stages=c.stages,
-    )
+
+    def first():
+        args, tile = problem.kernel_args(c, transposed=True, in_pieces=True)
+        rows = c.Br, c.Bc, c.Bc, c.Br, c.Bc, c.Bc
+        described, strides = tiles.arguments(tensors, rows, in_pieces=True)
+        return launch(
+            key_value_gradients,
+            (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
+            (*described, constants),
+            (strides, args, tile._replace(**flags), *wanted),
+            warps=c.warps,
+            stages=c.stages,
+        )
+
+    tensors = q, k, v, do, dk, dv
+    repeat(launched, ("keys", *wanted, *flags.items()), (*tensors, constants), first)
 
 
-def start_queries(q, k, v, do, dq, constants, problem, c, sums, **flags):
+def start_queries(q, k, v, do, dq, constants, problem, c, sums, launched, **flags):
     """Launch the kernel of dQ; flags: of ``Tile``."""
-    args, tile = problem.kernel_args(c, sums=sums, in_pieces=True)
-    tensors, strides = tiles.arguments((q, k, v, do, dq), (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
-    launch(
-        query_gradients,
-        (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
-        tuple(tensors),
-        (constants, strides, args, tile._replace(**flags)),
-        warps=c.warps,
-        stages=c.stages,
-    )
+
+    def first():
+        args, tile = problem.kernel_args(c, sums=sums, in_pieces=True)
+        described, strides = tiles.arguments(tensors, (c.Br, c.Bc, c.Bc, c.Br, c.Br), in_pieces=True)
+        return launch(
+            query_gradients,
+            (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
+            (*described, constants),
+            (strides, args, tile._replace(**flags)),
+            warps=c.warps,
+            stages=c.stages,
+        )
+
+    tensors = q, k, v, do, dq
+    repeat(launched, ("queries", *flags.items()), (*tensors, constants), first)
 
 
-def start_sums(gradients, shares, parts):
+def start_sums(gradients, shares, parts, launched):
     """Launch the kernel that adds up the parts of groups, if there are several.
 
     The gradients may be the ends of the rows of longer ones.
     """
     if parts == 1:
         return
-    dk, dv = gradients
-    B, Hk, Nk, _ = dk.shape
-    sizes = tuple(Nk * x.shape[3] for x in (dk, dv))
-    launch(
-        add_parts,
-        (tiles.count(max(sizes), SUMS), B * Hk, 2),
-        (dk, dv, *shares),
-        (dk.stride(1), dv.stride(1), *sizes, parts, SUMS),
-        warps=4,
-    )
+
+    def first():
+        dk, dv = gradients
+        B, Hk, Nk, _ = dk.shape
+        sizes = tuple(Nk * x.shape[3] for x in (dk, dv))
+        return launch(
+            add_parts,
+            (tiles.count(max(sizes), SUMS), B * Hk, 2),
+            (*gradients, *shares),
+            (dk.stride(1), dv.stride(1), *sizes, parts, SUMS),
+            warps=4,
+        )
+
+    repeat(launched, "sums", (*gradients, *shares), first)
 
 
 @triton.jit

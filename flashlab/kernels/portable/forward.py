@@ -13,39 +13,44 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels import dropout, float8, log_sum_exp, scores, tiles
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import LOG2_E
 
 
-def run(o, lse, q, k, v, problem, c, rest=None):
+def run(o, lse, q, k, v, problem, c, rest=None, launched=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    rest: like lse, for what float32 cannot hold of it; None: not wanted.
+    rest: like lse, for what float32 cannot hold of it; None: not wanted. launched: as for ``launch.repeat``.
     """
-    start(o, lse, q, k, v, problem, c, rest)
+    launched = {} if launched is None else launched
+    start(o, lse, q, k, v, problem, c, rest, launched)
     if problem.mask.keeps_apart:
-        repair(o, lse, q, k, v, problem, c, rest)
+        repair(o, lse, q, k, v, problem, c, rest, launched)
 
 
-def repair(o, lse, q, k, v, problem, c, rest):
+def repair(o, lse, q, k, v, problem, c, rest, launched):
     """Compute again those tiles of O and lse in which O has NaN or infinities, which may come from other texts."""
-    start(o, lse, q, k, v, problem, c._replace(stages=1), rest, repair=True)
+    start(o, lse, q, k, v, problem, c._replace(stages=1), rest, launched, repair=True)
 
 
-def start(o, lse, q, k, v, problem, c, rest, **flags):
-    """Launch the kernel; flags: of ``Tile``."""
-    args, tile = problem.kernel_args(c)
-    transposed = () if problem.scales is None else (2,)  # V in float8
-    tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
-    launch(
-        attention_forward,
-        (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
-        (*tensors, lse, rest),
-        (strides, args, tile._replace(**flags)),
-        warps=c.warps,
-        stages=c.stages,
-    )
+def start(o, lse, q, k, v, problem, c, rest, launched, repair=False):
+    """Launch the kernel; repair: as in ``Tile``."""
+
+    def first():
+        args, tile = problem.kernel_args(c)
+        transposed = () if problem.scales is None else (2,)  # V in float8
+        tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
+        return launch(
+            attention_forward,
+            (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
+            (*tensors, lse, rest),
+            (strides, args, tile._replace(repair=repair)),
+            warps=c.warps,
+            stages=c.stages,
+        )
+
+    repeat(launched, ("repair" if repair else "forward"), (q, k, v, o, lse, rest), first)
 
 
 @triton.jit

@@ -168,7 +168,7 @@ def kernel_decoding():
             case = Case(f"{name}, {window}, {S} parts", 3, 70, 18, 20, True)
             chosen = operator.Launch(16, 16, 4, 1, 1)
             problem = operator.problem_of(queries, cache, window, 0.4)
-            O, lse = operator.run(queries, cache, problem, choice=chosen, S=S)
+            O, lse = operator.run(queries, cache, operator.Step.of(queries, cache, problem, choice=chosen, S=S))
             mask = masks.causal() if window.left is None else masks.window(20)
             for b, N in enumerate(lengths):
                 inputs = [queries[b], *(x[b, :, :N].repeat_interleave(3, 0) for x in (keys, values))]
@@ -185,8 +185,10 @@ def kernel_decoding():
             np.testing.assert_allclose(mine.numpy(), true, 1e-4, 1e-5, err_msg="a shared prefix")
     mask = triton_masks.causal() & (triton_masks.sinks(3) | triton_masks.window(20))
     score, sinks = (triton_scores.alibi(torch.arange(6) / 8), triton_scores.softcap(1.0)), torch.arange(6.0)
-    problem = operator.checked(q, Cache(K, V, None, held), None, mask, 0.4, None, score, sinks)[1]
-    results = operator.run(q, Cache(K, V, None, held), problem, choice=operator.Launch(16, 16, 4, 1, 1), S=2)
+    cache = Cache(K, V, None, held)
+    problem = operator.checked(q, cache, mask, 0.4, None, score, sinks)
+    step = operator.Step.of(q, cache, problem, choice=operator.Launch(16, 16, 4, 1, 1), S=2)
+    results = operator.run(q, cache, step)
     for b, N in enumerate(lengths[1:], 1):
         alone = [q[b : b + 1], *(x[b : b + 1, :, :N] for x in (K, V))]
         options = {"mask": mask, "score": score, "sinks": sinks, "scale": 0.4, "kernel": "portable"}

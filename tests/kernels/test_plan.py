@@ -1,14 +1,16 @@
-"""A launch with a remembered kernel gives what Triton's own launch gives; so do CUDA graphs and torch.compile."""
+"""A call whose plan was kept gives what a first call gives; so do CUDA graphs and torch.compile."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, flash_attention, launch, masks
-from flashlab.kernels.decode import operator
+from flashlab.kernels import DEVICE, flash_attention, masks, plan
+from flashlab.kernels.decode import decode
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
+REPEATS = 2 if DEVICE.type == "cpu" else 5
 gpu_only = pytest.mark.skipif(DEVICE.type != "cuda", reason="kernels are compiled on a GPU only")
 if HOPPER:
     from flashlab.kernels.hopper import schedule
@@ -47,34 +49,32 @@ def assert_equal(ours, others, kernel, dQ=1):
             assert torch.equal(x, y)
 
 
-@gpu_only
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
     """Each case comes three times, with all others between, so that its kernels are remembered."""
-    usual = {"size": (1, 2, 64, 64), "how": "plain", "dtype": torch.bfloat16, "causal": False, "scale": None}
+    usual = {"size": (1, 2, 40, 64), "how": "plain", "dtype": torch.bfloat16, "mask": None, "scale": None}
     others = {
-        "size": [(1, 2, 100, 64), (2, 2, 64, 64), (1, 4, 64, 64), (1, 2, 64, 40)],
+        "size": [(1, 2, 50, 64), (2, 2, 40, 64), (1, 4, 40, 64), (1, 2, 40, 40), (1, 2, 0, 64)],
         "how": ["heads inside", "every other row", "not aligned"],
         "dtype": [torch.float16, *([torch.float32] if kernel == "portable" else [])],
-        "causal": [True],
-        "scale": [0.5],
+        "mask": [masks.causal(), masks.window(9), masks.window(10), masks.window(10, 3)],
+        "scale": [0.5, -0.5],
     }
     cases = [usual, *(usual | {name: value} for name, values in others.items() for value in values)]
     for case in cases + cases[::-1] + cases:
         tensors = [laid_out(case["how"], *case["size"], case["dtype"]) for _ in range(3)]
-        options = {"causal": case["causal"], "scale": case["scale"], "kernel": kernel}
+        options = {"mask": case["mask"], "scale": case["scale"], "kernel": kernel}
         ours = results(*tensors, **options)
         with monkeypatch.context() as changed:
-            changed.setattr(launch, "kept", {})
+            changed.setattr(plan, "kept", {})
             assert_equal(ours, results(*tensors, **options), kernel)
 
 
-@gpu_only
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode"])
 def test_keys_that_are_the_values_do_not_become_other_calls(kernel):
     """Where two tensors are one, a later call of two tensors must not read that one twice."""
     with torch.no_grad():
-        q, k, v = randn(2, 8, 16, 64), randn(2, 2, 640, 64), randn(2, 2, 640, 64)
+        q, k, v = randn(2, 4, 16, 64), randn(2, 1, 140, 64), randn(2, 1, 140, 64)
         expected = flash_attention(q, k, v, kernel="portable").float()
         for _ in range(2):
             flash_attention(q, k, k, kernel=kernel)
@@ -82,14 +82,13 @@ def test_keys_that_are_the_values_do_not_become_other_calls(kernel):
     torch.testing.assert_close(O, expected, rtol=0.02, atol=0.02)
 
 
-@gpu_only
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypatch):
     """Of one call, dO comes with its heads inside, contiguous, and not aligned; lse has a gradient or none."""
-    inputs = [laid_out("heads inside", 1, 2, 100, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
-    for how in ["heads inside", "plain", "not aligned", "plain"] * 5:
-        dO = laid_out(how, 1, 2, 100, 64, torch.bfloat16)
-        for dlse in (None, randn(1, 2, 100, dtype=torch.float32)):
+    inputs = [laid_out("heads inside", 1, 2, 50, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
+    for how in ["heads inside", "plain", "not aligned", "plain"] * REPEATS:
+        dO = laid_out(how, 1, 2, 50, 64, torch.bfloat16)
+        for dlse in (None, randn(1, 2, 50, dtype=torch.float32)):
 
             def gradients(dO=dO, dlse=dlse):
                 O, lse = flash_attention(*inputs, kernel=kernel, return_lse=True)
@@ -98,26 +97,91 @@ def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypa
 
             ours = gradients()
             with monkeypatch.context() as changed:
-                changed.setattr(launch, "kept", {})
+                changed.setattr(plan, "kept", {})
                 assert_equal(ours, gradients(), kernel)
 
 
-@gpu_only
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_was_saved_may_come_back_laid_out_otherwise(kernel):
     """Tensors that were kept on the CPU meanwhile come back contiguous."""
-    inputs = [laid_out("heads inside", 1, 2, 100, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
-    dO = randn(1, 2, 100, 64)
+    inputs = [laid_out("heads inside", 1, 2, 50, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
+    dO = randn(1, 2, 50, 64)
 
     def gradients():
         O = flash_attention(*inputs, kernel=kernel)
         return O, *torch.autograd.grad(O, inputs, dO)
 
     expected = gradients()
-    for _ in range(5):
+    for _ in range(REPEATS):
         assert_equal(gradients(), expected, kernel)
         with torch.autograd.graph.save_on_cpu():
             assert_equal(gradients(), expected, kernel)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"causal": 1}, {"scale": True}, {"scale": "1"}, {"kernel": "new"}, {"return_lse": 1}]
+)
+def test_a_bad_option_gets_a_sentence_although_it_equals_a_good_one(wrong):
+    q = randn(1, 1, 16, 16)
+    flash_attention(q, q, q, causal=True, scale=1.0)
+    with pytest.raises((TypeError, ValueError)):
+        flash_attention(q, q, q, **({"causal": True, "scale": 1.0} | wrong))
+
+
+def test_a_good_step_hides_no_bad_one():
+    """On the CPU, lengths and tables are checked by their values."""
+    q, K = randn(2, 2, 1, 16), randn(2, 1, 40, 16)
+    lengths = torch.tensor([40, 7], dtype=torch.int32, device=DEVICE)
+    decode(q, (K, K), lengths=lengths)
+    with pytest.raises(NotImplementedError, match="requires a gradient"):
+        decode(q.clone().requires_grad_(), (K, K), lengths=lengths)
+    with pytest.raises((TypeError, ValueError)):
+        decode(q, (K, K), lengths=lengths.long())
+    if DEVICE.type == "cpu":
+        with pytest.raises(ValueError, match="from 0 to 40"):
+            decode(q, (K, K), lengths=lengths + 1)
+
+
+def test_steps_that_differ_in_one_thing_are_not_confused(monkeypatch):
+    """V may be the first columns of K, read once for both, or numbers of its own laid out likewise."""
+    q, K, other = randn(2, 2, 1, 32), randn(2, 1, 140, 32), randn(2, 1, 140, 32)
+    lengths = torch.tensor([140, 70], dtype=torch.int32, device=DEVICE)
+    cases = [
+        ((K, K[..., :16]), {}),
+        ((K, other[..., :16]), {}),
+        ((K, K), {}),
+        ((K, other), {}),
+        ((K, other), {"lengths": lengths}),
+        ((K, other), {"fixed_split": 128}),
+        ((K, other), {"mask": masks.window(100)}),
+        ((K[:, :, :130], other[:, :, :130]), {}),
+        ((K[:, :, :130].contiguous(), other[:, :, :130].contiguous()), {}),
+    ]
+    for cache, options in cases * 3:
+        ours = decode(q, cache, **options, return_lse=True)
+        with monkeypatch.context() as changed:
+            changed.setattr(plan, "kept", {})
+            for x, y in zip(ours, decode(q, cache, **options, return_lse=True), strict=True):
+                assert torch.equal(x, y)
+
+
+def test_sixteen_threads_at_once_get_their_own_results(monkeypatch):
+    monkeypatch.setattr(plan, "kept", {})
+    inputs = [[randn(1, 2, 20 + n % 3, 16) for _ in range(3)] for n in range(16)]
+    expected = [flash_attention(*tensors, kernel="portable") for tensors in inputs]
+    plan.kept.clear()
+    with ThreadPoolExecutor(16) as threads:
+        for ours in [list(threads.map(lambda tensors: flash_attention(*tensors), inputs)) for _ in range(2)]:
+            assert all(map(torch.equal, ours, expected))
+
+
+def test_the_kept_plans_are_bounded(monkeypatch):
+    monkeypatch.setattr(plan, "kept", {})
+    monkeypatch.setattr(plan, "MOST", 4)
+    q = randn(1, 1, 16, 16)
+    for N in range(1, 11):
+        flash_attention(q, q[:, :, :N], q[:, :, :N])
+        assert 1 <= len(plan.kept) <= 4
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
@@ -137,9 +201,8 @@ def test_gradients_are_those_of_the_portable_kernels_as_soon_as_torch_wants_them
         torch.use_deterministic_algorithms(False)
 
 
-@gpu_only
 def test_lse_in_float32_and_for_training_are_not_confused():
-    """Where gradients will need more of it than float32 holds, the kernel writes lse in float64."""
+    """Where gradients will need more of it than float32 holds, the kernel writes the rest of lse, too."""
     q, k, v = (randn(1, 2, 100, 64, dtype=torch.float32) for _ in range(3))
     expected = flash_attention(q, k, v, return_lse=True)
     for _ in range(5):
@@ -150,16 +213,15 @@ def test_lse_in_float32_and_for_training_are_not_confused():
             torch.testing.assert_close(y, z)
 
 
-@gpu_only
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_known_launch_sees_documents_that_changed(kernel):
-    q, k, v = (randn(2, 2, 600, 64) for _ in range(3))
-    ids = torch.zeros(600, dtype=torch.int32, device=DEVICE)
+def test_a_later_call_sees_documents_that_changed(kernel):
+    q, k, v = (randn(1, 2, 150, 64) for _ in range(3))
+    ids = torch.zeros(150, dtype=torch.int32, device=DEVICE)
     mask = masks.documents(ids) & masks.causal()
-    for length in (100, 70):
-        ids.copy_(torch.arange(600) // length)
+    for length in (60, 40):
+        ids.copy_(torch.arange(150) // length)
         fresh = flash_attention(q, k, v, mask=masks.documents(ids.clone()) & masks.causal(), kernel=kernel)
-        for _ in range(4):
+        for _ in range(REPEATS):
             assert torch.equal(flash_attention(q, k, v, mask=mask, kernel=kernel), fresh)
 
 
@@ -207,7 +269,7 @@ def test_a_cuda_graph_outlives_what_is_remembered(causal):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = flash_attention(q, k, v, causal=causal, kernel="hopper")
-    launch.kept.clear()
+    plan.kept.clear()
     schedule._longest_first.cache_clear()
     schedule._in_turn.cache_clear()
     gc.collect()
@@ -225,7 +287,7 @@ def test_a_cuda_graph_of_decoding_replays_with_a_longer_text():
     lengths = torch.tensor([700, 9], dtype=torch.int32, device=DEVICE)
 
     def step():
-        return operator.decode(q, (K, V), lengths=lengths)
+        return decode(q, (K, V), lengths=lengths)
 
     step()
     step()
