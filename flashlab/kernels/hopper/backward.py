@@ -19,7 +19,6 @@ Source: FlashAttention-3, section 3, and its backward kernel's division of labou
 is that of FlashAttention-4, but for dQ_i.
 """
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -43,12 +42,10 @@ from flashlab.kernels.hopper.sums import (
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.portable.backward import (
     Constants,
+    constants_for,
     padded_rows,
-    parts_of,
     repair,
-    scratch_for,
-    shares_in,
-    size_of_shares,
+    shares_of,
     start_rows,
     start_sums,
 )
@@ -77,12 +74,9 @@ def run(gradients, incoming, saved, problem, launches, rest=None, launched=None)
     c, width = launches["backward"], hopper_width(problem.d, problem.dv)
     lag = lag_of(problem, KEYS, width)
     heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, padded_rows(problem.Nq)
-    size = size_of(heads, lag, Nq_padded, width, group)
-    scratch = scratch_for(lse, rest, size, size_of_shares((dk, dv), c.parts))
-    constants, others = parts_of(scratch, lse, rest)
-    zeros = others[:size]
+    zeros = lse.new_empty(size_of(heads, lag, Nq_padded, width, group))
     sums, counters = ring_of(zeros, heads, Nq_padded, width)
-    shares = shares_in(scratch, (dk, dv), c.parts)
+    constants, shares = constants_for(lse, rest), shares_of((dk, dv), c.parts)
     start_rows(o, do, lse, rest, dlse, constants, zeros, problem.unit, launches["row_constants"], launched)
     start_products(q, do, k, v, *shares, constants, sums, counters, dq, Nq_padded, problem, lag, c, launched)
     start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group, launched)
@@ -102,8 +96,8 @@ class Sums:
 
     def __init__(self, do, dlse, o, lse, width, unit, launch_of_rows):
         B, H, Nq = lse.shape
-        size = size_of(B * H, None, padded_rows(Nq), width, 1)
-        self.constants, zeros = parts_of(scratch_for(lse, sums=size), lse)
+        zeros = lse.new_empty(size_of(B * H, None, padded_rows(Nq), width, 1))
+        self.constants = constants_for(lse)
         self.dQ, self.counters = ring_of(zeros, B * H, padded_rows(Nq), width)
         start_rows(o, do, lse, None, dlse, self.constants, zeros, unit, launch_of_rows, {})
 
@@ -115,8 +109,7 @@ class Sums:
         problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
         constants = Constants(*(None if x is None else x.view(-1)[row:] for x in self.constants))
         _, Nq_padded, width = self.dQ.shape
-        scratch = dk.new_empty(size_of_shares((dk, dv), c.parts), dtype=torch.uint8)
-        shares = shares_in(scratch, (dk, dv), c.parts)
+        shares = shares_of((dk, dv), c.parts)
         tensors = *of_queries, k, v, *shares, constants, self.dQ.view(-1, width)[row:], self.counters, None
         start_products(*tensors, Nq_padded, problem, None, c, {})
         start_sums((dk, dv), shares, c.parts, {})

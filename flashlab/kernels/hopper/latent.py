@@ -30,7 +30,7 @@ STAGES = 2
 LN2 = gl.constexpr(0.6931471805599453)
 
 
-def run(q, cache, O_s, lse_s, splits, scale_log2, launched):
+def run(q, cache, O_s, lse_s, splits, scale_log2, launched=None):
     """Fill O_s [S, B, H, 512] and lse_s [S, B, H] with the parts of a step, q [B, H, 1, 576].
 
     splits: S, and the keys per part, or 0 to divide each text's own keys by S. Pages have a multiple of Bc keys.
@@ -50,7 +50,7 @@ def run(q, cache, O_s, lse_s, splits, scale_log2, launched):
 
     rows_of_one_head, (K, _, table, lengths, _) = q.transpose(1, 2), cache  # [B, 1, H, 576]
     tensors = rows_of_one_head, rows_of_one_head, K, K, O_s, lse_s, table, lengths
-    repeat(launched, "latent", tensors, first)
+    repeat({} if launched is None else launched, "latent", tensors, first)
 
 
 class Shared(NamedTuple):

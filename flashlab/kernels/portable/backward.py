@@ -11,7 +11,6 @@ to the dtype of the keys, are added up at the end, always in the same order (``c
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -48,9 +47,7 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
     q, k, v, o, lse = saved
     do, dlse = incoming
     parts = max(c.parts for c in launches.values())
-    scratch = scratch_for(lse, rest, shares=size_of_shares(of_keys, parts))
-    constants, _ = parts_of(scratch, lse, rest)
-    shares = shares_in(scratch, of_keys, parts)
+    constants, shares = constants_for(lse, rest), shares_of(of_keys, parts)
     start_rows(o, do, lse, rest, dlse, constants, None, problem.unit, launches["row_constants"], launched)
     for name, wanted in OF_KEYS_AND_VALUES.items():
         if name in launches:
@@ -75,24 +72,14 @@ def repair(gradients, q, k, v, do, constants, problem, launches, launched):
     start_queries(q, k, v, do, dq, constants, problem, c, (), launched, apart=True, repair=True)
 
 
-def size_of_shares(gradients, parts):
-    """Return how many bytes the shares of dK and dV by each part of a group take; none if a group is one part."""
-    return 0 if parts == 1 else parts * sum(x.nbytes for x in gradients)
-
-
-def shares_in(scratch, gradients, parts):
-    """Return the end of ``scratch_for`` as a share of each gradient [B, Hk, Nk, d] by part, [B, Hk * parts, Nk, d].
+def shares_of(gradients, parts):
+    """Return new memory for what each part of a group adds to dK and dV, [B, Hk * parts, Nk, d] each.
 
     If a group is one part, the shares are the gradients themselves.
     """
     if parts == 1:
         return gradients
-    sizes = [parts * x.nbytes for x in gradients]
-    _, *shares = scratch.split([scratch.numel() - sum(sizes), *sizes])
-    return [
-        share.view(x.dtype).view(x.shape[0], x.shape[1] * parts, *x.shape[2:])
-        for share, x in zip(shares, gradients, strict=True)
-    ]
+    return [x.new_empty(x.shape[0], x.shape[1] * parts, *x.shape[2:]) for x in gradients]
 
 
 class Constants(NamedTuple):
@@ -103,28 +90,11 @@ class Constants(NamedTuple):
     rest: torch.Tensor | None  # of lse, in units of log2
 
 
-def scratch_for(lse, rest=None, sums=0, shares=0):
-    """Return new memory for ``parts_of`` and ``shares_in``, all of it one allocation: bytes.
-
-    sums: how many numbers start at 0. shares: bytes. They begin at a multiple of 512 bytes, as new memory does.
-    """
-    B, H, Nq = lse.shape
-    before = 4 * (B * H * padded_rows(Nq) * (2 if rest is None else 3) + sums)
-    return lse.new_empty(tiles.count(before, 512) * 512 + shares if shares else before, dtype=torch.uint8)
-
-
-def parts_of(scratch, lse, rest=None):
-    """Return the parts of ``scratch_for``: ``Constants`` for lse [B, H, Nq], and what follows them, float32.
-
-    The last begins with the sums. rest: None if there is none.
-    """
+def constants_for(lse, rest=None):
+    """Return new memory for the ``Constants`` of lse [B, H, Nq]; rest: what float32 cannot hold of it, or None."""
     B, H, Nq = lse.shape
     shape = B, H, padded_rows(Nq)
-    numbers = math.prod(shape)
-    sizes = numbers, numbers, 0 if rest is None else numbers
-    *of_rows, sums = scratch.view(torch.float32).split([*sizes, scratch.numel() // 4 - sum(sizes)])
-    lse, delta, rest = (x.view(shape) if x.numel() else None for x in of_rows)
-    return Constants(lse, delta, rest), sums
+    return Constants(lse.new_empty(shape), lse.new_empty(shape), None if rest is None else lse.new_empty(shape))
 
 
 def padded_rows(Nq):
