@@ -95,17 +95,21 @@ def flash_attention(
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
-    run = attend if _at_most_a_window(mask, dropout, score, seed, sinks) else _attend_outside_graphs
+    run = attend if _at_most_a_window(mask, dropout, seed, score, sinks) else _attend_outside_graphs
     return run(
         q, k, v, causal=causal, mask=mask, score=score, dropout=dropout, seed=seed, sinks=sinks, scale=scale,
         return_lse=return_lse, kernel=kernel,
     )  # fmt: skip
 
 
-def _at_most_a_window(mask, dropout, *others):
+def _at_most_a_window(mask, dropout, seed, *others):
     """Return whether a call has a window or no mask, and nothing else: then it can be an operator of torch's."""
-    no_dropout = type(dropout) in (int, float) and dropout == 0  # everything else is checked in ``_apply``
-    return (mask is None or isinstance(mask, masks.Window)) and no_dropout and all(x is None for x in others)
+    window = mask is None or isinstance(mask, masks.Window)
+    return window and _has_no_dropout(dropout, seed) and all(x is None for x in others)
+
+
+def _has_no_dropout(dropout, seed):
+    return type(dropout) in (int, float) and dropout == 0 and seed is None  # all else is checked in ``_plan_of``
 
 
 def attend(
@@ -117,12 +121,12 @@ def attend(
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     check_flags(return_lse=return_lse)
-    a_window = _at_most_a_window(mask, dropout, score, seed, sinks, texts)
+    a_window = _at_most_a_window(mask, dropout, seed, score, sinks, texts)
     compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
     kind = None
-    if a_window and not compiling and not transformed():
-        kind = plans.kind_of(q, k, v, causal, mask, scale, kernel)
-    if kind is not None and (plan := plans.kept.get(kind)) is not None:
+    if not compiling and _has_no_dropout(dropout, seed) and texts is None and not transformed():
+        kind = plans.kind_of(q, k, v, causal, mask, score, sinks, scale, kernel)
+    if kind is not None and (plan := plans.find(kind, mask, q.device)) is not None:
         o, lse, _ = _run(q, k, v, plan)
         return (o, lse) if return_lse else o
     check(q, k, v)
@@ -138,11 +142,16 @@ def attend(
         o, lse, _ = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     else:
         plan = _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
-        if kind is not None and all(x is tiles.ready(y) for x, y in zip(inputs, (q, k, v), strict=True)):
-            plans.keep(kind, plan)  # of calls whose inputs are not copied
+        if kind is not None and plan.problem.sinks is sinks and _as_passed(inputs, (q, k, v)):
+            plans.keep(kind, plan)
         o, lse, _ = _run(q, k, v, plan)
     o = o if o.shape[-1] == dv else o[..., :dv]
     return (o, lse) if return_lse else o
+
+
+def _as_passed(inputs, tensors):
+    """Return whether the kernels take the inputs themselves, and no copies."""
+    return all(x is y and tiles.ready(x) is x for x, y in zip(inputs, tensors, strict=True))
 
 
 _attend_outside_graphs = stepped_around(
@@ -369,7 +378,7 @@ def _operator_backward(do, dlse, q, k, v, o, lse, rest, left, right, scale, kern
 def _plan(q, k, v, left, right, scale, kernel):
     """Return the ``Plan`` of an operator's arguments, or raise: the operators can be called without ``attend``."""
     mask = masks.Window(left, right)
-    kind = plans.kind_of(q, k, v, False, mask, scale, kernel)
+    kind = plans.kind_of(q, k, v, False, mask, None, None, scale, kernel)
     if kind is not None and (plan := plans.kept.get(kind)) is not None:
         return plan
     check(q, k, v)
@@ -378,7 +387,7 @@ def _plan(q, k, v, left, right, scale, kernel):
         raise ValueError(f"the operator needs rows of whole 16 bytes, got {sizes}: call flash_attention, which pads")
     plan = Plan(Problem.of(q, k, v, mask, scale_above_zero(scale, q.shape[-1])), kernel)
     mask.check(plan.problem)
-    if kind is not None and all(tiles.ready(x) is x for x in (q, k, v)):
+    if kind is not None and _as_passed((q, k, v), (q, k, v)):
         plans.keep(kind, plan)
     return plan
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from flashlab.kernels import masks
 from flashlab.kernels.configurations import Choice, choose
 from flashlab.kernels.problem import Problem
+from flashlab.kernels.scores import Softcap
 
 MOST = 256  # plans; the first one more begins anew
 PLAIN = Tensor, torch.nn.Parameter  # subclasses may compute operators themselves
-kept: dict[tuple, "Plan"] = {}
+kept: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
 
 
 class Plan:
@@ -43,19 +44,31 @@ class Plan:
         """
         return self._launched.setdefault(kind, {})
 
+    def under(self, mask):
+        """Return the same plan with this mask in its problem."""
+        other = Plan(self.problem._replace(mask=mask), self.kernel)
+        other._choices, other._launched = self._choices, self._launched
+        return other
 
-def kind_of(q, k, v, causal, mask, scale, kernel) -> tuple | None:
-    """Return the kind of a call with a window at most, as a key of ``kept``; None if its plan cannot be kept."""
-    plain = type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and type(causal) is bool
-    plain = plain and type(scale) in (NoneType, float) and type(mask) in (NoneType, masks.Window)
-    if not plain or type(kernel) not in (NoneType, str):  # 1 is equal to True, but not as good
+
+def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel) -> tuple | None:
+    """Return the kind of a call, as a key of plans; None if its plan cannot be kept.
+
+    Score functions are kept by value, so they are soft caps; and sinks are kept if they are the same parameter.
+    """
+    plain = type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and type(causal) is bool  # 1 is equal to True
+    plain = plain and type(scale) in (NoneType, float) and type(mask) in (NoneType, masks.Window, masks.Rule)
+    plain = plain and type(score) in (NoneType, Softcap) and type(sinks) in (NoneType, torch.nn.Parameter)
+    if not plain or type(kernel) not in (NoneType, str):
         return None
+    window = None if type(mask) is masks.Rule else mask
     try:
         layouts = _layout(q) + _layout(k) + _layout(v)
         one = k.data_ptr() == v.data_ptr()  # decoding reads it once
+        of_sinks = None if sinks is None else (id(sinks), _layout(sinks))
     except (RuntimeError, NotImplementedError):  # no strides, or no memory: the checks say so
         return None
-    return causal, mask, scale, kernel, torch.get_float32_matmul_precision(), one, layouts
+    return causal, window, score, of_sinks, scale, kernel, torch.get_float32_matmul_precision(), one, layouts
 
 
 def kind_of_step(q, cache, mask, scale, fixed_split) -> tuple | None:
@@ -76,8 +89,23 @@ def _layout(x):
     return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16
 
 
+def find(kind: tuple, mask, device) -> Plan | None:
+    """Return the plan of a kind of call with this mask, None if there is none."""
+    if type(mask) is not masks.Rule:
+        return kept.get(kind)
+    plan = _of_rule(mask, device).get(kind)
+    return None if plan is None else plan.under(mask)
+
+
 def keep(kind: tuple, plan: Plan) -> None:
     """Keep the plan for later calls of this kind."""
-    if len(kept) >= MOST:
-        kept.clear()
-    kept[kind] = plan
+    plans, mask = kept, plan.problem.mask
+    if type(mask) is masks.Rule:  # which must not hold itself
+        plans, plan = _of_rule(mask, plan.problem.device), plan.under(None)
+    if len(plans) >= MOST:
+        plans.clear()
+    plans[kind] = plan
+
+
+def _of_rule(rule, device) -> dict:
+    return rule.cached(device, ("plans",), dict)

@@ -166,6 +166,12 @@ class Softcap(Score):
         self.cap, self.function, self.derivative = cap, capped, slope_of_cap
         self.arguments = (cap,)
 
+    def __eq__(self, other):
+        return type(other) is Softcap and other.cap == self.cap
+
+    def __hash__(self):
+        return hash(self.cap)
+
     def check(self, problem):
         """Every cap fits every problem."""
 

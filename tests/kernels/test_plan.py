@@ -1,12 +1,13 @@
 """A call whose plan was kept gives what a first call gives; so do CUDA graphs and torch.compile."""
 
 import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, flash_attention, masks, plan
+from flashlab.kernels import DEVICE, flash_attention, masks, plan, scores
 from flashlab.kernels.decode import decode
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
@@ -53,20 +54,28 @@ def assert_equal(ours, others, kernel, dQ=1):
 def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
     """Each case comes three times, with all others between, so that its kernels are remembered."""
     usual = {"size": (1, 2, 40, 64), "how": "plain", "dtype": torch.bfloat16, "mask": None, "scale": None}
+    usual |= {"score": None, "sinks": None}
+    ids = torch.arange(50, device=DEVICE) // 20
     others = {
         "size": [(1, 2, 50, 64), (2, 2, 40, 64), (1, 4, 40, 64), (1, 2, 40, 40), (1, 2, 0, 64)],
         "how": ["heads inside", "every other row", "not aligned"],
         "dtype": [torch.float16, *([torch.float32] if kernel == "portable" else [])],
         "mask": [masks.causal(), masks.window(9), masks.window(10), masks.window(10, 3)],
         "scale": [0.5, -0.5],
+        "score": [scores.softcap(2.0), scores.softcap(3.0), scores.alibi(torch.ones(2, device=DEVICE))],
+        "sinks": [torch.nn.Parameter(torch.full((2,), 1.0 + n, device=DEVICE)) for n in range(2)],
     }
     cases = [usual, *(usual | {name: value} for name, values in others.items() for value in values)]
+    for size in ((1, 2, 40, 64), (1, 2, 20, 64)):
+        cases += [usual | {"size": size, "mask": masks.documents(ids[: size[2]])}]
     for case in cases + cases[::-1] + cases:
         tensors = [laid_out(case["how"], *case["size"], case["dtype"]) for _ in range(3)]
-        options = {"mask": case["mask"], "scale": case["scale"], "kernel": kernel}
+        options = {name: case[name] for name in ("mask", "scale", "score", "sinks")} | {"kernel": kernel}
         ours = results(*tensors, **options)
         with monkeypatch.context() as changed:
             changed.setattr(plan, "kept", {})
+            if case["mask"] is not None and type(case["mask"]) is not masks.Window:
+                options["mask"] = masks.documents(ids[: case["size"][2]].clone())  # without plans of its own
             assert_equal(ours, results(*tensors, **options), kernel)
 
 
@@ -173,6 +182,19 @@ def test_sixteen_threads_at_once_get_their_own_results(monkeypatch):
     with ThreadPoolExecutor(16) as threads:
         for ours in [list(threads.map(lambda tensors: flash_attention(*tensors), inputs)) for _ in range(2)]:
             assert all(map(torch.equal, ours, expected))
+
+
+def test_a_plan_keeps_no_mask_alive():
+    q, mask = randn(1, 1, 16, 16), masks.documents(torch.arange(16, device=DEVICE) // 5)
+    for _ in range(2):
+        flash_attention(q, q, q, mask=mask)
+    seen = weakref.ref(mask)
+    gc.disable()
+    try:
+        del mask
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_the_kept_plans_are_bounded(monkeypatch):
