@@ -111,6 +111,10 @@ def measured() -> Iterator[tuple]:
     rows = ({"pass": which} for which in ("backward", "backward in the calling thread"))
     calls = (the("h200_calls", impl, **row) for row in rows for impl in ("flashlab", "cudnn", "autograd"))
     yield "17_schedules", "aims-text", 0, faster, *calls
+    (others,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, other shapes"]
+    times = [cell["after"] / cell["before"] for cell in others]
+    assert (len(roles), len(times)) == (6, 8)
+    yield "17_schedules", "aims-text", 2, min(times), max(times)
     first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
     yield "20_decoding", "measured-answer", 1, first, last
     plain = decoding(part="plain", B=16, H=64)
