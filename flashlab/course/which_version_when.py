@@ -232,21 +232,23 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
     """Return the decisions for calls of this kind that were measured, a line each: the fastest, and the next.
 
     files: those of ``measurements.READERS`` whose cells count; all if None. N of one query is 1/Nk; where only a mask
-    is named, the dtype is bfloat16. "× 1.08" is the time of the next as a multiple of the fastest's. The last lines say
-    where and when.
+    is named, the dtype is bfloat16. "× 1.08" is the time of the next as a multiple of the fastest's; where that is
+    flashlab's, the next is a rival. The last lines say where and when.
     """
     some = [cell for cell in cells() if files is None or cell[0].file in files]
     calls = dict.fromkeys(cell[0].call for cell in some)
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
     runs: dict[str, set[str]] = {}
-    lines = [f"{'B×H/Hk':>9} {'N':>9} {'d':>4}  {'mask, dtype':13}{'fastest':20}{'µs':>8}  next"]
+    lines = [f"{'B×H/Hk':>8} {'N':>9} {'d':>4}  {'mask, dtype':15}{'fastest':21}{'µs':>7}  next"]
     for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
         best, *others = min((cell for cell in some if cell[0].call == call), key=lambda cell: _order(call, cell))
-        then = f"× {others[0].us / best.us:.2f} {others[0].version}" if others else "nothing else timed"
+        if best.version.startswith("flashlab"):
+            others = [row for row in others if not row.version.startswith("flashlab")]
+        then = f"× {others[0].us / best.us:.2f} {others[0].version}" if others else "no rival timed"
         heads = f"{call.B}×{call.H}/{call.Hk}"
         N = f"{call.Nk:,}" if call.Nq == call.Nk else f"{call.Nq}/{call.Nk:,}"
-        kind = call.mask if call.dtype == "bfloat16" else call.dtype
-        lines.append(f"{heads:>9} {N:>9} {call.d:4}  {kind:13}{best.version:20}{best.us:8,.0f}  {then}")
+        kind = "+".join(call.parts) if call.dtype == "bfloat16" else call.dtype
+        lines.append(f"{heads:>8} {N:>9} {call.d:4}  {kind:15}{best.version:21}{best.us:7,.0f}  {then}")
         runs.setdefault(f"{best.file}.json, {best.device}", set()).add(best.date)
     lines += ["from " + ";\n     ".join(f"{run}, {' and '.join(sorted(dates))}" for run, dates in sorted(runs.items()))]
     return "\n".join(lines)
