@@ -233,12 +233,14 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
 
     files: those of ``measurements.READERS`` whose cells count; all if None. N of one query is 1/Nk; where only a mask
     is named, the dtype is bfloat16. "× 1.08" is the time of the next as a multiple of the fastest's; where that is
-    flashlab's, the next is a rival. The last lines say where and when.
+    flashlab's, the next is a rival. The last lines say where and when, and
+    whether our kernels have changed since.
     """
     some = [cell for cell in cells() if files is None or cell[0].file in files]
     calls = dict.fromkeys(cell[0].call for cell in some)
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
     runs: dict[str, set[str]] = {}
+    outdated = set()
     lines = [f"{'B×H/Hk':>8} {'N':>9} {'d':>4}  {'mask, dtype':15}{'fastest':21}{'µs':>7}  next"]
     for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
         best, *others = min((cell for cell in some if cell[0].call == call), key=lambda cell: _order(call, cell))
@@ -249,6 +251,10 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
         N = f"{call.Nk:,}" if call.Nq == call.Nk else f"{call.Nq}/{call.Nk:,}"
         kind = "+".join(call.parts) if call.dtype == "bfloat16" else call.dtype
         lines.append(f"{heads:>8} {N:>9} {call.d:4}  {kind:15}{best.version:21}{best.us:7,.0f}  {then}")
-        runs.setdefault(f"{best.file}.json, {best.device}", set()).add(best.date)
-    lines += ["from " + ";\n     ".join(f"{run}, {' and '.join(sorted(dates))}" for run, dates in sorted(runs.items()))]
+        run = f"{best.file}.json, {best.device}"
+        runs.setdefault(run, set()).add(best.date)
+        outdated |= {run} if any(row.outdated for row in (best, *others)) else set()
+    since = dict.fromkeys(outdated, ", before flashlab's kernels changed")
+    sources = (f"{run}, {' and '.join(sorted(dates))}{since.get(run, '')}" for run, dates in sorted(runs.items()))
+    lines += ["from " + ";\n     ".join(sources)]
     return "\n".join(lines)
