@@ -45,14 +45,14 @@ class Row(NamedTuple):
     @property
     def outdated(self) -> bool:
         """Whether the kernel has changed since. That of others is a release, which does not change."""
-        return self.date < changed(self.version)
+        return self.date < since(self.version)
 
 
-def changed(version: str) -> str:
-    """Return the date of the last change of a version's kernels; "" of those of others."""
+def since(version: str) -> str:
+    """Return the first day whose measurements are of today's kernels of a version; "" for those of others."""
     if version not in BY_NAME:  # over several GPUs: each computes its blocks with the kernels for Hopper
         version = HOPPER if version.startswith("flashlab") else "SDPA cuDNN"
-    return BY_NAME[version].changed
+    return BY_NAME[version].since
 
 
 def card_of(name: str | None) -> str | None:

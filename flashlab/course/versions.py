@@ -78,7 +78,7 @@ class Version(NamedTuple):
     shown_as: tuple[str, ...]  # parts of the names of its kernels, or of its operator on a CPU
     limits: tuple[Limit, ...]
     comes_with_torch: bool = False
-    changed: str = ""  # the day on which the code of our kernels was last changed
+    since: str = ""  # of our kernels: the first day whose measurements are of today's code
 
 
 def below(*capability):
@@ -134,13 +134,13 @@ VERSIONS = (
         Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
         Limit("no heads wider than 256", wide(256), OURS),
         Limit("float16, bfloat16 and float32 only", other_dtype(*HALVES, "float32"), OURS),
-    ), changed="2026-11-29"),
+    ), since="2026-11-29"),
     Version("flashlab portable", 'flash_attention(q, k, v, kernel="portable")', "this checkout",
         ("attention_forward", "key_value_gradients", "query_gradients", "flashlab::attention"), (
         Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
         Limit("no heads wider than 256", wide(256), OURS),
         Limit("float16, bfloat16 and float32 only", other_dtype(*HALVES, "float32"), OURS),
-    ), changed="2026-11-29"),
+    ), since="2026-11-29"),
     Version("flashlab Hopper", "flash_attention(q, k, v)", "this checkout",
         ("attention_forward", "attention_backward", "flashlab::attention"), (
         Limit("compute capability 9.0 only", lambda call: call.capability != (9, 0), CHOICE),
@@ -148,7 +148,7 @@ VERSIONS = (
         Limit("no heads wider than 128 in the backward pass",
               lambda call: call.direction != "forward" and wide(128)(call), CHOICE),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), CHOICE),
-    ), changed="2026-11-29"),
+    ), since="2026-11-29"),
     Version("flashlab decoding", "flashlab.kernels.decode.decode(q, cache)", "this checkout",
         ("attention_split", "attention_combine"), (
         Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
@@ -158,14 +158,14 @@ VERSIONS = (
         Limit("no heads wider than 256, except latents of 512 and 64 columns",
               lambda call: wide(256)(call) and (call.Hk, call.d, call.dv) != (1, 576, 512), DECODE),
         Limit("no queries in float8", lambda call: call.dtype == "float8", DECODE),
-    ), changed="2026-11-29"),
+    ), since="2026-11-29"),
     Version("flashlab float8", "flash_attention_float8(q, k, v, scales=...)", "this checkout", ("attention_forward",), (
         Limit("needs compute capability 8.9; without a GPU interpreted, which is slow", below(8, 9), FLOAT8),
         Limit("float8 only", other_dtype("float8"), FLOAT8),
         Limit("no backward pass", lambda call: call.direction != "forward", FLOAT8),
         Limit("no score functions, sinks or dropout", beyond((*PLAIN, "window", "documents")), FLOAT8),
         Limit("no heads wider than 256", wide(256), FLOAT8),
-    ), changed="2026-11-29"),
+    ), since="2026-11-29"),
     Version("SDPA math", "sdpa_kernel(SDPBackend.MATH)", "torch 2.13", ("_scaled_dot_product_attention_math",), (
         Limit("no numbers of 8 bits", lambda call: "8" in call.dtype, SEEN),
         NO_SCORE,

@@ -12,10 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flashlab.course import measurements
-from flashlab.course.measurements import Row, capability_of, card_of, cells, rows
+from flashlab.course.measurements import Row, card_of, cells
 from flashlab.course.versions import BY_NAME, FEW, HALVES, PLAIN, VERSIONS, Call, Limit, against
-
-__all__ = ["advice", "capability_of", "card_of", "cells", "rows", "sentence", "table", "which"]
 
 
 class Published(NamedTuple):
@@ -47,8 +45,8 @@ class Answer(NamedTuple):
 
     @property
     def outdated(self) -> str:
-        """The date on which kernels of the cell changed after they were timed; "" if none did."""
-        return max((measurements.changed(row.version) for row in self.cell if row.outdated), default="")
+        """The day that kernels of the cell are older than, as they have changed since; "" if none has."""
+        return max((measurements.since(row.version) for row in self.cell if row.outdated), default="")
 
     @property
     def ties(self) -> tuple[str, ...]:
@@ -64,7 +62,7 @@ class Answer(NamedTuple):
             return "nothing like it was measured"
         times = _times(self.cell)
         if self.outdated:
-            times += f", before flashlab's kernels changed on {self.outdated}"
+            times += f", with flashlab's kernels of before {self.outdated}, which have changed"
         if self.measured:
             return f"it was the fastest: {times}"
         if self.version:
@@ -162,8 +160,8 @@ def differences(call: Call, other: Call) -> tuple[str, ...]:
 
 
 def neighbours(call: Call, other: Call) -> bool:
-    """Return whether two calls differ in lengths, texts and heads alone, and both have few queries or many: then one
-    decides for the other. Products of float16 and of bfloat16 are equally fast."""
+    """Return whether two calls differ in ``SIZES`` alone, and both have few queries or many: then one decides for the
+    other. Products of float16 and of bfloat16 are equally fast."""
     few = (call.Nq <= FEW) != (other.Nq <= FEW)
     return not few and not any(_differ(field, call, other) and not _halves(field, call, other) for field in KINDS)
 

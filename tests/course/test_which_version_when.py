@@ -100,11 +100,11 @@ def test_every_row_of_the_models_is_read():
 
 
 def test_times_from_before_a_change_of_the_kernel_are_called_so():
-    old, day = which(CALL), BY_NAME["flashlab Hopper"].changed
+    old, day = which(CALL), BY_NAME["flashlab Hopper"].since
     new = which(next(cell for cell in cells() if not any(row.outdated for row in cell))[0].call)
     assert {row.version for row in old.cell if row.outdated} == {"flashlab Hopper", "flashlab portable"}
-    assert f"before flashlab's kernels changed on {day}" in sentence(old) and old.outdated == day
-    assert not new.outdated and "changed on" not in sentence(new)
+    assert f"with flashlab's kernels of before {day}, which have changed" in sentence(old) and old.outdated == day
+    assert not new.outdated and "have changed" not in sentence(new)
     assert "2026-11-23, before flashlab's kernels changed" in table("both", files=["h200_hopper"])
     assert not any(row.outdated for row in rows() if not row.version.startswith("flashlab"))
 
