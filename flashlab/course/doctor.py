@@ -10,8 +10,9 @@ import argparse
 from packaging.version import Version
 
 from flashlab.course.lessons import runs
-from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, Call
-from flashlab.course.which_version_when import advice, capability_of
+from flashlab.course.measurements import capability_of
+from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, PLAIN, Call
+from flashlab.course.which_version_when import advice
 from flashlab.machine.hardware import CARDS
 from flashlab.machine.host import Machine, this_machine
 
@@ -78,14 +79,22 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
 
     options: those of the command line that are not their defaults.
 
-    Raises: ValueError for a number below 1, heads that do not divide, or a card that ``hardware`` does not list.
+    Raises: ValueError for a number below 1, heads that do not divide, masks that do not combine, a window without its
+    mask, or a card that ``hardware`` does not list.
     """
     B, H, N, d = shape
+    masks = sorted(set(options.get("mask", ["full"])), key=MASKS.index)
+    if len(masks) > 1 and not set(masks).isdisjoint(PLAIN):
+        raise ValueError(f"expected {' or '.join(PLAIN)} alone, as all others are causal, got {' '.join(masks)}")
+    if "window" in options and "window" not in masks:
+        raise ValueError(f"expected --mask window with --window, got the mask {' '.join(masks)}")
     fields = {"Nk": N, "Hk": H, "card": machine.gpu and machine.gpu.removeprefix("NVIDIA ")} | options
+    fields["mask"] = " and ".join(masks)
     capability = capability_of(options["card"]) if "card" in options else machine.capability
     call = Call(B, H, N, d, **fields, capability=capability)
-    if min(B, H, N, d, call.Nk, call.Hk, call.gpus) < 1 or H % call.Hk:
-        numbers = f"{shape}, Nk = {call.Nk}, Hk = {call.Hk}, {call.gpus} GPUs"
+    others = {name: number for name in ("Nk", "Hk", "dv", "window", "gpus") if (number := fields.get(name)) is not None}
+    if min(*shape, *others.values()) < 1 or H % call.Hk:
+        numbers = ", ".join([str(shape), *(f"{name} = {number}" for name, number in others.items())])
         raise ValueError(f"expected numbers from 1 on, and kv-heads that divide the heads, got {numbers}")
     if call.card is not None and capability is None:
         raise ValueError(f"expected a card such as {', '.join(CARDS)}, got {call.card!r}")
@@ -101,7 +110,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--keys", dest="Nk", type=int, metavar="KEYS", help="keys, if not as many as queries")
     parser.add_argument("--kv-heads", dest="Hk", type=int, metavar="HEADS", help="heads of keys and values, if fewer")
     parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--mask", choices=MASKS, help="the mask, or what is done to scores and weights")
+    parser.add_argument("--values", dest="dv", type=int, metavar="D", help="width of values, if not that of keys")
+    parser.add_argument("--mask", nargs="+", choices=MASKS, help="the mask, and what is done to scores and weights")
+    parser.add_argument("--window", type=int, metavar="KEYS", help="keys before its own that a query sees")
     parser.add_argument("--direction", choices=DIRECTIONS)
     parser.add_argument("--card", help="another card than this machine's, such as 'A100 80 GB'")
     parser.add_argument("--gpus", type=int)

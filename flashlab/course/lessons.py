@@ -67,7 +67,8 @@ LESSONS = (
     Lesson("next_machine", "The next machine", "Beyond",
            "twice the products, as many exponentials as before: the schedule changes, not the mathematics"),
     Lesson("which_version_when", "Which version when", "Beyond",
-           "the fastest that can is looked up, never guessed; and what attention gives up without exp", "triton"),
+           "the fastest that can is looked up, or that of a named neighbour; and what attention gives up without exp",
+           "triton"),
 )  # fmt: skip
 
 

@@ -27,19 +27,38 @@ class Call(NamedTuple):
     Nk: int
     Hk: int
     dtype: str = "bfloat16"
-    mask: str = "full"  # one of MASKS: a mask, a score function, sinks or dropout
+    mask: str = "full"  # of MASKS: a mask, a score function, sinks or dropout, or several, joined by " and "
     direction: str = "forward"  # "both" is a step of training
     card: str | None = "H200"  # None: no GPU
     capability: tuple[int, int] | None = (9, 0)
     gpus: int = 1
+    dv: int | None = None  # the width of values, if it is not d
+    window: int | None = None  # how many keys before its own a query sees, if there is a window
 
-    def __str__(self):
+    @property
+    def parts(self) -> list[str]:
+        """The masks, score functions and so on."""
+        return self.mask.split(" and ")
+
+    @property
+    def widest(self) -> int:
+        """The larger width of a head, of its keys or its values."""
+        return max(self.d, self.dv or 0)
+
+    @property
+    def sizes(self) -> str:
+        """All numbers of the shape, in words."""
         heads = f"H = {self.H}" + (f", Hk = {self.Hk}" if self.Hk != self.H else "")
         lengths = f"N = {self.Nq:,}" if self.Nq == self.Nk else f"Nq = {self.Nq:,}, Nk = {self.Nk:,}"
+        widths = f"d = {self.d}" + (f", dv = {self.dv}" if self.dv else "")
+        window = f", a window of {self.window:,}" if self.window is not None else ""
+        return f"B = {self.B}, {heads}, {lengths}, {widths}{window}"
+
+    def __str__(self):
         mask = "no mask" if self.mask == "full" else self.mask
         direction = "forward and backward" if self.direction == "both" else self.direction
         gpus = f", {self.gpus} GPUs" if self.gpus > 1 else ""
-        return f"B = {self.B}, {heads}, {lengths}, d = {self.d}, {self.dtype}, {mask}, {direction}{gpus}"
+        return f"{self.sizes}, {self.dtype}, {mask}, {direction}{gpus}"
 
 
 class Limit(NamedTuple):
@@ -59,6 +78,7 @@ class Version(NamedTuple):
     shown_as: tuple[str, ...]  # parts of the names of its kernels, or of its operator on a CPU
     limits: tuple[Limit, ...]
     comes_with_torch: bool = False
+    since: str = ""  # of our kernels: the first day whose measurements are of today's code
 
 
 def below(*capability):
@@ -68,12 +88,28 @@ def below(*capability):
 
 def beyond(masks):
     """Return the test of a call for another mask or score function than these."""
-    return lambda call: call.mask not in masks
+    return lambda call: not set(call.parts) <= set(masks)
+
+
+def with_any(*masks):
+    """Return the test of a call for one of these masks or score functions."""
+    return lambda call: not set(call.parts).isdisjoint(masks)
 
 
 def wide(d):
     """Return the test of a call for heads of more than d columns."""
-    return lambda call: call.d > d
+    return lambda call: call.widest > d
+
+
+def other_values(call):
+    """Return whether a call has values of another width than keys."""
+    return call.dv not in (None, call.d)
+
+
+def too_wide_for_cudnn(call):
+    """Return whether a call has heads of more than 128 columns that cuDNN has not on this card."""
+    on_blackwell = (call.capability or (0, 0))[0] == 10 and (call.d, call.dv) == (192, 128)
+    return call.widest > 128 and call.capability != (9, 0) and not on_blackwell
 
 
 def other_dtype(*dtypes):
@@ -94,36 +130,42 @@ FLOAT8, DECODE = "flashlab/kernels/attention_float8.py", "flashlab/kernels/decod
 NO_SCORE = Limit("no soft caps and no sinks", beyond((*PLAIN, *BY_TENSOR, "dropout")), SDPA)
 
 VERSIONS = (
+    Version("flashlab", "flash_attention(q, k, v)", "this checkout: the kernels for Hopper where they are faster", (), (
+        Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
+        Limit("no heads wider than 256", wide(256), OURS),
+        Limit("float16, bfloat16 and float32 only", other_dtype(*HALVES, "float32"), OURS),
+    ), since="2026-11-29"),
     Version("flashlab portable", 'flash_attention(q, k, v, kernel="portable")', "this checkout",
         ("attention_forward", "key_value_gradients", "query_gradients", "flashlab::attention"), (
         Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
         Limit("no heads wider than 256", wide(256), OURS),
         Limit("float16, bfloat16 and float32 only", other_dtype(*HALVES, "float32"), OURS),
-    )),
+    ), since="2026-11-29"),
     Version("flashlab Hopper", "flash_attention(q, k, v)", "this checkout",
         ("attention_forward", "attention_backward", "flashlab::attention"), (
         Limit("compute capability 9.0 only", lambda call: call.capability != (9, 0), CHOICE),
-        Limit("no dropout", lambda call: call.mask == "dropout", CHOICE),
+        Limit("no dropout", with_any("dropout"), CHOICE),
         Limit("no heads wider than 128 in the backward pass",
               lambda call: call.direction != "forward" and wide(128)(call), CHOICE),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), CHOICE),
-    )),
+    ), since="2026-11-29"),
     Version("flashlab decoding", "flashlab.kernels.decode.decode(q, cache)", "this checkout",
         ("attention_split", "attention_combine"), (
         Limit("tested from compute capability 8.0 on; without a GPU interpreted, which is slow", below(8, 0), CHOICE),
         Limit(f"for up to {FEW} queries", lambda call: call.Nq > FEW, CHOICE),
         Limit("no backward pass", lambda call: call.direction != "forward", CHOICE),
-        Limit("no dropout", lambda call: call.mask == "dropout", DECODE),
-        Limit("no heads wider than 256 except latents", wide(256), DECODE),
+        Limit("no dropout", with_any("dropout"), DECODE),
+        Limit("no heads wider than 256, except latents of 512 and 64 columns",
+              lambda call: wide(256)(call) and (call.Hk, call.d, call.dv) != (1, 576, 512), DECODE),
         Limit("no queries in float8", lambda call: call.dtype == "float8", DECODE),
-    )),
+    ), since="2026-11-29"),
     Version("flashlab float8", "flash_attention_float8(q, k, v, scales=...)", "this checkout", ("attention_forward",), (
         Limit("needs compute capability 8.9; without a GPU interpreted, which is slow", below(8, 9), FLOAT8),
         Limit("float8 only", other_dtype("float8"), FLOAT8),
         Limit("no backward pass", lambda call: call.direction != "forward", FLOAT8),
         Limit("no score functions, sinks or dropout", beyond((*PLAIN, "window", "documents")), FLOAT8),
         Limit("no heads wider than 256", wide(256), FLOAT8),
-    )),
+    ), since="2026-11-29"),
     Version("SDPA math", "sdpa_kernel(SDPBackend.MATH)", "torch 2.13", ("_scaled_dot_product_attention_math",), (
         Limit("no numbers of 8 bits", lambda call: "8" in call.dtype, SEEN),
         NO_SCORE,
@@ -131,7 +173,7 @@ VERSIONS = (
     Version("SDPA on a CPU", "scaled_dot_product_attention", "torch 2.13",
         ("_scaled_dot_product_flash_attention_for_cpu",), (
         Limit("tensors on a CPU only", lambda call: call.capability is not None, SEEN),
-        Limit("no dropout", lambda call: call.mask == "dropout", SEEN),
+        Limit("no dropout", with_any("dropout"), SEEN),
         NO_SCORE,
     ), comes_with_torch=True),
     Version("SDPA efficient", "sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)", "torch 001f694a",
@@ -152,12 +194,15 @@ VERSIONS = (
               lambda call: call.mask == "causal" and call.Nq != call.Nk, TORCH),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), TORCH),
         Limit("no heads wider than 256", wide(256), TORCH),
+        Limit("values as wide as keys", other_values, TORCH),
     ), comes_with_torch=True),
-    Version("SDPA cuDNN", "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)", "torch 001f694a, cuDNN 9.19",
+    Version("SDPA cuDNN", "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)", "torch 2.11 and 001f694a, cuDNN 9.19",
         ("cudnn_generated_fort_native_sdpa", "_scaled_dot_product_cudnn_attention"), (
         Limit("needs compute capability 8.0", below(8, 0), TORCH),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), TORCH),
-        Limit("no heads wider than 128 before cuDNN 9.22, except 192 with values of 128", wide(128), TORCH),
+        Limit("no heads wider than 256", wide(256), TORCH),
+        Limit("none wider than 128 but on compute capability 9.0, as measured with torch 2.11 (torch 001f694a asks for "
+              "cuDNN above 9.22 there), or 192 columns with values of 128 on 10.0", too_wide_for_cudnn, TORCH),
         Limit("d must be a multiple of 8", lambda call: call.d % 8 > 0, TORCH),
         Limit("no single key", lambda call: call.Nk == 1, TORCH),
         NO_SCORE,
@@ -165,7 +210,7 @@ VERSIONS = (
     Version("FlexAttention", "torch.compile(flex_attention)", "torch 2.13", ("triton_tem_fused",), (
         Limit("on a CPU no backward pass",
               lambda call: call.capability is None and call.direction != "forward", FLEX),
-        Limit("no dropout, and no sinks", lambda call: call.mask in ("dropout", "sinks"), FLEX),
+        Limit("no dropout, and no sinks in the call", with_any("dropout", "sinks"), FLEX),
         Limit("no cache in 8 bits with scales", lambda call: "cache" in call.dtype, FLEX),
     ), comes_with_torch=True),
     Version("FlashAttention-2", "flash_attn.flash_attn_func", "flash-attention 0251105a", ("flash::flash_",), (
@@ -173,14 +218,15 @@ VERSIONS = (
               lambda call: call.capability is None or not (8, 0) <= call.capability < (10, 0), FA2),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), FA2),
         Limit("no heads wider than 256", wide(256), FA2),
-        Limit("no sinks, no mask or score function of one's own", lambda call: call.mask == "sinks", FA2_CALL),
+        Limit("no sinks, no mask or score function of one's own", with_any("sinks"), FA2_CALL),
+        Limit("values as wide as keys", other_values, f"{DAO}csrc/flash_attn/flash_api.cpp"),
     )),
     Version("FlashAttention-3", "flash_attn_3.flash_attn_interface.flash_attn_func", "flash-attention 0251105a",
         ("flash::FlashAttn", "flash::enable_sm90"), (
         Limit("needs an H100, H800 or H200, and is built from source", lambda call: call.capability != (9, 0), FA3),
         Limit("float8 forward only", lambda call: call.dtype == "float8" and call.direction != "forward", FA3),
         Limit("float16, bfloat16 and float8 only", other_dtype(*HALVES, "float8"), FA3),
-        Limit("no dropout, ALiBi or sinks", lambda call: call.mask in ("dropout", "alibi", "sinks"), FA3_CALL),
+        Limit("no dropout, ALiBi or sinks", with_any("dropout", "alibi", "sinks"), FA3_CALL),
     )),
     Version("FlashAttention-4", "flash_attn.cute.flash_attn_func", "flash-attention 0251105a", ("flash_attncute",), (
         Limit("needs compute capability 8.0", below(8, 0), FA4),
@@ -194,7 +240,7 @@ VERSIONS = (
         Limit("no heads wider than 256", wide(256), FA4),
         Limit("on compute capability 10, d is at most 128, 192 with values of 128, or 256",
               lambda call: (call.capability or (0, 0))[0] == 10 and call.d > 128 and call.d not in (192, 256), FA4),
-        Limit("no dropout", lambda call: call.mask == "dropout", FA4),
+        Limit("no dropout", with_any("dropout"), FA4),
     )),
 )  # fmt: skip
 BY_NAME = {version.name: version for version in VERSIONS}

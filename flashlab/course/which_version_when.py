@@ -1,31 +1,19 @@
-"""Which version of attention to call for a shape: looked up in the stored measurements, never guessed.
+"""Which version of attention to call for a shape: looked up in the stored measurements.
 
-``rows`` reads what was measured. Rows of one run and one call are a cell: only they were timed in turns. ``which``
-answers for any call: with the fastest version of its cell; where only lengths, heads or widths differ, with that of the
-nearest cell; for a card on which nothing was measured, with what others published; and otherwise with the versions that
-can compute it and the nearest cell, without a choice. ``python -m flashlab.course.doctor`` asks it for this machine.
+``which`` answers with the fastest version of the cell (``measurements.cells``) that has exactly this call. Where none
+has, the nearest cell of the same head dimension, mask and direction decides, and is called a neighbour: a guess with
+its ground. For a card on which nothing was measured, the answer is what others published. Otherwise there is no choice,
+but the nearest cell and all versions that can compute the call. ``python -m flashlab.course.doctor`` asks it for this
+machine.
 """
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from flashlab.course import data
+from flashlab.course import measurements
+from flashlab.course.measurements import Row, card_of, cells
 from flashlab.course.versions import BY_NAME, FEW, HALVES, PLAIN, VERSIONS, Call, Limit, against
-from flashlab.machine.hardware import CARDS
-
-
-class Row(NamedTuple):
-    """A measurement: how long a version took for a call."""
-
-    call: Call
-    version: str
-    us: float
-    file: str  # in notebooks/data, without its suffix; it holds versions and command
-    device: str
-    date: str
 
 
 class Published(NamedTuple):
@@ -52,8 +40,13 @@ class Answer(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether exactly this call was measured."""
+        """Whether exactly this call was measured, by the kernels of today or earlier ones."""
         return bool(self.cell) and not self.differs
+
+    @property
+    def outdated(self) -> str:
+        """The day that kernels of the cell are older than, as they have changed since; "" if none has."""
+        return max((measurements.since(row.version) for row in self.cell if row.outdated), default="")
 
     @property
     def ties(self) -> tuple[str, ...]:
@@ -67,9 +60,26 @@ class Answer(NamedTuple):
             return f"nothing was measured here on this card, and {self.published.says} ({self.published.source})"
         if not self.cell:
             return "nothing like it was measured"
+        times = _times(self.cell)
+        if self.outdated:
+            times += f", with flashlab's kernels of before {self.outdated}, which have changed"
         if self.measured:
-            return f"it was the fastest: {_times(self.cell)}"
-        return f"this was not measured; the nearest was, with {', '.join(self.differs)}: {_times(self.cell)}"
+            return f"it was the fastest: {times}"
+        if self.version:
+            return f"this call was not measured, and it was the fastest for its neighbour, {self._shape}: {times}"
+        return f"neither this nor a neighbour was measured; the nearest was, with {', '.join(self.differs)}: {times}"
+
+    @property
+    def _shape(self):
+        other = self.cell[0].call
+        return other.sizes + (f", {other.dtype}" if other.dtype != self.call.dtype else "")
+
+    @property
+    def waits(self) -> str:
+        """Say for which versions the GPU waits, and what their calls take in Python; "" if for none."""
+        slow = [row for row in self.cell if row.host_us and row.host_us > row.us]
+        times = ", ".join(f"{row.version} {row.host_us:,.0f} µs" for row in slow)
+        return f" Outside a CUDA graph the GPU waits for Python: {times}." if slow else ""
 
 
 def _times(cell):
@@ -79,90 +89,6 @@ def _times(cell):
 
 
 TIE = 1.03  # rounds of one run differ by up to some 2 %
-
-
-# What was measured
-
-PORTABLE, HOPPER, DECODING = "flashlab portable", "flashlab Hopper", "flashlab decoding"
-NAMES = {
-    "portable": PORTABLE, "hopper": HOPPER, "flashlab": DECODING, "cudnn": "SDPA cuDNN",
-    "flash": "SDPA FlashAttention-2", "flex": "FlexAttention", "fa4": "FlashAttention-4",
-}  # fmt: skip
-TOKENS, WIDTH = 16384, 2048  # of the round robins: B N, and H d
-ITEMS = {"int8": "int8 cache", "e4m3": "float8 cache", "float16": "float16"}
-DISTRIBUTED = {
-    "zigzag": "flashlab zigzag ring", "contiguous": "flashlab contiguous ring",
-    "striped": "flashlab striped ring", "gather": "flashlab gather", "all-to-all": "flashlab all-to-all",
-    "torch cudnn": "context_parallel cuDNN",
-    "torch cudnn alltoall": "context_parallel cuDNN all-to-all",
-    "torch flash": "context_parallel FlashAttention-2",
-}  # fmt: skip
-
-
-def _date(report, row):
-    return row.get("date", report["date"])  # a file may have rows of several days
-
-
-def _round_robin(report):
-    for row in report["rows"]:
-        if row["impl"] in NAMES:  # the others are rungs
-            N, d, H = row["N"], row["d"], WIDTH // row["d"]
-            mask = row.get("kind", "causal" if row["causal"] else "full")
-            call = Call(max(TOKENS // N, 1), H, N, d, N, H, mask=mask, direction=row["pass"])
-            yield call, NAMES[row["impl"]], 1e3 * row["ms"], _date(report, row)
-
-
-def _decoding(report):
-    for row in report["rows"]:
-        name, dtype = NAMES.get(row["impl"]), "bfloat16"
-        if row["part"] == "8 bits" and row["impl"] in ITEMS:
-            name, dtype = DECODING, ITEMS[row["impl"]]
-        if row["part"] in ("plain", "8 bits") and name:
-            call = Call(row["B"], row["H"], 1, 128, row["N"], row["Hk"], dtype=dtype)
-            yield call, name, row["us"], _date(report, row)
-
-
-def _ring(report, groups):
-    H, Hk, d = report["H"], report["Hk"], report["d"]
-    for row in report["rows"]:
-        if row["variant"] in DISTRIBUTED and row["P"] in groups:
-            N = row["P"] * row["tokens"]
-            call = Call(1, H, N, d, N, Hk, mask="causal", direction=row["direction"], gpus=row["P"])
-            yield call, DISTRIBUTED[row["variant"]], 1e3 * row["ms"], _date(report, row)
-
-
-READERS: dict[str, Callable[[dict], Iterator[tuple[Call, str, float, str]]]] = {
-    "h200_attention": _round_robin, "h200_hopper": _round_robin, "h200_masks": _round_robin,
-    "h200_decoding": _decoding,
-    "h200_ring_before": partial(_ring, groups=[4]), "h200_ring": partial(_ring, groups=[1, 2]),  # the later one of each
-}  # fmt: skip
-
-
-@cache
-def rows() -> tuple[Row, ...]:
-    """Return every stored measurement of a version; those of training are the sums of its two passes, with the date of
-    the older one."""
-    found = []
-    for file, read in READERS.items():
-        report = data.measured(file)
-        here = [Row(call, version, us, file, report["device"], date) for call, version, us, date in read(report)]
-        forward = {(row.call, row.version): row for row in here if row.call.direction == "forward"}
-        for row in here:
-            first = forward.get((row.call._replace(direction="forward"), row.version))
-            if row.call.direction == "backward" and first is not None:
-                both, date = row.call._replace(direction="both"), min(first.date, row.date)
-                found.append(row._replace(call=both, us=first.us + row.us, date=date))
-        found += here
-    return tuple(found)
-
-
-@cache
-def cells() -> tuple[tuple[Row, ...], ...]:
-    """Return the cells: the rows of one run and one call, fastest first."""
-    gathered: dict[tuple, list[Row]] = {}
-    for row in rows():
-        gathered.setdefault((row.file, row.call), []).append(row)
-    return tuple(tuple(sorted(cell, key=lambda row: row.us)) for cell in gathered.values())
 
 
 # What others published
@@ -198,6 +124,8 @@ def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     """
     if call.Nq == 1 and call.mask == "causal":
         call = call._replace(mask="full")  # one query, the last one, sees all keys
+    if call.dv == call.d:
+        call = call._replace(dv=None)
     allowed = None if installed is None else set(installed)
     refused = {version.name: limits[0] for version in VERSIONS if (limits := against(version, call))}
 
@@ -211,44 +139,51 @@ def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     paper = None
     if other is None or card_of(other.card) != card_of(call.card):
         paper = next((it for it in PUBLISHED if _about(it, call) and able(it.version)), None)
-    version = paper.version if paper else nearest[0].version if other and not _decisive(call, other) else None
-    names = tuple(it.name for it in VERSIONS if able(it.name)) if call.gpus == 1 else tuple(DISTRIBUTED.values())
+    version = paper.version if paper else nearest[0].version if other and neighbours(call, other) else None
+    several = tuple(measurements.DISTRIBUTED.values())
+    names = tuple(it.name for it in VERSIONS if able(it.name)) if call.gpus == 1 else several
     return Answer(call, version, nearest, differences(call, other) if other else (), paper, names, refused)
+
+
+KINDS = {  # what makes another question of a call, and the words for it
+    "gpus": "{} GPUs", "direction": "{}", "card": "card {}", "mask": "mask {}", "dtype": "{}",
+    "d": "d = {}", "dv": "dv = {}",
+}  # fmt: skip
+SIZES = "B", "H", "Hk", "Nq", "Nk", "window"  # what neighbours may differ in
 
 
 def differences(call: Call, other: Call) -> tuple[str, ...]:
     """Say in which points another call differs, as far as the time depends on them."""
-    words = {"card": "card {}", "gpus": "{} GPUs", "direction": "{}", "mask": "mask {}", "dtype": "{}"}
-    told = [words[field].format(getattr(other, field)) for field in words if _differ(field, call, other)]
-    sizes = [name for name in ("B", "H", "Hk", "Nq", "Nk", "d") if getattr(call, name) != getattr(other, name)]
-    return *told, *(f"{name} = {getattr(other, name):,}" for name in sizes)
+    kinds = [words.format(getattr(other, field)) for field, words in KINDS.items() if _differ(field, call, other)]
+    sizes = [name for name in SIZES if getattr(call, name) != getattr(other, name)]
+    return *kinds, *(f"{name} = {it:,}" if (it := getattr(other, name)) is not None else f"no {name}" for name in sizes)
 
 
-def card_of(name: str | None) -> str | None:
-    """Return a card's name without maker and memory: "H200" of "NVIDIA H200" and of "H200 SXM"."""
-    found = name and re.search(r"RTX \d+|[A-Z]+\d+", name)
-    return found[0] if found else name
-
-
-WEIGHTS = {"gpus": 1e6, "direction": 1e5, "card": 1e4, "mask": 1e3, "dtype": 1e2}  # what may differ last, first
+def neighbours(call: Call, other: Call) -> bool:
+    """Return whether two calls differ in ``SIZES`` alone, and both have few queries or many: then one decides for the
+    other. Products of float16 and of bfloat16 are equally fast."""
+    few = (call.Nq <= FEW) != (other.Nq <= FEW)
+    return not few and not any(_differ(field, call, other) and not _halves(field, call, other) for field in KINDS)
 
 
 def _order(call, cell):
-    """Sort cells by how far they are from a call, then those with most versions first, then the newest."""
+    """Sort cells: by how far they are from a call, then those with most versions, of today's kernels, the newest.
+
+    Whoever differs in kind is further than all neighbours; what matters most weighs most. Two octaves further, a rival
+    is worth more than a cell of ours alone.
+    """
     other, date = cell[0].call, cell[0].date
-    apart = sum(weight for field, weight in WEIGHTS.items() if _differ(field, call, other))
+    weight = dict(zip(reversed(KINDS), (100 * 2**n for n in range(len(KINDS))), strict=True))
+    apart = sum(weight[it] * (0.0001 if _halves(it, call, other) else 1) for it in KINDS if _differ(it, call, other))
+    apart += weight["mask"] * ((call.Nq <= FEW) != (other.Nq <= FEW))
     ratios = ((call.Nq, other.Nq), (call.Nk, other.Nk), (call.d, other.d), (call.B * call.H, other.B * other.H),
               (call.H * other.Hk, call.Hk * other.H))  # fmt: skip
-    apart += sum(abs(math.log2(mine / theirs)) for mine, theirs in ratios)
-    return apart, -len(cell), -int(date.replace("-", ""))
-
-
-def _decisive(call, other):
-    """Return whether two calls differ in more than sizes, or have few queries and many: then one does not decide for
-    the other. Products of float16 and of bfloat16 are equally fast."""
-    alike = {call.dtype, other.dtype} <= set(HALVES)
-    few = (call.Nq <= FEW) != (other.Nq <= FEW)
-    return few or any(_differ(field, call, other) for field in WEIGHTS if not (field == "dtype" and alike))
+    windows = (call.window, other.window) if call.window and other.window else (1, 1)
+    apart += sum(abs(math.log2(mine / theirs)) for mine, theirs in (*ratios, windows))
+    apart += 0.1 * len(differences(call, other))  # of two at one distance, the one with fewer
+    alone = bool(apart) and all(row.version.startswith("flashlab") for row in cell)
+    age = -int(date.replace("-", "")), -list(measurements.READERS).index(cell[0].file)
+    return apart + 2 * alone, -len(cell), any(row.outdated for row in cell), *age
 
 
 def _differ(field, call, other):
@@ -256,15 +191,13 @@ def _differ(field, call, other):
     return card_of(mine) != card_of(theirs) if field == "card" else mine != theirs
 
 
+def _halves(field, call, other):
+    return field == "dtype" and {call.dtype, other.dtype} <= set(HALVES)
+
+
 def _about(paper, call):
     same = (paper.card, paper.direction) == (card_of(call.card), call.direction)
     return same and call.dtype in paper.dtypes and call.mask in PLAIN and call.gpus == 1 and call.Nq > FEW
-
-
-def capability_of(card: str) -> tuple[int, int] | None:
-    """Return the compute capability of a card of ``hardware.CARDS`` by the first word of its name; None if unknown."""
-    found = next((it for name, it in CARDS.items() if card_of(name) == card_of(card)), None)
-    return found and tuple(int(number) for number in found.capability.split("."))
 
 
 def sentence(answer: Answer) -> str:
@@ -275,8 +208,10 @@ def sentence(answer: Answer) -> str:
         able = ", ".join(answer.able) or "no version that is known here"
         return f"{where}no choice, because {answer.because}. Can compute it: {able}."
     how = BY_NAME[answer.version].called if answer.version in BY_NAME else answer.version
-    ties = f" As fast, within {TIE - 1:.0%}: {', '.join(answer.ties)}." if answer.ties and not answer.published else ""
-    return f"{where}{how}, because {answer.because}.{ties}"
+    if answer.published:
+        return f"{where}{how}, because {answer.because}."
+    ties = f" As fast, within {TIE - 1:.0%}: {', '.join(answer.ties)}." if answer.ties else ""
+    return f"{where}{how}, because {answer.because}.{ties}{answer.waits}"
 
 
 def advice(call: Call) -> list[str]:
@@ -291,22 +226,33 @@ def advice(call: Call) -> list[str]:
     return said
 
 
-def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1) -> str:
-    """Return the decisions for all calls of this kind that were measured, a line each: the fastest, and the next.
+def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files: Iterable[str] | None = None) -> str:
+    """Return the decisions for calls of this kind that were measured, a line each: the fastest, and the next.
 
-    N of one query is 1/Nk; where only a mask is named, the dtype is bfloat16. The last lines say where and when.
+    files: those of ``measurements.READERS`` whose cells count; all if None. N of one query is 1/Nk; where only a mask
+    is named, the dtype is bfloat16. "× 1.08" is the time of the next as a multiple of the fastest's; where that is
+    flashlab's, the next is a rival. The last lines say where and when, and
+    whether our kernels have changed since.
     """
-    calls = dict.fromkeys(cell[0].call for cell in cells())
+    some = [cell for cell in cells() if files is None or cell[0].file in files]
+    calls = dict.fromkeys(cell[0].call for cell in some)
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
     runs: dict[str, set[str]] = {}
-    lines = [f"{'B×H/Hk':>9} {'N':>9} {'d':>4}  {'mask, dtype':13}{'fastest':20}{'µs':>8}  next"]
+    outdated = set()
+    lines = [f"{'B×H/Hk':>8} {'N':>9} {'d':>4}  {'mask, dtype':15}{'fastest':21}{'µs':>7}  next"]
     for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
-        best, *others = which(call).cell
-        then = f"× {others[0].us / best.us:.2f} {others[0].version}" if others else "nothing else timed"
+        best, *others = min((cell for cell in some if cell[0].call == call), key=lambda cell: _order(call, cell))
+        if best.version.startswith("flashlab"):
+            others = [row for row in others if not row.version.startswith("flashlab")]
+        then = f"× {others[0].us / best.us:.2f} {others[0].version}" if others else "no rival timed"
         heads = f"{call.B}×{call.H}/{call.Hk}"
         N = f"{call.Nk:,}" if call.Nq == call.Nk else f"{call.Nq}/{call.Nk:,}"
-        kind = call.mask if call.dtype == "bfloat16" else call.dtype
-        lines.append(f"{heads:>9} {N:>9} {call.d:4}  {kind:13}{best.version:20}{best.us:8,.0f}  {then}")
-        runs.setdefault(f"{best.file}.json, {best.device}", set()).add(best.date)
-    lines += ["from " + ";\n     ".join(f"{run}, {' and '.join(sorted(dates))}" for run, dates in sorted(runs.items()))]
+        kind = "+".join(call.parts) if call.dtype == "bfloat16" else call.dtype
+        lines.append(f"{heads:>8} {N:>9} {call.d:4}  {kind:15}{best.version:21}{best.us:7,.0f}  {then}")
+        run = f"{best.file}.json, {best.device}"
+        runs.setdefault(run, set()).add(best.date)
+        outdated |= {run} if any(row.outdated for row in (best, *others)) else set()
+    since = dict.fromkeys(outdated, ", before flashlab's kernels changed")
+    sources = (f"{run}, {' and '.join(sorted(dates))}{since.get(run, '')}" for run, dates in sorted(runs.items()))
+    lines += ["from " + ";\n     ".join(sources)]
     return "\n".join(lines)

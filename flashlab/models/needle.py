@@ -19,12 +19,12 @@ KINDS: dict[str, Weights] = {"softmax": lambda S: S.softmax(-1), "linear": lambd
 
 
 class Model(NamedTuple):
-    """One head: a vector of length d for each symbol, in each of its four roles, [SYMBOLS, d]."""
+    """One head: a vector for each symbol in each of its four roles."""
 
-    Q: torch.Tensor
-    K: torch.Tensor
-    V: torch.Tensor
-    read_out: torch.Tensor
+    Q: torch.Tensor  # [SYMBOLS, d]
+    K: torch.Tensor  # [SYMBOLS, d]
+    V: torch.Tensor  # [SYMBOLS, dv]
+    read_out: torch.Tensor  # [SYMBOLS, dv]
     weights: Weights
 
     def answers(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -39,11 +39,12 @@ def texts(B: int, n: int, generator: torch.Generator) -> tuple[torch.Tensor, tor
     return keys, torch.randint(SYMBOLS, (B, n), generator=generator)
 
 
-def train(kind: str, *, d: int = 16, steps: int = 600, seed: int = 0) -> Model:
-    """Train a head with d columns on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
+def train(kind: str, *, d: int = 16, dv: int | None = None, steps: int = 600, seed: int = 0) -> Model:
+    """Train a head with d columns, dv in its values, on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
     generator = torch.Generator().manual_seed(seed)
     options = {"generator": generator, "requires_grad": True}
-    Q, K, V, read_out = (torch.randn(SYMBOLS, d, dtype=torch.float32, **options) for _ in range(4))  # [SYMBOLS, d] each
+    widths = d, d, dv or d, dv or d
+    Q, K, V, read_out = (torch.randn(SYMBOLS, width, dtype=torch.float32, **options) for width in widths)
     model = Model(Q, K, V, read_out, KINDS[kind])
     optimizer = torch.optim.Adam([Q, K, V, read_out], lr=RATE)
     for _ in range(steps):

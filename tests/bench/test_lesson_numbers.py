@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
-from flashlab.course import data, which_version_when
+from flashlab.course import data
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,12 +50,6 @@ def float8(impl="fastest", d=128):
     return the("h200_float8_hopper", "tflops", impl=impl, d=d, causal=False, N=16384)
 
 
-def cudnn_trains(name):
-    """Return the milliseconds of cuDNN forward and backward, causal, N = 16,384, d = 128."""
-    shape = {"impl": "cudnn", "causal": True, "d": 128, "N": 16384}
-    return sum(the(name, "ms", **shape, **{"pass": which}) for which in ("forward", "backward"))
-
-
 def times_fa4(which):
     """Return how many times as fast as FlashAttention-4 our Hopper kernels are, for each shape: d, causal, N."""
     shapes = {}
@@ -71,12 +65,6 @@ def gained(kernel, d):
     (cells,) = [trial["cells"] for trial in trials if (trial["kernel"], trial["d"]) == (kernel, d)]
     quotients = [100 * cell["after"] / cell["before"] - 100 for cell in cells]
     return min(quotients), max(quotients)
-
-
-def leads():
-    """Return by how much the fastest is ahead of the next in a step of training, for each shape of h200_hopper."""
-    cells = {cell[0].call: cell for cell in which_version_when.cells() if cell[0].file == "h200_hopper"}
-    return [cell[1].us / cell[0].us for call, cell in cells.items() if call.direction == "both"]
 
 
 def measured() -> Iterator[tuple]:
@@ -111,6 +99,10 @@ def measured() -> Iterator[tuple]:
     rows = ({"pass": which} for which in ("backward", "backward in the calling thread"))
     calls = (the("h200_calls", impl, **row) for row in rows for impl in ("flashlab", "cudnn", "autograd"))
     yield "17_schedules", "aims-text", 0, faster, *calls
+    (others,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, other shapes"]
+    times = [cell["after"] / cell["before"] for cell in others]
+    assert (len(roles), len(times)) == (6, 8)
+    yield "17_schedules", "aims-text", 2, min(times), max(times)
     first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
     yield "20_decoding", "measured-answer", 1, first, last
     plain = decoding(part="plain", B=16, H=64)
@@ -130,9 +122,8 @@ def measured() -> Iterator[tuple]:
     speeds = (float8() / 1000, float8(d=256) / 1000, float8("fastest, one level", 256) / 1000)
     times, with_codes = (float8(impl) / float8("flashlab") for impl in ("fastest", "with quantise"))
     yield "23_eight_bits", "speed-answer", 2, speeds[0], times, *speeds[1:], with_codes
-    apart = 100 * cudnn_trains("h200_attention") / cudnn_trains("h200_hopper") - 100
-    *rest, most = (100 * lead - 100 for lead in sorted(leads()))
-    yield "25_which_version_when", "training-answer", 0, abs(apart), most, rest[-1]
+    long = (128, True, 16384)
+    yield "25_which_version_when", "training-text", 0, 100 * forth[long] - 100, 100 / back[long] - 100
     row = {"kind": "documents", "d": 64, "pass": "backward"}
     behind = 100 * the("h200_masks", "ms", impl="flex", **row) / the("h200_masks", "ms", impl="hopper", **row) - 100
     yield "25_which_version_when", "forward-answer", 0, row["d"], behind

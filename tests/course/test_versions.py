@@ -1,6 +1,9 @@
 """The limits are those of the code that can be asked here, no measurement contradicts one, and profiles are read."""
 
+import ast
+import subprocess
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as sdpa  # noqa: E402
 
-from flashlab.course import versions, which_version_when  # noqa: E402
+from flashlab.course import data, measurements, versions  # noqa: E402
 from flashlab.course.versions import BY_NAME, VERSIONS, Call, against, ran, shown  # noqa: E402
 
 CALL = Call(2, 8, 1024, 64, 1024, 8)
@@ -27,7 +30,7 @@ def test_names_are_unique_and_each_limit_has_a_source_and_says_something():
 
 
 def test_no_measured_row_is_beyond_its_versions_limits():
-    for row in which_version_when.rows():
+    for row in measurements.rows():
         if row.version in BY_NAME:
             assert against(BY_NAME[row.version], row.call) == [], row
 
@@ -37,6 +40,7 @@ def test_each_limit_stops_some_call_and_lets_the_usual_one_pass():
         "dtype": ("float32", "float8", "int8 cache"),
         "mask": versions.MASKS, "direction": ("backward", "both"), "Nk": (1, 512),
         "capability": (None, (7, 5), (8, 0), (9, 0), (10, 0)), "d": (65, 160, 288), "Nq": (1,),
+        "dv": (128,),
     }  # fmt: skip
     calls = [CALL._replace(**dict(zip(fields, values, strict=False)))
              for values in product(*([getattr(CALL, field), *more] for field, more in fields.items()))]  # fmt: skip
@@ -70,15 +74,50 @@ def test_our_limits_are_those_of_the_kernels_choice():
     assert versions.FEW == limits.FEW
 
 
+def code(text):
+    """Return the code of a module without comments and docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+SOURCES = {  # folders of flashlab/kernels
+    "flashlab": ["portable", "hopper"], "flashlab portable": ["portable"], "flashlab Hopper": ["hopper"],
+    "flashlab decoding": ["decode"], "flashlab float8": ["portable", "hopper"],
+}  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_what_counts_as_measured_is_of_the_code_of_today():
+    """Where this fails, set ``since`` of the version to the day after the measurement."""
+    root = Path(versions.__file__).resolve().parents[2]
+    current = {(row.version, row.file) for row in measurements.rows() if row.version in SOURCES and not row.outdated}
+    for version, file in sorted(current):
+        commit = data.measured(file)["commit"]
+        for path in sorted(path for it in SOURCES[version] for path in (root / "flashlab/kernels" / it).glob("*.py")):
+            name = path.relative_to(root).as_posix()
+            then = subprocess.run(["git", "-C", root, "show", f"{commit}:{name}"], capture_output=True, text=True)
+            if "invalid object name" in then.stderr or "not a git repository" in then.stderr:
+                pytest.skip(f"no history of git has {commit}")
+            assert code(path.read_text(encoding="utf-8")) == code(then.stdout), (version, file, name)
+
+
 def test_some_facts_from_the_sources():
     assert can("SDPA FlashAttention-2", mask="causal") and not can("SDPA FlashAttention-2", mask="causal", Nk=2048)
     assert not can("SDPA FlashAttention-2", mask="alibi") and can("SDPA efficient", mask="alibi")
-    assert not can("SDPA cuDNN", d=160) and not can("SDPA cuDNN", capability=(7, 5)) and not can("SDPA cuDNN", Nk=1)
+    assert not can("SDPA cuDNN", d=160, capability=(8, 0)) and can("SDPA cuDNN", d=160)
+    assert not can("SDPA cuDNN", capability=(7, 5)) and not can("SDPA cuDNN", Nk=1)
     assert can("SDPA efficient", capability=(7, 5), dtype="float16") and not can("SDPA efficient", capability=(7, 5))
     assert not can("FlexAttention", mask="dropout") and can("FlexAttention", mask="softcap")
+    assert not can("SDPA cuDNN", mask="window and softcap") and can("FlashAttention-3", mask="window and softcap")
     assert not can("FlashAttention-3", capability=(10, 0)) and can("FlashAttention-3", dtype="float8")
     assert not can("FlashAttention-4", capability=(8, 0), direction="both")
     assert not can("FlashAttention-4", Nq=1) and can("FlashAttention-4", Nq=1, capability=(10, 0))
+    assert can("SDPA cuDNN", d=192, dv=128, capability=(10, 0)) and not can("SDPA cuDNN", d=192, capability=(10, 0))
+    assert can("FlashAttention-3", d=192, dv=128) and not can("FlashAttention-2", d=192, dv=128)
+    assert can("flashlab decoding", Nq=1, Hk=1, d=576, dv=512) and not can("flashlab decoding", Nq=1, d=576)
     assert can("flashlab decoding", Nq=1, mask="sinks") and not can("flashlab decoding", Nq=1, mask="dropout")
     assert can("flashlab decoding", Nq=1, dtype="int8 cache") and not can("flashlab decoding", Nq=1, dtype="float8")
     assert can("flashlab float8", dtype="float8") and not can("flashlab float8", dtype="float8", direction="both")
