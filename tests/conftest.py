@@ -1,5 +1,6 @@
 import gc
 import math
+import sys
 from itertools import count
 
 import pytest
@@ -17,6 +18,13 @@ def pytest_collection():
     gc.freeze()
     gc.enable()
     return collected
+
+
+@pytest.fixture(autouse=True)
+def no_plans():
+    """Have each test make its own plans of calls: tests change what plans are made of."""
+    if plans := sys.modules.get("flashlab.kernels.plan"):
+        plans.forget()
 
 
 @pytest.fixture(scope="session")

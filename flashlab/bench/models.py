@@ -113,7 +113,7 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
     inputs, stream = tensors(call), torch.cuda.Stream()
     torch.cuda.synchronize()  # the other stream reads them
     launch.started.clear()
-    plan.kept.clear()
+    plan.forget()
     for name in names:
         try:
             with torch.cuda.stream(stream):

@@ -379,7 +379,7 @@ def _plan(q, k, v, left, right, scale, kernel):
     """Return the ``Plan`` of an operator's arguments, or raise: the operators can be called without ``attend``."""
     mask = masks.Window(left, right)
     kind = plans.kind_of(q, k, v, False, mask, None, None, scale, kernel)
-    if kind is not None and (plan := plans.kept.get(kind)) is not None:
+    if kind is not None and (plan := plans.find(kind, mask, q.device)) is not None:
         return plan
     check(q, k, v)
     if any(tiles.pad_rows(x) is not x for x in (q, k, v)):

@@ -16,7 +16,8 @@ from flashlab.kernels.scores import Softcap
 
 MOST = 256  # plans; the first one more begins anew
 PLAIN = Tensor, torch.nn.Parameter  # subclasses may compute operators themselves
-kept: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
+_kept: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
+_times_forgotten = 0
 
 
 class Plan:
@@ -34,7 +35,7 @@ class Plan:
         """Return the ``Choice`` of kernels for a direction; learning: as for ``choose``."""
         key = direction, learning, torch.are_deterministic_algorithms_enabled()
         if key not in self._choices:
-            self._choices[key] = choose(direction, self.problem, self.kernel, learning=learning)
+            self._choices[key] = choose(direction, self.problem, self.kernel, learning)
         return self._choices[key]
 
     def launched(self, *kind) -> dict:
@@ -52,7 +53,7 @@ class Plan:
 
 
 def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel) -> tuple | None:
-    """Return the kind of a call, as a key of plans; None if its plan cannot be kept.
+    """Return the kind of a call, as a key for ``find``; None if its plan cannot be kept.
 
     Score functions are kept by value, so they are soft caps; and sinks are kept if they are the same parameter.
     """
@@ -92,14 +93,14 @@ def _layout(x):
 def find(kind: tuple, mask, device) -> Plan | None:
     """Return the plan of a kind of call with this mask, None if there is none."""
     if type(mask) is not masks.Rule:
-        return kept.get(kind)
+        return _kept.get(kind)
     plan = _of_rule(mask, device).get(kind)
     return None if plan is None else plan.under(mask)
 
 
 def keep(kind: tuple, plan: Plan) -> None:
     """Keep the plan for later calls of this kind."""
-    plans, mask = kept, plan.problem.mask
+    plans, mask = _kept, plan.problem.mask
     if type(mask) is masks.Rule:  # which must not hold itself
         plans, plan = _of_rule(mask, plan.problem.device), plan.under(None)
     if len(plans) >= MOST:
@@ -107,5 +108,12 @@ def keep(kind: tuple, plan: Plan) -> None:
     plans[kind] = plan
 
 
+def forget() -> None:
+    """Forget all plans, as if no call had been made."""
+    global _times_forgotten
+    _kept.clear()
+    _times_forgotten += 1
+
+
 def _of_rule(rule, device) -> dict:
-    return rule.cached(device, ("plans",), dict)
+    return rule.cached(device, ("plans", _times_forgotten), dict)

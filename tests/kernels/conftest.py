@@ -45,10 +45,11 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def choose_anew():
     """Return a function that has calls choose their kernels anew: choices must not outlive what led to them."""
-    from flashlab.kernels import configurations
+    from flashlab.kernels import configurations, plan
 
     def forget():
         configurations.choose_for.cache_clear()
+        plan.forget()
 
     forget()
     yield forget

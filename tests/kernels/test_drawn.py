@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from flashlab.kernels import INTERPRETED, configurations
+from flashlab.kernels import INTERPRETED, configurations, plan
 from flashlab.kernels.decode import operator, tiles
 from tests.kernels.drawn_cases import draw, hold
 from tests.tools.long import long
@@ -30,12 +30,18 @@ def run(number):
     choice = configurations.INTERPRETED._replace(Br=Br, Bc=Bc)
     launch = tiles.Launch(16, min(Bc, 64), 4, 1, 1)
     of_decode = mock.patch.object(operator, "launch_for", lambda *_: launch)
-    configurations.choose_for.cache_clear()
+    choose_anew()
     try:
         with mock.patch.object(configurations, "INTERPRETED", choice), of_decode:
             hold(case)
     finally:
-        configurations.choose_for.cache_clear()
+        choose_anew()
+
+
+def choose_anew():
+    """Forget the choices of earlier calls, and their plans."""
+    configurations.choose_for.cache_clear()
+    plan.forget()
 
 
 def wrong(numbers):

@@ -72,10 +72,8 @@ def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
         tensors = [laid_out(case["how"], *case["size"], case["dtype"]) for _ in range(3)]
         options = {name: case[name] for name in ("mask", "scale", "score", "sinks")} | {"kernel": kernel}
         ours = results(*tensors, **options)
-        with monkeypatch.context() as changed:
-            changed.setattr(plan, "kept", {})
-            if case["mask"] is not None and type(case["mask"]) is not masks.Window:
-                options["mask"] = masks.documents(ids[: case["size"][2]].clone())  # without plans of its own
+        with monkeypatch.context() as without_plans:
+            without_plans.setattr(plan, "find", lambda *_: None)
             assert_equal(ours, results(*tensors, **options), kernel)
 
 
@@ -105,8 +103,8 @@ def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypa
                 return O, *torch.autograd.grad(outputs, inputs, incoming)
 
             ours = gradients()
-            with monkeypatch.context() as changed:
-                changed.setattr(plan, "kept", {})
+            with monkeypatch.context() as without_plans:
+                without_plans.setattr(plan, "find", lambda *_: None)
                 assert_equal(ours, gradients(), kernel)
 
 
@@ -168,17 +166,17 @@ def test_steps_that_differ_in_one_thing_are_not_confused(monkeypatch):
     ]
     for cache, options in cases * 3:
         ours = decode(q, cache, **options, return_lse=True)
-        with monkeypatch.context() as changed:
-            changed.setattr(plan, "kept", {})
+        with monkeypatch.context() as without_plans:
+            without_plans.setattr(plan, "find", lambda *_: None)
             for x, y in zip(ours, decode(q, cache, **options, return_lse=True), strict=True):
                 assert torch.equal(x, y)
 
 
 def test_sixteen_threads_at_once_get_their_own_results(monkeypatch):
-    monkeypatch.setattr(plan, "kept", {})
+    plan.forget()
     inputs = [[randn(1, 2, 20 + n % 3, 16) for _ in range(3)] for n in range(16)]
     expected = [flash_attention(*tensors, kernel="portable") for tensors in inputs]
-    plan.kept.clear()
+    plan.forget()
     with ThreadPoolExecutor(16) as threads:
         for ours in [list(threads.map(lambda tensors: flash_attention(*tensors), inputs)) for _ in range(2)]:
             assert all(map(torch.equal, ours, expected))
@@ -198,12 +196,12 @@ def test_a_plan_keeps_no_mask_alive():
 
 
 def test_the_kept_plans_are_bounded(monkeypatch):
-    monkeypatch.setattr(plan, "kept", {})
+    plan.forget()
     monkeypatch.setattr(plan, "MOST", 4)
     q = randn(1, 1, 16, 16)
     for N in range(1, 11):
         flash_attention(q, q[:, :, :N], q[:, :, :N])
-        assert 1 <= len(plan.kept) <= 4
+        assert 1 <= len(plan._kept) <= 4
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
@@ -291,7 +289,7 @@ def test_a_cuda_graph_outlives_what_is_remembered(causal):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = flash_attention(q, k, v, causal=causal, kernel="hopper")
-    plan.kept.clear()
+    plan.forget()
     schedule._longest_first.cache_clear()
     schedule._in_turn.cache_clear()
     gc.collect()

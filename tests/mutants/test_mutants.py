@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edi
 
 @pytest.fixture(autouse=True)
 def several_tiles(monkeypatch):
-    monkeypatch.setattr("flashlab.kernels.attention.choose", acceptance.small_tiles)
+    monkeypatch.setattr("flashlab.kernels.plan.choose", acceptance.small_tiles)
     with np.errstate(all="ignore"):
         yield
 

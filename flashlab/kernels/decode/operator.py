@@ -83,7 +83,7 @@ def decode(
     cache, kind = Cache.of(cache, lengths), None
     if score is None and sinks is None and not any(map(differentiated, (q, *cache[:2]))) and not transformed():
         kind = plans.kind_of_step(q, cache, mask, scale, fixed_split)
-    step = None if kind is None else plans.kept.get(kind)
+    step = None if kind is None else plans.find(kind, mask, q.device)
     if step is None:
         problem = checked(q, cache, mask, scale, fixed_split, score, sinks)
         step = Step.of(q, cache, problem, fixed_split)
