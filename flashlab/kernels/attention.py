@@ -16,6 +16,7 @@ from flashlab.kernels.checks import (
     check_local,
     computes_operators,
     differentiate_once,
+    differentiated,
     refuse,
     transformed,
 )
@@ -169,7 +170,7 @@ def _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
         _check_more_than_a_window(problem, q, k, v)
     mask.check(problem)
     if score is not None:
-        scores.check(score, problem, torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)))
+        scores.check(score, problem, any(map(differentiated, (q, k, v))))
     return Plan(problem, kernel)
 
 
@@ -177,7 +178,7 @@ def _run(q, k, v, plan):
     """Run a call as one step of autograd. Returns what ``_forward`` does."""
     score, sinks = plan.problem.score, plan.problem.sinks
     inputs = (q, k, v, sinks) if score is None else (q, k, v, sinks, *score.tensors)
-    training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    training = any(map(differentiated, inputs))
     if transformed():
         return _Transformed.apply(*inputs, plan, training)
     if training:

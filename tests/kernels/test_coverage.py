@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, interpreter, masks, scores
@@ -494,6 +495,17 @@ def test_torch_func_differentiates_and_says_what_it_cannot():
         torch.func.vmap(lambda q: flash_attention(q, k, v))(q.detach()[None])
     with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
         torch.func.jvp(lambda q: flash_attention(q, k, v), (q.detach(),), (q.detach(),))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_tangent_is_not_dropped(wanted):
+    """Neither in a first call, nor by the plan that an ordinary call has made; whether gradients are wanted or not."""
+    q, k, v = inputs(1, 1, 1, 9, 12, 16)
+    with torch.set_grad_enabled(wanted), forward_ad.dual_level():
+        for _ in range(2):
+            with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+                flash_attention(forward_ad.make_dual(q, q), k, v)
+            flash_attention(q, k, v)
 
 
 def test_threads_wait_for_each_other():
