@@ -251,13 +251,13 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
 
 @pytest.mark.parametrize("arguments, says", [
     (["1", "16", "1024", "128", "--card", "X9"], "expected a card such as"),
-    (["1", "16", "0", "128", "--card", "T4"], "numbers from 1 on"),
-    (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "divide the heads"),
-    (["1", "16", "64", "128", "--kv-heads", "0"], "numbers from 1 on"),
-    (["1", "16", "64", "128", "--keys", "0"], "numbers from 1 on"),
-    (["1", "16", "64", "128", "--gpus", "0"], "numbers from 1 on"),
+    (["1", "16", "0", "128", "--card", "T4"], "number from 1 on"),
+    (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "multiple of the kv-heads"),
+    (["1", "16", "64", "128", "--kv-heads", "0"], "number from 1 on"),
+    (["1", "16", "64", "128", "--keys", "0"], "number from 1 on"),
+    (["1", "16", "64", "128", "--gpus", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--card", ""], "expected a card such as"),
-    (["1", "16", "64", "128", "--values", "0"], "numbers from 1 on"),
+    (["1", "16", "64", "128", "--values", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--window", "9"], "expected --mask window with --window"),
     (["1", "16", "64", "128", "--mask", "causal", "sinks"], "expected full or causal alone"),
 ])  # fmt: skip
