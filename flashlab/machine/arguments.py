@@ -139,7 +139,8 @@ def _list(name, check, x):
 
 def _object(name, kind, x):
     if not isinstance(x, (kind, np.generic) if kind is np.ndarray else kind):
-        expected = NAMES.get(f"{kind.__module__}.{kind.__name__}", f"of type {kind.__module__}.{kind.__name__}")
+        full = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+        expected = NAMES.get(full, f"of type {full}")
         raise TypeError(f"{name} must be {expected}, got {type(x).__name__}")
     return x
 

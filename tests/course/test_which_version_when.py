@@ -297,3 +297,27 @@ def test_the_doctor_takes_several_masks_in_any_order(capsys):
 def test_the_command_runs():
     run = ask("--shape", "1", "16", "16384", "128", "--card", "B200", "--direction", "forward")
     assert run.returncode == 0 and "flash_attn.cute.flash_attn_func" in run.stdout and "2603.05451" in run.stdout
+
+
+@pytest.mark.parametrize("wrong, sentence", [
+    ({"mask": "round"}, "mask must be one of full, causal.* got 'round'"),
+    ({"direction": "sideways"}, "direction must be one of forward, backward, both, got 'sideways'"),
+    ({"dtype": "float13"}, "dtype must be one of .* got 'float13'"),
+    ({"B": -1}, "B must be a whole number from 1 on, got -1"),
+    ({"d": "128"}, "d must be a whole number from 1 on, got '128'"),
+    ({"Hk": 3}, "the heads must be a multiple of the kv-heads, got 16 and 3"),
+    ({"capability": "9.0"}, "capability must be of type tuple, got str"),
+])  # fmt: skip
+def test_a_call_that_cannot_be_is_refused(wrong, sentence):
+    with pytest.raises((TypeError, ValueError), match=f"^{sentence}$"):
+        which(CALL._replace(**wrong))
+
+
+@pytest.mark.parametrize("call", [
+    lambda: which("causal"), lambda: which(CALL, installed="SDPA math"), lambda: which(CALL, installed=["cuDNN"]),
+    lambda: table("sideways"), lambda: table("forward", ["round"]), lambda: table("forward", gpus=0),
+    lambda: doctor.call_of([1, 16, 4096], {}, this_machine()),
+])  # fmt: skip
+def test_other_names_are_refused(call):
+    with pytest.raises((TypeError, ValueError), match=", got "):
+        call()

@@ -11,6 +11,7 @@ from flashlab.reference import (
     eight_bits,
     io_complexity,
     linear_attention,
+    next_machine,
     online_softmax,
     pipeline,
     recomputation,
@@ -52,6 +53,13 @@ def test_a_scale_is_a_finite_number(run, scale, error):
 
 
 @every_attention
+@pytest.mark.parametrize("sink", [INF, float("nan"), "1", True, np.zeros(2)])
+def test_a_sink_is_a_finite_number(run, sink):
+    with pytest.raises((TypeError, ValueError), match="sink must be a finite number, got"):
+        run(Q, K, V, sink=sink)
+
+
+@every_attention
 def test_a_head_has_a_dimension(run):
     with pytest.raises(ValueError, match="a head needs at least one dimension, got d = 0"):
         run(Q[:, :0], K[:, :0], V)
@@ -66,6 +74,10 @@ def test_a_mask_is_made_by_masks(run, mask):
 
 BAD = {
     "a placement of fewer tokens": (lambda: ring.forward(Q, K, V, ranks.contiguous(20, 2)), "each of the 24 tokens"),
+    "fewer keys than tokens": (lambda: ring.forward(Q, K[:8], V[:8], ranks.contiguous(24, 2)), "a row for each token"),
+    "roles of fewer keys": (lambda: roles.forward(Q, K[:8], V), "expected Q .Nq, d., .* got .24, 8., .8, 8., .24, 8."),
+    "a score above 2^127": (lambda: next_machine.exp2(ROW + 128, next_machine.minimax(3)), "expected x up to 127"),
+    "an order that adds a part twice": (lambda: next_machine.dQ_sum(Q, [0] * 24), "the 24 parts, each once"),
     "no rank": (lambda: ring.forward(Q, K, V, []), "each of the 24 tokens to one rank"),
     "tokens of two ranks": (lambda: ring.forward(Q, K, V, [(range(24),)] * 2), "each of the 24 tokens to one rank"),
     "dO of another batch": (lambda: attention_backward(Q, K, V, dO[None]), "dO .*Nq, dv., got .*1, 24, 8"),
