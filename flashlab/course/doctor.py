@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from flashlab.course.lessons import runs
 from flashlab.course.measurements import capability_of
-from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, PLAIN, Call, check
+from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, PLAIN, Call, check, check_mask
 from flashlab.course.which_version_when import advice
 from flashlab.machine.arguments import check_arguments
 from flashlab.machine.hardware import CARDS
@@ -87,6 +87,8 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
     if len(shape) != 4:
         raise ValueError(f"expected a shape of four numbers, B H N d, got {shape}")
     B, H, N, d = shape
+    for mask in options.get("mask", ()):
+        check_mask("mask", mask)
     masks = sorted(set(options.get("mask", ["full"])), key=MASKS.index)
     if len(masks) > 1 and not set(masks).isdisjoint(PLAIN):
         raise ValueError(f"expected {' or '.join(PLAIN)} alone, as all others are causal, got {' '.join(masks)}")

@@ -317,6 +317,7 @@ def test_a_call_that_cannot_be_is_refused(wrong, sentence):
     lambda: which("causal"), lambda: which(CALL, installed="SDPA math"), lambda: which(CALL, installed=["cuDNN"]),
     lambda: table("sideways"), lambda: table("forward", ["round"]), lambda: table("forward", gpus=0),
     lambda: doctor.call_of([1, 16, 4096], {}, this_machine()),
+    lambda: doctor.call_of([1, 16, 64, 128], {"mask": ["round"]}, this_machine()),
 ])  # fmt: skip
 def test_other_names_are_refused(call):
     with pytest.raises((TypeError, ValueError), match=", got "):
