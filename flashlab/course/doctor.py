@@ -11,14 +11,16 @@ from packaging.version import Version
 
 from flashlab.course.lessons import runs
 from flashlab.course.measurements import capability_of
-from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, PLAIN, Call
+from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, PLAIN, Call, check, check_mask
 from flashlab.course.which_version_when import advice
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.hardware import CARDS
 from flashlab.machine.host import Machine, this_machine
 
 SUPPORTED = Version("3.11")  # the oldest Python
 
 
+@check_arguments()
 def doctor(machine: Machine | None = None) -> None:
     """Print what this machine is, how the lessons run on it, and what is in their way."""
     machine = this_machine() if machine is None else machine
@@ -79,10 +81,14 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
 
     options: those of the command line that are not their defaults.
 
-    Raises: ValueError for a number below 1, heads that do not divide, masks that do not combine, a window without its
-    mask, or a card that ``hardware`` does not list.
+    Raises: the errors of ``versions.check``, and ValueError for masks that do not combine, a window without its mask,
+    or a card that ``hardware`` does not list.
     """
+    if len(shape) != 4:
+        raise ValueError(f"expected a shape of four numbers, B H N d, got {shape}")
     B, H, N, d = shape
+    for mask in options.get("mask", ()):
+        check_mask("mask", mask)
     masks = sorted(set(options.get("mask", ["full"])), key=MASKS.index)
     if len(masks) > 1 and not set(masks).isdisjoint(PLAIN):
         raise ValueError(f"expected {' or '.join(PLAIN)} alone, as all others are causal, got {' '.join(masks)}")
@@ -92,10 +98,7 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
     fields["mask"] = " and ".join(masks)
     capability = capability_of(options["card"]) if "card" in options else machine.capability
     call = Call(B, H, N, d, **fields, capability=capability)
-    others = {name: number for name in ("Nk", "Hk", "dv", "window", "gpus") if (number := fields.get(name)) is not None}
-    if min(*shape, *others.values()) < 1 or H % call.Hk:
-        numbers = ", ".join([str(shape), *(f"{name} = {number}" for name, number in others.items())])
-        raise ValueError(f"expected numbers from 1 on, and kv-heads that divide the heads, got {numbers}")
+    check(call)
     if call.card is not None and capability is None:
         raise ValueError(f"expected a card such as {', '.join(CARDS)}, got {call.card!r}")
     return call

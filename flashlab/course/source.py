@@ -35,8 +35,6 @@ def show(*functions: Callable, folded: bool | str = False) -> None:
 
     folded: behind a line to click, where an exercise asks for what is shown; or the words of that line.
     """
-    if not functions:
-        raise TypeError("expected at least one function to show")
     text = _text(functions[0]) if len(functions) == 1 else beside(*functions)
     source = Folded(text) if folded else Source(text)
     if isinstance(folded, str):
@@ -55,7 +53,10 @@ def beside(*functions: Callable, width: int = WIDTH) -> str:
     What gives a value to a name is beside what gives it to the same name in the first function: in columns where these
     fit into ``width`` characters, otherwise line under line. Docstrings, comments and checks of arguments are left out.
     """
-    table = [tuple(map(_name, functions)), *_aligned([list(_statements(function)) for function in functions])]
+    if not functions:
+        raise TypeError("expected at least one function to show")
+    rows = _aligned([list(_statements(function)) for function in functions])
+    table = [tuple(map(_name, functions)), *rows]
     widths = [max(map(_longest, column)) for column in zip(*table, strict=True)]
     if sum(widths) + len(GAP) * (len(widths) - 1) > width:
         return "\n\n".join("\n".join(filter(None, row)) for row in table)
@@ -64,7 +65,13 @@ def beside(*functions: Callable, width: int = WIDTH) -> str:
 
 
 def _text(function):
-    return textwrap.dedent(inspect.getsource(getattr(function, "fn", function))).rstrip()  # a Triton kernel has fn
+    """Return the source of a function, class or kernel without the decorator that checks arguments."""
+    try:
+        source = inspect.getsource(getattr(function, "fn", function))  # a Triton kernel has fn
+    except (TypeError, OSError):  # of other objects, and of what was built or typed elsewhere
+        raise TypeError(f"expected functions, classes or kernels with source code, got {function!r:.60}") from None
+    lines = textwrap.dedent(source).rstrip().splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith("@check_arguments("))
 
 
 def _name(function):

@@ -5,8 +5,10 @@ A limit is a sentence with its source and a test, so that the table of the lesso
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+from flashlab.machine.arguments import check_arguments, check_fields
 
 FEW = 16  # queries at most where keys are worth dividing
 HALVES = "float16", "bfloat16"
@@ -59,6 +61,30 @@ class Call(NamedTuple):
         direction = "forward and backward" if self.direction == "both" else self.direction
         gpus = f", {self.gpus} GPUs" if self.gpus > 1 else ""
         return f"{self.sizes}, {self.dtype}, {mask}, {direction}{gpus}"
+
+
+def check(call: Call) -> None:
+    """Raise TypeError or ValueError for a call with a name that is unknown, or with sizes that cannot be."""
+    if not isinstance(call, Call):
+        raise TypeError(f"call must be a versions.Call, got {type(call).__name__}")
+    check_fields(call)
+    check_choice("dtype", call.dtype, DTYPES)
+    check_choice("direction", call.direction, DIRECTIONS)
+    check_mask("mask", call.mask)
+    if call.H % call.Hk:
+        raise ValueError(f"the heads must be a multiple of the kv-heads, got {call.H} and {call.Hk}")
+
+
+def check_mask(name: str, mask: str) -> None:
+    """Raise ValueError unless this is one of ``MASKS``, or several, joined by " and "."""
+    for part in str(mask).split(" and "):
+        check_choice(name, part, MASKS)
+
+
+def check_choice(name: str, x: str, known: Iterable[str]) -> None:
+    """Raise ValueError for a name that is not among those that are known."""
+    if x not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {x!r:.40}")
 
 
 class Limit(NamedTuple):
@@ -246,6 +272,7 @@ VERSIONS = (
 BY_NAME = {version.name: version for version in VERSIONS}
 
 
+@check_arguments()
 def against(version: Version, call: Call) -> list[Limit]:
     """Return the limits of a version that a call exceeds; none if it can compute the call."""
     return [limit for limit in version.limits if limit.of(call)]
@@ -259,6 +286,7 @@ def shown(name: str) -> str | None:
     return next((version.name for version in VERSIONS if any(part in name for part in version.shown_as)), None)
 
 
+@check_arguments()
 def ran(function: Callable, *args, **options) -> tuple[str, ...]:
     """Call a function under torch's profiler and return the versions of attention that ran, sorted by name.
 

@@ -13,7 +13,21 @@ from typing import NamedTuple
 
 from flashlab.course import measurements
 from flashlab.course.measurements import Row, card_of, cells
-from flashlab.course.versions import BY_NAME, FEW, HALVES, PLAIN, VERSIONS, Call, Limit, against
+from flashlab.course.versions import (
+    BY_NAME,
+    DIRECTIONS,
+    FEW,
+    HALVES,
+    PLAIN,
+    VERSIONS,
+    Call,
+    Limit,
+    against,
+    check,
+    check_choice,
+    check_mask,
+)
+from flashlab.machine.arguments import check_arguments
 
 
 class Published(NamedTuple):
@@ -116,12 +130,16 @@ PUBLISHED = (
 # The answer
 
 
+@check_arguments()
 def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     """Return which version to call, and why.
 
     installed: names of the versions to choose from; all if None. What cannot compute the call, by ``versions.against``,
     is left out of every cell.
     """
+    check(call)
+    for name in () if installed is None else installed:
+        check_choice("installed", name, (*BY_NAME, *measurements.DISTRIBUTED.values()))
     if call.Nq == 1 and call.mask == "causal":
         call = call._replace(mask="full")  # one query, the last one, sees all keys
     if call.dv == call.d:
@@ -152,6 +170,7 @@ KINDS = {  # what makes another question of a call, and the words for it
 SIZES = "B", "H", "Hk", "Nq", "Nk", "window"  # what neighbours may differ in
 
 
+@check_arguments()
 def differences(call: Call, other: Call) -> tuple[str, ...]:
     """Say in which points another call differs, as far as the time depends on them."""
     kinds = [words.format(getattr(other, field)) for field, words in KINDS.items() if _differ(field, call, other)]
@@ -226,6 +245,7 @@ def advice(call: Call) -> list[str]:
     return said
 
 
+@check_arguments()
 def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files: Iterable[str] | None = None) -> str:
     """Return the decisions for calls of this kind that were measured, a line each: the fastest, and the next.
 
@@ -234,6 +254,9 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
     flashlab's, the next is a rival. The last lines say where and when, and
     whether our kernels have changed since.
     """
+    check_choice("direction", direction, DIRECTIONS)
+    for mask in masks:
+        check_mask("masks", mask)
     some = [cell for cell in cells() if files is None or cell[0].file in files]
     calls = dict.fromkeys(cell[0].call for cell in some)
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]

@@ -94,6 +94,10 @@ def whole(
     dO: the gradient of O, for the gradients of q, k and v.
     """
     events = []
+    if dO is not None:
+        expected = [*q.shape[:3], v.shape[3]]
+        if list(dO.shape) != expected:
+            raise ValueError(f"expected dO [B, H, N, dv] = {expected}, got {list(dO.shape)}")
     own = [shard(x, group=group, placement=placement).requires_grad_(dO is not None) for x in (q, k, v)]
     O = attention(*own, way=way, group=group, placement=placement, record=events, **options)
     gradients = []

@@ -12,7 +12,8 @@ So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/v
 from itertools import pairwise
 from typing import NamedTuple
 
-from flashlab.machine.ranks import length, pairs, placement_of, schedule
+from flashlab.machine.arguments import check_arguments
+from flashlab.machine.ranks import check_documents, length, pairs, placement_of, schedule
 
 
 class Cost(NamedTuple):
@@ -32,6 +33,7 @@ class Cost(NamedTuple):
         return sum(self.scores) / len(self.scores) / self.makespan if self.makespan else 1.0
 
 
+@check_arguments(N=0)
 def costs(
     N: int, P: int, *, H: int, Hk: int, d: int, dv: int | None = None, B: int = 1, itemsize: int = 2,
     window: tuple[int | None, int | None] = (None, 0), documents: tuple[int, ...] | None = None,
@@ -41,6 +43,10 @@ def costs(
     B, H, Hk, d, dv as for ``attention``; itemsize: bytes of a number of Q; window: (left, right) of the mask, None for
     no end, causal by default.
     """
+    if H % Hk:
+        raise ValueError(f"H must be a multiple of Hk, got H = {H} and Hk = {Hk}")
+    if documents is not None:
+        check_documents(documents, N)
     dv = d if dv is None else dv
     found = []
     for name in ("contiguous", "zigzag", "striped"):
@@ -79,6 +85,7 @@ def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
     return Cost("all-to-all", "contiguous", scores, max(scores), tuple(sent), tuple(back), against)
 
 
+@check_arguments()
 def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate: float, wire_rate: float) -> float:
     """Return the seconds of a forward pass, given the FLOPs per second and bytes per second of a rank.
 
@@ -91,9 +98,13 @@ def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate:
 
 def pick(found: list[Cost], **rates) -> Cost:
     """Return the cheapest possible way by ``seconds``; the first of equals."""
-    return min((cost for cost in found if cost.against is None), key=lambda cost: seconds(cost, **rates))
+    possible = [cost for cost in found if cost.against is None]
+    if not possible:
+        raise ValueError(f"expected at least one cost that is possible, got {len(found)} impossible ones")
+    return min(possible, key=lambda cost: seconds(cost, **rates))
 
 
+@check_arguments()
 def tokens_to_overlap(*, H: int, Hk: int, itemsize: int, flop_rate: float, wire_rate: float, causal: bool) -> float:
     """Return the smallest number of tokens per rank with which a ring's transfer takes no longer than its computation.
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from flashlab.distributed.wire import Wire
+from flashlab.machine.arguments import check_arguments, check_whole
 from flashlab.machine.ranks import Runs, length, placement_of
 
 
+@check_arguments(N=0)
 def positions(N: int, *, group=None, placement: str = "zigzag") -> Tensor:
     """Return the positions [n] in the sequence of the tokens that this rank has, in its order.
 
@@ -22,6 +24,7 @@ def positions(N: int, *, group=None, placement: str = "zigzag") -> Tensor:
 
 def shard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2) -> Tensor:
     """Return this rank's part of x, cut along ``dim``: [..., n, ...] of [..., N, ...]. Nothing is sent."""
+    _check(x, dim)
     wire = Wire(group)
     return x.index_select(dim, order_of((placement_of(placement, x.shape[dim], wire.size)[wire.rank],), x.device))
 
@@ -31,6 +34,7 @@ def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, t
 
     It is not differentiable. Raises GroupError if the parts are not those of one tensor.
     """
+    _check(x, dim)
     wire = Wire(group, timeout=timeout)
     wire.check(x)
     rest = [size for at, size in enumerate(x.shape) if at != dim % x.ndim]
@@ -38,6 +42,13 @@ def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, t
     counts = wire.agree(facts, x.shape[dim], x.device)
     runs = runs_of(placement, counts)
     return together(x.detach(), wire, runs, dim)
+
+
+def _check(x, dim):
+    """Raise TypeError or ValueError unless x is a tensor that has a dimension ``dim``."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+    check_whole("dim", dim, -x.ndim, x.ndim - 1)
 
 
 def runs_of(placement: str, counts: list[int]) -> tuple[Runs, ...]:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 from flashlab.distributed.compute import Gradients, in_torch
 from flashlab.distributed.shards import runs_of
 from flashlab.distributed.wire import GroupError, Wire
+from flashlab.machine.arguments import check_flag
 from flashlab.machine.numbers import whole_number
-from flashlab.machine.ranks import Block, Runs, blocks, length
+from flashlab.machine.ranks import Block, Runs, blocks, check_documents, length
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -74,9 +75,10 @@ def prepare(
     fault, documents = None, options.documents
     try:
         _check(q, k, v)
+        check_flag("return_lse", options.return_lse)
         left, right = _window(options.causal, options.mask)
         scale = _scale(options.scale, q.shape[-1])
-        documents = None if documents is None else tuple(_whole(place, "documents") for place in documents)
+        documents = None if documents is None else tuple(_whole(place, "documents") for place in _list(documents))
     except (TypeError, ValueError) as error:
         if not isinstance(q, Tensor):
             raise
@@ -97,10 +99,8 @@ def prepare(
         raise fault
     N = sum(counts)
     runs = runs_of(placement, counts)
-    if documents is not None and (documents[:1] != (0,) or documents[-1] != N or list(documents) != sorted(documents)):
-        raise ValueError(
-            f"documents are the places where texts begin, from 0 on, and at the end {N}, the number of tokens"
-        )
+    if documents is not None:
+        check_documents(documents, N)
     if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     if not in_torch(q, options.kernel):
@@ -126,8 +126,7 @@ def _check(q, k, v):
 
 def _window(causal, mask):
     """Return the ends (left, right) of the window of ``causal`` and ``mask``."""
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal must be True or False, got {causal!r:.40}")
+    check_flag("causal", causal)
     if mask is None:
         return None, 0 if causal else None
     if causal:
@@ -136,6 +135,13 @@ def _window(causal, mask):
         raise TypeError(f"mask must be None, causal() or window(...), got {mask!r:.40}")
     ends = mask.left, mask.right
     return tuple(None if end is None or end == math.inf else _whole(end, "a window's ends") for end in ends)
+
+
+def _list(documents):
+    """Return documents, or raise TypeError if this is no list."""
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise TypeError(f"documents must be a list of whole numbers, got {type(documents).__name__}")
+    return documents
 
 
 def _whole(number, name):

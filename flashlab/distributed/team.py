@@ -8,6 +8,7 @@ It is for tests, lessons and measurements on one host. A training job starts its
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from flashlab.distributed.wire import GroupError
+from flashlab.machine.arguments import check_arguments
 
 GRACE = 5.0  # seconds to wait for a process that has closed its pipe
 
@@ -36,6 +38,7 @@ class Team:
         GroupError: the backend is missing, or the machine has fewer GPUs than processes.
     """
 
+    @check_arguments()
     def __init__(self, P: int, *, backend: str = "gloo", timeout: float = 60.0):
         if backend not in ("gloo", "nccl") or not getattr(dist, f"is_{backend}_available", bool)():
             raise GroupError(f"this build of torch has no backend {backend!r}: gloo is for CPUs, nccl for NVIDIA GPUs")
@@ -58,6 +61,7 @@ class Team:
             self.pipes.append(here)
             self.processes.append(process)
 
+    @check_arguments()
     def run(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
         """Return ``function(*args)`` of each process, by rank. The function must be importable: from a module.
 
@@ -73,6 +77,7 @@ class Team:
             raise GroupError("\n".join(faults))
         return outcomes
 
+    @check_arguments()
     def outcomes(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
         """Return the results of ``run``, with an exception in place of the result of a process that failed."""
         if not self.processes:
@@ -82,6 +87,8 @@ class Team:
                 pipe.send((function, args))
             except OSError:
                 pass  # it has ended; the loop below reports it
+            except (AttributeError, pickle.PicklingError):  # of the first pipe: nothing is sent
+                raise TypeError(f"the function must be importable, from a module, got {function!r:.60}") from None
         timeout = self.timeout if timeout is None else timeout
         outcomes = [GroupError(f"no answer within {timeout:g} s")] * self.P
         waiting, end = dict(zip(self.pipes, range(self.P), strict=True)), time.monotonic() + timeout

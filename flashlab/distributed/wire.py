@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flashlab.machine.arguments import check_arguments
+
 FACTS = 1024  # bytes in which a rank describes its task
 _agreed = {}  # on a GPU: group and facts -> the numbers of its ranks
 
@@ -35,6 +37,7 @@ class Event(NamedTuple):
 class Wire:
     """The transfers of rank ``rank`` of ``size``. record: a list to which an ``Event`` is appended for each."""
 
+    @check_arguments()
     def __init__(self, group=None, *, timeout: float = 60.0, record: list | None = None):
         if not (dist.is_available() and dist.is_initialized()):
             raise GroupError(

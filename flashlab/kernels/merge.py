@@ -3,21 +3,44 @@
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from flashlab.kernels import tiles
+from flashlab.kernels.checks import check_dense
 from flashlab.kernels.launch import launch
+from flashlab.machine.arguments import check_whole
 
 Br = 16  # rows of a program
 
 
-def merge_into(O, lse, O_b, lse_b, first: int, dtype: torch.dtype):
+def check_state(O: Tensor, lse: Tensor) -> None:
+    """Raise TypeError or ValueError unless O [B, H, n, dv] and lse [B, H, n] can be changed in place by a kernel."""
+    check_dense(O=O, lse=lse)
+    if O.ndim != 4 or lse.shape != O.shape[:3]:
+        raise ValueError(f"expected O [B, H, n, dv] and lse [B, H, n], got {list(O.shape)} and {list(lse.shape)}")
+    if lse.dtype != torch.float32 or not (O.is_contiguous() and lse.is_contiguous()):
+        found = f"lse {lse.dtype}, and strides {list(O.stride())} and {list(lse.stride())}"
+        raise ValueError(f"O and lse must be contiguous, and lse float32, got {found}")
+
+
+def merge_into(O: Tensor, lse: Tensor, O_b: Tensor, lse_b: Tensor, first: int, dtype: torch.dtype) -> Tensor:
     """Merge O_b [B, H, rows, dv] and lse_b [B, H, rows] into the rows from ``first`` on of O and lse; return O.
 
     O [B, H, n, dv] and lse [B, H, n], in float32, are contiguous. lse is changed in place, and so is O if its dtype is
     ``dtype``; otherwise a new tensor is returned. Both sides are added in float32 and rounded once.
+
+    Raises TypeError or ValueError for tensors and rows that are not as described.
     """
+    check_state(O, lse)
+    check_dense(O_b=O_b, lse_b=lse_b)
     B, H, n, dv = O.shape
-    rows = O_b.shape[2]
+    rows = O_b.shape[2] if O_b.ndim == 4 else None
+    if O_b.shape != (B, H, rows, dv) or lse_b.shape != (B, H, rows) or rows > n:
+        expected = f"O_b [{B}, {H}, rows, {dv}] and lse_b [{B}, {H}, rows] with at most {n} rows"
+        raise ValueError(f"expected {expected}, got {list(O_b.shape)} and {list(lse_b.shape)}")
+    first = check_whole("first", first, 0, n - rows)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r:.40}")
     merged_O = O if O.dtype == dtype else torch.empty_like(O, dtype=dtype)
     begin, count = (first, rows) if merged_O is O else (0, n)  # all rows of a new tensor
     if B * H * count * dv:

@@ -21,7 +21,7 @@ from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.operator import Step, check_cache, check_values, checked, problem_of, run
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
-from flashlab.kernels.merge import merged
+from flashlab.kernels.merge import check_state, merged
 from flashlab.kernels.tiles import count, width_of
 
 ROWS = 16  # that one program merges
@@ -81,12 +81,17 @@ def _checked(prefix, q, cache):
         return prefix
     check_dense(texts=texts)
     check_device(q=q, texts=texts)
+    check_texts(texts, B)
+    return prefix._replace(texts=texts.contiguous())
+
+
+def check_texts(texts: Tensor, B: int) -> None:
+    """Raise ValueError unless these are numbers of B texts, each once; on a GPU the host does not read them."""
     if texts.dtype != torch.int32 or texts.ndim != 1:
         raise ValueError(f"the texts of a prefix must be int32 [R], got {texts.dtype} {list(texts.shape)}")
     numbers = texts.tolist() if texts.device.type == "cpu" else []
     if len(set(numbers)) < len(numbers) or not all(0 <= number < B for number in numbers):
         raise ValueError(f"the texts of a prefix must be different numbers from 0 to {B - 1}, got {numbers}")
-    return prefix._replace(texts=texts.contiguous())
 
 
 def _dense(q, cache, scale, Hk):
@@ -111,10 +116,21 @@ def merge(O: Tensor, lse: Tensor, O_p: Tensor, lse_p: Tensor, texts: Tensor | No
 
     O_p [1, Hk, R g n, dv], lse_p [1, Hk, R g n]: of R texts, whose rows are (text, head of the group, token).
     texts: which they are [R], int32; None: all, in order. Logarithms are natural on both sides: another base gives no
-    error, and a wrong result.
+    error, and a wrong result. Raises TypeError or ValueError for tensors that are not as described.
     """
-    (B, H, n, dv), Hk = O.shape, O_p.shape[1]
-    R = B if texts is None else len(texts)
+    check_state(O, lse)
+    check_dense(O_p=O_p, lse_p=lse_p)
+    (B, H, n, dv), R = O.shape, len(O) if texts is None else len(texts)
+    Hk = O_p.shape[1] if O_p.ndim == 4 else 0
+    if O.dtype != torch.float32 or Hk == 0 or H % Hk:
+        raise ValueError(f"expected O in float32 and O_p of Hk heads, got {O.dtype} {list(O.shape)}, {list(O_p.shape)}")
+    rows = R * (H // Hk) * n
+    if O_p.shape != (1, Hk, rows, dv) or lse_p.shape != (1, Hk, rows):
+        expected = f"O_p [1, {Hk}, {rows}, {dv}] and lse_p [1, {Hk}, {rows}]"
+        raise ValueError(f"expected {expected}, got {list(O_p.shape)} and {list(lse_p.shape)}")
+    if texts is not None:
+        check_dense(texts=texts)
+        check_texts(texts, B)
     if O_p.numel() and O.numel():
         launch(
             attention_merge,

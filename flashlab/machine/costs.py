@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.hardware import PER_SM
 from flashlab.machine.memory import Memory
 
@@ -40,6 +41,8 @@ def measure(
     """
     memory = Memory(sram_bytes)
     _, products = counted(function, *inputs, memory=memory, **options)
+    if output not in memory.tensors:
+        raise ValueError(f"output must be one of {', '.join(memory.tensors)}, got {output!r:.40}")
     extra = sum(tensor.nbytes for name, tensor in memory.tensors.items() if name not in INPUTS_AND_OUTPUTS)
     return Costs(error(memory.tensors[output], exact), extra, memory.moved, products)
 
@@ -49,6 +52,7 @@ def error(O: np.ndarray, exact: np.ndarray) -> float:
     return float(np.linalg.norm(O - exact) / np.linalg.norm(exact))
 
 
+@check_arguments(Nq=0, Nk=0)
 def flops(Nq: int, Nk: int, d: int, *, training: bool = False, rebuilt: bool = False) -> int:
     """Return the FLOPs of one head's matrix products, 2 Nq Nk d for each of them.
 
@@ -60,13 +64,12 @@ def flops(Nq: int, Nk: int, d: int, *, training: bool = False, rebuilt: bool = F
     return products * 2 * Nq * Nk * d
 
 
+@check_arguments(room=0)
 def longest(room: float, need: Callable[[int], float], most: int = 2**40) -> int:
     """Return the largest N up to ``most`` with ``need(N) <= room``, where need grows with N; 0 if there is none.
 
     Raises: ValueError for a room that is not a finite number.
     """
-    if not 0 <= room < np.inf:
-        raise ValueError(f"room is a finite number of bytes, got {room}")
     return bisect_right(range(1, most + 1), room, key=need)
 
 

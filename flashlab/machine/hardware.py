@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
+
 KiB, MiB, GiB, GB = 1024, 1024**2, 1024**3, 10**9
 TERA, MHZ = 1e12, 1e6
 
@@ -135,6 +137,7 @@ NUMBERS = ("sms", "clock", "l2_bytes", "l2_rate", "dram_bytes", "dram_rate", "fl
 # fmt: on
 
 
+@check_arguments()
 def sources(card: Card) -> dict[str, str]:
     """Return the document behind each number of a card, by the number's name. Numbers that are None are left out."""
     documents = {name: card.source for name in NUMBERS if getattr(card, name) is not None} | dict(card.also)
@@ -143,8 +146,11 @@ def sources(card: Card) -> dict[str, str]:
     return documents | per_sm
 
 
+@check_arguments()
 def missing(card: Card, name: str) -> str:
     """Return why a number of a card, by the number's name, is None."""
+    if name not in NUMBERS:
+        raise ValueError(f"expected one of {', '.join(NUMBERS)}, got {name!r:.40}")
     if name == "float8" and card.capability in ("7.5", "8.0", "8.6"):
         return "its tensor cores have no float8"
     if name == "float32" and card.name == "B200":
@@ -152,16 +158,19 @@ def missing(card: Card, name: str) -> str:
     return "no document at hand gives it"
 
 
+@check_arguments()
 def smem_rate(card: Card) -> float:
     """Return the bytes per second between the shared memories of all SMs and their arithmetic."""
     return card.sms * card.per_sm.smem_bytes_per_clock * card.clock
 
 
+@check_arguments()
 def sram_bytes(card: Card) -> int:
     """Return the bytes of L1 and shared memory of all SMs together. No block can use more than one SM's share."""
     return card.sms * card.per_sm.sram_bytes
 
 
+@check_arguments()
 def exp_rate(card: Card) -> float:
     """Return the exponentials per second of all SMs."""
     return card.sms * card.per_sm.exps * card.clock
@@ -183,13 +192,12 @@ def stored(dtype: str) -> np.dtype:
     return STORED[str(dtype)]
 
 
+@check_arguments()
 def flop_rate(card: Card, dtype: str = "float16") -> float:
     """Return the peak FLOPs per second of a card for products in this dtype; bfloat16 is as fast as float16.
 
     Raises: ValueError where no document gives it.
     """
-    if not isinstance(card, Card):
-        raise TypeError(f"card must be one of hardware.CARDS, a Card, got {card!r:.40}")
     stored(dtype)
     rate = getattr(card, str(dtype).removeprefix("b"))
     if rate is None:
@@ -210,6 +218,7 @@ def ridge(card: Card, dtype: str = "float16") -> float:
     return flop_rate(card, dtype) / card.dram_rate
 
 
+@check_arguments(cycles=0)
 def nanoseconds(card: Card, cycles: float) -> float:
     """Return the duration of ``cycles`` clock cycles of this card, in nanoseconds."""
     return cycles / card.clock * 1e9
@@ -224,6 +233,7 @@ class Level(NamedTuple):
     cycles: int | None
 
 
+@check_arguments()
 def levels(card: Card, *, one_sm: bool = False) -> list[Level]:
     """Return the memories of a card, fastest first: all of each, or one SM's part and an even share of the rates."""
     sms = 1 if one_sm else card.sms  # that the on-chip memories belong to

@@ -9,6 +9,8 @@ from importlib import metadata
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
+
 PACKAGES = ("numpy", "torch", "triton", "matplotlib", "ipywidgets", "jupyterlab")
 
 
@@ -39,6 +41,7 @@ def this_machine() -> Machine:
     return Machine(system, platform.python_version(), _cpu(), os.cpu_count() or 1, _ram(), gpu, capability, found)
 
 
+@check_arguments()
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the version of each of these packages that is installed."""
     found = {}
@@ -50,14 +53,13 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+@check_arguments(nbytes=8)
 def copy_rate(nbytes: int, repeats: int = 5) -> float:
     """Measure how fast one thread copies an array of ``nbytes`` bytes.
 
     Returns bytes per second, read and written bytes added up, of the fastest of ``repeats`` attempts. Raises ValueError
     if nbytes < 8 or repeats < 1.
     """
-    if nbytes < 8:
-        raise ValueError(f"expected at least 8 bytes to copy, got {nbytes}")
     source = np.ones(nbytes // 8)
     target = np.empty_like(source)
     inner = max(1, 4_000_000 // nbytes)  # copies per reading of the clock, whose ticks would show in fewer
@@ -69,21 +71,18 @@ def copy_rate(nbytes: int, repeats: int = 5) -> float:
     return 2 * source.nbytes * inner / _shortest(copies, repeats)
 
 
+@check_arguments()
 def matmul_rate(n: int, repeats: int = 5) -> float:
     """Measure how fast numpy multiplies two n x n matrices in float32.
 
     Returns FLOPs per second of the fastest of ``repeats`` attempts. Raises ValueError if n < 1 or repeats < 1.
     """
-    if n < 1:
-        raise ValueError(f"expected matrices of at least 1 x 1, got n = {n}")
     A = np.ones((n, n), np.float32)
     return 2 * n**3 / _shortest(lambda: A @ A, repeats)
 
 
 def _shortest(work: Callable[[], object], repeats: int) -> float:
     """Seconds of the fastest of ``repeats`` calls, after one that warms up."""
-    if repeats < 1:
-        raise ValueError(f"expected at least one repeat, got {repeats}")
     work()
     times = []
     for _ in range(repeats):

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments
+
 
 class FastMemoryFull(MemoryError):
     """A tile does not fit beside the tiles that are resident."""
@@ -136,7 +138,8 @@ class Memory(Account):
         notes: dict of what a forward pass leaves for its backward pass besides tensors; nothing of it is booked.
     """
 
-    def __init__(self, sram_bytes: int | None = None, *, record: bool = True):
+    @check_arguments(sram_bytes=0)
+    def __init__(self, sram_bytes: float | None = None, *, record: bool = True):
         super().__init__()
         self.sram_bytes = sram_bytes
         self.events: list[Event] | deque[Event] = [] if record else deque(maxlen=0)  # which forgets at once
@@ -148,8 +151,9 @@ class Memory(Account):
     def place(self, **tensors: np.ndarray) -> None:
         """Put inputs into slow memory. They were there before the algorithm began: nothing is booked."""
         for name, tensor in tensors.items():
-            if not np.issubdtype(tensor.dtype, np.floating):
-                raise TypeError(f"{name} must hold floating-point numbers, got {tensor.dtype}")
+            if not isinstance(tensor, np.ndarray) or not np.issubdtype(tensor.dtype, np.floating):
+                found = getattr(tensor, "dtype", type(tensor).__name__)
+                raise TypeError(f"{name} must hold floating-point numbers, got {found}")
             self.tensors[name] = tensor
 
     def reserve(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -161,7 +165,7 @@ class Memory(Account):
 
         Returns the tile in the dtype of arithmetic: float32 for float16, otherwise the tensor's own.
         """
-        tile = self.tensors[name][region]
+        tile = self._tensor(name)[region]
         self.book(Event("load", name, region, tile.nbytes))
         return tile.astype(np.float32 if tile.dtype == np.float16 else tile.dtype)
 
@@ -173,11 +177,13 @@ class Memory(Account):
     def drop(self, *names: str) -> None:
         """Give the room of these tiles back."""
         for name in names:
+            if name not in self.resident:
+                raise KeyError(f"there is no tile {name!r:.40} in fast memory")
             self.book(Event("drop", name, (), self.resident[name]))
 
     def store(self, name: str, tile: np.ndarray, *region: slice) -> None:
         """Write a tile to slow memory, narrowed to the tensor's dtype."""
-        target = self.tensors[name][region]
+        target = self._tensor(name)[region]
         if target.shape != tile.shape:
             raise ValueError(f"{name}: a tile of shape {tile.shape} does not fit a region of shape {target.shape}")
         target[...] = tile
@@ -200,6 +206,11 @@ class Memory(Account):
         self.events.append(event)
         if self.resident_bytes > self.peak_bytes:
             self.peak_bytes, self.peak = self.resident_bytes, dict(self.resident)
+
+    def _tensor(self, name: str) -> np.ndarray:
+        if name not in self.tensors:
+            raise KeyError(f"there is no tensor {name!r:.40} in slow memory: place or reserve it first")
+        return self.tensors[name]
 
     def _check_room(self, name: str, nbytes: int) -> None:
         tiles = {**self.resident, name: nbytes}

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments
+
 
 class Tile(NamedTuple):
     """The content of a buffer: block j of a tensor, for step g or, of Q, for several steps."""
@@ -46,6 +48,7 @@ class Barrier:
     then 0 again. To wait for a phase of parity p is to wait until the open phase has the other parity.
     """
 
+    @check_arguments()
     def __init__(self, name: str, count: int) -> None:
         self.name, self.count, self.phase = name, count, 0
         self.pending, self.pending_bytes = count, 0

@@ -13,20 +13,25 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from flashlab.machine.arguments import check_arguments
+
 Runs = tuple[range, ...]  # the tokens of one rank
 
 
+@check_arguments(N=0)
 def contiguous(N: int, P: int) -> tuple[Runs, ...]:
     """Return the runs of each of P ranks: one stretch of N / P tokens, the longer ones where P does not divide N."""
     return tuple((stretch,) for stretch in _stretches(N, P))
 
 
+@check_arguments(N=0)
 def zigzag(N: int, P: int) -> tuple[Runs, ...]:
     """Return the runs of each of P ranks: of 2 P stretches, the r-th from either end."""
     stretches = _stretches(N, 2 * P)
     return tuple((stretches[r], stretches[2 * P - 1 - r]) for r in range(P))
 
 
+@check_arguments(N=0)
 def striped(N: int, P: int) -> tuple[Runs, ...]:
     """Return the runs of each of P ranks: every P-th token."""
     return tuple((range(r, N, P),) for r in range(P))
@@ -35,13 +40,20 @@ def striped(N: int, P: int) -> tuple[Runs, ...]:
 PLACEMENTS = {"contiguous": contiguous, "zigzag": zigzag, "striped": striped}
 
 
+@check_arguments(N=0)
 def placement_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
     """Return the placement of that name. Raises ValueError for another name, a negative N, or P below 1."""
     if name not in PLACEMENTS:
         raise ValueError(f"expected a placement out of {', '.join(PLACEMENTS)}, got {name!r:.40}")
-    if N < 0 or P < 1:
-        raise ValueError(f"expected N >= 0 tokens and P >= 1 ranks, got N = {N}, P = {P}")
     return PLACEMENTS[name](N, P)
+
+
+def check_documents(documents: Sequence[int], N: int) -> None:
+    """Raise ValueError unless these are the places where texts begin in a sequence of N tokens, and N."""
+    if list(documents[:1]) != [0] or documents[-1] != N or list(documents) != sorted(documents):
+        raise ValueError(
+            f"documents are the places where texts begin, from 0 on, and at the end {N}, the number of tokens"
+        )
 
 
 def length(runs: Runs) -> int:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.operations import Arrive, Commit, Copy, Finish, Product, Put, Store, Take, Wait, Work
 
 
@@ -98,6 +99,7 @@ class SM:
         now: the clock, in cycles; events: list of ``Event`` in the order in which they ended.
     """
 
+    @check_arguments(latency=0, issue=0)
     def __init__(self, latency: int = 0, issue: int = 1, strict: bool = True) -> None:
         self.now, self.latency, self.issue, self.strict = 0, latency, issue, strict
         self.events, self.races = [], []

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from flashlab.kernels import flash_attention
+from flashlab.machine.arguments import check_arguments
 
 
 class Step(NamedTuple):
@@ -29,6 +30,7 @@ def step(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, past_K: torch.Tensor
     return Step(flash_attention(Q, K, V, causal=True), K, V)
 
 
+@check_arguments(N=0)
 def nbytes(N: int, *, layers: int, kv_heads: int, d: int, itemsize: int = 2) -> int:
     """Return the bytes of the cache of one text of N tokens: a key and a value for each token, head and layer."""
     return 2 * N * layers * kv_heads * d * itemsize

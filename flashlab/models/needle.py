@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from flashlab.machine.arguments import check_arguments
+
 SYMBOLS = 64  # different keys, and as many values
 BATCH, RATE = 16, 0.05  # texts per step, and Adam's rate
 
@@ -33,14 +35,18 @@ class Model(NamedTuple):
         return self.weights(S) @ self.V[values] @ self.read_out.T
 
 
+@check_arguments(n=(1, SYMBOLS))
 def texts(B: int, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw n different keys for each of B texts, and a value for each key: int64 [B, n] both."""
     keys = torch.rand(B, SYMBOLS, dtype=torch.float32, generator=generator).argsort(1)[:, :n]
     return keys, torch.randint(SYMBOLS, (B, n), generator=generator)
 
 
+@check_arguments(steps=0, seed=0)
 def train(kind: str, *, d: int = 16, dv: int | None = None, steps: int = 600, seed: int = 0) -> Model:
     """Train a head with d columns, dv in its values, on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r:.40}")
     generator = torch.Generator().manual_seed(seed)
     options = {"generator": generator, "requires_grad": True}
     widths = d, d, dv or d, dv or d
@@ -57,6 +63,7 @@ def train(kind: str, *, d: int = 16, dv: int | None = None, steps: int = 600, se
     return model
 
 
+@check_arguments(n=(1, SYMBOLS), seed=0)
 def share(model: Model, n: int, *, B: int = 64, seed: int = 1) -> float:
     """Return the share of values that are found among n pairs, in B fresh texts."""
     keys, values = texts(B, n, torch.Generator().manual_seed(seed))

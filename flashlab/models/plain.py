@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flashlab.machine.arguments import check_arguments
 
+
+@check_arguments()
 def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None = None) -> Tensor:
     """Compute attention from its definition: the N x N matrix is there, and autograd keeps it for the backward pass.
 
@@ -29,6 +32,7 @@ def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None =
     return S.masked_fill(~seen, -torch.inf).softmax(-1) @ V  # [B, H, Nq, dv]
 
 
+@check_arguments()
 def windowed(W: int) -> Callable[..., Tensor]:
     """Return ``dense`` within a sliding window of W keys, of which the query's own key is one.
 
@@ -37,11 +41,10 @@ def windowed(W: int) -> Callable[..., Tensor]:
 
     Source: arXiv 2004.05150.
     """
-    if isinstance(W, bool) or not isinstance(W, int) or W < 1:
-        raise ValueError(f"a window is a whole number of keys, at least the query's own key, got W = {W!r:.40}")
     return lambda Q, K, V, *, causal: dense(Q, K, V, causal=causal, window=W)
 
 
+@check_arguments(seed=0)
 def reordered(seed: int) -> Callable[..., Tensor]:
     """Return ``dense`` with the d products of each score added in another order: the same sums, rounded differently."""
     generator = np.random.default_rng(seed)
@@ -53,6 +56,7 @@ def reordered(seed: int) -> Callable[..., Tensor]:
     return attention
 
 
+@check_arguments()
 def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = False) -> tuple[Tensor, Tensor]:
     """Compute attention of one head tile by tile: the loop of FlashAttention-2, without an N x N matrix.
 
@@ -69,8 +73,8 @@ def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = F
 
     Source: FlashAttention-2, Algorithm 1.
     """
-    if not all(isinstance(size, int) and size >= 1 for size in (Br, Bc)):
-        raise ValueError(f"Br and Bc must be whole numbers of at least 1, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
+    if not Q.ndim == K.ndim == V.ndim == 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
+        raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
     (Nq, d), (Nk, dv) = Q.shape, V.shape
     wide = torch.promote_types(Q.dtype, torch.float32)
     O, lse = Q.new_empty(Nq, dv), Q.new_empty(Nq, dtype=wide)  # [Nq, dv], [Nq]

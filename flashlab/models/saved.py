@@ -6,8 +6,10 @@ from collections.abc import Callable
 import torch
 
 from flashlab.machine import costs
+from flashlab.machine.arguments import check_arguments
 
 
+@check_arguments()
 def saved(function: Callable, *inputs: object, **options: object) -> Counter:
     """Return the bytes that autograd saves for the backward pass of ``function(*inputs, **options)``, by shape.
 
@@ -27,11 +29,13 @@ def saved(function: Callable, *inputs: object, **options: object) -> Counter:
     return sizes
 
 
+@check_arguments(N=0)
 def dense_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
     """Return the bytes that ``plain.dense`` saves: Q, K, V and P of each head, and one causal mask for all."""
     return heads * (3 * N * d + N * N) * itemsize + N * N
 
 
+@check_arguments(N=0)
 def flash_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
     """Return the bytes that ``flash_attention`` saves: Q, K, V and O of each head, and lse.
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from flashlab.kernels import flash_attention, masks, scores
+from flashlab.machine.arguments import check_flag
 
 CANNOT = (  # options of layers that change the scores, hide some, or ask for them
     "sinks", "position_bias", "head_mask", "score_mod", "output_attentions", "cache",
@@ -37,6 +38,8 @@ def register(name: str = "lab_attention") -> None:
     Raises ImportError if transformers is not installed, and ValueError if the name contains "flash": transformers takes
     such names for packages of its own.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a text, got {type(name).__name__}")
     if "flash" in name:
         raise ValueError(f'transformers reserves names that contain "flash": choose another one than {name!r}')
     try:
@@ -125,6 +128,8 @@ def attend(
         NotImplementedError: an option in ``CANNOT``, or without a mask a window in a layer that is not causal.
         ValueError: a mask of other dimensions, or neither a mask nor a word of the layer on causality.
     """
+    if is_causal is not None:
+        check_flag("is_causal", is_causal)
     refused = [name for name in CANNOT if not (options.get(name) is None or options[name] is False)]
     if refused:
         raise NotImplementedError(f"flashlab's attention does not support: {', '.join(refused)}")

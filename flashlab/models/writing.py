@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from flashlab.kernels.decode import PagedCache, decode
+from flashlab.machine.arguments import check_arguments
 from flashlab.models.modules import FlashAttention
 
 
@@ -19,6 +20,7 @@ class Writer:
         longest: the largest number of tokens of a text; None: the pages are the limit.
     """
 
+    @check_arguments(pages=0)
     def __init__(self, model: nn.Module, *, pages: int, page: int = 16, longest: int | None = None):
         self.model, self.longest = model, longest
         self.layers = [module for module in model.modules() if isinstance(module, FlashAttention)]
@@ -28,6 +30,7 @@ class Writer:
         self.pool = self.caches[0].pool  # the others do the same
         self.following = {}  # text -> scores [alphabet] of its next token
 
+    @check_arguments()
     @torch.no_grad()
     def read(self, tokens: Tensor) -> int:
         """Read a text, tokens [n], n >= 1, and return its number.
@@ -36,8 +39,8 @@ class Writer:
             ValueError: it is empty, or too long for the model.
             PoolFull: it is too long for the pages. In both cases nothing has changed.
         """
-        if tokens.ndim != 1 or len(tokens) == 0:
-            raise ValueError(f"expected tokens [n] with n >= 1, got {list(tokens.shape)}")
+        if tokens.ndim != 1 or len(tokens) == 0 or tokens.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"expected int64 tokens [n] with n >= 1, got {tokens.dtype} {list(tokens.shape)}")
         text = self._each("add")
         try:
             self._check([text], len(tokens))
@@ -58,6 +61,7 @@ class Writer:
         self._each("drop", text)
         del self.following[text]
 
+    @check_arguments(n=0, temperature=0, seed=0)
     @torch.no_grad()
     def write(self, texts: Sequence[int], n: int, *, temperature: float = 0.0, seed: int = 0) -> Tensor:
         """Write n more tokens of each of B texts, all in one batch, and return them, [B, n].
@@ -85,6 +89,8 @@ class Writer:
 
     def _check(self, texts, n):
         self.pool.check(texts)
+        if not texts:
+            raise ValueError("expected at least one text")
         for text in texts:
             length = self.pool.texts[text].length + n
             if self.longest is not None and length > self.longest:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_flag, check_number
 from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.mask_kinds import Mask
 from flashlab.reference.masks import as_mask
@@ -42,6 +43,7 @@ def attention(
 
     Source: Vaswani et al. 2017, equation 1; FlashAttention, section 2.2.
     """
+    check_flag("return_lse", return_lse)
     P, lse = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk], [..., Nq]
     one_dtype(Q=Q, V=V)
     if V.shape[-2] != K.shape[-2]:
@@ -61,6 +63,8 @@ def weights(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights P = softmax(scale * Q K^T) [..., Nq, Nk] and lse [..., Nq]. Arguments as ``attention``."""
     one_dtype(Q=Q, K=K)
+    if min(Q.ndim, K.ndim) < 2:
+        raise ValueError(f"expected Q [..., Nq, d] and K [..., Nk, d], got {Q.shape} and {K.shape}")
     if Q.shape[-1] != K.shape[-1]:
         raise ValueError(f"Q and K must have the same head dimension, got {Q.shape[-1]} and {K.shape[-1]}")
     Nq, Nk, d = Q.shape[-2], K.shape[-2], Q.shape[-1]
@@ -69,8 +73,8 @@ def weights(
     if function is not None:
         S = function.apply(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     if mask is not None:
-        S = np.where(_seen(mask, (Nq, Nk)), S, -np.inf)
-    sink = Q.dtype.type(-np.inf if sink is None else sink)
+        S = np.where(_seen(mask, S.shape), S, -np.inf)
+    sink = sink_of(sink, Q.dtype)
     m = S.max(-1, initial=sink)  # [..., Nq]
     m_safe = np.where(m == -np.inf, 0, m)  # [..., Nq]   a row that sees no key
     P = np.exp(S - m_safe[..., None])  # [..., Nq, Nk]
@@ -132,10 +136,23 @@ def scale_of(scale: float | np.floating | None, d: int, dtype: DTypeLike) -> np.
     return number(scale)
 
 
+def sink_of(sink: float | None, dtype: DTypeLike) -> np.floating:
+    """Return the score of the sink as a number of ``dtype``, -inf if there is none.
+
+    Raises: TypeError or ValueError for a sink that is neither a finite number nor -inf.
+    """
+    number: Any = np.dtype(dtype).type
+    if sink is None or (isinstance(sink, Real) and sink == -np.inf):
+        return number(-np.inf)
+    return number(check_number("sink", sink, -np.inf))
+
+
 def _seen(mask, shape):
     """Return a mask as a boolean array that broadcasts to [..., Nq, Nk]."""
     if not isinstance(mask, np.ndarray):
-        return as_mask(mask).dense(shape)
+        return as_mask(mask).dense(shape[-2:])
     if mask.dtype != bool:
         raise TypeError(f"mask must be boolean, True where a key is seen, got {mask.dtype}")
+    if any(a not in (1, b) for a, b in zip(mask.shape[::-1], shape[::-1], strict=False)):
+        raise ValueError(f"mask must be broadcastable to the scores {shape}, got {mask.shape}")
     return mask

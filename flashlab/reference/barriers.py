@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Tile, Wait
 from flashlab.machine.sm import SM
 
@@ -24,6 +25,7 @@ class Ring(NamedTuple):
     empty: list[Barrier]  # its phase is over when the step has been read
 
 
+@check_arguments()
 def ring(stages: int, shape: tuple[int, int], dtype: DTypeLike) -> Ring:
     """Return a ``Ring`` of empty buffers and of barriers in their first phase."""
     names = range(stages)
@@ -51,6 +53,7 @@ def consume(ring: Ring, steps: int, sums: np.ndarray) -> Generator[object, Any, 
         yield Arrive(ring.empty[stage])
 
 
+@check_arguments()
 def gram(
     X: np.ndarray, rows: int, stages: int, *, produce: Callable = produce, consume: Callable = consume
 ) -> tuple[np.ndarray, int]:

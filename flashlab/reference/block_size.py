@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flashlab.machine import costs, hardware
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.memory import FastMemoryFull, Memory
 from flashlab.reference import tiling
 
 
+@check_arguments()
 def formula(M: int, d: int) -> tuple[int, int]:
     """Return the paper's tile sizes (Br, Bc) for a fast memory of M elements and head dimension d.
 
@@ -21,12 +23,11 @@ def formula(M: int, d: int) -> tuple[int, int]:
 
     Raises: ValueError for a memory or a head without elements. Source: FlashAttention, Algorithm 1, line 1.
     """
-    if M < 1 or d < 1:
-        raise ValueError(f"expected at least one element of memory and one dimension, got M = {M}, d = {d}")
     Bc = -(-M // (4 * d))
     return min(Bc, d), Bc
 
 
+@check_arguments()
 def working_set(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16) -> dict[str, int]:
     """Return the bytes of each tile that ``tiling.fa2_forward`` holds at once, by name.
 
@@ -37,6 +38,7 @@ def working_set(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16) -> dict
     return {**operands, "S_ij": Br * Bc * wide, "O_i": Br * d * wide, "m_i": Br * wide, "l_i": Br * wide}
 
 
+@check_arguments()
 def shared_memory(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, stages: int = 1) -> int:
     """Return the bytes of shared memory where S_ij, O_i, m_i and l_i live in registers, as in shipped kernels.
 
@@ -46,7 +48,8 @@ def shared_memory(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, stage
     return (Br + 2 * stages * Bc) * d * np.dtype(dtype).itemsize
 
 
-def peak(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, sram_bytes: int | None = None) -> int:
+@check_arguments(sram_bytes=0)
+def peak(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, sram_bytes: float | None = None) -> int:
     """Run one visit on the counting memory, and return its high-water mark in bytes.
 
     Raises: FastMemoryFull where the tiles need more than ``sram_bytes``.
@@ -57,15 +60,12 @@ def peak(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, sram_bytes: in
     return memory.peak_bytes
 
 
+@check_arguments(sram_bytes=(0, 2**27))
 def largest(sram_bytes: float, d: int, dtype: DTypeLike = np.float16, step: int = 16) -> int:
     """Return the largest B, a multiple of ``step``, whose tiles of B x B run in a fast memory of ``sram_bytes``.
 
     It is found by trying. Raises: ValueError where not even one step fits, or for a memory above 2^27 bytes.
     """
-    if not 0 < sram_bytes <= 2**27 or step < 1:
-        raise ValueError(
-            f"expected at most 2^27 bytes of fast memory and a step of at least 1, got {sram_bytes}, {step}"
-        )
     B = 0
     while _runs(B + step, d, dtype, sram_bytes):
         B += step
@@ -90,6 +90,7 @@ class Clocks(NamedTuple):
     arithmetic: float
 
 
+@check_arguments()
 def clocks(card: hardware.Card, N: int, d: int, B: int, dtype: str = "float16") -> Clocks:
     """Return what one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
 
@@ -101,6 +102,7 @@ def clocks(card: hardware.Card, N: int, d: int, B: int, dtype: str = "float16") 
     return Clocks(moved / card.dram_rate, costs.flops(N, N, d) / rate)
 
 
+@check_arguments(required=0, limit=0)
 def refusal(required: int, limit: int) -> str:
     """Return what Triton says when a kernel needs more shared memory than a block of threads may have (triton 3.7)."""
     return (

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.hardware import Card
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
@@ -32,6 +33,7 @@ class Parts(NamedTuple):
     lse: np.ndarray  # [S, g, n], natural logarithms
 
 
+@check_arguments(scale=-np.inf)
 def decode(
     Q: np.ndarray,
     K: np.ndarray,
@@ -64,6 +66,7 @@ def decode(
     return combine(memory)
 
 
+@check_arguments(scale=-np.inf)
 def split(
     Q: np.ndarray,
     K: np.ndarray,
@@ -98,6 +101,8 @@ def split(
 
 def combine(memory: Memory) -> tuple[np.ndarray, np.ndarray]:
     """Merge the parts that ``split`` left in ``memory``, one program per row. Returns O [g, n, dv] and lse [g, n]."""
+    if "O_s" not in memory.tensors:
+        raise ValueError("expected the memory in which split has left its parts")
     _, g, n, _ = memory.tensors["O_s"].shape
     for h, t in np.ndindex(g, n):
         row = slice(h, h + 1), slice(t, t + 1)
@@ -120,6 +125,7 @@ def merge(O_s: np.ndarray, lse_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return O[0], lse[0]
 
 
+@check_arguments(N=0)
 def traffic(
     g: int, n: int, N: int, d: int, size: int, Bc: int, *, dv: int | None = None, dtype: DTypeLike = np.float32
 ) -> Counter[tuple[str, str]]:
@@ -135,6 +141,7 @@ def traffic(
     return Counter(loads | parts | {("store", "O"): rows * dv * itemsize, ("store", "lse"): rows * wide})
 
 
+@check_arguments(N=0, worth=(0, 1))
 def splits(programs: int, N: int, *, slots: int, Bc: int = 64, worth: float = 0.95) -> int:
     """Return the number of parts into which to split N keys, where there are ``programs`` without a split.
 
@@ -149,6 +156,7 @@ def splits(programs: int, N: int, *, slots: int, Bc: int = 64, worth: float = 0.
     return next(S for S, it in enumerate(shares, 1) if it >= worth * max(shares))
 
 
+@check_arguments()
 def share(programs: int, slots: int) -> float:
     """Return the share of a card's time that ``programs`` of equal length use, if it runs ``slots`` of them at once."""
     return programs / slots / math.ceil(programs / slots)
@@ -165,6 +173,7 @@ class Plan(NamedTuple):
     seconds: float
 
 
+@check_arguments()
 def plan(card: Card, B: int, Hk: int, N: int, S: int, *, g: int = 8, d: int = 128, itemsize: int = 2) -> Plan:
     """Return what a step takes if the N keys of each of B texts and Hk heads are split into S parts.
 
@@ -178,17 +187,21 @@ def plan(card: Card, B: int, Hk: int, N: int, S: int, *, g: int = 8, d: int = 12
     return Plan(programs, waves, share(programs, card.sms), kv_bytes, part_bytes, reading + part_bytes / card.dram_rate)
 
 
+@check_arguments()
 def weights(lse_s: np.ndarray, *, wrong: bool = False) -> np.ndarray:
     """Return the weight of each part [S] in the merge, e^(lse_s - lse), from their lse [S] in natural logarithms.
 
     wrong: take logarithms of base 2 for natural ones, as happens where one kernel returns these and another merges
     those. Each part's mass is raised to the power 1 / ln 2 = 1.44: the weights still add up to 1.
     """
+    if lse_s.ndim != 1:
+        raise ValueError(f"expected lse_s [S], got {lse_s.shape}")
     lse_s = lse_s / np.log(2) if wrong else lse_s
     lse = np.logaddexp.reduce(lse_s)
     return np.exp(lse_s - lse)
 
 
+@check_arguments()
 def intensity(g: int, n: int = 1, *, itemsize: int = 2, distinct: int = 2) -> float:
     """Return the FLOPs per byte of keys and values in one step: the batch and the length cancel out.
 
@@ -205,8 +218,6 @@ def _prepare(Q, K, V, size, Bc, mask, scale, memory):
     if Q.ndim != 3 or K.ndim != 2 or V.ndim != 2 or Q.shape[2] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [g, n, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
     one_dtype(Q=Q, K=K, V=V)
-    if size < 1 or Bc < 1:
-        raise ValueError(f"a part and a tile have at least one key, got size = {size}, Bc = {Bc}")
     (g, n, d), dv = Q.shape, V.shape[1]
     dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
     memory.place(Q=Q, K=K, V=V)

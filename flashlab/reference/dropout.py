@@ -22,6 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments, check_fields
+
 STEPS = 2**16  # p is a multiple of 1 / STEPS
 
 
@@ -38,12 +40,11 @@ class Dropout:
     b: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.p < 1:
+        check_fields(self, p=0, seed=(0, 2**64 - 1), h=0, b=0)
+        if self.p >= 1:
             raise ValueError(f"dropout must be a probability below 1, got p = {self.p}")
         if self.p > 0 and not 0 < self.threshold < STEPS:
             raise ValueError(f"dropout goes in steps of 2^-16, and p = {self.p} would be rounded to {round(self.p)}")
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"a seed is a number from 0 to 2^64 - 1, got {self.seed}")
 
     @property
     def threshold(self) -> int:
@@ -70,6 +71,7 @@ class Dropout:
         return word >> (16 * (j & 1)).astype(np.uint64) & np.uint64(0xFFFF)
 
 
+@check_arguments(rounds=0)
 def philox(
     counter: tuple, key: tuple[int, int], rounds: int = 7
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

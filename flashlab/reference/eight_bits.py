@@ -9,11 +9,11 @@ SageAttention2, arXiv 2411.10958, for the bits that a Hopper tensor core keeps.
 """
 
 from collections.abc import Callable
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments, check_fields, check_whole
 from flashlab.machine.costs import error
 from flashlab.reference import attention as dense
 from flashlab.reference import masks
@@ -52,6 +52,7 @@ def to_e4m3(x: np.ndarray) -> np.ndarray:
     return np.rint(x / step) * step
 
 
+@check_arguments()
 def to_int8(x: np.ndarray) -> np.ndarray:
     """Return the whole numbers nearest to x, ties to even, at most 127 in size, in the shape and dtype of x."""
     return np.clip(np.rint(x), -127, 127)
@@ -92,6 +93,9 @@ def quantise(X: np.ndarray, kind: str = "e4m3", per: str = "head", block: int = 
     if kind not in LARGEST:
         raise ValueError(f"expected one of {', '.join(LARGEST)}, got {kind}")
     one_dtype(X=X)
+    if X.ndim < 2:
+        raise ValueError(f"expected X [..., N, d], got {X.shape}")
+    check_whole("block", block)
     scale = _largest(X, per, block) / X.dtype.type(LARGEST[kind])  # [..., N, 1]
     scale = np.where(scale == 0, 1, scale).astype(X.dtype)  # [..., N, 1]   zeros: 0 / 0 would be NaN
     return Quantised(ROUND[kind](X / scale), scale, kind)
@@ -101,8 +105,6 @@ def _largest(X, per, block):
     """Return the largest size of a number among those that share a scale, for each row [..., N, 1]."""
     if per not in GRANULARITIES:
         raise ValueError(f"a scale is per {', '.join(GRANULARITIES[:-1])} or {GRANULARITIES[-1]}, got {per}")
-    if not (isinstance(block, Integral) and block >= 1):
-        raise ValueError(f"a block has a whole number of rows, one at least, got {block}")
     largest = np.abs(X).max(-1, keepdims=True, initial=0)  # [..., N, 1]
     if per == "tensor":
         return np.full_like(largest, largest.max(initial=0))
@@ -115,6 +117,7 @@ def _largest(X, per, block):
 # before the scale: spread outliers, and remove the mean
 
 
+@check_arguments(seed=0)
 def signs(d: int, seed: int = 0) -> np.ndarray:
     """Return d signs at random, 1.0 or -1.0: the diagonal of a rotation."""
     return np.random.default_rng(seed).choice([-1.0, 1.0], d)
@@ -127,6 +130,8 @@ def hadamard(X: np.ndarray) -> np.ndarray:
     matrix is orthogonal and symmetric: products of two rows stay what they are, and twice is the identity.
     """
     one_dtype(X=X)
+    if X.ndim < 1:
+        raise ValueError(f"expected X [..., d], got {X.shape}")
     d = X.shape[-1]
     width = 1 << max(d - 1, 0).bit_length()
     Y = np.concatenate([X, np.zeros((*X.shape[:-1], width - d), X.dtype)], -1)  # [..., width]
@@ -145,9 +150,13 @@ def rotate(X: np.ndarray, s: np.ndarray) -> np.ndarray:
     Rotating Q and K alike leaves the scores unchanged and spreads outliers over all columns.
     """
     one_dtype(X=X)
+    one_dtype(s=s)
+    if s.shape != X.shape[-1:]:
+        raise ValueError(f"expected a sign s [d] for each column of X {X.shape}, got {s.shape}")
     return hadamard(X * s.astype(X.dtype))
 
 
+@check_arguments()
 def without_mean(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return K [..., N, d] less its mean over the tokens, and the mean [..., 1, d].
 
@@ -181,7 +190,8 @@ class TensorCore(NamedTuple):
 
     def __call__(self, C: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
         """Return C [M, n] + A [M, k] @ B [k, n]."""
-        if self.flush is not None and (self.flush < 1 or self.flush % self.terms):
+        check_fields(self, bits=0)
+        if self.flush is not None and self.flush % self.terms:
             raise ValueError(f"an instruction takes {self.terms} terms: flush after a multiple, got {self.flush}")
         total, sums = (C, np.zeros_like(C)) if self.flush else (np.zeros_like(C), C)
         for start in range(0, A.shape[-1], self.terms):
@@ -192,6 +202,7 @@ class TensorCore(NamedTuple):
         return total + sums
 
 
+@check_arguments(bits=0)
 def cut(x: np.ndarray, bits: int) -> np.ndarray:
     """Return x without what lies more than ``bits`` below its leading bit: towards zero, in the dtype of x."""
     _, exponent = np.frexp(x)
@@ -202,6 +213,7 @@ def cut(x: np.ndarray, bits: int) -> np.ndarray:
 # attention
 
 
+@check_arguments(scale=-np.inf)
 def attention(
     Q: Quantised,
     K: Quantised,

@@ -4,17 +4,18 @@
 float32 here, and the counts are the same in any dtype.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flashlab.machine import costs
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.memory import Memory
 from flashlab.reference import block_size, standard_attention, tiling
 
 
+@check_arguments(N=0)
 def standard(N: int, d: int) -> int:
     """Count the elements that standard attention moves forward, without mask and dropout: Theta(N d + N^2)."""
     memory = Memory()
@@ -22,6 +23,7 @@ def standard(N: int, d: int) -> int:
     return memory.moved // 4
 
 
+@check_arguments(N=0)
 def fused(N: int, d: int, M: int) -> int:
     """Count the elements that FlashAttention moves forward with the paper's tiles for M: Theta(N^2 d^2 / M).
 
@@ -57,13 +59,16 @@ class Fit(NamedTuple):
 
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> Fit:
     """Return the slope of log y over log x by least squares. x, y: at least three positive numbers each."""
-    x, y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
+    x, y = np.asarray(x, float), np.asarray(y, float)
     if x.shape != y.shape or x.size < 3:
         raise ValueError(f"a slope and its error need at least three pairs, got {x.size} and {y.size} numbers")
-    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    if not (x > 0).all() or not (y > 0).all() or (x == x[0]).all():
+        raise ValueError("a slope needs positive numbers, and at least two different ones in x")
+    (slope, _), covariance = np.polyfit(np.log(x), np.log(y), 1, cov=True)
     return Fit(float(slope), float(covariance[0, 0] ** 0.5))
 
 
+@check_arguments(N=2)
 def crossover(N: int, M: int, step: int = 4) -> int:
     """Return the smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
 
@@ -71,8 +76,6 @@ def crossover(N: int, M: int, step: int = 4) -> int:
     for which ``fused`` moves less with any d: 4 d elements and no square. With more, and from d = M / 4 on, a tile has
     one key, and all of Q and O moves for each.
     """
-    if N < 2 or not 1 <= M < math.inf or step < 1:
-        raise ValueError(f"expected N >= 2, a finite M >= 1 and step >= 1, got N = {N}, M = {M}, step = {step}")
     low, high = 0, step
     while fused(N, high, M) < standard(N, high):
         low, high = high, 2 * high
@@ -95,20 +98,20 @@ class Need(NamedTuple):
         return sum(self)
 
 
+@check_arguments(N=0)
 def need(N: int, d: int, *, heads: int, itemsize: int = 2, training: bool = False, fused: bool) -> Need:
     """Return what attention over N tokens holds, ``fused`` or as separate kernels, without mask and dropout.
 
     heads: of the whole batch; itemsize: bytes per number. It is the least possible: P overwrites S, and dS overwrites
     dP. A framework may hold more.
     """
-    if N < 0 or d < 1 or heads < 1:
-        raise ValueError(f"expected N >= 0, d >= 1 and heads >= 1, got N = {N}, d = {d}, heads = {heads}")
     thin = (8 if training else 4) * heads * N * d * itemsize
     if fused:
         return Need(thin, (2 if training else 1) * heads * N * 4, 0)
     return Need(thin, 0, (2 if training else 1) * heads * N * N * itemsize)
 
 
+@check_arguments(nbytes=0)
 def longest(nbytes: float, d: int, **layer: Any) -> int:
     """Return the largest N whose ``need`` is at most ``nbytes``; 0 if there is none. ``layer``: as for ``need``."""
     return costs.longest(nbytes, lambda N: need(N, d, **layer).total)

@@ -15,12 +15,12 @@ Source: Katharopoulos et al. 2020, arXiv 2006.16236; chunks and decay as in Sun 
 """
 
 from collections import Counter
-from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments, check_one_shape
 from flashlab.machine.memory import Memory
 from flashlab.reference.attention import attention
 from flashlab.reference.dtypes import one_dtype
@@ -40,6 +40,7 @@ def quadratic(Q: np.ndarray, K: np.ndarray, V: np.ndarray, *, decay: float = 1.0
     return (distances(len(Q), decay, Q.dtype) * (Q @ K.T)) @ V
 
 
+@check_arguments(decay=(None, 1))
 def chunked(
     Q: np.ndarray,
     K: np.ndarray,
@@ -66,9 +67,9 @@ def chunked(
         FastMemoryFull: a chunk and the state do not fit into ``memory``.
     """
     _check(Q, K, V)
-    if not isinstance(C, Integral) or C < 1:
-        raise ValueError(f"a chunk has a whole number of tokens, one at least, got C = {C}")
     memory, (d, dv) = Memory(record=False) if memory is None else memory, (Q.shape[1], V.shape[1])
+    if start is not None and start.shape != (d, dv):
+        raise ValueError(f"start must be a state [d, dv] = {(d, dv)}, got {start.shape}")
     wide = np.result_type(Q.dtype, np.float32)  # of arithmetic
     memory.place(Q=Q, K=K, V=V, KV=np.zeros((d, dv), wide) if start is None else start.astype(wide))
     memory.reserve("O", V.shape, Q.dtype)
@@ -92,6 +93,9 @@ def step(
     KV is the state before the chunk. Query r of the chunk is r + 1 tokens past it, and key r is C - 1 - r tokens before
     the chunk's end.
     """
+    _check(Q_i, K_i, V_i)
+    if KV.shape != (Q_i.shape[1], V_i.shape[1]):
+        raise ValueError(f"expected a state KV [d, dv] = {(Q_i.shape[1], V_i.shape[1])}, got {KV.shape}")
     C = len(Q_i)
     r = np.arange(C)  # [C]
     S_i = distances(C, decay, Q_i.dtype) * (Q_i @ K_i.T)  # [C, C]
@@ -102,39 +106,46 @@ def step(
     return O_i, KV
 
 
+@check_arguments(decay=(None, 1))
 def state(K: np.ndarray, V: np.ndarray, *, decay: float = 1.0) -> State:
     """Return the ``State`` of a stretch of tokens."""
+    if K.ndim != 2 or V.ndim != 2 or len(K) != len(V):
+        raise ValueError(f"expected K [n, d] and V [n, dv], got {K.shape} and {V.shape}")
     n = len(K)
     left = powers(decay, n - 1 - np.arange(n), K.dtype)[:, None] * K  # [n, d]
     return State(decay**n, left.T @ V)
 
 
+@check_arguments()
 def merge(first: State, second: State) -> State:
     """Return the state of two neighbouring stretches, in this order: the second one shrinks the first."""
+    check_one_shape(first=first.KV, second=second.KV)
     return State(first.shrink * second.shrink, second.shrink * first.KV + second.KV)
 
 
+@check_arguments(d=0, dv=0)
 def identity(d: int, dv: int, dtype: DTypeLike = np.float32) -> State:
     """Return the state of no tokens."""
     return State(1.0, np.zeros((d, dv), dtype))
 
 
+@check_arguments(C=0, decay=(None, 1))
 def distances(C: int, decay: float, dtype: DTypeLike) -> np.ndarray:
     """Return decay^(i - j) where query i sees key j, and 0 where it does not, [C, C]."""
     away = np.arange(C)[:, None] - np.arange(C)  # [C, C]
     return np.where(away >= 0, powers(decay, np.maximum(away, 0), dtype), 0).astype(dtype)
 
 
+@check_arguments(decay=(None, 1))
 def powers(decay: float, n: int | np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """Return decay^n as numbers of ``dtype``. Raises ValueError for a decay that is not above 0 and at most 1."""
-    if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 < decay <= 1:
-        raise ValueError(f"decay is a number above 0 and at most 1, got {decay!r:.40}")
+    """Return decay^n as numbers of ``dtype``."""
     return np.power(float(decay), n).astype(dtype)
 
 
 # Costs
 
 
+@check_arguments(N=0)
 def flops(N: int, d: int, C: int, *, dv: int | None = None) -> int:
     """Return the FLOPs of the matrix products of ``chunked``: c² (d + dv) within a chunk of c, 2 c d dv with the state,
     twice each. For C that divides N and dv = d that is 4 N d (C + d)."""
@@ -143,6 +154,7 @@ def flops(N: int, d: int, C: int, *, dv: int | None = None) -> int:
     return sum(2 * c * c * (d + dv) + 4 * c * d * dv for c in sizes)
 
 
+@check_arguments(N=0)
 def softmax_flops(N: int, d: int, C: int) -> int:
     """Return the FLOPs of causal softmax attention by square tiles of C, ``tiling.fa2_forward``.
 
@@ -151,11 +163,13 @@ def softmax_flops(N: int, d: int, C: int) -> int:
     return sum(4 * d * (rows.stop - rows.start) * rows.stop for rows in tiles(N, C))
 
 
+@check_arguments()
 def crossover(C: int, d: int) -> int:
     """Return the length N from which on chunks take fewer FLOPs: 2 N d (N + C) = 4 N d (C + d) at N = C + 2 d."""
     return C + 2 * d
 
 
+@check_arguments(N=0)
 def traffic(N: int, d: int, *, dv: int | None = None, dtype: DTypeLike = np.float32) -> Counter[tuple[str, str]]:
     """Return the bill of ``chunked`` from an empty state: bytes by (direction, tensor), as in ``Memory.bytes``."""
     dv, size = d if dv is None else dv, np.dtype(dtype).itemsize
@@ -165,11 +179,13 @@ def traffic(N: int, d: int, *, dv: int | None = None, dtype: DTypeLike = np.floa
     })  # fmt: skip
 
 
+@check_arguments()
 def state_bytes(d: int, *, dv: int | None = None, dtype: DTypeLike = np.float32) -> int:
     """Return the bytes of the state of one head, which is kept in float32 or better."""
     return d * (d if dv is None else dv) * np.result_type(dtype, np.float32).itemsize
 
 
+@check_arguments(N=0)
 def cache_bytes(N: int, d: int, *, dv: int | None = None, dtype: DTypeLike = np.float32) -> int:
     """Return the bytes of the keys and values of one head, which softmax attention keeps instead."""
     return N * (d + (d if dv is None else dv)) * np.dtype(dtype).itemsize
@@ -189,6 +205,7 @@ def recall(K: np.ndarray, V: np.ndarray, *, decay: float = 1.0, scale: float | N
     return (O @ V.T).argmax(-1) == np.arange(len(K))
 
 
+@check_arguments(n=0, seed=0)
 def directions(n: int, d: int, seed: int = 0) -> np.ndarray:
     """Draw n vectors [n, d] of length 1, in random directions."""
     X = np.random.default_rng(seed).normal(size=(n, d))  # [n, d]

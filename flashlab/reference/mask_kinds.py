@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.numbers import whole_number
 from flashlab.machine.truth import NoTruth
 
 Shape = tuple[int, int]  # (Nq, Nk)
 
 
+@check_arguments(N=0)
 def count(N: int, B: int) -> int:
     """Return the number of tiles of B that cover range(N)."""
     return -(-N // B)

@@ -20,6 +20,7 @@ the tile; define them too if the mask has a formula.
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.reference.mask_kinds import Blocks, Dense, Documents, Keys, Mask, Shape, Window, count, tile
 
 
@@ -101,6 +102,7 @@ def as_mask(mask: Mask | None) -> Mask:
 SKIPPED, CUT, WHOLE = range(3)  # what a mask makes of a tile
 
 
+@check_arguments()
 def schedule(mask: Mask | None, shape: Shape, Br: int, Bc: int) -> np.ndarray:
     """Return what ``mask`` makes of each tile of Br x Bc scores: [Tr, Tc] of SKIPPED, CUT and WHOLE."""
     mask, (Nq, Nk) = as_mask(mask), shape
@@ -112,6 +114,7 @@ def schedule(mask: Mask | None, shape: Shape, Br: int, Bc: int) -> np.ndarray:
     return kinds
 
 
+@check_arguments()
 def pairs(mask: Mask | None, shape: Shape, B: int = 128) -> int:
     """Return how many pairs of a query and a key are visible. B: the tiles in which they are counted; any will do."""
     mask, (Nq, Nk) = as_mask(mask), shape

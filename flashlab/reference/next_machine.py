@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.machine import hardware
+from flashlab.machine.arguments import check_arguments
 from flashlab.reference.online_softmax import State
 
 B200 = hardware.CARDS["B200"]
@@ -34,6 +35,7 @@ class Cycles(NamedTuple):
     exponentials: float
 
 
+@check_arguments()
 def forward_cycles(Br: int, Bc: int, d: int, card: hardware.Card = B200) -> Cycles:
     """Return the cycles of a block of Br queries by Bc keys, in a 16-bit dtype. ``ROWS`` divides Br.
 
@@ -50,6 +52,7 @@ def forward_cycles(Br: int, Bc: int, d: int, card: hardware.Card = B200) -> Cycl
     )
 
 
+@check_arguments()
 def backward_cycles(pair: bool = False, card: hardware.Card = B200) -> Cycles:
     """Return the cycles of the backward pass of a tile of 128 queries by 128 keys, d = 128, per SM.
 
@@ -70,6 +73,7 @@ def backward_cycles(pair: bool = False, card: hardware.Card = B200) -> Cycles:
 # The exponential, without its unit
 
 
+@check_arguments()
 @cache
 def minimax(degree: int) -> np.ndarray:
     """Return the coefficients, float32 [degree + 1], lowest first, of a polynomial p(x) near 2^x for x from 0 to 1.
@@ -77,8 +81,6 @@ def minimax(degree: int) -> np.ndarray:
     p(0) is exactly 1, so that the weight of the maximum is. The others make the largest relative error as small as it
     can be. Each is rounded to float32 before those after it are found, so that they make up for it.
     """
-    if degree < 1:
-        raise ValueError(f"a degree is 1 at least, got {degree}")
     c = np.ones(1, np.float32)
     while len(c) <= degree:
         c = np.append(c, _remez(c, degree)[:1].astype(np.float32))
@@ -106,6 +108,7 @@ def _value(x, c):
     return np.polynomial.polynomial.polyval(x, c.astype(np.float64))
 
 
+@check_arguments()
 def exp2(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """Return 2^x for float32 x up to 127 by additions, multiplications and bits, as the ordinary units can.
 
@@ -113,6 +116,8 @@ def exp2(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     is added to the eight bits of its exponent. Below -126, where float32 has no full precision left, the result is 0 or
     a number below 2^-126, as good as 0.
     """
+    if (x >= 128).any():
+        raise ValueError(f"expected x up to 127, got {x.max()}")
     x = np.maximum(x, np.float32(-127))  # the exponent's eight bits know no smaller n
     n = np.floor(x)
     f = x - n
@@ -128,8 +133,11 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return (a.astype(np.float64) * b + c).astype(np.float32)
 
 
+@check_arguments()
 def bfloat16(x: np.ndarray) -> np.ndarray:
     """Return float32 x rounded to bfloat16: its upper 16 bits, as integers. Neighbours differ by 1."""
+    if x.dtype != np.float32:
+        raise TypeError(f"x must be float32, got {x.dtype}")
     bits = x.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.int32)  # to nearest, ties to even
 
@@ -145,6 +153,7 @@ class Survey(NamedTuple):
     apart: int  # and by how many bfloat16 numbers the others differ at most
 
 
+@check_arguments()
 def survey(coefficients: np.ndarray, every: int = 1) -> Survey:
     """Compare ``exp2`` with 2^x for every float32 that range reduction can leave, or each ``every``-th of them.
 
@@ -175,6 +184,7 @@ class Rates(NamedTuple):
     lanes: int = 128  # additions, multiplications and multiply-adds
     others: int = 64  # maxima and conversions, shifts, integers
 
+    @check_arguments(scores=0, share=(0, 1))
     def lane_cycles(self, scores: float, share: float, degree: int = 3) -> float:
         """Return the cycles of the ordinary units for ``scores`` scores, a ``share`` of them by polynomial.
 
@@ -186,10 +196,12 @@ class Rates(NamedTuple):
         polynomial = (3 + degree) / self.lanes + 2 / self.others
         return scores * (plain + share * polynomial)
 
+    @check_arguments(scores=0, share=(0, 1))
     def exponential_cycles(self, scores: float, share: float) -> float:
         """Return the cycles of the exponential unit for ``scores`` scores without the ``share`` of the polynomial."""
         return scores * (1 - share) / self.exponentials
 
+    @check_arguments()
     def balanced(self, degree: int = 3) -> float:
         """Return the share at which the ordinary units take as long as the exponential unit; 0 if they always do."""
         most, least = self.exponential_cycles(1, 0), self.lane_cycles(1, 0, degree)
@@ -217,8 +229,11 @@ def lazy_update(state: State, S_ij: np.ndarray, V_j: np.ndarray, threshold: floa
     return State(m_new, l_i, O_i)
 
 
+@check_arguments(threshold=0)
 def raised(S: np.ndarray, Bc: int, threshold: float) -> float:
     """Return the share of (row, block) pairs after the first block in which a lazy maximum is raised. S: [N, N]."""
+    if S.ndim != 2 or S.shape[1] <= Bc:
+        raise ValueError(f"expected S [N, N] of more than one block of {Bc} keys, got {S.shape}")
     m, rises, blocks = np.full(len(S), -np.inf), 0, range(0, S.shape[1], Bc)
     for start in blocks:
         m_new = np.maximum(m, S[:, start : start + Bc].max(-1))  # [N]
@@ -230,6 +245,7 @@ def raised(S: np.ndarray, Bc: int, threshold: float) -> float:
 # The order of additions
 
 
+@check_arguments()
 def visits(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]]:
     """Return for each of T programs, which has one tile of keys each, the tiles of queries in its order.
 
@@ -241,6 +257,7 @@ def visits(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]
     return [list(range(j if causal else 0, T)) for j in range(T)]
 
 
+@check_arguments()
 def turns(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]]:
     """Return for each tile of queries the programs in the order in which they add to its dQ."""
     if shifted:
@@ -255,6 +272,7 @@ class Finished(NamedTuple):
     waited: float
 
 
+@check_arguments(compute=0, add=0)
 def finished(T: int, causal: bool = False, shifted: bool = True, compute: int = 4, add: int = 1) -> Finished:
     """Let T programs compute and, in the fixed order ``turns``, add: a tile's dQ takes one addition at a time."""
     queues, order = visits(T, causal, shifted), turns(T, causal, shifted)
@@ -271,14 +289,18 @@ def finished(T: int, causal: bool = False, shifted: bool = True, compute: int = 
     return Finished(max(done), waited)
 
 
+@check_arguments(order=0)
 def dQ_sum(parts: np.ndarray, order: Sequence[int]) -> np.ndarray:
     """Return the sum of parts [T, rows, d], added in this order."""
+    if sorted(order) != list(range(len(parts))):
+        raise ValueError(f"expected an order of the {len(parts)} parts, each once, got {list(order)!r:.40}")
     total = np.zeros_like(parts[0])
     for j in order:
         total = total + parts[j]
     return total
 
 
+@check_arguments(T=0)
 def pairs(T: int) -> list[tuple[int, int]]:
     """Return the tiles of queries 0 ... T - 1 in pairs with equal numbers of keys under a causal mask. T is even."""
     if T % 2:
@@ -286,6 +308,7 @@ def pairs(T: int) -> list[tuple[int, int]]:
     return [(i, T - 1 - i) for i in range(T // 2)]
 
 
+@check_arguments(work=0)
 def busiest(work: Sequence[int], programs: int) -> int:
     """Return the work of the busiest program, if each piece goes, in this order, to whichever is free first."""
     busy = [0] * programs  # a heap

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments, check_one_shape
+
 
 class State(NamedTuple):
     """The state of Br rows after some of their keys."""
@@ -20,8 +22,11 @@ class State(NamedTuple):
     O: np.ndarray  # [Br, dv]  running output, relative to m, not yet divided by l
 
 
+@check_arguments(Br=0, dv=0)
 def identity(Br: int, dv: int, dtype: DTypeLike = np.float32) -> State:
     """Return the state of Br rows that have seen no key."""
+    if not np.issubdtype(dtype, np.floating):
+        raise TypeError(f"a state holds floating-point numbers, got {np.dtype(dtype)}")
     return State(np.full(Br, -np.inf, dtype), np.zeros(Br, dtype), np.zeros((Br, dv), dtype))
 
 
@@ -41,6 +46,7 @@ def update(state: State, S_ij: np.ndarray, V_j: np.ndarray) -> State:
 
 def merge(a: State, b: State) -> State:
     """Return the state of the keys of a and b together."""
+    check_one_shape(a=a, b=b)
     m = np.maximum(a.m, b.m)  # [Br]
     m_safe = np.where(m == -np.inf, 0, m)  # [Br]
     alpha, beta = np.exp(a.m - m_safe), np.exp(b.m - m_safe)  # [Br], [Br]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.memory import Memory
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.masks import count
@@ -17,6 +18,7 @@ from flashlab.reference.rules import PLAIN, Rules
 from flashlab.reference.tiling import Output, fa2_forward
 
 
+@check_arguments(lengths=0)
 def offsets(lengths: Sequence[int]) -> np.ndarray:
     """Return the offsets [texts + 1] of texts of these lengths."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
@@ -44,9 +46,8 @@ def forward(
 
     Returns O [T, dv] and lse [T]. Raises ValueError for offsets that do not fit the rows.
     """
-    for name, rows, ends in (("Q", len(Q), offsets_q), ("K", len(K), offsets_k)):
-        if ends[0] != 0 or ends[-1] != rows or (np.diff(ends) < 0).any():
-            raise ValueError(f"offsets of {name} begin with 0, never fall, and end with its {rows} rows, got {ends}")
+    check("Q", len(Q), offsets_q)
+    check("K", len(K), offsets_k)
     if len(offsets_q) != len(offsets_k):
         raise ValueError(
             f"expected as many texts of keys as of queries, got {len(offsets_k) - 1}, {len(offsets_q) - 1}"
@@ -60,6 +61,13 @@ def forward(
         parts.append(fa2_forward(Q[rows], K[keys], V[keys], Br, Bc, own, memory=memory))
     O, lse = zip(*parts, strict=True)
     return np.concatenate(O), np.concatenate(lse)
+
+
+def check(name: str, rows: int, offsets: np.ndarray) -> None:
+    """Raise ValueError unless these are the offsets of texts in this number of rows."""
+    whole = np.ndim(offsets) == 1 and len(offsets) > 0 and np.issubdtype(np.asarray(offsets).dtype, np.integer)
+    if not whole or offsets[0] != 0 or offsets[-1] != rows or (np.diff(offsets) < 0).any():
+        raise ValueError(f"offsets of {name} begin with 0, never fall, and end with its {rows} rows, got {offsets}")
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,10 @@ class Shifted:
         return self.dropout.tile(rows, slice(cols.start + self.col, cols.stop + self.col), dtype)
 
 
+@check_arguments()
 def work(offsets_q: np.ndarray, Br: int) -> np.ndarray:
     """Return the tiles of queries of all texts [tiles, 3]: the text, and the first row and one past the last in it."""
+    check("Q", offsets_q[-1], offsets_q)
     lengths = np.diff(offsets_q)
     return np.array(
         [(n, i * Br, min((i + 1) * Br, N)) for n, N in enumerate(lengths) for i in range(count(int(N), Br))]

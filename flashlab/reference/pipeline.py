@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashlab.machine import hardware
+from flashlab.machine.arguments import check_arguments, check_fields
 from flashlab.machine.operations import Arrive, Barrier, Buffer, Copy, Finish, Product, Store, Tile, Wait, Work
 from flashlab.machine.sm import SM, Event
 from flashlab.reference import online_softmax, tiling
@@ -49,7 +50,8 @@ class Budget:
     issue: int = 8  # between two instructions of a warpgroup: an assumption, without effect where consumers take turns
 
     def __post_init__(self) -> None:
-        if self.d < 1 or self.d % self.depth:
+        check_fields(self, latency=0, issue=0)
+        if self.d % self.depth:
             raise ValueError(f"one instruction takes {self.depth} of d: expected a multiple, got {self.d}")
 
     @property
@@ -93,8 +95,7 @@ class Design:
     early: bool = False  # consumers free a stage when its products are issued, not when they are done
 
     def __post_init__(self) -> None:
-        if self.stages < 1 or self.consumers not in (1, 2):
-            raise ValueError(f"expected 1 or 2 consumers and at least 1 stage, got {self.consumers} and {self.stages}")
+        check_fields(self, consumers=(1, 2), empty_count=0)
 
     @property
     def cost(self) -> Budget:
@@ -266,6 +267,7 @@ class Run:
         return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(self.cycles)
 
 
+@check_arguments(scale=-np.inf)
 def forward(
     Q: np.ndarray,
     K: np.ndarray,
@@ -299,6 +301,7 @@ def forward(
     return Run(problem.O, problem.lse, sm.events, sm.races, sm.now, sm.tensor_core.busy, len(problem.steps))
 
 
+@check_arguments()
 def teraflops(cycles: float, d: int = 128, clock: float = H100.clock, sms: int = H100.sms) -> float:
     """Return the TFLOP/s of a GPU whose SMs take ``cycles`` cycles per 128 x 128 scores, 4 * 128 * 128 * d FLOPs."""
     return 4 * TILE * COLS * d * sms * clock / cycles / 1e12

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments, check_one_shape
 from flashlab.machine.memory import Memory
+from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.masks import Mask
 from flashlab.reference.rules import PLAIN, Rules
 from flashlab.reference.tiling import fa1_traffic, placed, tiles
@@ -93,9 +95,11 @@ def rebuild(S_ij: np.ndarray, lse_i: np.ndarray) -> np.ndarray:
 
 def delta(dO_i: np.ndarray, O_i: np.ndarray) -> np.ndarray:
     """Compute delta_i [Br] = rowsum(dO_i * O_i), which is rowsum(P * dP) over all keys, for dO_i and O_i [Br, dv]."""
+    check_one_shape(dO_i=dO_i, O_i=O_i)
     return (dO_i * O_i).sum(-1)
 
 
+@check_arguments(sink=-np.inf)
 def sink_gradient(sink: float, lse: np.ndarray, delta: np.ndarray) -> float:
     """Return the gradient of sum(dO * O) for the score of the sink, from lse [Nq] and delta [Nq] of all queries.
 
@@ -129,6 +133,7 @@ def gradients(
     return Gradients(dQ_i, dK_j, dV_j)
 
 
+@check_arguments(Nq=0, Nk=0)
 def traffic(
     Nq: int,
     Nk: int,
@@ -166,10 +171,10 @@ def traffic(
 def _with_outputs(memory: Memory, O: np.ndarray, lse: np.ndarray, dO: np.ndarray) -> Memory:
     """Check O, lse and dO, and return the memory with these in place and room for the gradients."""
     Q, shape = memory.tensors["Q"], memory.tensors["O"].shape
+    one_dtype(lse=lse)
+    one_dtype(Q=Q, O=O, dO=dO)
     if O.shape != shape or dO.shape != shape or lse.shape != shape[:1]:
         raise ValueError(f"expected O and dO {shape} and lse {shape[:1]}, got {O.shape}, {dO.shape}, {lse.shape}")
-    if not Q.dtype == O.dtype == dO.dtype:
-        raise TypeError(f"O and dO must have the dtype of Q, {Q.dtype}, got {O.dtype} and {dO.dtype}")
     memory.place(O=O, lse=lse, dO=dO)
     memory.reserve("delta", lse.shape, lse.dtype)
     for name in "QKV":

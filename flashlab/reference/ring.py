@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_one_shape
 from flashlab.machine.ranks import Runs
 from flashlab.reference import masks
 from flashlab.reference.dtypes import one_dtype
@@ -33,15 +34,25 @@ def positions(runs: Runs) -> np.ndarray:
     return np.array([position for run in runs for position in run], int)
 
 
-def check_placement(placement: Sequence[Runs], N: int) -> None:
-    """Raise ValueError unless each of N tokens has one rank."""
-    owned = sorted(position for runs in placement for run in runs for position in run)
+def check(placement: Sequence[Runs], **tensors: np.ndarray) -> None:
+    """Raise TypeError or ValueError unless tensors [N, ...] have one floating dtype, and each token one rank."""
+    one_dtype(**tensors)
+    N, *others = map(len, tensors.values())
+    if any(n != N for n in others):
+        found = ", ".join(f"{name} {x.shape}" for name, x in tensors.items())
+        raise ValueError(f"{', '.join(tensors)} must have a row for each token, got {found}")
+    try:
+        owned = sorted(position for runs in placement for run in runs for position in run)
+    except TypeError:  # no ranks, or no runs of positions
+        owned = None
     if owned != list(range(N)):
         raise ValueError(f"a placement gives each of the {N} tokens to one rank, got {placement!r:.60}")
 
 
 def merge(O: np.ndarray, lse: np.ndarray, O_b: np.ndarray, lse_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [n, dv] and lse [n] of the keys of both sides, each of which has divided by its own sum already."""
+    check_one_shape(lse=lse, lse_b=lse_b, rows=O[:, 0])
+    check_one_shape(O=O, O_b=O_b)
     m = np.maximum(lse, lse_b)  # [n]
     m_safe = np.where(m == -np.inf, 0, m)  # [n]      rows that have seen no key yet
     l, l_b = np.exp(lse - m_safe), np.exp(lse_b - m_safe)  # [n], [n]   each side's sum, relative to m
@@ -77,9 +88,8 @@ def forward(
     placement: the runs of each rank, as ``machine.ranks`` makes them. mask: one of ``reference.masks``. events: a list
     that takes an ``Event`` for each block computed and each one sent.
     """
-    one_dtype(Q=Q, K=K, V=V)
+    check(placement, Q=Q, K=K, V=V)
     P, N = len(placement), len(Q)
-    check_placement(placement, N)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j]) for j in here]  # K and V that each rank has now: at first its own
     states = [(np.zeros((len(i), V.shape[1]), Q.dtype), np.full(len(i), -np.inf, Q.dtype)) for i in here]
@@ -116,9 +126,9 @@ def backward(
     mask: masks.Mask | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
-    one_dtype(Q=Q, K=K, V=V, O=O, dO=dO)
+    check(placement, Q=Q, K=K, V=V, O=O, dO=dO)
+    check_one_shape(lse=lse, rows=Q[:, 0])
     P, N = len(placement), len(Q)
-    check_placement(placement, N)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j], np.zeros_like(K[j]), np.zeros_like(V[j])) for j in here]
     dQ, deltas = np.zeros_like(Q), delta(dO, O)  # [N, d], [N]

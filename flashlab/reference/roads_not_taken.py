@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, online_softmax, safe_softmax, standard_attention, tiling
 from flashlab.reference.attention import scale_of
@@ -87,6 +88,7 @@ def lazy(
     return memory.tensors["O"]
 
 
+@check_arguments(scale=-np.inf)
 def trained(
     Q: np.ndarray,
     K: np.ndarray,
@@ -112,6 +114,7 @@ def trained(
     return standard_attention.backward(dO, memory, Br=Br)
 
 
+@check_arguments(scale=-np.inf)
 def gathered(
     Q: np.ndarray,
     K: np.ndarray,
@@ -133,19 +136,18 @@ def gathered(
     return memory.tensors["O"]
 
 
+@check_arguments(w=0)
 def window(w: int) -> Pattern:
     """Return a sliding window as a pattern: keys at most w places away. Source: Beltagy et al., arXiv 2004.05150."""
-    _at_least(0, "w", w)
     return lambda i, N: np.arange(*reach(i, i + 1, w, N))
 
 
+@check_arguments(w=0)
 def strided(w: int, stride: int) -> Pattern:
     """Return the pattern of a window and, beyond it, each stride-th key to both sides.
 
     Source: Child et al. 2019, arXiv 1904.10509, who look back only.
     """
-    _at_least(0, "w", w)
-    _at_least(1, "stride", stride)
     return lambda i, N: np.flatnonzero((abs(np.arange(N) - i) <= w) | ((np.arange(N) - i) % stride == 0))
 
 
@@ -172,6 +174,7 @@ def reach(start: int, stop: int, w: int, N: int) -> tuple[int, int]:
     return max(start - w, 0), min(stop + w, N)
 
 
+@check_arguments()
 def low_rank(
     Q: np.ndarray,
     K: np.ndarray,
@@ -194,8 +197,6 @@ def low_rank(
     memory, scale = _prepare(Q, K, V, Br, Bc, scale, memory)
     if omega.ndim != 2 or omega.shape[1] != Q.shape[1]:
         raise ValueError(f"expected directions omega [r, d] with d = {Q.shape[1]}, got {omega.shape}")
-    if not scale > 0:
-        raise ValueError(f"random features need a positive scale, got {scale}")
     r, root, saved = len(omega), scale**0.5, ("m", "l", "O_parts")
     memory.tensors["omega"] = omega.astype(scale.dtype)
     for name, shape in zip(saved, ((r,), (r,), (r, V.shape[1])), strict=True):
@@ -220,6 +221,7 @@ def low_rank(
     return memory.tensors["O"]
 
 
+@check_arguments(seed=0)
 def directions(r: int, d: int, seed: int = 0) -> np.ndarray:
     """Draw r random directions [r, d] float64: standard normal vectors, each at right angles to the others of its d."""
     rng = np.random.default_rng(seed)
@@ -244,6 +246,7 @@ def log_features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
     return X @ omega.T - (X * X).sum(-1, keepdims=True) / 2
 
 
+@check_arguments(seed=0, scale=-np.inf)
 def sampled(
     Q: np.ndarray,
     K: np.ndarray,
@@ -274,8 +277,3 @@ def _prepare(Q, K, V, Br, Bc, scale, memory):
     memory = tiling.placed(Q, K, V, Br, Bc, memory)
     del memory.tensors["lse"]  # no road writes it
     return memory, scale_of(scale, Q.shape[1], np.result_type(Q.dtype, np.float32))
-
-
-def _at_least(least, name, value):
-    if not value >= least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

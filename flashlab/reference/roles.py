@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashlab.machine import hardware
+from flashlab.machine.arguments import check_arguments, check_fields
 from flashlab.machine.operations import (
     Arrive,
     Barrier,
@@ -34,8 +35,8 @@ from flashlab.machine.operations import (
 )
 from flashlab.machine.sm import SM, Event
 from flashlab.reference.attention import scale_of
-from flashlab.reference.dtypes import one_dtype
 from flashlab.reference.next_machine import B200, LN_2, LOG2_E, ROWS, THRESHOLD, Rates, exp2, minimax
+from flashlab.reference.tiling import check
 
 TILES = (0, 1)  # of queries, under way together
 COLUMNS = B200.per_sm.tensor_memory_bytes // (4 * ROWS)  # of tensor memory: 4 bytes in each of 128 rows
@@ -56,14 +57,11 @@ class Design:
     rates: Rates = Rates()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"a share is from 0 to 1, got {self.share}")
-        if self.d % DEPTH or self.width % DEPTH or min(self.d, self.width) < 1:
+        check_fields(self, share=(0, 1), threshold=0, stages=2)
+        if self.d % DEPTH or self.width % DEPTH:
             raise ValueError(f"one instruction takes {DEPTH} of d: expected multiples, got {self.d} and {self.width}")
         if self.columns > COLUMNS:
             raise ValueError(f"tensor memory has {COLUMNS} columns: S and O of two tiles take {self.columns}")
-        if self.stages < 2:
-            raise ValueError(f"expected 2 stages at least, for K and V, got {self.stages}")
 
     @property
     def width(self) -> int:
@@ -282,6 +280,7 @@ class Run(NamedTuple):
     steady: float  # cycles per block of 256 queries by 128 keys in the second half, when the pipeline is filled
 
 
+@check_arguments(scale=-np.inf)
 def forward(
     Q: np.ndarray,
     K: np.ndarray,
@@ -305,12 +304,15 @@ def forward(
     Raises:
         ValueError: fewer than 2 queries, or no key; Deadlock, Race: the programs do not agree.
     """
-    one_dtype(Q=Q, K=K, V=V)
+    check(Q, K, V, len(TILES), Bc)
     if len(Q) < len(TILES) or not len(K):
         raise ValueError(f"expected a query for each of two tiles, and a key, got {len(Q)} and {len(K)}")
     design = Design() if design is None else design
     pipe = Pipe(Q, K, V, design, min(Bc, len(K)), scale_of(scale, Q.shape[1], Q.dtype))
-    programs: dict[str, Any] = {"load": load, "multiply": multiply, "softmax": softmax, "correct": correct} | roles
+    programs: dict[str, Any] = {"load": load, "multiply": multiply, "softmax": softmax, "correct": correct}
+    if not roles.keys() <= programs.keys():
+        raise TypeError(f"the roles are {', '.join(programs)}, got {', '.join(roles)}")
+    programs |= roles
     sm = SM(latency=263, strict=strict)  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
     sm.run(
         {name: programs[name](pipe) for name in ("load", "multiply", "correct")}
@@ -329,6 +331,7 @@ def _steady(events):
     return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(events[-1].end)
 
 
+@check_arguments()
 def teraflops(cycles: float, design: Design | None = None, card: hardware.Card = B200) -> float:
     """Return the TFLOP/s of a card whose SMs take ``cycles`` cycles for 256 queries by 128 keys, by the model."""
     design = Design() if design is None else design

@@ -6,6 +6,7 @@ Source: Williams, Waterman and Patterson 2009, "Roofline".
 from typing import NamedTuple
 
 from flashlab.machine import costs, hardware
+from flashlab.machine.arguments import check_arguments, check_fields
 from flashlab.reference import standard_attention
 from flashlab.reference.tiling import fa2_traffic
 
@@ -23,16 +24,20 @@ def seconds(flops: float, nbytes: float, flop_rate: float, byte_rate: float) -> 
     return max(flops / flop_rate, nbytes / byte_rate)
 
 
+@check_arguments()
 def intensity(work: Work) -> float:
     """Return the FLOPs per byte that is moved."""
+    check_fields(work, flops=0, exps=0)
     return work.flops / work.nbytes
 
 
+@check_arguments()
 def reachable(work: Work, flop_rate: float, byte_rate: float) -> float:
     """Return the FLOPs per second of this work by ``seconds``: the height of the roof above its intensity."""
     return work.flops / seconds(work.flops, work.nbytes, flop_rate, byte_rate)
 
 
+@check_arguments()
 def attention(N: int, d: int, dtype: str = "float16", Br: int = 128) -> dict[str, Work]:
     """Return the work of attention forward, one head without mask: three kernels, their sum, and one fused kernel.
 

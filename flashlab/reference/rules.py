@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlab.reference.attention import scale_of
+from flashlab.reference.attention import scale_of, sink_of
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.mask_kinds import Mask, Shape
 from flashlab.reference.masks import as_mask, full
@@ -36,6 +36,10 @@ class Rules:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mask", as_mask(self.mask))
         object.__setattr__(self, "score", as_score(self.score))
+        sink_of(self.sink, float)
+        scale_of(self.scale, 1, float)
+        if not (self.dropout is None or hasattr(self.dropout, "tile")):
+            raise TypeError(f"dropout must be None or a Dropout, such as Dropout(p, seed), got {self.dropout!r:.40}")
 
     @staticmethod
     def check(rules: "Rules") -> None:

@@ -1,10 +1,10 @@
 """Softmax, naive and safe, and what each reads and writes when a row does not fit into fast memory."""
 
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.machine.memory import Memory
 from flashlab.reference.dtypes import one_dtype
 
@@ -115,11 +115,12 @@ def online_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     return memory.tensors["y"]
 
 
+@check_arguments()
 def place_row(x: np.ndarray, block: int, memory: Memory) -> list[slice]:
     """Put a row x [N] into slow memory, with room for its softmax y, and return the slices of its blocks."""
     one_dtype(x=x)
-    if x.ndim != 1 or not (isinstance(block, Integral) and block >= 1):
-        raise ValueError(f"expected one row [N] and a block of at least one element, got {x.shape} and {block}")
+    if x.ndim != 1:
+        raise ValueError(f"expected one row [N], got {x.shape}")
     memory.place(x=x)
     memory.reserve("y", x.shape, x.dtype)
     return [slice(start, start + block) for start in range(0, len(x), block)]

@@ -17,6 +17,7 @@ from numbers import Real
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments, check_fields
 from flashlab.machine.truth import NoTruth
 from flashlab.reference.mask_kinds import Shape
 
@@ -37,6 +38,7 @@ def alibi(slope: float) -> "Score":
     return Alibi(slope)
 
 
+@check_arguments()
 def slopes(H: int) -> np.ndarray:
     """Return the slopes of ALiBi [H]: 2^(-8 h / H) for h = 1 .. H, where H is a power of two.
 
@@ -44,8 +46,6 @@ def slopes(H: int) -> np.ndarray:
 
     Source: the published implementation of ALiBi, ``get_slopes``.
     """
-    if H < 1:
-        raise ValueError(f"ALiBi needs at least one head, got H = {H}")
     below = 2 ** (H.bit_length() - 1)  # a power of two
     powers = [-8 * h / below for h in range(1, below + 1)]
     between = [-4 * h / below for h in range(1, 2 * below, 2)]
@@ -92,8 +92,7 @@ class Softcap(Score):
     cap: float
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.cap, Real) and 0 < self.cap < np.inf):
-            raise ValueError(f"a soft cap is a number above 0, got {self.cap!r:.40}")
+        check_fields(self)
 
     def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         return self.cap * np.tanh(S_ij / self.cap)
@@ -109,7 +108,7 @@ class Alibi(Score):
     factor: float
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.factor, Real) and np.isfinite(self.factor)):
+        if isinstance(self.factor, bool) or not (isinstance(self.factor, Real) and np.isfinite(self.factor)):
             raise ValueError(f"ALiBi's slope is a finite number, one per head, got {self.factor!r:.40}")
 
     def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments, check_whole
 from flashlab.machine.memory import Memory
 from flashlab.reference import safe_softmax
 from flashlab.reference.attention import scale_of
@@ -99,6 +100,7 @@ class Passes(NamedTuple):
     thin: int  # N x d, of the inputs' dtype
     byte: int = 0  # N x N, one byte per element: the dropout mask
 
+    @check_arguments(N=0)
     def bytes(self, N: int, d: int, itemsize: int = 2) -> int:
         """Return the bytes of that for one head, at ``itemsize`` bytes per number (2 for float16)."""
         return itemsize * (self.square * N * N + self.thin * N * d) + self.byte * N * N
@@ -121,6 +123,7 @@ BACKWARD = {
 }
 
 
+@check_arguments()
 def passes(*, mask: bool = False, dropout: bool = False, backward: bool = False) -> dict[str, Passes]:
     """Return the passes of each kernel for N queries, N keys, and a mask that is computed and not loaded."""
     runs = {"mask": mask, "dropout": dropout, "dropout backward": dropout}
@@ -128,6 +131,7 @@ def passes(*, mask: bool = False, dropout: bool = False, backward: bool = False)
     return {name: kernel for name, kernel in kernels.items() if runs.get(name, True)}
 
 
+@check_arguments(N=0)
 def moved(
     N: int, d: int, itemsize: int = 2, *, mask: bool = False, dropout: bool = False, backward: bool = False
 ) -> int:
@@ -199,9 +203,9 @@ def _softmax_backward(memory, bands):
 
 def _check(Q, K, V, rules, Br) -> list[slice]:
     """Check the arguments of ``forward``, and return its bands of rows."""
+    one_dtype(Q=Q, K=K, V=V)
     if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
-    one_dtype(Q=Q, K=K, V=V)
     Rules.check(rules)
     if rules.score is not None or rules.sink is not None:
         raise ValueError("standard attention has no score function and no sink")
@@ -209,6 +213,4 @@ def _check(Q, K, V, rules, Br) -> list[slice]:
 
 
 def _bands(Q, Br):
-    if Br is not None and Br < 1:
-        raise ValueError(f"a band needs at least one row, got Br = {Br}")
-    return tiles(len(Q), max(len(Q), 1) if Br is None else Br)
+    return tiles(len(Q), max(len(Q), 1) if Br is None else check_whole("Br", Br))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.machine.arguments import check_arguments
 from flashlab.reference.attention import attention
 
 
@@ -21,6 +22,7 @@ class Kind(NamedTuple):
         return self.numbers * self.itemsize + self.scale_bytes
 
 
+@check_arguments(rope=0)
 def kinds(H: int = 128, Hk: int = 8, d: int = 128, latent: int = 512, rope: int = 64) -> dict[str, Kind]:
     """Return the ways to keep a token of a layer with H query heads of d columns, by name.
 
@@ -30,6 +32,8 @@ def kinds(H: int = 128, Hk: int = 8, d: int = 128, latent: int = 512, rope: int 
 
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
     """
+    if H % Hk:
+        raise ValueError(f"H must be a multiple of Hk, got H = {H} and Hk = {Hk}")
     return {
         "MHA": Kind(2 * H * d),
         "GQA": Kind(2 * Hk * d),
@@ -75,11 +79,17 @@ def absorbed(
     return np.einsum("hr,hvr->hv", O, W_V)
 
 
+@check_arguments(lengths=0, longest=0)
 def reserved(lengths: Sequence[int], page: int | None = None, longest: int | None = None) -> int:
     """Return the tokens with room in the cache: whole pages of ``page`` each, or ``longest`` for every text."""
-    return sum((longest or 0) if page is None else -(-N // page) * page for N in lengths)
+    if page is not None:
+        return sum(-(-N // page) * page for N in lengths)
+    if longest is None or longest < max(lengths, default=0):
+        raise ValueError(f"expected a page, or a longest that no length exceeds, got longest = {longest}")
+    return longest * len(lengths)
 
 
+@check_arguments(P=0, N=0)
 def prefix_bytes(B: int, P: int, N: int, per_token: int) -> tuple[int, int]:
     """Return the bytes that a step reads of B texts with N own tokens after P shared ones: apart, and P read once."""
     return B * (P + N) * per_token, (P + B * N) * per_token

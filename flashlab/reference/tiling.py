@@ -7,11 +7,11 @@ and values while queries stream past.
 
 from collections import Counter
 from collections.abc import Sequence
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from flashlab.machine.arguments import check_arguments, check_whole
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
 from flashlab.reference.dtypes import one_dtype
@@ -22,6 +22,7 @@ from flashlab.reference.rules import PLAIN, Rules
 Output = tuple[np.ndarray, np.ndarray]  # O [Nq, dv] and lse [Nq]
 
 
+@check_arguments(N=0)
 def tiles(N: int, B: int) -> list[slice]:
     """Return the slices of at most B that cover range(N)."""
     return [slice(start, min(start + B, N)) for start in range(0, N, B)]
@@ -118,6 +119,7 @@ def dropped(S_ij: np.ndarray, V_j: np.ndarray, Z_ij: np.ndarray) -> State:
     return State(m_i, P_ij.sum(-1), (Z_ij * P_ij) @ V_j)
 
 
+@check_arguments(Nq=0, Nk=0)
 def fa2_traffic(
     Nq: int,
     Nk: int,
@@ -143,6 +145,7 @@ def fa2_traffic(
     return Counter({**loads, ("store", "O"): Nq * dv * size, ("store", "lse"): Nq * stat})
 
 
+@check_arguments(Nq=0, Nk=0)
 def fa1_traffic(
     Nq: int,
     Nk: int,
@@ -168,6 +171,7 @@ def fa1_traffic(
     return Counter({**loads, **states, ("store", "O"): (Nq + again) * dv * size, ("store", "lse"): (Nq + again) * stat})
 
 
+@check_arguments(numbers=0, N=0)
 def covered(numbers: Sequence[int], B: int, N: int) -> int:
     """Return the number of rows, out of N, in the tiles of B with these ascending ``numbers``."""
     has_last = len(numbers) > 0 and numbers[-1] == count(N, B) - 1  # the last tile may be short
@@ -181,8 +185,8 @@ def check(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int) -> None
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
     if Q.shape[1] == 0:
         raise ValueError("a head needs at least one dimension, got d = 0")
-    if not all(isinstance(B, Integral) and B >= 1 for B in (Br, Bc)):
-        raise ValueError(f"Br and Bc must be integers of at least 1, got Br = {Br!r}, Bc = {Bc!r}")
+    check_whole("Br", Br)
+    check_whole("Bc", Bc)
 
 
 def placed(
@@ -192,6 +196,8 @@ def placed(
     check(Q, K, V, Br, Bc)
     Rules.check(rules)
     memory = Memory(record=False) if memory is None else memory
+    if not isinstance(memory, Memory):
+        raise TypeError(f"memory must be a Memory or None, got {type(memory).__name__}")
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O", (len(Q), V.shape[1]), Q.dtype)
     memory.reserve("lse", (len(Q),), np.result_type(Q.dtype, np.float32))

@@ -4,7 +4,7 @@ import pytest
 
 from flashlab.course.source import WIDTH, Folded, beside, show
 from flashlab.models import plain
-from flashlab.reference import online_softmax
+from flashlab.reference import block_size, online_softmax
 
 
 def first(x):
@@ -91,3 +91,15 @@ class Method:
 def test_nothing_to_show_is_refused():
     with pytest.raises(TypeError, match="at least one function"):
         show()
+
+
+@pytest.mark.parametrize("x", [3, None, "update", len, type("Built", (), {})], ids=str)
+@pytest.mark.parametrize("before", [(), (online_softmax.update,)], ids=["alone", "beside another"])
+def test_what_has_no_source_is_refused(before, x):
+    with pytest.raises(TypeError, match="expected functions, classes or kernels with source code, got"):
+        show(*before, x)
+
+
+def test_the_decorator_that_checks_arguments_is_left_out(capsys):
+    show(block_size.working_set)
+    assert capsys.readouterr().out.startswith("def working_set(")

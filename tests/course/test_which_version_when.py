@@ -251,13 +251,13 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
 
 @pytest.mark.parametrize("arguments, says", [
     (["1", "16", "1024", "128", "--card", "X9"], "expected a card such as"),
-    (["1", "16", "0", "128", "--card", "T4"], "numbers from 1 on"),
-    (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "divide the heads"),
-    (["1", "16", "64", "128", "--kv-heads", "0"], "numbers from 1 on"),
-    (["1", "16", "64", "128", "--keys", "0"], "numbers from 1 on"),
-    (["1", "16", "64", "128", "--gpus", "0"], "numbers from 1 on"),
+    (["1", "16", "0", "128", "--card", "T4"], "number from 1 on"),
+    (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "multiple of the kv-heads"),
+    (["1", "16", "64", "128", "--kv-heads", "0"], "number from 1 on"),
+    (["1", "16", "64", "128", "--keys", "0"], "number from 1 on"),
+    (["1", "16", "64", "128", "--gpus", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--card", ""], "expected a card such as"),
-    (["1", "16", "64", "128", "--values", "0"], "numbers from 1 on"),
+    (["1", "16", "64", "128", "--values", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--window", "9"], "expected --mask window with --window"),
     (["1", "16", "64", "128", "--mask", "causal", "sinks"], "expected full or causal alone"),
 ])  # fmt: skip
@@ -297,3 +297,28 @@ def test_the_doctor_takes_several_masks_in_any_order(capsys):
 def test_the_command_runs():
     run = ask("--shape", "1", "16", "16384", "128", "--card", "B200", "--direction", "forward")
     assert run.returncode == 0 and "flash_attn.cute.flash_attn_func" in run.stdout and "2603.05451" in run.stdout
+
+
+@pytest.mark.parametrize("wrong, sentence", [
+    ({"mask": "round"}, "mask must be one of full, causal.* got 'round'"),
+    ({"direction": "sideways"}, "direction must be one of forward, backward, both, got 'sideways'"),
+    ({"dtype": "float13"}, "dtype must be one of .* got 'float13'"),
+    ({"B": -1}, "B must be a whole number from 1 on, got -1"),
+    ({"d": "128"}, "d must be a whole number from 1 on, got '128'"),
+    ({"Hk": 3}, "the heads must be a multiple of the kv-heads, got 16 and 3"),
+    ({"capability": "9.0"}, "capability must be of type tuple, got str"),
+])  # fmt: skip
+def test_a_call_that_cannot_be_is_refused(wrong, sentence):
+    with pytest.raises((TypeError, ValueError), match=f"^{sentence}$"):
+        which(CALL._replace(**wrong))
+
+
+@pytest.mark.parametrize("call", [
+    lambda: which("causal"), lambda: which(CALL, installed="SDPA math"), lambda: which(CALL, installed=["cuDNN"]),
+    lambda: table("sideways"), lambda: table("forward", ["round"]), lambda: table("forward", gpus=0),
+    lambda: doctor.call_of([1, 16, 4096], {}, this_machine()),
+    lambda: doctor.call_of([1, 16, 64, 128], {"mask": ["round"]}, this_machine()),
+])  # fmt: skip
+def test_other_names_are_refused(call):
+    with pytest.raises((TypeError, ValueError), match=", got "):
+        call()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flashlab.distributed import Team, attention
+from flashlab.distributed import Team, attention, shard, unshard
 from flashlab.distributed.wire import GroupError
 from tests.distributed import work
 from tests.tools.long import long
@@ -87,3 +87,17 @@ def test_without_a_group_there_is_a_sentence():
 def test_a_missing_backend_is_told_so(backend):
     with pytest.raises(GroupError, match="no backend|a GPU each"):
         Team(2, backend=backend)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: Team(0), lambda: Team("2"), lambda: Team(True), lambda: Team(1, timeout=-1.0),
+    lambda: shard([1.0]), lambda: shard(torch.zeros(1, 1, 4, 4), dim=4), lambda: unshard(torch.zeros(4), dim="0"),
+])  # fmt: skip
+def test_what_is_no_team_or_tensor_is_refused(call):
+    with pytest.raises((TypeError, ValueError), match=", got "):
+        call()
+
+
+def test_a_function_of_no_module_is_refused():
+    with Team(1) as team, pytest.raises(TypeError, match="the function must be importable"):
+        team.run(lambda: 1)

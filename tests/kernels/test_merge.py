@@ -7,7 +7,7 @@ import torch
 
 from flashlab.distributed.compute import merge
 from flashlab.distributed.kernel_gradients import KernelGradients
-from flashlab.kernels import DEVICE, flash_attention
+from flashlab.kernels import DEVICE, flash_attention, shared_prefix
 from flashlab.kernels.merge import merge_into
 from flashlab.machine.ranks import Block
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -48,3 +48,35 @@ def test_gradients_of_parts_add_up_to_those_of_the_whole():
     ours = shares.finish(), *(torch.cat(pair, 2) for pair in zip(early, late, strict=True))
     for x, y in zip(ours, exact, strict=True):
         assert_as_exact_as_plain(x, y, y.double(), roundings=4)
+
+
+STATE = {"O": randn(1, 2, 8, 16), "lse": randn(1, 2, 8)}
+WRONG = {
+    "a list": {"O": [1.0]},
+    "three dimensions": {"O": randn(2, 8, 16)},
+    "another length": {"lse": randn(1, 2, 7)},
+    "lse in half precision": {"lse": randn(1, 2, 8).half()},
+    "strides": {"O": randn(1, 8, 2, 16).transpose(1, 2)},
+}
+
+
+@pytest.mark.parametrize("wrong", [
+    *WRONG.values(), {"O_b": randn(1, 2, 4, 8)}, {"O_b": randn(1, 1, 4, 16)},
+    {"lse_b": randn(1, 2, 3)}, {"O_b": randn(1, 2, 9, 16), "lse_b": randn(1, 2, 9)},
+    {"first": 5}, {"first": -1}, {"first": "0"}, {"dtype": "half"},
+])  # fmt: skip
+def test_what_cannot_be_merged_is_refused(wrong):
+    right = {"O_b": randn(1, 2, 4, 16), "lse_b": randn(1, 2, 4), "first": 0, "dtype": torch.float32}
+    with pytest.raises((TypeError, ValueError), match="got"):
+        merge_into(**STATE | right | wrong)
+
+
+@pytest.mark.parametrize("wrong", [
+    *WRONG.values(), {"O": randn(1, 2, 8, 16).half()}, {"O_p": randn(1, 2, 7, 16)}, {"lse_p": randn(1, 2, 7)},
+    {"O_p": randn(1, 3, 8, 16)}, {"texts": [0]}, {"texts": torch.tensor([0])},
+    {"texts": torch.tensor([1], dtype=torch.int32)},
+])  # fmt: skip
+def test_a_prefix_that_cannot_be_merged_is_refused(wrong):
+    right = {"O_p": randn(1, 2, 8, 16), "lse_p": randn(1, 2, 8)}
+    with pytest.raises((TypeError, ValueError), match="got"):
+        shared_prefix.merge(**STATE | right | wrong)

@@ -41,9 +41,9 @@ def test_the_fastest_attempt_counts_and_the_first_call_does_not(monkeypatch):
 @pytest.mark.parametrize(
     "measure, said",
     [
-        (lambda: host.copy_rate(7), "at least 8 bytes to copy, got 7"),
-        (lambda: host.matmul_rate(0), "at least 1 x 1, got n = 0"),
-        (lambda: host.matmul_rate(4, repeats=0), "at least one repeat, got 0"),
+        (lambda: host.copy_rate(7), "nbytes must be a whole number from 8 on, got 7"),
+        (lambda: host.matmul_rate(0), "n must be a whole number from 1 on, got 0"),
+        (lambda: host.matmul_rate(4, repeats=0), "repeats must be a whole number from 1 on, got 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(measure, said):

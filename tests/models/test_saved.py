@@ -53,5 +53,5 @@ def test_the_longest_text_fits_and_a_longer_one_does_not(nbytes):
 
 @pytest.mark.parametrize("room", [float("inf"), float("nan"), -1])
 def test_a_room_without_an_end_is_refused(room):
-    with pytest.raises(ValueError, match=f"room is a finite number of bytes, got {room}"):
+    with pytest.raises(ValueError, match=f"room must be a finite number at least 0, got {room}"):
         saving.longest(room, saving.flash_bytes, d=64, heads=1, itemsize=2)

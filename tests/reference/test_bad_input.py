@@ -11,6 +11,7 @@ from flashlab.reference import (
     eight_bits,
     io_complexity,
     linear_attention,
+    next_machine,
     online_softmax,
     pipeline,
     recomputation,
@@ -52,6 +53,13 @@ def test_a_scale_is_a_finite_number(run, scale, error):
 
 
 @every_attention
+@pytest.mark.parametrize("sink", [INF, float("nan"), "1", True, np.zeros(2)])
+def test_a_sink_is_a_finite_number(run, sink):
+    with pytest.raises((TypeError, ValueError), match="sink must be a finite number, got"):
+        run(Q, K, V, sink=sink)
+
+
+@every_attention
 def test_a_head_has_a_dimension(run):
     with pytest.raises(ValueError, match="a head needs at least one dimension, got d = 0"):
         run(Q[:, :0], K[:, :0], V)
@@ -66,6 +74,10 @@ def test_a_mask_is_made_by_masks(run, mask):
 
 BAD = {
     "a placement of fewer tokens": (lambda: ring.forward(Q, K, V, ranks.contiguous(20, 2)), "each of the 24 tokens"),
+    "fewer keys than tokens": (lambda: ring.forward(Q, K[:8], V[:8], ranks.contiguous(24, 2)), "a row for each token"),
+    "roles of fewer keys": (lambda: roles.forward(Q, K[:8], V), "expected Q .Nq, d., .* got .24, 8., .8, 8., .24, 8."),
+    "a score above 2^127": (lambda: next_machine.exp2(ROW + 128, next_machine.minimax(3)), "expected x up to 127"),
+    "an order that adds a part twice": (lambda: next_machine.dQ_sum(Q, [0] * 24), "the 24 parts, each once"),
     "no rank": (lambda: ring.forward(Q, K, V, []), "each of the 24 tokens to one rank"),
     "tokens of two ranks": (lambda: ring.forward(Q, K, V, [(range(24),)] * 2), "each of the 24 tokens to one rank"),
     "dO of another batch": (lambda: attention_backward(Q, K, V, dO[None]), "dO .*Nq, dv., got .*1, 24, 8"),
@@ -77,27 +89,27 @@ BAD = {
     "S_ij of one row for many": (lambda: update(S_ij=ROW[:5]), "expected S_ij .* got .5,., .5, 2"),
     "values of width 1": (lambda: update(V_j=np.ones((5, 1))), "V_j .Bc, dv. for O .3, 2., got .3, 5., .5, 1."),
     "a value too few": (lambda: update(V_j=np.ones((4, 2))), "got .3, 5., .4, 2."),
-    "naive, block of -1": (lambda: safe_softmax.naive_streamed(ROW, -1, Memory()), "at least one element, got .* -1"),
-    "safe, block of 0": (lambda: safe_softmax.safe_streamed(ROW, 0, Memory()), "at least one element, got .* 0"),
-    "online, block of 2.5": (lambda: safe_softmax.online_streamed(ROW, 2.5, Memory()), "at least one element"),
-    "two rows": (lambda: safe_softmax.safe_streamed(Q, 4, Memory()), "expected one row .N. .* got .24, 8."),
+    "naive, block of -1": (lambda: safe_softmax.naive_streamed(ROW, -1, Memory()), "block must be .* got -1"),
+    "safe, block of 0": (lambda: safe_softmax.safe_streamed(ROW, 0, Memory()), "block must be .* got 0"),
+    "online, block of 2.5": (lambda: safe_softmax.online_streamed(ROW, 2.5, Memory()), "block must be .* got 2.5"),
+    "two rows": (lambda: safe_softmax.safe_streamed(Q, 4, Memory()), "expected one row .N., got .24, 8."),
     "low rank, scale of -1": (
         lambda: roads_not_taken.low_rank(Q, K, V, roads_not_taken.directions(8, 8), 8, 8, scale=-1),
-        "need a positive scale, got -1",
+        "scale must be a finite number above 0, got -1",
     ),
-    "crossover of one token": (lambda: io_complexity.crossover(1, 4096), "expected N >= 2, .* got N = 1, M = 4096"),
-    "crossover without memory": (lambda: io_complexity.crossover(64, 0), "a finite M >= 1 .* got N = 64, M = 0"),
-    "crossover in no end of memory": (lambda: io_complexity.crossover(64, INF), "a finite M >= 1 .* M = inf"),
-    "crossover in nan": (lambda: io_complexity.crossover(64, float("nan")), "a finite M >= 1 .* M = nan"),
-    "crossover in steps of 0": (lambda: io_complexity.crossover(64, 4096, 0), "step >= 1, .* step = 0"),
-    "longest in no end of room": (lambda: longest(INF), "a finite number of bytes, got inf"),
+    "crossover of one token": (lambda: io_complexity.crossover(1, 4096), "N must be a whole number from 2 on, got 1"),
+    "crossover without memory": (lambda: io_complexity.crossover(64, 0), "M must be a whole number from 1 on, got 0"),
+    "crossover in no end of memory": (lambda: io_complexity.crossover(64, INF), "M must be .* got inf"),
+    "crossover in nan": (lambda: io_complexity.crossover(64, float("nan")), "M must be .* got nan"),
+    "crossover in steps of 0": (lambda: io_complexity.crossover(64, 4096, 0), "step must be .* got 0"),
+    "longest in no end of room": (lambda: longest(INF), "nbytes must be a finite number .* got inf"),
     "longest in nan": (lambda: longest(float("nan")), "got nan"),
-    "longest of d = -64": (lambda: longest(d=-64), "d >= 1 and heads >= 1, got .*, d = -64"),
-    "longest of no heads": (lambda: longest(heads=0), "heads = 0"),
-    "largest tile in no end of room": (lambda: block_size.largest(INF, 64), "at most 2.27 bytes .* got inf"),
+    "longest of d = -64": (lambda: longest(d=-64), "d must be .* got -64"),
+    "longest of no heads": (lambda: longest(heads=0), "heads must be .* got 0"),
+    "largest tile in no end of room": (lambda: block_size.largest(INF, 64), "sram_bytes must be .* got inf"),
     "largest tile in nan": (lambda: block_size.largest(float("nan"), 64), "got nan"),
     "largest tile in a terabyte": (lambda: block_size.largest(1e12, 64), "got 1000000000000.0"),
-    "largest tile in steps of 0": (lambda: block_size.largest(2**16, 64, step=0), "a step of at least 1, got 65536, 0"),
+    "largest tile in steps of 0": (lambda: block_size.largest(2**16, 64, step=0), "step must be .* got 0"),
     "a rate in int4": (lambda: hardware.flop_rate(hardware.CARDS["T4"], "int4"), "expected one of .* got int4"),
 }
 

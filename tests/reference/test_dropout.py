@@ -77,7 +77,7 @@ def test_all_64_bits_of_the_seed_count(seed):
 @pytest.mark.parametrize(
     "p, seed, says",
     [
-        *((1.0, 0, "below 1"), (-0.1, 0, "below 1"), (float("nan"), 0, "below 1")),
+        *((1.0, 0, "below 1"), (-0.1, 0, "at least 0"), (float("nan"), 0, "finite number")),
         *((0.1, -1, "seed"), (0.1, 2**64, "seed")),
         *((2**-18, 0, "would be rounded to 0"), (1 - 2**-18, 0, "would be rounded to 1")),
     ],

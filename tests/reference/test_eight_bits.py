@@ -86,7 +86,7 @@ def test_bad_input_is_one_sentence():
         quantise(normal(4, 4), "fp8")
     with pytest.raises(ValueError, match="a scale is per tensor, head, block or token, got row"):
         quantise(normal(4, 4), per="row")
-    with pytest.raises(ValueError, match="a block has a whole number of rows, one at least, got 0"):
+    with pytest.raises(ValueError, match="block must be a whole number from 1 on, got 0"):
         quantise(normal(4, 4), per="block", block=0)
     with pytest.raises(ValueError, match="an instruction takes 32 terms: flush after a multiple, got 48"):
         TensorCore(flush=48)(np.zeros((1, 1)), np.ones((1, 64)), np.ones((64, 1)))

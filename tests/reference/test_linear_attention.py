@@ -131,9 +131,10 @@ def test_a_state_recalls_about_as_many_pairs_as_it_has_columns_and_softmax_all()
 
 
 @pytest.mark.parametrize("options, error, says", [
-    ({"decay": 0}, ValueError, "decay is a number above 0"), ({"decay": 1.1}, ValueError, "at most 1"),
-    ({"decay": float("nan")}, ValueError, "decay"), ({"decay": True}, ValueError, "decay"),
-    ({"C": 0}, ValueError, "chunk"), ({"C": 2.5}, ValueError, "chunk"),
+    ({"decay": 0}, ValueError, "decay must be a finite number above 0 and at most 1, got 0"),
+    ({"decay": 1.1}, ValueError, "at most 1"),
+    ({"decay": float("nan")}, ValueError, "decay"), ({"decay": True}, TypeError, "decay"),
+    ({"C": 0}, ValueError, "C must be"), ({"C": 2.5}, ValueError, "C must be"),
 ])  # fmt: skip
 def test_bad_numbers_are_refused(options, error, says):
     with pytest.raises(error, match=says):

@@ -269,9 +269,9 @@ def test_tiles_that_do_not_fit_say_so():
         (lambda a: a | {"O": a["O"][:-1]}, ValueError, "O and dO"),
         (lambda a: a | {"lse": a["lse"][:-1]}, ValueError, "lse"),
         (lambda a: a | {"dO": a["dO"][:, :-1]}, ValueError, "dO"),
-        (lambda a: a | {"dO": a["dO"].astype(np.float32)}, TypeError, "dtype of Q"),
+        (lambda a: a | {"dO": a["dO"].astype(np.float32)}, TypeError, "must have one dtype"),
         (lambda a: a | {"K": a["K"][:, :-1]}, ValueError, "expected Q"),
-        (lambda a: a | {"Br": 0}, ValueError, "at least 1, got Br = 0"),
+        (lambda a: a | {"Br": 0}, ValueError, "Br must be a whole number from 1 on, got 0"),
         (lambda a: a | {"Q": a["Q"].astype(int)}, TypeError, "floating-point numbers"),
     ],
 )

@@ -120,10 +120,10 @@ def test_a_score_without_a_slope_serves_forward_only():
 
 
 @pytest.mark.parametrize("make, error, sentence", [
-    (lambda: softcap(0), ValueError, "a number above 0, got 0"),
+    (lambda: softcap(0), ValueError, "cap must be a finite number above 0, got 0"),
     (lambda: softcap(np.nan), ValueError, "above 0, got nan"),
     (lambda: alibi(slopes(4)), ValueError, "a finite number, one per head"),
-    (lambda: slopes(0), ValueError, "at least one head"),
+    (lambda: slopes(0), ValueError, "H must be a whole number from 1 on, got 0"),
     (lambda: bias([[1.0]]), TypeError, "an array of floating-point numbers"),
     (lambda: attention(*inputs(4, 4)[:3], score=bias(np.ones((3, 4)))), ValueError, r"= \(4, 4\), got \(3, 4\)"),
     (lambda: as_score(30.0), TypeError, "such as softcap.30.* got 30.0"),

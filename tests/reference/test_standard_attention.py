@@ -208,7 +208,7 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
         ({"V": np.ones((6, 3), np.float32)}, TypeError, "must have one dtype"),
         ({"rules": Rules(sink=1.0)}, ValueError, "no score function and no sink"),
         ({"rules": Rules(score=softcap(5.0))}, ValueError, "no score function and no sink"),
-        ({"Br": 0}, ValueError, "at least one row, got Br = 0"),
+        ({"Br": 0}, ValueError, "Br must be a whole number from 1 on, got 0"),
     ],
 )
 def test_bad_input_gets_a_sentence(change, error, says):

@@ -162,8 +162,8 @@ def test_a_memory_too_small_for_any_tile_says_which_tiles(forward):
     ((*(np.ones((4, 4), int) for _ in "QKV"), 2, 2), TypeError, "Q must hold floating-point numbers, got int64"),
     ((draw(4, 4)[0].astype(float), *draw(4, 4)[1:], 2, 2), TypeError, "must have one dtype, got Q float64, K float32"),
     (([[1.0]], *draw(1, 1, 1)[1:], 2, 2), TypeError, "Q must be a numpy array, got list"),
-    ((*draw(4, 4), 0, 2), ValueError, "at least 1, got Br = 0, Bc = 2"),
-    ((*draw(4, 4), 2, 1.5), ValueError, "integers of at least 1, got Br = 2, Bc = 1.5"),
+    ((*draw(4, 4), 0, 2), ValueError, "Br must be a whole number from 1 on, got 0"),
+    ((*draw(4, 4), 2, 1.5), ValueError, "Bc must be a whole number from 1 on, got 1.5"),
 ])  # fmt: skip
 def test_bad_input_gives_one_sentence(forward, forward_args, error, sentence):
     with pytest.raises(error, match=sentence):

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flashlab.kernels.checks import check_dense
+
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 
 
@@ -59,8 +61,11 @@ class Cache(NamedTuple):
 def quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return x [..., d] as 8-bit codes [..., d], and the scale [...] in float32 by which a code must be multiplied.
 
-    Raises TypeError for a dtype other than float8_e4m3fn and int8.
+    Raises TypeError for a dtype other than float8_e4m3fn and int8, and for an x that has no floating-point columns.
     """
+    check_dense(x=x)
+    if not x.is_floating_point() or x.ndim == 0 or x.shape[-1] == 0:
+        raise TypeError(f"x must be a floating-point tensor [..., d], got {x.dtype} {list(x.shape)}")
     if dtype not in LARGEST:
         raise TypeError(f"a cache of 8 bits has the dtype float8_e4m3fn or int8, got {dtype!r:.40}")
     x = x.float()
@@ -71,4 +76,7 @@ def quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
     """Return codes [..., d] times their scales [...], in float32."""
+    check_dense(codes=codes, scale=scale)
+    if scale.shape != codes.shape[:-1]:
+        raise ValueError(f"expected codes [..., d] and scale [...], got {list(codes.shape)} and {list(scale.shape)}")
     return codes.float() * scale[..., None]

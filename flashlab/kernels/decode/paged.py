@@ -19,6 +19,7 @@ from flashlab.kernels.checks import check_dense, check_local, check_no_gradient
 from flashlab.kernels.decode.cache import LARGEST, Cache, quantise
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.problem import DTYPES
+from flashlab.machine.arguments import check_flag
 from flashlab.machine.numbers import whole_number
 
 
@@ -137,8 +138,12 @@ class Pool:
         return [(text.pages[j // self.page], j % self.page) for j in range(text.length - n, text.length)]
 
     def check(self, texts: Sequence[int]) -> None:
-        """Raise KeyError if one of these texts does not exist."""
+        """Raise TypeError if this is no list of numbers of texts, KeyError if one of these texts does not exist."""
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise TypeError(f"texts must be a list of numbers of texts, got {type(texts).__name__}")
         for text in texts:
+            if whole_number(text) is None:
+                raise TypeError(f"texts have whole numbers, which add returns, got {text!r:.40}")
             if text not in self.texts:
                 raise KeyError(f"there is no text {text!r:.40}: it was never added, or it has ended")
 
@@ -181,6 +186,7 @@ class PagedCache:
         latent: bool = False,
         device: torch.device | None = None,
     ):
+        check_flag("latent", latent)
         dv = d if dv is None else dv
         if any(size is None or size < 1 for size in map(whole_number, (Hk, d, dv))):
             raise ValueError(f"Hk, d and dv are whole numbers from 1 on, got {Hk!r:.40}, {d!r:.40} and {dv!r:.40}")
@@ -189,6 +195,8 @@ class PagedCache:
         if dtype not in (*DTYPES, *LARGEST):
             expected = ", ".join(str(it).removeprefix("torch.") for it in (*DTYPES, *LARGEST))
             raise TypeError(f"dtype must be one of {expected}, got {dtype!r:.40}")
+        if not (device is None or isinstance(device, str | torch.device)):
+            raise TypeError(f"device must be a torch.device or None, got {device!r:.40}")
         device = DEVICE if device is None else device
         self.pool = Pool(pages, page)
         self.K = torch.zeros(pages, Hk, page, d, dtype=dtype, device=device)
@@ -210,6 +218,7 @@ class PagedCache:
             NotImplementedError: a tensor requires a gradient, which the cache does not pass on.
             PoolFull: the pages do not suffice. In all cases the cache is as it was.
         """
+        self.pool.check(texts)
         self._check(len(texts), K, V)
         n = K.shape[2]
         room = self.pool.room(texts, n)  # taken at the end: what fails before changes no text

@@ -1,0 +1,158 @@
+"""Checks of arguments by their annotations, so that a formula never answers a wrong call with a number.
+
+=================  ====================================================================================
+``int``            a whole number from 1 on; one of numpy becomes Python's, which never overflows
+``float``          a finite number above 0
+``bool``           True or False
+``Callable[...]``  a function
+``Sequence[X]``    a list or the like, no text, whose elements are checked as X; so is ``Iterable[X]``
+a class            one of its objects
+``X | None``       None, or what X says
+=================  ====================================================================================
+
+Other annotations are not checked.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, get_args, get_origin
+
+import numpy as np
+
+from flashlab.machine.numbers import whole_number
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NAMES = {"collections.abc.Callable": "a function", "numpy.ndarray": "a numpy array", "torch.Tensor": "a torch tensor"}
+Bounds = float | tuple[float | None, float]  # the smallest number (None: above 0), or the smallest and the largest
+
+
+def check_arguments(**bounds: Bounds) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator: the function then raises TypeError or ValueError for an argument of another kind or size.
+
+    bounds: of numbers by their names, where they are not those of the table above.
+    """
+
+    def decorate(function):
+        parameters = inspect.signature(function).parameters.values()
+        checks = _checks({it.name: it.annotation for it in parameters if it.kind != it.VAR_KEYWORD}, bounds)
+        positional = [it.name for it in parameters if it.kind == it.POSITIONAL_OR_KEYWORD]
+
+        @functools.wraps(function)
+        def checked(*args, **options):
+            args = list(args)  # a copy
+            for at, name in enumerate(positional[: len(args)]):
+                if name in checks:
+                    args[at] = checks[name](args[at])
+            for name in checks.keys() & options:
+                options[name] = checks[name](options[name])
+            return function(*args, **options)
+
+        return checked
+
+    return decorate
+
+
+def check_fields(record: Any, **bounds: Bounds) -> None:
+    """Raise TypeError or ValueError for a field of a dataclass or a NamedTuple of another kind or size."""
+    for name, check in _checks(inspect.get_annotations(type(record)), bounds).items():
+        check(getattr(record, name))
+
+
+def check_flag(name: str, x: object) -> bool:
+    """Return x. Raise TypeError if it is neither True nor False."""
+    if not isinstance(x, bool):
+        raise TypeError(f"{name} must be True or False, got {_shown(x)}")
+    return x
+
+
+def check_whole(name: str, x: Any, least: float = 1, most: float = math.inf) -> int:
+    """Return x as an int. Raise TypeError or ValueError if it is no whole number, or too small or too large."""
+    n = whole_number(x)
+    if n is None or not least <= n <= most:
+        size = f"from {least} on" if most == math.inf else f"from {least} to {most}"
+        raise _error(x)(f"{name} must be a whole number {size}, got {_shown(x)}")
+    return n
+
+
+def check_number(name: str, x: Any, least: float | None = None, most: float = math.inf) -> Any:
+    """Return x. Raise TypeError or ValueError if it is no finite number, or too small or too large.
+
+    least: above 0 if None.
+    """
+    finite = _is_number(x) and -math.inf < x < math.inf  # without a conversion, which large integers would overflow
+    if not finite or not (x > 0 if least is None else x >= least) or x > most:
+        low = "above 0" if least is None else "" if least == -math.inf else f"at least {least}"
+        sizes = " and ".join(filter(None, (low, f"at most {most}" if most < math.inf else "")))
+        raise _error(x)(f"{name} must be a finite number{sizes and ' '}{sizes}, got {_shown(x)}")
+    return x
+
+
+def check_one_shape(**arrays: Any) -> None:
+    """Raise ValueError if arrays that are combined element by element, or tuples of such, differ in shape.
+
+    numpy and torch would repeat the only row of one for all rows of another.
+    """
+    shapes = {name: [*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x) for name, x in arrays.items()}
+    first, *others = shapes.values()
+    if any(shape != first for shape in others):
+        found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"{' and '.join(shapes)} must have one shape, got {found}")
+
+
+def _checks(kinds, bounds):
+    """Return the functions that check arguments of these annotations, by name."""
+    checks = {name: _check_of(name, kind, bounds.get(name)) for name, kind in kinds.items()}
+    return {name: check for name, check in checks.items() if check is not None}
+
+
+def _check_of(name, kind, bounds):
+    """Return the function that checks an argument and returns it; None if its annotation says nothing."""
+    if isinstance(kind, UnionType):
+        kinds = [it for it in get_args(kind) if it is not NoneType]
+        check = _check_of(name, kinds[0], bounds) if len(kinds) == 1 else None
+        return check and (lambda x: None if x is None else check(x))
+    ends = () if bounds is None else bounds if isinstance(bounds, tuple) else (bounds,)
+    if kind is int:
+        return lambda x: check_whole(name, x, *ends)
+    if kind is float:
+        return lambda x: check_number(name, x, *ends)
+    if kind is bool:
+        return lambda x: check_flag(name, x)
+    if get_origin(kind) in (Sequence, Iterable):
+        return functools.partial(_list, name, _check_of(f"each element of {name}", get_args(kind)[0], bounds))
+    kind = get_origin(kind) or kind
+    if kind is Callable or (isinstance(kind, type) and kind not in (object, str, inspect.Parameter.empty)):
+        return functools.partial(_object, name, kind)
+    return None
+
+
+def _list(name, check, x):
+    if isinstance(x, str | bytes) or not isinstance(x, Iterable):
+        raise TypeError(f"{name} must be a list, got {type(x).__name__}")
+    return x if check is None else [check(element) for element in x]
+
+
+def _object(name, kind, x):
+    if not isinstance(x, (kind, np.generic) if kind is np.ndarray else kind):
+        full = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+        expected = NAMES.get(full, f"of type {full}")
+        raise TypeError(f"{name} must be {expected}, got {type(x).__name__}")
+    return x
+
+
+def _is_number(x):
+    return isinstance(x, Real) and not isinstance(x, bool)
+
+
+def _error(x):
+    """Return the error for an argument x that should be another number, or a number."""
+    return ValueError if _is_number(x) else TypeError
+
+
+def _shown(x):
+    return " ".join(repr(x).split())[:40]
