@@ -138,7 +138,7 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
     for name, times in rounds_us.items():
         gpu = statistics.median(times)
         with torch.cuda.stream(stream):
-            row = place(call) | {"impl": name, "tflops": call.flops / gpu / 1e6, "gpu_us": round(gpu, 2)}
+            row = place(call) | {"impl": name, "tflops": round(call.flops / gpu / 1e6, 2), "gpu_us": round(gpu, 2)}
             row |= {"host_us": round(host_us(runs[name], gpu), 1), "rounds_us": [round(us, 2) for us in times]}
         rows.append(row | {"card": torch.cuda.get_device_name()} | ({"digest": ours} if name == OURS else {}))
     return rows, left_out

@@ -11,6 +11,7 @@ models = pytest.importorskip("flashlab.bench.models", reason="the kernels need t
 from flashlab.course import data  # noqa: E402
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+KINDS = "forward", "backward", "decode"
 CELLS = models.cells(data.measured("models")["rows"])
 
 
@@ -24,12 +25,19 @@ def kernels(row):
     return row["gpu_us"]
 
 
+def summary(some):
+    """Return the geometric mean of ratios, the least, the most, and how many there are."""
+    return f"{statistics.geometric_mean(some):.2f} ({min(some):.2f} to {max(some):.2f}), {len(some)}"
+
+
 def table():
-    """Return the lines of the table of README.md: a head dimension, and both passes."""
+    """Return the lines of the table of README.md: a head dimension, both passes, and decoding."""
     widths = sorted({cell["flashlab"]["d"] for cell in CELLS.values()})
     for d in widths:
-        passes = [[ratio for ratio, width in ratios(which, kernels) if width == d] for which in ("forward", "backward")]
-        numbers = (f"{statistics.geometric_mean(r):.2f} ({min(r):.2f} to {max(r):.2f}), {len(r)}" for r in passes)
+        kinds = [[ratio for ratio, width in ratios(which, kernels) if width == d] for which in KINDS]
+        if not any(kinds):
+            continue
+        numbers = (summary(some) if some else "–" for some in kinds)
         yield f"| d = {d} | {' | '.join(numbers)} |"
 
 
@@ -39,7 +47,7 @@ def test_the_table_states_the_rates_of_our_kernels():
 
 def test_the_readme_states_how_often_a_call_takes_longer_and_by_how_much():
     paragraph = next(it for it in README.split("\n\n") if "models.json" in it)
-    waits = [[ratio for ratio, _ in ratios(which, models.call_us)] for which in ("forward", "backward")]
+    waits = [[ratio for ratio, _ in ratios(which, models.call_us)] for which in KINDS]
     numbers = ((sum(r < 1 for r in some), len(some), f"{1 / min(some):.1f}") for some in waits)
     assert re.search(r".*?".join(r".*?".join(map(str, some)) for some in numbers), " ".join(paragraph.split()))
 
