@@ -60,7 +60,8 @@ def flash_attention(
             tuple of them, applied in its order. Slopes and biases get gradients.
         dropout: each weight becomes 0 with this probability, rounded to a multiple of 2^-16, and the others grow.
         seed: 0 to 2^64 - 1; the same seed drops the same weights in every kernel. None: torch's generator draws one.
-        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0. It gets a gradient.
+        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0; finite or -inf. It
+            gets a gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"

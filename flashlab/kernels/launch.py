@@ -34,7 +34,7 @@ class Launch:
 
     def __call__(self, *tensors):
         """Start the grid with these tensors, which ``launch`` took itself or took descriptors of."""
-        self.start([x if it is None else _describe(x, *it) for x, it in zip(tensors, self.described, strict=True)])
+        self.start([x if it is None else describe(x, *it) for x, it in zip(tensors, self.described, strict=True)])
 
     def start(self, arguments):
         """Start the grid with these tensors and descriptors."""
@@ -84,8 +84,11 @@ def repeat(launched: dict, name, tensors: tuple, first: Callable[[], Launch]) ->
         earlier(*tensors)
 
 
-def _describe(x, kind, fields):
-    """Return the descriptor with these fields of another tensor, without its constructor, which takes time."""
+def describe(x: torch.Tensor, kind: type, fields: dict):
+    """Return the descriptor of x, of a type of Triton's, with these fields.
+
+    Without the constructor: its checks take time, and ``tiles.ready`` has made them.
+    """
     descriptor = object.__new__(kind)
     vars(descriptor).update(fields, base=x)
     return descriptor

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashlab.kernels.launch import describe
+
 
 @triton.jit
 def view(X, shape, strides, rows: tl.constexpr, width: tl.constexpr, transposed: tl.constexpr = False):
@@ -140,19 +142,16 @@ def has_copy_engine(device):
 
 
 def _descriptor(x, rows, transposed=False, in_pieces=False):
-    """Return a ``TensorDescriptor`` without the checks of its constructor: ``ready`` has made them, and they take time.
+    """Return the descriptor of x, ``ready``, in tiles of this many rows.
 
     transposed: x is [B, H, d, N], and its tiles have ``rows`` of the last dimension.
     """
-    descriptor = object.__new__(TensorDescriptor)
-    descriptor.base, descriptor.shape, descriptor.strides = x, x.shape, strides_of(x)
     if transposed:
         block = width_of(x.shape[2]), rows
     else:
         d = x.shape[3]
         block = rows, (columns_of(width_in_pieces(d)) if in_pieces else width_of(d))
-    descriptor.block_shape = [1, 1, *block]
-    return descriptor
+    return describe(x, TensorDescriptor, {"shape": x.shape, "strides": strides_of(x), "block_shape": [1, 1, *block]})
 
 
 def precision_of(x):

@@ -16,6 +16,7 @@ from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import scores
 from flashlab.kernels.hopper.scores import LATER, Intervals, known
+from flashlab.kernels.launch import describe
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
 SHAPES = {64: (64, 2), 128: (128, 2), 192: (64, 2), 256: (128, 1)}  # by width of heads: as for ``Shape``
@@ -142,11 +143,8 @@ def rows_descriptor(x, rows, columns):
 
 
 def _described(x, shape, strides, block):
-    described = object.__new__(TensorDescriptor)  # without the constructor's checks, as in ``tiles``
-    described.base, described.shape, described.strides = x, shape, strides
-    described.block_shape, described.layout = list(block), layout(block, x.dtype)
-    described.padding, described.round_f32_to_tf32 = "zero", False
-    return described
+    fields = {"shape": shape, "strides": strides, "block_shape": list(block), "layout": layout(block, x.dtype)}
+    return describe(x, TensorDescriptor, fields | {"padding": "zero", "round_f32_to_tf32": False})
 
 
 @functools.cache
