@@ -26,6 +26,7 @@ from flashlab.grading import forked, verdict
 from flashlab.grading.defaults import defaults
 from flashlab.grading.exercise import Exercise, Question, edited
 from flashlab.grading.verdict import shortened
+from flashlab.machine.numbers import whole_number
 
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 
@@ -65,7 +66,7 @@ def check(name: str, attempt: object) -> None:
 def hint(name: str, layer: int = 1) -> None:
     """Print one of three hints for the exercise ``name``: 1 says where to look, 3 nearly says it all."""
     hints = find(name).hints
-    if layer not in (1, 2, 3):
+    if whole_number(layer) not in (1, 2, 3):
         raise ValueError(f"hints have three layers, 1 to 3, got {layer!r}")
     more = f'   (more: hint("{name}", {layer + 1}))' if layer < 3 else ""
     _say(f"Hint {layer} of 3: {hints[layer - 1]}{more}")

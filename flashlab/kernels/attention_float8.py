@@ -111,7 +111,8 @@ def _ready(x):
 def _scales(scales, q, k, v):
     """Return the ``Scales`` of an argument, or raise TypeError or ValueError."""
     if not isinstance(scales, (tuple, list)) or len(scales) != 3:
-        raise TypeError(f"scales must be three tensors, those of q, k and v, got {type(scales).__name__}")
+        found = len(scales) if isinstance(scales, (tuple, list)) else type(scales).__name__
+        raise TypeError(f"scales must be three tensors, those of q, k and v, got {found}")
     whole = []
     for name, scale, x in zip("qkv", scales, (q, k, v), strict=True):
         if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or scale.device != x.device:

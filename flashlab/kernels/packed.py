@@ -61,9 +61,12 @@ def flash_attention_packed(
         if not isinstance(x, Tensor) or x.dim() != 3:
             raise ValueError(f"{name} must be a tensor [tokens, heads, width], got {getattr(x, 'shape', x)!r:.60}")
     texts = prepared(offsets_q, offsets_q if offsets_k is None else offsets_k)
-    for name, x, end in (("q", q, texts.ends[0]), ("k", k, texts.ends[1])):
-        if len(x) != end or x.device != offsets_q.device:
-            raise ValueError(f"the offsets of {name} end at {end} on {offsets_q.device}, got {len(x)} on {x.device}")
+    of_keys = "offsets_q" if offsets_k is None else "offsets_k"
+    for name, x, offsets, end in (("q", q, "offsets_q", texts.ends[0]), ("k", k, of_keys, texts.ends[1])):
+        if len(x) != end:
+            raise ValueError(f"{offsets} must end at {len(x)}, the number of tokens in {name}, got {end}")
+        if x.device != offsets_q.device:
+            raise ValueError(f"{name} must be on the device of its offsets, {offsets_q.device}, got {x.device}")
     result = attend(
         *(x.transpose(0, 1)[None] for x in (q, k, v)), texts=texts, causal=causal, mask=mask, score=score,
         dropout=dropout, seed=seed, sinks=sinks, scale=scale, return_lse=return_lse, kernel=kernel,

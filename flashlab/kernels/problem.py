@@ -189,7 +189,10 @@ def check(q, k, v, dtypes=DTYPES):
         )
     whole_groups = H % Hk == 0 if Hk > 0 else H == 0
     if not whole_groups:
-        raise ValueError(f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}")
+        raise ValueError(
+            f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}: expected "
+            f"q [B, H, Nq, d] and k [B, Hk, Nk, d], got {list(q.shape)} and {list(k.shape)}"
+        )
     if Hk > 0 and H // Hk > LONGEST:
         raise ValueError(f"at most {LONGEST} query heads share a key/value head, got {H // Hk}")
     if not (1 <= d <= WIDEST and 1 <= dv <= WIDEST):

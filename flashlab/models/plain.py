@@ -18,14 +18,15 @@ def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None =
     """Compute attention from its definition: the N x N matrix is there, and autograd keeps it for the backward pass.
 
     causal: query i sees keys j <= i + Nk - Nq. window: if given, mask keys at distance ``window`` or more.
-    Raises ValueError if causal and Nq > Nk: the first queries would see no key.
+    Raises ValueError if the first queries would see no key.
     """
     S = Q @ K.mT * Q.shape[-1] ** -0.5  # [B, H, Nq, Nk]
     Nq, Nk = S.shape[-2:]
+    after = 0 if causal else Nq if window is None else window - 1  # keys after its own that a query may see
+    if Nk - Nq + after < 0:
+        raise ValueError(f"expected a key that each of the {Nq} queries sees, got {Nk} keys")
     seen = torch.ones(Nq, Nk, dtype=torch.bool, device=S.device)  # [Nq, Nk]
     if causal:
-        if Nq > Nk:
-            raise ValueError(f"expected a key for each of the {Nq} causal queries, got {Nk} keys")
         seen = seen.tril(Nk - Nq)
     if window is not None:
         seen = seen.tril(Nk - Nq + window - 1).triu(Nk - Nq - window + 1)

@@ -54,9 +54,11 @@ def test_another_order_changes_bits_and_no_more():
     assert_as_exact_as_plain(other, plain, exact)
 
 
-def test_dense_refuses_causal_queries_that_would_see_no_key():
-    with pytest.raises(ValueError, match="a key for each of the 9 causal queries, got 3 keys"):
-        dense(*qkv(9, 3), causal=True)
+def test_dense_refuses_queries_that_would_see_no_key():
+    for attention, causal in ((dense, True), (windowed(2), True), (windowed(6), False)):
+        with pytest.raises(ValueError, match="a key that each of the 9 queries sees, got 3 keys"):
+            attention(*qkv(9, 3), causal=causal)
+    assert windowed(7)(*qkv(9, 3), causal=False).isfinite().all()
 
 
 # The loop over tiles

@@ -276,7 +276,8 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
     check_no_gradient("decode", **tensors)
     if q.ndim != 4 or cache.K.ndim != 4 or cache.V.ndim != 4:
         raise ValueError(
-            "q, K and V have four dimensions each: [B, H, n, d], [pages, Hk, page, d], [pages, Hk, page, dv]"
+            "q, K and V must have four dimensions, [B, H, n, d], [pages, Hk, page, d] and [pages, Hk, page, dv], "
+            f"got {list(q.shape)}, {list(cache.K.shape)} and {list(cache.V.shape)}"
         )
     (B, H, _, d), (pages, Hk, page, dv) = q.shape, cache.V.shape
     if cache.K.shape != (pages, Hk, page, d) or Hk == 0 or H % Hk:

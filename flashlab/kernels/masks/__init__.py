@@ -75,7 +75,7 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
     if (ids is None) == (offsets is None):
         raise TypeError("documents takes either ids or offsets")
     if ids is None:
-        ids = owners(offsets, starts(offsets, "offsets")[-1])  # [Nk]
+        return _rule(Documents(owners(offsets, starts(offsets, "offsets")[-1]), of_offsets=True))  # [Nk]
     return _rule(Documents(ids))
 
 

@@ -30,16 +30,19 @@ class Documents(Part):
     shows_own_key = True
     keeps_apart = True
 
-    def __init__(self, ids):
+    def __init__(self, ids, of_offsets=False):
         integers(ids, "ids", (1, 2))
-        self.tensors = (ids if ids.dim() == 2 else ids[None],)
+        self.tensors, self.of_offsets = (ids if ids.dim() == 2 else ids[None],), of_offsets
 
     def check(self, problem):
         expected = [problem.B, problem.Nk]
         (ids,) = self.tensors
+        if self.of_offsets and ids.shape[1] != problem.Nk:
+            raise ValueError(f"offsets must end at Nk = {problem.Nk}, got {ids.shape[1]}")
         if ids.shape[1] != expected[1] or ids.shape[0] not in (1, expected[0]) or ids.device != problem.device:
             raise ValueError(
-                f"ids must be [Nk] or [B, Nk] = {expected} on {problem.device}, got {list(ids.shape)} on {ids.device}"
+                f"ids must be [Nk] or [B, Nk] = {expected} on {problem.device}, a document for each key, "
+                f"got {list(ids.shape)} on {ids.device}"
             )
 
     def tiles(self, grid):
