@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from flashlab.course.lessons import runs
 from flashlab.course.measurements import capability_of
-from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, PLAIN, Call, check, check_mask
+from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, Call, check, check_mask
 from flashlab.course.which_version_when import advice
 from flashlab.machine.arguments import check_arguments
 from flashlab.machine.hardware import CARDS
@@ -81,8 +81,7 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
 
     options: those of the command line that are not their defaults.
 
-    Raises: the errors of ``versions.check``, and ValueError for masks that do not combine, a window without its mask,
-    or a card that ``hardware`` does not list.
+    Raises: the errors of ``versions.check``, and ValueError for a card that ``hardware`` does not list.
     """
     if len(shape) != 4:
         raise ValueError(f"expected a shape of four numbers, B H N d, got {shape}")
@@ -90,10 +89,6 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
     for mask in options.get("mask", ()):
         check_mask("mask", mask)
     masks = sorted(set(options.get("mask", ["full"])), key=MASKS.index)
-    if len(masks) > 1 and not set(masks).isdisjoint(PLAIN):
-        raise ValueError(f"expected {' or '.join(PLAIN)} alone, as all others are causal, got {' '.join(masks)}")
-    if "window" in options and "window" not in masks:
-        raise ValueError(f"expected --mask window with --window, got the mask {' '.join(masks)}")
     fields = {"Nk": N, "Hk": H, "card": machine.gpu and machine.gpu.removeprefix("NVIDIA ")} | options
     fields["mask"] = " and ".join(masks)
     capability = capability_of(options["card"]) if "card" in options else machine.capability

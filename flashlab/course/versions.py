@@ -71,6 +71,10 @@ def check(call: Call) -> None:
     check_choice("dtype", call.dtype, DTYPES)
     check_choice("direction", call.direction, DIRECTIONS)
     check_mask("mask", call.mask)
+    if len(call.parts) > 1 and not set(call.parts).isdisjoint(PLAIN):
+        raise ValueError(f"the mask {' or '.join(PLAIN)} stands alone, as all others are causal, got {call.mask}")
+    if call.window is not None and "window" not in call.parts:
+        raise ValueError(f"a window needs the mask window, got {call.mask}")
     if call.H % call.Hk:
         raise ValueError(f"the heads must be a multiple of the kv-heads, got {call.H} and {call.Hk}")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flashlab.course import measurements
-from flashlab.course.measurements import Row, card_of, cells
+from flashlab.course.measurements import READERS, Row, card_of, cells
 from flashlab.course.versions import (
     BY_NAME,
     DIRECTIONS,
@@ -257,6 +257,8 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
     check_choice("direction", direction, DIRECTIONS)
     for mask in masks:
         check_mask("masks", mask)
+    for file in files or ():
+        check_choice("files", file, READERS)
     some = [cell for cell in cells() if files is None or cell[0].file in files]
     calls = dict.fromkeys(cell[0].call for cell in some)
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]

@@ -258,8 +258,8 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
     (["1", "16", "64", "128", "--gpus", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--card", ""], "expected a card such as"),
     (["1", "16", "64", "128", "--values", "0"], "number from 1 on"),
-    (["1", "16", "64", "128", "--window", "9"], "expected --mask window with --window"),
-    (["1", "16", "64", "128", "--mask", "causal", "sinks"], "expected full or causal alone"),
+    (["1", "16", "64", "128", "--window", "9"], "a window needs the mask window"),
+    (["1", "16", "64", "128", "--mask", "causal", "sinks"], "full or causal stands alone"),
 ])  # fmt: skip
 def test_the_doctor_refuses_what_makes_no_sense(arguments, says, capsys):
     with pytest.raises(SystemExit):
@@ -322,3 +322,8 @@ def test_a_call_that_cannot_be_is_refused(wrong, sentence):
 def test_other_names_are_refused(call):
     with pytest.raises((TypeError, ValueError), match=", got "):
         call()
+
+
+def test_a_table_of_a_file_that_does_not_exist_gets_a_sentence():
+    with pytest.raises(ValueError, match="files must be one of .*, got 'modles'"):
+        table("forward", files=["modles"])

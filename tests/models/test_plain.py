@@ -55,9 +55,9 @@ def test_another_order_changes_bits_and_no_more():
 
 
 def test_dense_refuses_queries_that_would_see_no_key():
-    for attention, causal in ((dense, True), (windowed(2), True), (windowed(6), False)):
+    for version, causal in ((dense, True), (windowed(2), True), (windowed(6), False)):
         with pytest.raises(ValueError, match="a key that each of the 9 queries sees, got 3 keys"):
-            attention(*qkv(9, 3), causal=causal)
+            version(*qkv(9, 3), causal=causal)
     assert windowed(7)(*qkv(9, 3), causal=False).isfinite().all()
 
 
