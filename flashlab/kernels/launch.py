@@ -11,7 +11,7 @@ import torch
 
 HERE = contextlib.nullcontext()  # on the current device
 started = set()  # compiled kernels that were looked up since it was cleared, for benchmarks
-_of_graphs = []  # launches that CUDA graphs repeat
+_of_graphs = []  # launches that CUDA graphs repeat: their tables must last
 
 
 class Launch:
@@ -23,13 +23,9 @@ class Launch:
     def __init__(self, kernel, grid, tensors, numbers, warps, stages, early):
         self.kernel, self.grid, self.numbers = kernel, grid, numbers
         self.options = {"num_warps": warps, "num_stages": stages} | ({"launch_pdl": True} if early else {})
-        # Of each descriptor, its type and fields; None for a tensor.
-        self.described = [(type(x), dict(vars(x))) if hasattr(x, "base") else None for x in tensors]
+        self.described = [_described(x) for x in tensors]
         self.device = getattr(tensors[0], "base", tensors[0]).device
         self.compiled = None  # starts the compiled kernel
-        for described in self.described:
-            if described is not None:
-                del described[1]["base"]
         self.reads_tables = any(isinstance(x, torch.Tensor) for x in numbers)
 
     def __call__(self, *tensors):
@@ -82,6 +78,11 @@ def repeat(launched: dict, name, tensors: tuple, first: Callable[[], Launch]) ->
         launched[name] = first()
     else:
         earlier(*tensors)
+
+
+def _described(x):
+    """Return the type and the fields of a descriptor, without its tensor; None for a tensor."""
+    return (type(x), {name: it for name, it in vars(x).items() if name != "base"}) if hasattr(x, "base") else None
 
 
 def describe(x: torch.Tensor, kind: type, fields: dict):

@@ -67,9 +67,9 @@ def run(o, lse, q, k, v, problem, c, table=table):
             descriptor(v.mT, width, c.Bc),
             descriptor(o, ROWS.value, columns),
             descriptor(o, ROWS.value, columns, Nq - (Tr - 1) * c.Br),
-            lse, order, starts,
+            lse,
         ),
-        (*arguments.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
+        (order, starts, *arguments.sizes(problem, c.Br), c.Bc, width, consumers, c.stages)
         + (variant(problem, c.Bc), *REGISTERS[consumers], arguments.request_of(problem)),
         warps=4,
     )  # fmt: skip

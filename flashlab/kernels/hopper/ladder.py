@@ -75,8 +75,8 @@ def run(rung, o, lse, q, k, v, problem):
     launch(
         kernel,
         (programs, 1, 1),
-        (*arguments.descriptors(o, q, k, v, rows, Br, Bc, d), lse, table, starts),
-        (*arguments.sizes(problem, Br), Bc, arguments.Shape.of(d, d), STAGES[d])
+        (*arguments.descriptors(o, q, k, v, rows, Br, Bc, d), lse),
+        (table, starts, *arguments.sizes(problem, Br), Bc, arguments.Shape.of(d, d), STAGES[d])
         + (arguments.variant(problem, rows, Bc), arguments.request_of(problem)),
         warps=warps,
     )

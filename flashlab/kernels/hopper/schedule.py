@@ -28,7 +28,6 @@ from flashlab.kernels.masks import questions
 # took 9 to 14 % longer. In notebooks/data/h200_forward_tried.json 4 MiB cost 3 %: few heads are dealt out unevenly.
 L2_SHARE = 16 * 2**20
 PART = 2048  # blocks of keys in a part of a list, 3 ms at d = 128: the start of a program costs a few µs
-_of_graphs = []  # tables that CUDA graphs read
 bounds = FunctionType(questions.bounds.fn.__code__, {"tl": np})  # the kernels' own lines: numpy has the same names
 
 
@@ -123,7 +122,7 @@ def table(problem, Br, Bc, programs):
         return problem.mask.cached(problem.device, key, lambda: _longest_interval_first(problem, Br, Bc, programs))
     if problem.mask == masks.full() or problem.Nq <= Br:
         return plain_table(problem, Br, Bc, programs)
-    return held(_longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs))
+    return _longest_first(problem._replace(scale=1.0, score=None, sinks=None), Br, Bc, programs)
 
 
 @functools.lru_cache(maxsize=256)
@@ -159,7 +158,7 @@ def plain_table(problem, Br, Bc, programs):
     met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
     unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0, score=None, sinks=None)
-    return held(_in_turn(unchanging, Br, programs, parts_of(met, programs)))
+    return _in_turn(unchanging, Br, programs, parts_of(met, programs))
 
 
 @functools.lru_cache(maxsize=256)
@@ -171,13 +170,6 @@ def _in_turn(problem, Br, programs, parts):
 def _on_device(order, costs, programs, parts, device):
     table, starts = schedule(order, costs, programs, parts)
     return *lasting((table, starts), device), len(starts) - 1
-
-
-def held(table):
-    """Return a table; if a CUDA graph records the call, hold it for good, since the graph may read it at any time."""
-    if table[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        _of_graphs.append(table)
-    return table
 
 
 def lasting(arrays, device):
