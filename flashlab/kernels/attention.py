@@ -11,7 +11,6 @@ from flashlab.kernels import dropout as dropping
 from flashlab.kernels import masks, portable, scores, tiles
 from flashlab.kernels import plan as plans
 from flashlab.kernels.checks import (
-    check_flags,
     check_gradient,
     check_local,
     computes_operators,
@@ -27,6 +26,7 @@ from flashlab.kernels.decode.operator import run as run_decode
 from flashlab.kernels.device import DEVICE, stepped_around
 from flashlab.kernels.plan import Plan
 from flashlab.kernels.problem import DTYPES, LONGEST, Problem, check, check_sinks, scale_above_zero, scale_of
+from flashlab.machine.arguments import check_flag
 
 
 def flash_attention(
@@ -122,8 +122,7 @@ def attend(
     if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
-    check_flags(return_lse=return_lse)
-    a_window = _at_most_a_window(mask, dropout, seed, score, sinks, texts)
+    check_flag("return_lse", return_lse)
     compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
     kind = None
     if not compiling and _has_no_dropout(dropout, seed) and texts is None and not transformed():
@@ -133,6 +132,7 @@ def attend(
         return (o, lse) if return_lse else o
     check(q, k, v)
     check_kernel(kernel)
+    a_window = _at_most_a_window(mask, dropout, seed, score, sinks, texts)
     mask = masks.either(causal, mask)
     scale = scale_of(scale, q.shape[-1])
     inputs = q, k, v

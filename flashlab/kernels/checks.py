@@ -46,15 +46,8 @@ def function_at(module: str, name: str):
 
 
 def kind_of(x) -> str:
-    """Return what an argument is instead of the tensor that was expected: the dtype of a tensor, the type of others."""
+    """Return the kind of a wrong argument: the dtype of a tensor, the type of others."""
     return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-
-
-def check_flags(**flags: bool) -> None:
-    """Raise TypeError if one of these arguments, by their names, is neither True nor False."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} must be True or False, got {flag!r:.40}")
 
 
 def check_dense(**tensors: Tensor) -> None:

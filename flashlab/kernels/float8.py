@@ -16,9 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import check_dense, check_device, check_flags, check_memory, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
+from flashlab.machine.arguments import check_flag
 
 E4M3 = torch.float8_e4m3fn
 BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
@@ -87,7 +88,7 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.
         NotImplementedError: x requires a gradient.
     """
-    check_flags(transposed=transposed)
+    check_flag("transposed", transposed)
     _check(x, per, signs)
     B, H, N, d = x.shape
     width, blocks = tiles.width_of(d), tiles.count(N, BLOCK.value)

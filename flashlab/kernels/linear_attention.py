@@ -12,11 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import check_dense, check_device, check_flags, check_memory, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST
 from flashlab.kernels.tiles import precision_of, width_of
+from flashlab.machine.arguments import check_flag
 from flashlab.machine.numbers import whole_number
 
 LONGEST_CHUNK = 1024  # its scores are one block
@@ -43,7 +44,7 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
         TypeError, ValueError: an argument is not as described.
         NotImplementedError: an argument requires a gradient.
     """
-    check_flags(return_state=return_state)
+    check_flag("return_state", return_state)
     _check(q, k, v, decay, start, chunk)
     B, H, N, d = q.shape
     dv = v.shape[3]

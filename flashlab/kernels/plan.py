@@ -55,7 +55,7 @@ class Plan:
 def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel) -> tuple | None:
     """Return the kind of a call, as a key for ``find``; None if its plan cannot be kept.
 
-    Score functions are kept by value, so they are soft caps; and sinks are kept if they are the same parameter.
+    Of score functions, soft caps have a kind, by value. Sinks have one if they are a parameter: the same one each time.
     """
     plain = type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and type(causal) is bool  # 1 is equal to True
     plain = plain and type(scale) in (NoneType, float) and type(mask) in (NoneType, masks.Window, masks.Rule)

@@ -11,7 +11,6 @@ from flashlab.kernels import plan as plans
 from flashlab.kernels.checks import (
     check_dense,
     check_device,
-    check_flags,
     check_memory,
     check_no_gradient,
     differentiated,
@@ -27,6 +26,7 @@ from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
+from flashlab.machine.arguments import check_flag
 from flashlab.machine.numbers import whole_number
 
 EIGHT_BITS = {torch.float8_e4m3fn: tl.float8e4nv, torch.int8: tl.int8}
@@ -79,7 +79,7 @@ def decode(
         TypeError, ValueError: an argument is not as described.
         NotImplementedError: an argument requires a gradient.
     """
-    check_flags(return_lse=return_lse)
+    check_flag("return_lse", return_lse)
     cache, kind = Cache.of(cache, lengths), None
     if score is None and sinks is None and not any(map(differentiated, (q, *cache[:2]))) and not transformed():
         kind = plans.kind_of_step(q, cache, mask, scale, fixed_split)
