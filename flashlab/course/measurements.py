@@ -1,4 +1,4 @@
-"""The table of the stored measurements: how long a version of attention took for a call, whatever file has it.
+"""Read the stored measurements of all files into one table: how long a version of attention took for a call.
 
 ``READERS`` has a reader for each format. Rows of one file and one call are a cell: only they were timed in turns, so
 only they may be compared. A row whose kernel has changed since is ``outdated``.
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     @property
     def outdated(self) -> bool:
-        """Whether the kernel has changed since. That of others is a release, which does not change."""
+        """Return whether the kernel has changed since. That of others is a release, which does not change."""
         return self.date < since(self.version)
 
 
@@ -55,6 +55,7 @@ def since(version: str) -> str:
     return BY_NAME[version].since
 
 
+@cache
 def card_of(name: str | None) -> str | None:
     """Return a card's name without maker and memory: "H200" of "NVIDIA H200" and of "H200 SXM"."""
     found = name and re.search(r"RTX \d+|[A-Z]+\d+", name)
@@ -105,7 +106,7 @@ def read_decoding(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
 
 
 def read_ring(report: dict, groups: list[int]) -> Iterator[tuple[Call, str, dict, float]]:
-    """Read the rows of ``flashlab.bench.ring`` on so many GPUs."""
+    """Read the rows of ``flashlab.bench.ring`` on these numbers of GPUs."""
     H, Hk, d = report["H"], report["Hk"], report["d"]
     for row in report["rows"]:
         if row["variant"] in DISTRIBUTED and row["P"] in groups:

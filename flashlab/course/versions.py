@@ -39,12 +39,12 @@ class Call(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """The masks, score functions and so on."""
+        """Return the masks, score functions and so on."""
         return self.mask.split(" and ")
 
     @property
     def widest(self) -> int:
-        """The larger width of a head, of its keys or its values."""
+        """Return the larger width of a head, of its keys or its values."""
         return max(self.d, self.dv or 0)
 
     @property

@@ -54,12 +54,12 @@ class Answer(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether exactly this call was measured, by the kernels of today or earlier ones."""
+        """Return whether exactly this call was measured, by the kernels of today or earlier ones."""
         return bool(self.cell) and not self.differs
 
     @property
     def outdated(self) -> str:
-        """The day that kernels of the cell are older than, as they have changed since; "" if none has."""
+        """Return the day that kernels of the cell are older than, as they have changed since; "" if none has."""
         return max((measurements.since(row.version) for row in self.cell if row.outdated), default="")
 
     @property
@@ -168,14 +168,25 @@ KINDS = {  # what makes another question of a call, and the words for it
     "d": "d = {}", "dv": "dv = {}",
 }  # fmt: skip
 SIZES = "B", "H", "Hk", "Nq", "Nk", "window"  # what neighbours may differ in
+WEIGHTS = dict(zip(reversed(KINDS), (100 * 2**n for n in range(len(KINDS))), strict=True))  # more than all sizes
 
 
 @check_arguments()
 def differences(call: Call, other: Call) -> tuple[str, ...]:
     """Say in which points another call differs, as far as the time depends on them."""
-    kinds = [words.format(getattr(other, field)) for field, words in KINDS.items() if _differ(field, call, other)]
-    sizes = [name for name in SIZES if getattr(call, name) != getattr(other, name)]
-    return *kinds, *(f"{name} = {it:,}" if (it := getattr(other, name)) is not None else f"no {name}" for name in sizes)
+
+    def words(field):
+        value = getattr(other, field)
+        if field in KINDS:
+            return KINDS[field].format(value)
+        return f"no {field}" if value is None else f"{field} = {value:,}"
+
+    return tuple(map(words, _different(call, other)))
+
+
+def _different(call, other):
+    """Return the fields in which two calls differ, as far as the time depends on them."""
+    return [field for field in (*KINDS, *SIZES) if _differ(field, call, other)]
 
 
 def neighbours(call: Call, other: Call) -> bool:
@@ -192,14 +203,14 @@ def _order(call, cell):
     is worth more than a cell of ours alone.
     """
     other, date = cell[0].call, cell[0].date
-    weight = dict(zip(reversed(KINDS), (100 * 2**n for n in range(len(KINDS))), strict=True))
-    apart = sum(weight[it] * (0.0001 if _halves(it, call, other) else 1) for it in KINDS if _differ(it, call, other))
-    apart += weight["mask"] * ((call.Nq <= FEW) != (other.Nq <= FEW))
+    fields = _different(call, other)
+    apart = sum(WEIGHTS[it] * (0.0001 if _halves(it, call, other) else 1) for it in fields if it in KINDS)
+    apart += WEIGHTS["mask"] * ((call.Nq <= FEW) != (other.Nq <= FEW))
     ratios = ((call.Nq, other.Nq), (call.Nk, other.Nk), (call.d, other.d), (call.B * call.H, other.B * other.H),
               (call.H * other.Hk, call.Hk * other.H))  # fmt: skip
     windows = (call.window, other.window) if call.window and other.window else (1, 1)
     apart += sum(abs(math.log2(mine / theirs)) for mine, theirs in (*ratios, windows))
-    apart += 0.1 * len(differences(call, other))  # of two at one distance, the one with fewer
+    apart += 0.1 * len(fields)  # of two at one distance, the one with fewer
     alone = bool(apart) and all(row.version.startswith("flashlab") for row in cell)
     age = -int(date.replace("-", "")), -list(measurements.READERS).index(cell[0].file)
     return apart + 2 * alone, -len(cell), any(row.outdated for row in cell), *age
@@ -251,8 +262,7 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
 
     files: those of ``measurements.READERS`` whose cells count; all if None. N of one query is 1/Nk; where only a mask
     is named, the dtype is bfloat16. "× 1.08" is the time of the next as a multiple of the fastest's; where that is
-    flashlab's, the next is a rival. The last lines say where and when, and
-    whether our kernels have changed since.
+    flashlab's, the next is a rival. The last lines say where and when, and whether our kernels have changed since.
     """
     check_choice("direction", direction, DIRECTIONS)
     for mask in masks:
