@@ -160,6 +160,11 @@ def cells(rows: Iterable[dict]) -> dict[tuple, dict[str, dict]]:
     return found
 
 
+def kernels_us(row: dict) -> float:
+    """Return the time of the kernels alone."""
+    return row["gpu_us"]
+
+
 def call_us(row: dict) -> float:
     """Return what a user waits for: the longer of the two times."""
     return max(row["gpu_us"], row["host_us"])
@@ -182,7 +187,7 @@ def summary(rows: Sequence[dict]) -> list[str]:
     lines = []
     for direction in ("forward", "backward", "decode"):
         some = {key: cell for key, cell in cells(rows).items() if key[1] == direction}
-        for what, us in (("kernels", lambda row: row["gpu_us"]), ("calls", call_us)):
+        for what, us in (("kernels", kernels_us), ("calls", call_us)):
             for rival in (None, *RIVALS):
                 found = {key: r for key, cell in some.items() if (r := ratio(cell, us, rival)) is not None}
                 if not found:
@@ -204,9 +209,7 @@ def line(cell: dict[str, dict]) -> str:
     times = "".join(
         (f"{cell[n]['gpu_us']:.0f}/{cell[n]['host_us']:.0f}" if n in cell else "–").rjust(14) for n in (OURS, *RIVALS)
     )
-    ratios = "".join(
-        f"{r:7.2f}" if (r := ratio(cell, us)) is not None else "      –" for us in (lambda row: row["gpu_us"], call_us)
-    )
+    ratios = "".join(f"{r:7.2f}" if (r := ratio(cell, us)) is not None else "      –" for us in (kernels_us, call_us))
     return f"{name:42}{times}{ratios}"
 
 
