@@ -143,6 +143,8 @@ def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> N
     for x in arguments:
         if not isinstance(x, (Tensor, numbers.Real)):
             raise TypeError(f"the arguments of a function in Triton are tensors and numbers, got {shown(x)}")
+        if isinstance(x, Tensor):
+            check_dense(**{"an argument of a function in Triton": x})
     signature = inspect.signature(function.fn)
     try:
         signature.bind(*parameters, *arguments)

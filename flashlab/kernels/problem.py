@@ -222,6 +222,7 @@ def check_sinks(sinks, H, device, name="sinks"):
         return None
     if not isinstance(sinks, torch.Tensor) or not sinks.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor [H], got {kind_of(sinks)}")
+    check_dense(**{name: sinks})
     if sinks.shape != (H,) or sinks.device != device:
         raise ValueError(f"{name} must be [H] = [{H}] on {device}, got {list(sinks.shape)} on {sinks.device}")
     return sinks.contiguous()

@@ -16,6 +16,7 @@ import triton.language as tl
 from flashlab.kernels.checks import (
     RefusedInKernel,
     address_of,
+    check_dense,
     check_function,
     check_values,
     function_at,
@@ -151,6 +152,7 @@ def check(score: Chain, problem, training: bool):
 def _numbers(x, name, dims):
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor, got {kind_of(x)}")
+    check_dense(**{name: x})
     if x.dim() not in dims:
         raise ValueError(f"{name} must have {dims[0]} to {dims[-1]} dimensions, got shape {list(x.shape)}")
     return x

@@ -91,6 +91,10 @@ NAMED = {
     "O_b must hold floating-point numbers, got torch.int32": lambda: merge_into(O, LSE, O.int(), LSE, 0, O.dtype),
     "and all tensors must be on one such device": lambda: merge_into(O, LSE, O.to("meta"), LSE, 0, O.dtype),
     "dtype must be a floating-point torch.dtype, got torch.int32": lambda: merge_into(O, LSE, O, LSE, 0, torch.int32),
+    "fixed_split must be a multiple of 128 up to 536870912, or None, got 11805916207": lambda: decode(
+        Q, (K, V), fixed_split=2**70
+    ),
+    "Br must be a whole number from 1 to 536870912, got 11805916207": lambda: masks.blocks(Q[0, 0] > 0, 2**70, 8),
     "d must be a whole number from 1 on, got 0": lambda: float8.random_signs(0, 1),
     "seed must be a whole number from 0 to 18446744073709551615, got -1": lambda: float8.random_signs(16, -1),
     'such as "cpu" or "cuda:0", got \'gpu\'': lambda: float8.random_signs(16, 1, "gpu"),
@@ -107,6 +111,26 @@ def test_a_message_names_the_argument_and_what_was_passed(sentence):
     with pytest.raises((TypeError, ValueError), match=re.escape(sentence)) as refused:
         NAMED[sentence]()
     assert "\n" not in str(refused.value)
+
+
+SPARSE = {
+    "sinks must be a dense tensor": lambda: flash_attention(Q, K, V, sinks=torch.ones(2, device=DEVICE).to_sparse()),
+    "slopes must be a dense tensor": lambda: scores.alibi(torch.ones(2).to_sparse()),
+    "a bias must be a dense tensor": lambda: scores.bias(torch.ones(5, 5).to_sparse()),
+    "a dense mask, or one of blocks, must be a dense tensor": lambda: masks.dense(torch.eye(5).bool().to_sparse()),
+    "ids must be a dense tensor": lambda: masks.documents(torch.ones(5, dtype=torch.int32).to_sparse()),
+    "offsets must be a dense tensor": lambda: masks.documents(offsets=torch.ones(5, dtype=torch.int32).to_sparse()),
+    "lengths must be a dense tensor": lambda: masks.padding(torch.ones(1, dtype=torch.int32).to_sparse()),
+    "an argument of a function in Triton must be a dense tensor": lambda: scores.custom(
+        scores.capped, torch.ones(5).to_sparse()
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", SPARSE)
+def test_every_tensor_of_a_call_is_dense(sentence):
+    with pytest.raises(TypeError, match=f"^{sentence}, got torch.sparse_coo$"):
+        SPARSE[sentence]()
 
 
 def test_a_view_shows_other_keys_after_its_text_is_dropped():

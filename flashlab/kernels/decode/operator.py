@@ -24,6 +24,7 @@ from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch, repeat
+from flashlab.kernels.masks.part import FARTHEST
 from flashlab.kernels.problem import DTYPES, Problem, check_sink_values, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
 from flashlab.machine.arguments import check_flag, shown
@@ -101,8 +102,8 @@ def checked(q, cache, mask, scale, fixed_split, score=None, sinks=None):
     """Return the ``Problem`` that the arguments of ``decode`` mean, cache a ``Cache`` with its lengths, or raise."""
     check_cache(q, cache)
     keys = whole_number(fixed_split)
-    if fixed_split is not None and (keys is None or keys < 128 or keys % 128):
-        raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {shown(fixed_split)}")
+    if fixed_split is not None and (keys is None or not 128 <= keys <= FARTHEST or keys % 128):
+        raise ValueError(f"fixed_split must be a multiple of 128 up to {FARTHEST}, or None, got {shown(fixed_split)}")
     mask, score = masks.either(mask is None, mask), scores.chain(score)
     if q.device.type == "cpu":
         check_values(cache, mask)

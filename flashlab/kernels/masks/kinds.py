@@ -11,6 +11,7 @@ from flashlab.kernels import tiles
 from flashlab.kernels.checks import (
     RefusedInKernel,
     address_of,
+    check_dense,
     check_function,
     computes_operators,
     function_at,
@@ -167,7 +168,9 @@ class Pattern(Part):
         if not 2 <= kept.dim() <= 4:
             shape = f"2 to 4 dimensions, the last of queries and of keys, got {list(kept.shape)}"
             raise ValueError(f"a dense mask, or one of blocks, must have {shape}")
-        self.tensors, self.Br, self.Bc = (kept,), check_whole("Br", Br), check_whole("Bc", Bc)
+        check_dense(**{"a dense mask, or one of blocks,": kept})
+        self.tensors = (kept,)
+        self.Br, self.Bc = (check_whole(name, size, 1, FARTHEST) for name, size in (("Br", Br), ("Bc", Bc)))
 
     def check(self, problem):
         (kept,) = self.tensors
@@ -276,6 +279,7 @@ def integers(x: Tensor, name: str, dims: tuple[int, ...]) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in INTEGERS:
         *others, last = (str(dtype).removeprefix("torch.") for dtype in INTEGERS)
         raise TypeError(f"{name} must be a tensor of integers ({', '.join(others)} or {last}), got {kind_of(x)}")
+    check_dense(**{name: x})
     if x.dim() not in dims:
         expected = "one dimension" if dims == (1,) else f"{' or '.join(map(str, dims))} dimensions"
         raise ValueError(f"{name} must have {expected}, got shape {list(x.shape)}")
