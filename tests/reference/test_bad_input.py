@@ -13,6 +13,7 @@ from flashlab.reference import (
     linear_attention,
     next_machine,
     online_softmax,
+    packed_texts,
     pipeline,
     recomputation,
     ring,
@@ -117,6 +118,10 @@ BAD = {
     "work below 0": (lambda: roofline.reachable(roofline.Work(-1, 2), 1.0, 1.0), "flops must be .* got -1"),
     "numbers below 0": (lambda: the_cache.Kind(-4).nbytes, "numbers must be .* got -4"),
     "a need below 0": (lambda: io_complexity.Need(-1, 0, 0).total, "thin must be .* got -1"),
+    "packed values too many": (
+        lambda: packed_texts.forward(Q, K[:8], V, np.r_[0, 24], np.r_[0, 8], 8, 8),
+        "offsets of V .*24",
+    ),
     "no rate": (lambda: roofline.seconds(1.0, 1.0, 0.0, 1.0), "flop_rate must be .* got 0.0"),
     "a bias of NaN": (lambda: scores.bias(np.array([[0, np.nan]])), "finite numbers, or -inf, got nan"),
     "a bias of infinity": (lambda: scores.bias(np.array([[INF, 0.0]])), "finite numbers, or -inf, got inf"),
