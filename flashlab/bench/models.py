@@ -48,9 +48,11 @@ def tensors(call: Call) -> list[torch.Tensor]:
     return [q, k, k[..., : m.dv] if m.Hk == 1 and m.d > 256 else randn(m.Hk, call.Nk, m.dv)]
 
 
-def sinks_of(model: Model) -> torch.Tensor | None:
-    """Return a sink per head, [H], or None."""
-    return torch.linspace(-1, 1, model.H, device="cuda", dtype=torch.bfloat16) if model.sinks else None
+def sinks_of(model: Model) -> torch.nn.Parameter | None:
+    """Return a sink per head, [H], a parameter as in a module, or None. It gets no gradient."""
+    if not model.sinks:
+        return None
+    return torch.nn.Parameter(torch.linspace(-1, 1, model.H, device="cuda", dtype=torch.bfloat16), requires_grad=False)
 
 
 def function(name: str, call: Call) -> Callable[..., torch.Tensor]:
@@ -62,7 +64,7 @@ def function(name: str, call: Call) -> Callable[..., torch.Tensor]:
     m = call.model
     causal, sinks = m.causal and call.Nq > 1, sinks_of(m)
     if name == OURS:
-        options = {"score": scores.softcap(m.cap) if m.cap else None, "sinks": None if sinks is None else sinks.float()}
+        options = {"score": scores.softcap(m.cap) if m.cap else None, "sinks": sinks}
         options["mask"] = masks.window(m.window) if m.window is not None else masks.causal() if m.causal else None
         if call.direction != "decode":
             return lambda q, k, v: flash_attention(q, k, v, **options)
