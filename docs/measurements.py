@@ -128,8 +128,8 @@ def by_launch(stored):
 
 def by_pass(stored):
     """Yield a chart for each pass of a call."""
-    for row in stored["rows"]:
-        yield row["pass"], [Bar(name, us) for name, us in row.items() if name != "pass"]
+    for which in ("forward", "recorded", "backward", "both"):
+        yield which, [Bar(name, us[which]) for name, us in stored["launch_us"].items()]
 
 
 def by_threshold(stored):

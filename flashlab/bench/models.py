@@ -48,9 +48,11 @@ def tensors(call: Call) -> list[torch.Tensor]:
     return [q, k, k[..., : m.dv] if m.Hk == 1 and m.d > 256 else randn(m.Hk, call.Nk, m.dv)]
 
 
-def sinks_of(model: Model) -> torch.Tensor | None:
-    """Return a sink per head, [H], or None."""
-    return torch.linspace(-1, 1, model.H, device="cuda", dtype=torch.bfloat16) if model.sinks else None
+def sinks_of(model: Model) -> torch.nn.Parameter | None:
+    """Return a sink per head, [H], a parameter as in a module, or None. It gets no gradient."""
+    if not model.sinks:
+        return None
+    return torch.nn.Parameter(torch.linspace(-1, 1, model.H, device="cuda", dtype=torch.bfloat16), requires_grad=False)
 
 
 def function(name: str, call: Call) -> Callable[..., torch.Tensor]:
@@ -62,7 +64,7 @@ def function(name: str, call: Call) -> Callable[..., torch.Tensor]:
     m = call.model
     causal, sinks = m.causal and call.Nq > 1, sinks_of(m)
     if name == OURS:
-        options = {"score": scores.softcap(m.cap) if m.cap else None, "sinks": None if sinks is None else sinks.float()}
+        options = {"score": scores.softcap(m.cap) if m.cap else None, "sinks": sinks}
         options["mask"] = masks.window(m.window) if m.window is not None else masks.causal() if m.causal else None
         if call.direction != "decode":
             return lambda q, k, v: flash_attention(q, k, v, **options)
@@ -160,6 +162,11 @@ def cells(rows: Iterable[dict]) -> dict[tuple, dict[str, dict]]:
     return found
 
 
+def kernels_us(row: dict) -> float:
+    """Return the time of the kernels alone."""
+    return row["gpu_us"]
+
+
 def call_us(row: dict) -> float:
     """Return what a user waits for: the longer of the two times."""
     return max(row["gpu_us"], row["host_us"])
@@ -182,7 +189,7 @@ def summary(rows: Sequence[dict]) -> list[str]:
     lines = []
     for direction in ("forward", "backward", "decode"):
         some = {key: cell for key, cell in cells(rows).items() if key[1] == direction}
-        for what, us in (("kernels", lambda row: row["gpu_us"]), ("calls", call_us)):
+        for what, us in (("kernels", kernels_us), ("calls", call_us)):
             for rival in (None, *RIVALS):
                 found = {key: r for key, cell in some.items() if (r := ratio(cell, us, rival)) is not None}
                 if not found:
@@ -204,9 +211,7 @@ def line(cell: dict[str, dict]) -> str:
     times = "".join(
         (f"{cell[n]['gpu_us']:.0f}/{cell[n]['host_us']:.0f}" if n in cell else "–").rjust(14) for n in (OURS, *RIVALS)
     )
-    ratios = "".join(
-        f"{r:7.2f}" if (r := ratio(cell, us)) is not None else "      –" for us in (lambda row: row["gpu_us"], call_us)
-    )
+    ratios = "".join(f"{r:7.2f}" if (r := ratio(cell, us)) is not None else "      –" for us in (kernels_us, call_us))
     return f"{name:42}{times}{ratios}"
 
 

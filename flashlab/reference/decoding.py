@@ -153,7 +153,8 @@ def splits(programs: int, N: int, *, slots: int, Bc: int = 64, worth: float = 0.
     and the last one is as long as any other, so w / ceil(w) of the card's time is used. The rule: the fewest parts that
     reach ``worth`` of the best share, at least one tile of Bc keys each. Fewer parts leave less to merge.
 
-    Source: the rule of FlashAttention's releases, ``num_splits_heuristic``, where ``worth`` is 0.85.
+    Source: ``num_splits_heuristic`` of FlashAttention, where ``worth`` is 0.85. It has two exceptions: it does not
+    split where programs fill 80 % of the card, nor up to four tiles.
     """
     most = max(1, count(N, Bc))
     shares = [share(programs * S, slots) for S in range(1, most + 1)]

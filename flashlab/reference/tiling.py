@@ -141,7 +141,7 @@ def fa2_traffic(
     """
     mask, shape = as_mask(mask), (Nq, Nk)
     dv = d if dv is None else dv
-    keys = sum(covered(mask.tiles(rows, Bc, shape), Bc, Nk) for rows in tiles(Nq, Br))
+    keys = sum(_covered(mask.tiles(rows, Bc, shape), Bc, Nk) for rows in tiles(Nq, Br))
     size, stat = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
     loads = {("load", "Q"): Nq * d * size, ("load", "K"): keys * d * size, ("load", "V"): keys * dv * size}
     return Counter({**loads, ("store", "O"): Nq * dv * size, ("store", "lse"): Nq * stat})
@@ -166,15 +166,14 @@ def fa1_traffic(
     """
     transposed, shape = as_mask(mask).T, (Nk, Nq)
     dv = d if dv is None else dv
-    again = sum(covered(transposed.tiles(cols, Br, shape), Br, Nq) for cols in tiles(Nk, Bc)[1:])
+    again = sum(_covered(transposed.tiles(cols, Br, shape), Br, Nq) for cols in tiles(Nk, Bc)[1:])
     size, stat = np.dtype(dtype).itemsize, np.result_type(dtype, np.float32).itemsize
     loads = {("load", "Q"): (Nq + again) * d * size, ("load", "K"): Nk * d * size, ("load", "V"): Nk * dv * size}
     states = {("load", "O"): again * dv * size, ("load", "lse"): again * stat}
     return Counter({**loads, **states, ("store", "O"): (Nq + again) * dv * size, ("store", "lse"): (Nq + again) * stat})
 
 
-@check_arguments(numbers=0, N=0)
-def covered(numbers: Sequence[int], B: int, N: int) -> int:
+def _covered(numbers: Sequence[int], B: int, N: int) -> int:
     """Return the number of rows, out of N, in the tiles of B with these ascending ``numbers``."""
     has_last = len(numbers) > 0 and numbers[-1] == count(N, B) - 1  # the last tile may be short
     return len(numbers) * B - (count(N, B) * B - N if has_last else 0)

@@ -96,9 +96,7 @@ def measured() -> Iterator[tuple]:
     trials = data.measured("h200_portable_tried")["trials"]
     (roles,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, unused barriers given up"]
     faster = 100 * geometric_mean(cell["after"] / cell["before"] for cell in roles) - 100
-    rows = ({"pass": which} for which in ("backward", "backward in the calling thread"))
-    calls = (the("h200_calls", impl, **row) for row in rows for impl in ("flashlab", "cudnn", "autograd"))
-    yield "17_schedules", "aims-text", 0, faster, *calls
+    yield "17_schedules", "aims-text", 0, faster
     (others,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, other shapes"]
     times = [cell["after"] / cell["before"] for cell in others]
     assert (len(roles), len(times)) == (6, 8)

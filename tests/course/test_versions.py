@@ -75,14 +75,19 @@ def test_our_limits_are_those_of_the_kernels_choice():
 
 
 def kernels(text):
-    """Return the functions of a module that are compiled, and its constants, without comments and docstrings."""
-    found = []
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(it) for it in node.decorator_list):
-            found.append("\n".join(map(ast.unparse, node.body[ast.get_docstring(node) is not None :])))
-        elif isinstance(node, ast.Assign):
-            found.append(ast.unparse(node))
-    return found
+    """Return the functions of a module that are compiled, and the constants that these or other modules may read.
+
+    Without comments and docstrings.
+    """
+    body = ast.parse(text).body
+    compiled = [
+        it for it in body if isinstance(it, ast.FunctionDef) and "jit" in "".join(map(ast.unparse, it.decorator_list))
+    ]
+    read = {it.id for function in compiled for it in ast.walk(function) if isinstance(it, ast.Name)}
+    assigned = [it for it in body if isinstance(it, ast.Assign)]
+    constants = [it for it in assigned if ast.unparse(it.targets[0]) in read or not ast.unparse(it).startswith("_")]
+    functions = ["\n".join(map(ast.unparse, it.body[ast.get_docstring(it) is not None :])) for it in compiled]
+    return functions + list(map(ast.unparse, constants))
 
 
 SOURCES = {  # folders of flashlab/kernels

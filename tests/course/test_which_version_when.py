@@ -12,6 +12,7 @@ from flashlab.course.measurements import READERS, capability_of, card_of, cells,
 from flashlab.course.versions import BY_NAME, DTYPES, VERSIONS, Call
 from flashlab.course.which_version_when import PUBLISHED, TIE, advice, neighbours, sentence, table, which
 from flashlab.machine.host import this_machine
+from tests.tools.long import long
 
 CALL = Call(1, 16, 16384, 128, 16384, 16, mask="causal")
 
@@ -21,9 +22,10 @@ def stored(file, **wanted):
     return [row for row in data.measured(file)["rows"] if all(row.get(name) == value for name, value in wanted.items())]
 
 
-def test_every_measured_call_is_answered_by_its_fastest_row():
+@pytest.mark.parametrize("step", [7, long(1)], ids=["some", "all"])
+def test_every_measured_call_is_answered_by_its_fastest_row(step):
     calls = {cell[0].call: cell for cell in cells()}
-    for call, cell in calls.items():
+    for call, cell in list(calls.items())[::step]:
         answer = which(call)
         assert answer.measured and answer.version == answer.cell[0].version, call
         assert answer.cell[0].us == min(row.us for row in answer.cell)

@@ -52,7 +52,7 @@ def assert_equal(ours, others, kernel, dQ=1):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
-    """Each case comes three times, with all others between, so that its kernels are remembered."""
+    """Each case comes again, with all others between, so that its kernels are remembered."""
     usual = {"size": (1, 2, 40, 64), "how": "plain", "dtype": torch.bfloat16, "mask": None, "scale": None}
     usual |= {"score": None, "sinks": None}
     ids = torch.arange(50, device=DEVICE) // 20
@@ -68,7 +68,7 @@ def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
     cases = [usual, *(usual | {name: value} for name, values in others.items() for value in values)]
     for size in ((1, 2, 40, 64), (1, 2, 20, 64)):
         cases += [usual | {"size": size, "mask": masks.documents(ids[: size[2]])}]
-    for case in cases + cases[::-1] + cases:
+    for case in cases + cases[::-1] + (cases if DEVICE.type == "cuda" else []):
         tensors = [laid_out(case["how"], *case["size"], case["dtype"]) for _ in range(3)]
         options = {name: case[name] for name in ("mask", "scale", "score", "sinks")} | {"kernel": kernel}
         ours = results(*tensors, **options)
