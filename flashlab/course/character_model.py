@@ -13,6 +13,7 @@ from torch import nn
 
 from flashlab.course import data
 from flashlab.kernels import DEVICE
+from flashlab.machine.arguments import check_arguments
 from flashlab.models.modules import FlashAttention
 
 CONTEXT = 128  # the most characters that it reads at once
@@ -42,6 +43,7 @@ class CharacterModel(nn.Module):
     alphabet: number of different characters.
     """
 
+    @check_arguments(blocks=0)
     def __init__(self, alphabet: int, attention: Attention, *, d_model: int = 32, num_heads: int = 2, blocks: int = 2):
         super().__init__()
         self.character = nn.Embedding(alphabet, d_model)
@@ -75,6 +77,7 @@ def text() -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(tokens), alphabet
 
 
+@check_arguments(steps=0, seed=0)
 def train(
     attention: Attention,
     *,

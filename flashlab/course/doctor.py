@@ -10,11 +10,10 @@ import argparse
 from packaging.version import Version
 
 from flashlab.course.lessons import runs
-from flashlab.course.measurements import capability_of
+from flashlab.course.measurements import capability_of, check_card
 from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, Call, check, check_mask
 from flashlab.course.which_version_when import advice
 from flashlab.machine.arguments import check_arguments
-from flashlab.machine.hardware import CARDS
 from flashlab.machine.host import Machine, this_machine
 
 SUPPORTED = Version("3.11")  # the oldest Python
@@ -81,7 +80,7 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
 
     options: those of the command line that are not their defaults.
 
-    Raises: the errors of ``versions.check``, and ValueError for a card that ``hardware`` does not list.
+    Raises: the errors of ``versions.check`` and of ``measurements.check_card``.
     """
     if len(shape) != 4:
         raise ValueError(f"expected a shape of four numbers, B H N d, got {shape}")
@@ -89,13 +88,13 @@ def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
     for mask in options.get("mask", ()):
         check_mask("mask", mask)
     masks = sorted(set(options.get("mask", ["full"])), key=MASKS.index)
-    fields = {"Nk": N, "Hk": H, "card": machine.gpu and machine.gpu.removeprefix("NVIDIA ")} | options
+    gpu = machine.gpu and (machine.gpu.removeprefix("NVIDIA ") if capability_of(machine.gpu) else machine.gpu)
+    fields = {"Nk": N, "Hk": H, "card": gpu} | options
     fields["mask"] = " and ".join(masks)
     capability = capability_of(options["card"]) if "card" in options else machine.capability
     call = Call(B, H, N, d, **fields, capability=capability)
     check(call)
-    if call.card is not None and capability is None:
-        raise ValueError(f"expected a card such as {', '.join(CARDS)}, got {call.card!r}")
+    check_card(call)
     return call
 
 

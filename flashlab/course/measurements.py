@@ -10,7 +10,8 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from flashlab.course import data
-from flashlab.course.versions import BY_NAME, Call
+from flashlab.course.versions import BY_NAME, Call, check_choice
+from flashlab.machine.arguments import shown
 from flashlab.machine.hardware import CARDS
 
 PORTABLE, HOPPER = "flashlab portable", "flashlab Hopper"
@@ -50,6 +51,7 @@ class Row(NamedTuple):
 
 def since(version: str) -> str:
     """Return the first day whose measurements are of today's kernels of a version; "" for those of others."""
+    check_choice("version", version, (*BY_NAME, *DISTRIBUTED.values()))
     if version not in BY_NAME:  # over several GPUs: each computes its blocks with the kernels for Hopper
         version = HOPPER if version.startswith("flashlab") else "SDPA cuDNN"
     return BY_NAME[version].since
@@ -66,6 +68,24 @@ def capability_of(card: str) -> tuple[int, int] | None:
     """Return the compute capability of a card of ``hardware.CARDS`` by the first word of its name; None if unknown."""
     found = next((it for name, it in CARDS.items() if card_of(name) == card_of(card)), None)
     return found and tuple(int(number) for number in found.capability.split("."))
+
+
+def check_card(call: Call) -> None:
+    """Raise TypeError or ValueError for a card that does not exist, or for another compute capability than the card's.
+
+    A card is one of ``hardware.CARDS``, by the first word of its name, or any other under the name that its driver has
+    for it, which begins with NVIDIA. None, without a capability: there is no GPU.
+    """
+    if not isinstance(call.card, str | None):
+        raise TypeError(f"card must be the name of a card or None, got {shown(call.card)}")
+    expected = None if call.card is None else capability_of(call.card)
+    if expected is None and call.card is not None:
+        names = ", ".join(CARDS)
+        if not call.card.startswith("NVIDIA "):
+            raise ValueError(f"card must be one of {names}, or None, got {shown(call.card)}")
+        expected = call.capability
+    if call.capability != expected or not (expected is None or all(type(n) is int and n >= 0 for n in expected)):
+        raise ValueError(f"the capability of the card {call.card} is {expected}, got {shown(call.capability)}")
 
 
 # A reader for each format. It yields the call, the version, the row, and its microseconds.

@@ -2,13 +2,17 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from itertools import zip_longest
 
+from flashlab.machine.arguments import check_arguments
+
 WIDTH = 100  # characters of a line that a cell has room for on a window of 1,280 pixels
 GAP = "   "
+CHECK = re.compile(r"\s*(@check_arguments|_?check\w*)\(.*\)")  # a line
 
 
 class Source(str):
@@ -47,6 +51,7 @@ def show(*functions: Callable, folded: bool | str = False) -> None:
         display(source)
 
 
+@check_arguments()
 def beside(*functions: Callable, width: int = WIDTH) -> str:
     """Return the bodies of functions for comparing, aligned to the first one's, under the functions' names.
 
@@ -65,13 +70,13 @@ def beside(*functions: Callable, width: int = WIDTH) -> str:
 
 
 def _text(function):
-    """Return the source of a function, class or kernel without the decorator that checks arguments."""
+    """Return the source of a function, class or kernel without decorators and calls that only check arguments."""
     try:
         source = inspect.getsource(getattr(function, "fn", function))  # a Triton kernel has fn
     except (TypeError, OSError):  # of other objects, and of what was built or typed elsewhere
         raise TypeError(f"expected functions, classes or kernels with source code, got {function!r:.60}") from None
     lines = textwrap.dedent(source).rstrip().splitlines()
-    return "\n".join(line for line in lines if not line.lstrip().startswith("@check_arguments("))
+    return "\n".join(line for line in lines if not CHECK.fullmatch(line))
 
 
 def _name(function):

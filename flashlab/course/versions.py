@@ -87,7 +87,7 @@ def check_mask(name: str, mask: str) -> None:
 
 def check_choice(name: str, x: str, known: Iterable[str]) -> None:
     """Raise ValueError for a name that is not among those that are known."""
-    if x not in known:
+    if not (isinstance(x, str) and x in known):
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {x!r:.40}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flashlab.course import measurements
-from flashlab.course.measurements import READERS, Row, card_of, cells
+from flashlab.course.measurements import READERS, Row, card_of, cells, check_card
 from flashlab.course.versions import (
     BY_NAME,
     DIRECTIONS,
@@ -138,6 +138,7 @@ def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     is left out of every cell.
     """
     check(call)
+    check_card(call)
     for name in () if installed is None else installed:
         check_choice("installed", name, (*BY_NAME, *measurements.DISTRIBUTED.values()))
     if call.Nq == 1 and call.mask == "causal":
@@ -189,6 +190,7 @@ def _different(call, other):
     return [field for field in (*KINDS, *SIZES) if _differ(field, call, other)]
 
 
+@check_arguments()
 def neighbours(call: Call, other: Call) -> bool:
     """Return whether two calls differ in ``SIZES`` alone, and both have few queries or many: then one decides for the
     other. Products of float16 and of bfloat16 are equally fast."""
@@ -230,6 +232,7 @@ def _about(paper, call):
     return same and call.dtype in paper.dtypes and call.mask in PLAIN and call.gpus == 1 and call.Nq > FEW
 
 
+@check_arguments()
 def sentence(answer: Answer) -> str:
     """Say the answer: on this card, for this shape, which version, because of what."""
     call = answer.call

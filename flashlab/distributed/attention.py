@@ -9,6 +9,7 @@ from flashlab.distributed import all_to_all, gather, ring
 from flashlab.distributed.shards import shard, unshard
 from flashlab.distributed.task import Options, prepare
 from flashlab.distributed.wire import Event, Wire
+from flashlab.machine.arguments import shown
 
 WAYS = {"ring": ring, "gather": gather, "all-to-all": all_to_all}
 
@@ -47,8 +48,10 @@ def attention(
         TypeError, ValueError: an argument is not as described.
         GroupError: the ranks disagree about the arguments, one of them is gone, or there is no group.
     """
-    if way not in WAYS:
-        raise ValueError(f"way must be one of {', '.join(WAYS)}, got {way!r:.40}")
+    if not (isinstance(way, str) and way in WAYS):
+        raise ValueError(f"way must be one of {', '.join(WAYS)}, got {shown(way)}")
+    if unknown := options.keys() - Options._fields:
+        raise TypeError(f"options must be some of {', '.join(Options._fields)}, got {', '.join(sorted(unknown))}")
     wire = Wire(group, timeout=timeout, record=record)
     dv = v.shape[-1] if isinstance(v, Tensor) and v.ndim else None
     q, k, v, task = prepare(way, q, k, v, wire, placement, Options(**options))
@@ -94,6 +97,9 @@ def whole(
     dO: the gradient of O, for the gradients of q, k and v.
     """
     events = []
+    for name, x in {"q": q, "k": k, "v": v, **({} if dO is None else {"dO": dO})}.items():
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            raise TypeError(f"{name} must be a tensor [B, heads, N, width], got {shown(x)}")
     if dO is not None:
         expected = [*q.shape[:3], v.shape[3]]
         if list(dO.shape) != expected:

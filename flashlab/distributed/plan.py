@@ -9,10 +9,11 @@ With n = N / P tokens per rank, e bytes per number, and d = dv, a rank sends
 So a ring sends less than an all-to-all forward if P Hk < H + Hk: with few key/value heads, or few ranks.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from flashlab.machine.arguments import check_arguments
+from flashlab.machine.arguments import check_arguments, shown
 from flashlab.machine.ranks import check_documents, length, pairs, placement_of, schedule
 
 
@@ -47,6 +48,8 @@ def costs(
         raise ValueError(f"H must be a multiple of Hk, got H = {H} and Hk = {Hk}")
     if documents is not None:
         check_documents(documents, N)
+    if not isinstance(window, Sequence) or len(window) != 2:
+        raise ValueError(f"window must be a pair (left, right), got {shown(window)}")
     dv = d if dv is None else dv
     found = []
     for name in ("contiguous", "zigzag", "striped"):
@@ -96,7 +99,8 @@ def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate:
     return max(compute, transfer) if cost.method == "ring" else compute + transfer
 
 
-def pick(found: list[Cost], **rates) -> Cost:
+@check_arguments()
+def pick(found: Sequence[Cost], **rates) -> Cost:
     """Return the cheapest possible way by ``seconds``; the first of equals."""
     possible = [cost for cost in found if cost.against is None]
     if not possible:

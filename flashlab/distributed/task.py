@@ -13,10 +13,11 @@ from torch import Tensor
 from flashlab.distributed.compute import Gradients, in_torch
 from flashlab.distributed.shards import runs_of
 from flashlab.distributed.wire import GroupError, Wire
-from flashlab.machine.arguments import check_flag
+from flashlab.machine.arguments import check_flag, check_whole, shown
 from flashlab.machine.numbers import whole_number
 from flashlab.machine.ranks import Block, Runs, blocks, check_documents, length
 
+KERNELS = "torch", "portable", "hopper", "decode"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -76,6 +77,7 @@ def prepare(
     try:
         _check(q, k, v)
         check_flag("return_lse", options.return_lse)
+        _check_kernel(options.kernel)
         left, right = _window(options.causal, options.mask)
         scale = _scale(options.scale, q.shape[-1])
         documents = None if documents is None else tuple(_whole(place, "documents") for place in _list(documents))
@@ -111,7 +113,7 @@ def prepare(
 def _check(q, k, v):
     for name, x in {"q": q, "k": k, "v": v}.items():
         if not isinstance(x, Tensor) or x.ndim != 4:
-            raise TypeError(f"{name} must be a tensor [B, heads, n, width], got {list(getattr(x, 'shape', []))}")
+            raise TypeError(f"{name} must be a tensor [B, heads, n, width], got {shown(x)}")
     if not (q.dtype == k.dtype == v.dtype) or q.dtype not in DTYPES:
         raise TypeError(f"q, k and v must have one floating-point dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     if not (q.device == k.device == v.device):
@@ -124,17 +126,22 @@ def _check(q, k, v):
         )
 
 
+def _check_kernel(kernel):
+    if not (kernel is None or isinstance(kernel, str) and kernel in KERNELS):
+        raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, or None, got {shown(kernel)}")
+
+
 def _window(causal, mask):
     """Return the ends (left, right) of the window of ``causal`` and ``mask``."""
     check_flag("causal", causal)
     if mask is None:
         return None, 0 if causal else None
     if causal:
-        raise ValueError("causal=True is short for a mask: give one of the two")
+        raise ValueError(f"causal=True is short for a mask: give one of the two, got the mask {shown(mask)} too")
     if not (hasattr(mask, "left") and hasattr(mask, "right")):
-        raise TypeError(f"mask must be None, causal() or window(...), got {mask!r:.40}")
-    ends = mask.left, mask.right
-    return tuple(None if end is None or end == math.inf else _whole(end, "a window's ends") for end in ends)
+        raise TypeError(f"mask must be None, causal() or window(left, right) of masks, got {shown(mask)}")
+    ends = {"mask.left": mask.left, "mask.right": mask.right}
+    return tuple(None if end is None or end == math.inf else check_whole(name, end, 0) for name, end in ends.items())
 
 
 def _list(documents):
@@ -148,7 +155,7 @@ def _whole(number, name):
     """Return a whole number as an int, or raise TypeError."""
     n = whole_number(number)
     if n is None:
-        raise TypeError(f"{name} must be whole numbers, got {number!r:.40}")
+        raise TypeError(f"{name} must be whole numbers, got {shown(number)}")
     return n
 
 
@@ -156,8 +163,9 @@ def _scale(scale, d):
     """Return the factor on the scores as a float, or raise TypeError or ValueError."""
     if scale is None:
         return d**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, (numbers.Real, Tensor)):
-        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
+    number = scale.numel() == 1 if isinstance(scale, Tensor) else isinstance(scale, numbers.Real)
+    if isinstance(scale, bool) or not number:
+        raise TypeError(f"scale must be a number or None, got {shown(scale)}")
     if not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}")
     return float(scale)

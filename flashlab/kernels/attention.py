@@ -25,7 +25,16 @@ from flashlab.kernels.decode.operator import Step
 from flashlab.kernels.decode.operator import run as run_decode
 from flashlab.kernels.device import DEVICE, stepped_around
 from flashlab.kernels.plan import Plan
-from flashlab.kernels.problem import DTYPES, LONGEST, Problem, check, check_sinks, scale_above_zero, scale_of
+from flashlab.kernels.problem import (
+    DTYPES,
+    LONGEST,
+    Problem,
+    check,
+    check_sink_values,
+    check_sinks,
+    scale_above_zero,
+    scale_of,
+)
 from flashlab.machine.arguments import check_flag
 
 
@@ -54,14 +63,15 @@ def flash_attention(
             will do; inputs whose rows do not start at multiples of 16 bytes, or whose last stride is not 1, are copied.
         causal: query i sees the keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones. Short
             for mask=masks.causal().
-        mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``. None: every query sees every
-            key, or what ``causal`` says.
+        mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``, or ``masks.dense(seen)`` of a
+            boolean tensor. None: every query sees every key, or what ``causal`` says.
         score: a function of the scaled scores, of ``flashlab.kernels.scores``, such as ``scores.softcap(30)``, or a
             tuple of them, applied in its order. Slopes and biases get gradients.
         dropout: each weight becomes 0 with this probability, rounded to a multiple of 2^-16, and the others grow.
         seed: 0 to 2^64 - 1; the same seed drops the same weights in every kernel. None: torch's generator draws one.
-        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0; finite or -inf. It
-            gets a gradient.
+        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0; finite, or -inf for
+            a head without one. On a GPU, where the host does not read them, others make their rows NaN. They get a
+            gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"
@@ -128,6 +138,7 @@ def attend(
     if not compiling and _has_no_dropout(dropout, seed) and texts is None and not transformed():
         kind = plans.kind_of(q, k, v, causal, mask, score, sinks, scale, kernel)
     if kind is not None and (plan := plans.find(kind, mask, q.device)) is not None:
+        check_sink_values(sinks)  # of a parameter, which may have changed
         o, lse, _ = _run(q, k, v, plan)
         return (o, lse) if return_lse else o
     check(q, k, v)
@@ -169,6 +180,7 @@ def _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
     if not problem.plain:
         _check_more_than_a_window(problem, q, k, v)
+    check_sink_values(sinks)
     mask.check(problem)
     if score is not None:
         scores.check(score, problem, any(map(differentiated, (q, k, v))))
@@ -197,7 +209,8 @@ def _check_more_than_a_window(problem, q, k, v):
         where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake ones) support"
         raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
     if max(problem.B, problem.H) > LONGEST:
-        raise ValueError(f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}")
+        limit = f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}"
+        raise ValueError(f"{limit}, got {problem.B} and {problem.H}")
 
 
 def _forward(q, k, v, plan, training=True):

@@ -11,6 +11,7 @@ from flashlab.kernels.configurations import choose
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.float8 import BLOCK, E4M3, Scales, check_supported
 from flashlab.kernels.problem import DTYPES, LONGEST, WIDEST, Problem, check, scale_above_zero
+from flashlab.machine.arguments import check_flag, shown
 
 
 @stepped_around("flash_attention_float8")
@@ -58,12 +59,13 @@ def flash_attention_float8(
 
     Source: FlashAttention-3, section 3.3; DeepSeek-V3, section 3.3.2, for sums that leave the tensor core.
     """
+    check_flag("return_lse", return_lse)
     check(q, k, v, dtypes=(E4M3,))
     check_supported(q.device)
     mask = masks.either(causal, mask)
     scale = scale_above_zero(scale, q.shape[3])
     if dtype not in DTYPES:
-        raise TypeError(f"dtype, that of O, must be bfloat16, float16 or float32, got {dtype!r:.40}")
+        raise TypeError(f"dtype, that of O, must be bfloat16, float16 or float32, got {shown(dtype)}")
     if max(q.shape[:2]) > LONGEST:
         raise ValueError(f"B and H are at most {LONGEST} in float8, got {q.shape[0]} and {q.shape[1]}")
     problem = Problem.of(q, k, v, mask, scale, scales=_scales(scales, q, k, v))

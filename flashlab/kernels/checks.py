@@ -3,14 +3,19 @@
 import importlib
 import inspect
 import itertools
+import math
 import numbers
 import pickle
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from flashlab.kernels.device import DEVICE
+from flashlab.machine.arguments import shown
+
+LARGEST = torch.finfo(torch.float32).max
 
 TWICE = "attention has first derivatives only: the gradients of flash_attention cannot be differentiated again"
 
@@ -108,13 +113,38 @@ def check_device(**tensors: Tensor) -> None:
     raise ValueError(f"the kernels run on {DEVICE.type} here, and all tensors must be on one such device, got {found}")
 
 
+def check_values(name: str, x: Tensor, least: float = -math.inf, most: float = LARGEST) -> None:
+    """Raise ValueError if an element is NaN or outside of these bounds. A GPU is not waited for: there nothing is read.
+
+    name: the argument, and in words the numbers that it may hold.
+    """
+    if x.device.type != "cpu":
+        return
+    x = x.detach().float()  # as kernels read it
+    inside = (x >= least) & (x <= most)  # NaN is not
+    if not inside.all():
+        raise ValueError(f"{name}, got {x[~inside][0]:g}")
+
+
+def check_place(device: Any) -> torch.device:
+    """Return a torch.device, or the one of this name, or raise TypeError or ValueError."""
+    if not isinstance(device, str | torch.device):
+        raise TypeError(f"device must be a torch.device or its name, got {shown(device)}")
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise ValueError(f'device must be a device of torch, such as "cpu" or "cuda:0", got {shown(device)}') from None
+
+
 def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> None:
     """Raise TypeError if a kernel cannot call a function of the user with these parameters and arguments."""
     if not hasattr(function, "fn"):
-        raise TypeError(f"expected a @triton.jit function, got {function!r:.40}")
+        raise TypeError(f"expected a @triton.jit function, got {shown(function)}")
     for x in arguments:
         if not isinstance(x, (Tensor, numbers.Real)):
-            raise TypeError(f"the arguments of a function in Triton are tensors and numbers, got {x!r:.40}")
+            raise TypeError(f"the arguments of a function in Triton are tensors and numbers, got {shown(x)}")
+        if isinstance(x, Tensor):
+            check_dense(**{"an argument of a function in Triton": x})
     signature = inspect.signature(function.fn)
     try:
         signature.bind(*parameters, *arguments)

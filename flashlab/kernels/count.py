@@ -9,6 +9,8 @@ import torch
 
 from flashlab import kernels
 from flashlab.kernels import interpreter
+from flashlab.kernels.checks import function_at
+from flashlab.machine.arguments import shown
 from flashlab.machine.memory import Memory
 
 
@@ -20,9 +22,13 @@ def count(function, *args, **kwargs) -> Memory:
     kernel, the same tiles, the same bytes.
 
     Raises:
+        TypeError: function is not at the top level of a module, where another process finds it.
         RuntimeError: that process failed; the message has the end of its output.
     """
-    call = function.__module__, function.__qualname__, _on_cpu(args), _on_cpu(kwargs)
+    address = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not callable(function) or None in address or not callable(function_at(*address)):
+        raise TypeError(f"function must be one at the top level of a module, got {shown(function)}")
+    call = *address, _on_cpu(args), _on_cpu(kwargs)
     if kernels.INTERPRETED:
         return _run(call)
     done = subprocess.run(
@@ -38,7 +44,7 @@ def count(function, *args, **kwargs) -> Memory:
 
 def _run(call):
     module, name, args, kwargs = call
-    function = getattr(sys.modules.get(module) or __import__(module, fromlist=[name]), name)
+    function = function_at(module, name)
     with interpreter.count() as memory:
         function(*args, **kwargs)
     return memory

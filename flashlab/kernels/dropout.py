@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.machine.numbers import whole_number
+from flashlab.machine.arguments import check_whole, shown
 
 STEPS = 2**16  # a probability is a multiple of 1 / STEPS
 
@@ -39,25 +39,30 @@ def dropout(p: float, seed: int | None, device: torch.device) -> Dropout | None:
     Raises:
         TypeError, ValueError: p is no probability below 1, or one that would be rounded to 0 or 1; or a wrong seed.
     """
-    if isinstance(p, bool) or not isinstance(p, (int, float)):
-        raise TypeError(f"dropout must be a number, got {p!r:.40}")
-    if not 0 <= p < 1:
-        raise ValueError(f"dropout must be a probability below 1, got {p}")
-    if seed is not None and whole_number(seed) is None:
-        raise TypeError(f"a seed is a whole number from 0 to 2^64 - 1, or None, got {seed!r:.40}")
-    seed = whole_number(seed)
-    if seed is not None and not 0 <= seed < 2**64:
-        raise ValueError(f"a seed is a whole number from 0 to 2^64 - 1, or None, got {seed}")
+    check_probability(p)
+    if seed is not None:
+        seed = check_whole("seed", seed, 0, 2**64 - 1)
     if p == 0:
         return None
     threshold = round(p * STEPS)
-    if not 0 < threshold < STEPS:
-        raise ValueError(f"dropout goes in steps of 2^-16, and {p} would be rounded to {round(p)}")
     if seed is None:
         bits = torch.randint(-(2**63), 2**63 - 1, (1,), device=device)
     else:
         bits = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device=device)
     return Dropout(threshold, STEPS / (STEPS - threshold), bits)
+
+
+def check_probability(p: float, name: str = "dropout") -> None:
+    """Raise TypeError or ValueError unless p is 0, or a probability below 1 that is not rounded to 0 or 1.
+
+    name: that of the argument.
+    """
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(f"{name} must be a number, got {shown(p)}")
+    if not 0 <= p < 1:
+        raise ValueError(f"{name} must be a probability below 1, got {p}")
+    if p > 0 and not 0 < round(p * STEPS) < STEPS:
+        raise ValueError(f"{name} goes in steps of 2^-16, and {p} would be rounded to {round(p)}")
 
 
 @triton.jit

@@ -16,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient
+from flashlab.kernels.checks import check_dense, check_device, check_memory, check_no_gradient, check_place
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
-from flashlab.machine.arguments import check_flag
+from flashlab.machine.arguments import check_arguments, check_flag, shown
 
 E4M3 = torch.float8_e4m3fn
 BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
@@ -113,8 +113,10 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
     return Quantised(codes, scale)
 
 
-def random_signs(d: int, seed: int, device="cpu") -> Tensor:
+@check_arguments(seed=(0, 2**64 - 1))
+def random_signs(d: int, seed: int, device: torch.device | str = "cpu") -> Tensor:
     """Return d signs at random, 1 or -1, in float32."""
+    device = check_place(device)
     bits = torch.randint(2, (d,), generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
     return (1 - 2 * bits).to(device)
 
@@ -221,7 +223,7 @@ def _check(x, per, signs):
     if max(x.shape[:2]) > 65535:
         raise ValueError(f"batches and heads are at most 65535 each, got {x.shape[0]} and {x.shape[1]}")
     if per not in ("block", "head"):
-        raise ValueError(f'a scale is per "block" or per "head", got {per!r:.40}')
+        raise ValueError(f'per must be "block" or "head", got {shown(per)}')
     if signs is None:
         return
     d = x.shape[3]
@@ -231,4 +233,4 @@ def _check(x, per, signs):
         found = f"{signs.dtype} {list(signs.shape)}"
         raise ValueError(f"signs must be [d] = [{d}] contiguous floating-point numbers, got {found}")
     if signs.device.type == "cpu" and not bool((signs.abs() == 1).all()):
-        raise ValueError("each sign must be 1 or -1")
+        raise ValueError(f"signs must be 1 or -1 each, got {signs[signs.abs() != 1][0]:g}")

@@ -17,7 +17,7 @@ from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import DTYPES, WIDEST
 from flashlab.kernels.tiles import precision_of, width_of
-from flashlab.machine.arguments import check_flag
+from flashlab.machine.arguments import check_flag, shown
 from flashlab.machine.numbers import whole_number
 
 LONGEST_CHUNK = 1024  # its scores are one block
@@ -117,7 +117,7 @@ def _check(q, k, v, decay, start, chunk):
         if list(x.shape) != shapes[name] or x.dtype != torch.float32:
             raise ValueError(f"{name} must be float32 {shapes[name]}, got {x.dtype} {list(x.shape)}")
     if decay is not None and not bool(((decay > 0) & (decay <= 1)).all()):
-        raise ValueError("each decay must be above 0 and at most 1")
+        raise ValueError(f"decay must be above 0 and at most 1, got {decay.tolist()!s:.60}")
     tokens = whole_number(chunk)
     if chunk is not None and (tokens is None or not 16 <= tokens <= LONGEST_CHUNK or tokens & (tokens - 1)):
-        raise ValueError(f"a chunk has a power of two of tokens, 16 to {LONGEST_CHUNK}, got {chunk!r:.40}")
+        raise ValueError(f"chunk must be a power of two from 16 to {LONGEST_CHUNK}, or None, got {shown(chunk)}")

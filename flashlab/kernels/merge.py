@@ -6,9 +6,9 @@ import triton.language as tl
 from torch import Tensor
 
 from flashlab.kernels import tiles
-from flashlab.kernels.checks import check_dense
+from flashlab.kernels.checks import check_dense, check_device
 from flashlab.kernels.launch import launch
-from flashlab.machine.arguments import check_whole
+from flashlab.machine.arguments import check_whole, shown
 
 Br = 16  # rows of a program
 
@@ -23,6 +23,14 @@ def check_state(O: Tensor, lse: Tensor) -> None:
         raise ValueError(f"O and lse must be contiguous, and lse float32, got {found}")
 
 
+def check_results(**tensors: Tensor) -> None:
+    """Raise TypeError unless these are dense tensors of floating-point numbers, in which kernels compute."""
+    check_dense(**tensors)
+    for name, x in tensors.items():
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must hold floating-point numbers, got {x.dtype}")
+
+
 def merge_into(O: Tensor, lse: Tensor, O_b: Tensor, lse_b: Tensor, first: int, dtype: torch.dtype) -> Tensor:
     """Merge O_b [B, H, rows, dv] and lse_b [B, H, rows] into the rows from ``first`` on of O and lse; return O.
 
@@ -32,15 +40,16 @@ def merge_into(O: Tensor, lse: Tensor, O_b: Tensor, lse_b: Tensor, first: int, d
     Raises TypeError or ValueError for tensors and rows that are not as described.
     """
     check_state(O, lse)
-    check_dense(O_b=O_b, lse_b=lse_b)
+    check_results(O_b=O_b, lse_b=lse_b)
+    check_device(O=O, lse=lse, O_b=O_b, lse_b=lse_b)
     B, H, n, dv = O.shape
     rows = O_b.shape[2] if O_b.ndim == 4 else None
     if O_b.shape != (B, H, rows, dv) or lse_b.shape != (B, H, rows) or rows > n:
         expected = f"O_b [{B}, {H}, rows, {dv}] and lse_b [{B}, {H}, rows] with at most {n} rows"
         raise ValueError(f"expected {expected}, got {list(O_b.shape)} and {list(lse_b.shape)}")
     first = check_whole("first", first, 0, n - rows)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r:.40}")
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating-point torch.dtype, got {shown(dtype)}")
     merged_O = O if O.dtype == dtype else torch.empty_like(O, dtype=dtype)
     begin, count = (first, rows) if merged_O is O else (0, n)  # all rows of a new tensor
     if B * H * count * dv:

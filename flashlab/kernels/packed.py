@@ -15,6 +15,8 @@ from flashlab.kernels.attention import attend
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.masks import kinds, questions
 from flashlab.kernels.masks.part import FARTHEST, Part
+from flashlab.kernels.problem import whole_groups
+from flashlab.machine.arguments import shown
 
 CACHED = 8  # texts whose preparation is cached
 _prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
@@ -59,7 +61,11 @@ def flash_attention_packed(
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
         if not isinstance(x, Tensor) or x.dim() != 3:
-            raise ValueError(f"{name} must be a tensor [tokens, heads, width], got {getattr(x, 'shape', x)!r:.60}")
+            raise ValueError(f"{name} must be a tensor [tokens, heads, width], got {shown(x)}")
+    (_, H, d), (Tk, Hk, _) = q.shape, v.shape
+    if k.shape != (Tk, Hk, d) or not whole_groups(H, Hk):
+        expected = "q [Tq, H, d], k [Tk, Hk, d] and v [Tk, Hk, dv] with H a multiple of Hk"
+        raise ValueError(f"expected {expected}, got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}")
     texts = prepared(offsets_q, offsets_q if offsets_k is None else offsets_k)
     of_keys = "offsets_q" if offsets_k is None else "offsets_k"
     for name, x, offsets, end in (("q", q, "offsets_q", texts.ends[0]), ("k", k, of_keys, texts.ends[1])):
@@ -98,7 +104,8 @@ class Texts:
     def __init__(self, offsets_q, offsets_k):
         both = kinds.starts(offsets_q, "offsets_q"), kinds.starts(offsets_k, "offsets_k")
         if len(both[0]) != len(both[1]):
-            raise ValueError(f"there are {len(both[0]) - 1} texts of queries, and {len(both[1]) - 1} of keys")
+            found = " and ".join(str(len(x) - 1) for x in both)
+            raise ValueError(f"offsets_q and offsets_k must have as many texts, got {found}")
         self.ends = both[0][-1], both[1][-1]
         self.count = len(both[0]) - 1
         self.longest = tuple(max((b - a for a, b in zip(x, x[1:], strict=False)), default=0) for x in both)

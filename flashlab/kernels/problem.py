@@ -8,8 +8,9 @@ import torch
 import triton.language as tl
 
 from flashlab.kernels import float8, masks, tiles
-from flashlab.kernels.checks import check_dense, check_device, kind_of
+from flashlab.kernels.checks import check_dense, check_device, check_values, kind_of
 from flashlab.kernels.masks import questions
+from flashlab.machine.arguments import shown
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # columns of a head
@@ -167,9 +168,12 @@ class Tile(NamedTuple):
     repair: bool = False  # compute only tiles of results that have NaN or infinities, with ``questions.finite``
 
 
-def check(q, k, v, dtypes=DTYPES):
-    """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes."""
-    named = {"q": q, "k": k, "v": v}
+def check(q, k, v, dtypes=DTYPES, names=("q", "k", "v")):
+    """Raise TypeError or ValueError if these cannot be queries, keys and values, in one of these dtypes.
+
+    names: those of the three arguments.
+    """
+    named = dict(zip(names, (q, k, v), strict=True))
     check_dense(**named)
     for name, x in named.items():
         if x.ndim != 4:
@@ -178,20 +182,19 @@ def check(q, k, v, dtypes=DTYPES):
         found = ", ".join(f"{name} {x.dtype}" for name, x in named.items())
         *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         expected = f"have one dtype out of {', '.join(others)} and {last}" if others else f"be {last}"
-        raise TypeError(f"q, k and v must {expected}, got {found}")
+        raise TypeError(f"{names[0]}, {names[1]} and {names[2]} must {expected}, got {found}")
     check_device(**named)
     B, H, _, d = q.shape
     _, Hk, Nk, dv = v.shape
     if k.shape != (B, Hk, Nk, d) or v.shape[0] != B:
         raise ValueError(
-            "expected q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv], "
+            f"expected {names[0]} [B, H, Nq, d], {names[1]} [B, Hk, Nk, d] and {names[2]} [B, Hk, Nk, dv], "
             f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         )
-    whole_groups = H % Hk == 0 if Hk > 0 else H == 0
-    if not whole_groups:
+    if not whole_groups(H, Hk):
         raise ValueError(
             f"the {H} query heads must be a multiple of the key/value heads, of which there are {Hk}: expected "
-            f"q [B, H, Nq, d] and k [B, Hk, Nk, d], got {list(q.shape)} and {list(k.shape)}"
+            f"{names[0]} [B, H, Nq, d] and {names[1]} [B, Hk, Nk, d], got {list(q.shape)} and {list(k.shape)}"
         )
     if Hk > 0 and H // Hk > LONGEST:
         raise ValueError(f"at most {LONGEST} query heads share a key/value head, got {H // Hk}")
@@ -199,19 +202,34 @@ def check(q, k, v, dtypes=DTYPES):
         raise ValueError(f"head dimensions must be between 1 and {WIDEST}, got d = {d} and dv = {dv}")
 
 
-def check_sinks(sinks, H, device):
-    """Return the sinks [H] side by side in memory, as kernels read them, None if there are none, or raise."""
+def whole_groups(H, Hk) -> bool:
+    """Return whether each of Hk key/value heads can have as many of the H query heads as any other."""
+    return H % Hk == 0 if Hk > 0 else H == 0
+
+
+def check_sink_values(sinks) -> None:
+    """Raise ValueError if a sink on the CPU is neither finite nor -inf, which means that the head has none."""
+    if sinks is not None:
+        check_values("sinks must be finite numbers of float32, or -inf", sinks)
+
+
+def check_sinks(sinks, H, device, name="sinks"):
+    """Return the sinks [H] side by side in memory, as kernels read them, None if there are none, or raise.
+
+    name: that of the argument.
+    """
     if sinks is None:
         return None
     if not isinstance(sinks, torch.Tensor) or not sinks.is_floating_point():
-        raise TypeError(f"sinks must be a floating-point tensor [H], got {kind_of(sinks)}")
+        raise TypeError(f"{name} must be a floating-point tensor [H], got {kind_of(sinks)}")
+    check_dense(**{name: sinks})
     if sinks.shape != (H,) or sinks.device != device:
-        raise ValueError(f"sinks must be [H] = [{H}] on {device}, got {list(sinks.shape)} on {sinks.device}")
+        raise ValueError(f"{name} must be [H] = [{H}] on {device}, got {list(sinks.shape)} on {sinks.device}")
     return sinks.contiguous()
 
 
-def scale_of(scale, d) -> float:
-    """Return the factor on the scores of heads of d columns, 1/sqrt(d) if None.
+def scale_of(scale, d, name="scale") -> float:
+    """Return the factor on the scores of heads of d columns, 1/sqrt(d) if None. name: that of the argument.
 
     Raises:
         TypeError, ValueError: it is not a number that float32 can hold, or it requires a gradient.
@@ -219,14 +237,14 @@ def scale_of(scale, d) -> float:
     if scale is None:
         return d**-0.5
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
-        raise ValueError("scale is a number and gets no gradient: multiply q by the tensor instead")
+        raise ValueError(f"{name} is a number and gets no gradient: multiply q by the tensor instead")
     number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
     if isinstance(scale, torch.Tensor):
         number = scale.numel() == 1 and not (scale.dtype == torch.bool or scale.is_complex() or scale.is_meta)
     if not number:
-        raise TypeError(f"scale must be a number or None, got {scale!r:.40}")
+        raise TypeError(f"{name} must be a number or None, got {shown(scale)}")
     if not (scale == 0 or SCALES[0] <= abs(scale) <= SCALES[1]):  # NaN is neither
-        raise ValueError(f"scale must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale!s:.40}")
+        raise ValueError(f"{name} must be a finite number, 0 or from 2^-126 to 2^126 in size, got {scale!s:.40}")
     return float(scale)
 
 

@@ -13,10 +13,22 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.checks import RefusedInKernel, address_of, check_function, function_at, kind_of, place_of
+from flashlab.kernels.checks import (
+    RefusedInKernel,
+    address_of,
+    check_dense,
+    check_function,
+    check_values,
+    function_at,
+    kind_of,
+    place_of,
+)
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.problem import LOG2_E
+from flashlab.machine.arguments import check_number, shown
 from flashlab.machine.truth import NoTruth
+
+STEEPEST = 1e36  # slope: its products with all distances are finite
 
 outside_graphs = stepped_around("a score function")
 
@@ -72,9 +84,8 @@ def chain(score) -> Chain | None:
         return None
     steps = score if isinstance(score, tuple) else (score,)
     if not all(isinstance(step, Score) for step in steps):
-        raise TypeError(
-            f"score must be made by flashlab.kernels.scores, such as softcap(30), or a tuple of such, got {score!r:.40}"
-        )
+        expected = "made by flashlab.kernels.scores, such as softcap(30) or, of a tensor to add, bias(added)"
+        raise TypeError(f"score must be {expected}, or a tuple of such, got {shown(score)}")
     return Chain(steps) if steps else None
 
 
@@ -85,18 +96,17 @@ def softcap(cap: float) -> Score:
     It has the relative precision of float32; in the Hopper kernels, whose inputs have 16 bits, that of float16.
 
     Raises:
-        ValueError: cap is not a finite number above 0.
+        TypeError, ValueError: cap is no number from 1e-30 to 1e30.
     """
-    if not isinstance(cap, (int, float)) or isinstance(cap, bool) or not 1e-30 < cap < 1e30:
-        raise ValueError(f"a soft cap is a finite number above 0, got {cap!r:.40}")
-    return Softcap(float(cap))
+    return Softcap(float(check_number("cap", cap, 1e-30, 1e30)))
 
 
 @outside_graphs
 def alibi(slopes: torch.Tensor) -> Score:
     """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
 
-    slopes: [H] or [B, H], floating point, at most 1e36 in size; they may be learned.
+    slopes: [H] or [B, H], floating point, at most 1e36 in size; they may be learned. A call on the CPU raises
+    ValueError for others. A call on a GPU does not read them before it starts: there they make rows NaN.
     """
     return Alibi(_numbers(slopes, "slopes", (1, 2)))
 
@@ -105,7 +115,8 @@ def alibi(slopes: torch.Tensor) -> Score:
 def bias(added: torch.Tensor) -> Score:
     """Return the score function s -> s + added: floating point, broadcastable to [B, H, Nq, Nk]; it may be learned.
 
-    An element of -inf hides a key. A mask of ``masks`` does so without reading anything from memory.
+    An element of -inf hides a key. A mask of ``masks`` does so without reading anything from memory. A call on the CPU
+    raises ValueError for NaN and inf. A call on a GPU does not read them before it starts: there they make rows NaN.
     """
     return Bias(_numbers(added, "a bias", (0, 1, 2, 3, 4)))
 
@@ -141,6 +152,7 @@ def check(score: Chain, problem, training: bool):
 def _numbers(x, name, dims):
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor, got {kind_of(x)}")
+    check_dense(**{name: x})
     if x.dim() not in dims:
         raise ValueError(f"{name} must have {dims[0]} to {dims[-1]} dimensions, got shape {list(x.shape)}")
     return x
@@ -188,6 +200,7 @@ class Alibi(Score):
 
     def check(self, problem):
         _expanded(self.tensors[0], problem.pairs[:2], problem.device, "slopes")
+        check_values("slopes must be finite numbers of at most 1e36 in size", self.tensors[0], -STEEPEST, STEEPEST)
 
     def kernel_args(self, problem):
         slopes = self.tensors[0].expand(problem.pairs[:2])
@@ -213,6 +226,7 @@ class Bias(Score):
 
     def check(self, problem):
         _expanded(self.tensors[0], problem.pairs, problem.device, "a bias")
+        check_values("a bias must hold finite numbers of float32, or -inf", self.tensors[0])
 
     def kernel_args(self, problem):
         added = self.tensors[0].expand(problem.pairs)
@@ -243,8 +257,9 @@ class Custom(Score):
         return found_again, ([f and address_of(f) for f in self.functions], self.arguments)
 
     def check(self, problem):
-        if any(x.device != problem.device for x in self.tensors):
-            raise ValueError(f"tensors of a score function must be on {problem.device}")
+        for x in self.tensors:
+            if x.device != problem.device:
+                raise ValueError(f"tensors of a score function must be on {problem.device}, got {x.device}")
         if any(x.requires_grad for x in self.tensors):
             raise ValueError("tensors of your own score function get no gradient: detach them")
 

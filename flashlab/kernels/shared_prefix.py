@@ -21,8 +21,9 @@ from flashlab.kernels.decode.cache import Cache
 from flashlab.kernels.decode.operator import Step, check_cache, check_values, checked, problem_of, run
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch
-from flashlab.kernels.merge import check_state, merged
+from flashlab.kernels.merge import check_results, check_state, merged
 from flashlab.kernels.tiles import count, width_of
+from flashlab.machine.arguments import check_flag
 
 ROWS = 16  # that one program merges
 
@@ -53,9 +54,10 @@ def decode_shared(
     """
     if isinstance(prefixes, Prefix) or not isinstance(prefixes, Sequence):
         raise TypeError(f"prefixes must be a list of Prefix, got {type(prefixes).__name__}")
+    check_flag("return_lse", return_lse)
     cache = Cache.of(cache, lengths)
     problem = checked(q, cache, None, scale, fixed_split)
-    prefixes = [_checked(prefix, q, cache) for prefix in prefixes]
+    prefixes = [_named(f"prefixes[{n}]", prefix, q, cache) for n, prefix in enumerate(prefixes)]
     out = _wide(q, cache) if prefixes else None
     O, lse = run(q, cache, Step.of(q, cache, problem, fixed_split), out)  # [B, H, n, dv], [B, H, n]
     for prefix in prefixes:
@@ -66,10 +68,18 @@ def decode_shared(
     return (O, lse) if return_lse else O
 
 
+def _named(name, prefix, q, cache):
+    """Return ``_checked``, or raise its error under the name of the prefix."""
+    try:
+        return _checked(prefix, q, cache)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
 def _checked(prefix, q, cache):
     """Return a prefix of the texts with queries q, or raise TypeError or ValueError. cache: of the texts' own keys."""
     if not isinstance(prefix, Prefix):
-        raise TypeError(f"prefixes must be a list of Prefix, got {type(prefix).__name__} in it")
+        raise TypeError(f"expected a Prefix, got {type(prefix).__name__}")
     shared, texts, B = Cache.of(prefix.cache), prefix.texts, len(q)
     check_cache(q, shared, texts=1)
     if q.device.type == "cpu":
@@ -79,14 +89,14 @@ def _checked(prefix, q, cache):
         raise ValueError(f"a prefix has Hk and dv of the texts' own cache, {expected}, got {found}")
     if texts is None:
         return prefix
-    check_dense(texts=texts)
-    check_device(q=q, texts=texts)
     check_texts(texts, B)
+    check_device(q=q, texts=texts)
     return prefix._replace(texts=texts.contiguous())
 
 
 def check_texts(texts: Tensor, B: int) -> None:
-    """Raise ValueError unless these are numbers of B texts, each once; on a GPU the host does not read them."""
+    """Raise TypeError or ValueError unless these are numbers of B texts, each once. On a GPU they are not read."""
+    check_dense(texts=texts)
     if texts.dtype != torch.int32 or texts.ndim != 1:
         raise ValueError(f"the texts of a prefix must be int32 [R], got {texts.dtype} {list(texts.shape)}")
     numbers = texts.tolist() if texts.device.type == "cpu" else []
@@ -119,8 +129,10 @@ def merge(O: Tensor, lse: Tensor, O_p: Tensor, lse_p: Tensor, texts: Tensor | No
     error, and a wrong result. Raises TypeError or ValueError for tensors that are not as described.
     """
     check_state(O, lse)
-    check_dense(O_p=O_p, lse_p=lse_p)
-    (B, H, n, dv), R = O.shape, len(O) if texts is None else len(texts)
+    check_results(O_p=O_p, lse_p=lse_p)
+    if texts is not None:
+        check_texts(texts, len(O))
+    (_, H, n, dv), R = O.shape, len(O) if texts is None else len(texts)
     Hk = O_p.shape[1] if O_p.ndim == 4 else 0
     if O.dtype != torch.float32 or Hk == 0 or H % Hk:
         raise ValueError(f"expected O in float32 and O_p of Hk heads, got {O.dtype} {list(O.shape)}, {list(O_p.shape)}")
@@ -128,9 +140,6 @@ def merge(O: Tensor, lse: Tensor, O_p: Tensor, lse_p: Tensor, texts: Tensor | No
     if O_p.shape != (1, Hk, rows, dv) or lse_p.shape != (1, Hk, rows):
         expected = f"O_p [1, {Hk}, {rows}, {dv}] and lse_p [1, {Hk}, {rows}]"
         raise ValueError(f"expected {expected}, got {list(O_p.shape)} and {list(lse_p.shape)}")
-    if texts is not None:
-        check_dense(texts=texts)
-        check_texts(texts, B)
     if O_p.numel() and O.numel():
         launch(
             attention_merge,

@@ -6,6 +6,7 @@
 ``bool``           True or False
 ``Callable[...]``  a function
 ``Sequence[X]``    a list or the like, no text, whose elements are checked as X; so is ``Iterable[X]``
+``DTypeLike``      a dtype of numpy, or its name
 a class            one of its objects
 ``X | None``       None, or what X says
 =================  ====================================================================================
@@ -22,6 +23,7 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, get_args, get_origin
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flashlab.machine.numbers import whole_number
 
@@ -66,7 +68,7 @@ def check_fields(record: Any, **bounds: Bounds) -> None:
 def check_flag(name: str, x: object) -> bool:
     """Return x. Raise TypeError if it is neither True nor False."""
     if not isinstance(x, bool):
-        raise TypeError(f"{name} must be True or False, got {_shown(x)}")
+        raise TypeError(f"{name} must be True or False, got {shown(x)}")
     return x
 
 
@@ -75,7 +77,7 @@ def check_whole(name: str, x: Any, least: float = 1, most: float = math.inf) -> 
     n = whole_number(x)
     if n is None or not least <= n <= most:
         size = f"from {least} on" if most == math.inf else f"from {least} to {most}"
-        raise _error(x)(f"{name} must be a whole number {size}, got {_shown(x)}")
+        raise _error(x)(f"{name} must be a whole number {size}, got {shown(x)}")
     return n
 
 
@@ -88,7 +90,23 @@ def check_number(name: str, x: Any, least: float | None = None, most: float = ma
     if not finite or not (x > 0 if least is None else x >= least) or x > most:
         low = "above 0" if least is None else "" if least == -math.inf else f"at least {least}"
         sizes = " and ".join(filter(None, (low, f"at most {most}" if most < math.inf else "")))
-        raise _error(x)(f"{name} must be a finite number{sizes and ' '}{sizes}, got {_shown(x)}")
+        raise _error(x)(f"{name} must be a finite number{sizes and ' '}{sizes}, got {shown(x)}")
+    return x
+
+
+def shown(x: object) -> str:
+    """Return a short text of an argument for a message: the value of a plain one, kind and shape of a tensor."""
+    if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type) and np.shape(x) != ():
+        return f"{type(x).__name__} {x.dtype} {list(x.shape)}"
+    return " ".join(repr(x).split())[:40]
+
+
+def check_dtype(name: str, x: Any) -> Any:
+    """Return x. Raise TypeError if it is no dtype of numpy; None, which numpy takes for float64, is none."""
+    try:
+        np.dtype("no dtype" if x is None else x)
+    except TypeError:
+        raise TypeError(f"{name} must be a dtype of numpy, such as np.float16, got {shown(x)}") from None
     return x
 
 
@@ -112,6 +130,8 @@ def _checks(kinds, bounds):
 
 def _check_of(name, kind, bounds):
     """Return the function that checks an argument and returns it; None if its annotation says nothing."""
+    if kind == DTypeLike:
+        return lambda x: check_dtype(name, x)
     if isinstance(kind, UnionType):
         kinds = [it for it in get_args(kind) if it is not NoneType]
         check = _check_of(name, kinds[0], bounds) if len(kinds) == 1 else None
@@ -152,7 +172,3 @@ def _is_number(x):
 def _error(x):
     """Return the error for an argument x that should be another number, or a number."""
     return ValueError if _is_number(x) else TypeError
-
-
-def _shown(x):
-    return " ".join(repr(x).split())[:40]

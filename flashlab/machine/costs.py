@@ -48,7 +48,12 @@ def measure(
 
 
 def error(O: np.ndarray, exact: np.ndarray) -> float:
-    """Return |O - exact| / |exact| in Frobenius norms: 0 for the right output, 1 for an output of zeros."""
+    """Return |O - exact| / |exact| in Frobenius norms: 0 for the right output, 1 for an output of zeros.
+
+    O may be one row for all rows of exact.
+    """
+    if exact.shape not in (O.shape, (*exact.shape[:-1], *O.shape)):
+        raise ValueError(f"expected O and exact of one shape, got {O.shape} and {exact.shape}")
     return float(np.linalg.norm(O - exact) / np.linalg.norm(exact))
 
 
@@ -73,6 +78,7 @@ def longest(room: float, need: Callable[[int], float], most: int = 2**40) -> int
     return bisect_right(range(1, most + 1), room, key=need)
 
 
+@check_arguments()
 def counted(function: Callable, *args: object, **options: object) -> tuple:
     """Return ``function(*args, **options)`` and the FLOPs of its numpy matrix products: a pair (result, FLOPs).
 

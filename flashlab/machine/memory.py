@@ -156,6 +156,7 @@ class Memory(Account):
                 raise TypeError(f"{name} must hold floating-point numbers, got {found}")
             self.tensors[name] = tensor
 
+    @check_arguments()
     def reserve(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         """Allocate a tensor in slow memory, full of NaN, which shows regions without a store. Nothing is booked."""
         self.tensors[name] = np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 0, dtype)

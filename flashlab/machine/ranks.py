@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from flashlab.machine.arguments import check_arguments
+from flashlab.machine.arguments import check_arguments, check_whole, shown
+from flashlab.machine.numbers import whole_number
 
 Runs = tuple[range, ...]  # the tokens of one rank
 
@@ -50,12 +51,13 @@ def placement_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
 
 def check_documents(documents: Sequence[int], N: int) -> None:
     """Raise ValueError unless these are the places where texts begin in a sequence of N tokens, and N."""
-    if list(documents[:1]) != [0] or documents[-1] != N or list(documents) != sorted(documents):
-        raise ValueError(
-            f"documents are the places where texts begin, from 0 on, and at the end {N}, the number of tokens"
-        )
+    whole = all(whole_number(place) is not None for place in documents)
+    if not whole or list(documents[:1]) != [0] or documents[-1] != N or list(documents) != sorted(documents):
+        expected = f"the places where texts begin, from 0 on, and at the end {N}, the number of tokens"
+        raise ValueError(f"documents must be {expected}, got {shown(list(documents))}")
 
 
+@check_arguments()
 def length(runs: Runs) -> int:
     """Return the number of tokens in these runs."""
     return sum(map(len, runs))
@@ -119,6 +121,9 @@ def blocks(
     A query at position p sees the keys at p - left .. p + right, both included; None: no end. documents: the positions
     at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs have one step.
     """
+    for name, end in (("left", left), ("right", right)):
+        if end is not None:
+            check_whole(name, end, 0)
     parts = []
     for text in zip(documents, documents[1:], strict=False) if documents is not None else [None]:
         for run, start, row in _placed(queries, text):

@@ -110,6 +110,7 @@ class SM:
         self._products = {}  # by program: those that are not done
         self._commits = []  # (products that are not done, barrier)
 
+    @check_arguments()
     def run(self, programs: dict[str, Iterator[object]]) -> None:
         """Run generators, in a dict by name, to their ends."""
         for name, program in programs.items():

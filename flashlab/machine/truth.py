@@ -1,11 +1,19 @@
-"""Objects without a truth value, which ``and``, ``or``, ``not`` and ``if`` would take as True."""
+"""Objects that combine by few operators: the others would drop one of them, or take them for numbers or tuples."""
+
+from typing import Any
 
 
 class NoTruth:
-    """Base of objects that combine by other operators: ``a and b`` would return b, and drop a."""
+    """Base of objects that have no truth value and no arithmetic: ``a and b`` would return b, and drop a."""
 
     combine = ""  # how to combine such objects
 
     def __bool__(self) -> bool:
         name = type(self).__name__
         raise TypeError(f"{name} objects have no truth value: {self.combine}, and compare with None by `is`")
+
+    def __add__(self, *_: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} objects have no arithmetic and no order: {self.combine}")
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __xor__ = __rxor__ = __invert__ = __add__
+    __lt__ = __le__ = __gt__ = __ge__ = __add__

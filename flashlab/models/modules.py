@@ -7,7 +7,12 @@ import torch
 from torch import nn
 
 from flashlab.kernels import flash_attention, masks, scores
-from flashlab.kernels.checks import check_dense, kind_of
+from flashlab.kernels.checks import check_dense, check_place, kind_of
+from flashlab.kernels.dropout import check_probability
+from flashlab.kernels.problem import check
+from flashlab.machine.arguments import check_flag, check_whole, shown
+
+NAMES = "query", "key", "value"
 
 
 def scaled_dot_product_attention(
@@ -41,16 +46,18 @@ def scaled_dot_product_attention(
         TypeError, ValueError, RuntimeError: inputs that are no dense tensors, dtypes, devices or shapes that do not
             match, or both attn_mask and is_causal.
     """
-    _check_bool("is_causal", is_causal)
-    _check_bool("enable_gqa", enable_gqa)
+    check_flag("is_causal", is_causal)
+    check_flag("enable_gqa", enable_gqa)
+    check_probability(dropout_p, "dropout_p")
     _check(query, key, value)
     query, key, value, batch = _with_four_dimensions(query, key, value, enable_gqa)
+    check(query, key, value, names=NAMES)
     Nq, Nk = query.shape[2], key.shape[2]
     options: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
     if attn_mask is not None:
         if is_causal:
-            raise ValueError("give attn_mask or is_causal=True, as in torch, and not both")
-        options |= _mask_options(attn_mask, (*batch, Nq, Nk))
+            raise ValueError("attn_mask must be None under is_causal=True, as in torch, got both")
+        options |= mask_options("attn_mask", attn_mask, (*batch, Nq, Nk))
     if is_causal and Nq != Nk:  # only the square from the upper left corner is causal: keys beyond it are never seen
         N = min(Nq, Nk)
         O = flash_attention(query[:, :, :N], key[:, :, :N], value[:, :, :N], causal=True, **options)
@@ -63,7 +70,7 @@ def scaled_dot_product_attention(
 
 def _check(query, key, value):
     """Refuse what the slices and views below would hide from the checks of ``flash_attention``."""
-    for name, x in {"query": query, "key": key, "value": value}.items():
+    for name, x in zip(NAMES, (query, key, value), strict=True):
         check_dense(**{name: x})
         if x.dim() < 2:
             raise ValueError(f"{name} must have at least the dimensions [N, d], got shape {list(x.shape)}")
@@ -71,19 +78,17 @@ def _check(query, key, value):
         raise ValueError(f"key and value must have one length, got {key.shape[-2]} and {value.shape[-2]}")
 
 
-def _check_bool(name, x):
-    if not isinstance(x, bool):
-        raise TypeError(f"{name} must be True or False, got {x!r:.40}")
+def mask_options(name: str, mask: torch.Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the options of ``flash_attention`` for a mask that is broadcastable to a shape [..., H, Nq, Nk].
 
-
-def _mask_options(mask, shape):
-    """Return the options of ``flash_attention`` for a mask that is broadcastable to a shape [..., H, Nq, Nk]."""
+    Raises TypeError or ValueError, under the name of the argument, for another mask.
+    """
     if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise TypeError(f"attn_mask must be a boolean or floating-point tensor, got {kind_of(mask)}")
+        raise TypeError(f"{name} must be a boolean or floating-point tensor, got {kind_of(mask)}")
     fits = all(size in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False))
     if not fits or not 2 <= mask.dim() <= len(shape):
         raise ValueError(
-            f"attn_mask must have at least the dimensions [Nq, Nk] and be broadcastable to {list(shape)}, "
+            f"{name} must have at least the dimensions [Nq, Nk] and be broadcastable to {list(shape)}, "
             f"got {list(mask.shape)}"
         )
     if mask.dim() > 4:  # the kernels have one dimension of batches
@@ -95,13 +100,25 @@ def _with_four_dimensions(query, key, value, enable_gqa):
     """Return the tensors as [B, H, N, d], and the dimensions of the result before its last two."""
     tensors, own = (query, key, value), 3 if enable_gqa else 2  # the last dimensions, which do not broadcast
     if min(tensor.dim() for tensor in tensors) < own:
-        raise ValueError("with enable_gqa, query, key and value must have at least the dimensions [H, N, d]")
-    leading = torch.broadcast_shapes(*(tensor.shape[:-own] for tensor in tensors))
+        found = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"with enable_gqa, query, key and value need at least the dimensions [H, N, d], got {found}")
+    leading = _leading([tensor.shape[:-own] for tensor in tensors])
     expanded = [tensor.expand(*leading, *tensor.shape[-own:]) for tensor in tensors]
     batch = expanded[0].shape[:-2]
     while expanded[0].dim() < 4:
         expanded = [tensor[None] for tensor in expanded]
     return *(tensor.flatten(0, -4) for tensor in expanded), batch
+
+
+def _leading(shapes):
+    """Return the shape to which the leading dimensions of query, key and value broadcast, or raise ValueError."""
+    if shapes[0] == shapes[1] == shapes[2]:
+        return shapes[0]
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        found = ", ".join(f"{name} {list(shape)}" for name, shape in zip(NAMES, shapes, strict=True))
+        raise ValueError(f"the leading dimensions of query, key and value must broadcast, got {found}") from None
 
 
 class FlashAttention(nn.Module):
@@ -114,11 +131,10 @@ class FlashAttention(nn.Module):
         causal: position i sees positions up to i.
         bias: whether the projections have one.
         attention: the function (Q, K, V, *, causal) -> O on [B, H, N, d] that attends; another one may take its place.
-        device, dtype: of the parameters.
+        device, dtype: of the parameters; a dtype of floating-point numbers.
 
     Raises:
-        ValueError: sizes that are no whole numbers from 1 on, or that do not divide.
-        TypeError: causal or bias is not a bool, or attention is not a function.
+        TypeError, ValueError: an argument is not as described.
     """
 
     def __init__(
@@ -136,15 +152,17 @@ class FlashAttention(nn.Module):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         sizes = {"d_model": d_model, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
-        found = ", ".join(f"{name}={size!r}" for name, size in sizes.items())
-        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes.values()):
-            raise ValueError(f"sizes must be whole numbers of at least 1, got {found}")
+        d_model, num_heads, num_kv_heads = (check_whole(name, size) for name, size in sizes.items())
         if d_model % num_heads or num_heads % num_kv_heads:
+            found = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ValueError(f"num_heads must divide d_model and be a multiple of num_kv_heads, got {found}")
-        _check_bool("causal", causal)
-        _check_bool("bias", bias)
+        check_flag("causal", causal)
+        check_flag("bias", bias)
         if not callable(attention):
-            raise TypeError(f"attention must be a function (Q, K, V, *, causal) -> O, got {attention!r:.40}")
+            raise TypeError(f"attention must be a function (Q, K, V, *, causal) -> O, got {shown(attention)}")
+        if not (dtype is None or isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"dtype must be a floating-point torch.dtype or None, got {shown(dtype)}")
+        device = None if device is None else check_place(device)
         self.num_heads, self.num_kv_heads, self.causal, self.attention = num_heads, num_kv_heads, causal, attention
         d = d_model // num_heads
         options = {"bias": bias, "device": device, "dtype": dtype}

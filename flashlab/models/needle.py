@@ -31,6 +31,10 @@ class Model(NamedTuple):
 
     def answers(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Return scores [B, n, SYMBOLS] of the value of each key, when these pairs are stored: keys, values [B, n]."""
+        for name, x in {"keys": keys, "values": values}.items():
+            if x.dtype != torch.int64 or x.shape != keys.shape or not ((x >= 0) & (x < SYMBOLS)).all():
+                expected = f"int64 [B, n] from 0 to {SYMBOLS - 1}"
+                raise ValueError(f"{name} must be {expected}, got {x.dtype} {list(x.shape)}")
         S = self.Q[keys] @ self.K[keys].mT  # [B, n, n]
         return self.weights(S) @ self.V[values] @ self.read_out.T
 

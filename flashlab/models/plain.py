@@ -20,6 +20,7 @@ def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None =
     causal: query i sees keys j <= i + Nk - Nq. window: if given, mask keys at distance ``window`` or more.
     Raises ValueError if the first queries would see no key.
     """
+    _check(Q, K, V)
     S = Q @ K.mT * Q.shape[-1] ** -0.5  # [B, H, Nq, Nk]
     Nq, Nk = S.shape[-2:]
     after = 0 if causal else Nq if window is None else window - 1  # keys after its own that a query may see
@@ -31,6 +32,16 @@ def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None =
     if window is not None:
         seen = seen.tril(Nk - Nq + window - 1).triu(Nk - Nq - window + 1)
     return S.masked_fill(~seen, -torch.inf).softmax(-1) @ V  # [B, H, Nq, dv]
+
+
+def _check(Q, K, V):
+    """Raise ValueError unless Q [..., Nq, d], K [..., Nk, d] and V [..., Nk, dv] match in shape and dtype."""
+    fits = min(Q.ndim, K.ndim, V.ndim) >= 2 and Q.shape[:-2] == K.shape[:-2] == V.shape[:-2]
+    if not fits or Q.shape[-1] != K.shape[-1] or K.shape[-2] != V.shape[-2]:
+        found = f"{list(Q.shape)}, {list(K.shape)} and {list(V.shape)}"
+        raise ValueError(f"expected Q [B, H, Nq, d], K [B, H, Nk, d] and V [B, H, Nk, dv], got {found}")
+    if not (Q.dtype == K.dtype == V.dtype and Q.is_floating_point()):
+        raise TypeError(f"Q, K and V must have one floating-point dtype, got {Q.dtype}, {K.dtype} and {V.dtype}")
 
 
 @check_arguments()
@@ -51,6 +62,7 @@ def reordered(seed: int) -> Callable[..., Tensor]:
     generator = np.random.default_rng(seed)
 
     def attention(Q, K, V, *, causal):
+        _check(Q, K, V)
         order = generator.permutation(Q.shape[-1])  # [d], another one in each call
         return dense(Q[..., order], K[..., order], V, causal=causal)
 
@@ -76,6 +88,7 @@ def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = F
     """
     if not Q.ndim == K.ndim == V.ndim == 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")
+    _check(Q, K, V)
     (Nq, d), (Nk, dv) = Q.shape, V.shape
     wide = torch.promote_types(Q.dtype, torch.float32)
     O, lse = Q.new_empty(Nq, dv), Q.new_empty(Nq, dtype=wide)  # [Nq, dv], [Nq]
@@ -96,11 +109,14 @@ def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = F
     return O, lse
 
 
+@check_arguments()
 def update(m_i: Tensor, l_i: Tensor, O_i: Tensor, S_ij: Tensor, V_j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv]. Masked scores are -inf.
 
     m_i, l_i: [Br], O_i: [Br, dv], of the keys so far. Returns the same three, of the tile's keys too.
     """
+    if S_ij.shape != (len(m_i), len(V_j)) or V_j.shape[1:] != O_i.shape[1:]:
+        raise ValueError(f"expected S_ij [Br, Bc], V_j [Bc, dv] for O_i {O_i.shape}, got {S_ij.shape}, {V_j.shape}")
     m_new = torch.maximum(m_i, S_ij.amax(-1))  # [Br]
     m_safe = torch.where(m_new == -torch.inf, 0, m_new)  # [Br]      a row that has met no key yet
     alpha = torch.exp(m_i - m_safe)  # [Br]

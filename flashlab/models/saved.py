@@ -45,7 +45,8 @@ def flash_bytes(N: int, *, d: int, heads: int, itemsize: int) -> int:
     return heads * (4 * N * d * itemsize + max(4, 2 * itemsize) * N)
 
 
-def longest(room: int, nbytes: Callable[..., int], **sizes: int) -> int:
+@check_arguments(room=0)
+def longest(room: float, nbytes: Callable[..., int], **sizes: int) -> int:
     """Return the largest N with ``nbytes(N, **sizes) <= room``, for one of the two functions above.
 
     Raises: ValueError for a room that is not a finite number.

@@ -24,7 +24,9 @@ from typing import Any
 import torch
 
 from flashlab.kernels import flash_attention, masks, scores
-from flashlab.machine.arguments import check_flag
+from flashlab.kernels.problem import check, check_sinks, scale_of
+from flashlab.machine.arguments import check_flag, check_number, check_whole, shown
+from flashlab.models.modules import mask_options
 
 CANNOT = (  # options of layers that change the scores, hide some, or ask for them
     "sinks", "position_bias", "head_mask", "score_mod", "output_attentions", "cache",
@@ -40,6 +42,8 @@ def register(name: str = "lab_attention") -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a text, got {type(name).__name__}")
+    if not name:
+        raise ValueError("name must not be empty, got ''")
     if "flash" in name:
         raise ValueError(f'transformers reserves names that contain "flash": choose another one than {name!r}')
     try:
@@ -128,18 +132,21 @@ def attend(
         NotImplementedError: an option in ``CANNOT``, or without a mask a window in a layer that is not causal.
         ValueError: a mask of other dimensions, or neither a mask nor a word of the layer on causality.
     """
+    check(query, key, value, names=("query", "key", "value"))
     if is_causal is not None:
         check_flag("is_causal", is_causal)
     refused = [name for name in CANNOT if not (options.get(name) is None or options[name] is False)]
     if refused:
         raise NotImplementedError(f"flashlab's attention does not support: {', '.join(refused)}")
-    seen, added = _parts(attention_mask, (query.shape[2], key.shape[2]))
+    H, Nq, Nk = query.shape[1], query.shape[2], key.shape[2]
+    seen, added = _parts(attention_mask, (len(query), H, Nq, Nk))
     if seen is None:
-        seen = _of_layer(module, is_causal, options.get("sliding_window"), query.shape[2], key.shape[2])
-    cap, sinks = options.get("softcap"), options.get("s_aux")
-    steps = () if cap is None else (scores.softcap(cap),)
+        seen = _of_layer(module, is_causal, options.get("sliding_window"), Nq, Nk)
+    cap, sinks = options.get("softcap"), check_sinks(options.get("s_aux"), H, query.device, "s_aux")
+    steps = () if cap is None else (scores.softcap(check_number("softcap", cap)),)
+    scale = scale_of(scaling, query.shape[3], "scaling")
     O = flash_attention(
-        query, key, value, mask=seen, score=(*steps, *added) or None, sinks=sinks, dropout=dropout, scale=scaling
+        query, key, value, mask=seen, score=(*steps, *added) or None, sinks=sinks, dropout=dropout, scale=scale
     )  # [B, H, Nq, dv]
     return O.transpose(1, 2).contiguous(), None
 
@@ -148,13 +155,16 @@ def _parts(mask, shape):
     """Return the mask for ``flash_attention``, None if there is none, and the steps for the scores."""
     if mask is None:
         return None, ()
+    if not isinstance(mask, torch.Tensor):
+        raise TypeError(f"attention_mask must be a tensor [B, H, Nq, Nk] or None, got {shown(mask)}")
     if mask.dim() != 4:
         raise ValueError(f"attention_mask must have the dimensions [B, H, Nq, Nk], got shape {list(mask.shape)}")
     if isinstance(mask, Mask):
-        if mask.rule is not None and mask.shape[2:] == shape:
+        if mask.rule is not None and mask.shape[2:] == shape[2:]:
             return mask.rule, ()
         mask = mask.numbers()
-    return (masks.dense(mask), ()) if mask.dtype == torch.bool else (masks.full(), (scores.bias(mask),))
+    options = mask_options("attention_mask", mask, shape)
+    return options.get("mask", masks.full()), (options["score"],) if "score" in options else ()
 
 
 def _of_layer(module, is_causal, sliding_window, Nq, Nk):
@@ -162,7 +172,7 @@ def _of_layer(module, is_causal, sliding_window, Nq, Nk):
     causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     if causal is None and Nq > 1:
         raise ValueError(f"{type(module).__name__} must pass attention_mask or is_causal: it passed neither")
-    narrow = sliding_window is not None and sliding_window < Nk
+    narrow = sliding_window is not None and check_whole("sliding_window", sliding_window) < Nk
     if narrow and not causal:
         raise NotImplementedError(
             "flashlab's attention does not support: a sliding window that is not causal, without attention_mask"
@@ -226,6 +236,5 @@ def _rule(function):
 
 def _window(W, right):
     """Return the mask of a window as transformers counts it: W keys up to the query's own key, and ``right`` more."""
-    if W < 1:
-        raise ValueError(f"sliding_window must be at least 1, got {W}: no query would see a key")
+    check_whole("sliding_window", W)  # with 0, no query would see a key
     return masks.window(W - 1, right)

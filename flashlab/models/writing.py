@@ -25,7 +25,8 @@ class Writer:
         self.model, self.longest = model, longest
         self.layers = [module for module in model.modules() if isinstance(module, FlashAttention)]
         if not self.layers or not all(layer.causal for layer in self.layers):
-            raise ValueError("a model that writes has FlashAttention modules, all of them causal")
+            found = [layer.causal for layer in self.layers]
+            raise ValueError(f"model must have FlashAttention modules, all with causal=True, got {found}")
         self.caches = [_cache(layer, pages, page) for layer in self.layers]
         self.pool = self.caches[0].pool  # the others do the same
         self.following = {}  # text -> scores [alphabet] of its next token
@@ -90,7 +91,7 @@ class Writer:
     def _check(self, texts, n):
         self.pool.check(texts)
         if not texts:
-            raise ValueError("expected at least one text")
+            raise ValueError("texts must have at least one text, got []")
         for text in texts:
             length = self.pool.texts[text].length + n
             if self.longest is not None and length > self.longest:

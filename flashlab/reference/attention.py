@@ -46,8 +46,8 @@ def attention(
     check_flag("return_lse", return_lse)
     P, lse = weights(Q, K, mask=mask, score=score, sink=sink, scale=scale)  # [..., Nq, Nk], [..., Nq]
     one_dtype(Q=Q, V=V)
-    if V.shape[-2] != K.shape[-2]:
-        raise ValueError(f"V must have a row for each key: expected {K.shape[-2]}, got {V.shape[-2]}")
+    if V.ndim < 2 or V.shape[-2] != K.shape[-2]:
+        raise ValueError(f"V must have a row for each key: expected V [..., {K.shape[-2]}, dv], got {V.shape}")
     O = P @ V  # [..., Nq, dv]
     return (O, lse) if return_lse else O
 

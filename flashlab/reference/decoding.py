@@ -99,10 +99,11 @@ def split(
     return Parts(memory.tensors["O_s"], memory.tensors["lse_s"])
 
 
+@check_arguments()
 def combine(memory: Memory) -> tuple[np.ndarray, np.ndarray]:
     """Merge the parts that ``split`` left in ``memory``, one program per row. Returns O [g, n, dv] and lse [g, n]."""
     if "O_s" not in memory.tensors:
-        raise ValueError("expected the memory in which split has left its parts")
+        raise ValueError(f"memory must have the parts that split leaves, got {', '.join(memory.tensors) or 'none'}")
     _, g, n, _ = memory.tensors["O_s"].shape
     for h, t in np.ndindex(g, n):
         row = slice(h, h + 1), slice(t, t + 1)
@@ -115,11 +116,14 @@ def combine(memory: Memory) -> tuple[np.ndarray, np.ndarray]:
     return memory.tensors["O"], memory.tensors["lse"]
 
 
+@check_arguments()
 def merge(O_s: np.ndarray, lse_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [dv] and lse [] of one row from its parts O_s [S, dv] and lse_s [S]: attention to S "keys".
 
     A part that saw no key (lse = -inf) counts for nothing, and no part at all gives 0 and -inf.
     """
+    if O_s.ndim != 2 or lse_s.shape != O_s.shape[:1]:
+        raise ValueError(f"expected O_s [S, dv] and lse_s [S], got {O_s.shape} and {lse_s.shape}")
     state = online_softmax.identity(1, O_s.shape[1], O_s.dtype)
     O, lse = online_softmax.finish(online_softmax.update(state, lse_s[None, :], O_s))  # [1, dv], [1]
     return O[0], lse[0]
@@ -197,6 +201,8 @@ def weights(lse_s: np.ndarray, *, wrong: bool = False) -> np.ndarray:
     """
     if lse_s.ndim != 1:
         raise ValueError(f"expected lse_s [S], got {lse_s.shape}")
+    if not (lse_s > -np.inf).any():
+        raise ValueError(f"expected a part that sees a key, got lse_s = {lse_s.tolist()!s:.60}")
     lse_s = lse_s / np.log(2) if wrong else lse_s
     lse = np.logaddexp.reduce(lse_s)
     return np.exp(lse_s - lse)

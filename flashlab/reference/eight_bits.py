@@ -153,6 +153,8 @@ def rotate(X: np.ndarray, s: np.ndarray) -> np.ndarray:
     one_dtype(s=s)
     if s.shape != X.shape[-1:]:
         raise ValueError(f"expected a sign s [d] for each column of X {X.shape}, got {s.shape}")
+    if not (abs(s) == 1).all():
+        raise ValueError(f"expected signs s of 1 or -1, got {s[abs(s) != 1][0]}")
     return hadamard(X * s.astype(X.dtype))
 
 
@@ -162,6 +164,9 @@ def without_mean(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Every score of query i falls by scale * Q_i @ mean, so the weights stay, and lse falls by as much.
     """
+    one_dtype(K=K)
+    if K.ndim < 2:
+        raise ValueError(f"expected K [..., N, d], got {K.shape}")
     mean = K.mean(-2, keepdims=True)  # [..., 1, d]
     return K - mean, mean
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashlab.machine import costs
-from flashlab.machine.arguments import check_arguments
+from flashlab.machine.arguments import check_arguments, check_fields, check_whole
 from flashlab.machine.memory import Memory
 from flashlab.reference import block_size, standard_attention, tiling
 
@@ -42,6 +42,7 @@ def predicted(N: int, d: int, M: int) -> int:
     K and V are read once, Q is read and O written for each of the Tc tiles of keys, and O is read for all but the
     first. It leaves out lse, 1 / d of that or less.
     """
+    check_whole("N", N, 0)
     _, Bc = block_size.formula(M, d)
     Tc = -(-N // Bc)
     return N * d * (3 * Tc + 1)
@@ -63,7 +64,8 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> Fit
     if x.shape != y.shape or x.size < 3:
         raise ValueError(f"a slope and its error need at least three pairs, got {x.size} and {y.size} numbers")
     if not (x > 0).all() or not (y > 0).all() or (x == x[0]).all():
-        raise ValueError("a slope needs positive numbers, and at least two different ones in x")
+        found = f"{x.tolist()!s:.40} and {y.tolist()!s:.40}"
+        raise ValueError(f"a slope needs positive numbers, and at least two different ones in x, got {found}")
     (slope, _), covariance = np.polyfit(np.log(x), np.log(y), 1, cov=True)
     return Fit(float(slope), float(covariance[0, 0] ** 0.5))
 
@@ -95,6 +97,7 @@ class Need(NamedTuple):
     @property
     def total(self) -> int:
         """Return the sum of the three."""
+        check_fields(self, thin=0, rows=0, square=0)
         return sum(self)
 
 

@@ -126,6 +126,8 @@ def merge(first: State, second: State) -> State:
 @check_arguments(d=0, dv=0)
 def identity(d: int, dv: int, dtype: DTypeLike = np.float32) -> State:
     """Return the state of no tokens."""
+    if not np.issubdtype(dtype, np.floating):
+        raise TypeError(f"a state holds floating-point numbers, got {np.dtype(dtype)}")
     return State(1.0, np.zeros((d, dv), dtype))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlab.machine.arguments import check_arguments
+from flashlab.machine.arguments import check_arguments, shown
 from flashlab.machine.numbers import whole_number
 from flashlab.machine.truth import NoTruth
 
@@ -147,7 +147,9 @@ class Documents(Interval):
         ids = self.ids
         row = isinstance(ids, np.ndarray) and ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
         if not row or (ids[1:] < ids[:-1]).any():
-            raise ValueError("documents are whole numbers [Nk] that never fall: the document of each key")
+            raise ValueError(
+                f"ids must be whole numbers [Nk] that never fall, a document for each key, got {self.ids!s:.60}"
+            )
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:
         first, last = self._own(rows.start, shape), self._own(rows.stop - 1, shape)
@@ -242,7 +244,7 @@ class Dense(Mask):
 
     def __post_init__(self) -> None:
         if not isinstance(self.seen, np.ndarray) or self.seen.dtype != bool or self.seen.ndim != 2:
-            raise TypeError("a dense mask is a boolean array [Nq, Nk], True where a key is seen")
+            raise TypeError(f"seen must be a boolean array [Nq, Nk], True where a key is seen, got {shown(self.seen)}")
 
     def visible(self, i: np.ndarray, j: np.ndarray, shape: Shape) -> np.ndarray:
         if self.seen.shape != tuple(shape):
@@ -264,7 +266,7 @@ class Blocks(Mask):
 
     def __post_init__(self) -> None:
         if not isinstance(self.kept, np.ndarray) or self.kept.dtype != bool or self.kept.ndim != 2:
-            raise TypeError("blocks are a boolean array [Tr, Tc], True where a tile counts")
+            raise TypeError(f"kept must be a boolean array [Tr, Tc], True where a tile counts, got {shown(self.kept)}")
         if not all(_is_whole(B, 1) for B in (self.Br, self.Bc)):
             sizes = f"Br = {self.Br!r:.20}, Bc = {self.Bc!r:.20}"
             raise ValueError(f"a tile has at least one row and one column, got {sizes}")

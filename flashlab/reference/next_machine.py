@@ -73,7 +73,7 @@ def backward_cycles(pair: bool = False, card: hardware.Card = B200) -> Cycles:
 # The exponential, without its unit
 
 
-@check_arguments()
+@check_arguments(degree=(1, 12))
 @cache
 def minimax(degree: int) -> np.ndarray:
     """Return the coefficients, float32 [degree + 1], lowest first, of a polynomial p(x) near 2^x for x from 0 to 1.
@@ -116,6 +116,8 @@ def exp2(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     is added to the eight bits of its exponent. Below -126, where float32 has no full precision left, the result is 0 or
     a number below 2^-126, as good as 0.
     """
+    if coefficients.ndim != 1 or len(coefficients) == 0:
+        raise ValueError(f"expected coefficients [degree + 1], got {coefficients.shape}")
     if (x >= 128).any():
         raise ValueError(f"expected x up to 127, got {x.max()}")
     x = np.maximum(x, np.float32(-127))  # the exponent's eight bits know no smaller n
@@ -219,6 +221,9 @@ def lazy_update(state: State, S_ij: np.ndarray, V_j: np.ndarray, threshold: floa
     threshold in those of log2, as a kernel has it: a weight is 2^threshold at most.
     """
     m_i, l_i, O_i = state
+    if S_ij.shape != (len(m_i), len(V_j)) or not threshold >= 0:
+        expected = f"S_ij {(len(m_i), len(V_j))} and a threshold from 0 on"
+        raise ValueError(f"expected {expected}, got {S_ij.shape} and {threshold}")
     m_new = np.maximum(m_i, S_ij.max(-1, initial=-np.inf))  # [Br]
     m_new = np.where(m_new > m_i + threshold * LN_2, m_new, m_i).astype(m_i.dtype)  # [Br]      the lazy maximum
     m_safe = np.where(m_new == -np.inf, 0, m_new)  # [Br]      rows that have seen no key yet

@@ -55,6 +55,8 @@ def merge(a: State, b: State) -> State:
 
 def finish(state: State) -> tuple[np.ndarray, np.ndarray]:
     """Return O [Br, dv] and lse [Br] of rows that have seen all their keys; 0 and -inf for rows without a key."""
+    if not state.m.shape == state.l.shape == state.O.shape[:1]:
+        raise ValueError(f"expected m [Br], l [Br], O [Br, dv], got {state.m.shape}, {state.l.shape}, {state.O.shape}")
     l_safe = np.where(state.l == 0, 1, state.l)  # [Br]
     lse = np.where(state.l == 0, -np.inf, state.m + np.log(l_safe))  # [Br]
     return state.O / l_safe[:, None], lse

@@ -24,6 +24,7 @@ def offsets(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=int)])
 
 
+@check_arguments()
 def forward(
     Q: np.ndarray,
     K: np.ndarray,
@@ -48,6 +49,7 @@ def forward(
     """
     check("Q", len(Q), offsets_q)
     check("K", len(K), offsets_k)
+    check("V", len(V), offsets_k)
     if len(offsets_q) != len(offsets_k):
         raise ValueError(
             f"expected as many texts of keys as of queries, got {len(offsets_k) - 1}, {len(offsets_q) - 1}"

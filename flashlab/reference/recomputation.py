@@ -89,6 +89,8 @@ def backward(
 
 def rebuild(S_ij: np.ndarray, lse_i: np.ndarray) -> np.ndarray:
     """Rebuild the weights P_ij [Br, Bc] from a tile of scores [Br, Bc] and the log-sum-exp lse_i [Br] of whole rows."""
+    if lse_i.shape != S_ij.shape[:1]:
+        raise ValueError(f"expected lse_i [Br] for S_ij [Br, Bc], got {lse_i.shape} for {S_ij.shape}")
     lse_safe = np.where(lse_i == -np.inf, 0, lse_i)  # [Br]      a row that sees no key
     return np.exp(S_ij - lse_safe[:, None])
 
@@ -105,6 +107,7 @@ def sink_gradient(sink: float, lse: np.ndarray, delta: np.ndarray) -> float:
 
     The sink's value is 0, so its weight e^(sink - lse) has dP = 0, and dS = P * (0 - delta).
     """
+    check_one_shape(lse=lse, delta=delta)
     return -(np.exp(sink - lse) * delta).sum()
 
 
@@ -125,6 +128,9 @@ def gradients(
 
     Source: FlashAttention, appendix B.4.
     """
+    if P_ij.shape != (len(Q_i), len(K_j)) or delta_i.shape != (len(Q_i),):
+        expected = f"P_ij {(len(Q_i), len(K_j))} and delta_i {(len(Q_i),)}"
+        raise ValueError(f"expected {expected}, got {P_ij.shape} and {delta_i.shape}")
     dV_j = (Z_ij * P_ij).T @ dO_i  # [Bc, dv]
     dP_ij = Z_ij * (dO_i @ V_j.T)  # [Br, Bc]
     dS_ij = slope_ij * (P_ij * (dP_ij - delta_i[:, None]))  # [Br, Bc]

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.machine.arguments import check_one_shape
 from flashlab.machine.ranks import Runs
 from flashlab.reference import masks
 from flashlab.reference.dtypes import one_dtype
@@ -51,8 +50,9 @@ def check(placement: Sequence[Runs], **tensors: np.ndarray) -> None:
 
 def merge(O: np.ndarray, lse: np.ndarray, O_b: np.ndarray, lse_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return O [n, dv] and lse [n] of the keys of both sides, each of which has divided by its own sum already."""
-    check_one_shape(lse=lse, lse_b=lse_b, rows=O[:, 0])
-    check_one_shape(O=O, O_b=O_b)
+    if O.shape != O_b.shape or not O.shape[:1] == lse.shape == lse_b.shape:
+        found = ", ".join(str(x.shape) for x in (O, lse, O_b, lse_b))
+        raise ValueError(f"expected O [n, dv], lse [n], O_b [n, dv], lse_b [n], got {found}")
     m = np.maximum(lse, lse_b)  # [n]
     m_safe = np.where(m == -np.inf, 0, m)  # [n]      rows that have seen no key yet
     l, l_b = np.exp(lse - m_safe), np.exp(lse_b - m_safe)  # [n], [n]   each side's sum, relative to m
@@ -127,7 +127,8 @@ def backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute dQ, dK and dV, each [N, ...], given O and lse of all keys. The gradients of keys travel with them."""
     check(placement, Q=Q, K=K, V=V, O=O, dO=dO)
-    check_one_shape(lse=lse, rows=Q[:, 0])
+    if lse.shape != (len(Q),):
+        raise ValueError(f"expected lse [N] = {(len(Q),)}, got {lse.shape}")
     P, N = len(placement), len(Q)
     here = [positions(runs) for runs in placement]  # [n] of each rank
     has = [(K[j], V[j], np.zeros_like(K[j]), np.zeros_like(V[j])) for j in here]

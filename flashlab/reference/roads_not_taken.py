@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flashlab.machine.arguments import check_arguments
+from flashlab.machine.arguments import check_arguments, check_whole
 from flashlab.machine.memory import Memory
 from flashlab.reference import masks, online_softmax, safe_softmax, standard_attention, tiling
 from flashlab.reference.attention import scale_of
@@ -171,6 +171,10 @@ def windowed(
 
 def reach(start: int, stop: int, w: int, N: int) -> tuple[int, int]:
     """Return (start, stop) of the N keys that queries start, ..., stop - 1 see through a window of w to either side."""
+    check_whole("start", start, 0)
+    check_whole("stop", stop, 0)
+    check_whole("w", w, 0)
+    check_whole("N", N, 0)
     return max(start - w, 0), min(stop + w, N)
 
 

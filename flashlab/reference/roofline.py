@@ -6,7 +6,7 @@ Source: Williams, Waterman and Patterson 2009, "Roofline".
 from typing import NamedTuple
 
 from flashlab.machine import costs, hardware
-from flashlab.machine.arguments import check_arguments, check_fields
+from flashlab.machine.arguments import check_arguments, check_fields, check_number
 from flashlab.reference import standard_attention
 from flashlab.reference.tiling import fa2_traffic
 
@@ -21,6 +21,10 @@ class Work(NamedTuple):
 
 def seconds(flops: float, nbytes: float, flop_rate: float, byte_rate: float) -> float:
     """Return the least time for ``flops`` operations and ``nbytes`` bytes at these rates per second."""
+    check_number("flops", flops, 0)
+    check_number("nbytes", nbytes, 0)
+    check_number("flop_rate", flop_rate)
+    check_number("byte_rate", byte_rate)
     return max(flops / flop_rate, nbytes / byte_rate)
 
 
@@ -34,6 +38,7 @@ def intensity(work: Work) -> float:
 @check_arguments()
 def reachable(work: Work, flop_rate: float, byte_rate: float) -> float:
     """Return the FLOPs per second of this work by ``seconds``: the height of the roof above its intensity."""
+    check_fields(work, flops=0, exps=0)
     return work.flops / seconds(work.flops, work.nbytes, flop_rate, byte_rate)
 
 

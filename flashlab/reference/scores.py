@@ -17,7 +17,7 @@ from numbers import Real
 
 import numpy as np
 
-from flashlab.machine.arguments import check_arguments, check_fields
+from flashlab.machine.arguments import check_arguments, check_fields, shown
 from flashlab.machine.truth import NoTruth
 from flashlab.reference.mask_kinds import Shape
 
@@ -128,7 +128,9 @@ class Bias(Score):
 
     def __post_init__(self) -> None:
         if not isinstance(self.b, np.ndarray) or not np.issubdtype(self.b.dtype, np.floating):
-            raise TypeError("a bias is an array of floating-point numbers that broadcasts to [Nq, Nk]")
+            raise TypeError(f"b must be an array of floating-point numbers, got {shown(self.b)}")
+        if not (self.b < np.inf).all():
+            raise ValueError(f"b must hold finite numbers, or -inf, got {self.b[~(self.b < np.inf)][0]}")
 
     def apply(self, S_ij: np.ndarray, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         try:

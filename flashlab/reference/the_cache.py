@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.machine.arguments import check_arguments
+from flashlab.machine.arguments import check_arguments, check_fields
 from flashlab.reference.attention import attention
+from flashlab.reference.dtypes import one_dtype
 
 
 class Kind(NamedTuple):
@@ -19,6 +20,7 @@ class Kind(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes per token and layer."""
+        check_fields(self, scale_bytes=0)
         return self.numbers * self.itemsize + self.scale_bytes
 
 
@@ -57,6 +59,7 @@ def expanded(
     Returns:
         O [H, dv].
     """
+    _check(q, q_rope, C, R, W_K, W_V)
     outputs = []
     for h in range(len(q)):
         K = np.concatenate([C @ W_K[h].T, R], 1)  # [N, dn + dr]
@@ -73,10 +76,23 @@ def absorbed(
     W_K goes to the query's side, W_V behind the sum: in between, every head is a query to one key [C, R] of r + dr
     columns, whose first r are the value.
     """
+    _check(q, q_rope, C, R, W_K, W_V)
     q = np.einsum("hn,hnr->hr", q, W_K)  # [H, r]
     K = np.concatenate([C, R], 1)  # [N, r + dr]
     O = attention(np.concatenate([q, q_rope], 1), K, C, scale=scale)  # [H, r]
     return np.einsum("hr,hvr->hv", O, W_V)
+
+
+def _check(q, q_rope, C, R, W_K, W_V):
+    """Raise TypeError or ValueError unless the arrays of latent attention match."""
+    one_dtype(q=q, q_rope=q_rope, C=C, R=R, W_K=W_K, W_V=W_V)
+    shapes = [x.shape for x in (q, q_rope, C, R, W_K, W_V)]
+    if [len(shape) for shape in shapes] == [2, 2, 2, 2, 3, 3]:
+        (H, dn), dr, (N, r), dv = shapes[0], shapes[1][1], shapes[2], shapes[5][1]
+        if shapes == [(H, dn), (H, dr), (N, r), (N, dr), (H, dn, r), (H, dv, r)]:
+            return
+    expected = "q [H, dn], q_rope [H, dr], C [N, r], R [N, dr], W_K [H, dn, r] and W_V [H, dv, r]"
+    raise ValueError(f"expected {expected}, got {', '.join(map(str, shapes))}")
 
 
 @check_arguments(lengths=0, longest=0)

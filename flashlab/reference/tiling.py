@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from flashlab.machine.arguments import check_arguments, check_whole
+from flashlab.machine.arguments import check_arguments, check_one_shape, check_whole
 from flashlab.machine.memory import Memory
 from flashlab.reference import online_softmax
 from flashlab.reference.dtypes import one_dtype
@@ -111,8 +111,10 @@ def fa1_forward(
     return memory.tensors["O"], memory.tensors["lse"]
 
 
+@check_arguments()
 def dropped(S_ij: np.ndarray, V_j: np.ndarray, Z_ij: np.ndarray) -> State:
     """Return the state of one tile of scores, with dropout factors Z_ij applied to the weights that multiply V."""
+    check_one_shape(S_ij=S_ij, Z_ij=Z_ij)
     m_i = S_ij.max(-1, initial=-np.inf)  # [Br]
     m_safe = np.where(m_i == -np.inf, 0, m_i)  # [Br]
     P_ij = np.exp(S_ij - m_safe[:, None])  # [Br, Bc]

@@ -100,6 +100,8 @@ def test_what_has_no_source_is_refused(before, x):
         show(*before, x)
 
 
-def test_the_decorator_that_checks_arguments_is_left_out(capsys):
+def test_decorators_and_calls_that_check_arguments_are_left_out(capsys):
     show(block_size.working_set)
     assert capsys.readouterr().out.startswith("def working_set(")
+    show(plain.dense)
+    assert "check" not in capsys.readouterr().out

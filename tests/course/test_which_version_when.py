@@ -252,13 +252,13 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["1", "16", "1024", "128", "--card", "X9"], "expected a card such as"),
+    (["1", "16", "1024", "128", "--card", "X9"], "card must be one of A100 40 GB, "),
     (["1", "16", "0", "128", "--card", "T4"], "number from 1 on"),
     (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "multiple of the kv-heads"),
     (["1", "16", "64", "128", "--kv-heads", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--keys", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--gpus", "0"], "number from 1 on"),
-    (["1", "16", "64", "128", "--card", ""], "expected a card such as"),
+    (["1", "16", "64", "128", "--card", ""], "card must be one of A100 40 GB, "),
     (["1", "16", "64", "128", "--values", "0"], "number from 1 on"),
     (["1", "16", "64", "128", "--window", "9"], "a window needs the mask window"),
     (["1", "16", "64", "128", "--mask", "causal", "sinks"], "full or causal stands alone"),
@@ -309,6 +309,11 @@ def test_the_command_runs():
     ({"d": "128"}, "d must be a whole number from 1 on, got '128'"),
     ({"Hk": 3}, "the heads must be a multiple of the kv-heads, got 16 and 3"),
     ({"capability": "9.0"}, "capability must be of type tuple, got str"),
+    ({"card": "H300"}, "card must be one of A100 40 GB, .*, L4, or None, got 'H300'"),
+    ({"card": 3}, "card must be the name of a card or None, got 3"),
+    ({"card": "L4"}, r"the capability of the card L4 is \(8, 9\), got \(9, 0\)"),
+    ({"card": None}, r"the capability of the card None is None, got \(9, 0\)"),
+    ({"mask": ["causal"]}, "mask must be one of .* got .*causal.*"),
 ])  # fmt: skip
 def test_a_call_that_cannot_be_is_refused(wrong, sentence):
     with pytest.raises((TypeError, ValueError), match=f"^{sentence}$"):
@@ -324,6 +329,16 @@ def test_a_call_that_cannot_be_is_refused(wrong, sentence):
 def test_other_names_are_refused(call):
     with pytest.raises((TypeError, ValueError), match=", got "):
         call()
+
+
+def test_a_card_that_is_not_in_our_table_has_the_name_of_its_driver():
+    machine = replace(this_machine(), gpu="NVIDIA GH200 480GB", capability=(9, 0))
+    call = doctor.call_of([1, 16, 4096, 128], {}, machine)
+    assert call.card == "NVIDIA GH200 480GB" and sentence(which(call)).startswith(
+        "On the NVIDIA GH200 480GB, for B = 1"
+    )
+    machine = replace(machine, gpu="NVIDIA H100 PCIe")
+    assert doctor.call_of([1, 16, 4096, 128], {}, machine).card == "H100 PCIe"
 
 
 def test_a_table_of_a_file_that_does_not_exist_gets_a_sentence():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flashlab.distributed import Team, attention, shard, unshard
+from flashlab.distributed import Team, attention, shard, unshard, whole
 from flashlab.distributed.wire import GroupError
 from tests.distributed import work
 from tests.tools.long import long
@@ -41,7 +41,16 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
         ({"documents": [0, 4.5, 16]}, "TypeError: documents must be whole numbers, got 4.5"),
         (
             {"mask": SimpleNamespace(left=2.5, right=0)},
-            "TypeError: a window's ends must be whole numbers, got 2.5",
+            "ValueError: mask.left must be a whole number from 0 on, got 2.5",
+        ),
+        (
+            {"mask": SimpleNamespace(left=3, right=-1)},
+            "ValueError: mask.right must be a whole number from 0 on, got -1",
+        ),
+        ({"kernel": "fast"}, "ValueError: kernel must be one of torch, portable, hopper, decode, or None, got 'fast'"),
+        (
+            {"mask": torch.ones(4, 4, dtype=torch.bool)},
+            "TypeError: mask must be None, causal() or window(left, right) of masks, got Tensor torch.bool [4, 4]",
         ),
     ],
 )
@@ -77,10 +86,12 @@ def test_a_rank_that_dies_between_the_passes_is_missed_by_all_others():
     assert sum("lost the others" in row for row in rows) == 2
 
 
+X = torch.zeros(1, 1, 4, 4)
+
+
 def test_without_a_group_there_is_a_sentence():
-    x = torch.zeros(1, 1, 4, 4)
     with pytest.raises(GroupError, match="there is no process group"):
-        attention(x, x, x)
+        attention(X, X, X)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "smoke signals"])
@@ -91,6 +102,8 @@ def test_a_missing_backend_is_told_so(backend):
 
 @pytest.mark.parametrize("call", [
     lambda: Team(0), lambda: Team("2"), lambda: Team(True), lambda: Team(1, timeout=-1.0),
+    lambda: attention(X, X, X, way="bus"), lambda: attention(X, X, X, dropout=0.1), lambda: whole("ring", None, X, X),
+    lambda: whole("ring", X, X, X, X.numpy()),
     lambda: shard([1.0]), lambda: shard(torch.zeros(1, 1, 4, 4), dim=4), lambda: unshard(torch.zeros(4), dim="0"),
 ])  # fmt: skip
 def test_what_is_no_team_or_tensor_is_refused(call):

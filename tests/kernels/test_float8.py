@@ -317,7 +317,7 @@ BAD = [
     (ValueError, "scale must be a number from 2^-126 to 2^126", lambda: call(scale=0.0)),
     (ValueError, "scale must be a finite number", lambda: call(scale=math.nan)),
     (TypeError, "dtype, that of O", lambda: call(dtype=E4M3)),
-    (TypeError, "mask must be None or made by", lambda: call(mask=3)),
+    (TypeError, "mask must be None or a mask of", lambda: call(mask=3)),
     (ValueError, "the Hopper kernel has no room for O in float32 with more than 128 columns",
      lambda: attend(in_eight_bits(*qkv(1, 1, 3, 5, 129)), kernel="hopper")),
     (ValueError, 'kernel="decode" cannot do this: the kernels of decoding have no', lambda: call(kernel="decode")),
@@ -329,7 +329,7 @@ BAD = [
      lambda: quantise(LEARNED.expand(1, 1, 1, 16))),
     (ValueError, "x must be [batch, heads, length, width]", lambda: quantise(randn(3, 16))),
     (ValueError, "x must be [batch, heads, length, width]", lambda: quantise(randn(1, 1, 1, 257))),
-    (ValueError, 'a scale is per "block" or per "head"', lambda: quantise(randn(1, 1, 3, 16), per="token")),
+    (ValueError, 'per must be "block" or "head"', lambda: quantise(randn(1, 1, 3, 16), per="token")),
     (ValueError, "a rotation takes heads of 16, 32, 64, 128 or 256 columns, got 24",
      lambda: quantise(randn(1, 1, 3, 24), signs=randn(24))),
     (ValueError, "signs must be [d] = [16]", lambda: quantise(randn(1, 1, 3, 16), signs=randn(32))),
@@ -363,7 +363,7 @@ def test_signs_other_than_1_and_minus_1_give_no_number(dtype):
     x, signs = randn(1, 1, 3, 16).to(dtype), float8.random_signs(16, 0, DEVICE)
     signs[3] = 0
     if INTERPRETED:
-        with pytest.raises(ValueError, match="each sign must be 1 or -1"):
+        with pytest.raises(ValueError, match="signs must be 1 or -1 each"):
             quantise(x, signs=signs)
     else:
         assert quantise(x, signs=signs).codes.float().isnan().all()

@@ -286,8 +286,8 @@ def test_a_function_without_an_address_has_no_copies():
 
 
 BAD = [
-    (ValueError, "a soft cap is a finite number above 0", lambda: scores.softcap(0)),
-    (ValueError, "a soft cap is a finite number above 0", lambda: scores.softcap(float("inf"))),
+    (ValueError, "cap must be a finite number", lambda: scores.softcap(0)),
+    (ValueError, "cap must be a finite number", lambda: scores.softcap(float("inf"))),
     (TypeError, "slopes must be a floating-point tensor", lambda: scores.alibi([0.5])),
     (ValueError, "1 to 2 dimensions", lambda: scores.alibi(randn(1, 1, 1))),
     (TypeError, "a bias must be a floating-point tensor", lambda: scores.bias(torch.ones(3, dtype=torch.int))),
@@ -314,8 +314,8 @@ BAD = [
     (TypeError, "dropout must be a number, got False", lambda: call(dropout=False)),
     (ValueError, "dropout must be a probability below 1", lambda: call(dropout=1.0)),
     (ValueError, "goes in steps of 2^-16", lambda: call(dropout=1e-9)),
-    (TypeError, "a seed is a whole number", lambda: call(dropout=0.1, seed=0.5)),
-    (ValueError, "a seed is a whole number", lambda: call(dropout=0.1, seed=2**64)),
+    (ValueError, "seed must be a whole number", lambda: call(dropout=0.1, seed=0.5)),
+    (ValueError, "seed must be a whole number", lambda: call(dropout=0.1, seed=2**64)),
 ]  # fmt: skip
 
 

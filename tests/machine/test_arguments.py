@@ -14,10 +14,15 @@ import torch
 import flashlab
 from flashlab.course import which_version_when
 from flashlab.kernels.decode import PagedCache, Pool, dequantise
-from flashlab.machine import host
+from flashlab.machine import costs, host
 from flashlab.machine.arguments import check_arguments
 from flashlab.machine.hardware import CARDS, Card
+from flashlab.machine.memory import Memory
+from flashlab.models import plain
 from flashlab.reference import (
+    block_size,
+    decoding,
+    eight_bits,
     linear_attention,
     next_machine,
     online_softmax,
@@ -28,6 +33,7 @@ from flashlab.reference import (
     roles,
     scores,
     the_cache,
+    tiling,
 )
 from flashlab.reference.dropout import Dropout
 
@@ -37,11 +43,7 @@ WRONG = {
     float: ("0.5", True, None, float("nan"), [0.5], np.ones(2)),
     bool: ("yes", 1, None, np.True_),
 }
-UNCHECKED = {  # a slice per tile, in the loops of the masks; and the references of exercises, which have no decorator
-    "flashlab.reference.mask_kinds.tile", "flashlab.reference.roofline.seconds",
-    "flashlab.reference.roads_not_taken.reach",
-    "flashlab.reference.io_complexity.predicted",
-}  # fmt: skip
+UNCHECKED = {"flashlab.reference.mask_kinds.tile"}  # a slice per tile, in the loops of the masks
 
 
 def kinds(parameter):
@@ -105,6 +107,7 @@ def state(rows, columns=3):
     return online_softmax.State(np.zeros(rows), np.ones(rows), np.ones((rows, columns)))
 
 
+SQUARE = np.ones((4, 4))
 ONE, MANY = np.ones((1, 3)), np.ones((4, 3))
 ONE_ROW_FOR_MANY = {
     "merge of states": lambda: online_softmax.merge(state(4), state(1)),
@@ -112,7 +115,22 @@ ONE_ROW_FOR_MANY = {
     "merge of results": lambda: ring.merge(MANY, MANY[:, 0], ONE, ONE[:, 0]),
     "merge with one lse": lambda: ring.merge(MANY, MANY[:, 0], MANY, ONE[:, 0]),
     "merge of linear states": lambda: linear_attention.merge(*(linear_attention.identity(4, n) for n in (3, 1))),
+    "merge of parts": lambda: decoding.merge(MANY, ONE[:, 0]),
+    "finish": lambda: online_softmax.finish(state(4)._replace(l=ONE[:, 0])),
+    "update with one row of scores": lambda: online_softmax.update(state(4), np.ones((1, 5)), np.ones((5, 3))),
+    "lazy update": lambda: next_machine.lazy_update(state(4), np.ones((1, 5)), np.ones((5, 3))),
+    "dropped": lambda: tiling.dropped(MANY, np.ones((3, 2)), ONE),
     "delta": lambda: recomputation.delta(MANY, ONE),
+    "rebuild": lambda: recomputation.rebuild(MANY, ONE[:, 0]),
+    "gradients with one delta": lambda: recomputation.gradients(*[SQUARE] * 5, ONE[:, 0], 1.0),
+    "gradients with one row of P": lambda: recomputation.gradients(*[SQUARE] * 4, SQUARE[:1], MANY[:, 0], 1.0),
+    "gradient of a sink": lambda: recomputation.sink_gradient(0.0, MANY[:, 0], ONE[:, 0]),
+    "latent attention": lambda: the_cache.absorbed(MANY, MANY, MANY, MANY, np.ones((1, 3, 3)), np.ones((1, 2, 3)), 1.0),
+    "error": lambda: costs.error(MANY, ONE),
+    "error of one row": lambda: costs.error(ONE, MANY),
+    "rotation": lambda: eight_bits.rotate(MANY, np.ones(1)),
+    "update in torch": lambda: plain.update(*map(torch.ones, (4, 4, (4, 3), (1, 5), (5, 3)))),
+    "dense in torch": lambda: plain.dense(torch.ones(1, 2, 4, 3), *torch.ones(2, 1, 1, 4, 3), causal=True),
     "dequantise": lambda: dequantise(torch.ones(4, 3, dtype=torch.int8), torch.ones(1)),
 }
 
@@ -138,6 +156,20 @@ TEXTS_FOR_LISTS = {
 @pytest.mark.parametrize("call", TEXTS_FOR_LISTS.values(), ids=TEXTS_FOR_LISTS)
 def test_a_text_is_no_list(call):
     assert "must be a list" in refused(call)
+
+
+DTYPES = {
+    "reference": lambda dtype: online_softmax.identity(3, 2, dtype),
+    "traffic": lambda dtype: decoding.traffic(1, 1, 8, 8, 4, 4, dtype=dtype),
+    "working set": lambda dtype: block_size.working_set(8, 8, 8, dtype),
+    "memory": lambda dtype: Memory().reserve("O", (2, 2), dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float33", None, torch.float16, 3])
+@pytest.mark.parametrize("call", DTYPES.values(), ids=DTYPES)
+def test_a_dtype_of_numpy_is_one(call, dtype):
+    assert refused(lambda: call(dtype)).startswith("dtype must be a dtype of numpy, such as np.float16, got ")
 
 
 @check_arguments(N=0, share=(0, 1))

@@ -73,7 +73,7 @@ def test_masks_that_say_too_little_are_refused():
         ours.attend(Layer(True), *QKV, torch.ones(2, 9, dtype=torch.bool, device=DEVICE))
     with pytest.raises(ValueError, match="Identity must pass attention_mask or is_causal: it passed neither"):
         ours.attend(torch.nn.Identity(), *QKV, None)
-    with pytest.raises(ValueError, match="sliding_window must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="sliding_window must be a whole number from 1 on, got 0"):
         ours.attend(Layer(True), *QKV, None, sliding_window=0)
 
 

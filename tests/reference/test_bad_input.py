@@ -13,13 +13,17 @@ from flashlab.reference import (
     linear_attention,
     next_machine,
     online_softmax,
+    packed_texts,
     pipeline,
     recomputation,
     ring,
     roads_not_taken,
     roles,
+    roofline,
     safe_softmax,
+    scores,
     standard_attention,
+    the_cache,
     tiling,
 )
 from flashlab.reference.attention import attention, attention_backward, weights
@@ -110,6 +114,27 @@ BAD = {
     "largest tile in nan": (lambda: block_size.largest(float("nan"), 64), "got nan"),
     "largest tile in a terabyte": (lambda: block_size.largest(1e12, 64), "got 1000000000000.0"),
     "largest tile in steps of 0": (lambda: block_size.largest(2**16, 64, step=0), "step must be .* got 0"),
+    "values without dimensions": (lambda: attention(Q, K, V[:, 0]), "expected V .*, 24, dv., got .24,."),
+    "work below 0": (lambda: roofline.reachable(roofline.Work(-1, 2), 1.0, 1.0), "flops must be .* got -1"),
+    "numbers below 0": (lambda: the_cache.Kind(-4).nbytes, "numbers must be .* got -4"),
+    "a need below 0": (lambda: io_complexity.Need(-1, 0, 0).total, "thin must be .* got -1"),
+    "packed values too many": (
+        lambda: packed_texts.forward(Q, K[:8], V, np.r_[0, 24], np.r_[0, 8], 8, 8),
+        "offsets of V .*24",
+    ),
+    "no rate": (lambda: roofline.seconds(1.0, 1.0, 0.0, 1.0), "flop_rate must be .* got 0.0"),
+    "a bias of NaN": (lambda: scores.bias(np.array([[0, np.nan]])), "finite numbers, or -inf, got nan"),
+    "a bias of infinity": (lambda: scores.bias(np.array([[INF, 0.0]])), "finite numbers, or -inf, got inf"),
+    "parts without a key": (lambda: decoding.weights(np.full(2, -INF)), "a part that sees a key, got .*-inf, -inf"),
+    "signs of 0": (lambda: eight_bits.rotate(Q, np.zeros(8, np.float32)), "signs s of 1 or -1, got 0"),
+    "a degree of 99": (lambda: next_machine.minimax(99), "degree must be a whole number from 1 to 12, got 99"),
+    "a threshold of NaN": (lambda: lazy(np.nan), "a threshold from 0 on, got .* and nan"),
+    "a window of -1": (lambda: ranks.blocks((range(4),), (range(4),), -1, 0), "left must be .* got -1"),
+    "a window of half a key": (lambda: ranks.pairs((range(4),), (range(4),), None, 1.5), "right must be .* got 1.5"),
+    "texts that begin between tokens": (
+        lambda: ranks.check_documents([0, 2.5, 8], 8),
+        "documents must be .* got .0, 2.5",
+    ),
     "a rate in int4": (lambda: hardware.flop_rate(hardware.CARDS["T4"], "int4"), "expected one of .* got int4"),
 }
 
@@ -148,6 +173,10 @@ def test_a_list_is_no_array(call):
 def update(**wrong):
     right = {"S_ij": np.ones((3, 5)), "V_j": np.ones((5, 2))}
     return online_softmax.update(online_softmax.identity(3, 2), **(right | wrong))
+
+
+def lazy(threshold):
+    return next_machine.lazy_update(online_softmax.identity(3, 2), np.ones((3, 5)), np.ones((5, 2)), threshold)
 
 
 def longest(nbytes=10**9, d=64, heads=16):

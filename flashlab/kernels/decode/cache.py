@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from flashlab.kernels.checks import check_dense
+from flashlab.kernels.problem import WIDEST
+from flashlab.machine.arguments import shown
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 
@@ -58,8 +60,20 @@ class Cache(NamedTuple):
         return same and self.K.shape[3] >= self.V.shape[3]
 
 
+def check_widths(d: int, dv: int, latent: bool) -> None:
+    """Raise ValueError unless there are kernels for keys of d columns and values of dv, which latent keys hold."""
+    more = 0, 16, 32, 64
+    plain = max(d, dv) <= WIDEST
+    if min(d, dv) < 1 or not plain and not (latent and dv <= 512 and d - dv in more):
+        raise ValueError(f"heads have 1 to {WIDEST} columns, latents 512 and 0 to 64 more, got d = {d} and dv = {dv}")
+    if latent and d - dv not in more:
+        raise ValueError(f"keys may have 0, 16, 32 or 64 columns more than the values they hold, got {d - dv}")
+
+
 def quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return x [..., d] as 8-bit codes [..., d], and the scale [...] in float32 by which a code must be multiplied.
+
+    NaN or an infinity in a row makes its scale NaN or infinite.
 
     Raises TypeError for a dtype other than float8_e4m3fn and int8, and for an x that has no floating-point columns.
     """
@@ -67,7 +81,7 @@ def quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if not x.is_floating_point() or x.ndim == 0 or x.shape[-1] == 0:
         raise TypeError(f"x must be a floating-point tensor [..., d], got {x.dtype} {list(x.shape)}")
     if dtype not in LARGEST:
-        raise TypeError(f"a cache of 8 bits has the dtype float8_e4m3fn or int8, got {dtype!r:.40}")
+        raise TypeError(f"a cache of 8 bits has the dtype float8_e4m3fn or int8, got {shown(dtype)}")
     x = x.float()
     scale = (x.abs().amax(-1) / LARGEST[dtype]).clamp(min=torch.finfo(torch.float32).tiny)  # [...]
     x = x / scale[..., None]

@@ -17,16 +17,17 @@ from flashlab.kernels.checks import (
     transformed,
 )
 from flashlab.kernels.configurations import card
-from flashlab.kernels.decode.cache import Cache
+from flashlab.kernels.decode.cache import Cache, check_widths
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.request import hides_what_is_read, reach, request_of
 from flashlab.kernels.decode.split import attention_split
 from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch, repeat
-from flashlab.kernels.problem import DTYPES, WIDEST, Problem, check_sinks, scale_above_zero
+from flashlab.kernels.masks.part import FARTHEST
+from flashlab.kernels.problem import DTYPES, Problem, check_sink_values, check_sinks, scale_above_zero
 from flashlab.kernels.tables import ON_HOPPER
-from flashlab.machine.arguments import check_flag
+from flashlab.machine.arguments import check_flag, shown
 from flashlab.machine.numbers import whole_number
 
 EIGHT_BITS = {torch.float8_e4m3fn: tl.float8e4nv, torch.int8: tl.int8}
@@ -62,7 +63,8 @@ def decode(
             ``causal() & (sinks(4) | window(W - 1))``: their pages may be gone. All other masks only hide.
         score: a function of the scaled scores, from ``kernels.scores``, or a tuple of them. Tensors of masks and
             scores have places for the n new tokens and for all N keys of the cache.
-        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0.
+        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0; as for
+            ``flash_attention``.
         scale: factor on the scores, above 0; 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms.
         fixed_split: keys per part, a multiple of 128. A text's result then has the same bits whatever else is in the
@@ -81,7 +83,8 @@ def decode(
     """
     check_flag("return_lse", return_lse)
     cache, kind = Cache.of(cache, lengths), None
-    if score is None and sinks is None and not any(map(differentiated, (q, *cache[:2]))) and not transformed():
+    plain = q is not None and score is None and sinks is None
+    if plain and not any(map(differentiated, (q, *cache[:2]))) and not transformed():
         kind = plans.kind_of_step(q, cache, mask, scale, fixed_split)
     step = None if kind is None else plans.find(kind, mask, q.device)
     if step is None:
@@ -99,8 +102,8 @@ def checked(q, cache, mask, scale, fixed_split, score=None, sinks=None):
     """Return the ``Problem`` that the arguments of ``decode`` mean, cache a ``Cache`` with its lengths, or raise."""
     check_cache(q, cache)
     keys = whole_number(fixed_split)
-    if fixed_split is not None and (keys is None or keys < 128 or keys % 128):
-        raise ValueError(f"fixed_split must be a multiple of 128 keys, or None, got {fixed_split!r:.40}")
+    if fixed_split is not None and (keys is None or not 128 <= keys <= FARTHEST or keys % 128):
+        raise ValueError(f"fixed_split must be a multiple of 128 up to {FARTHEST}, or None, got {shown(fixed_split)}")
     mask, score = masks.either(mask is None, mask), scores.chain(score)
     if q.device.type == "cpu":
         check_values(cache, mask)
@@ -111,11 +114,12 @@ def checked(q, cache, mask, scale, fixed_split, score=None, sinks=None):
     mask.check(problem)
     check_memory("decode", sinks=sinks)
     check_no_gradient("decode", sinks=sinks)
+    check_sink_values(sinks)
     if score is not None:
-        scores.check(score, problem, training=False)
         for x in score.tensors:
             check_memory("decode", score=x)
             check_no_gradient("decode", score=x)
+        scores.check(score, problem, training=False)
     return problem
 
 
@@ -285,11 +289,7 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
             "expected q [B, H, n, d], K [pages, Hk, page, d] and V [pages, Hk, page, dv] with H a multiple of Hk, "
             f"got {list(q.shape)}, {list(cache.K.shape)} and {list(cache.V.shape)}"
         )
-    plain = 1 <= d <= WIDEST and 1 <= dv <= WIDEST
-    if not plain and not (cache.latent and 1 <= dv <= 512 and d - dv in (0, 16, 32, 64)):
-        raise ValueError(f"heads have 1 to {WIDEST} columns, latents 512 and 0 to 64 more, got d = {d} and dv = {dv}")
-    if cache.latent and d - dv not in (0, 16, 32, 64):
-        raise ValueError(f"keys may have 0, 16, 32 or 64 columns more than the values they hold, got {d - dv}")
+    check_widths(d, dv, cache.latent)
     _check_dtypes(q, cache)
     B = B if texts is None else texts
     if cache.table is None and pages != B:
@@ -328,7 +328,8 @@ def _check_dtypes(q, cache):
     _check_side_by_side("the columns of K", cache.K)
     _check_side_by_side("the columns of V", cache.V)
     if (kv in EIGHT_BITS) != (cache.scales is not None):
-        raise ValueError("a cache of 8 bits needs scales [2, pages, Hk, page], and no other has any")
+        found = "none" if cache.scales is None else list(cache.scales.shape)
+        raise ValueError(f"a cache of 8 bits needs scales [2, pages, Hk, page], others need none, got {found} for {kv}")
     if kv in EIGHT_BITS:
         shape = (2, *cache.K.shape[:3])
         if cache.scales.shape != shape or cache.scales.dtype != torch.float32:

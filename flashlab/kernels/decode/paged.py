@@ -15,12 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashlab.kernels.checks import check_dense, check_local, check_no_gradient
-from flashlab.kernels.decode.cache import LARGEST, Cache, quantise
+from flashlab.kernels.checks import check_dense, check_local, check_no_gradient, check_place
+from flashlab.kernels.decode.cache import LARGEST, Cache, check_widths, quantise
 from flashlab.kernels.device import DEVICE
 from flashlab.kernels.problem import DTYPES
-from flashlab.machine.arguments import check_flag
+from flashlab.machine.arguments import check_flag, check_whole, shown
 from flashlab.machine.numbers import whole_number
+
+MOST_PAGES, LONGEST_PAGE = 2**31 - 1, 256  # tables number pages in int32
 
 
 class PoolFull(MemoryError):
@@ -53,10 +55,7 @@ class Pool:
     """
 
     def __init__(self, pages: int, page: int):
-        count, size = whole_number(pages), whole_number(page)
-        if count is None or size is None or count < 0 or not 1 <= size <= 256:
-            raise ValueError(f"a pool has 0 or more pages of 1 to 256 tokens, got {pages!r:.40} of {page!r:.40}")
-        self.page = size
+        count, self.page = check_whole("pages", pages, 0, MOST_PAGES), check_whole("page", page, 1, LONGEST_PAGE)
         self.free = list(range(count))[::-1]
         self.holders = [0] * count
         self.texts: dict[int, Text] = {}
@@ -102,9 +101,9 @@ class Pool:
     def room(self, texts: Sequence[int], n: int) -> Room:
         """Return the room that ``extend`` makes, and change nothing. Raises the errors of ``extend``."""
         self.check(texts)
-        if len(set(texts)) < len(texts) or whole_number(n) is None or n < 0:
-            found = f"texts {list(texts)} and n = {n!r:.40}"
-            raise ValueError(f"expected different texts and 0 or more tokens, got {found}")
+        check_whole("n", n, 0)
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"texts must be different, got {list(texts)}")
         room, free, left, missing = Room({}, [], []), reversed(self.free), Counter(), 0
         for number in texts:
             pages, length = list(self.texts[number].pages), self.texts[number].length
@@ -143,7 +142,7 @@ class Pool:
             raise TypeError(f"texts must be a list of numbers of texts, got {type(texts).__name__}")
         for text in texts:
             if whole_number(text) is None:
-                raise TypeError(f"texts have whole numbers, which add returns, got {text!r:.40}")
+                raise TypeError(f"texts have whole numbers, which add returns, got {shown(text)}")
             if text not in self.texts:
                 raise KeyError(f"there is no text {text!r:.40}: it was never added, or it has ended")
 
@@ -188,16 +187,14 @@ class PagedCache:
     ):
         check_flag("latent", latent)
         dv = d if dv is None else dv
-        if any(size is None or size < 1 for size in map(whole_number, (Hk, d, dv))):
-            raise ValueError(f"Hk, d and dv are whole numbers from 1 on, got {Hk!r:.40}, {d!r:.40} and {dv!r:.40}")
+        Hk, d, dv = check_whole("Hk", Hk), check_whole("d", d), check_whole("dv", dv)
         if latent and dv > d:
             raise ValueError(f"the values of a latent cache are columns of its keys: dv is at most d = {d}, got {dv}")
+        check_widths(d, dv, latent)
         if dtype not in (*DTYPES, *LARGEST):
             expected = ", ".join(str(it).removeprefix("torch.") for it in (*DTYPES, *LARGEST))
-            raise TypeError(f"dtype must be one of {expected}, got {dtype!r:.40}")
-        if not (device is None or isinstance(device, str | torch.device)):
-            raise TypeError(f"device must be a torch.device or None, got {device!r:.40}")
-        device = DEVICE if device is None else device
+            raise TypeError(f"dtype must be one of {expected}, got {shown(dtype)}")
+        device = DEVICE if device is None else check_place(device)
         self.pool = Pool(pages, page)
         self.K = torch.zeros(pages, Hk, page, d, dtype=dtype, device=device)
         self.V = self.K[..., :dv] if latent else torch.zeros(pages, Hk, page, dv, dtype=dtype, device=device)
@@ -241,6 +238,8 @@ class PagedCache:
     def view(self, texts: Sequence[int]) -> Cache:
         """Return the ``Cache`` of these texts for ``decode``: the pages themselves, a table and lengths. No copy.
 
+        A view is valid until one of its texts is dropped: then the pages go to other texts, and show the keys of these.
+
         Raises KeyError for a text that does not exist.
         """
         self.pool.check(texts)
@@ -272,8 +271,9 @@ class PagedCache:
                 raise TypeError(f"the cache stores {saved.dtype}, got {name} in {x.dtype}")
             if not x.is_floating_point():
                 raise TypeError(f"{name} must be a floating-point tensor, got {x.dtype}")
-            expected = [B, saved.shape[1], K.shape[2] if K.ndim == 4 else "n", saved.shape[3]]
-            if list(x.shape) != expected:
+            n = K.shape[2] if K.ndim == 4 else "n"
+            if x.shape != (B, saved.shape[1], n, saved.shape[3]):
+                expected = f"[{B}, {saved.shape[1]}, {n}, {saved.shape[3]}]"
                 raise ValueError(f"expected {name} {expected}, got {list(x.shape)}")
 
     def _saved(self):

@@ -18,9 +18,10 @@ import math
 
 import torch
 
-from flashlab.kernels.masks.algebra import Rule, Window, outside_graphs
+from flashlab.kernels.masks.algebra import EXPECTED, Rule, Window, outside_graphs
 from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, owners, starts
 from flashlab.kernels.masks.part import FARTHEST
+from flashlab.machine.arguments import shown
 from flashlab.machine.numbers import whole_number
 
 __all__ = [
@@ -58,7 +59,7 @@ def window(left, right=0) -> Window:
     Raises:
         ValueError: another end.
     """
-    return Window(_end(left), _end(right))
+    return Window(_end("left", left), _end("right", right))
 
 
 @outside_graphs
@@ -73,7 +74,7 @@ def documents(ids: torch.Tensor | None = None, *, offsets: torch.Tensor | None =
         TypeError, ValueError: both or neither are passed, they are not integers, or the offsets are not as described.
     """
     if (ids is None) == (offsets is None):
-        raise TypeError("documents takes either ids or offsets")
+        raise TypeError(f"documents takes either ids or offsets, got {'neither' if ids is None else 'both'}")
     if ids is None:
         return _rule(Documents(owners(offsets, starts(offsets, "offsets")[-1]), of_offsets=True))  # [Nk]
     return _rule(Documents(ids))
@@ -144,11 +145,11 @@ def either(causal_mask, mask) -> Window | Rule:
         TypeError, ValueError: causal is not a bool, mask is not of this module, or both are passed.
     """
     if not isinstance(causal_mask, bool):
-        raise TypeError(f"causal must be True or False, got {causal_mask!r:.40}")
+        raise TypeError(f"causal must be True or False, got {shown(causal_mask)}")
     if mask is None:
         return causal() if causal_mask else full()
     if not isinstance(mask, (Window, Rule)):
-        raise TypeError(f"mask must be None or made by flashlab.kernels.masks, such as causal(), got {mask!r:.40}")
+        raise TypeError(f"mask must be None or {EXPECTED}, got {shown(mask)}")
     if causal_mask:
         raise ValueError("causal=True is short for mask=masks.causal(): give one of the two, or masks.causal() & mask")
     return mask
@@ -158,10 +159,10 @@ def _rule(part):
     return Rule(((part,),))
 
 
-def _end(end):
+def _end(name, end):
     if isinstance(end, float) and end == math.inf:
         return None
     n = whole_number(end)
     if n is None or n < 0:
-        raise ValueError(f"a window's ends are whole numbers from 0 on, or math.inf, got {end!r:.40}")
+        raise ValueError(f"{name} must be a whole number from 0 on, or math.inf, got {shown(end)}")
     return min(n, FARTHEST)

@@ -9,8 +9,10 @@ import torch
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.masks.part import FARTHEST, Grid, Part
 from flashlab.kernels.masks.questions import KernelArgs, between, up_to
+from flashlab.machine.arguments import shown
 from flashlab.machine.truth import NoTruth
 
+EXPECTED = "a mask of flashlab.kernels.masks, such as causal() or, of a boolean tensor, dense(seen)"
 outside_graphs = stepped_around("a mask other than a window")  # its checks and lists depend on tensors
 
 
@@ -137,7 +139,7 @@ class Rule(Mask):
     def __init__(self, terms):
         lists = isinstance(terms, tuple) and terms and all(isinstance(term, tuple) and term for term in terms)
         if not lists or not all(isinstance(part, Part) for part in itertools.chain(*terms)):
-            raise TypeError(f"a rule has at least one term, a tuple of parts of a mask, got {terms!r:.40}")
+            raise TypeError(f"a rule has at least one term, a tuple of parts of a mask, got {shown(terms)}")
         self.terms = terms
         self._cached = {}
 
@@ -257,8 +259,7 @@ def _any(a, b):
 def _check_mask(x):
     """Raise TypeError if x is no mask of this package."""
     if not isinstance(x, Mask):
-        expected = "a mask of flashlab.kernels.masks, such as causal() or, of a boolean tensor, dense(seen)"
-        raise TypeError(f"a mask combines with {expected}, got {x!r:.40}")
+        raise TypeError(f"a mask combines with {EXPECTED}, got {shown(x)}")
 
 
 def _simplest(terms):

@@ -11,6 +11,7 @@ from flashlab.kernels import tiles
 from flashlab.kernels.checks import (
     RefusedInKernel,
     address_of,
+    check_dense,
     check_function,
     computes_operators,
     function_at,
@@ -18,7 +19,7 @@ from flashlab.kernels.checks import (
     place_of,
 )
 from flashlab.kernels.masks.part import FARTHEST, Part
-from flashlab.machine.numbers import whole_number
+from flashlab.machine.arguments import check_whole
 
 MOST_TOKENS = 2**31 - 1
 INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64  # torch compares and sorts no others
@@ -101,10 +102,7 @@ class First(Part):
     """The first n keys."""
 
     def __init__(self, n):
-        keys = whole_number(n)
-        if keys is None or keys < 0:
-            raise ValueError(f"expected a whole number of keys from 0 on, got {n!r:.40}")
-        self.n = min(keys, FARTHEST)
+        self.n = min(check_whole("n", n, 0), FARTHEST)
 
     def tiles(self, grid):
         return grid.j < self.n, grid.j + grid.Bc <= self.n
@@ -170,10 +168,9 @@ class Pattern(Part):
         if not 2 <= kept.dim() <= 4:
             shape = f"2 to 4 dimensions, the last of queries and of keys, got {list(kept.shape)}"
             raise ValueError(f"a dense mask, or one of blocks, must have {shape}")
-        sizes = [whole_number(size) for size in (Br, Bc)]
-        if any(size is None or size < 1 for size in sizes):
-            raise ValueError(f"a tile has at least one row and one column, got Br = {Br!r:.20}, Bc = {Bc!r:.20}")
-        self.tensors, (self.Br, self.Bc) = (kept,), sizes
+        check_dense(**{"a dense mask, or one of blocks,": kept})
+        self.tensors = (kept,)
+        self.Br, self.Bc = (check_whole(name, size, 1, FARTHEST) for name, size in (("Br", Br), ("Bc", Bc)))
 
     def check(self, problem):
         (kept,) = self.tensors
@@ -224,8 +221,9 @@ class Custom(Part):
         return found_again, (address_of(self.visible), self.arguments)
 
     def check(self, problem):
-        if any(x.device != problem.device for x in self.tensors):
-            raise ValueError(f"tensors of your own mask must be on {problem.device}")
+        for x in self.tensors:
+            if x.device != problem.device:
+                raise ValueError(f"tensors of your own mask must be on {problem.device}, got {x.device}")
 
     def tiles(self, grid):
         met = torch.ones_like(grid.i, dtype=torch.bool)
@@ -281,8 +279,10 @@ def integers(x: Tensor, name: str, dims: tuple[int, ...]) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in INTEGERS:
         *others, last = (str(dtype).removeprefix("torch.") for dtype in INTEGERS)
         raise TypeError(f"{name} must be a tensor of integers ({', '.join(others)} or {last}), got {kind_of(x)}")
+    check_dense(**{name: x})
     if x.dim() not in dims:
-        raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {list(x.shape)}")
+        expected = "one dimension" if dims == (1,) else f"{' or '.join(map(str, dims))} dimensions"
+        raise ValueError(f"{name} must have {expected}, got shape {list(x.shape)}")
     return x
 
 
@@ -298,7 +298,7 @@ def starts(offsets: Tensor, name: str) -> list[int]:
         raise ValueError(f"{name} must have values, got {found}")
     values = offsets.tolist()
     if values and values[-1] > MOST_TOKENS:
-        raise ValueError(f"{name} end at {values[-1]}: the kernels count up to {MOST_TOKENS} tokens")
+        raise ValueError(f"{name} must end at {MOST_TOKENS} tokens at most, got {values[-1]}")
     if values[:1] != [0] or any(b < a for a, b in zip(values, values[1:], strict=False)):
         raise ValueError(f"{name} must begin with 0 and never fall, got {str(values):.60}")
     return values
