@@ -1,9 +1,10 @@
 """The learner's four calls: ``check`` an attempt, ask for a ``hint``, see the ``solution``, ``show`` source.
 
-A check never raises; it prints its verdict. An attempt is run on each case of its exercise, small ones first, in a
-process of its own. The name of a case is the property that a wrong answer breaks. If the attempt matches a known
-mistake, the check names it. An attempt that times out or is interrupted is neither right nor wrong, and is not stored;
-neither is a function of the course. The settings of the learner's process do not reach a check: ``grading.defaults``.
+A check never raises. It shows a ``Verdict``: in a notebook as a ``card``, elsewhere as text. An attempt is run on each
+case of its exercise, small ones first, in a process of its own. The name of a case is the property that a wrong answer
+breaks. If the attempt matches a known mistake, the check names it. An attempt that times out or is interrupted is
+neither right nor wrong, and is not stored; neither is a function of the course. The settings of the learner's process
+do not reach a check: ``grading.defaults``.
 
 ``python -m flashlab.course.check`` prints how far you are.
 """
@@ -12,16 +13,18 @@ import argparse
 import inspect
 import os
 import sys
+import textwrap
 import time
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FunctionType
-from typing import NamedTuple
 
-from flashlab.course import expressions, progress
+from flashlab.course import card, expressions, progress
+from flashlab.course.card import Verdict
+from flashlab.course.lessons import LESSONS
 from flashlab.course.registry import UnknownExercise, every, find
-from flashlab.course.source import show
+from flashlab.course.source import WIDTH, show
 from flashlab.grading import forked, verdict
 from flashlab.grading.defaults import defaults
 from flashlab.grading.exercise import Exercise, Question, edited
@@ -39,21 +42,19 @@ ROUNDING = 1e-9  # relative, of an integer that was computed in floats
 SLOW = 2.0  # seconds after which a check says that it is at work
 
 
-class Verdict(NamedTuple):
-    """The mark of an attempt, ✓ ✗ or ○ (not judged), and what is said about it."""
+def check(name: str, attempt: object, *, note: bool = True) -> None:
+    """Show whether ``attempt`` (a function, or the answer to a question) solves the exercise ``name``.
 
-    mark: str
-    said: str
-
-
-def check(name: str, attempt: object) -> None:
-    """Print whether ``attempt`` (a function, or the answer to a question) solves the exercise ``name``."""
+    note: store how it went, for ``overview``.
+    """
     try:
         exercise = find(name)
         with defaults():
             result = _judged(name, exercise, attempt)
-        _say(shortened(f"{result.mark} {name}{result.said}", LONGEST))
-        if result.mark != "○":
+        text = shortened(card.text(name, result), LONGEST)
+        if result.mark == "○" or not card.display(name, result, text):
+            _say(text)
+        if note and result.mark != "○":
             _store(name, result)
     except KeyboardInterrupt:
         _say(f"○ {name}: interrupted, so not judged.")
@@ -68,8 +69,9 @@ def hint(name: str, layer: int = 1) -> None:
     hints = find(name).hints
     if whole_number(layer) not in (1, 2, 3):
         raise ValueError(f"hints have three layers, 1 to 3, got {layer!r}")
-    more = f'   (more: hint("{name}", {layer + 1}))' if layer < 3 else ""
-    _say(f"Hint {layer} of 3: {hints[layer - 1]}{more}")
+    _say(_wrapped(f"Hint {layer} of 3: {hints[layer - 1]}"))
+    if layer < 3:
+        _say(f'  next: hint("{name}", {layer + 1})')
 
 
 def solution(name: str, *, sure: bool = False) -> None:
@@ -78,21 +80,46 @@ def solution(name: str, *, sure: bool = False) -> None:
     if sure is not True:
         _say(f'Have you read hint("{name}", 3)? If you still want to see it: solution("{name}", sure=True)')
     elif isinstance(exercise, Question):
-        _say(f"{exercise.answer}: {exercise.because}")
+        _say(_wrapped(f"{exercise.answer}: {exercise.because}"))
     else:
         show(exercise.reference)
 
 
 def overview() -> None:
-    """Print the course at a glance: for each exercise its level and time, whether it is solved, and the last error."""
-    tried, exercises = progress.read(), every()
-    for name, exercise in exercises.items():
-        entry = tried.get(name)
-        mark, said = ("○", "") if entry is None else ("✓", "") if entry["solved"] else ("✗", entry["said"])
-        last = shortened(said.split("\n")[-1].removeprefix("It looks like this: ").strip(), 70)
-        _say(f"{mark} {name:36} {'*' * exercise.level:4} {exercise.minutes:3} min   {last}".rstrip())
-    solved = sum(tried.get(name, {}).get("solved", False) for name in exercises)
-    _say(f"{solved} of {len(exercises)} solved")
+    """Print how much of the course is solved and how long the rest takes, and a line per lesson.
+
+    The lesson of this notebook, or the first one that is not done, shows its exercises and how the last attempts ended.
+    """
+    tried, lessons = progress.read(), {}
+    for name, exercise in every().items():
+        entry = tried.get(name, {"solved": False, "said": ""})
+        lessons.setdefault(name.split(".")[0], []).append((name, exercise, entry))
+    left = {lesson: sum(it.minutes for _, it, entry in rows if not entry["solved"]) for lesson, rows in lessons.items()}
+    solved = sum(entry["solved"] for rows in lessons.values() for *_, entry in rows)
+    hours, minutes = divmod(sum(left.values()), 60)
+    _say(f"{solved} of {sum(map(len, lessons.values()))} solved, {hours} h {minutes:02} min left")
+    open_one = _lesson_of_this_notebook()
+    if open_one not in lessons:
+        open_one = next((lesson for lesson, time_left in left.items() if time_left), None)
+    for number, lesson in enumerate(LESSONS):
+        if rows := lessons.get(lesson.name):
+            done = f"{sum(entry['solved'] for *_, entry in rows)} of {len(rows)}"
+            time_left = f"{left[lesson.name]} min left" if left[lesson.name] else "done"
+            _say(f"{number:02} {lesson.title:28} {done:>8}   {time_left}")
+        for name, exercise, entry in rows if rows and lesson.name == open_one else ():
+            mark = "✓" if entry["solved"] else "✗" if entry["said"] else "○"
+            said = "" if entry["solved"] else shortened(entry["said"].split("\n")[0], 60)
+            _say(f"   {mark} {name:40} {'*' * exercise.level:4} {exercise.minutes:3} min   {said}".rstrip())
+
+
+def _lesson_of_this_notebook():
+    """Return the name of the lesson in whose notebook this runs; "" elsewhere. Jupyter gives the path."""
+    return Path(os.environ.get("JPY_SESSION_NAME", "")).stem.partition("_")[2]
+
+
+def _wrapped(text):
+    """Break the lines of a text between words: a notebook would break them anywhere."""
+    return "\n".join(textwrap.fill(line, WIDTH, break_long_words=False) for line in text.splitlines())
 
 
 def _say(text, end="\n"):
@@ -103,7 +130,7 @@ def _say(text, end="\n"):
 
 def _store(name, result):
     try:
-        progress.note(name, result.mark == "✓", shortened(result.said.strip(": \n"), LONGEST))
+        progress.note(name, result.mark == "✓", shortened(card.text("", result)[2:].strip(": "), LONGEST))
     except OSError as error:
         reason = error.strerror or error
         _say(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
@@ -111,8 +138,8 @@ def _store(name, result):
 
 def _judged(name, exercise, attempt):
     if attempt is ...:
-        return Verdict("○", f': not answered yet.   (hint("{name}") helps)')
-    return _answered(exercise, attempt) if isinstance(exercise, Question) else _attempted(name, exercise, attempt)
+        return Verdict("○", f'not answered yet.   (hint("{name}") helps)')
+    return _answered(name, exercise, attempt) if isinstance(exercise, Question) else _attempted(name, exercise, attempt)
 
 
 # Attempts
@@ -120,9 +147,9 @@ def _judged(name, exercise, attempt):
 
 def _attempted(name, exercise, attempt):
     if not callable(attempt):
-        return Verdict("✗", f": expected a function, got {verdict.described(attempt)}.")
+        return Verdict("✗", f"expected a function, got {verdict.described(attempt)}.")
     if _is_ours(attempt):
-        return Verdict("○", ": this function is the course's own, so it is not judged. Check one that you wrote.")
+        return Verdict("○", "this function is the course's own, so it is not judged. Check one that you wrote.")
     with _Waiting(name, len(verdict.cases(exercise))) as waiting:
         if _is_stub(exercise, attempt, waiting):
             return _not_attempted(name)
@@ -133,31 +160,38 @@ def _attempted(name, exercise, attempt):
             tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
             first = verdict.first_wrong(exercise, tried.values, due)
         if first is not None:
-            at, problem = first
+            at, fault = first
             mistake = forked.run(partial(verdict.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
-            known = next(iter(mistake.values), None)
-            says = f"It looks like this: {known}" if known else "A hint may help."
-            says = f"{_printed(tried, at)}{says}"
-            return Verdict("✗", f" fails for {shortened(problem, LONGEST - len(says) - 100)}\n{says}")
+            return _wrong(name, fault, next(iter(mistake.values), None), _printed(tried, at))
     if any(outcome.missing for outcome in tried.values):
         return _not_attempted(name)
     if tried.end == "patience":
-        return Verdict("○", f": still running after {tried.waited:.1f} s, so it was stopped and is not judged. "
+        return Verdict("○", f"still running after {tried.waited:.1f} s, so it was stopped and is not judged. "
                             "Does a loop never end?")  # fmt: skip
     if tried.end == "memory":
-        return Verdict("○", ": the machine ran out of memory and stopped it, so it is not judged.")
+        return Verdict("○", "the machine ran out of memory and stopped it, so it is not judged.")
     if tried.end == "killed":
-        return Verdict("○", ": its process was killed (SIGKILL), so it is not judged. The sender is not on record.")
+        return Verdict("○", "its process was killed (SIGKILL), so it is not judged. The sender is not on record.")
     cases = verdict.cases(exercise)
     if tried.end or len(tried.values) < len(cases):
-        case = cases[: len(tried.values) + 1][-1]
-        says = f" fails for {case.property}\n  it ended Python: {tried.end or 'too early'}.\n{_printed(tried, -1)}"
-        return Verdict("✗", says.rstrip())
-    return Verdict("✓", f": right in all {len(tried.values)} cases.{_refused(exercise, attempt, patience)}")
+        at = min(len(tried.values), len(cases) - 1)
+        fault = verdict.on(verdict.Fault(f"it ended Python: {tried.end or 'too early'}."), exercise, at)
+        return _wrong(name, fault, None, _printed(tried, -1))
+    return Verdict("✓", f"right in all {len(tried.values)} cases.", _refused(exercise, attempt, patience))
+
+
+def _wrong(name, fault, known, printed):
+    """Return the verdict on a fault; known: what the mistake says that it looks like, or None."""
+    says = "" if known is None else f"It looks like this: {known}"
+    return Verdict("✗", f"fails for {fault.on}", says, fault.says, fault.inputs, fault.results, printed, _next(name))
+
+
+def _next(name):
+    return f'hint("{name}")'
 
 
 def _not_attempted(name):
-    return Verdict("○", f': not attempted yet.   (hint("{name}") helps)')
+    return Verdict("○", f'not attempted yet.   (hint("{name}") helps)')
 
 
 def _is_ours(attempt):
@@ -183,7 +217,7 @@ def _refused(exercise, attempt, patience):
 
     noted = forked.run(partial(verdict.launches, exercise, attempt), patience)
     reason = compiles.refusal(noted.values[0]) if noted.values else None
-    return f"\nBut for a GPU it does not compile: {reason}" if reason else ""
+    return f"But for a GPU it does not compile: {reason}" if reason else ""
 
 
 _KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patience that an attempt deserves
@@ -201,12 +235,9 @@ def _expected(exercise):
 
 
 def _printed(tried, at):
-    """Return the output that an attempt printed in a case, shortened and indented."""
+    """Return the output that an attempt printed in a case, shortened."""
     lines = tried.printed[at].strip().splitlines()
-    if not lines:
-        return ""
-    shown = [f"    {shortened(line, 100)}" for line in lines[:8]] + ["    …"] * (len(lines) > 8)
-    return "\n".join(["  it printed:", *shown]) + "\n"
+    return "\n".join([shortened(line, 100) for line in lines[:8]] + ["…"] * (len(lines) > 8))
 
 
 class _Waiting:
@@ -232,13 +263,13 @@ class _Waiting:
 # Answers
 
 
-def _answered(question, answer):
+def _answered(name, question, answer):
     if _same(question, answer, question.answer):
-        return Verdict("✓", f": {question.answer}. {question.because}")
+        return Verdict("✓", f"{question.answer}. {question.because}")
     for wrong, why in question.wrong:
         if _same(question, answer, wrong):
-            return Verdict("✗", f": not {shortened(answer, 60)}. {why}")
-    return Verdict("✗", f": not {shortened(_repr(answer), 60)}. {_wanted(question, answer)}A hint may help.")
+            return Verdict("✗", f"not {shortened(answer, 60)}.", why, next=_next(name))
+    return Verdict("✗", f"not {shortened(_repr(answer), 60)}.", _wanted(question, answer), next=_next(name))
 
 
 def _wanted(question, answer):
@@ -246,8 +277,8 @@ def _wanted(question, answer):
     if isinstance(question.answer, str):
         choices = question.choices or (question.answer, *(wrong for wrong, _ in question.wrong))
         chosen = any(_same(question, answer, choice) for choice in choices)
-        return "" if chosen else f"Choose one of {', '.join(sorted(set(choices)))}. "
-    return "" if _number(answer, question.unit) is not None else "A number is wanted. "
+        return "" if chosen else f"Choose one of {', '.join(sorted(set(choices)))}."
+    return "" if _number(answer, question.unit) is not None else "A number is wanted."
 
 
 def _same(question, answer, expected):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,21 @@ NUMBERS = {"b": "booleans", "u": "integers", "i": "integers", "f": "real numbers
 NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an output of float32 holds before it is stored
 
 
-def first_failure(exercise: Exercise, attempt: Callable) -> str | None:
+class Fault(NamedTuple):
+    """What is wrong with an attempt: a sentence, and names with values in words."""
+
+    says: str
+    results: tuple[tuple[str, str], ...] = ()  # what was expected, and what came
+    on: str = ""  # the property of the case, which is broken
+    inputs: tuple[tuple[str, str], ...] = ()  # of the case
+
+    def __str__(self):
+        """Return all of it in lines."""
+        pairs = (f"  {name} = {value}" for name, value in (*self.inputs, *self.results))
+        return "\n".join(filter(None, (self.on, *pairs, self.says)))
+
+
+def first_failure(exercise: Exercise, attempt: Callable) -> Fault | None:
     """Return what is wrong with an attempt on the first case that it gets wrong, None if it is right on all of them.
 
     Runs the attempt in this process. Raises NotImplementedError for one that was not attempted.
@@ -105,23 +120,26 @@ def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
             return
 
 
-def first_wrong(exercise: Exercise, outcomes: Iterable[Outcome], due: Sequence[Expected]) -> tuple[int, str] | None:
-    """Return the first case that an attempt gets wrong, and what is wrong: property, inputs, a sentence. None if right.
+def first_wrong(exercise: Exercise, outcomes: Iterable[Outcome], due: Sequence[Expected]) -> tuple[int, Fault] | None:
+    """Return the first case that an attempt gets wrong, and what is wrong. None if it is right.
 
     A law speaks only where the results of all cases are right: its sentence may say that they are.
     """
     lawless = None
     for at, outcome in enumerate(outcomes):
-        if problem := _problem(outcome, due[at]):
-            return at, f"{_on(exercise, at)}\n{problem}"
+        if fault := _fault(outcome, due[at]):
+            return at, on(fault, exercise, at)
         if outcome.broke and lawless is None:
-            lawless = at, f"{outcome.broke.on or _on(exercise, at)}\n  {outcome.broke.says}"
+            broken = Fault(outcome.broke.says, on=outcome.broke.on)
+            lawless = at, broken if broken.on else on(broken, exercise, at)
     return lawless
 
 
-def _on(exercise, at):
-    case = cases(exercise)[at]
-    return f"{case.property}\n{_inputs(exercise.truth(), case.args)}"
+def on(fault: Fault, exercise: Exercise, at: int) -> Fault:
+    """Return a fault with the property and the inputs of a case."""
+    case, names = cases(exercise)[at], inspect.signature(exercise.truth()).parameters
+    inputs = ((name, _short(value)) for name, value in zip(names, case.args, strict=False))
+    return fault._replace(on=case.property, inputs=tuple(inputs))
 
 
 def recognise(
@@ -135,16 +153,16 @@ def recognise(
     break it, too, and whose results are right. Where results are wrong and no mistake is known, a broken law that found
     the reason names it.
     """
-    lawless = _problem(tried[first], due[first]) is None
+    lawless = _fault(tried[first], due[first]) is None
     together = tried[: first + 1 + LATER]
-    again = {at for at, mine in enumerate(together) if at > first and _problem(mine, due[at])}
+    again = {at for at, mine in enumerate(together) if at > first and _fault(mine, due[at])}
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
         theirs = _outcome(exercise, wrong, cases(exercise)[first].args, lawless)  # most mistakes differ here
         if not _alike(theirs, tried[first]):
             continue
-        if _law(theirs) != _law(tried[first]) if lawless else _problem(theirs, due[first]) is None:
+        if _law(theirs) != _law(tried[first]) if lawless else _fault(theirs, due[first]) is None:
             continue
         same = set()
         for at, mine in enumerate(together):
@@ -277,34 +295,34 @@ def _leaf(value):
 # Judging
 
 
-def _problem(outcome, due):
-    """Describe the fault of an outcome's results in a sentence or two lines; None if it has none."""
+def _fault(outcome, due):
+    """Return the ``Fault`` of an outcome's results; None if it has none."""
     if outcome.missing:
         return None
     if outcome.error:
-        return f"  it raised {outcome.error}" + (f"\n  in {outcome.where}" if outcome.where else "")
+        return Fault(f"it raised {outcome.error}" + (f"\nin {outcome.where}" if outcome.where else ""))
     if outcome.changed:
-        return "  it changed its inputs; make new arrays instead."
+        return Fault("it changed its inputs; make new arrays instead.")
     names = due.rounded.fields or ([""] if len(due.exact) == 1 else [f"result[{at}]" for at in range(len(due.exact))])
     if len(outcome.leaves) != len(due.exact) or outcome.whole == "None":
         many = f"{len(due.exact)} result{'s' if len(due.exact) > 1 else ''}"
         none = "None: does it return its result?" if outcome.whole == "None" else f"{outcome.whole}."
-        return f"  expected {many}, got {none}"
+        return Fault(f"expected {many}, got {none}")
     for name, yours, rounded, exact, sways in zip(names, outcome.leaves, due.rounded.leaves, *due[1:], strict=True):
-        if problem := _compared(name, yours, rounded, exact, sways):
-            return problem
+        if fault := _compared(name, yours, rounded, exact, sways):
+            return fault
     return None
 
 
 def _compared(name, yours, rounded, exact, sways):
     what = f"your {name}" if name else "your result"
     if yours.value is None:
-        return f"  expected {'an array' if exact.ndim else 'a number'}, {what} is {yours.kind}."
+        return Fault(f"expected {'an array' if exact.ndim else 'a number'}, {what} is {yours.kind}.")
     if yours.value.shape != exact.shape:
-        return f"  expected shape {exact.shape}, {what} has {yours.value.shape}."
+        return Fault(f"expected shape {exact.shape}, {what} has {yours.value.shape}.")
     numbers = rounded.value.dtype if exact.ndim else np.result_type(rounded.value.dtype, float)  # a count may be 8.0
     if not np.can_cast(yours.value.dtype, numbers, "same_kind"):
-        return f"  expected {NUMBERS[numbers.kind]}, {what} is {yours.value.dtype}."
+        return Fault(f"expected {NUMBERS[numbers.kind]}, {what} is {yours.value.dtype}.")
     finite = np.isfinite(exact)
     own = rounded.value[finite] - exact[finite]
     floating = np.issubdtype(rounded.value.dtype, np.floating)
@@ -314,10 +332,10 @@ def _compared(name, yours, rounded, exact, sways):
     if _within_limit(yours.value, exact, limit):
         return None
     due, given = _apart(exact, yours.value)
-    said = f"  expected {name or 'result'} = {due}\n  {what} = {given}"
-    if floating and _explained_by_rounding(yours.value, exact, limit, eps):
-        said += f"\n  {what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}."
-    return said + _left_as_before(what, yours.value)
+    coarse = floating and _explained_by_rounding(yours.value, exact, limit, eps)
+    reasons = f"{what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}." if coarse else ""
+    reasons = "\n".join(filter(None, (reasons, _left_as_before(what, yours.value))))
+    return Fault(reasons, ((f"expected {name or 'result'}", due), (what, given)))
 
 
 def _within_limit(value, exact, limit):
@@ -349,7 +367,7 @@ def _left_as_before(what, value):
         which = f"{len(rows)} {kind}s, first {rows[0]},"
     if not before[rows].all():
         which = f"parts of {which}"
-    return f"\n  {which} of {what} hold{'s' * (len(rows) == 1)} what was there before: was anything stored there?"
+    return f"{which} of {what} hold{'s' * (len(rows) == 1)} what was there before: was anything stored there?"
 
 
 def _before(value):
@@ -416,11 +434,6 @@ def described(value) -> str:
         return "None"
     many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}{many}"
-
-
-def _inputs(reference, args):
-    names = inspect.signature(reference).parameters
-    return "\n".join(f"  {name} = {_short(value)}" for name, value in zip(names, args, strict=False))
 
 
 def _apart(expected, given):

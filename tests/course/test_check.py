@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import flashlab.course.check
-from flashlab.course import progress
+from flashlab.course import card, progress
 from flashlab.course.check import check, edited, hint, overview, solution
 from flashlab.course.registry import every, find
 from flashlab.grading import forked as runner
@@ -633,7 +633,9 @@ def test_an_answer_of_another_kind_is_told_what_is_wanted(capsys):
 
 def test_the_lines_to_choose_from_are_all_of_the_kernel(capsys):
     assert "Choose one of K_j, O_i, P_ij, Q_i, S_ij, V_j, alpha," in said(capsys, "seem", "measure_and_debug.bug_1")
-    assert said(capsys, "alpha", "measure_and_debug.bug_1").endswith("not 'alpha'. A hint may help.\n")
+    assert said(capsys, "alpha", "measure_and_debug.bug_1").endswith(
+        "not 'alpha'.\n  next: hint(\"measure_and_debug.bug_1\")\n"
+    )
 
 
 def test_a_law_speaks_only_where_all_results_are_right():
@@ -643,8 +645,8 @@ def test_a_law_speaks_only_where_all_results_are_right():
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "right for numbers of ordinary size", if_right=True),),
     )
-    assert verdict.first_failure(exercise, lambda x: 2.0 * x).startswith("inputs of its own")
-    assert verdict.first_failure(exercise, lambda x: 2.0).startswith("two")
+    assert verdict.first_failure(exercise, lambda x: 2.0 * x).on == "inputs of its own"
+    assert verdict.first_failure(exercise, lambda x: 2.0).on == "two"
 
 
 def test_a_law_that_found_the_reason_names_what_no_mistake_does():
@@ -706,8 +708,49 @@ def test_progress_remembers_what_was_solved_and_how_the_last_attempt_failed(caps
     check("online_softmax.merge", merge)
     check("online_softmax.merge", nan)
     assert progress.read()["online_softmax.merge"]["solved"]
+    capsys.readouterr()
     overview()
-    assert "✓ online_softmax.merge" in capsys.readouterr().out
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("1 of ") and "04 Online softmax" in "\n".join(lines)
+
+
+def test_the_overview_opens_the_lesson_of_its_notebook(capsys, monkeypatch):
+    check("online_softmax.merge", nan)
+    check("online_softmax.keep", 1, note=False)
+    for path, shown in (("lessons/04_online_softmax.ipynb", True), ("06_tiling.ipynb", False), ("", False)):
+        monkeypatch.setenv("JPY_SESSION_NAME", path)
+        capsys.readouterr()
+        overview()
+        text = capsys.readouterr().out
+        assert ("✗ online_softmax.merge" in text and "○ online_softmax.keep" in text) == shown
+        assert ("start_here.score" in text) == (path == "")
+
+
+EVIL = '</code><script>alert("1")</script><b>'
+
+
+def test_a_card_says_what_the_text_says_and_escapes_what_learners_write():
+    wrong = card.Verdict("✗", f"fails for {EVIL}", EVIL, EVIL, ((EVIL, EVIL),), ((EVIL, EVIL),), EVIL, EVIL)
+    shown = card.html(EVIL, wrong)
+    assert "<script" not in shown and shown.count("&lt;script&gt;") == 10
+    assert card.text("a.b", wrong).count("<script>") == 9  # all but the name
+    for mark, word in card.WORDS.items():
+        assert f'aria-label="{word}"' in card.html("a.b", card.Verdict(mark, "in all 3 cases."))
+
+
+def test_a_notebook_shows_a_card_and_a_terminal_text(capsys, monkeypatch):
+    shown = []
+    notebook = SimpleNamespace(kernel=object())
+    monkeypatch.setattr("IPython.get_ipython", lambda: notebook)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    check("online_softmax.merge", nan)
+    check("online_softmax.merge", stub)
+    (data,) = shown
+    assert set(data) == {"text/html", "text/plain"} and "your m = [nan]" in data["text/plain"]
+    assert capsys.readouterr().out.startswith("○ online_softmax.merge: not attempted yet.")
+    notebook.kernel = None
+    check("online_softmax.merge", merge)
+    assert capsys.readouterr().out.startswith("✓ online_softmax.merge: right in all")
 
 
 def test_every_exercise_has_three_hints_a_level_and_a_time():
