@@ -17,10 +17,8 @@ class UnknownExercise(ValueError):
 def find(name: str) -> Exercise | Question:
     """Return the exercise called "LESSON.NAME". Raises UnknownExercise, a ValueError, if there is none."""
     if not isinstance(name, str):
-        raise UnknownExercise(
-            'the name of an exercise comes first: check("online_softmax.merge", merge); '
-            f"got an object of type {type(name).__name__}"
-        )
+        got = f"got an object of type {type(name).__name__}"
+        raise UnknownExercise(f'the name of an exercise comes first, such as "online_softmax.merge", {got}')
     lesson, _, exercise = name.partition(".")
     found = _of(lesson).get(exercise) if lesson in {it.name for it in LESSONS} else None
     if found is None:

@@ -275,6 +275,10 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
     some = [cell for cell in cells() if files is None or cell[0].file in files]
     calls = dict.fromkeys(cell[0].call for cell in some)
     wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
+    if not wanted:
+        raise ValueError(
+            f"no call of this kind was measured: {direction}, {' or '.join(masks) or 'no mask'}, {gpus} GPUs"
+        )
     runs: dict[str, set[str]] = {}
     outdated = set()
     lines = [f"{'B×H/Hk':>8} {'N':>9} {'d':>4}  {'mask, dtype':15}{'fastest':21}{'µs':>7}  next"]

@@ -96,6 +96,8 @@ def whole(
     It is for lessons and tests: each process cuts out its own tokens, and the results are put together again.
     dO: the gradient of O, for the gradients of q, k and v.
     """
+    if options.get("return_lse"):
+        raise ValueError("whole returns no lse: call it without return_lse, or attention with it")
     events = []
     for name, x in {"q": q, "k": k, "v": v, **({} if dO is None else {"dO": dO})}.items():
         if not isinstance(x, Tensor) or x.ndim != 4:

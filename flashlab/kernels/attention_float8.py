@@ -42,7 +42,8 @@ def flash_attention_float8(
             ``quantise(v, per="head", transposed=True)`` leaves them; otherwise they are copied so.
         scales: factors of the codes of q, k and v in float32, each above 0 and broadcastable to a number
             per 128 tokens, [B, H, ceil(Nq / 128)] and [B, Hk, ceil(Nk / 128)]. That of v must be the same for all
-            tokens of a head, [B, Hk, 1] or less: it multiplies O.
+            tokens of a head, [B, Hk, 1] or less: it multiplies O. NaN or infinity, which ``quantise`` returns for such
+            numbers, is no error: what it applies to becomes NaN.
         causal, mask, return_lse: as for ``flash_attention``.
         scale: factor on the scores beside those of the codes, above 0; 1/sqrt(d) if None.
         dtype: of O: bfloat16, float16 or float32.

@@ -200,6 +200,7 @@ def _codes(*shape_and_device):
 @functools.cache
 def supported(device) -> bool:
     """Return whether a device can multiply and convert float8: compute capability 8.9 and later, or the interpreter."""
+    device = check_place(device)
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
 
 

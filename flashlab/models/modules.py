@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flashlab.kernels import flash_attention, masks, scores
-from flashlab.kernels.checks import check_dense, check_place, kind_of
+from flashlab.kernels.checks import check_dense, check_place, check_values, kind_of
 from flashlab.kernels.dropout import check_probability
 from flashlab.kernels.problem import check
 from flashlab.machine.arguments import check_flag, check_whole, shown
@@ -85,6 +85,9 @@ def mask_options(name: str, mask: torch.Tensor, shape: tuple[int, ...]) -> dict[
     """
     if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise TypeError(f"{name} must be a boolean or floating-point tensor, got {kind_of(mask)}")
+    check_dense(**{name: mask})
+    if mask.is_floating_point():
+        check_values(f"{name} must hold finite numbers of float32, or -inf", mask)
     fits = all(size in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False))
     if not fits or not 2 <= mask.dim() <= len(shape):
         raise ValueError(
@@ -118,7 +121,8 @@ def _leading(shapes):
         return torch.broadcast_shapes(*shapes)
     except RuntimeError:
         found = ", ".join(f"{name} {list(shape)}" for name, shape in zip(NAMES, shapes, strict=True))
-        raise ValueError(f"the leading dimensions of query, key and value must broadcast, got {found}") from None
+        rule = "must broadcast (or pass enable_gqa=True where query heads share key/value heads)"
+        raise ValueError(f"the leading dimensions of query, key and value {rule}, got {found}") from None
 
 
 class FlashAttention(nn.Module):
@@ -174,15 +178,22 @@ class FlashAttention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attend within each of B texts: x [B, N, d_model], and the result has the same shape.
 
-        Raises TypeError for an x that is no dense tensor of floating-point numbers, ValueError for other dimensions.
+        Raises TypeError for an x that is no dense tensor of the parameters' dtype (of any floating-point dtype under
+        autocast), ValueError for other dimensions, here or of what ``attention`` returns.
         """
         check_dense(x=x)
         if not x.is_floating_point():
             raise TypeError(f"x must have a floating-point dtype, got {x.dtype}")
+        own = self.q_proj.weight
+        plain = type(self.q_proj) is nn.Linear and type(own) is nn.Parameter  # others may convert what they get
+        if plain and own.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"x must have the dtype of the parameters, {own.dtype}, got {x.dtype}")
         if x.dim() != 3 or x.shape[2] != self.q_proj.in_features:
             raise ValueError(f"x must have the dimensions [B, N, {self.q_proj.in_features}], got {list(x.shape)}")
         Q = self.q_proj(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, N, d]
         K = self.k_proj(x).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)  # [B, Hk, N, d]
         V = self.v_proj(x).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2)  # [B, Hk, N, d]
         O = self.attention(Q, K, V, causal=self.causal)  # [B, H, N, d]
+        if not isinstance(O, torch.Tensor) or O.shape != Q.shape:
+            raise ValueError(f"attention must return O [B, H, N, d] = {list(Q.shape)}, got {shown(O)}")
         return self.o_proj(O.transpose(1, 2).flatten(2))

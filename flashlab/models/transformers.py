@@ -37,8 +37,8 @@ CANNOT = (  # options of layers that change the scores, hide some, or ask for th
 def register(name: str = "lab_attention") -> None:
     """Make ``attn_implementation=name`` mean ``flash_attention`` in models of transformers.
 
-    Raises ImportError if transformers is not installed, and ValueError if the name contains "flash": transformers takes
-    such names for packages of its own.
+    Raises ImportError if transformers is not installed, and ValueError for the name of an attention of transformers,
+    or one that contains "flash": transformers takes such names for packages of its own.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a text, got {type(name).__name__}")
@@ -50,6 +50,9 @@ def register(name: str = "lab_attention") -> None:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise ImportError("Hugging Face transformers is not installed: pip install transformers") from error
+    theirs = getattr(AttentionInterface().get(name), "__module__", "").startswith("transformers.")
+    if theirs or name == "eager":
+        raise ValueError(f"transformers has an attention of its own called {name!r}: choose another name")
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, mask)
 

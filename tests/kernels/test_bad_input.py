@@ -67,7 +67,11 @@ COMBINED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mask", [masks.window(3), masks.causal(), masks.prefix(3), scores.softcap(2)], ids=repr)
+@pytest.mark.parametrize(
+    "mask",
+    [masks.window(3), masks.causal(), masks.prefix(3), scores.softcap(2)],
+    ids=["window", "causal", "prefix", "softcap"],
+)
 @pytest.mark.parametrize("combined", COMBINED.values(), ids=COMBINED)
 def test_masks_and_scores_are_neither_numbers_nor_tuples(combined, mask):
     with pytest.raises(TypeError, match="objects have no arithmetic and no order: combine"):

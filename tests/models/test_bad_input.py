@@ -53,6 +53,12 @@ def sdpa(**options):
 
 X = torch.ones(1, 2, 5, 16, device=DEVICE)
 NAMED = {
+    "x must have the dtype of the parameters, torch.float32, got torch.float16": lambda: FlashAttention(
+        16, 2, device=DEVICE
+    )(X[0].half()),
+    "attention must return O [B, H, N, d] = [2, 2, 5, 8], got None": lambda: FlashAttention(
+        16, 2, attention=lambda *_, causal: None, device=DEVICE
+    )(X[0]),
     "dropout_p must be a probability below 1, got 1.5": lambda: sdpa(dropout_p=1.5),
     "dropout_p must be a number, got '0.1'": lambda: sdpa(dropout_p="0.1"),
     "scaling must be a number or None, got '1'": lambda: attend(scaling="1"),
@@ -99,7 +105,7 @@ def test_a_message_names_the_argument_and_what_was_passed(sentence):
 
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
 def test_masks_and_sinks_of_nan_are_refused():
-    with pytest.raises(ValueError, match="a bias must hold finite numbers of float32, or -inf, got nan"):
+    with pytest.raises(ValueError, match="attn_mask must hold finite numbers of float32, or -inf, got nan"):
         sdpa(attn_mask=torch.full((5, 5), math.nan))
     with pytest.raises(ValueError, match="sinks must be finite numbers of float32, or -inf, got nan"):
         attend(s_aux=torch.full((2,), math.nan))

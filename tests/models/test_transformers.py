@@ -221,6 +221,9 @@ def test_a_static_cache_computes_the_same(llama):
 def test_names_that_transformers_keeps_to_itself_are_refused():
     with pytest.raises(ValueError, match="choose another one than 'flashlab'"):
         ours.register("flashlab")
+    for name in ("sdpa", "flex_attention", "eager"):
+        with pytest.raises(ValueError, match=f"transformers has an attention of its own called '{name}'"):
+            ours.register(name)
 
 
 def tokens_and_padding():

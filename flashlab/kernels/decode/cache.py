@@ -39,7 +39,8 @@ class Cache(NamedTuple):
         """
         if not isinstance(cache, cls):
             if not isinstance(cache, (tuple, list)) or len(cache) != 2:
-                raise TypeError(f"a cache must be a Cache or a pair (K, V), got {type(cache).__name__}")
+                found = f"{type(cache).__name__}: pass its view(texts)" if hasattr(cache, "view") else shown(cache)
+                raise TypeError(f"a cache must be a Cache or a pair (K, V), got {found}")
             cache = cls(*cache)
         if lengths is None:
             return cache

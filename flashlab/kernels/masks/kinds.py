@@ -39,7 +39,8 @@ class Documents(Part):
         expected = [problem.B, problem.Nk]
         (ids,) = self.tensors
         if self.of_offsets and ids.shape[1] != problem.Nk:
-            raise ValueError(f"offsets must end at Nk = {problem.Nk}, got {ids.shape[1]}")
+            keys = f"Nk = {problem.Nk}, the number of keys (of packed texts, of the longest)"
+            raise ValueError(f"the offsets of masks.documents must end at {keys}, got {ids.shape[1]}")
         if ids.shape[1] != expected[1] or ids.shape[0] not in (1, expected[0]) or ids.device != problem.device:
             raise ValueError(
                 f"ids must be [Nk] or [B, Nk] = {expected} on {problem.device}, a document for each key, "
