@@ -50,9 +50,10 @@ export function mount(host, data, draw, style) {
     const { height, nodes } = draw({ trace, step, state, width, forward });
     const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
     parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
-    const beyond = zoom * width > space + zoom; // as on a phone, when type is larger
+    const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
+    const beyond = across > space + zoom; // as on a phone, when type is larger
     parts.stage.classList.toggle("beyond", beyond);
-    parts.svg.style.width = beyond ? `${zoom * width}px` : "";
+    parts.svg.style.width = beyond ? `${across}px` : "";
     parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
@@ -298,14 +299,14 @@ function frame({ name, controls }, clock) {
   parts.message = element("p", { class: "message", role: "status" });
   const rows = controls.filter((control) => control.field !== clock).map(controlOf);
   const time = controls.filter((control) => control.field === clock).map(controlOf);
+  const tools = element("div", { class: "tools" },
+    button("reset", "reset", ({ reset }) => reset()),
+    button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
+    button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
+    button("link", "copy a link to this state", ({ link }) => link()),
+    button("full screen", "full screen", ({ full }) => full()));
   parts.whole = element("div", { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
-    element("div", { class: "controls" }, ...rows), ...time, parts.stage, parts.words,
-    element("div", { class: "tools" },
-      button("reset", "reset", ({ reset }) => reset()),
-      button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
-      button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
-      button("link", "copy a link to this state", ({ link }) => link()),
-      button("full screen", "full screen", ({ full }) => full()), parts.message));
+    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message), parts.stage, parts.words);
   return parts;
 }
 
@@ -317,5 +318,12 @@ export function start(id, data, draw, style) {
     const figure = mount(host, data, draw, style);
     (hub.figures[id] ??= []).push(figure);
     if (hub.channels[id]) figure.connect(hub.channels[id]);
+    requestAnimationFrame(() => requestAnimationFrame(() => keepInView(host)));
   }
+}
+
+// In JupyterLab Shift+Enter scrolls to the next cell: back to the figure of the cell that was run.
+function keepInView(host) {
+  const cell = host.closest(".jp-Cell");
+  if (cell?.nextElementSibling?.matches(".jp-mod-active")) host.scrollIntoView({ block: "nearest" });
 }
