@@ -9,7 +9,6 @@ from jupyterlab_server.workspaces_handler import slugify
 
 from tests.browser.conftest import NAMES
 from tests.browser.lab import ROOT
-from tests.browser.test_drawn import eventually
 from tests.tools.normalise import KERNEL
 
 WINDOW = {"width": 1280, "height": 900}
@@ -61,9 +60,12 @@ def assert_whole(lab, figure):
         assert right["y"] < left["y"] + left["height"] and left["y"] < right["y"] + right["height"]
 
 
-def left_of(stored):
-    """Return the left area of a stored layout."""
-    return json.loads(stored.read_text())["data"]["layout-restorer:data"]["left"]
+def stores_an_open_file_browser(response):
+    """Return whether JupyterLab has stored a layout whose left area is open."""
+    request = response.request
+    if request.method != "PUT" or "/api/workspaces/" not in request.url:
+        return False
+    return not json.loads(request.post_data)["data"]["layout-restorer:data"]["left"]["collapsed"]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def test_the_file_browser_is_closed_at_first_and_stays_open_once_opened(lab):
     shutil.copy(ROOT / ".jupyter/workspace.json", stored)
     lab.open("00_start_here", run=False, kernel=False, reset=False)
     assert lab.page.evaluate(CLOSED)
-    lab.page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
-    assert eventually(lab.page, lambda: not left_of(stored)["collapsed"])
+    with lab.page.expect_response(stores_an_open_file_browser):
+        lab.page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
     lab.open("00_start_here", run=False, kernel=False, reset=False)
     assert not lab.page.evaluate(CLOSED)
