@@ -268,7 +268,7 @@ def test_a_finger_moves_a_picture_that_is_wider_than_the_page(sheet, file):
 
 def test_no_width_cuts_a_letter(sheet, file):
     figure = sheet(file)
-    for width in (360, 440, 560, 680, 800, 840, 880, 960, 1040, 2560):
+    for width in (375, 440, 560, 680, 800, 840, 880, 960, 1040, 2560):
         figure.set_viewport_size({"width": width, "height": 900})
         figure.wait_for_function(REDRAWN)
         assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], width
