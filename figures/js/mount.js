@@ -8,7 +8,9 @@ import { grouped } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
-const PACES = { slow: 1200, normal: 600, fast: 200, fastest: 50 }; // ms a step
+const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
+const STEP = 600; // ms a step, at most
+const WHOLE = 12_000; // ms from the first step to the last, at most
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
@@ -125,13 +127,13 @@ export function mount(host, data, draw, style) {
 
   function play() {
     if (playing) return stop();
-    const pace = () => PACES[parts.pace.value];
+    const last = traces[keyOf(controls, state)].words.length - 1;
+    const pace = () => PACES[parts.pace.value] * Math.min(STEP, WHOLE / last);
     const tick = () => {
       parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * pace())}ms`);
       if (!step(+1)) return stop();
       playing = setTimeout(tick, pace());
     };
-    const last = traces[keyOf(controls, state)].words.length - 1;
     if (state[clock] === last) set({ [clock]: 0 });
     parts.play.show(true);
     playing = setTimeout(tick, 0);

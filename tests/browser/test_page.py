@@ -154,6 +154,11 @@ def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
     slow, normal, fast, fastest = steps
     assert 0 < slow < normal < fast <= fastest
     figure.get_by_role("button", name="back to the beginning").click()
+    figure.get_by_label("speed").select_option("normal")
+    figure.get_by_role("button", name="play").click()
+    figure.clock.run_for(15_000)
+    assert at.input_value() == at.get_attribute("max")
+    figure.get_by_role("button", name="back to the beginning").click()
     figure.get_by_label("speed").select_option("slow")
     figure.get_by_role("button", name="play").click()
     figure.clock.run_for(0)
