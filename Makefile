@@ -11,6 +11,9 @@ STAMP := .venv/.stamp
 BROWSER_STAMP := .venv/.stamp-browser
 TRANSFORMERS_STAMP := .venv/.stamp-transformers
 SITE_STAMP := .venv/.stamp-site
+# JupyterLab keeps its layout here: a learner's other projects keep theirs.
+WORKSPACES := .venv/workspaces
+WORKSPACE := $(WORKSPACES)/default-37a8.jupyterlab-workspace
 AXE := .venv/node_modules/axe-core/axe.min.js
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
@@ -59,9 +62,13 @@ help:
 	@echo 'make size          lines of code by folder'
 	@echo 'make clean         removes .venv and caches'
 
-lab: $(STAMP)
-	$(BIN)/python -m jupyterlab --allow-root --ServerApp.root_dir=. \
+lab: $(STAMP) $(WORKSPACE)
+	JUPYTERLAB_WORKSPACES_DIR=$(WORKSPACES) $(BIN)/python -m jupyterlab --allow-root --ServerApp.root_dir=. \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
+
+# The first layout: the file browser is closed, and a lesson has the width of the window.
+$(WORKSPACE): | $(STAMP)
+	@mkdir -p $(@D) && cp .jupyter/workspace.json $@
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

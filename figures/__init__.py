@@ -39,7 +39,9 @@ the first. The JSON of one state is some ten kB: a line per event, in it what di
 
 **The drawing** exports one pure function, ``draw({trace, state, step, width, forward})``, that returns
 ``{height, nodes}`` in pixels. ``width`` is what there is: 340 on a phone, 1160 at most; less with larger type. Lay out
-for all of it (see ``tiling.js``: three panels side by side, or one below the other). ``forward`` is true when the clock
+for all of it (see ``tiling.js``: three panels side by side, or one below the other). From ``WIDE`` (740) on, what is
+compared stands side by side, in groups of class ``compared``, and a drawing is at most 612 high: with its controls it
+fits JupyterLab's panel at 1280 x 900. ``forward`` is true when the clock
 has just gone one step on: only then may things travel. The function keeps nothing and touches no page, so node can
 test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``, one line each.
 

@@ -16,6 +16,12 @@ import traitlets
 from figures import page
 from figures.figure import key, numbers
 
+# JupyterLab scrolls its panel, no output in it: the controls stay at the top of the panel while a figure is scrolled.
+OUTPUT = (
+    "<style>.jp-Cell:not(.jp-mod-outputsScrolled) :is(.jp-OutputArea, .jp-OutputArea-child, .jp-RenderedHTML)"
+    ":has([data-figure]) { overflow: visible }</style>\n"
+)
+
 
 class Channel(anywidget.AnyWidget):
     """The line between one figure on the page and this kernel."""
@@ -66,4 +72,4 @@ class Explorer:
         traces |= {key(self.figure, self.state): numbers(self.figure, self.state)}
         self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
         self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))
-        return {"text/plain": words, "text/html": page.fragment(self.figure, self.state, traces, id=id)}
+        return {"text/plain": words, "text/html": OUTPUT + page.fragment(self.figure, self.state, traces, id=id)}

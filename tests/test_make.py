@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from jupyterlab_server.workspaces_handler import slugify
 
 from tests.tools import environment
 from tests.tools.long import long
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = ("Makefile", "pyproject.toml", "constraints.txt", "tests/tools/environment.py")
+FILES = ("Makefile", "pyproject.toml", "constraints.txt", "tests/tools/environment.py", ".jupyter/workspace.json")
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 # Instead of pip: note how it was called, and install a JupyterLab of three lines.
@@ -103,6 +104,15 @@ def assert_set_up_once(checkout, **environment):
     assert len(checkout.calls()) == 1
     again = checkout.make("lab", **environment)
     assert again.returncode == 0 and checkout.calls() == [], "set up twice"
+
+
+def test_the_first_layout_of_jupyterlab_is_laid_once(checkout):
+    checkout.make("lab")
+    stored = checkout.folder / ".venv/workspaces" / f"{slugify('default', base='')}.jupyterlab-workspace"
+    assert stored.read_text() == (ROOT / ".jupyter/workspace.json").read_text()
+    stored.write_text("what a learner has opened")
+    checkout.make("lab")
+    assert stored.read_text() == "what a learner has opened"
 
 
 @pytest.mark.parametrize(

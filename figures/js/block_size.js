@@ -3,7 +3,7 @@
 import { h } from "./svg.js";
 import { digits, grouped, room, times, wrapped } from "./words.js";
 import { nearest } from "./state.js";
-import { label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
+import { WIDE, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
 const COLORS = { m: "standard", l: "standard" };
@@ -14,7 +14,7 @@ const ENOUGH = { color: "var(--ink)", dash: "2 3" };
 
 export function draw({ trace, step, width }) {
   const now = trace.sizes[step];
-  const wide = width >= 800;
+  const wide = width >= WIDE;
   const across = wide ? Math.min(width * 0.42, 470) : width;
   const shape = tilesOf({ trace, now, width: across });
   const beside = wide ? { x: across + 50, y: 0, width: width - across - 52 } : { x: 0, y: shape.height + 26, width };
@@ -23,8 +23,8 @@ export function draw({ trace, step, width }) {
   return {
     height: axis + 2 * 36 + 30,
     nodes: [
-      h("g", { key: "tiles" }, shape.nodes),
-      h("g", { key: "memories" }, right.nodes),
+      h("g", { key: "tiles", class: "compared" }, shape.nodes),
+      h("g", { key: "memories", class: "compared" }, right.nodes),
       h("g", { key: "ruler" }, sizes({ trace, now, y: axis, width })),
     ],
   };
@@ -34,7 +34,7 @@ export function draw({ trace, step, width }) {
 function tilesOf({ trace, now, width }) {
   const { d, fits, enough } = trace;
   const most = trace.sizes.at(-1).B;
-  const unit = Math.min((width - 26) / (most + 2 * d), 400 / (most + 2 * d));
+  const unit = Math.min((width - 26) / (most + 2 * d), 380 / (most + 2 * d));
   const [thick, side] = [d * unit, now.B * unit];
   const left = 22 + thick;
   const top = 26 + 2 * thick + 4;

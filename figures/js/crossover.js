@@ -2,11 +2,11 @@
 
 import { h } from "./svg.js";
 import { amount, digits, wrapped } from "./words.js";
-import { label, lines, rule } from "./marks.js";
+import { WIDE, label, lines, rule } from "./marks.js";
 
 const GAP = 34;
 const HIGH = 168; // of a chart
-const HEAD = 66; // above it: its name, and both amounts
+const HEAD = 84; // above it: its name, both amounts and their ratio
 const FOOT = 40; // below it: the lengths
 const LOOKS = { softmax: { color: "var(--flash)", words: "softmax" }, linear: { color: "var(--ink)", words: "linear", dash: "6 4" } };
 const TICKS = [[64, "64"], [1024, "1 K"], [16384, "16 K"]];
@@ -16,7 +16,7 @@ const count = (flops) => (flops < 1e9 ? `${digits(flops / 1e6, 3)} MFLOP` : flop
 const SAID = { flops: count, bytes: amount, state: amount, seconds: time };
 
 export function draw({ trace, step, width }) {
-  const across = width >= 900 ? 4 : width >= 560 ? 2 : 1;
+  const across = width >= WIDE ? 4 : width >= 560 ? 2 : 1;
   const size = Math.min((width - (across - 1) * GAP) / across, 430);
   const high = HEAD + HIGH + FOOT + 12;
   const about = wrapped(`one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear`, width, 13);
@@ -41,9 +41,9 @@ function chart({ trace, measure, step, x, y, width }) {
   const here = across(lengths[step]);
   const ratio = measure.softmax[step] / measure.linear[step];
   const named = `${measure.name}${measure.what === "seconds" ? `, ${trace.card.split(" ")[0]}` : ""}`;
-  return h("g", { key: measure.what },
+  return h("g", { key: measure.what, class: "compared" },
     label(x, y + 8, named, { weight: 650 }),
-    label(x + width, y + 8, `× ${digits(ratio, 3)}`, { anchor: "end", weight: 600, fill: ratio < 1 ? "var(--wrong)" : "var(--ink)" }),
+    label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600, fill: ratio < 1 ? "var(--wrong)" : "var(--ink)" }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
       h("path", { d: `M${x} ${y + 28 + 18 * row}h22`, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash }),
       label(x + 30, y + 28 + 18 * row, `${words}: ${said(measure[name][step])}`),

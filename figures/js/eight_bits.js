@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { digits, fits, times } from "./words.js";
-import { bars, label, rule } from "./marks.js";
+import { WIDE, bars, label, rule } from "./marks.js";
 
 const LOW = -9.6; // of the axis, as a power of two: the smallest number is 2^-9
 const HIGH = 8.95; // the largest is 448
@@ -10,7 +10,7 @@ const HIGHEST = 120; // of a pile of weights, in pixels
 const LOST = [1e-5, 0.3]; // shares on the axis of sums
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 840;
+  const wide = width >= WIDE;
   const below = 40 + HIGHEST + 74;
   const panel = wide ? width / 2 - 20 : width;
   const errors = { x: 0, y: below, width: panel };
@@ -19,8 +19,8 @@ export function draw({ trace, step, width }) {
     height: sums.y + 234,
     nodes: [
       h("g", { key: "line" }, numberLine({ trace, step, width })),
-      h("g", { key: "errors" }, costs({ trace, step, ...errors })),
-      h("g", { key: "sums" }, long({ trace, ...sums })),
+      h("g", { key: "errors", class: "compared" }, costs({ trace, step, ...errors })),
+      h("g", { key: "sums", class: "compared" }, long({ trace, ...sums })),
     ],
   };
 }

@@ -1,7 +1,7 @@
 // A kernel's source with the line that runs, the programs, the tensors that they touch, and what one program holds.
 
 import { h } from "./svg.js";
-import { label, slot, source, tile } from "./marks.js";
+import { WIDE, label, slot, source, tile } from "./marks.js";
 
 const LEFT = 20; // of the names of tensors
 const CELL = 26; // at most
@@ -10,7 +10,7 @@ const LOAD = "Q";
 const STORE = "O";
 
 export function draw({ trace, step, width, forward }) {
-  const wide = width >= 780;
+  const wide = width >= WIDE;
   const across = wide ? width * 0.44 : width;
   const columns = Math.ceil(trace.N / trace.width) * trace.width;
   const cell = Math.min(CELL, (across - LEFT) / columns);

@@ -3,14 +3,15 @@
 import { h } from "./svg.js";
 import { amount, digits, fits, grouped } from "./words.js";
 import { nearest } from "./state.js";
-import { label, lines, ruler } from "./marks.js";
+import { WIDE, label, lines, ruler } from "./marks.js";
 
 const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
+const SAID = 196; // width of what is said beside both cards
 const LOOKS = { standard: { color: "var(--standard)", name: "standard attention" }, fused: { color: "var(--flash)", name: "FlashAttention" } };
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 860;
-  const side = wide ? Math.min(width * 0.25, 280) : Math.min(width / SPILL - 2, 230);
+  const wide = width >= WIDE;
+  const side = wide ? Math.min((width - 64 - SAID) / (2 * SPILL), 280) : Math.min(width / SPILL - 2, 230);
   const top = 46;
   const spilled = SPILL * side;
   const second = wide ? { x: spilled + 34, y: 0 } : { x: 0, y: top + spilled + 24 };
@@ -20,8 +21,8 @@ export function draw({ trace, step, width }) {
   return {
     height: axis + 104,
     nodes: [
-      h("g", { key: "standard" }, card({ ...shared, name: "standard", x: 0, y: 0, room: wide ? spilled : width })),
-      h("g", { key: "fused" }, card({ ...shared, name: "fused", ...second, room: wide ? spilled : width })),
+      h("g", { key: "standard", class: "compared" }, card({ ...shared, name: "standard", x: 0, y: 0, room: wide ? spilled : width })),
+      h("g", { key: "fused", class: "compared" }, card({ ...shared, name: "fused", ...second, room: wide ? spilled : width })),
       h("g", { key: "words" }, said({ trace, step, ...words })),
       h("g", { key: "ruler" }, lengths({ trace, step, y: axis, width })),
     ],
@@ -63,7 +64,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const strip = { x: left + shown(across) + 8, y: below + Math.max(Math.min(tall, side) / 2, 16) };
   const corner = { x: left + Math.min(across, limit), y: below + tall };
   return [
-    label(left, y + 8, fits(title, room, 15) ? title : title.replace("attention", "").replace("  ", " "), { weight: 650, size: 15 }),
+    label(left, y + 8, fits(title, room, 15) ? title : title.replace(" attention", ""), { weight: 650, size: 15 }),
     label(left, y + 30, cards + (over ? ": does not fit" : ""), { fill: over ? "var(--wrong)" : "var(--grey)", weight: over ? 700 : undefined }),
     h("rect", { key: "card", x: left, y: below, width: side, height: side, fill: "var(--fast)", "fill-opacity": 0.1, tip: tip.card }),
     need.square > 0 && box("square", "var(--S)", 0, square, tip.square),

@@ -2,14 +2,14 @@
 
 import { h } from "./svg.js";
 import { times } from "./words.js";
-import { at, bars, label, rule } from "./marks.js";
+import { WIDE, at, bars, label, rule } from "./marks.js";
 
 const COLORS = { A: "Q", B: "K", C: "V", D: "O" };
 const PAGE = 44; // height of a page
 
 export function draw({ trace, step, width }) {
   const now = trace.steps[step];
-  const wide = width >= 760;
+  const wide = width >= WIDE;
   const across = wide ? width * 0.56 : width;
   const pool = pages({ trace, now, width: across });
   const left = wide ? across + 40 : 0;

@@ -4,6 +4,7 @@ import { h } from "./svg.js";
 import { fits } from "./words.js";
 
 export const SIZE = 13; // of letters
+export const WIDE = 740; // the least width at which what is compared stands side by side
 
 // Where a mark is. As a style, so that it travels when it changes.
 export const at = (x, y) => `transform: translate(${round(x)}px, ${round(y)}px)`;

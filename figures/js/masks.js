@@ -2,14 +2,14 @@
 
 import { h } from "./svg.js";
 import { amount, fits, grouped, times } from "./words.js";
-import { bars, label, legend } from "./marks.js";
+import { WIDE, bars, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
 const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
 const PANEL = 330; // least width of the bars beside the square
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 720;
+  const wide = width >= WIDE;
   const side = Math.min(wide ? width - PANEL - 60 : width - 26, 460);
   const unit = side / trace.Nk;
   const left = 24;

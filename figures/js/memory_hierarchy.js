@@ -2,28 +2,30 @@
 
 import { h } from "./svg.js";
 import { digits, fits, grouped, room } from "./words.js";
-import { label, rule } from "./marks.js";
+import { WIDE, label, rule } from "./marks.js";
 
 const BETWEEN = 10; // between squares
 const DRAM = 3; // its place among the levels
+const TAP = 82; // the least width of a stream with its words
 const LOOK = { block: ["var(--fast)", 1], smem: ["var(--fast)", 0.8], regs: ["var(--fast)", 0.6], L2: ["var(--fast)", 0.4], CPU: ["var(--standard)", 0.7] };
 const FLOW = "@keyframes flow { to { stroke-dashoffset: -20 } } @media (prefers-reduced-motion: no-preference) { .flow { animation: flow 0.7s linear infinite } }";
 const look = (short) => LOOK[short] ?? ["var(--slow)", 1];
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 840;
+  const wide = width >= WIDE;
   const high = wide ? 264 : 200;
-  const view = { x: 1, y: 48, width: (wide ? width * 0.56 : width) - 2, height: high };
-  const things = thingsOf(trace);
+    const things = thingsOf(trace);
   const dram = trace.levels[DRAM].name;
-  const taps = wide ? { x: width * 0.6, y: 0, width: width * 0.4, height: high + 48 } : { x: 0, y: high + 100, width, height: 190 };
+  const beside = Math.max(0.4 * width, TAP * (trace.levels.length - 1));
+  const view = { x: 1, y: 48, width: (wide ? width - beside - 30 : width) - 2, height: high };
+  const taps = wide ? { x: width - beside, y: 0, width: beside, height: high + 48 } : { x: 0, y: high + 100, width, height: 190 };
   const table = { x: 0, y: wide ? high + 100 : taps.y + taps.height + 60, width };
   return {
     height: table.y + 24 * (things.length + 1) + 6,
     nodes: [
       h("style", { key: "flow" }, FLOW),
-      h("g", { key: "window" }, windowOf({ trace, things, step, view })),
-      h("g", { key: "taps" }, tapsOf({ trace, dram, ...taps })),
+      h("g", { key: "window", class: "compared" }, windowOf({ trace, things, step, view })),
+      h("g", { key: "taps", class: "compared" }, tapsOf({ trace, dram, ...taps })),
       h("g", { key: "table" }, tableOf({ trace, things, dram, ...table })),
     ],
   };
@@ -78,15 +80,14 @@ function windowOf({ trace, things, step, view }) {
 function tapsOf({ trace, dram, x, y, width, height }) {
   const taps = trace.levels.slice(1);
   const most = Math.max(...taps.map((one) => one.rate ?? 0));
-  const least = 82;
-  const taken = (unit) => taps.reduce((sum, one) => sum + Math.max((one.rate ?? 0) * unit + 8, least), 0);
+  const taken = (unit) => taps.reduce((sum, one) => sum + Math.max((one.rate ?? 0) * unit + 8, TAP), 0);
   let unit = width / most; // pixels per rate, as many as fit
-  while (taken(unit) > Math.max(width, least * taps.length)) unit *= 0.98;
+  while (taken(unit) > Math.max(width, TAP * taps.length)) unit *= 0.98;
   let left = x;
   const top = y + 52;
   const drawn = taps.map((one) => {
     const wide = (one.rate ?? 0) * unit;
-    const slotWidth = Math.max(wide, least - 8);
+    const slotWidth = Math.max(wide, TAP - 8);
     const start = left;
     left += slotWidth + 8;
     const [fill, opacity] = look(one.short);

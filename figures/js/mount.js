@@ -8,7 +8,9 @@ import { grouped } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
-const PACES = { slow: 1200, normal: 600, fast: 200, fastest: 50 }; // ms a step
+const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
+const STEP = 600; // ms a step, at most
+const WHOLE = 12_000; // ms from the first step to the last, at most
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
@@ -50,9 +52,10 @@ export function mount(host, data, draw, style) {
     const { height, nodes } = draw({ trace, step, state, width, forward });
     const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
     parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
-    const beyond = zoom * width > space + zoom; // as on a phone, when type is larger
+    const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
+    const beyond = across > space + zoom; // as on a phone, when type is larger
     parts.stage.classList.toggle("beyond", beyond);
-    parts.svg.style.width = beyond ? `${zoom * width}px` : "";
+    parts.svg.style.width = beyond ? `${across}px` : "";
     parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
@@ -124,13 +127,13 @@ export function mount(host, data, draw, style) {
 
   function play() {
     if (playing) return stop();
-    const pace = () => PACES[parts.pace.value];
+    const last = traces[keyOf(controls, state)].words.length - 1;
+    const pace = () => PACES[parts.pace.value] * Math.min(STEP, WHOLE / last);
     const tick = () => {
       parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * pace())}ms`);
       if (!step(+1)) return stop();
       playing = setTimeout(tick, pace());
     };
-    const last = traces[keyOf(controls, state)].words.length - 1;
     if (state[clock] === last) set({ [clock]: 0 });
     parts.play.show(true);
     playing = setTimeout(tick, 0);
@@ -298,14 +301,14 @@ function frame({ name, controls }, clock) {
   parts.message = element("p", { class: "message", role: "status" });
   const rows = controls.filter((control) => control.field !== clock).map(controlOf);
   const time = controls.filter((control) => control.field === clock).map(controlOf);
+  const tools = element("div", { class: "tools" },
+    button("reset", "reset", ({ reset }) => reset()),
+    button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
+    button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
+    button("link", "copy a link to this state", ({ link }) => link()),
+    button("full screen", "full screen", ({ full }) => full()));
   parts.whole = element("div", { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
-    element("div", { class: "controls" }, ...rows), ...time, parts.stage, parts.words,
-    element("div", { class: "tools" },
-      button("reset", "reset", ({ reset }) => reset()),
-      button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
-      button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
-      button("link", "copy a link to this state", ({ link }) => link()),
-      button("full screen", "full screen", ({ full }) => full()), parts.message));
+    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message), parts.stage, parts.words);
   return parts;
 }
 
@@ -317,5 +320,12 @@ export function start(id, data, draw, style) {
     const figure = mount(host, data, draw, style);
     (hub.figures[id] ??= []).push(figure);
     if (hub.channels[id]) figure.connect(hub.channels[id]);
+    requestAnimationFrame(() => requestAnimationFrame(() => keepInView(host)));
   }
+}
+
+// In JupyterLab Shift+Enter scrolls to the next cell: back to the figure of the cell that was run.
+function keepInView(host) {
+  const cell = host.closest(".jp-Cell");
+  if (cell?.nextElementSibling?.matches(".jp-mod-active")) host.scrollIntoView({ block: "nearest" });
 }

@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { fits, wrapped } from "./words.js";
-import { SIZE, label, lines, rule } from "./marks.js";
+import { SIZE, WIDE, label, lines, rule } from "./marks.js";
 
 const COLORS = { S: "S", PV: "O", maximum: "standard", weights: "P", rescale: "standard", divide: "standard" };
 const PLACES = [[[0, 0.5], [0.5, 1]], [[0, 0.5], [0.5, 1]], [[0, 0.4], [0.4, 0.8], [0.8, 1]]]; // of tiles and of O, in each lane
@@ -10,10 +10,10 @@ const UNITS = ["O", "P", "standard"]; // of products, exponentials, all else
 const LANE = 62;
 const GAP = 26;
 const SPAN = 7000; // cycles that a narrow picture shows at a time
-const BARS = 150; // height of the longest
+const BARS = 112; // height of the longest
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 700;
+  const wide = width >= WIDE;
   const now = trace.times[step];
   const left = wide ? 100 : 0;
   const span = wide ? trace.cycles : SPAN;

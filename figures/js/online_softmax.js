@@ -2,18 +2,19 @@
 
 import { h } from "./svg.js";
 import { digits } from "./words.js";
-import { label, lines, rule } from "./marks.js";
+import { WIDE, label, lines, rule } from "./marks.js";
 
 const SCORES = 130; // height of the scores
 const KEPT = 150; // height of e^0
+const SIDE = 312; // width of the update in numbers
 
 export function draw({ trace, step, width }) {
   const divided = step === trace.steps.length;
   const now = trace.steps[Math.min(step, trace.steps.length - 1)];
   const before = trace.steps[divided ? step - 1 : Math.max(step - 1, 0)];
-  const wide = width >= 950;
+  const wide = width >= WIDE;
   const left = 34;
-  const chart = { left, width: (wide ? width * 0.66 : width) - left - 8, count: trace.tokens.length };
+  const chart = { left, width: (wide ? width - SIDE - 28 : width) - left - 8, count: trace.tokens.length };
   const column = (at) => chart.left + (at * chart.width) / chart.count;
   const unit = chart.width / chart.count;
   const scores = { top: 46, high: SCORES };
@@ -23,16 +24,16 @@ export function draw({ trace, step, width }) {
   const block = [
     h("rect", { key: "block", x: column(now.new[0]), y: scores.top - 8, width: divided ? 0 : column(now.new[1]) - column(now.new[0]), height: bottom - scores.top + 8, fill: "var(--pale)", "fill-opacity": 0.55, class: "grow" }),
   ];
-  const side = wide ? { x: width * 0.7, y: 46, width: width * 0.3 } : { x: 0, y: words + 30, width };
+  const side = wide ? { x: width - SIDE, y: 46, width: SIDE } : { x: 0, y: words + 30, width };
   return {
     height: wide ? words : side.y + 340,
     nodes: [
       label(0, 10, trace.title, { weight: 650, size: 15 }),
       block,
       h("g", { key: "scores" }, scoresOf({ trace, now, column, unit, ...scores, chart })),
-      h("g", { key: "kept" }, weightsOf({ trace, now, before, divided, column, unit, ...kept, chart })),
+      h("g", { key: "kept", class: "compared" }, weightsOf({ trace, now, before, divided, column, unit, ...kept, chart })),
       h("g", { key: "tokens" }, trace.tokens.map((token, at) => label(column(at + 0.5) + 4, bottom + 14, token, { anchor: "end", size: 12, rotate: -55, fill: at < now.new[1] ? "var(--ink)" : "var(--grey)" }))),
-      h("g", { key: "side" }, sideOf({ trace, now, before, step, divided, ...side })),
+      h("g", { key: "side", class: "compared" }, sideOf({ trace, now, before, step, divided, ...side })),
     ],
   };
 }

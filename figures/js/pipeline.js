@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { fits, grouped } from "./words.js";
-import { SIZE, label, lines } from "./marks.js";
+import { SIZE, WIDE, label, lines } from "./marks.js";
 
 const COLORS = { Q: "Q", K: "K", V: "V", S: "S", PV: "O", O: "O", softmax: "P", rescale: "standard" };
 const LEFT = 96; // of a wide picture: names of rows
@@ -12,7 +12,7 @@ const DOWN = 0.062; // pixels per cycle of a narrow picture
 const CLOCK = 52; // its scale
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 760;
+  const wide = width >= WIDE;
   const now = trace.times[step];
   const told = trace.steps[step];
   const rows = laidOut(trace, wide, width);

@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, fits, room, times } from "./words.js";
-import { label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
+import { WIDE, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
 const STRIP = 24; // thickness of a tensor beside the scores
 const THIN = 9; // of one number per row
@@ -17,8 +17,8 @@ const LANE = 18;
 export function draw({ trace, step, width, forward }) {
   const now = trace.steps[step];
   const done = trace.steps.slice(1, step + 1);
-  const wide = width >= 860;
-  const side = wide ? 270 : Math.min(width - SCORES[0] - STRIP - 6, 270);
+  const wide = width >= WIDE;
+  const side = wide ? 210 : Math.min(width - SCORES[0] - STRIP - 6, 270);
   const beside = wide ? { x: SCORES[0] + side + STRIP + 50, y: 0 } : { x: 0, y: SCORES[1] + side + 52 };
   const squares = { x: beside.x, y: beside.y + (wide ? 226 : 258), side: Math.min(wide ? side / 2 : (width - 40) / 3, (width - beside.x - 38) / 3), words: width - beside.x };
   const below = (wide ? SCORES[1] + side : squares.y + (trace.passes[0].squares.length ? squares.side + 34 : -40)) + 62;

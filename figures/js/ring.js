@@ -2,17 +2,17 @@
 
 import { h } from "./svg.js";
 import { amount, digits, fits, times } from "./words.js";
-import { label, legend, rule } from "./marks.js";
+import { WIDE, label, legend, rule } from "./marks.js";
 
 const STRIP = 22; // height of the tokens
 const ROW = 22; // height of a rank's time
 const ABOUT = { contiguous: "one stretch each", zigzag: "two stretches each, from either end", striped: "every P-th token" };
 
 export function draw({ trace, step, width }) {
-  const wide = width >= 840;
+  const wide = width >= WIDE;
   const space = 30;
   const panelWidth = wide ? (width - 2 * space) / 3 : Math.min(width, 460);
-  const side = Math.min(panelWidth - 26, 250);
+  const side = Math.min(panelWidth - 26, 200);
   const high = 46 + STRIP + 34 + side + 34 + trace.P * ROW + 70;
   const longest = Math.max(...trace.runs.map((run) => run.makespan));
   const panels = trace.runs.map((run, at) => panel({ trace, run, step, longest, x: wide ? at * (panelWidth + space) : 0, y: wide ? 0 : at * high, width: panelWidth, side }));
@@ -25,7 +25,7 @@ export function draw({ trace, step, width }) {
 function panel({ trace, run, step, longest, x, y, width, side }) {
   const place = (name) => `${run.name} ${name}`;
   const top = y + 46 + STRIP + 34;
-  return h("g", { key: place("panel") },
+  return h("g", { key: place("panel"), class: "compared" },
     label(x, y + 8, run.name, { weight: 650, size: 15 }),
     label(x, y + 28, ABOUT[run.name], { fill: "var(--grey)" }),
     tokens({ trace, run, x, y: y + 42, width, place }),

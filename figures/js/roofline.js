@@ -3,17 +3,18 @@
 
 import { h } from "./svg.js";
 import { amount, digits, grouped } from "./words.js";
-import { at, label } from "./marks.js";
+import { WIDE, at, label } from "./marks.js";
 
 const INTENSITY = [0.4, 3e4]; // FLOPs per byte
 const RATE = [0.03e12, 3e16]; // FLOPs per second
+const LIST = 326; // width of the list
 const RADIUS = 11;
 const AWAY = 26; // of a mark from the roof
 
 export function draw({ trace, step, width, forward }) {
-  const wide = width >= 940;
-  const chart = { left: 52, top: 40, width: (wide ? width * 0.6 : width) - 60, height: wide ? 330 : 250 };
-  const list = wide ? { x: width * 0.64, y: 40 } : { x: 0, y: chart.top + chart.height + 76 };
+  const wide = width >= WIDE;
+  const chart = { left: 52, top: 40, width: (wide ? width - LIST - 24 : width) - 60, height: wide ? 330 : 250 };
+  const list = wide ? { x: width - LIST, y: 40 } : { x: 0, y: chart.top + chart.height + 76 };
   const log = (value, [low, high], length) => (Math.log(value / low) / Math.log(high / low)) * length;
   const x = (intensity) => chart.left + log(intensity, INTENSITY, chart.width);
   const y = (rate) => chart.top + chart.height - log(rate, RATE, chart.height);
@@ -21,10 +22,10 @@ export function draw({ trace, step, width, forward }) {
   return {
     height: Math.max(chart.top + chart.height + 56, list.y + marks.length * 46 + 8),
     nodes: [
-      h("g", { key: "axes" }, axes({ chart, x, y })),
+      h("g", { key: "axes", class: "compared" }, axes({ chart, x, y })),
       trace.peak ? h("g", { key: "roof" }, roof({ trace, chart, x, y })) : label(chart.left + chart.width / 2, chart.top + chart.height / 2, `${trace.dtype}: no rate`, { anchor: "middle", weight: 650, fill: "var(--wrong)", key: "missing" }),
       trace.peak ? h("g", { key: "marks" }, placed({ trace, marks, step, forward, x, y })) : [],
-      h("g", { key: "list" }, listed({ trace, marks, ...list })),
+      h("g", { key: "list", class: "compared" }, listed({ trace, marks, ...list })),
     ],
   };
 }

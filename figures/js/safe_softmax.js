@@ -2,13 +2,13 @@
 
 import { h } from "./svg.js";
 import { digits, fits } from "./words.js";
-import { at, label, rule } from "./marks.js";
+import { WIDE, at, label, rule } from "./marks.js";
 
 const LOW = -190; // of the axis of exponents
 const HIGH = 130;
 const LANE = 66; // height of a dtype's window
-const STRIP = 36; // height of a dtype's outcomes
-const BARS = 120; // height of a weight of 1
+const STRIP = 28; // height of a dtype's outcomes
+const BARS = 96; // height of a weight of 1
 const DOT = 10; // across
 
 const EXP = {
@@ -28,11 +28,11 @@ const OUTCOMES = {
 };
 
 export function draw({ trace, state, width }) {
-  const wide = width >= 760;
+  const wide = width >= WIDE;
   const half = wide ? width * 0.46 : width;
   const top = lanesOf({ trace, state, width, wide });
-  const bars = barsOf({ trace, state, x: 0, y: top.bottom + 34, width: half });
-  const map = mapOf({ trace, state, x: width - half, y: wide ? top.bottom + 34 : bars.bottom + 40, width: half });
+  const bars = barsOf({ trace, state, x: 0, y: top.bottom + 30, width: half });
+  const map = mapOf({ trace, state, x: width - half, y: wide ? top.bottom + 30 : bars.bottom + 40, width: half, legend: wide ? 0 : width - half });
   return { height: Math.max(bars.bottom, map.bottom) + 12, nodes: [top.nodes, bars.nodes, map.nodes] };
 }
 
@@ -40,11 +40,11 @@ function lanesOf({ trace, state, width, wide }) {
   const left = wide ? 78 : 0;
   const x = (exponent) => left + ((exponent - LOW) / (HIGH - LOW)) * (width - left);
   const back = (place) => LOW + ((place - left) / (width - left)) * (HIGH - LOW);
-  const step = LANE + (wide ? 34 : 54);
+  const step = LANE + (wide ? 26 : 54);
   const lanes = trace.lanes.map((lane, row) => laneOf({ trace, state, lane, x, back, wide, y: (wide ? 34 : 52) + row * step }));
-  const axis = (wide ? 34 : 52) + 2 * step + LANE + 30;
+  const axis = (wide ? 34 : 52) + 2 * step + LANE + 26;
   const title = wide ? "Drag the dots: eight scores, minus the shift, on their way into exp" : "Drag the dots: scores minus the shift";
-  const key = legendOf(wide ? left : 0, axis + (wide ? 42 : 64), wide ? width : 240, Object.entries(EXP).map(([kind, { words }]) => [`exp is ${words}`, (mark) => dot(kind, mark)]));
+  const key = legendOf(wide ? left : 0, axis + (wide ? 38 : 64), wide ? width : 240, Object.entries(EXP).map(([kind, { words }]) => [`exp is ${words}`, (mark) => dot(kind, mark)]));
   return {
     bottom: key.bottom,
     nodes: [
@@ -52,7 +52,7 @@ function lanesOf({ trace, state, width, wide }) {
       lanes,
       rule(x(LOW), x(HIGH), axis, { color: "var(--grey)" }),
       [-150, -100, -50, 0, 50, 100].map((tick) => [h("line", { x1: x(tick), x2: x(tick), y1: axis, y2: axis + 5, stroke: "var(--grey)" }), label(x(tick), axis + 15, digits(tick), { anchor: "middle", size: 12 })]),
-      label(width, axis + (wide ? 42 : 36), "exponent = score − shift", { anchor: "end", fill: "var(--grey)" }),
+      wide ? label(0, axis + 15, "exponent", { size: 12 }) : label(width, axis + 36, "exponent = score − shift", { anchor: "end", fill: "var(--grey)" }),
       key.nodes,
     ],
   };
@@ -132,7 +132,7 @@ function barsOf({ trace, state, x, y, width }) {
     );
   });
   return {
-    bottom: floor + 64,
+    bottom: floor + 54,
     nodes: [
       label(x, y, `softmax${width < 400 ? "" : " of the eight scores"} in ${state.dtype} (lines: exact)`, { weight: 650 }),
       rule(left, x + width, top, { color: "var(--pale)" }),
@@ -141,13 +141,13 @@ function barsOf({ trace, state, x, y, width }) {
       label(x, floor, "0", { size: 12 }),
       columns,
       label(x, floor + 42, `sum of exp: ${said(l)}`),
-      label(x, floor + 62, `result: ${outcome}`, { weight: 650, fill: outcome === "right" ? "var(--ink)" : "var(--wrong)" }),
+      label(x + width / 2, floor + 42, `result: ${outcome}`, { weight: 650, fill: outcome === "right" ? "var(--ink)" : "var(--wrong)" }),
     ],
   };
 }
 
 // Every shift at a glance: what softmax comes out as. The line is the shift, and can be dragged.
-function mapOf({ trace, state, x, y, width }) {
+function mapOf({ trace, state, x, y, width, legend }) {
   const last = trace.outcome.length - 1;
   const left = x + 68;
   const across = (shift) => left + (shift / (last + 1)) * (width - 68);
@@ -168,7 +168,7 @@ function mapOf({ trace, state, x, y, width }) {
       }),
     );
   });
-  const key = legendOf(x, floor + 66, x + width, Object.keys(OUTCOMES).map((name) => [name, ({ x: middle, y: centre }) => outcomeOf(name, { x: middle - 7, y: centre - 9, width: 14, height: 18 }, false)]));
+  const key = legendOf(legend, floor + 62, x + width, Object.keys(OUTCOMES).map((name) => [name, ({ x: middle, y: centre }) => outcomeOf(name, { x: middle - 7, y: centre - 9, width: 14, height: 18 }, false)]));
   const here = across(state.shift);
   return {
     bottom: key.bottom,

@@ -2,13 +2,13 @@
 
 import { h } from "./svg.js";
 import { amount, fits } from "./words.js";
-import { bars, label, legend, memoryBox, slot, tile } from "./marks.js";
+import { WIDE, bars, label, legend, memoryBox, slot, tile } from "./marks.js";
 
-const HEAD = 78; // height of a panel's title, meter and status
+const HEAD = 62; // height of a panel's title, meter and status
 const NAME = 20; // height of a matrix's name
 const PAD = 10;
 const GAP = 44; // between the memories
-const ROW = 18; // of the bill
+const ROW = 16; // of the bill
 const SQUARES = ["S", "S_masked", "P", "P_dropped", "Z"];
 const TENSORS = ["Q", "K", "V", "O", ...SQUARES];
 const WORDS = { S_masked: "S masked", P_dropped: "P dropped", Z: "Z" };
@@ -18,23 +18,23 @@ const thin = (name) => ["Q", "K", "V", "O"].includes(name);
 
 export function draw({ trace, step, width, forward }) {
   const clock = step * trace.step;
-  const wide = width >= 780;
+  const wide = width >= WIDE;
   const space = 36;
   const across = wide ? (width - space) / 2 : width;
-  const unit = Math.min((across - 3 * PAD - 2 * PAD - GAP - 2 * PAD) / 4, 118); // pixels of N rows
+  const unit = Math.min((across - 3 * PAD - 2 * PAD - GAP - 2 * PAD) / 4, 78); // pixels of N rows
   const most = Math.max(...trace.runs.map((run) => run.moved));
   const bill = TENSORS.filter((name) => trace.runs.some((run) => run.lines.some((one) => one.name === name)));
-  const high = HEAD + 26 + 2 * (unit + NAME) + 2 * PAD + 44 + bill.length * ROW + 64;
+  const high = HEAD + 26 + 2 * (unit + NAME) + 2 * PAD + 44 + bill.length * ROW + 58;
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (across + space), 0] : [0, at * (high + 22)];
     return panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward });
   });
   const bottom = (wide ? high : 2 * high + 22) + 6;
-  const notes = ["Equal areas are equal bytes (Z has one byte per number, the others two).", `In one step each way moves ${amount(trace.step)}, as many bytes as Q has.`];
-  const small = fits(notes[0], width, 13) ? notes : ["Equal areas are equal bytes", "(Z: one byte per number, the others two).", `Each step moves ${amount(trace.step)}, the size of Q.`];
+  const pace = `Each step moves ${amount(trace.step)}, the size of Q.`;
+  const notes = wide ? ["Equal areas are equal bytes (Z has one byte per number, the others two)."] : ["Equal areas are equal bytes", "(Z: one byte per number, the others two).", pace];
   return {
-    height: bottom + 34 + 20 * small.length,
-    nodes: [panels, h("g", { key: "notes" }, legend(0, bottom + 4, [{ name: "slow", stored: true, words: "stored in slow memory" }, { name: "slow", words: "moving or in use" }].slice(0, width < 340 ? 1 : 2)), small.map((words, row) => label(0, bottom + 28 + 20 * row, words, { fill: "var(--grey)" })))],
+    height: bottom + 34 + 20 * notes.length,
+    nodes: [panels, h("g", { key: "notes" }, legend(0, bottom + 4, [{ name: "slow", stored: true, words: "stored in slow memory" }, { name: "slow", words: "moving or in use" }]), wide && label(width, bottom + 4, pace, { anchor: "end", fill: "var(--grey)" }), notes.map((words, row) => label(0, bottom + 28 + 20 * row, words, { fill: "var(--grey)" })))],
   };
 }
 
@@ -50,9 +50,9 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward 
   const stored = (name) => run.lines.reduce((sum, one) => sum + (one.kind === "store" && one.name === name ? overlap(one, 0, clock) : 0), 0);
   return h(
     "g",
-    { key: key("panel") },
+    { key: key("panel"), class: "compared" },
     meter({ run, key, x, y, across, moved, most, trace, clock }),
-    status({ run, now, ended, clock, x, y: y + 56, across }),
+    status({ run, now, ended, clock, x, y: y + 50, across }),
     memoryBox({ ...place.slow, name: "slow memory", color: "var(--slow)", key: key("slow") }),
     memoryBox({ ...place.fast, color: "var(--fast)", key: key("fast") }),
     label(place.fast.x + place.fast.width, place.fast.y - 12, "fast memory", { weight: 600, anchor: "end" }),
@@ -137,7 +137,7 @@ function matrix({ run, name, key, place, unit, trace, part }) {
   return h("g", { key: key(`home ${name}`), tip },
     slot({ key: "slot", x, y, width, height: unit, dash: !lines.length }),
     lines.length > 0 && (given || part > 0) && tile({ key: "there", x, y, width, height: unit * (given ? 1 : part), name: COLOR[name] ?? name, stored: true }),
-    !lines.length && run.name.startsWith("Fused") && fits("never here", width, 12) && label(middle, y + unit / 2, "never here", { anchor: "middle", size: 12, fill: "var(--grey)" }),
+    !lines.length && run.name.startsWith("Fused") && label(middle, y + unit / 2, ["never here", "never"].find((words) => fits(words, width, 12)) ?? "", { anchor: "middle", size: 12, fill: "var(--grey)" }),
     label(middle, y - 10, said(name), { anchor: "middle", size: 12, fill: lines.length ? "var(--ink)" : "var(--grey)" }));
 }
 

@@ -1,40 +1,49 @@
 // Three runs side by side under one clock: the map of their scores with Q, K, V and O around it, fast memory, the bill.
 
 import { h } from "./svg.js";
-import { amount, fits, room, times } from "./words.js";
-import { bars, label, legend, memoryBox, rule, slot, tile } from "./marks.js";
+import { amount, fits, room, times, wrapped } from "./words.js";
+import { SIZE, WIDE, bars, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
 const STRIP = 24; // thickness of Q, K, V and O beside the scores
 const GAP = 5;
 const FAST = 30; // height of the fast memory
-const HEAD = 62; // height of a panel's title, progress and status
-const ABOVE = HEAD + 2 * (STRIP + 3) + GAP; // where the scores begin
+const TITLE = 15; // size of a panel's title
+const HEAD = 62; // height of a title of one line, progress and status
+const ABOVE = 2 * (STRIP + 3) + GAP; // from there to where the scores begin
 const BILL = 8 + 7 * 18; // height of the bill
 const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 
 export function draw({ trace, step, width, forward }) {
   const clock = trace.clock[step];
   const count = trace.runs.length;
-  const wide = width >= 315 * count;
+  const wide = width >= WIDE;
   const space = 28;
   const panelWidth = wide ? Math.min((width - space * (count - 1)) / count, 420) : width;
-  const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 250) : Math.min(width * 0.42, 220);
-  const high = wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, HEAD + 22 + FAST + 30 + BILL) + 22;
+  const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 210) : Math.min(width * 0.42, 220);
+  const titles = trace.runs.map((run) => titleOf(run.name, panelWidth));
+  const head = HEAD + (Math.max(...titles.map((rows) => rows.length)) - 1) * 1.2 * TITLE;
+  const high = head + (wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, 22 + FAST + 30 + BILL) + 22);
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (panelWidth + space), 0] : [0, at * high];
-    return panel({ trace, run, at, x, y, width: panelWidth, side, wide, clock, forward });
+    return panel({ trace, run, title: titles[at], at, x, y, head, width: panelWidth, side, wide, clock, forward });
   });
   const bottom = (wide ? high : count * high) + 14;
   const key = [
     { name: "slow", stored: true, words: "scores in slow memory" },
-    { name: "S", words: "scores that never leave the chip" },
+    { name: "S", words: "scores, never stored" },
     { name: "P", words: "in work now" },
   ];
-  const number = "3×: loaded (O: stored) three times";
+  const number = "3×: loaded (O: stored) 3 times";
   const notes = wide
     ? [legend(0, bottom, key), label(width, bottom, number, { anchor: "end", fill: "var(--grey)" })]
     : [key.map((entry, row) => legend(0, bottom + 20 * row, [entry])), label(0, bottom + 60, number, { fill: "var(--grey)" })];
   return { height: bottom + (wide ? 14 : 74), nodes: [panels, notes] };
+}
+
+// A title in lines, the first up to its colon.
+function titleOf(name, width) {
+  const room = 0.9 * width; // it is bold
+  return fits(name, room, TITLE) ? [name] : name.split(/(?<=:) /).flatMap((part) => wrapped(part, room, TITLE));
 }
 
 // What a run has done when so many bytes have moved: its lines so far, and the last one.
@@ -49,23 +58,26 @@ function until(run, clock) {
   return { done: run.lines.slice(0, low), now: run.lines[low - 1], ended: low === run.lines.length };
 }
 
-function panel({ trace, run, at, x, y, width, side, wide, clock, forward }) {
+function panel({ trace, run, title, at, x, y: above, head, width, side, wide, clock, forward }) {
   const { done, now, ended } = until(run, clock);
   const place = (name) => `${at} ${name}`; // keys differ from run to run
   const longest = Math.max(...trace.runs.map((one) => one.moved));
   const moved = now?.moved ?? 0;
   const reach = (bytes) => (bytes / longest) * width;
-  const head = [
-    label(x, y + 8, run.name, { weight: 650, size: 15 }),
-    h("rect", { key: place("whole"), x, y: y + 22, width: reach(run.moved), height: 10, fill: "var(--paper)", stroke: "var(--grey)" }),
-    h("rect", { key: place("moved"), x, y: y + 22, width: reach(moved), height: 10, fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${amount(moved)} of ${amount(run.moved)} moved`] } }),
-    label(x, y + 44, status(run, now, ended), { fill: "var(--grey)" }),
-    label(x + width, y + 44, `${amount(moved)} of ${amount(run.moved)}`, { anchor: "end", fill: "var(--grey)" }),
+  const y = above + head; // below title, progress and status
+  const bar = { y: y - 40, height: 10 };
+  const far = `${amount(moved)} of ${amount(run.moved)}`;
+  const progress = [
+    lines(x, above + 8, title, { weight: 650, size: TITLE, gap: 1.2 }),
+    h("rect", { key: place("whole"), x, ...bar, width: reach(run.moved), fill: "var(--paper)", stroke: "var(--grey)" }),
+    h("rect", { key: place("moved"), x, ...bar, width: reach(moved), fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${far} moved`] } }),
+    label(x, y - 18, status(run, now, ended).find((words) => fits(`${words} ${far}`, width, SIZE)), { fill: "var(--grey)" }),
+    label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
   ];
 
   const left = x + STRIP + GAP;
   const top = y + ABOVE;
-  const strips = { Q: [x, top], K: [left, y + HEAD], V: [left, y + HEAD + STRIP + 3], O: [left + side + GAP, top] };
+  const strips = { Q: [x, top], K: [left, y], V: [left, y + STRIP + 3], O: [left + side + GAP, top] };
   const box = (name, [start, stop]) => {
     const across = name === "K" || name === "V";
     const unit = side / (across ? trace.Nk : trace.Nq);
@@ -76,13 +88,13 @@ function panel({ trace, run, at, x, y, width, side, wide, clock, forward }) {
   };
 
   const beside = left + side + STRIP + 2 * GAP + 14;
-  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: beside, y: y + HEAD + 22, width: x + width - beside - 2 };
+  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: beside, y: y + 22, width: x + width - beside - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
   const travels = forward && now?.moved === clock && now.name in strips;
   return h(
     "g",
-    { key: place("panel") },
-    head,
+    { key: place("panel"), class: "compared" },
+    progress,
     Object.entries(strips).map(([name, [x0, y0]]) => (name === "K" || name === "V" ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 }) : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }))),
     Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
@@ -92,11 +104,13 @@ function panel({ trace, run, at, x, y, width, side, wide, clock, forward }) {
   );
 }
 
+// Where a run is, in words, the longest first.
 function status(run, now, ended) {
-  if (ended) return "done";
-  if (!now) return "not begun";
+  if (ended) return ["done", ""];
+  if (!now) return ["not begun", ""];
   const same = run.kernels.every((kernel) => kernel === run.kernels[0]);
-  return same ? `program ${now.number} of ${run.kernels.length}` : `kernel ${now.number} of ${run.kernels.length}: ${run.kernels[now.number - 1]}`;
+  const which = `${same ? "program" : "kernel"} ${now.number} of ${run.kernels.length}`;
+  return same ? [which, ""] : [`${which}: ${run.kernels[now.number - 1]}`, which, ""];
 }
 
 // The tiles of a thin tensor, each with the number of times that it was loaded (O: stored).

@@ -26,6 +26,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+HIDES = ["--hide-scrollbars"]  # no learner's browser does
 SECONDS = 300  # end a wait for what never comes; no test measures how fast anything is
 
 
@@ -75,6 +76,7 @@ class Lab:
             self._await_server()
             self.page = self.browser.new_page(viewport={"width": 1280, "height": 900})
             self.page.set_default_timeout(1000 * SECONDS)
+            self.page.on("dialog", lambda dialog: dialog.accept())  # it leaves a notebook that is not saved
             self.outside = []  # requests that left this machine
             self.page.on("request", lambda request: self._note(request.url))
         except BaseException:
@@ -90,12 +92,13 @@ class Lab:
         self.log.close()
         shutil.rmtree(self.folder)
 
-    def open(self, name, run=True, kernel=True) -> "Notebook":
+    def open(self, name, run=True, kernel=True, reset=True) -> "Notebook":
         """The notebook of this name, run from its first cell to its last unless told otherwise.
 
-        kernel: wait until there is one, as every cell that is run later does, too.
+        kernel: wait until there is one, as every cell that is run later does, too; reset: forget the stored layout.
         """
-        self.page.goto(f"http://127.0.0.1:{self.port}/doc/tree/notebooks/{name}.ipynb?token={self.token}&reset")
+        address = f"http://127.0.0.1:{self.port}/lab/tree/notebooks/{name}.ipynb?token={self.token}"
+        self.page.goto(address + "&reset" * reset)
         self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context")
         self.page.evaluate(READY if run or kernel else OPENED)
         if run:
@@ -136,7 +139,9 @@ def chromium():
     names = ("chromium", "chromium-browser", "google-chrome")
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=1000 * SECONDS)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=FLAGS, ignore_default_args=HIDES, timeout=1000 * SECONDS
+        )
         yield browser
         browser.close()
 

@@ -1,4 +1,4 @@
-"""Drive each figure on its page of the site, and three lessons, wide and narrow: for every push.
+"""Drive each figure on its page of the site, and three lessons, wide and narrow; look at two in JupyterLab: every push.
 
 `make test-browser` has every control, mouse and touch, all pages, and JupyterLab.
 """
@@ -7,6 +7,8 @@ import pytest
 
 from docs import drawn
 from tests.browser.conftest import WIDTHS
+from tests.browser.test_in_view import assert_whole, open_figures
+from tests.browser.test_in_view import shown as scrolled_to
 from tests.browser.test_page import FITS, move, shown
 
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
@@ -30,3 +32,10 @@ def test_a_page_opens_fits_and_answers_the_keyboard(sheet, site, path):
             assert now[0] != drawing and now[1] != words, control.get_attribute("data-field")
         assert page.evaluate(FITS), f"wider than a window of {WIDTHS[width]} pixels"
         assert page.faults == []
+
+
+def test_figures_are_whole_on_the_screen_in_jupyterlab(lab):
+    names = ["tiling", "ring"]  # three runs side by side
+    open_figures(lab, names)
+    for name in names:
+        assert_whole(lab, scrolled_to(lab, names, name))

@@ -66,6 +66,19 @@ def test_a_page_fits_asks_nobody_and_fails_nowhere(opened, path, look):
         assert sheet.evaluate(FOUND) == []
 
 
+@pytest.mark.parametrize("width", [360, 390, 768, 1024, 1280, 1440, 1920])
+def test_a_figure_leaves_the_text_and_stays_in_its_place(opened, width):
+    """It covers neither the contents at the right nor the edge of the window."""
+    sheet = opened("lessons/06_tiling.html")
+    sheet.set_viewport_size({"width": width, "height": 900})
+    figure = sheet.locator(HOST)
+    figure.locator("svg").first.wait_for()
+    box, contents = figure.bounding_box(), sheet.locator(".toc-drawer").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= contents["x"]
+    assert sheet.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert (width < 1280) or box["width"] > 756  # the parts stand side by side
+
+
 def test_every_page_is_valid_html_and_every_link_leads_somewhere(site):
     broken = []
     for path in sorted(site.rglob("*.html")):

@@ -129,6 +129,13 @@ def test_every_choice_is_drawn(figure, width, drawings):
 
 
 @needs_node
+@pytest.mark.parametrize("width", [740, 1049])  # JupyterLab at 1280 x 900 has 797 or 1049, as its file browser is open
+def test_every_choice_fits_the_screen(figure, width, drawings):
+    """The panel has 779 pixels; controls, clock and words take 167 of them."""
+    assert max(drawing["height"] for drawing in drawings(width).values()) <= 779 - 167
+
+
+@needs_node
 def test_every_step_changes_the_picture(figure, drawings):
     shown = [drawings(drawn.WIDTH)[state]["markup"] for state in walk(figure)]
     assert all(one != other for one, other in itertools.pairwise(shown))
