@@ -44,7 +44,8 @@ def front() -> str:
 
 A course that you can read here and run anywhere: {len(LESSONS)} lessons from one softmax to GPU kernels, which are
 measured beside those of production. Bytes are counted in the code that runs. Tests run every cell again and compare
-what it prints, but for times and a learner's answers. Every figure draws what that code computed: play it, step through it, point at a tile.
+what it prints, but for times and a learner's answers. Every figure draws what that code computed: play it, step through
+it, point at a tile.
 
 {_raw(drawn.alive("tiling", "figures"))}
 

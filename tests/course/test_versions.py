@@ -74,20 +74,21 @@ def test_our_limits_are_those_of_the_kernels_choice():
     assert versions.FEW == limits.FEW
 
 
-def kernels(text):
-    """Return the functions of a module that are compiled, and the constants that these or other modules may read.
+def kernels(texts):
+    """Return the functions of modules that are compiled, and the constants that they read.
 
     Without comments and docstrings.
     """
-    body = ast.parse(text).body
-    compiled = [
-        it for it in body if isinstance(it, ast.FunctionDef) and "jit" in "".join(map(ast.unparse, it.decorator_list))
-    ]
-    read = {it.id for function in compiled for it in ast.walk(function) if isinstance(it, ast.Name)}
-    assigned = [it for it in body if isinstance(it, ast.Assign)]
-    constants = [it for it in assigned if ast.unparse(it.targets[0]) in read or not ast.unparse(it).startswith("_")]
-    functions = ["\n".join(map(ast.unparse, it.body[ast.get_docstring(it) is not None :])) for it in compiled]
-    return functions + list(map(ast.unparse, constants))
+    statements = [it for text in texts for it in ast.parse(text).body]
+    compiled = [it for it in statements if "jit" in "".join(map(ast.unparse, getattr(it, "decorator_list", ())))]
+    read = set().union(*map(_names, compiled))
+    constants = [it for it in statements if isinstance(it, ast.Assign) and read & _names(it.targets[0])]
+    bodies = [it.body[ast.get_docstring(it) is not None :] for it in compiled]
+    return ["\n".join(map(ast.unparse, body)) for body in bodies] + list(map(ast.unparse, constants))
+
+
+def _names(node):
+    return {it.id for it in ast.walk(node) if isinstance(it, ast.Name)}
 
 
 SOURCES = {  # folders of flashlab/kernels
@@ -102,13 +103,15 @@ def test_what_counts_as_measured_is_of_the_kernels_of_today():
     root = Path(versions.__file__).resolve().parents[2]
     current = {(row.version, row.file) for row in measurements.rows() if row.version in SOURCES and not row.outdated}
     for version, file in sorted(current):
-        commit = data.measured(file)["commit"]
+        commit, then, now = data.measured(file)["commit"], [], []
         for path in sorted(path for it in SOURCES[version] for path in (root / "flashlab/kernels" / it).glob("*.py")):
             name = path.relative_to(root).as_posix()
-            then = subprocess.run(["git", "-C", root, "show", f"{commit}:{name}"], capture_output=True, text=True)
-            if "invalid object name" in then.stderr or "not a git repository" in then.stderr:
+            shown = subprocess.run(["git", "-C", root, "show", f"{commit}:{name}"], capture_output=True, text=True)
+            if "invalid object name" in shown.stderr or "not a git repository" in shown.stderr:
                 pytest.skip(f"no history of git has {commit}")
-            assert kernels(path.read_text(encoding="utf-8")) == kernels(then.stdout), (version, file, name)
+            then.append(shown.stdout)
+            now.append(path.read_text(encoding="utf-8"))
+        assert kernels(now) == kernels(then), (version, file)
 
 
 def test_some_facts_from_the_sources():
