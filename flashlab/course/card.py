@@ -6,7 +6,7 @@ What comes from the learner (values, messages, output) is escaped.
 from html import escape
 from typing import NamedTuple
 
-COLOURS = {"✓": "#2a9d4a", "✗": "#d9453d"}  # at least 3 to 1 on a white and on a black page
+COLOURS = {"✓": "seagreen", "✗": "crimson"}  # at least 3 to 1 on a white and on a black page
 EDGES = {"✓": "solid", "✗": "double"}  # which differ in grey, too
 WORDS = {"✓": "right", "✗": "wrong"}
 ROW = "text-align: left; vertical-align: top; padding: 1px 12px 1px 0; background: none; border: 0"

@@ -262,8 +262,6 @@ VERSIONS = (
         Limit("needs compute capability 8.0", below(8, 0), FA4),
         Limit("no backward pass on compute capability 8",
               lambda call: call.direction != "forward" and below(9, 0)(call), FA4),
-        Limit("does not divide keys on compute capability 8, 9 and 12",
-              lambda call: call.Nq <= FEW and (call.capability or (0, 0))[0] in (8, 9, 12), FA4),
         Limit("float16, bfloat16 and float8 only", other_dtype(*HALVES, "float8"), FA4),
         Limit("float8 on compute capability 10 only, and forward only", lambda call: call.dtype == "float8"
               and ((call.capability or (0, 0))[0] != 10 or call.direction != "forward"), FA4),

@@ -124,7 +124,7 @@ def test_some_facts_from_the_sources():
     assert not can("SDPA cuDNN", mask="window and softcap") and can("FlashAttention-3", mask="window and softcap")
     assert not can("FlashAttention-3", capability=(10, 0)) and can("FlashAttention-3", dtype="float8")
     assert not can("FlashAttention-4", capability=(8, 0), direction="both")
-    assert not can("FlashAttention-4", Nq=1) and can("FlashAttention-4", Nq=1, capability=(10, 0))
+    assert can("FlashAttention-4", Nq=1)
     assert can("SDPA cuDNN", d=192, dv=128, capability=(10, 0)) and not can("SDPA cuDNN", d=192, capability=(10, 0))
     assert can("FlashAttention-3", d=192, dv=128) and not can("FlashAttention-2", d=192, dv=128)
     assert can("flashlab decoding", Nq=1, Hk=1, d=576, dv=512) and not can("flashlab decoding", Nq=1, d=576)

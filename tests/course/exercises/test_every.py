@@ -125,7 +125,7 @@ def test_right_answers_are_explained_and_wrong_ones_too(capsys):
         for answer, says in (
             (..., f"○ {name}: not answered"),
             (question.answer, f"✓ {name}: {question.answer}. {question.because}"),
-            *((wrong, f"✗ {name}: not {wrong}. {why}\n") for wrong, why in question.wrong),
+            *((wrong, f"✗ {name}: not {wrong}.\n{why}\n") for wrong, why in question.wrong),
             ("no idea at all", f"✗ {name}: not 'no idea at all'"),
         ):
             if not (text := said(capsys, name, answer)).startswith(says):

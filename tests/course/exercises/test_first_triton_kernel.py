@@ -107,7 +107,9 @@ def add_every_other(x, y, z, N, Bc: tl.constexpr):
 
 def test_what_was_not_stored_is_told_so():
     said = first_failure(find("first_triton_kernel.add"), add_every_other)
-    assert said.endswith("2 elements, first 1, of your result hold what was there before: was anything stored there?")
+    assert said.says.endswith(
+        "2 elements, first 1, of your result hold what was there before: was anything stored there?"
+    )
 
 
 def test_a_stub_is_not_attempted(capsys):
