@@ -79,7 +79,7 @@ def describe(state: State) -> str:
     """Say how the two compare at this length, and what linear attention waits for."""
     told = trace(state)
     flops, nbytes, kept, times = (
-        style.number(float(f"{it['softmax'][state.step] / it['linear'][state.step]:.3g}")) for it in told["measures"]
+        style.digits(it["softmax"][state.step] / it["linear"][state.step], 3) for it in told["measures"]
     )
     waits = "bytes" if told["intensity"][state.step] < told["ridge"] else "arithmetic"
     return (

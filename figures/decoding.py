@@ -10,7 +10,7 @@ import numpy as np
 
 from figures.explore import explorer
 from figures.figure import Scrub, Slide, Toggle, line
-from figures.style import amount
+from figures.style import amount, digits
 from flashlab.course import data
 from flashlab.machine.hardware import CARDS
 from flashlab.machine.memory import Memory
@@ -85,10 +85,10 @@ def describe(state: State) -> str:
     told = trace(state)
     part = told["parts"][state.step]
     waves = f"{part['waves']} wave{'s' if part['waves'] > 1 else ''}"
-    weight = f"{100 * np.max(part['weights']):.3g}%"
+    weight, us = f"{100 * np.max(part['weights']):.3g}%", digits(part["us"], 3)
     return (
         f"{part['programs']:,} programs on {CARD.sms} SMs: {waves}, {100 * part['share']:.0f}% of their time used, "
-        f"{part['us']:.3g} µs, {part['parts']} for parts. The heaviest of a real row's parts weighs {weight}"
+        f"{us} µs, {part['parts']} for parts. The heaviest of a real row's parts weighs {weight}"
         f"{', by the wrong base' if state.wrong else ''}."
     )
 

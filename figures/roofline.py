@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide
+from figures.style import digits
 from flashlab.machine import hardware
 from flashlab.reference import roofline
 
@@ -86,7 +87,7 @@ def describe(state: State) -> str:
     now = told["fused"][state.step - 1] if state.step else told["parts"][-1]
     side = "bytes" if now["intensity"] < told["ridge"] else "arithmetic"
     return (
-        f"{state.card}, {state.dtype}, N = {state.N}, d = {state.d}; {now['name']}: {now['intensity']:.3g} "
+        f"{state.card}, {state.dtype}, N = {state.N}, d = {state.d}; {now['name']}: {digits(now['intensity'], 3)} "
         f"FLOPs per byte, {now['share']:.1%} of the peak: it waits for {side}. The ridge is at {told['ridge']:.0f}."
     )
 

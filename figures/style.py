@@ -1,6 +1,7 @@
 """Colours and sizes of all figures, chosen so that neighbours differ in lightness and stay apart in grey."""
 
 from contextlib import AbstractContextManager
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,16 @@ def number(value: float) -> str:
     return f"{value:.4g}".replace("inf", "∞").replace("-", "−")
 
 
+def digits(value: float, count: int) -> str:
+    """Return a value with at most so many digits, halves up: as ``digits`` of words.js does, and f"{value:.3g}" not."""
+    exact = Decimal(value)
+    last = Decimal(1).scaleb(exact.adjusted() - count + 1) if value else Decimal(1)
+    return f"{float(exact.quantize(last, ROUND_HALF_UP)):.15g}".replace("-", "−")
+
+
 def amount(nbytes: float) -> str:
     """Return bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= size:
-            return f"{nbytes / size:.3g} {unit}"
+            return f"{digits(nbytes / size, 3)} {unit}"
     return f"{nbytes:.0f} B"

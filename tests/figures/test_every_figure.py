@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import figures
-from figures import page, widget
+from figures import page, style, widget
 from figures.figure import Scrub, declared, key, numbers
 from tests.tools import drawn
 from tests.tools.long import long
@@ -133,6 +133,45 @@ def test_every_choice_is_drawn(figure, width, drawings):
 def test_every_choice_fits_the_screen(figure, width, drawings):
     """The panel has 779 pixels; controls, clock and words take 167 of them."""
     assert max(drawing["height"] for drawing in drawings(width).values()) <= 779 - 167
+
+
+SAYS_MORE = {  # what the words say, and no picture does
+    "first_triton_kernel": r"of \d+ masked",
+    "masks": r"skips \d+\. Useful share: [\d.]+",
+    "memory_hierarchy": r"[\d.]+ .iB in view.*",
+    "online_softmax": r"of \d+: ",
+    "pipeline": r", \d+% in all.*",
+    "recomputation": r"of \d+ tiles",
+    "standard_attention": r"\d+% of them|, \d of \d",
+}
+NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?)( million)?")
+
+
+def written(text):
+    """Return the numbers in a text: each value, and half a unit of its last digit."""
+    for digits, million in NUMBER.findall(text):
+        size, places = 1e6 if million else 1, len(digits.partition(".")[2])
+        yield float(digits.replace(",", "")) * size, 0.501 * size / 10**places
+
+
+def test_digits_are_rounded_as_in_the_scripts():
+    """Halves up, no exponents, no zeros at the end: Number(x.toPrecision(3)) there."""
+    given = {0.8125: "0.812", 64.25: "64.2", 1849.9: "1.85e+03", 2.5: "2.5", 0: "0", 99.96: "100"}
+    assert [f"{x:.3g}" for x in given] == list(given.values())
+    assert [style.digits(x, 3) for x in given] == ["0.813", "64.3", "1850", "2.5", "0", "100"]
+
+
+@needs_node
+def test_the_words_give_the_numbers_of_the_picture(figure, drawings):
+    wrong = []
+    for state, drawing in drawings(drawn.WIDTH).items():
+        said = re.findall(r'(?<=>)[^<>]+(?=<)|(?<=aria-label=")[^"]*', drawing["markup"])
+        controls = map(str, asdict(state).values())
+        shown = [value for value, _ in written(html.unescape(" ".join([*said, *controls])))]
+        words = re.sub(SAYS_MORE.get(page.name_of(figure), "$^"), "", figure.describe(state))
+        missing = [value for value, near in written(words) if all(abs(value - it) > near for it in shown)]
+        wrong += [(missing, words)] * bool(missing)
+    assert wrong == []
 
 
 @needs_node
