@@ -40,9 +40,10 @@ def notebook_of(sources):
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_a_learner_is_answered(lab, theme):
-    path = lab.folder / "notebooks" / "attempts.ipynb"
+    name = f"attempts_{theme.split()[1]}"  # one each: a file that changes on the disk would be asked about
+    path = lab.folder / "notebooks" / f"{name}.ipynb"
     nbformat.write(notebook_of(CELLS), path)
-    notebook = lab.open("attempts", run=False)
+    notebook = lab.open(name, run=False)
     lab.page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
     _, wrong, right, stub, hints, asked, source, course = lab.page.evaluate(SHOWN)
     assert notebook.errors() == [] and lab.outside == []
