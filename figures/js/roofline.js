@@ -7,7 +7,7 @@ import { WIDE, at, label } from "./marks.js";
 
 const INTENSITY = [0.4, 3e4]; // FLOPs per byte
 const RATE = [0.03e12, 3e16]; // FLOPs per second
-const LIST = 326; // width of the list
+const LIST = 346; // width of the list
 const RADIUS = 11;
 const AWAY = 26; // of a mark from the roof
 

@@ -182,7 +182,7 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
     assert tip.is_visible() and name.startswith(tip.locator("b").inner_text()[:5])
     figure.locator("svg").first.focus()
     found = set()
-    for key in ["Enter", *["ArrowRight", "ArrowDown"] * 3]:
+    for key in ["Enter", *["ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"] * 2]:
         figure.keyboard.press(key)
         found.add(
             figure.evaluate(
@@ -264,7 +264,8 @@ def test_a_finger_moves_a_picture_that_is_wider_than_the_page(sheet, file):
     for _ in range(3):
         figure.get_by_role("button", name="larger type").click()
     hand = figure.context.new_cdp_session(figure)
-    from_right = [{"x": x, "y": 200} for x in range(330, 80, -25)]
+    box = figure.locator(".stage").bounding_box()
+    from_right = [{"x": x, "y": box["y"] + 60} for x in range(330, 80, -25)]
     for kind, points in (("Start", from_right[:1]), *(("Move", [at]) for at in from_right[1:]), ("End", [])):
         hand.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
     stage = "document.querySelector('[data-figure]').shadowRoot.querySelector('.stage')"
