@@ -18,6 +18,8 @@ CELLS = [
 # What each cell shows: the words that are visible, and of a card the label of its mark and the style of its edge.
 SHOWN = """async () => {
     await jupyterapp.commands.execute('notebook:run-all-cells');
+    const source = () => document.querySelector('.jp-OutputArea .jp-RenderedMarkdown code');  // is rendered later
+    while (!source()) await new Promise(requestAnimationFrame);
     return jupyterapp.shell.currentWidget.content.widgets.map(cell => {
         const mark = cell.node.querySelector('.jp-OutputArea [role=img]');
         const edge = mark && getComputedStyle(mark.parentElement.parentElement);

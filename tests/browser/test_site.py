@@ -173,9 +173,7 @@ def test_the_interface_shows_kernels_with_signature_and_docstring(opened):
     sheet = opened("interface/kernels.portable.html")
     name = "flashlab.kernels.portable.forward.attention_forward"
     kernel = sheet.locator("dl.function").filter(has=sheet.locator(f'dt[id="{name}"]'))
-    assert "(Q, K, V, O, lse, strides, problem, tile: constexpr)" in kernel.locator("dt").inner_text().replace(
-        "\n", " "
-    )
+    assert re.search(r"\(Q, K, V, [^()]*, tile: constexpr\)", kernel.locator("dt").inner_text())
     assert "Compute rows i * Br .. (i + 1) * Br of O" in kernel.locator("dd").inner_text()
     assert "/flashlab/kernels/portable/forward.py#L" in kernel.locator("dt a.external").get_attribute("href")
     sheet = opened("interface/kernels.html")
