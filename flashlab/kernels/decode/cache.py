@@ -39,8 +39,8 @@ class Cache(NamedTuple):
         """
         if not isinstance(cache, cls):
             if not isinstance(cache, (tuple, list)) or len(cache) != 2:
-                found = f"{type(cache).__name__}: pass its view(texts)" if hasattr(cache, "view") else shown(cache)
-                raise TypeError(f"a cache must be a Cache or a pair (K, V), got {found}")
+                expected = "a Cache, a pair (K, V), or the view(texts) of a PagedCache"
+                raise TypeError(f"a cache must be {expected}, got {shown(cache)}")
             cache = cls(*cache)
         if lengths is None:
             return cache
