@@ -13,7 +13,7 @@ ROW = "text-align: left; vertical-align: top; padding: 1px 12px 1px 0; backgroun
 
 
 class Verdict(NamedTuple):
-    """What a check says of an attempt."""
+    """Hold what a check says of an attempt."""
 
     mark: str  # ✓ ✗ or ○ (not judged)
     line: str  # the verdict in a line
@@ -25,15 +25,23 @@ class Verdict(NamedTuple):
     next: str = ""  # a call that helps
 
 
-def text(name: str, verdict: Verdict) -> str:
-    """Return a verdict in lines of text."""
-    separator = " " if verdict.line.startswith("fails") else ": "
+def said(verdict: Verdict) -> str:
+    """Return what is said of an attempt, in lines."""
     pairs = [f"  {key} = {value}" for key, value in (*verdict.inputs, *verdict.results)]
     says = [f"  {line}" for line in verdict.says.splitlines()]
     printed = ["  it printed:", *(f"    {line}" for line in verdict.printed.splitlines())] if verdict.printed else []
     last = [f"  next: {verdict.next}"] if verdict.next else []
-    first = f"{verdict.mark} {name}{separator}{verdict.line}"
-    return "\n".join([first, *filter(None, [verdict.did]), *pairs, *says, *printed, *last])
+    return "\n".join([verdict.line, *filter(None, [verdict.did]), *pairs, *says, *printed, *last])
+
+
+def text(name: str, verdict: Verdict) -> str:
+    """Return a verdict on an exercise as text."""
+    return f"{verdict.mark} {name}{_joint(verdict)}{said(verdict)}"
+
+
+def _joint(verdict):
+    """Return what stands between the name of an exercise and the line, of which it may be the subject."""
+    return " " if verdict.line.startswith("fails for ") else ": "
 
 
 def html(name: str, verdict: Verdict) -> str:
@@ -43,7 +51,7 @@ def html(name: str, verdict: Verdict) -> str:
     mark = f"font-size: 2em; font-weight: bold; line-height: 1; color: {colour}; margin-right: 10px"
     parts = [
         f'<div><span role="img" aria-label="{WORDS[verdict.mark]}" style="{mark}">{verdict.mark}</span>'
-        f"<b>{escape(name)}</b> {_lines(verdict.line)}</div>"
+        f"<b>{escape(name)}</b>{_joint(verdict)}{_lines(verdict.line)}</div>"
     ]
     if verdict.did:
         parts.append(f"<div><b>{_lines(verdict.did)}</b></div>")

@@ -130,7 +130,7 @@ def _say(text, end="\n"):
 
 def _store(name, result):
     try:
-        progress.note(name, result.mark == "✓", shortened(card.text("", result)[2:].strip(": "), LONGEST))
+        progress.note(name, result.mark == "✓", shortened(card.said(result), LONGEST))
     except OSError as error:
         reason = error.strerror or error
         _say(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
@@ -180,9 +180,9 @@ def _attempted(name, exercise, attempt):
     return Verdict("✓", f"right in all {len(tried.values)} cases.", _refused(exercise, attempt, patience))
 
 
-def _wrong(name, fault, known, printed):
-    """Return the verdict on a fault; known: what the mistake says that it looks like, or None."""
-    says = "" if known is None else f"It looks like this: {known}"
+def _wrong(name, fault, mistake, printed):
+    """Return the verdict on a fault; mistake: what the mistake says that it looks like, or None."""
+    says = "" if mistake is None else f"It looks like this: {mistake}"
     return Verdict("✗", f"fails for {fault.on}", says, fault.says, fault.inputs, fault.results, printed, _next(name))
 
 

@@ -34,7 +34,7 @@ NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an outpu
 
 
 class Fault(NamedTuple):
-    """What is wrong with an attempt: a sentence, and names with values in words."""
+    """Hold what is wrong with an attempt: a sentence, and names with values in words."""
 
     says: str
     results: tuple[tuple[str, str], ...] = ()  # what was expected, and what came
