@@ -25,8 +25,6 @@ REFUSED = {
                               "        m_i = m_new\n        if start > 999:\n            break\n", "Break"),
     "a way out of the loop, where it is causal": ("        if causal:\n            S_ij",
         "        if causal:\n            if start > 999:\n                break\n            S_ij", "Break"),
-    "a choice by a block": ("if causal else Nk\n", "if causal else Nk\n    if m_i == 3:\n        seen = Nk\n",
-                            "Boolean value of Tensor with more than one value is ambiguous In: if m_i == 3:"),
 }  # fmt: skip
 
 
@@ -46,6 +44,12 @@ def test_what_the_course_shows_compiles(name):
 def test_what_a_gpu_refuses_is_told(what):
     old, new, says = REFUSED[what]
     assert says in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))
+
+
+def test_a_choice_by_a_block_is_refused_before_a_compiler_is_asked():
+    exercise, edit = find("triton_forward.forward"), "if causal else Nk\n    if m_i == 3:\n        seen = Nk\n"
+    attempt = edited(exercise.reference, "if causal else Nk\n", edit)
+    assert "has no truth value" in next(verdict.outcomes(exercise, attempt)).error
 
 
 LARGE = 1.0
