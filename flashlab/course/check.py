@@ -78,7 +78,7 @@ def solution(name: str, *, sure: bool = False) -> None:
     """Print the reference for the exercise ``name``, once you are sure."""
     exercise = find(name)
     if sure is not True:
-        _say(f'Have you read hint("{name}", 3)? If you still want to see it: solution("{name}", sure=True)')
+        _say(f'Have you read hint("{name}", 3)? If you still want to see it:\n  next: solution("{name}", sure=True)')
     elif isinstance(exercise, Question):
         _say(_wrapped(f"{exercise.answer}: {exercise.because}"))
     else:
