@@ -80,7 +80,7 @@ def test_masks_and_scores_are_neither_numbers_nor_tuples(combined, mask):
 
 O, LSE = torch.zeros(1, 2, 4, 16, device=DEVICE), torch.zeros(1, 2, 4, device=DEVICE)
 NAMED = {
-    "or the view(texts) of a PagedCache, got Tensor torch.float32 [1, 2, 5, 16]": lambda: decode(Q[:, :, :2], K),
+    "got Tensor torch.float32 [1, 2, 5, 16]; of a PagedCache pass its view(texts)": lambda: decode(Q[:, :, :2], K),
     "q must be a torch tensor, got NoneType": lambda: decode(None, (K, V)),
     "return_lse must be True or False, got 1": lambda: decode_shared(Q, [], (K, V), return_lse=1),
     "expected q [Tq, H, d], k [Tk, Hk, d] and v [Tk, Hk, dv] with H a multiple of Hk, got [5, 2, 16], [5, 2, 16] and "

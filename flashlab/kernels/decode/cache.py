@@ -39,8 +39,8 @@ class Cache(NamedTuple):
         """
         if not isinstance(cache, cls):
             if not isinstance(cache, (tuple, list)) or len(cache) != 2:
-                expected = "a Cache, a pair (K, V), or the view(texts) of a PagedCache"
-                raise TypeError(f"a cache must be {expected}, got {shown(cache)}")
+                found = f"{shown(cache)}; of a PagedCache pass its view(texts)"
+                raise TypeError(f"a cache must be a Cache or a pair (K, V), got {found}")
             cache = cls(*cache)
         if lengths is None:
             return cache
