@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from types import FunctionType
 
-from flashlab.course import card, expressions, progress
+from flashlab.course import card, expressions, progress, self_contained
 from flashlab.course.card import Verdict
 from flashlab.course.lessons import LESSONS
 from flashlab.course.registry import UnknownExercise, every, find
@@ -50,12 +50,12 @@ def check(name: str, attempt: object, *, note: bool = True) -> None:
     try:
         exercise = find(name)
         with defaults():
-            result = _judged(name, exercise, attempt)
+            result = judged(name, exercise, attempt)
         text = shortened(card.text(name, result), LONGEST)
         if result.mark == "○" or not card.display(name, result, text):
             _say(text)
         if note and result.mark != "○":
-            _store(name, result)
+            _store(name, result, attempt)
     except KeyboardInterrupt:
         _say(f"○ {name}: interrupted, so not judged.")
     except UnknownExercise as error:
@@ -128,15 +128,22 @@ def _say(text, end="\n"):
     print(text.encode(encoding, "replace").decode(encoding), end=end, flush=True)
 
 
-def _store(name, result):
+def _store(name, result, attempt):
+    answer, right = "", result.mark == "✓"
+    if right and callable(attempt):
+        try:
+            answer = self_contained.source_of(attempt)
+        except self_contained.NotSelfContained as error:
+            _say(f"Later lessons cannot use this answer: {error}.")
     try:
-        progress.note(name, result.mark == "✓", shortened(card.said(result), LONGEST))
+        progress.note(name, right, shortened(card.said(result), LONGEST), answer)
     except OSError as error:
         reason = error.strerror or error
         _say(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
 
 
-def _judged(name, exercise, attempt):
+def judged(name: str, exercise: Exercise | Question, attempt: object) -> Verdict:
+    """Return the verdict on an attempt at an exercise."""
     if attempt is ...:
         return Verdict("○", f'not answered yet.   (hint("{name}") helps)')
     return _answered(name, exercise, attempt) if isinstance(exercise, Question) else _attempted(name, exercise, attempt)

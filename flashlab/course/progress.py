@@ -1,4 +1,4 @@
-"""Keep a record of solved exercises in a small file that git ignores: ``progress.json`` beside the notebooks.
+"""Keep a record of solved exercises, with the answers, in ``progress.json`` beside the notebooks, which git ignores.
 
 The variable FLASHLAB_PROGRESS names another file, or ``os.devnull`` to store nothing. Only the learner may read the
 file. A damaged file is saved beside it as ``.bak``, a later one as ``.bak2``. Several notebooks may write at once.
@@ -20,12 +20,15 @@ LOCK_WAIT = 5.0  # seconds that a writer waits for another one, before it goes o
 
 
 def read() -> dict[str, dict]:
-    """Return {"online_softmax.merge": {"solved": True, "said": "..."}}; empty without a readable file."""
+    """Return {"online_softmax.merge": {"solved": True, "said": "…", "answer": "def …"}}; {} without a readable file.
+
+    answer: the source of the newest right function, as ``self_contained`` writes it; "" if there is none.
+    """
     return _parsed(_bytes(FILE))[0]
 
 
-def note(name: str, solved: bool, said: str) -> None:
-    """Store how the last attempt at an exercise went. What was solved once stays solved.
+def note(name: str, solved: bool, said: str, answer: str = "") -> None:
+    """Store how the last attempt at an exercise went. What was solved once stays solved, and an answer stays stored.
 
     Raises OSError if the file cannot be written, and leaves it as it was.
     """
@@ -39,8 +42,8 @@ def note(name: str, solved: bool, said: str) -> None:
         entries, whole = _parsed(stored)
         if not whole:
             _write(_unused(file), stored)
-        solved = solved or entries.get(name, {}).get("solved", False)
-        entries[name] = {"solved": solved, "said": said}
+        before = entries.get(name, {"solved": False, "answer": ""})
+        entries[name] = {"solved": solved or before["solved"], "said": said, "answer": answer or before["answer"]}
         _write(file, json.dumps(entries, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
 
 
@@ -74,8 +77,8 @@ def _parsed(stored):
 
 def _entry(found):
     try:
-        return {"solved": bool(found["solved"]), "said": str(found["said"])}
-    except (TypeError, KeyError):
+        return {"solved": bool(found["solved"]), "said": str(found["said"]), "answer": str(found.get("answer", ""))}
+    except (TypeError, KeyError, AttributeError):
         return None
 
 

@@ -5,6 +5,8 @@ import json
 import nbformat
 import pytest
 
+from flashlab.course import copies
+
 CELLS = [
     "from flashlab.course.check import check, hint, overview, solution",
     'check("start_here.first", lambda N: N * N)',
@@ -59,3 +61,13 @@ def test_a_learner_is_answered(lab, theme):
     assert not any(cell["wide"] for cell in (wrong, right, stub, hints, asked))
     progress = json.loads((lab.folder / "progress.json").read_text(encoding="utf-8"))
     assert progress["start_here.first"]["solved"]
+
+
+def test_a_learners_copy_of_a_lesson_runs(lab):
+    copies.refresh(lab.folder / "notebooks")
+    notebook = lab.open("mine/00_start_here", run=False)
+    lab.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+    assert notebook.errors() == [] and lab.outside == []
+    texts = lab.page.evaluate("""() => [...jupyterapp.shell.currentWidget.content.model.cells].map(
+        cell => JSON.stringify(cell.toJSON().outputs ?? ''))""")
+    assert any("start_here.first" in text and " solved, " in text for text in texts)  # the overview knows the lesson

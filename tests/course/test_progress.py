@@ -14,7 +14,7 @@ from flashlab.course import progress
 from flashlab.course.check import check
 from flashlab.course.data import NOTEBOOKS
 
-SOLVED = {"solved": True, "said": ""}
+SOLVED = {"solved": True, "said": "", "answer": ""}
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,10 @@ def test_a_learner_may_choose_to_store_nothing(capsys, monkeypatch):
 def test_good_entries_outlive_a_bad_one():
     progress.FILE.write_text(json.dumps({"start_here.first": SOLVED, "tiling.meet": 3}))
     progress.note("online_softmax.merge", False, "said")
-    assert progress.read() == {"start_here.first": SOLVED, "online_softmax.merge": {"solved": False, "said": "said"}}
+    assert progress.read() == {
+        "start_here.first": SOLVED,
+        "online_softmax.merge": SOLVED | {"solved": False, "said": "said"},
+    }
     assert "tiling.meet" in progress.FILE.with_suffix(".json.bak").read_text()
 
 
@@ -86,7 +89,7 @@ def test_a_file_saved_by_notepad_is_read():
 def test_what_was_solved_once_stays_solved():
     progress.note("tiling.meet", True, "")
     progress.note("tiling.meet", False, "wrong again")
-    assert progress.read()["tiling.meet"] == {"solved": True, "said": "wrong again"}
+    assert progress.read()["tiling.meet"] == SOLVED | {"said": "wrong again"}
 
 
 WRITER = """

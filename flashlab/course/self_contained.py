@@ -1,0 +1,102 @@
+"""The source of a function or Triton kernel with all that it uses: a text that defines it again in another notebook."""
+
+import ast
+import inspect
+import linecache
+import math
+import symtable
+import sys
+import textwrap
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+
+
+class NotSelfContained(ValueError):
+    """Says what keeps the source of a function from being defined elsewhere."""
+
+
+def source_of(function: Callable) -> str:
+    """Return imports, constants, helpers and the function itself, as Python source.
+
+    Helpers are the functions and classes of the same notebook that it uses, and what these use. Raises NotSelfContained
+    for a function without a ``def``, and for one that uses an array or another object that no literal writes.
+    """
+    parts: dict[str, str] = {}
+    _collect(_plain(function), parts)
+    return "\n\n".join(parts.values()) + "\n"
+
+
+def loaded(source: str, filename: str) -> Callable:
+    """Return the last function that a source defines. Raises what the source raises.
+
+    filename: what tracebacks call it; Triton and ``show`` find the source under this name.
+    """
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = {"__name__": "__main__"}
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace[ast.parse(source).body[-1].name]
+
+
+def _collect(function, parts):
+    """Add the source of a function to ``parts``, after the source of each global name that it uses."""
+    source = _source(function)
+    scope = function.__globals__ if isinstance(function, FunctionType) else vars(sys.modules[function.__module__])
+    parts[function.__name__] = ""  # a function may call itself
+    for name in sorted(_globals(symtable.symtable(source, "<answer>", "exec"))):
+        if name not in parts and name in scope:
+            _collect_value(name, scope[name], parts)
+    del parts[function.__name__]
+    parts[function.__name__] = source
+
+
+def _collect_value(name, value, parts):
+    plain = _plain(value)
+    module = sys.modules.get(getattr(plain, "__module__", None) or "")
+    if isinstance(value, ModuleType):
+        parts[name] = f"import {value.__name__} as {name}"
+    elif module and module.__name__ != "__main__" and getattr(module, plain.__name__, None) is value:
+        parts[name] = f"from {module.__name__} import {plain.__name__} as {name}"
+    elif isinstance(plain, FunctionType | type):
+        _collect(plain, parts)
+        if name != plain.__name__:
+            parts[name] = f"{name} = {plain.__name__}"
+    elif literal := _literal(value):
+        parts[name] = f"{name} = {literal}"
+    else:
+        raise NotSelfContained(f"it uses {name}, an object of type {type(value).__name__}")
+
+
+def _plain(value):
+    """Return the function below a Triton kernel; anything else as it is."""
+    return inspect.getattr_static(value, "fn", value)
+
+
+def _source(function):
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        statement = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError):
+        raise NotSelfContained(f"the source of {function.__name__} is not known") from None
+    if getattr(statement, "name", None) != function.__name__:
+        raise NotSelfContained(f"{function.__name__} is not written with def")
+    return source.rstrip()
+
+
+def _globals(table):
+    """Yield the names that a source takes from its module, in its body and in functions within it."""
+    top = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (symbol.is_global() or top):
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from _globals(child)
+
+
+def _literal(value):
+    """Return Python for a constant, "" for another object."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    try:
+        return repr(value) if ast.literal_eval(repr(value)) == value else ""
+    except (ValueError, SyntaxError, TypeError):
+        return ""
