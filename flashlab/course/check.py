@@ -10,6 +10,7 @@ do not reach a check: ``grading.defaults``.
 """
 
 import argparse
+import dataclasses
 import inspect
 import os
 import sys
@@ -25,7 +26,7 @@ from flashlab.course.card import Verdict
 from flashlab.course.lessons import LESSONS
 from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.course.source import WIDTH, show
-from flashlab.grading import forked, verdict
+from flashlab.grading import draws, forked, verdict
 from flashlab.grading.defaults import defaults
 from flashlab.grading.exercise import Exercise, Question, edited
 from flashlab.grading.verdict import shortened
@@ -168,6 +169,7 @@ def _attempted(name, exercise, attempt):
             first = verdict.first_wrong(exercise, tried.values, due)
         if first is not None:
             at, fault = first
+            fault = _smaller(exercise, attempt, at, fault, patience, waiting)
             mistake = forked.run(partial(verdict.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
             return _wrong(name, fault, next(iter(mistake.values), None), _printed(tried, at))
     if any(outcome.missing for outcome in tried.values):
@@ -187,10 +189,21 @@ def _attempted(name, exercise, attempt):
     return Verdict("✓", f"right in all {len(tried.values)} cases.", _refused(exercise, attempt, patience))
 
 
+def _smaller(exercise, attempt, at, fault, patience, waiting):
+    """Return the fault on the smallest drawn inputs that show one, instead of that on case ``at``."""
+    if fault.on != draws.PROPERTY:
+        return fault
+    smaller = dataclasses.replace(exercise, edges=draws.smaller(exercise, at - len(exercise.edges)), draws=0)
+    tried = forked.run(partial(verdict.outcomes, smaller, attempt), patience, waiting)
+    found = verdict.first_wrong(smaller, tried.values, tuple(verdict.expected(smaller)))
+    return fault if found is None else found[1]
+
+
 def _wrong(name, fault, mistake, printed):
-    """Return the verdict on a fault; mistake: what the mistake says that it looks like, or None."""
-    says = "" if mistake is None else f"It looks like this: {mistake}"
-    return Verdict("✗", f"fails for {fault.on}", says, fault.says, fault.inputs, fault.results, printed, _next(name))
+    """Return the verdict on a fault; mistake: what the learner did and should do, or None."""
+    return Verdict(
+        "✗", f"fails for {fault.on}", mistake or "", fault.says, fault.inputs, fault.results, printed, _next(name)
+    )
 
 
 def _next(name):

@@ -10,9 +10,9 @@ An exercise is a name of ``flashlab.course.exercises.LESSON`` and is asked for a
   some are wrong, one with inputs of its own may still tell the reason. ``watch.Reads`` counts what an attempt in numpy
   takes of an array, and ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
 
-``cases`` returns small cases first, as the first that fails is shown. A handful that can be followed by hand comes
-first; ``generators.sweep`` generates the rest from the signature of a function that builds them: scores far from
-zero, all negative, masked, with a maximum that rises late; one row, one key, lengths that no tile divides.
+``edges`` are a few small cases that can be followed by hand, each with a sentence; the first one that fails is shown.
+``draw`` returns inputs from the whole domain that the statement allows, and nothing else: ``draws.cases`` calls it with
+the same seeds for everybody. (An exercise without ``draw`` lists all of its ``cases``.)
 
 Each case of an attempt runs on private copies, in a process of its own that may be ended (``forked``). There, memory
 that was never written and what a masked load without ``other`` leaves out read NaN.
@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,16 @@ class Broken(NamedTuple):
 class Mistake:
     """A wrong answer that is one edit away from a right one: ``old`` becomes ``new`` in the reference's source."""
 
-    says: str  # what went wrong and what to do about it, to the learner
+    did: str  # after "You": "added the sums as they were."
+    do: str  # "Bring each to the common maximum."
     old: str
     new: str
     of: Callable | None = None  # the function to edit where it is not the reference itself
+
+    @property
+    def says(self) -> str:
+        """Return what went wrong and what to do about it, to the learner."""
+        return f"You {self.did} {self.do}"
 
     def function(self, reference: Callable) -> Callable:
         """Return the wrong function."""
@@ -58,12 +66,28 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class OneSentence(Mistake):
+    """A mistake of which one sentence says both."""
+
+    def __init__(self, says: str, old: str, new: str, of: Callable | None = None):
+        super().__init__("", says, old, new, of)
+
+    @property
+    def says(self) -> str:
+        """Return the sentence."""
+        return f"It looks like this: {self.do}"
+
+
+@dataclass(frozen=True, eq=False)
 class Exercise:
     """A function or a Triton kernel for the learner to write."""
 
     reference: Callable
-    cases: Callable[[], Sequence[Case]]
     hints: tuple[str, str, str]
+    edges: tuple[Case, ...] = ()
+    draw: Callable[[np.random.Generator, int], tuple] | None = None  # draw(rng, size): inputs whose lengths reach size
+    draws: int = 200  # how many; fewer for kernels, which are interpreted
+    cases: Callable[[], Sequence[Case]] | None = None
     mistakes: tuple[Mistake, ...] = ()
     level: int = 1  # 1 (a line) to 3 (a kernel)
     minutes: int = 5

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flashlab.grading import draws
 from flashlab.grading.exercise import Broken, Exercise
 from flashlab.grading.records import Expected, Leaf, Outcome
 
@@ -74,7 +75,7 @@ def known(exercise: Exercise) -> tuple[Expected, ...]:
 @cache
 def cases(exercise: Exercise) -> tuple:
     """Return the cases of an exercise, built once."""
-    return tuple(exercise.cases())
+    return (*exercise.edges, *draws.cases(exercise)) if exercise.cases is None else tuple(exercise.cases())
 
 
 def expected(exercise: Exercise) -> Iterator[Expected]:
@@ -173,8 +174,9 @@ def recognise(
         else:
             if len(same) == len(together) if lawless else not again or again & same:
                 alike.setdefault(len(same), mistake.says)
-    reasons = [it.broke.says for it in tried if it.broke and it.broke.on and not (lawless or it.broke.if_right)]
-    yield alike[max(alike)] if alike else next(iter(reasons), None)
+    broken = (it.broke for it in tried if it.broke and it.broke.on)
+    reasons = (f"It looks like this: {it.says}" for it in broken if not (lawless or it.if_right))
+    yield alike[max(alike)] if alike else next(reasons, None)
 
 
 def _law(outcome):

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.kernels import DEVICE
 from flashlab.models import kv_cache
 from flashlab.models.modules import FlashAttention

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.reference import eight_bits as reference
 from flashlab.reference.eight_bits import TensorCore, to_e4m3
 

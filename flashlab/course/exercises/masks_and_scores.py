@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import REGIMES, sweep
 from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax

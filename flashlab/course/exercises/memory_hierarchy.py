@@ -1,6 +1,7 @@
 """The exercises on memory_hierarchy."""
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.reference import roofline
 
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercises.online_softmax import WEIGHTS
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
-from flashlab.grading.generators import sweep
-from flashlab.grading.laws import no_nan_replaced, nothing_clipped
+from flashlab.course.exercises.online_softmax.one_block import draw_block
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax, packed_texts
 
 first_of_next = Question(
@@ -156,33 +156,24 @@ def update_with_dropout(state, S_ij, V_j, Z_ij):
     return online_softmax.State(m_new, l_i, O_i)
 
 
-def _update_cases():
-    def build(draw, Br, Bc, dv):
-        before = online_softmax.identity(Br, dv)
-        state = online_softmax.update(before, draw.scores(Br, 3), draw.normal(3, dv))
-        Z = np.float32(2) * (draw.rng.random((Br, Bc)) < 0.5)
-        return state, draw.scores(Br, Bc), draw.normal(Bc, dv), Z
-
-    state = online_softmax.identity(1, 1)
-    two = np.float32([[0, 0]]), np.float32([[1], [3]])
-    by_hand = [
-        Case("two equal scores, the second dropped", (state, *two, np.float32([[2, 0]]))),
-        Case("nothing is dropped", (state, *two, np.float32([[1, 1]]))),
-        Case("all is dropped: the denominator still counts", (state, *two, np.float32([[0, 0]]))),
-    ]
-    return by_hand + sweep(build)
+def _draw_update(rng, size):
+    state, S, V = draw_block(rng, size)
+    factor = np.float32(1 / (1 - rng.choice([0.1, 0.5, 0.9])))
+    return state, S, V, factor * (rng.random(S.shape) < 1 / factor)
 
 
-def _nothing_dropped(weights):
-    """What ``weights`` finds of an update that drops nothing."""
-    return lambda update, x: weights(lambda state, S, V: update(state, S, V, np.ones_like(S)), x)
-
+FIRST = online_softmax.identity(1, 1), np.float32([[0, 0]]), np.float32([[1], [3]])
 
 update = Exercise(
     reference=update_with_dropout,
-    cases=_update_cases,
+    edges=(
+        Case("two equal scores, the second dropped", (*FIRST, np.float32([[2, 0]]))),
+        Case("nothing is dropped", (*FIRST, np.float32([[1, 1]]))),
+        Case("all is dropped: the denominator still counts", (*FIRST, np.float32([[0, 0]]))),
+    ),
+    draw=_draw_update,
     laws=(no_nan_replaced,),
-    once=tuple(nothing_clipped(_nothing_dropped(weights)) for weights in WEIGHTS),
+    sways=True,
     level=2,
     minutes=8,
     hints=(

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import GENTLE, LARGER, REGIMES, Draw, sweep
 from flashlab.grading.laws import SMALL, no_nan_replaced, nothing_clipped, proportional
 from flashlab.reference import recomputation, safe_softmax

@@ -4,7 +4,8 @@ import time
 
 import numpy as np
 
-from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Broken, Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import FINITE, HALF, LARGER, sweep
 from flashlab.grading.laws import CLIPPED, DROPPED, no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.reference import safe_softmax

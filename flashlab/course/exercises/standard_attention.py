@@ -1,6 +1,7 @@
 """The exercises on standard_attention."""
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 
 
 def moved(N, d, itemsize, mask, dropout):

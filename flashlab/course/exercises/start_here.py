@@ -1,6 +1,7 @@
 """The exercises on start_here: how a check works."""
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 
 
 def matrix_bytes(N):

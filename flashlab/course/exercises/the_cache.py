@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 
 latent_bytes = Question(
     answer=1152,

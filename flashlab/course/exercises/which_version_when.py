@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Case, Exercise, Question
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.reference import linear_attention
 
 inf = np.inf

@@ -390,7 +390,7 @@ ANSWERS = [
     *wrong("packed_texts_and_dropout.update", with_dropout,
         ("p = 0.5 for ever", "", "P * Z_ij", "P * 2 * (Z_ij > 0)"),
         ("maximum of what is kept", "", "S_ij.max(1)", "np.where(Z_ij > 0, S_ij, -np.inf).max(1)"),
-        ("alpha clipped", "an exponent was clipped", "np.exp(m_i - safe)", "np.exp(np.maximum(m_i - safe, -20)) * (m_i > -np.inf)"),
+        ("alpha clipped", "", "np.exp(m_i - safe)", "np.exp(np.maximum(m_i - safe, -20)) * (m_i > -np.inf)"),
     ),
     *wrong("packed_texts_and_dropout.bits", bits,
         ("bits 2", "n >> 2 & 1 is bit 2", "i // 8", "i // 4", "j // 8", "j // 4"),

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from flashlab.course.exercises.first_triton_kernel.vectors import BLOCK
-from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.exercise import Case, Exercise, edited
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import sweep
 from flashlab.grading.kernel_laws import (
     inside_margins,

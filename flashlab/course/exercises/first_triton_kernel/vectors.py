@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Case, Exercise
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.kernel_laws import (
     events_by_program,
     inside_margins,

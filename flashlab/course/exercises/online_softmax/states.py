@@ -1,45 +1,57 @@
-"""States (m, l, O) to begin with, in cases and laws."""
+"""States (m, l, O) to begin with, by hand and drawn."""
 
 import numpy as np
 
-from flashlab.reference import online_softmax
+from flashlab.grading.draws import scores
+from flashlab.reference.online_softmax import State
 
 inf = np.inf
-
-RISES = np.array([0.3, 0.03, 0.009, 9e-4, 9e-5, 9e-6], np.float32)  # of the maximum, by little
-NEIGHBOURS = (1e4, 1e6, -1e4, -1e6)  # maxima which the next number of float32 follows: a relative tolerance ignores it
+MADE_UP = 32  # how far below the maximum a part may lie whose sums are so large that it counts all the same
 
 
 def state_of(m, l, O):
     """Return a state, with its parts in float32."""
-    return online_softmax.State(*(np.array(part, np.float32) for part in (m, l, O)))
+    return State(*(np.array(part, np.float32) for part in (m, l, O)))
 
 
-def of_one_key(scores):
-    """Return the state of rows that have met one key each, with these scores and the value 2."""
-    return state_of(scores, np.ones(len(scores)), np.full((len(scores), 1), 2))
+def draw_state(rng, m, dv, large=True):
+    """Draw the state of rows whose maxima are m [Br]; large: sums may be very large, and values very small or large."""
+    met = m > -inf  # [Br]
+    l = rng.choice([np.ones(len(m)), rng.uniform(1, 3, len(m))])  # [Br]; 1: of one key
+    l *= 10.0 ** (large * rng.uniform(0, rng.choice([0, 30]), len(m)))
+    size = 10.0 ** (large * rng.choice([0, -18, 5]))
+    O = size * rng.choice([0, 1], (len(m), 1), p=[0.2, 0.8]) * l[:, None] * rng.normal(size=(len(m), dv))  # [Br, dv]
+    return state_of(m, np.where(met, l, 0), np.where(met[:, None], O, 0))
 
 
-def nearly_equal():
-    """Yield maxima that differ so little that they may pass for equal, all rows alike: (in words, lower, higher)."""
-    for rise in RISES:
-        yield f"all by {rise:.0e}", np.zeros(2, np.float32), np.full(2, rise)
-    for m in map(np.float32, NEIGHBOURS):
-        low, high = np.full(2, m), np.full(2, np.nextafter(m, np.float32(inf)))
-        yield f"from {m:,.0f} to the next number of float32", low, high
+def draw_maxima(rng, Br):
+    """Draw maxima [Br] of any size; -inf where a row has met no key."""
+    return scores(rng, Br, 1)[:, 0]
 
 
-def taken_in(draw, S, V):
-    """Return the state of rows with the scores S [Br, Bc] and the values V [Bc, dv]."""
-    return online_softmax.update(online_softmax.identity(len(S), V.shape[1], draw.dtype), S, V)
+def draw_maxima_near(rng, m):
+    """Draw maxima of another part: equal to m [Br], the next number, a little or far to one side, or anything."""
+    apart = rng.choice([1e-4, 0.01, 0.5, 3, 25, 60]) * rng.choice([-1, 1])
+    near = m + apart * rng.uniform(0.5, 1, len(m))  # [Br]
+    following = np.nextafter(m, np.float32(rng.choice([-inf, inf])))
+    drawn = (m, following, near, near, near, draw_maxima(rng, len(m)))[rng.choice(6)]
+    drawn = np.where(m == -inf, draw_maxima(rng, len(m)), drawn)
+    return np.where(rng.random(len(m)) < 0.1, -inf, drawn).astype(m.dtype)
 
 
-def past_and_zero(x):
-    """Return two states of rows of one key each: with the scores x and the value 1, and with score 0 and value 0."""
-    return state_of(x, np.ones(len(x)), np.ones((len(x), 1))), state_of(0 * x, np.ones(len(x)), np.zeros((len(x), 1)))
+def draw_two_states(rng, size, dv):
+    """Draw the states of two parts of the keys of up to ``size`` rows. The lower part may make up for its distance."""
+    m_a = draw_maxima(rng, rng.integers(1, size + 1))  # [Br]
+    m_b = draw_maxima_near(rng, m_a)
+    large = rng.random() < 0.5
+    a, b = (draw_state(rng, m, dv, large) for m in (m_a, m_b))
+    if large:
+        return a, b
+    with np.errstate(invalid="ignore"):  # -inf - (-inf)
+        gap = np.nan_to_num(np.float64(m_a) - m_b, posinf=0, neginf=0)  # [Br]
+    return times(a, np.exp(np.clip(-gap, 0, MADE_UP))), times(b, np.exp(np.clip(gap, 0, MADE_UP)))
 
 
-def two_states(size_of_l, size_of_O):
-    """Return two states of two rows with different maxima, for laws: their sums are multiplied by these sizes."""
-    l, O = size_of_l * np.array([3.0, 1.5]), size_of_O * np.array([[6.0, -0.3], [-2.0, 0.7]])
-    return state_of([0.0, 2.0], l, O), state_of([1.0, 0.5], l[::-1], O[::-1])
+def times(state, factor):
+    """Return a state whose sums are multiplied by ``factor`` [Br]."""
+    return state_of(state.m, factor * state.l, factor[:, None] * state.O)

@@ -3,7 +3,8 @@
 import numpy as np
 
 from flashlab.course.exercises.tiling.meetings import drawn
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Case, Exercise
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.laws import no_nan_replaced
 
 inf = np.inf

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercises.tiling.one_tile_at_a_time import bc_at_a_time
-from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.exercise import Case, Exercise, edited
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import FINITE, LARGER, sweep
 from flashlab.grading.laws import no_nan_replaced, proportional
 from flashlab.reference import online_softmax

@@ -18,7 +18,8 @@ from flashlab.course.exercises.triton_backward.heads import (
     two_queries,
     unmoved,
 )
-from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.exercise import Case, Exercise, edited
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import GENTLE, Regime, sweep
 from flashlab.grading.kernel_laws import attempted
 from flashlab.grading.laws import nothing_clipped, proportional

@@ -1,6 +1,6 @@
 """Mistakes in the lines from S_ij to dS_ij of one tile, which the kernels of both gradients have alike."""
 
-from flashlab.grading.exercise import Mistake
+from flashlab.grading.exercise import OneSentence as Mistake
 
 MISTAKES = (
     Mistake("delta is missing: raising one weight of a row lowers the others.", "(dP_ij - delta_i[:, None])", "dP_ij"),

@@ -17,7 +17,8 @@ from flashlab.course.exercises.triton_backward.heads import (
     unmoved,
 )
 from flashlab.course.exercises.triton_forward import remainders
-from flashlab.grading.exercise import Case, Exercise, Mistake, edited
+from flashlab.grading.exercise import Case, Exercise, edited
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import GENTLE, sweep
 from flashlab.grading.kernel_laws import inside_margins, launched, loads_at_most
 from flashlab.grading.laws import nothing_clipped, proportional

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Case, Exercise
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import LARGER, REGIMES, sweep
 from flashlab.grading.kernel_laws import inside_margins, launched, moved_by_program, stored_too_often
 from flashlab.grading.laws import proportional

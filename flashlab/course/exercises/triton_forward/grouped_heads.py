@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from flashlab.course.exercises.triton_forward.one_head import TILE, attention_one_head
-from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
+from flashlab.grading.exercise import Broken, Case, Exercise
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.kernel_laws import attempted
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference.attention import attention

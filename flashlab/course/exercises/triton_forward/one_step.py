@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from flashlab.course.exercises.triton_forward.one_head import TILE
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Case, Exercise
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import PRODUCTS, sweep
 from flashlab.grading.kernel_laws import attempted, factors_are_wide
 from flashlab.kernels import DEVICE, tl, triton

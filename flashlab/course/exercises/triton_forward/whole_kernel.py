@@ -3,7 +3,8 @@
 import numpy as np
 
 from flashlab.course.exercises.triton_forward.one_head import TILE, Output, attend, attention_one_head
-from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, edited
+from flashlab.grading.exercise import Broken, Case, Exercise, edited
+from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import FINITE, sweep
 from flashlab.grading.kernel_laws import factors_are_wide, loads_at_most, no_small_number_added
 from flashlab.grading.laws import DROPPED

@@ -1,0 +1,79 @@
+"""Inputs of exercises drawn from the whole domain of their statements: the same for everybody, small ones first.
+
+An exercise has a function ``draw(rng, size)`` that returns inputs whose lengths reach ``size``. Here are the cases that
+it makes, and draws that several exercises share.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from flashlab.grading.exercise import Case, Exercise
+
+PROPERTY = "inputs drawn at random"
+LARGEST = 10  # size of the last draws
+LONG = 150  # size of one draw more, for functions in numpy: blocks are not always as small as in a lesson
+AGAIN = 12  # draws of each smaller size, in the search for the smallest inputs that an attempt gets wrong
+
+inf = np.inf
+
+
+def cases(exercise: Exercise) -> Iterator[Case]:
+    """Yield the drawn cases of an exercise, of sizes that grow."""
+    for n in range(exercise.draws):
+        yield _case(exercise, _size(exercise, n), n)
+
+
+def smaller(exercise: Exercise, n: int) -> tuple[Case, ...]:
+    """Return more draws of the sizes below that of draw ``n``, small ones first."""
+    sizes = range(1, min(_size(exercise, n), LARGEST + 1))
+    return tuple(_case(exercise, size, exercise.draws + again) for size in sizes for again in range(AGAIN))
+
+
+def _size(exercise, n):
+    if exercise.launch is None and n == exercise.draws - 1:
+        return LONG
+    return 1 + n * LARGEST // exercise.draws
+
+
+def _case(exercise, size, n):
+    seed = zlib.crc32(exercise.reference.__name__.encode())
+    return Case(PROPERTY, exercise.draw(np.random.default_rng([seed, size, n]), size))
+
+
+# Draws that exercises share
+
+
+def scores(rng: np.random.Generator, rows: int, keys: int, largest: float = 3e38, masked: bool = True) -> np.ndarray:
+    """Draw scores [rows, keys] in float32: near zero or far from it, equal, rising, falling, or with one far above.
+
+    largest: the bound of their absolute values, at least 1,000. masked: some are -inf, as masks make them: single keys,
+    the first or last ones, whole rows.
+    """
+    centres = [centre for centre in (8, 88, 1e4, 1e10, 1e38) if centre < largest / 2]
+    centre = rng.choice([0, rng.choice(centres) * rng.choice([-1, 1])])
+    reach = rng.choice([0, abs(centre) / 2] if abs(centre) >= 1e4 else [0, 0.01, 3, 30, 200])
+    steps = np.linspace(-1, 1, keys)  # [keys]
+    trend = rng.choice(["flat", "rises", "falls", "one above", "every other"])
+    at = {"flat": 0 * steps, "rises": steps, "falls": -steps, "one above": np.arange(keys) == rng.integers(keys),
+          "every other": np.arange(keys) % 2}[trend]  # [keys]  # fmt: skip
+    S = centre + reach * at + rng.choice([0, 0.1, 1]) * rng.normal(size=(rows, keys))  # [rows, keys]
+    S += rng.choice([0, 0, 100]) * (-1.0) ** np.arange(rows)[:, None]
+    if masked and rng.random() < 0.5:
+        S = np.where(hidden(rng, rows, keys), -inf, S)
+    return S.astype(np.float32)
+
+
+def hidden(rng: np.random.Generator, rows: int, keys: int) -> np.ndarray:
+    """Draw which of [rows, keys] scores a mask hides: single ones, first or last ones, of all rows or of some."""
+    some = rng.random((rows, 1)) < rng.choice([0.3, 1])  # [rows, 1]
+    column, edge = np.arange(keys), rng.integers(0, keys + 1, (rows, 1))  # [keys], [rows, 1]
+    kind = rng.choice(["single", "first", "last", "all", "all"])
+    hides = {
+        "single": rng.random((rows, keys)) < 0.4,
+        "first": column < edge,
+        "last": column >= edge,
+        "all": column >= 0,
+    }
+    return hides[kind] & some
