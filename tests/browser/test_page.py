@@ -223,7 +223,10 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
 # What can be dragged: a mark, by how many pixels, and the fields that change.
 DRAGS = {
     "decoding": [("[data-drag]", (-200, 0), {"step"})],
-    "block_size": [("[data-drag][aria-label*='corner']", (60, 60), {"step"})],
+    "block_size": [
+        ("[data-drag][aria-label*='pull the line']", (60, 0), {"step"}),
+        ("[data-drag][aria-label*='clock']", (-60, 0), {"step"}),
+    ],
     "io_complexity": [("[data-drag][aria-label*='corner']", (-80, -80), {"step"})],
     "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"})],
     "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"})],
