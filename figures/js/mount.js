@@ -251,7 +251,8 @@ function frame({ name, controls }, clock) {
 
   const MAKERS = {
     slide({ field, label, values }) {
-      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1 });
+      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need, so that a row has room for all
+      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, style: `width: ${width}` });
       const output = element("output");
       input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
       const show = (value) => {

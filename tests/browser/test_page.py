@@ -222,7 +222,7 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
 
 # What can be dragged: a mark, by how many pixels, and the fields that change.
 DRAGS = {
-    "decoding": [("[data-drag]", (-200, 0), {"step"})],
+    "decoding": [("[data-drag]", (200, 0), {"step"})],
     "block_size": [
         ("[data-drag][aria-label*='pull the line']", (60, 0), {"step"}),
         ("[data-drag][aria-label*='clock']", (-60, 0), {"step"}),
