@@ -26,7 +26,10 @@ field's name.
 - ``Scrub(steps, label="step", says=())`` is the clock, one at most: steps 0 ... ``steps(state)``, to scrub, to step and
   to play. ``steps`` takes a state and returns the number of its last step. A step is an event (a load, a token, a
   message), never a per cent. ``says`` names each of them where they have names. A size that readers drag is a clock
-  too: then its whole range is in one trace, and moves without the kernel (``block_size``).
+  too: then its whole range is in one trace, and moves without the kernel (``block_size``). An event is a step at which
+  ``describe``, without its numbers, says something for the first time: play holds it, and groups the other steps, 12 s
+  in all. When another control changes, the clock stays at the same step, or where there are more or fewer steps, as far
+  between the same events (``clock.js``).
 - ``Slide(values, label)`` is a slider over a few ordered values, ``Choose(values, label)`` a menu of names,
   ``Toggle(label)`` on or off. Each value changes picture and words, whatever the other controls say; where a slider
   cannot, ``idle=lambda state: ...`` says why, and the page turns it off and shows the reason.

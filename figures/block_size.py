@@ -1,4 +1,4 @@
-"""Square tiles on a card: what a larger one saves, what it occupies, and where the card says no.
+"""Square tiles on a card, by their size: what a larger one saves, what it occupies, and where the card says no.
 
 Kills the belief that the best tile is the largest one: up to some size the bytes decide, then arithmetic does, and
 beyond another size nothing runs at all.
@@ -9,8 +9,9 @@ from functools import lru_cache
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, Toggle
-from flashlab.machine.hardware import CARDS, KiB
-from flashlab.reference import block_size
+from figures.style import digits
+from flashlab.machine.hardware import CARDS, KiB, stored
+from flashlab.reference import block_size, tiling
 
 N = 8192  # tokens
 SIZES = tuple(range(16, 401, 16))
@@ -44,6 +45,11 @@ def _trace(name, d, dtype, registers):
         shared, kept = room(B, d, dtype, registers)
         total, held = sum(shared.values()), sum(kept.values())
         clocks = block_size.clocks(card, N, d, B, dtype) if known else None
+        times = {
+            "ratio": clocks and clocks.bytes / clocks.arithmetic,
+            "shared": total / limits["shared"],
+            "registers": held / limits["registers"] if registers else None,
+        }
         sizes.append(
             {
                 "B": B,
@@ -52,7 +58,8 @@ def _trace(name, d, dtype, registers):
                 "takes": {"shared": f"{total / KiB:.4g}", "registers": f"{held / KiB:.4g}"},
                 "refused": _refused(total, held, limits),
                 "reads": -(-N // B),
-                "ratio": clocks and clocks.bytes / clocks.arithmetic,
+                "moved": tiling.fa2_traffic(N, N, d, B, B, dtype=stored(dtype)).total(),
+                "times": times,
             }
         )
     return {
@@ -63,7 +70,7 @@ def _trace(name, d, dtype, registers):
         "limits": limits,
         "sizes": sizes,
         "fits": max((size["B"] for size in sizes if not size["refused"]), default=0),
-        "enough": min((size["B"] for size in sizes if known and size["ratio"] <= 1), default=0),
+        "enough": min((size["B"] for size in sizes if known and size["times"]["ratio"] <= 1), default=0),
     }
 
 
@@ -76,10 +83,10 @@ def _refused(total, held, limits):
 
 
 def trace(state: State) -> dict:
-    """Return for each size its tiles in bytes, whether the card refuses it, and the time of its bytes.
+    """Return for each size its tiles in bytes, the card's refusal, the bytes that it moves, and the curves.
 
-    ``ratio`` is that time in times of arithmetic, None without a documented rate; ``fits``: the largest B that does;
-    ``enough``: the first from which arithmetic decides. Both are 0 if there is none.
+    ``times``: those bytes' time in times of arithmetic, None without a documented rate; tiles in times of each memory.
+    ``fits``: the largest B that does; ``enough``: the first from which arithmetic decides; 0 if there is none.
     """
     return _trace(state.card, state.d, state.dtype, state.registers)
 
@@ -90,7 +97,8 @@ def describe(state: State) -> str:
     size = told["sizes"][state.step]
     words = f"{size['B']} × {size['B']} on {_article(state.card)}, d = {state.d}: "
     words += size["refused"] or f"{size['takes']['shared']} of {told['limits']['shared'] // KiB} KiB, it fits."
-    slow = f"bytes take {size['ratio']:.3g} × arithmetic" if size["ratio"] else f"no {state.dtype} rate documented"
+    ratio = size["times"]["ratio"]
+    slow = f"bytes take {digits(ratio, 3)} × arithmetic" if ratio else f"no {state.dtype} rate documented"
     return f"{words} K and V are read {size['reads']} times: {slow}."
 
 

@@ -89,7 +89,7 @@ def describe(state: State) -> str:
 
 
 CONTROLS = {
-    "step": Scrub(lambda state: len(LENGTHS) - 1, "tokens N", tuple(f"{N:,}" for N in LENGTHS)),
+    "step": Scrub(lambda state: len(LENGTHS) - 1, "tokens N", tuple(f"N = {N:,}" for N in LENGTHS)),
     "d": Slide((32, 64, 128, 256), "head dimension d"),
     "C": Slide((32, 64, 128), "tile, chunk C"),
     "dtype": Choose(("float8", "float16", "float32"), "precision"),

@@ -123,13 +123,13 @@ def describe(state: State) -> str:
     parts = ", ".join(f"{name} {now['errors'][name]:.2%}" for name in ("Q, K", "V", "weights"))
     return (
         f"Largest weight {now['largest']:.0f}: {now['zeros']} of {told['N']} weights of “{told['token']}” become 0, "
-        f"{now['vanished']:.2%} of their sum; its output errs by {now['row']:.1%}. "
+        f"{now['vanished']:.2%} of their sum; its output errs by {now['row']:.2%}. "
         f"All rows, all in 8 bits: {now['errors']['all']:.2%}; each part alone: {parts}."
     )
 
 
 CONTROLS = {
-    "step": Scrub(lambda state: 8, "offset", tuple(f"× {2**step}" for step in range(9))),
+    "step": Scrub(lambda state: 8, "offset", tuple(f"offset × {2**step}" for step in range(9))),
     "kind": Choose(("e4m3", "int8"), "Q and K as"),
     "per": Choose(("head", "token"), "a scale per"),
     "outlier": Slide((1, 4, 16), "one column of K ×"),

@@ -1,98 +1,115 @@
-// Tiles with a corner to pull, rows and columns to scale; below, the memory that they must fit into, bytes to scale.
+// Over the size of a tile: how long its bytes take, and how much of the memory its tiles; below, these tiles to scale.
 
 import { h } from "./svg.js";
-import { digits, grouped, room, times, wrapped } from "./words.js";
+import { amount, digits, room, times, wrapped } from "./words.js";
 import { nearest } from "./state.js";
-import { WIDE, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
+import { SIZE, WIDE, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
 const COLORS = { m: "standard", l: "standard" };
+const ROOMS = { shared: "shared memory of a block", registers: "registers" };
 const SPILL = 1.7; // how far what bursts a memory is drawn, in lengths of the memory
 const FAST = 44; // height of a memory
-const FITS = { color: "var(--fast)", dash: "6 4" }; // outlines of blocks: the largest that fits, and the least that is enough
-const ENOUGH = { color: "var(--ink)", dash: "2 3" };
+const CELL = FAST + 54; // of a memory with its words
+const HIGH = 215; // height of the plot
+const LEFT = 56; // of it, for its numbers
+const LOOKS = {
+  ratio: { stroke: "var(--ink)" },
+  shared: { stroke: "var(--fast)" },
+  registers: { stroke: "var(--fast)", "stroke-dasharray": "7 4" },
+};
 
 export function draw({ trace, step, width }) {
   const now = trace.sizes[step];
-  const wide = width >= WIDE;
-  const across = wide ? Math.min(width * 0.42, 470) : width;
-  const shape = tilesOf({ trace, now, width: across });
-  const beside = wide ? { x: across + 50, y: 0, width: width - across - 52 } : { x: 0, y: shape.height + 26, width };
-  const right = memories({ trace, now, ...beside });
-  const axis = Math.max(shape.height, right.bottom) + 34;
+  const curves = Object.keys(LOOKS).filter((name) => now.times[name] !== null);
+  const rows = readings({ trace, now, width });
+  const plot = { x: LEFT, y: rows.height + 14, width: width - LEFT - 12, height: HIGH };
+  const axis = plot.y + HIGH + 26;
+  const below = memories({ trace, now, y: axis + 2 * 36 + 52, width });
   return {
-    height: axis + 2 * 36 + 30,
+    height: below.bottom,
     nodes: [
-      h("g", { key: "tiles", class: "compared" }, shape.nodes),
-      h("g", { key: "memories", class: "compared" }, right.nodes),
-      h("g", { key: "ruler" }, sizes({ trace, now, y: axis, width })),
+      h("g", { key: "readings" }, rows.nodes),
+      h("g", { key: "plot" }, plotted({ trace, now, curves, plot })),
+      h("g", { key: "ruler" }, sizes({ trace, now, plot, y: axis })),
+      h("g", { key: "memories" }, below.nodes),
     ],
   };
 }
 
-// One visit: a tile of queries meets a tile of keys. Rows, columns and d in one unit, the same for all B.
-function tilesOf({ trace, now, width }) {
-  const { d, fits, enough } = trace;
-  const most = trace.sizes.at(-1).B;
-  const unit = Math.min((width - 26) / (most + 2 * d), 380 / (most + 2 * d));
-  const [thick, side] = [d * unit, now.B * unit];
-  const left = 22 + thick;
-  const top = 26 + 2 * thick + 4;
-  const bytes = Object.fromEntries([...now.shared, ...now.registers]);
-  const where = (name) => (now.registers.some(([one]) => one === name) ? "in registers" : "in shared memory");
-  const one = (name, x, y, wide, high, shape) => tile({
-    key: name, x, y, width: wide, height: high, name: NAMES[name], letter: NAMES[name], current: now.refused !== null && name === "S_ij",
-    tip: { title: `${NAMES[name]}: ${shape}`, lines: [`${room(bytes[name])} ${where(name)}`] },
+// What each curve shows, and its value here.
+function readings({ trace, now, width }) {
+  const { ratio, shared, registers } = now.times;
+  const moved = `${amount(now.moved)}: K and V are read ${times(now.reads)}`;
+  const said = {
+    ratio: ratio === null ? `no ${trace.dtype} rate is documented; ${moved}` : `bytes take ${digits(ratio, 3)} × arithmetic (${moved})`,
+    shared: `${registers === null ? "the tiles take" : "Q, K, V take"} ${digits(shared, 3)} × the shared memory of a block`,
+    registers: registers !== null && `S, O, m, l take ${digits(registers, 3)} × the registers`,
+  };
+  let y = 10;
+  const nodes = Object.keys(said).filter((name) => said[name]).map((name) => {
+    const words = wrapped(said[name], width - 46, SIZE + 0.5);
+    const top = y;
+    y += 20 * words.length;
+    const sample = now.times[name] !== null && h("path", { d: `M0 ${top}H34`, "stroke-width": 3, ...LOOKS[name] });
+    return h("g", { key: name }, sample, lines(44, top, words));
   });
-  const outline = (key, B, { color, dash }) => B > 0 && h("rect", { key, x: left, y: top, width: B * unit, height: B * unit, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": dash, "pointer-events": "none" });
-  const drag = ({ x, y }) => {
-    const all = trace.sizes.map(({ B }) => B);
-    return { step: all.indexOf(nearest(all, Math.max(x - left, y - top) / unit)) };
-  };
-  const square = `${now.B} × ${now.B}`;
-  const bottom = top + most * unit;
-  return {
-    height: bottom + 46,
-    nodes: [
-      label(0, 8, `tiles of ${square}`, { weight: 650, size: 15 }),
-      one("V", left, 26, side, thick, `${now.B} × ${d}, keys across`),
-      one("K", left, 26 + thick + 2, side, thick, `${now.B} × ${d}, keys across`),
-      one("Q", left - thick - 2, top, thick, side, `${now.B} × ${d}`),
-      one("S_ij", left, top, side, side, square),
-      one("O_i", left + side + 2, top, thick, side, `${now.B} × ${d}`),
-      outline("fits", fits, FITS),
-      outline("enough", enough, ENOUGH),
-      h("g", { key: "corner", drag, class: "mark", style: `transform: translate(${left + side}px, ${top + side}px)`, tip: { title: `B = ${now.B}`, lines: ["pull the corner"] } },
-        h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
-        h("circle", { r: 7, fill: now.refused ? "var(--wrong)" : "var(--ink)", stroke: "var(--paper)", "stroke-width": 2 })),
-      sample(bottom + 14, FITS, fits ? `the largest that fits, ${fits} × ${fits}` : "nothing fits"),
-      sample(bottom + 32, ENOUGH, enough ? `from ${enough} × ${enough} on arithmetic decides` : trace.sizes[0].ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic never decides here"),
-    ],
-  };
+  return { nodes, height: y };
 }
 
-const sample = (y, { color, dash }, words) => [
-  h("line", { x1: 0, x2: 34, y1: y, y2: y, stroke: color, "stroke-width": 2, "stroke-dasharray": dash }),
-  label(42, y, words, { size: 12 }),
-];
+// The curves on a logarithmic axis: at 1 the memory is full, and bytes take as long as arithmetic.
+function plotted({ trace, now, curves, plot }) {
+  const all = trace.sizes.flatMap((size) => curves.map((name) => size.times[name]));
+  const power = (round, value) => 2 * round(Math.log2(value) / 2); // of 2, for steps of 4
+  const [low, high] = [power(Math.floor, Math.min(...all, 0.9)), power(Math.ceil, Math.max(...all, 1.1))];
+  const x = (B) => plot.x + at(trace, B) * plot.width;
+  const y = (value) => plot.y + ((high - Math.log2(value)) / (high - low)) * plot.height;
+  const bottom = plot.y + plot.height;
+  const ticks = Array.from({ length: (high - low) / 2 + 1 }, (_, n) => low + 2 * n);
+  const path = (name) => trace.sizes.map((size, n) => `${n ? "L" : "M"}${x(size.B).toFixed(1)} ${y(size.times[name]).toFixed(1)}`).join("");
+  const here = x(now.B);
+  const units = { ratio: "arithmetic", shared: "the shared memory of a block", registers: "the registers" };
+  const dot = (name) => {
+    const worth = digits(now.times[name], 3);
+    const tip = { title: `B = ${now.B}: ${worth} × ${units[name]}`, lines: [now.times[name] > 1 ? (name === "ratio" ? "bytes decide" : "too large") : name === "ratio" ? "arithmetic decides" : "it has room"] };
+    return h("circle", { key: `dot ${name}`, cx: here, cy: y(now.times[name]), r: 5.5, fill: name !== "ratio" && now.times[name] > 1 ? "var(--wrong)" : LOOKS[name].stroke, stroke: "var(--paper)", "stroke-width": 1.5, tip, drag: dragged(trace, plot) });
+  };
+  return [
+    h("rect", { key: "good", x: plot.x, y: y(1), width: plot.width, height: bottom - y(1), fill: "var(--fast)", "fill-opacity": 0.09 }),
+    ticks.map((exponent) => [
+      exponent !== 0 && rule(plot.x, plot.x + plot.width, y(2 ** exponent), { color: "var(--pale)", width: 1, key: `line ${exponent}` }),
+      label(plot.x - 8, y(2 ** exponent), exponent < 0 ? `1/${2 ** -exponent} ×` : `${2 ** exponent} ×`, { anchor: "end", size: 12, fill: "var(--grey)" }),
+    ]),
+    rule(plot.x, plot.x + plot.width, y(1), { width: 2, key: "one" }),
+    label(plot.x + plot.width - 8, bottom - 12, "below 1 ×: it fits, and arithmetic decides", { size: 12, anchor: "end", fill: "var(--grey)" }),
+    curves.map((name) => h("path", { key: name, d: path(name), fill: "none", "stroke-width": 3, ...LOOKS[name] })),
+    h("g", { key: "marker", drag: dragged(trace, plot), class: "mark", style: `transform: translate(${here}px, 0)`, tip: { title: `B = ${now.B}`, lines: ["pull the line"] } },
+      h("rect", { x: -12, y: plot.y, width: 24, height: plot.height, fill: "transparent" }),
+      h("path", { d: `M0 ${plot.y}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "2 3" })),
+    curves.map(dot),
+  ];
+}
 
-// What the tiles take of each memory, the card's answer, and the two times.
-function memories({ trace, now, x, y, width }) {
+const at = ({ sizes }, B) => (B - sizes[0].B) / (sizes.at(-1).B - sizes[0].B);
+
+const dragged = ({ sizes }, plot) => ({ x }) => {
+  const indices = sizes.map((_, index) => index);
+  return { step: nearest(indices, ((x - plot.x) / plot.width) * (sizes.length - 1)) };
+};
+
+// What the tiles take of each memory, and the card's answer.
+function memories({ trace, now, y, width }) {
   const { limits } = trace;
-  const inRegisters = now.registers.length > 0;
-  const scale = width / (SPILL * Math.max(limits.shared, inRegisters ? limits.registers : 0));
-  const nodes = [];
-  let down = y + 8;
-  for (const [name, words] of [["shared", "shared memory of a block"], ["registers", "registers"]]) {
-    if (name === "registers" && !inRegisters) continue;
-    nodes.push(h("g", { key: name }, memory({ words: `${words}: ${now.takes[name]}`, tiles: now[name], limit: limits[name], scale, x, y: down, width })));
-    down += FAST + 54;
-  }
-  const verdict = wrapped(now.refused ?? "It fits.", width, 14.5);
-  nodes.push(h("g", { key: "verdict" }, lines(x, down + 6, verdict, { fill: now.refused ? "var(--wrong)" : "var(--ink)", weight: now.refused ? 650 : undefined })));
-  down += 20 * verdict.length + 26;
-  nodes.push(h("g", { key: "times" }, clocks({ trace, now, x, y: down, width })));
-  return { nodes, bottom: down + 84 };
+  const names = Object.keys(ROOMS).filter((name) => now[name].length);
+  const columns = width >= WIDE ? 2 : 1;
+  const space = columns === 2 ? (width - 40) / 2 : width;
+  const place = (cell) => ({ x: (cell % columns) * (space + 40), y: y + CELL * Math.floor(cell / columns) });
+  const scale = space / (SPILL * Math.max(...names.map((name) => limits[name])));
+  const boxes = names.map((name, cell) => h("g", { key: name, class: "compared" }, memory({ words: `${ROOMS[name]}: ${now.takes[name]}`, tiles: now[name], limit: limits[name], scale, ...place(cell), width: space })));
+  const rest = place(names.length);
+  const verdict = wrapped(now.refused ?? "It fits.", rest.x ? space : width, 14.5);
+  const look = { fill: now.refused ? "var(--wrong)" : "var(--ink)", weight: now.refused ? 650 : undefined };
+  return { nodes: [boxes, h("g", { key: "verdict" }, lines(rest.x, rest.y, verdict, look))], bottom: rest.x ? y + CELL - 12 : rest.y + 20 * (columns === 2 ? 2 : 5) };
 }
 
 function memory({ words, tiles, limit, scale, x, y, width }) {
@@ -120,33 +137,13 @@ function memory({ words, tiles, limit, scale, x, y, width }) {
   ];
 }
 
-function clocks({ trace, now, x, y, width }) {
-  if (now.ratio === null) return [label(x, y, `no ${trace.dtype} rate is documented for this card`, { fill: "var(--grey)" })];
-  const most = Math.max(...trace.sizes.map(({ ratio }) => ratio), 1);
-  const scale = (width - 150) / most;
-  const bar = (row, name, value, color, words) => [
-    label(x + 74, y + 24 + row * 24, name, { anchor: "end" }),
-    h("rect", { key: name, x: x + 80, y: y + 16 + row * 24, width: value * scale, height: 16, fill: color, class: "grow", tip: { title: `${name}: ${digits(value, 3)} × arithmetic`, lines: [`N = ${grouped(trace.N)}: K and V are read ${times(now.reads)}`] } }),
-    label(x + 86 + value * scale, y + 24 + row * 24, words),
-  ];
-  return [
-    label(x, y, `time for N = ${grouped(trace.N)}; K and V are read ${times(now.reads)}`, { weight: 600 }),
-    bar(0, "bytes", now.ratio, "var(--standard)", `${digits(now.ratio, 3)} ×`),
-    bar(1, "arithmetic", 1, "var(--flash)", "1"),
-    rule(x + 80 + scale, x + 80 + scale, y + 14, { key: "one" }),
-  ];
-}
-
-function sizes({ trace, now, y, width }) {
-  const all = trace.sizes.map(({ B }) => B);
-  const [first, last] = [all[0], all.at(-1)];
-  const at = (B) => (B - first) / (last - first);
+function sizes({ trace, now, plot, y }) {
   const { fits, enough } = trace;
   const spans = [
-    { words: fits ? `fits, to B = ${fits}` : "nothing fits", color: "var(--fast)", start: 0, stop: fits ? at(fits) : 0, tip: { title: `fits to B = ${fits}`, lines: [trace.card] } },
-    { words: enough ? `arithmetic decides, from B = ${enough}` : "arithmetic decides: nowhere", color: "var(--flash)", start: enough ? at(enough) : 1, stop: 1, tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] } },
+    { words: fits ? `fits, to B = ${fits}` : "nothing fits", color: "var(--fast)", start: 0, stop: fits ? at(trace, fits) : 0, tip: { title: `fits to B = ${fits}`, lines: [trace.card] } },
+    { words: enough ? `arithmetic decides, from B = ${enough}` : trace.sizes[0].times.ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic decides: nowhere", color: "var(--flash)", start: enough ? at(trace, enough) : 1, stop: 1, tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] } },
   ];
-  const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: at(B), words: String(B) }));
-  const drag = ({ x }) => ({ step: all.indexOf(nearest(all, first + (x / width) * (last - first))) });
-  return [ruler({ key: "sizes", x: 0, y, width, spans, ticks, handle: { at: at(now.B), drag, tip: { title: `B = ${now.B}`, lines: ["pull, or use the clock's keys"] } } })];
+  const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: at(trace, B), words: String(B) }));
+  const handle = { at: at(trace, now.B), drag: dragged(trace, plot), tip: { title: `B = ${now.B}`, lines: ["pull, or use the clock's keys"] } };
+  return [ruler({ key: "sizes", x: plot.x, y, width: plot.width, spans, ticks, handle })];
 }

@@ -19,7 +19,7 @@ export function draw({ trace, step, width }) {
   const across = width >= WIDE ? 4 : width >= 560 ? 2 : 1;
   const size = Math.min((width - (across - 1) * GAP) / across, 430);
   const high = HEAD + HIGH + FOOT + 12;
-  const about = wrapped(`one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear`, width, 13);
+  const about = wrapped(`one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear; both axes are logarithmic`, width, 13);
   const top = 30 + 19 * about.length;
   const charts = trace.measures.map((measure, at) => chart({ trace, measure, step, x: (at % across) * (size + GAP), y: top + Math.floor(at / across) * high, width: size }));
   return {
@@ -43,7 +43,7 @@ function chart({ trace, measure, step, x, y, width }) {
   const named = `${measure.name}${measure.what === "seconds" ? `, ${trace.card.split(" ")[0]}` : ""}`;
   return h("g", { key: measure.what, class: "compared" },
     label(x, y + 8, named, { weight: 650 }),
-    label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600, fill: ratio < 1 ? "var(--wrong)" : "var(--ink)" }),
+    label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600 }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
       h("path", { d: `M${x} ${y + 28 + 18 * row}h22`, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash }),
       label(x + 30, y + 28 + 18 * row, `${words}: ${said(measure[name][step])}`),

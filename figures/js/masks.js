@@ -1,7 +1,7 @@
 // The square of scores with the tiles of a mask: skipped, cut, whole; beside it what is visible, computed and moved.
 
 import { h } from "./svg.js";
-import { amount, fits, grouped, times } from "./words.js";
+import { amount, grouped, times } from "./words.js";
 import { WIDE, bars, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
@@ -111,12 +111,13 @@ function counts({ trace, step, x, y, width }) {
     { name: "moved", parts: [{ value: moved, color: "var(--fast)" }], words: amount(moved), tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] } },
   ];
   const share = done.length ? pairs / (done.length * B * B) : 0;
-  const says = `useful share so far: ${share.toFixed(3)} of what is computed`;
+  const whole = tiles.length ? trace.pairs / trace.computed : 0;
+  const shares = `useful share: ${share.toFixed(3)} so far, ${whole.toFixed(3)} in all`;
   return {
     nodes: [
       label(x, y + 6, "scores", { weight: 650 }),
       bars({ x, y: y + 22, rows: scores, scale, row: 24, key: "scores", space }),
-      label(x, y + 108, fits(says, width, 13) ? says : `useful share: ${share.toFixed(3)}`, { fill: "var(--grey)" }),
+      label(x, y + 108, shares, { fill: "var(--grey)" }),
       label(x, y + 148, "bytes of Q, K, V, O and lse", { weight: 650 }),
       bars({ x, y: y + 164, rows: bytes, scale: (width - space - 96) / longest, row: 24, key: "bytes", space }),
     ],

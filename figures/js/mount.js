@@ -2,15 +2,14 @@
 
 import { about, patch } from "./svg.js";
 import { definitions } from "./marks.js";
-import { clamped, clockOf, fromHash, keyOf, python, toHash } from "./state.js";
+import { ahead, moved, schedule } from "./clock.js";
+import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
 import { pointing } from "./tip.js";
 import { grouped } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
 const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
-const STEP = 600; // ms a step, at most
-const WHOLE = 12_000; // ms from the first step to the last, at most
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
@@ -22,6 +21,7 @@ export function mount(host, data, draw, style) {
   const traces = { ...data.traces };
   let channel = null;
   let state = { ...data.state, ...(data.page ? fromHash(name, controls, location.hash) : {}) };
+  let moment = { step: state[clock] }; // where the clock was put, and among which words
   let shown = null; // the state on the picture
   let drawn = 0; // the width of the picture in its own pixels
   let space = 0; // for the picture on the page
@@ -38,10 +38,13 @@ export function mount(host, data, draw, style) {
 
   function set(fields, forward = false) {
     const wanted = { ...state, ...fields };
+    if (clock in fields) moment = { step: fields[clock] };
     const found = traces[keyOf(controls, wanted)];
     if (!found) return ask(wanted);
     settle();
-    state = clamped(controls, wanted, found.words.length - 1);
+    moment.words ??= found.words;
+    if (clock !== undefined) wanted[clock] = moved(moment.step, moment.words, found.words);
+    state = wanted;
     show(forward);
   }
 
@@ -92,8 +95,7 @@ export function mount(host, data, draw, style) {
 
   function refuse(words) {
     settle();
-    state = shown;
-    show(false);
+    set(shown);
     parts.message.textContent = data.page
       ? `This page has no numbers for ${words}: the notebook computes them.`
       : `No kernel answers, so there are no numbers for ${words}: run this cell again.`;
@@ -112,11 +114,12 @@ export function mount(host, data, draw, style) {
   }
 
   function step(by) {
-    const last = traces[keyOf(controls, state)].words.length - 1;
     const next = state[clock] + by;
-    if (next < 0 || next > last) return false;
-    set({ [clock]: next }, by > 0);
-    return true;
+    if (next >= 0 && next <= last()) set({ [clock]: next }, by > 0);
+  }
+
+  function last() {
+    return traces[keyOf(controls, shown)].words.length - 1;
   }
 
   function stop() {
@@ -127,14 +130,18 @@ export function mount(host, data, draw, style) {
 
   function play() {
     if (playing) return stop();
-    const last = traces[keyOf(controls, state)].words.length - 1;
-    const pace = () => PACES[parts.pace.value] * Math.min(STEP, WHOLE / last);
+    if (state !== shown) return; // the kernel has been asked
+    if (state[clock] === last()) set({ [clock]: 0 });
+    const plan = schedule(traces[keyOf(controls, state)].words);
+    let at = performance.now();
     const tick = () => {
-      parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * pace())}ms`);
-      if (!step(+1)) return stop();
-      playing = setTimeout(tick, pace());
+      if (state[clock] === last()) return stop();
+      const { next, ms } = ahead(plan, state[clock], PACES[parts.pace.value]);
+      parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * ms)}ms`);
+      set({ [clock]: next }, next === state[clock] + 1);
+      at = Math.max(at + ms, performance.now()); // the time of drawing is part of it
+      playing = setTimeout(tick, at - performance.now());
     };
-    if (state[clock] === last) set({ [clock]: 0 });
     parts.play.show(true);
     playing = setTimeout(tick, 0);
   }
@@ -244,7 +251,8 @@ function frame({ name, controls }, clock) {
 
   const MAKERS = {
     slide({ field, label, values }) {
-      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1 });
+      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need, so that a row has room for all
+      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, style: `width: ${width}` });
       const output = element("output");
       input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
       const show = (value) => {

@@ -8,12 +8,6 @@ export function keyOf(controls, state) {
   return JSON.stringify(controls.filter((control) => control.kind !== "clock").map((control) => state[control.field]));
 }
 
-// The state with its clock inside 0 ... last.
-export function clamped(controls, state, last) {
-  const clock = clockOf(controls);
-  return clock === undefined ? state : { ...state, [clock]: Math.min(Math.max(state[clock], 0), last) };
-}
-
 // The value of a control that is nearest to a number, for dragging.
 export function nearest(values, wanted) {
   return values.reduce((best, value) => (Math.abs(value - wanted) < Math.abs(best - wanted) ? value : best));

@@ -149,7 +149,7 @@ def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
         figure.get_by_role("button", name="back to the beginning").click()
         figure.get_by_label("speed").select_option(speed)
         figure.get_by_role("button", name="play").click()
-        figure.clock.run_for(700)
+        figure.clock.run_for(2100)
         steps.append(int(at.input_value()))
     slow, normal, fast, fastest = steps
     assert 0 < slow < normal < fast <= fastest
@@ -167,6 +167,32 @@ def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
     figure.clock.run_for(60_000)
     assert at.input_value() == stopped == "1"
     assert figure.faults == []
+
+
+@pytest.mark.parametrize("file", ["tiling", "standard_attention", "online_softmax"], indirect=True)
+def test_a_control_that_changes_keeps_the_moment(sheet, file):
+    """At the end it is the end; there and back it is the same step."""
+    figure = sheet(file)
+    at = figure.locator(".clock input")
+    control = figure.locator("select[data-field], input[data-field]:not(.clock input)").first
+    at.press("End")
+    move(control)
+    assert at.input_value() == at.get_attribute("max")
+    figure.get_by_role("button", name="reset").click()
+    begun = at.input_value(), shown(figure)[1], control.input_value()
+    fraction = int(at.input_value()) / int(at.get_attribute("max"))
+    move(control)
+    assert shown(figure)[1] != begun[1] and (int(at.input_value()) > 0) == (fraction > 0)
+    control.evaluate(SET, begun[2])
+    assert (at.input_value(), shown(figure)[1], control.input_value()) == begun
+
+
+# As a hand does it.
+SET = """(one, value) => {
+    if (one.type === 'checkbox') return one.click();
+    one.value = value;
+    one.dispatchEvent(new Event(one.type === 'range' ? 'input' : 'change'));
+}"""
 
 
 def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
@@ -196,8 +222,11 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
 
 # What can be dragged: a mark, by how many pixels, and the fields that change.
 DRAGS = {
-    "decoding": [("[data-drag]", (-200, 0), {"step"})],
-    "block_size": [("[data-drag][aria-label*='corner']", (60, 60), {"step"})],
+    "decoding": [("[data-drag]", (200, 0), {"step"})],
+    "block_size": [
+        ("[data-drag][aria-label*='pull the line']", (60, 0), {"step"}),
+        ("[data-drag][aria-label*='clock']", (-60, 0), {"step"}),
+    ],
     "io_complexity": [("[data-drag][aria-label*='corner']", (-80, -80), {"step"})],
     "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"})],
     "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"})],

@@ -6,7 +6,7 @@ import pytest
 
 from figures import block_size as figure
 from flashlab.machine.hardware import CARDS
-from flashlab.reference import block_size
+from flashlab.reference import block_size, tiling
 
 STATES = [
     figure.State(7, card, d, dtype, registers)
@@ -40,17 +40,29 @@ def test_the_tiles_are_flashlabs(state):
 def test_the_times_are_flashlabs(state):
     told = figure.trace(state)
     if getattr(CARDS[state.card], state.dtype) is None:
-        assert all(size["ratio"] is None for size in told["sizes"]) and told["enough"] == 0
+        assert all(size["times"]["ratio"] is None for size in told["sizes"]) and told["enough"] == 0
         assert "no float32 rate documented" in figure.describe(state)
         return
     for size in told["sizes"]:
         clocks = block_size.clocks(CARDS[state.card], figure.N, state.d, size["B"], state.dtype)
-        assert size["ratio"] == clocks.bytes / clocks.arithmetic
-    ratios = np.array([size["ratio"] for size in told["sizes"]])
+        assert size["times"]["ratio"] == clocks.bytes / clocks.arithmetic
+    ratios = np.array([size["times"]["ratio"] for size in told["sizes"]])
     assert np.all(np.diff(ratios) < 0)
     if told["enough"]:
         at = figure.SIZES.index(told["enough"])
         assert ratios[at] <= 1 < ratios[at - 1]
+
+
+@states
+def test_the_curves_cross_one_where_the_card_says_no(state):
+    told = figure.trace(state)
+    for size in told["sizes"]:
+        memories = [size["times"][name] for name in ("shared", "registers") if size["times"][name] is not None]
+        assert (len(memories) == 2) == state.registers
+        assert (max(memories) <= 1) == (size["refused"] is None)
+        dtype = {"float16": np.float16, "float32": np.float32}[state.dtype]
+        bill = tiling.fa2_traffic(figure.N, figure.N, state.d, size["B"], size["B"], dtype=dtype)
+        assert size["moved"] == bill.total()
 
 
 @states

@@ -36,5 +36,7 @@ def test_weights_are_those_of_the_dense_row(S):
 
 
 def test_describe_has_the_numbers():
-    assert figure.describe(figure.State()).startswith("128 programs on 132 SMs: 1 wave, 97% of their time used")
+    problem, rule = (figure.describe(figure.State(figure.PARTS.index(parts))) for parts in (1, 16))
+    assert problem == figure.describe(figure.State()) and problem.startswith("8 programs on 132 SMs: 1 wave, 6% of")
+    assert rule.startswith("128 programs on 132 SMs: 1 wave, 97% of their time used")
     assert "2 waves" in figure.describe(replace(figure.State(), step=figure.PARTS.index(17)))

@@ -33,15 +33,16 @@ def draw(figure, states, width=WIDTH) -> list[dict]:
     ]
     name = page.name_of(figure)
     program = page.script(name) + "\nconst state_ = state;" + PROGRAM.replace("NAME", name)
-    run = subprocess.run(
-        [NODE, "--input-type=module", "--eval", program],
-        input=json.dumps({"jobs": jobs, "controls": declared(figure)}, allow_nan=False),
-        capture_output=True,
-        text=True,
-    )
-    if run.returncode:
-        raise RuntimeError(run.stderr[-2000:])
-    return json.loads(run.stdout)
+    return run(program, {"jobs": jobs, "controls": declared(figure)})
+
+
+def run(program, given):
+    """Return what a program for node writes as JSON when it is given this as JSON."""
+    command = [NODE, "--input-type=module", "--eval", program]
+    done = subprocess.run(command, input=json.dumps(given, allow_nan=False), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout)
 
 
 def digest(figure) -> str:

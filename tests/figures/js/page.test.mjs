@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { h, markup, said } from "../../../figures/js/svg.js";
-import { clamped, fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
+import { ahead, events, moved, schedule } from "../../../figures/js/clock.js";
+import { fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
 import { amount, digits, fits, room, times, wrapped } from "../../../figures/js/words.js";
 
 const controls = [
@@ -18,10 +19,35 @@ test("the key of a state is all its fields but the clock", () => {
   assert.equal(keyOf(controls, { ...state, step: 9 }), keyOf(controls, state));
 });
 
-test("a clock stays inside its steps", () => {
-  assert.equal(clamped(controls, { ...state, step: 99 }, 7).step, 7);
-  assert.equal(clamped(controls, { ...state, step: -1 }, 7).step, 0);
-  assert.deepEqual(clamped(controls.slice(1), { N: 64 }, 0), { N: 64 });
+const words = (count, marks) => Array.from({ length: count }, (_, step) => marks[step] ?? `Step ${step}, 1${step % 7} kB.`);
+
+test("an event says something new besides its numbers", () => {
+  assert.deepEqual([...events(["0 B.", "1.5 kB.", "Done after 2 MB.", "3.2e−5 GB.", "Done after 4 MB."]).values()], [0, 2]);
+  assert.deepEqual([...events(["K₃ comes in 1 µs.", "K₂ comes in −2 ms.", "V₂ comes in 1.2 h."]).values()], [0, 2]);
+});
+
+test("a short clock shows each step for a second, a long one takes 12 in all and holds its events", () => {
+  assert.deepEqual(schedule(words(7, {})).map(({ ms }) => ms), Array(7).fill(1000));
+  const plan = schedule(words(2000, { 700: "The first is done." }));
+  assert.deepEqual([plan[700].ms, plan[0].ms], [1000, 1000]);
+  assert.ok(Math.abs(plan.reduce((sum, { ms }) => sum + ms, 0) - 12_000) < 1e-6);
+});
+
+test("steps in which nothing happens share a picture, and no event is left out", () => {
+  const plan = schedule(words(2000, { 700: "The first is done." }));
+  const seen = [0];
+  while (seen.at(-1) < 1999) seen.push(ahead(plan, seen.at(-1), 1).next);
+  assert.ok(seen.includes(700) && seen.length < 350);
+});
+
+test("a moment stays: the same step, or as far between the same events", () => {
+  const from = words(101, { 50: "Half is done." });
+  const to = words(201, { 150: "Half is done." });
+  assert.deepEqual([0, 25, 50, 75, 100].map((step) => moved(step, from, to)), [0, 75, 150, 175, 200]);
+  assert.deepEqual([0, 150, 200].map((step) => moved(step, to, from)), [0, 50, 100]);
+  assert.equal(moved(30, from, words(101, { 70: "Half is done." })), 30);
+  assert.equal(moved(50, from, words(41, {})), 20);
+  assert.equal(moved(300, from, from), 100);
 });
 
 test("a link gives the state back, and nothing that the controls do not offer", () => {

@@ -1,0 +1,57 @@
+// The clock of a figure: which steps are events, how long play shows each, and where a moment is when a control changes.
+// words: what the figure says at each step, in order.
+
+const STEP = 1000; // ms a step, at most
+const WHOLE = 12_000; // ms from the first step to the last, at most
+const FRAME = 40; // ms a picture, at least: uneventful steps that take less share one
+const QUANTITY = /[−\d₀-₉][\d.,₀-₉]*(e−?\d+)?( ?([kMGTP]?i?B|[mµ]?s|min|h|million)\b)?/g;
+
+// The events, {what is said there without its numbers: the step}: steps at which this is said for the first time.
+export function events(words) {
+  const found = new Map();
+  words.forEach((sentence, step) => {
+    const plain = sentence.replace(QUANTITY, "#");
+    if (!found.has(plain)) found.set(plain, step);
+  });
+  return found;
+}
+
+// For each step how long it is shown, in ms, and whether it is an event. Events take half of the time, or their share.
+export function schedule(words) {
+  const marks = new Set(events(words).values());
+  const event = Math.min(STEP, Math.max(WHOLE / words.length, WHOLE / 2 / marks.size));
+  const other = Math.min(event, (WHOLE - event * marks.size) / (words.length - marks.size));
+  return words.map((_, step) => (marks.has(step) ? { ms: event, event: true } : { ms: other, event: false }));
+}
+
+// The step to show next, and for how many ms. pace: in normal times. No event and no end is left out.
+export function ahead(plan, step, pace) {
+  let next = step;
+  let ms = 0;
+  do {
+    next += 1;
+    ms += pace * plan[next].ms;
+  } while (ms < FRAME && !plan[next].event && next < plan.length - 1);
+  return { next, ms };
+}
+
+// The step among other words that is the same moment: as far on the way from one common event to the next. Where there
+// are as many steps, it is the same step.
+export function moved(step, from, to) {
+  const [last, end] = [from.length - 1, to.length - 1];
+  if (last === end || step === 0) return Math.min(step, end);
+  if (step >= last) return end;
+  const there = events(to);
+  let [before, after] = [[0, 0], [last, end]];
+  for (const [plain, here] of events(from)) {
+    const other = there.get(plain) ?? -1;
+    if (other <= before[1]) continue; // it is not there, or comes in another order
+    if (here > step) {
+      after = [here, other];
+      break;
+    }
+    before = [here, other];
+  }
+  const way = (step - before[0]) / (after[0] - before[0]);
+  return before[1] + Math.floor(way * (after[1] - before[1]));
+}
