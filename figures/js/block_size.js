@@ -141,7 +141,7 @@ function sizes({ trace, now, plot, y }) {
   const { fits, enough } = trace;
   const spans = [
     { words: fits ? `fits, to B = ${fits}` : "nothing fits", color: "var(--fast)", start: 0, stop: fits ? at(trace, fits) : 0, tip: { title: `fits to B = ${fits}`, lines: [trace.card] } },
-    { words: enough ? `arithmetic decides, from B = ${enough}` : trace.sizes[0].times.ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic decides: nowhere", color: "var(--flash)", start: enough ? at(trace, enough) : 1, stop: 1, tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] } },
+    { words: enough ? `arithmetic decides, from B = ${enough}` : trace.sizes[0].times.ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic decides: nowhere", color: "var(--ink)", start: enough ? at(trace, enough) : 1, stop: 1, tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] } },
   ];
   const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: at(trace, B), words: String(B) }));
   const handle = { at: at(trace, now.B), drag: dragged(trace, plot), tip: { title: `B = ${now.B}`, lines: ["pull, or use the clock's keys"] } };
