@@ -138,6 +138,7 @@ def _told(events, name, other, shape, Br, Bc, dtype, code):
         "Bc": Bc,
         "dtype": dtype,
         "card": CARD.name,
+        "block": CARD.per_sm.block_bytes,
         "rates": {"bytes": CARD.dram_rate, "flops": getattr(CARD, dtype)},
         "registers": any(event.name == "P_ij" for event in events),  # are tiles counted that were never loaded?
         "peak": max(sum(nbytes for _, _, nbytes in step["held"]) for step in steps),

@@ -125,10 +125,11 @@ function status({ trace, now, last, x, y }) {
     return `${now.kind} ${now.name}(${index(now.span, now.name in ABOVE ? trace.Bc : trace.Br)})`;
   };
   const used = now.held.reduce((sum, [, , bytes]) => sum + bytes, 0);
+  const more = trace.registers && trace.peak > trace.block ? `more than the ${room(trace.block)} of a block on this card` : "";
   return [
     label(x, y + 8, tileName(), { weight: 650, size: 15 }),
     label(x, y + 46, `${trace.registers ? "fast memory" : "loaded tiles"}: ${room(used)}, at most ${room(trace.peak)}`, { weight: 600 }),
-    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${now.rebuilt}`, trace.registers ? "tiles of P in slow memory: 0" : "P and what grows are in registers, not counted"], { gap: 1.5 }),
+    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${now.rebuilt}${trace.registers ? "; in slow memory: 0" : ""}`, trace.registers ? more : "P and what grows are in registers, not counted"].filter(Boolean), { gap: 1.5 }),
   ];
 }
 
