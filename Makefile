@@ -8,6 +8,8 @@ EXHAUSTIVE_TESTS ?= tests
 BROWSER_TESTS ?= tests/browser
 BIN := .venv/bin
 STAMP := .venv/.stamp
+# The packages of an extra of pyproject.toml beyond the course's.
+TEST_STAMP := .venv/.stamp-test
 BROWSER_STAMP := .venv/.stamp-browser
 TRANSFORMERS_STAMP := .venv/.stamp-transformers
 SITE_STAMP := .venv/.stamp-site
@@ -17,7 +19,7 @@ WORKSPACE := $(WORKSPACES)/default-37a8.jupyterlab-workspace
 AXE := .venv/node_modules/axe-core/axe.min.js
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS)
+INSTALL := $(BIN)/python tests/tools/environment.py install --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
 # per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
 # two workers and a kernel per notebook import the same files.
@@ -45,7 +47,7 @@ NEEDS_GPU = @$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1
 	echo 'make $@: torch finds no NVIDIA GPU here; make test checks the kernels without one.'; exit 1; }
 
 # A checkout that was moved, or whose .venv is damaged, is set up again.
-$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP) $(BROWSER_STAMP) $(TRANSFORMERS_STAMP) $(SITE_STAMP))
+$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP)*)
 
 .PHONY: help lab lint format test test-all test-page test-browser test-gpu test-gpu-values test-gpu-memory notebooks bench site size clean
 help:
@@ -71,43 +73,43 @@ lab: $(STAMP) $(WORKSPACE)
 $(WORKSPACE): | $(STAMP)
 	@mkdir -p $(@D) && cp .jupyter/workspace.json $@
 
-lint: $(STAMP)
+lint: $(TEST_STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check --quiet . || { echo "make format writes the files above in ruff's form."; exit 1; }
 	$(BIN)/python -m mypy
 
-format: $(STAMP)
+format: $(TEST_STAMP)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-test: $(STAMP)
+test: $(TEST_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(QUICK_WORKERS) $(NBVAL) tests notebooks
 
 test-all: test $(TRANSFORMERS_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) $(EXHAUSTIVE_TESTS)
 
-test-page: $(BROWSER_STAMP) $(SITE_STAMP)
+test-page: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest tests/browser/test_quick.py
 
-test-browser: $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
+test-browser: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
 	$(PLAIN) $(BIN)/python -m pytest $(BROWSER_TESTS)
 
 # Two parts, which can be made alone: the first compiles, and the second, in which kernels are slow, finds them compiled.
 test-gpu: test-gpu-values test-gpu-memory
 
 # Failures are printed as they come, for a machine that may be taken away; GPU_TESTS=... are some of the tests.
-test-gpu-values: $(STAMP)
+test-gpu-values: $(TEST_STAMP)
 	$(NEEDS_GPU)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_WORKERS) -p tests.tools.at_once --durations 20 $(GPU_TESTS)
 
-test-gpu-memory: $(STAMP)
+test-gpu-memory: $(TEST_STAMP)
 	$(NEEDS_GPU)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.tools.sanitize $(SMALL)
 
-notebooks: $(STAMP)
+notebooks: $(TEST_STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.normalise $(NOTEBOOKS)
 
-bench: $(BROWSER_STAMP) $(SITE_STAMP)
+bench: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP)
 	$(PLAIN) $(BIN)/python -m tests.tools.browser_bench
 
 site: $(SITE_STAMP)
@@ -130,8 +132,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) comes without its venv module: install it (Debian, Ubuntu: apt-get install python3-venv)" \
 			"and run the same command again."; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	$(INSTALL) --editable '.[test]' || { \
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		echo "The first set-up installs the course's packages in .venv: about 500 MB to download, on Linux with NVIDIA's" \
+			"libraries 2,850 MB, then 2 minutes on two cores."; \
+		$(PYTHON) -m venv --clear .venv; }
+	@$(INSTALL) --editable '.[course]' || { \
 		echo "The packages could not be installed, for the reason above: check the network, the proxy and the room" \
 			"on the disk, then run the same command again."; exit 1; }
 	@broken=$$($(BIN)/python tests/tools/environment.py broken) || exit 1; test -z "$$broken" || { \
@@ -143,19 +148,13 @@ $(STAMP): pyproject.toml constraints.txt
 		'@jupyterlab/apputils-extension:announcements' 2>&1) || { echo "$$said"; \
 		echo "JupyterLab does not start, for the reason above: run make clean, then the same command again."; \
 		exit 1; } # the news pop-up
-	@$(BIN)/python tests/tools/environment.py stamp
+	@$(BIN)/python tests/tools/environment.py stamp $@
 
-$(BROWSER_STAMP): $(STAMP)
-	$(INSTALL) --editable '.[browser]' || { \
-		echo "Playwright could not be installed, for the reason above: check the network, then run the same" \
-			"command again."; exit 1; }
-	@touch $@
-
-$(SITE_STAMP): $(STAMP)
-	$(INSTALL) --editable '.[site]' || { \
-		echo "Sphinx could not be installed, for the reason above: check the network, then run the same" \
-			"command again."; exit 1; }
-	@touch $@
+$(STAMP)-%: $(STAMP)
+	@$(INSTALL) --editable '.[$*]' || { \
+		echo "The packages for '$*' in pyproject.toml could not be installed, for the reason above: check the network," \
+			"then run the same command again."; exit 1; }
+	@$(BIN)/python tests/tools/environment.py stamp $@
 
 # The checker of accessibility, for these tests only: the file that the lock file names, and no script of its package.
 $(AXE): tests/browser/package.json tests/browser/package-lock.json | $(STAMP)
@@ -163,12 +162,6 @@ $(AXE): tests/browser/package.json tests/browser/package-lock.json | $(STAMP)
 		cp $^ .venv && npm ci --prefix .venv --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@ || { \
 		echo "axe-core could not be installed, for the reason above: check the network, then run the same" \
 			"command again."; exit 1; }
-
-$(TRANSFORMERS_STAMP): $(STAMP)
-	$(INSTALL) --editable '.[transformers]' || { \
-		echo "transformers could not be installed, for the reason above: check the network, then run the same" \
-			"command again."; exit 1; }
-	@touch $@
 
 .DEFAULT:
 	@echo "There is no 'make $@'; there are:"; $(MAKE) --no-print-directory help; exit 1

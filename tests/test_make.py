@@ -243,3 +243,75 @@ def test_clean_removes_what_the_set_up_made_and_nothing_else(tmp_path, fakes):
     assert checkout.make("lab").returncode == 0
     assert checkout.make("clean").returncode == 0
     assert kept.exists() and not cache.parent.exists() and not (checkout.folder / ".venv").exists()
+
+
+LINES = """Collecting torch==2.13.0
+  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (30 kB)
+Collecting numpy>=2.0
+  Downloading numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (62 kB)
+Using cached numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl (16.0 MB)
+Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (526.6 MB)
+Installing collected packages: numpy, torch
+"""
+
+
+@pytest.mark.parametrize(
+    "lines, says",
+    [
+        (0, "looked up 0 packages"),
+        (4, "looked up 2 packages"),
+        (5, "package 1, numpy (16.0 MB): 16 MB with it"),
+        (6, "package 2, torch (526.6 MB): 543 MB with it"),
+        (7, "unpacked 1 of 2 packages"),
+    ],
+)
+def test_progress_says_how_far_pip_is(lines, says):
+    assert environment.progress("".join(LINES.splitlines(keepends=True)[:lines]), new=1) == says
+
+
+def test_progress_says_that_the_network_does_not_answer():
+    waiting = "WARNING: Retrying (Retry(total=4)) after connection broken"
+    assert environment.progress(f"{LINES.partition('Using')[0]}{waiting}\n", new=0) == waiting.partition(" ")[2]
+
+
+def test_an_install_says_how_far_it_is_and_why_it_failed(tmp_path, monkeypatch, capfd):
+    """A pip that ends once its first line on progress has been printed."""
+    (tmp_path / "pip.py").write_text(
+        "import sys, time\nprint('Collecting torch', flush=True)\n"
+        "while not __import__('os').path.exists('go on'): time.sleep(0.01)\n"
+        "print('ERROR: no room on the disk', file=sys.stderr)\nsys.exit(3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(environment, "LOG", tmp_path / "pip.log")
+    monkeypatch.setattr(environment, "PACE", 0.01)
+    monkeypatch.setattr(environment, "progress", lambda log, new: (tmp_path / "go on").touch() or "as far as that")
+    assert environment.install(["--editable", "."]) == 3
+    out = capfd.readouterr().out
+    assert "0:00  as far as that\n" in out and "ERROR: no room on the disk\nAll that pip printed is in" in out
+
+
+def test_make_prints_what_it_does_and_not_its_recipe(checkout):
+    run = checkout.make("lab")
+    assert run.stdout.startswith("The first set-up installs the course's packages in .venv: about 500 MB to download")
+    assert "could not be installed" not in run.stdout and "||" not in run.stdout
+    assert ".[course]" in checkout.calls()[0]
+    assert "The first set-up" not in checkout.make("lab").stdout
+
+
+def test_a_failed_install_ends_with_one_sentence(checkout):
+    fake = checkout.fakes / "pip/__main__.py"
+    fake.write_text(fake.read_text() + "if sys.argv[1] == 'install': sys.exit('ERROR: no route to host')\n")
+    run = checkout.make("lab")
+    assert run.returncode != 0 and "ERROR: no route to host" in run.stdout
+    assert run.stdout.count("The packages could not be installed, for the reason above") == 1
+
+
+def test_an_extra_is_installed_once_and_again_when_it_is_damaged(checkout):
+    for _ in range(2):
+        assert checkout.make(".venv/.stamp-test").returncode == 0
+    assert [call[-2] for call in checkout.calls()] == [".[course]", ".[test]"]
+    stamp = checkout.folder / ".venv/.stamp-test"
+    stamp.write_text(stamp.read_text() + "\npytest")  # a package that is gone
+    assert checkout.make(".venv/.stamp-test").returncode == 0
+    assert [call[-2] for call in checkout.calls()] == [".[course]", ".[test]"]

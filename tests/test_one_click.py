@@ -18,8 +18,7 @@ GIT = shutil.which("git")
 
 # Of what the course imports, what Colab's machines had on 2026-08-19, by the lists that Google publishes
 # (github.com/googlecolab/backend-info): Python 3.13, torch 2.11, on its machines with a GPU also Triton 3.6.
-COLAB = {"anywidget", "ipython", "ipywidgets", "jupyterlab", "matplotlib", "numpy", "packaging", "pillow", "torch"}
-COLAB |= {"traitlets"}
+COLAB = {"anywidget", "ipython", "ipywidgets", "jupyterlab", "matplotlib", "numpy", "pillow", "torch", "traitlets"}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,8 @@ def test_the_rest_of_a_copy_is_the_lesson_not_yet_run(copies):
 
 
 def test_colab_has_or_gets_every_package_at_a_version_that_is_tested():
-    assert {Requirement(text).name for text in PROJECT["dependencies"]} == COLAB | set(lessons.NEEDED)
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
+    assert {Requirement(text).name for text in wanted} == COLAB | set(lessons.NEEDED)
     pins = {pin.name: str(pin.specifier) for pin in PINS}
     assert {name: pins[name] for name in lessons.NEEDED} == {name: f"=={it}" for name, it in lessons.NEEDED.items()}
 

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -84,8 +86,9 @@ def imports(folder):
         yield from ((path.relative_to(ROOT).as_posix(), name) for name in names(ast.parse("\n".join(code))))
 
 
-def names(tree):
-    for node in ast.walk(tree):
+def names(*trees):
+    """Yield the top names of all imports in syntax trees."""
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -94,10 +97,55 @@ def names(tree):
 
 @pytest.mark.parametrize("folder", ["docs", "flashlab", "figures", "notebooks", "tests"])
 def test_every_imported_package_is_declared(folder):
-    wanted = map(str, ranges()) if folder in ("docs", "tests") else PROJECT["dependencies"]
+    extras, base = PROJECT["optional-dependencies"], PROJECT["dependencies"]
+    lessons = [*base, *extras["course"]]  # IPython is imported where a learner's notebook is there
+    wanted = map(str, ranges()) if folder in ("docs", "tests") else lessons
     known = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
     known |= set(sys.stdlib_module_names)
     assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in known} == set()
+
+
+# Print what attention makes of a V of ones, then how the lessons run here, in a Python that lacks the extras.
+WITHOUT_EXTRAS = """
+import sys
+from importlib.abc import MetaPathFinder
+class Absent(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in sys.argv[1:]:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import torch
+import flashlab.kernels
+from flashlab.kernels import flash_attention
+Q = torch.randn(1, 1, 8, 16)
+print(flash_attention(Q, Q, torch.ones_like(Q)).mean().item())
+from flashlab.course.doctor import doctor
+doctor()
+"""
+
+
+def test_the_kernels_need_numpy_torch_and_triton_only():
+    base = {Requirement(text).name for text in PROJECT["dependencies"]}
+    assert base == {"numpy", "torch", "triton"}
+    others = {wanted.name for wanted in ranges()} - base - {"setuptools"}  # torch brings setuptools
+    blocked = others | {name for name, package in DISTRIBUTION.items() if package in others}
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, *blocked],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    mean, first, *_ = run.stdout.splitlines()
+    assert float(mean) == pytest.approx(1, abs=1e-6) and "lessons run here" in first
+
+
+def test_flashlab_imports_an_extra_only_where_it_is_used():
+    """Its functions ask for IPython, and its scripts for models and competitors, where they are called."""
+    allowed = {Requirement(text).name for text in PROJECT["dependencies"]} | {"flashlab"} | set(sys.stdlib_module_names)
+    for path in sorted((ROOT / "flashlab").rglob("*.py")):
+        imported = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert set(names(*imported)) <= allowed, path
 
 
 # One range of Pythons, said in six places.
@@ -164,7 +212,12 @@ def test_the_package_of_npm_is_locked():
 
 def test_conda_users_get_the_same():
     _, pip, by_pip = yaml.safe_load(read("environment.yml"))["dependencies"]
-    assert pip == "pip" and by_pip == {"pip": ["-c constraints.txt", "-e .[test]"]}
+    pins, project, *packages = by_pip["pip"]
+    assert pip == "pip" and (pins, project) == ("-c constraints.txt", "-e .[course,test]")
+    named = list(map(Requirement, packages))
+    assert [it.name for it in named] == ["jupyterlab", "numpy", "torch", "triton", "matplotlib", "ipywidgets", "nbval"]
+    markers = {wanted.name: wanted.marker for wanted in ranges()}
+    assert all(not it.specifier and it.marker == markers[it.name] for it in named), "the ranges are in pyproject.toml"
 
 
 def test_the_version_and_the_address_are_those_of_the_citation():

@@ -1,4 +1,4 @@
-"""Say what this machine is, how each lesson runs on it, and which installed versions do not go together.
+"""Say how each lesson runs on this machine, what is missing, and which installed versions do not go together.
 
 ``python -m flashlab.course.doctor`` prints it. With a shape it says which version of attention to call there, and why:
 
@@ -6,32 +6,35 @@
 """
 
 import argparse
+import re
 
-from packaging.version import Version
-
-from flashlab.course.lessons import runs
+from flashlab.course.lessons import LESSONS, runs
 from flashlab.course.measurements import capability_of, check_card
 from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, Call, check, check_mask
 from flashlab.course.which_version_when import advice
 from flashlab.machine.arguments import check_arguments
 from flashlab.machine.host import Machine, this_machine
 
-SUPPORTED = Version("3.11")  # the oldest Python
+SUPPORTED = (3, 11)  # the oldest Python
 
 
 @check_arguments()
 def doctor(machine: Machine | None = None) -> None:
-    """Print what this machine is, how the lessons run on it, and what is in their way."""
+    """Print how the lessons run on this machine, what is missing or in their way, and what the machine is."""
     machine = this_machine() if machine is None else machine
-    ram = "unknown memory" if machine.ram_bytes is None else f"{machine.ram_bytes / 1e9:.0f} GB of memory"
-    print(f"{machine.cpu}, {machine.cores} cores, {ram}; {machine.system}, Python {machine.python}")
-    print(f"GPU: {machine.gpu or 'none'}")
-    print(", ".join(f"{package} {version}" for package, version in machine.versions.items()))
-    print(f"\n{runs('numpy').capitalize()}: run here, on the CPU; they need no GPU.")
+    here = [it for it in LESSONS if it.needs == "numpy" or kernels(machine)[0] != "not here"]
+    print(f"{'All' if here == list(LESSONS) else f'{len(here)} of'} {len(LESSONS)} lessons run here.")
+    print(f"{runs('numpy').capitalize()}: on the CPU. They need no GPU.")
     print(f"{runs('triton').capitalize()}: {'. '.join(kernels(machine))}")
     print(f"{runs('hopper').capitalize()}: {'. '.join(hopper(machine))}")
+    for lack in lacks(machine):
+        print(f"Missing: {lack}")
     for finding in findings(machine):
         print(f"! {finding}")
+    ram = "unknown memory" if machine.ram_bytes is None else f"{machine.ram_bytes / 1e9:.0f} GB of memory"
+    print(f"\n{machine.cpu}, {machine.cores} cores, {ram}; {machine.system}, Python {machine.python}")
+    print(f"GPU: {machine.gpu or 'none'}")
+    print(", ".join(f"{package} {version}" for package, version in machine.versions.items()))
 
 
 def kernels(machine: Machine) -> tuple[str, str]:
@@ -42,7 +45,7 @@ def kernels(machine: Machine) -> tuple[str, str]:
         return "not here", "Triton has no build for this system; read these lessons here, run them on Linux."
     if machine.gpu:
         return "compiled", f"The kernels run on the {machine.gpu}."
-    return "interpreted", "Without a GPU, Triton's interpreter runs the kernels: the same up to rounding, and slow."
+    return "interpreted", "Triton's interpreter runs the kernels on the CPU: the same up to rounding, and slow."
 
 
 def hopper(machine: Machine) -> tuple[str, str]:
@@ -50,19 +53,28 @@ def hopper(machine: Machine) -> tuple[str, str]:
     mode, why = kernels(machine)
     if mode == "not here" or machine.capability == (9, 0):
         return mode, why
-    return "as measured", "Their kernels need a Hopper GPU (H100, H200); elsewhere they show what was measured on one."
+    return "as measured", "They show what was measured on an H200."
+
+
+def lacks(machine: Machine) -> list[str]:
+    """Return what would run more of the lessons' kernels on a machine with Triton: one sentence each."""
+    if kernels(machine)[0] == "interpreted":
+        return ["an NVIDIA GPU. One of compute capability 8.0 or later compiles the kernels, and times them."]
+    if hopper(machine)[0] == "as measured":
+        return [f"a Hopper GPU (H100, H200), which the kernels of {runs('hopper')} need."]
+    return []
 
 
 def findings(machine: Machine) -> list[str]:
     """Return what is known to go wrong with what is installed: one sentence each, with what to do."""
-    have = {package: Version(version) for package, version in machine.versions.items()}
+    have = {package: _release(version) for package, version in machine.versions.items()}
     triton, numpy = have.get("triton"), have.get("numpy")
     found = []
-    if Version(machine.python) < SUPPORTED:
-        found.append(f"Python {machine.python} is too old: the course needs {SUPPORTED} or newer.")
-    if triton and numpy and triton < Version("3.7") and numpy >= Version("2.4"):
+    if _release(machine.python) < SUPPORTED:
+        found.append(f"Python {machine.python} is too old: the course needs {'.'.join(map(str, SUPPORTED))} or newer.")
+    if triton and numpy and triton < (3, 7) and numpy >= (2, 4):
         found.append("Triton 3.6 cannot interpret loops with numpy 2.4 or newer: install Triton 3.7.1 or numpy 2.3.")
-    if triton and triton.release >= (3, 9):
+    if triton and triton >= (3, 9):
         found.append("Triton 3.9 has no block pointers (tl.make_block_ptr): this course does not use them, older "
                      "kernels from elsewhere will not run.")  # fmt: skip
     if triton and machine.capability and machine.capability < (8, 0):
@@ -73,6 +85,11 @@ def findings(machine: Machine) -> list[str]:
             "PyTorch is missing: the kernels and two lessons before them need it; run `make lab`, which installs it."
         )
     return found
+
+
+def _release(version):
+    """Return the first two numbers of a version: (3, 7) of "3.7.1"."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def call_of(shape: list[int], options: dict, machine: Machine) -> Call:

@@ -5,10 +5,11 @@ An exercise is a name of ``flashlab.course.exercises.LESSON`` and is asked for a
 - its results are the reference's on every ``Case``, to the precision of the reference itself, and its inputs unchanged;
 - it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
   a sentence if something is wrong that its results do not show, otherwise None: it held more than a tile at once, read
-  a row twice, visited a tile that no query sees. A law in ``once`` brings inputs of its own, runs on the first case
-  only, and returns them in words beside the sentence: ``Broken``. Laws are heard where all results are right; where
-  some are wrong, one with inputs of its own may still tell the reason. ``watch.Reads`` counts what an attempt in numpy
-  takes of an array, and ``kernels.interpreter.count`` what a kernel loads and stores and which programs ran.
+  a row twice, visited a tile that no query sees. A law in ``moves`` runs nothing: it is passed what each program of a
+  kernel loaded and stored in the case (``programs``). A law in ``once`` brings inputs of its own, runs on the first
+  case only, and returns them in words beside the sentence: ``Broken``. Laws are heard where all results are right;
+  where some are wrong, one with inputs of its own may still tell the reason. ``watch.Reads`` counts what an attempt in
+  numpy takes of an array.
 
 ``edges`` are a few small cases that can be followed by hand, each with a sentence; the first one that fails is shown.
 ``draw`` returns inputs from the whole domain that the statement allows, and nothing else: ``draws.cases`` calls it with
@@ -94,6 +95,7 @@ class Exercise:
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
     exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
     laws: tuple[Callable[..., str | Broken | None], ...] = ()  # law(attempt, *args): a sentence if it is broken
+    moves: tuple[Callable[..., str | None], ...] = ()  # law(programs, *args): of the loads and stores of the run itself
     once: tuple[Callable[[Callable], Broken | None], ...] = ()  # laws whose inputs are their own: law(attempt)
     sways: bool = False  # roundings of the inputs may show: scores are computed from Q and K, or in base 2
 

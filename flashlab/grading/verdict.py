@@ -16,7 +16,7 @@ import linecache
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -81,7 +81,7 @@ def cases(exercise: Exercise) -> tuple:
 def expected(exercise: Exercise) -> Iterator[Expected]:
     """Run the reference on each case."""
     for case in cases(exercise):
-        rounded = _outcome(exercise, exercise.reference, case.args)
+        rounded = _outcome(exercise, exercise.reference, case.args, laws=False)
         wide = _map(_widen, case.args)
         exact = _arrays(exercise.truth()(*wide))
         seeds = range(NUDGES if exercise.sways else 0)
@@ -199,9 +199,10 @@ def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
 def _outcome(exercise, function, args, laws=True):
     given = copy.deepcopy(args)
     try:
-        result = exercise.run(function)(*given)
+        with _programs_noted(exercise, laws) as programs:
+            result = exercise.run(function)(*given)
         leaves, fields, whole = tuple(map(_leaf, _results(result))), getattr(result, "_fields", ()), described(result)
-        broke = _broken(exercise, function, args) if laws else None
+        broke = _broken(exercise, function, args, programs) if laws else None
         return Outcome(leaves, tuple(fields), whole, changed=_changed(args, given), broke=broke)
     except NotImplementedError as error:
         if not str(error):
@@ -211,14 +212,23 @@ def _outcome(exercise, function, args, laws=True):
         return Outcome(error=says(error), where=_where(error))
 
 
+def _programs_noted(exercise, laws):
+    if not (laws and exercise.moves):
+        return nullcontext()
+    from flashlab.grading import programs  # late: Triton
+
+    return programs.noted()
+
+
 def _changed(args, given):
     pairs = zip(_leaves(args), _leaves(given), strict=True)
     return any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
-def _broken(exercise, function, args):
+def _broken(exercise, function, args, programs):
     """Return the first law that a function breaks, on these inputs or on its own; None if it keeps all."""
     laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
+    laws += [partial(law, programs, *args) for law in exercise.moves]
     if args is cases(exercise)[0].args:
         laws += [partial(law, function) for law in (_overwritten(exercise), *exercise.once)]
     for law in laws:

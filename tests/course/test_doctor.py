@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flashlab.course import doctor
-from flashlab.course.lessons import runs
+from flashlab.course.lessons import LESSONS, runs
 from flashlab.machine.host import Machine
 
 VERSIONS = {"numpy": "2.4.6", "torch": "2.13.0+cpu", "triton": "3.7.1"}
@@ -73,6 +73,18 @@ def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
     said = capsys.readouterr().out
     assert "a CPU, 8 cores, unknown memory" in said and "GPU: NVIDIA H200" in said and "! Triton 3.6" in said
     assert f"L{runs('triton')[1:]}: compiled" in said and "Lessons 16 and 17: compiled" in said
+    assert said.startswith(f"All {len(LESSONS)} lessons run here.\n") and "Missing" not in said
+
+
+def test_what_one_can_do_comes_before_what_is_missing(capsys):
+    doctor.doctor(LAPTOP)
+    first, *lessons, missing, _, machine, gpu, _ = capsys.readouterr().out.splitlines()
+    assert first == f"All {len(LESSONS)} lessons run here." and len(lessons) == 3 and "interpreter" in lessons[1]
+    assert missing.startswith("Missing: an NVIDIA GPU.") and "a CPU" in machine and gpu == "GPU: none"
+    doctor.doctor(MAC)
+    without = sum(lesson.needs == "numpy" for lesson in LESSONS)
+    assert capsys.readouterr().out.startswith(f"{without} of {len(LESSONS)} lessons run here.\n")
+    assert "a Hopper GPU" in doctor.lacks(replace(SERVER, capability=(8, 0)))[0]
 
 
 @pytest.mark.parametrize("module", ["doctor", "check"])

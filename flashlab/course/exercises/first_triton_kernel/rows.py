@@ -10,7 +10,7 @@ from flashlab.grading.generators import sweep
 from flashlab.grading.kernel_laws import (
     inside_margins,
     launched,
-    moved_by_program,
+    moved,
     no_offset_wraps,
     no_small_number_added,
     stored_too_often,
@@ -41,16 +41,14 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
     return result()
 
 
-def _one_reading(kernel, x, Bc=None):
-    programs = moved_by_program(_launch_softmax, kernel, x, Bc)
-    if sum(moved["load"] for moved in programs) > x.nbytes:
+def _one_reading(programs, x, Bc=None):
+    if moved("load", programs) > x.nbytes:
         return "the numbers are right, but a row was read more than once: it fits into its block, so keep it there."
     return stored_too_often(programs, x.nbytes)
 
 
-def _two_readings(kernel, x, Br=2, Bc=BLOCK):
-    programs = moved_by_program(_launch_online, kernel, x, Br, Bc)
-    if sum(moved["load"] for moved in programs) > 2 * x.nbytes:
+def _two_readings(programs, x, Br=2, Bc=BLOCK):
+    if moved("load", programs) > 2 * x.nbytes:
         return (
             "the numbers are right, but rows were read more than twice: the online softmax finds m and l in one "
             "reading, and the weights are written in the second."
@@ -176,7 +174,7 @@ softmax_row = Exercise(
     launch=_launch_softmax,
     exact=_softmax,
     cases=_softmax_cases,
-    laws=(_one_reading,),
+    moves=(_one_reading,),
     once=(
         no_small_number_added(_launch_softmax, _ONE_ROW),
         nothing_clipped(_softmax_of),
@@ -268,7 +266,7 @@ online = Exercise(
     launch=_launch_online,
     exact=_softmax,
     cases=_online_cases,
-    laws=(_two_readings,),
+    moves=(_two_readings,),
     once=(
         no_small_number_added(_launch_online, _ONE_ROW),
         nothing_clipped(_online_of),

@@ -6,10 +6,8 @@ import torch
 from flashlab.grading.exercise import Case, Exercise
 from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.kernel_laws import (
-    events_by_program,
     inside_margins,
     launched,
-    moved_by_program,
     no_offset_wraps,
     stored_too_often,
 )
@@ -38,8 +36,8 @@ def _sum(x, y, Bc=BLOCK):
     return x + y[::-1]
 
 
-def _own_block(kernel, x, y, Bc=BLOCK):
-    for program in events_by_program(_launch_add, kernel, x, y, Bc):
+def _own_block(programs, x, y, Bc=BLOCK):
+    for program in programs:
         loads = [event for event in program if event.kind == "load"]
         if sum(event.nbytes for event in loads) > 2 * Bc * x.itemsize:
             if len({(it.name, at) for it in loads for at in range(len(x))[it.region[0]]}) <= 2 * Bc:
@@ -48,7 +46,7 @@ def _own_block(kernel, x, y, Bc=BLOCK):
                 "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block "
                 "is its own, so that the programs share the work."
             )
-    return stored_too_often(moved_by_program(_launch_add, kernel, x, y, Bc), x.nbytes)
+    return stored_too_often(programs, x.nbytes)
 
 
 def _vectors(N):
@@ -80,7 +78,7 @@ add = Exercise(
     launch=_launch_add,
     exact=_sum,
     cases=_add_cases,
-    laws=(_own_block,),
+    moves=(_own_block,),
     once=(no_offset_wraps(3, _FAR, (4 * _FAR + 4, 4), 4 * _FAR, -4 * _FAR),),
     level=2,
     minutes=10,

@@ -144,7 +144,7 @@ dQ = Exercise(
     launch=query_gradients,
     exact=_exact_dQ,
     cases=_query_cases,
-    laws=(loads_at_most(query_gradients, _enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
+    moves=(loads_at_most(_enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
     once=(
         nothing_clipped(_weights_in_dQ),
         unmoved(_weights_of_queries, (1, 2)),

@@ -6,7 +6,7 @@ import torch
 from flashlab.grading.exercise import Case, Exercise
 from flashlab.grading.exercise import OneSentence as Mistake
 from flashlab.grading.generators import LARGER, REGIMES, sweep
-from flashlab.grading.kernel_laws import inside_margins, launched, moved_by_program, stored_too_often
+from flashlab.grading.kernel_laws import inside_margins, launched, stored_too_often
 from flashlab.grading.laws import proportional
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import recomputation
@@ -59,9 +59,9 @@ def _delta_cases():
     ]
 
 
-def _stored_once(kernel, O, dO, *tile):
+def _stored_once(programs, O, dO, *tile):
     """Law: each delta is stored once."""
-    return stored_too_often(moved_by_program(_launch_delta, kernel, O, dO, *tile), 4 * len(O))
+    return stored_too_often(programs, 4 * len(O))
 
 
 def _delta_args(draw, Nq, dv):
@@ -78,7 +78,7 @@ delta = Exercise(
     launch=_launch_delta,
     exact=_exact_delta,
     cases=_delta_cases,
-    laws=(_stored_once,),
+    moves=(_stored_once,),
     once=(proportional(_delta_of, "dO"),),
     level=2,
     minutes=10,
