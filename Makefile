@@ -66,7 +66,7 @@ help:
 
 lab: $(STAMP) $(WORKSPACE)
 	@$(BIN)/python -m flashlab.course.copies
-	JUPYTERLAB_WORKSPACES_DIR=$(WORKSPACES) $(BIN)/python -m jupyterlab --allow-root --ServerApp.root_dir=. \
+	@JUPYTERLAB_WORKSPACES_DIR=$(WORKSPACES) $(BIN)/python -m jupyterlab --allow-root --ServerApp.root_dir=. \
 		--LabApp.default_url=/lab/tree/notebooks/mine/00_start_here.ipynb $(LAB_ARGS)
 
 # The first layout: the file browser is closed, and a lesson has the width of the window.

@@ -41,6 +41,7 @@ AROUND = " \t\n=:;.,'\"`"  # what may stand around an answer in words
 NOT_JUDGED = "patience", "memory", "killed"  # ends of a process whose attempt may be right
 ROUNDING = 1e-9  # relative, of an integer that was computed in floats
 SLOW = 2.0  # seconds after which a check says that it is at work
+COMPILES = 3.0  # seconds that it takes to compile a kernel
 
 
 def check(name: str, attempt: object, *, note: bool = True) -> None:
@@ -186,7 +187,7 @@ def _attempted(name, exercise, attempt):
         at = min(len(tried.values), len(cases) - 1)
         fault = verdict.on(verdict.Fault(f"it ended Python: {tried.end or 'too early'}."), exercise, at)
         return _wrong(name, fault, None, _printed(tried, -1))
-    return Verdict("✓", f"right in all {len(tried.values)} cases.", _refused(exercise, attempt, patience))
+    return Verdict("✓", f"right in all {len(tried.values)} cases.", _refused(name, exercise, attempt, patience))
 
 
 def _smaller(exercise, attempt, at, fault, patience, waiting):
@@ -229,14 +230,17 @@ def _is_stub(exercise, attempt, waiting):
     return any(outcome.missing for outcome in tried.values)
 
 
-def _refused(exercise, attempt, patience):
+def _refused(name, exercise, attempt, patience):
     """Return the objection of a GPU's compiler to a kernel that is right in the interpreter; "" if nothing."""
     if type(attempt).__name__ != "InterpretedFunction":
         return ""
     from flashlab.kernels import compiles  # late: Triton
 
-    noted = forked.run(partial(verdict.launches, exercise, attempt), patience)
-    reason = compiles.refusal(noted.values[0]) if noted.values else None
+    with _Waiting(name, 0) as waiting:
+        if COMPILES > SLOW:
+            waiting.say("right in the interpreter; now it is compiled for a GPU")
+        noted = forked.run(partial(verdict.launches, exercise, attempt), patience)
+        reason = compiles.refusal(noted.values[0]) if noted.values else None
     return f"But for a GPU it does not compile: {reason}" if reason else ""
 
 
@@ -271,9 +275,13 @@ class _Waiting:
 
     def __call__(self, done=0):
         if time.monotonic() > self.next:
-            line = f"… {self.name}: at work, {done} of {self.cases} cases"
-            _say(f"\r{line:{len(self.said)}}", end="")
-            self.said, self.next = line, time.monotonic() + 1
+            self.say(f"at work, {done} of {self.cases} cases")
+
+    def say(self, words):
+        """Say at once what the check is doing."""
+        line = f"… {self.name}: {words}"
+        _say(f"\r{line:{len(self.said)}}", end="")
+        self.said, self.next = line, time.monotonic() + 1
 
     def __exit__(self, *_):
         if self.said:
