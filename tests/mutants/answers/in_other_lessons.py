@@ -332,7 +332,7 @@ ANSWERS = [
         ("counted in float16", "", "stop - 1 + w", "int(np.float16(stop - 1 + w))"),
     ),
     *wrong("roads_not_taken.features", features,
-        ("r", "divide by the square root of r", "np.sqrt(omega.shape[0])", "omega.shape[0]"),
+        ("r", "divided by r", "np.sqrt(omega.shape[0])", "omega.shape[0]"),
         ("√d", "divided by √d", "omega.shape[0]", "omega.shape[1]"),
         ("one length", "one length for all vectors", "np.sum(X * X, axis=1)", "np.sum(X * X, keepdims=True)[0]"),
     ),
