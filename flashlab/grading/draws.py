@@ -45,6 +45,11 @@ def _case(exercise, size, n):
 # Draws that exercises share
 
 
+def whole(rng: np.random.Generator, size: int, largest: int) -> int:
+    """Draw a whole number of any order of magnitude, at least 1. Those of size ``LARGEST`` reach ``largest``."""
+    return int(largest ** (rng.random() * min(size, LARGEST) / LARGEST))
+
+
 def scores(rng: np.random.Generator, rows: int, keys: int, largest: float = 3e38, masked: bool = True) -> np.ndarray:
     """Draw scores [rows, keys] in float32: near zero or far from it, equal, rising, falling, or with one far above.
 

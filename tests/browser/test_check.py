@@ -53,7 +53,7 @@ def test_a_learner_is_answered(lab, theme):
     assert notebook.errors() == [] and lab.outside == []
     assert (wrong["mark"], right["mark"], stub["mark"]) == ("wrong", "right", None)
     assert wrong["edge"].split()[0] != right["edge"].split()[0]  # apart in grey
-    assert "entries were counted, not bytes" in wrong["words"] and 'next: hint("start_here.first")' in wrong["words"]
+    assert "counted entries, not bytes" in wrong["words"] and 'next: hint("start_here.first")' in wrong["words"]
     assert stub["words"].startswith("○ start_here.first")
     assert [it in hints["words"] for it in ("Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3")] == [True] * 3
     assert "sure=True" in asked["words"] and "def " in source["words"]

@@ -666,7 +666,7 @@ def test_a_attempt_that_returns_no_number_is_told_so(capsys):
 def test_tiny_numbers_are_told_apart(capsys):
     """Half a microsecond is not zero: the bytes were not left out, all fractions were."""
     text = said(capsys, lambda F, n, f, b: max(F // f, n // b), "memory_hierarchy.seconds")
-    assert "It looks like this: // drops the fraction" in text
+    assert "You dropped the fraction with //" in text
 
 
 def test_hints_come_in_three_layers(capsys):

@@ -1,7 +1,7 @@
 """The exercises on block_size."""
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import block_size
 
 
@@ -11,17 +11,32 @@ def block(M, d):
     return min(Bc, d), Bc
 
 
+def _draw_formula(rng, size):
+    M, d = whole(rng, size, 10**6), whole(rng, size, 300)
+    return int(rng.choice([M, 4 * d * whole(rng, size, 1000)])), d
+
+
 formula = Exercise(
     reference=block,
-    cases=lambda: [
+    edges=(
         Case("a quarter of the memory each, without remainder", (256, 8)),
         Case("a number that 4d does not divide", (250, 8)),
         Case("a short head: d limits Br", (51_200, 64)),
         Case("a long head: the memory limits Br", (51_200, 128)),
         Case("a memory smaller than four rows", (3, 8)),
-        Case("a memory of exactly four hundred rows", (4_000, 10)),
-        *(Case(f"M = {M:,}, d = {d}", (M, d)) for M in (1, 64, 1_023, 49_152, 1_000_000) for d in (1, 3, 64, 100, 256)),
-    ],
+    ),
+    draw=_draw_formula,
+    mistakes=(
+        Mistake("added 1, which is one too many where 4d divides M.", "Round up instead.",
+                "-(-M // (4 * d))", "M // (4 * d) + 1"),
+        Mistake("rounded down.", "⌈ ⌉ rounds up.", "-(-M // (4 * d))", "M // (4 * d)"),
+        Mistake("divided by 4, then multiplied by d.", "4d belongs in parentheses: M / (4 * d).",
+                "-(-M // (4 * d))", "-(-M // 4 * d)"),
+        Mistake("divided by two bytes per number.", "M already counts elements.", "4 * d", "8 * d"),
+        Mistake("let Br exceed d.", "Br is at most d: otherwise the tile of scores grows beyond a quarter.",
+                "min(Bc, d)", "Bc"),
+        Mistake("returned Br and Bc in the wrong order.", "Br comes first.", "min(Bc, d), Bc", "Bc, min(Bc, d)"),
+    ),
     level=1,
     minutes=5,
     hints=(
@@ -29,16 +44,7 @@ formula = Exercise(
         "Bc = ⌈M / 4d⌉; Br is the same, but never more than d.",
         "Bc = -(-M // (4 * d)); return min(Bc, d), Bc.",
     ),
-    mistakes=(
-        Mistake("one too many where 4 d divides M: round up, do not add 1.", "-(-M // (4 * d))", "M // (4 * d) + 1"),
-        Mistake("rounded down: the formula has ⌈ ⌉, up.", "-(-M // (4 * d))", "M // (4 * d)"),
-        Mistake("divided by 4, then multiplied with d: write M / (4 * d).", "-(-M // (4 * d))", "-(-M // 4 * d)"),
-        Mistake("three tiles instead of four: O_i is there too.", "4 * d", "3 * d"),
-        Mistake("two bytes per number were divided by, but M already counts elements.", "4 * d", "8 * d"),
-        Mistake("Br must not exceed d: otherwise the tile of scores grows beyond a quarter.", "min(Bc, d)", "Bc"),
-        Mistake("Br and Bc are in the wrong order: Br first.", "min(Bc, d), Bc", "Bc, min(Bc, d)"),
-    ),
-)
+)  # fmt: skip
 
 
 def room(Br, Bc, d, itemsize):
@@ -48,21 +54,30 @@ def room(Br, Bc, d, itemsize):
     return loaded + computed
 
 
+def _draw_working_set(rng, size):
+    return *(whole(rng, size, 1000) for _ in range(3)), int(rng.choice([2, 4]))
+
+
 working_set = Exercise(
     reference=room,
-    cases=lambda: [
+    edges=(
         Case("small tiles", (3, 4, 5, 4)),
         Case("more rows than columns", (8, 2, 4, 4)),
         Case("more columns than rows", (2, 8, 4, 4)),
         Case("float16 comes in, float32 is computed", (4, 8, 6, 2)),
         Case("FlashAttention-2's tile at d = 64", (128, 128, 64, 2)),
-        *(
-            Case(f"Br = {Br}, Bc = {Bc}, d = {d}, {itemsize} bytes per number", (Br, Bc, d, itemsize))
-            for Br, Bc in ((1, 1), (1, 64), (64, 1), (80, 176))
-            for d in (1, 40, 256)
-            for itemsize in (2, 4)
-        ),
-    ],
+    ),
+    draw=_draw_working_set,
+    mistakes=(
+        Mistake("left the tile of scores out.", "It has Br × Bc numbers of 4 bytes.", "(Br * Bc + Br", "(Br"),
+        Mistake("left m_i and l_i out.", "They are two numbers per row, of 4 bytes.", " + 2 * Br)", ")"),
+        Mistake("counted numbers, not bytes.", "A number that is loaded has itemsize bytes, a computed one 4.",
+                "loaded + computed", "2 * Br * d + 2 * Bc * d + Br * Bc + 2 * Br"),
+        Mistake("counted what is computed in the dtype of the inputs.", "It is float32, of 4 bytes.",
+                "4 * (Br", "itemsize * (Br"),
+        Mistake("left V out, or K.", "Both are loaded.", "2 * Bc * d", "Bc * d"),
+        Mistake("gave P_ij room of its own.", "It takes the place of S_ij.", "(Br * Bc +", "(2 * Br * Bc +"),
+    ),
     level=1,
     minutes=8,
     hints=(
@@ -70,38 +85,7 @@ working_set = Exercise(
         "Loaded: Q_i [Br, d], K_j and V_j [Bc, d]. Computed, in float32: S_ij [Br, Bc], O_i [Br, d], m_i and l_i [Br].",
         "itemsize * (Br * d + 2 * Bc * d) + 4 * (Br * Bc + Br * d + 2 * Br).",
     ),
-    mistakes=(
-        Mistake("the tile of scores is missing: Br × Bc numbers of 4 bytes.", "(Br * Bc + Br", "(Br"),
-        Mistake(
-            "the output is missing: it grows in fast memory, 4 bytes per number.", " + Br * d + 2 * Br", " + 2 * Br"
-        ),
-        Mistake("m_i and l_i are missing: two numbers per row.", " + 2 * Br)", ")"),
-        Mistake("m_i and l_i are two numbers per row; one was counted.", " + 2 * Br)", " + Br)"),
-        Mistake(
-            "numbers were counted: multiply by the bytes that each has.",
-            "loaded + computed",
-            "2 * Br * d + 2 * Bc * d + Br * Bc + 2 * Br",
-        ),
-        Mistake(
-            "what is computed was counted in the dtype of the inputs: it has 4 bytes per number.",
-            "4 * (Br",
-            "itemsize * (Br",
-        ),
-        Mistake(
-            "the output was counted in the dtype of the inputs: it is summed up in float32.",
-            "4 * (Br * Bc + Br * d + 2 * Br)",
-            "4 * (Br * Bc + 2 * Br) + itemsize * Br * d",
-        ),
-        Mistake(
-            "the scores were counted in the dtype of the inputs: they are computed in float32.",
-            "4 * (Br * Bc + Br * d + 2 * Br)",
-            "4 * (Br * d + 2 * Br) + itemsize * Br * Bc",
-        ),
-        Mistake("K was counted, V was not.", "2 * Bc * d", "Bc * d"),
-        Mistake("K_j and V_j were given Br rows: they have Bc.", "2 * Bc * d", "2 * Br * d"),
-        Mistake("P_ij was given room of its own: it takes the place of S_ij.", "(Br * Bc +", "(2 * Br * Bc +"),
-    ),
-)
+)  # fmt: skip
 
 
 def widest(sram_bytes, d, step):
@@ -112,23 +96,41 @@ def widest(sram_bytes, d, step):
     return B
 
 
-_EXACT = sum(block_size.working_set(16, 16, 8).values())
+def _draw_largest(rng, size):
+    """Draw a memory for a tile of B, with room to spare or not."""
+    d, step = whole(rng, size, 256), whole(rng, size, 64)
+    B = step * int(rng.integers(0, size + 1))
+    least, most = max(1, _bytes(B, d)), _bytes(B + step, d) - 1
+    return int(rng.choice([least, most, rng.integers(least, most + 1)])), d, step
+
+
+def _bytes(B, d):
+    return sum(block_size.working_set(B, B, d).values()) if B else 0
+
 
 largest = Exercise(
     reference=widest,
-    cases=lambda: [
-        Case("a tile that fits exactly", (_EXACT, 8, 16)),
-        Case("a memory one byte too small for any tile", (_EXACT - 1, 8, 16)),
-        Case("a T4's 64 KiB, in steps of 8", (64 * 1024, 64, 8)),
+    edges=(
+        Case("a tile that fits exactly", (_bytes(16, 8), 8, 16)),
+        Case("a memory one byte too small for any tile", (_bytes(16, 8) - 1, 8, 16)),
+        Case("a memory one byte too small for the next tile", (_bytes(32, 8) - 1, 8, 16)),
         Case("an A100's 163 KiB", (163 * 1024, 64, 16)),
         Case("a long head on an H100", (227 * 1024, 256, 16)),
-        *(
-            Case(f"{KiB} KiB, d = {d}, in steps of {step}", (KiB * 1024, d, step))
-            for KiB in (1, 48, 99, 1024)
-            for d in (1, 40, 128)
-            for step in (1, 24, 64)
-        ),
-    ],
+    ),
+    draw=_draw_largest,
+    mistakes=(
+        Mistake("went one step too far.", "Stop before the first tile that does not fit.",
+                "return B", "return B + step"),
+        Mistake("left out a tile that fits exactly.", "Compare with ≤, not <.", "<= sram_bytes", "< sram_bytes"),
+        Mistake("stopped one step too early.", "The question is whether a tile of B + step still fits.",
+                "return B", "return max(B - step, 0)"),
+        Mistake("returned a tile where none fits.", "There the answer is 0.", "return B", "return max(B, step)"),
+        Mistake("went up by 1.", "B is a multiple of step.",
+                "while sum(block_size.working_set(B + step, B + step, d).values()) <= sram_bytes:\n        B += step",
+                "while sum(block_size.working_set(B + 1, B + 1, d).values()) <= sram_bytes:\n        B += 1"),
+        Mistake("computed the bytes for float32.", "The inputs are in float16.",
+                "B + step, d)", 'B + step, d, "float32")'),
+    ),
     level=1,
     minutes=5,
     hints=(
@@ -136,19 +138,7 @@ largest = Exercise(
         "The question is always about the next one: does a tile of B + step still fit?",
         "B = 0; while sum(block_size.working_set(B + step, B + step, d).values()) <= sram_bytes: B += step; return B.",
     ),
-    mistakes=(
-        Mistake("one step too far: that one no longer fits.", "return B", "return B + step"),
-        Mistake("a tile that fits exactly does fit: ≤, not <.", "<= sram_bytes", "< sram_bytes"),
-        Mistake("one step too few.", "return B", "return max(B - step, 0)"),
-        Mistake("where no tile fits the answer is 0.", "return B", "return max(B, step)"),
-        Mistake(
-            "not a multiple of the step: go up in steps.",
-            "while sum(block_size.working_set(B + step, B + step, d).values()) <= sram_bytes:\n        B += step",
-            "while sum(block_size.working_set(B + 1, B + 1, d).values()) <= sram_bytes:\n        B += 1",
-        ),
-        Mistake("float32 was asked for, the inputs have float16.", "B + step, d)", 'B + step, d, "float32")'),
-    ),
-)
+)  # fmt: skip
 
 _FORMULA = block_size.working_set(*block_size.formula(51_200, 128), 128, "float32")
 

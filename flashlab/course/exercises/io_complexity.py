@@ -1,7 +1,7 @@
 """The exercises on io_complexity."""
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import io_complexity
 
 doubling = Question(
@@ -20,16 +20,33 @@ doubling = Question(
     rel=0.05,
 )
 
+
+def _draw(rng, size):
+    return whole(rng, size, 10**4), whole(rng, size, 256), whole(rng, size, 10**6)
+
+
 elements = Exercise(
     reference=io_complexity.predicted,
-    cases=lambda: [
+    edges=(
         Case("all keys in one tile", (64, 16, 4096)),
         Case("two tiles of keys", (64, 16, 2048)),
         Case("keys that the tiles do not divide", (100, 16, 2048)),
         Case("a tile whose size is rounded up", (100, 8, 300)),
-        Case("a small memory", (1024, 64, 4096)),
-        Case("GPT-2 medium's head in 51,200 elements", (1024, 64, 51200)),
-    ],
+        Case("GPT-2 medium's head in 5,000 elements", (1024, 64, 5000)),
+    ),
+    draw=_draw,
+    mistakes=(
+        Mistake("read O before it was written.", "For the first tile of keys there is no O to read.",
+                "3 * Tc + 1", "3 * Tc + 2"),
+        Mistake("moved O once.", "It is written for every tile of keys, and read for all but the first.",
+                "3 * Tc + 1", "Tc + 3"),
+        Mistake("read Q once.", "It is read for every tile of keys.", "3 * Tc + 1", "2 * Tc + 2"),
+        Mistake("dropped the last tile of keys, which is not full.", "Round the number of tiles up.",
+                "-(-N // Bc)", "N // Bc"),
+        Mistake("rounded Bc down.", "⌈ ⌉ rounds up.", "_, Bc = block_size.formula(M, d)", "Bc = M // (4 * d)"),
+        Mistake("returned the law for large N.", "The exact count has whole tiles, and K and V as well.",
+                "return N * d * (3 * Tc + 1)", "return 12 * N * N * d * d / M"),
+    ),
     level=2,
     minutes=8,
     hints=(
@@ -37,38 +54,7 @@ elements = Exercise(
         "K and V move once. Q is read Tc times, O is written Tc times, and read once less.",
         "N d (1 + 1 + Tc + Tc + Tc - 1).",
     ),
-    mistakes=(
-        Mistake(
-            "O was read before it had been written: the first tile of keys finds nothing to read.",
-            "3 * Tc + 1",
-            "3 * Tc + 2",
-        ),
-        Mistake(
-            "O was forgotten on its way: it is written for every tile of keys and read back for all but one.",
-            "3 * Tc + 1",
-            "Tc + 3",
-        ),
-        Mistake(
-            "that is the law for large N; the exact count has whole tiles, and K and V as well.",
-            "return N * d * (3 * Tc + 1)",
-            "return 12 * N * N * d * d / M",
-        ),
-        Mistake("K and V are missing: each is read once.", "3 * Tc + 1", "3 * Tc - 1"),
-        Mistake("Q was read once: it is read past every tile of keys.", "3 * Tc + 1", "2 * Tc + 2"),
-        Mistake("K and V were read again for every tile: they are outside, and read once.", "3 * Tc + 1", "5 * Tc - 1"),
-        Mistake("the last tile of keys was dropped: round the number of tiles up.", "-(-N // Bc)", "N // Bc"),
-        Mistake("a tile that is not full is a tile: round their number up.", "-(-N // Bc)", "N / Bc"),
-        Mistake("Bc was rounded down: ⌈ ⌉ is up.", "_, Bc = block_size.formula(M, d)", "Bc = M // (4 * d)"),
-        Mistake(
-            "that is the share of one tile of keys: M is divided by 4 d, not by d.",
-            "_, Bc = block_size.formula(M, d)",
-            "Bc = -(-M // d)",
-        ),
-        Mistake("that is the number of tensors, not of elements: each has N d of them.", "N * d * (", "("),
-        Mistake("that is bytes: count elements.", "N * d * (", "2 * N * d * ("),
-        Mistake("that is bytes: count elements.", "N * d * (", "4 * N * d * ("),
-    ),
-)
+)  # fmt: skip
 
 crossing = Question(
     answer=128,

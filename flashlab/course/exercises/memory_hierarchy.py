@@ -1,7 +1,7 @@
 """The exercises on memory_hierarchy."""
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roofline
 
 
@@ -29,47 +29,67 @@ while_waiting = Question(
     ),
 )
 
+
+def _draw_seconds(rng, size):
+    """Draw amounts, of which one may be 0, and rates."""
+    flops, nbytes, flop_rate, byte_rate = (float(whole(rng, size, 10**15)) for _ in range(4))
+    some_flops, some_bytes = rng.choice([(1, 1), (1, 1), (0, 1), (1, 0)])
+    return float(flops * some_flops), float(nbytes * some_bytes), flop_rate, byte_rate
+
+
+LATER = "max(flops / flop_rate, nbytes / byte_rate)"
+
 seconds = Exercise(
     reference=roofline.seconds,
-    cases=lambda: [
+    edges=(
         Case("work that waits for bytes", (1.0, 8.0, 1.0, 2.0)),
         Case("work that waits for arithmetic", (8.0, 2.0, 1.0, 2.0)),
-        Case("clocks that stop together", (6.0, 6.0, 2.0, 2.0)),
         Case("a copy: bytes and no arithmetic", (0.0, 8.0, 1.0, 2.0)),
         Case("arithmetic on nothing that moves", (8.0, 0.0, 1.0, 2.0)),
         Case("a real kernel on a real card", (134e6, 2.4e6, 312e12, 1555e9)),
-    ],
+    ),
+    draw=_draw_seconds,
+    mistakes=(
+        Mistake("added the clocks.", "They run side by side: the later one decides.",
+                LATER, "flops / flop_rate + nbytes / byte_rate"),
+        Mistake("took the earlier clock.", "The work is done when the later one stops.", "max(", "min("),
+        Mistake("left the bytes out.", "The later of the two clocks decides.", LATER, "flops / flop_rate"),
+        Mistake("exchanged the rates.", "FLOPs go with flop_rate, bytes with byte_rate.",
+                LATER, "max(flops / byte_rate, nbytes / flop_rate)"),
+        Mistake("divided the rates by the amounts.", "FLOP divided by FLOP/s are seconds.",
+                "flops / flop_rate, nbytes / byte_rate", "flop_rate / flops, byte_rate / nbytes"),
+        Mistake("dropped the fraction with //, and most times are a small fraction of a second.", "Divide with /.",
+                "flops / flop_rate, nbytes / byte_rate", "flops // flop_rate, nbytes // byte_rate"),
+    ),
     hints=(
         "Two clocks run at the same time. How long does each run, and when has the later one stopped?",
         "The arithmetic takes flops / flop_rate, the bytes take nbytes / byte_rate.",
         "return max(flops / flop_rate, nbytes / byte_rate)",
     ),
-    mistakes=(
-        Mistake("the clocks were added: they run side by side, so the later one decides.",
-                "max(flops / flop_rate, nbytes / byte_rate)", "flops / flop_rate + nbytes / byte_rate"),
-        Mistake("the earlier clock was taken: the work is done when the later one stops.", "max(", "min("),
-        Mistake("the bytes were left out.", "max(flops / flop_rate, nbytes / byte_rate)", "flops / flop_rate"),
-        Mistake("the arithmetic was left out.", "max(flops / flop_rate, nbytes / byte_rate)", "nbytes / byte_rate"),
-        Mistake("the rates were exchanged: each amount goes with its own.",
-                "max(flops / flop_rate, nbytes / byte_rate)", "max(flops / byte_rate, nbytes / flop_rate)"),
-        Mistake("upside down: FLOP divided by FLOP/s are seconds.",
-                "flops / flop_rate, nbytes / byte_rate", "flop_rate / flops, byte_rate / nbytes"),
-        Mistake("multiplied: FLOP divided by FLOP/s are seconds.",
-                "flops / flop_rate, nbytes / byte_rate", "flops * flop_rate, nbytes * byte_rate"),
-        Mistake("// drops the fraction, and here most times are a small fraction of a second: divide with /.",
-                "flops / flop_rate, nbytes / byte_rate", "flops // flop_rate, nbytes // byte_rate"),
-    ),
 )  # fmt: skip
 
 intensity = Exercise(
     reference=product_intensity,
-    cases=lambda: [
+    edges=(
         Case("one query, one key, one number each", (1, 1)),
         Case("two queries and two keys", (2, 1)),
+        Case("rows of two numbers", (2, 2)),
         Case("d = 64", (1024, 64)),
-        Case("d = 128", (1024, 128)),
         Case("a long sequence, where S is nearly all of the bytes", (65536, 64)),
-    ],
+    ),
+    draw=lambda rng, size: (whole(rng, size, 10**5), whole(rng, size, 1000)),
+    mistakes=(
+        Mistake("counted half of the FLOPs, or twice the bytes.",
+                "A product and a sum are two FLOPs, and a float16 has 2 bytes.", "2 * N * N * d", "N * N * d"),
+        Mistake("counted entries instead of bytes, or twice the FLOPs.", "A float16 has 2 bytes.",
+                "2 * (2 * N * d + N * N)", "2 * N * d + N * N"),
+        Mistake("counted d − 1 sums, which is all that d products need.",
+                "By custom it is 2·d FLOPs: the first product is added to 0.",
+                "2 * N * N * d", "N * N * (2 * d - 1)"),
+        Mistake("left the scores S out.", "This kernel writes them to slow memory.", "2 * N * d + N * N", "2 * N * d"),
+        Mistake("left Q or K out.", "Both are read.", "2 * N * d + N * N", "N * d + N * N"),
+        Mistake("returned the bytes per FLOP.", "Divide the FLOPs by the bytes.", "flops / nbytes", "nbytes / flops"),
+    ),
     level=2,
     minutes=8,
     hints=(
@@ -77,20 +97,6 @@ intensity = Exercise(
         "Each of the N x N scores is d products and d sums. Two matrices [N, d] are read and one [N, N] is written, "
         "2 bytes per entry.",
         "return 2 * N * N * d / (2 * (2 * N * d + N * N))",
-    ),
-    mistakes=(
-        Mistake("half of what it should be: a product and a sum are two FLOPs, and a float16 has 2 bytes, not 4.",
-                "2 * N * N * d", "N * N * d"),
-        Mistake("twice what it should be: count bytes, not entries (a float16 has 2), and the FLOPs of one product.",
-                "2 * (2 * N * d + N * N)", "2 * N * d + N * N"),
-        Mistake("d products take only d − 1 sums. But it is the custom to count 2·d FLOPs: the first adds to 0.",
-                "2 * N * N * d", "N * N * (2 * d - 1)"),
-        Mistake("each score is a sum of d products.", "2 * N * N * d", "2 * N * N"),
-        Mistake("the scores S were left out: this kernel writes them to slow memory.",
-                "2 * N * d + N * N", "2 * N * d"),
-        Mistake("Q or K was left out: both are read.", "2 * N * d + N * N", "N * d + N * N"),
-        Mistake("the inputs were left out: Q and K are read.", "2 * N * d + N * N", "N * N"),
-        Mistake("bytes for each FLOP: it is the other way round.", "flops / nbytes", "nbytes / flops"),
     ),
 )  # fmt: skip
 

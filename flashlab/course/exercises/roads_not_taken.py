@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roads_not_taken
 
 rows = Question(
@@ -40,30 +40,37 @@ share = Question(
 )
 
 
-def _reach_cases():
-    cases = [
-        ("one query in the middle", 5, 6, 2, 20),
-        ("a tile of queries in the middle", 8, 12, 3, 20),
-        ("a window of the query's own place alone", 8, 12, 0, 20),
-        ("a tile at the beginning, before which there are no keys", 0, 4, 3, 20),
-        ("a tile at the end, after which there are no keys", 16, 20, 3, 20),
-        ("a window wider than the text", 4, 8, 50, 20),
-        ("a long text", 4096, 4224, 1023, 100_000),
-        ("a window that reaches past the text on one side", 14, 18, 3, 20),
-        *(
-            (f"queries {start} to {stop - 1} of {N}, a window of {w}", start, stop, w, N)
-            for N in (1, 7, 1000)
-            for start in sorted({0, N // 2, N - 1})
-            for stop in sorted({start + 1, N})
-            for w in (0, 1, 5, 400)
-        ),
-    ]
-    return [Case(name, tuple(numbers)) for name, *numbers in cases]
+def _draw_reach(rng, size):
+    """Draw a tile of queries, at an end of the text or not, and a window, which may be wider than the text."""
+    N = whole(rng, size, 10**4)
+    start = int(rng.choice([0, rng.integers(N)]))
+    stop = int(rng.choice([N, rng.integers(start, N) + 1]))
+    return start, stop, int(rng.choice([0, rng.integers(N), whole(rng, size, 10**4)])), N
 
+
+BOTH = "max(start - w, 0), min(stop + w, N)"
 
 reach = Exercise(
     reference=roads_not_taken.reach,
-    cases=_reach_cases,
+    edges=(
+        Case("a tile of queries in the middle", (8, 12, 3, 20)),
+        Case("a window of the query's own place alone", (8, 12, 0, 20)),
+        Case("a tile at the beginning, before which there are no keys", (0, 4, 3, 20)),
+        Case("a tile at the end, after which there are no keys", (16, 20, 3, 20)),
+        Case("a window wider than the text", (4, 8, 50, 20)),
+    ),
+    draw=_draw_reach,
+    mistakes=(
+        Mistake("loaded one key too many.", "The last query is stop − 1, not stop.", "stop + w", "stop + w + 1"),
+        Mistake("left the last key out.", "A stop is one more than the last key.", "stop + w", "stop + w - 1"),
+        Mistake("let start fall below 0, and a negative index counts from the end.", "Take 0 instead.",
+                "max(start - w, 0)", "start - w"),
+        Mistake("let stop exceed N.", "There are only N keys.", "min(stop + w, N)", "stop + w"),
+        Mistake("took w for the width of the whole window.", "The window has w places to either side.",
+                BOTH, "max(start - w // 2, 0), min(stop + w // 2, N)"),
+        Mistake("took the first query's last key.", "The tile's last query, stop − 1, sees further.",
+                "min(stop + w, N)", "min(start + w + 1, N)"),
+    ),
     level=1,
     minutes=5,
     hints=(
@@ -71,60 +78,48 @@ reach = Exercise(
         "The first query is start and sees from start - w on. The last is stop - 1 and sees up to stop - 1 + w.",
         "A stop is one more than the last: stop + w. Then keep both within 0 and N.",
     ),
-    mistakes=(
-        Mistake("one key too many: the last query is stop - 1, not stop.", "stop + w", "stop + w + 1"),
-        Mistake("the last key is missing: a stop is one more than the last.", "stop + w", "stop + w - 1"),
-        Mistake("a negative start counts from the array's end: not below 0.", "max(start - w, 0)", "start - w"),
-        Mistake("there are only N keys: the stop must not exceed N.", "min(stop + w, N)", "stop + w"),
-        Mistake("the window looks both ways: the tile also sees w keys before it.", "max(start - w, 0)", "start"),
-        Mistake("the window looks both ways: the tile also sees w keys after it.", "min(stop + w, N)", "stop"),
-        Mistake(
-            "the window is missing: the tile also sees w keys before and after it.",
-            "max(start - w, 0), min(stop + w, N)",
-            "start, stop",
-        ),
-        Mistake(
-            "w is the reach to either side, not the width of the whole window.",
-            "max(start - w, 0), min(stop + w, N)",
-            "max(start - w // 2, 0), min(stop + w // 2, N)",
-        ),
-        Mistake(
-            "the tile's last query is stop - 1, not start: it sees further.",
-            "min(stop + w, N)",
-            "min(start + w + 1, N)",
-        ),
-        Mistake("a stop is one more than the last key, so it may be N.", "min(stop + w, N)", "min(stop + w, N - 1)"),
-    ),
-)
+)  # fmt: skip
 
 
-def _features_cases():
-    def array(values):
-        return np.array(values, np.float32)
-
-    rng = np.random.default_rng(5)
-    X, omega = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=(6, 3)).astype(np.float32)
-    return [
-        Case("a vector of zeros", (array([[0, 0]]), array([[1, 2]]))),
-        Case("one number, one direction", (array([[1]]), array([[2]]))),
-        Case("two directions", (array([[1]]), array([[2], [-1]]))),
-        Case("a vector of length 5", (array([[3, 4]]), array([[1, 0]]))),
-        Case("four vectors, six directions", (X, omega)),
-        *(
-            Case(f"{N} vectors of {d} numbers, {r} directions", _normal(N, d, r))
-            for N, d, r in ((1, 1, 1), (1, 4, 7), (5, 1, 3), (6, 4, 1), (3, 3, 3), (150, 16, 20), (2, 70, 130))
-        ),
-    ]
+def _array(values):
+    return np.array(values, np.float32)
 
 
-def _normal(N, d, r):
-    rng = np.random.default_rng(N)
-    return rng.normal(size=(N, d)).astype(np.float32), rng.normal(size=(r, d)).astype(np.float32)
+D = 32  # of the lesson's head
 
+
+def _draw_features(rng, size):
+    """Draw vectors, short or long, some of them 0, and directions."""
+    N, d, r = rng.integers(1, (size + 1, min(size, D) + 1, size + 1))
+    X = rng.choice([0, 0.3, 1, 3], (N, 1)) * rng.normal(size=(N, d))  # [N, d]
+    return _array(X), _array(rng.normal(size=(r, d)))
+
+
+HALF_OF_SQUARED = "Subtract half of each vector's squared length inside the exponential."
 
 features = Exercise(
     reference=roads_not_taken.features,
-    cases=_features_cases,
+    edges=(
+        Case("a vector of zeros", (_array([[0, 0]]), _array([[1, 2]]))),
+        Case("one number, one direction", (_array([[1]]), _array([[2]]))),
+        Case("two directions", (_array([[1]]), _array([[2], [-1]]))),
+        Case("a vector of length 5", (_array([[3, 4]]), _array([[1, 0]]))),
+        Case("two vectors of different length", (_array([[1, 0], [1, 1]]), _array([[1, 2], [0, 1], [2, 0]]))),
+    ),
+    draw=_draw_features,
+    sways=True,
+    mistakes=(
+        Mistake("left the squared length out.", HALF_OF_SQUARED, "log_features(X, omega)", "X @ omega.T"),
+        Mistake("subtracted all of the squared length.", HALF_OF_SQUARED,
+                "log_features(X, omega)", "X @ omega.T - (X * X).sum(-1, keepdims=True)"),
+        Mistake("divided by r.", "Divide by √r: two features are multiplied, and the product is to be a mean.",
+                "/ len(omega) ** 0.5", "/ len(omega)"),
+        Mistake("did not divide by √r.", "Features are added up over r directions, and that sum is to be a mean.",
+                " / len(omega) ** 0.5", ""),
+        Mistake("divided by √d.", "r is the number of directions.", "/ len(omega) ** 0.5", "/ X.shape[1] ** 0.5"),
+        Mistake("subtracted one length for all vectors.", "Sum along the last axis only, with keepdims=True.",
+                "log_features(X, omega)", "X @ omega.T - (X * X).sum() / 2"),
+    ),
     level=2,
     minutes=8,
     hints=(
@@ -132,58 +127,4 @@ features = Exercise(
         "Half of each vector's squared length, (X * X).sum(-1) / 2, as a column so that it goes with the rows.",
         "np.exp(X @ omega.T - (X * X).sum(-1, keepdims=True) / 2), divided by the square root of len(omega).",
     ),
-    mistakes=(
-        Mistake(
-            "the squared length is missing: subtract half of it inside the exponential.",
-            "log_features(X, omega)",
-            "X @ omega.T",
-        ),
-        Mistake(
-            "half of the squared length is to be subtracted, not all of it.",
-            "log_features(X, omega)",
-            "X @ omega.T - (X * X).sum(-1, keepdims=True)",
-        ),
-        Mistake(
-            "half of the length was subtracted: it must be squared.",
-            "log_features(X, omega)",
-            "X @ omega.T - np.sqrt((X * X).sum(-1, keepdims=True)) / 2",
-        ),
-        Mistake(
-            "the squared length was added: it is to be subtracted.",
-            "log_features(X, omega)",
-            "X @ omega.T + (X * X).sum(-1, keepdims=True) / 2",
-        ),
-        Mistake(
-            "divide by the square root of r: two features are multiplied, and the product is to be a mean.",
-            "/ len(omega) ** 0.5",
-            "/ len(omega)",
-        ),
-        Mistake(
-            "divide by the square root of r, the number of directions: a sum is to become a mean.",
-            " / len(omega) ** 0.5",
-            "",
-        ),
-        Mistake("divided by √d: r is the number of directions.", "/ len(omega) ** 0.5", "/ X.shape[1] ** 0.5"),
-        Mistake(
-            "the squared lengths go with the rows: keepdims=True makes a column of them.",
-            "log_features(X, omega)",
-            "X @ omega.T - (X * X).sum(-1) / 2",
-        ),
-        Mistake(
-            "one length for all vectors: sum along the last axis only.",
-            "log_features(X, omega)",
-            "X @ omega.T - (X * X).sum() / 2",
-        ),
-        Mistake(
-            "the length of omega was taken: half of the squared length of x is to be subtracted.",
-            "log_features(X, omega)",
-            "X @ omega.T - (omega * omega).sum(-1) / 2",
-        ),
-        Mistake("the exponential is missing.", "np.exp(log_features(X, omega))", "log_features(X, omega)"),
-        Mistake(
-            "a maximum was subtracted, as in a softmax, but no division takes it out again.",
-            "log_features(X, omega)",
-            "log_features(X, omega) - log_features(X, omega).max()",
-        ),
-    ),
-)
+)  # fmt: skip

@@ -1,7 +1,7 @@
 """The exercises on standard_attention."""
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
 def moved(N, d, itemsize, mask, dropout):
@@ -9,29 +9,6 @@ def moved(N, d, itemsize, mask, dropout):
     square = 4 + 2 * mask + 2 * dropout  # S and P out and back; the masked S; the dropped P
     thin = 4  # Q, K, V in, O out
     return itemsize * (square * N * N + thin * N * d) + dropout * N * N
-
-
-def _moved_cases():
-    def case(name, N, d, itemsize, mask=False, dropout=False):
-        return Case(name, (N, d, itemsize, mask, dropout))
-
-    return [
-        case("one query, one key, one dimension", 1, 1, 1),
-        case("numbers of two bytes", 1, 1, 2),
-        case("matrices of N x N beside those of N x d", 8, 2, 2),
-        case("a mask", 8, 2, 2, mask=True),
-        case("dropout", 8, 2, 2, dropout=True),
-        case("mask and dropout", 8, 2, 2, mask=True, dropout=True),
-        case("dropout on float32, its own mask still one byte per element", 8, 2, 4, dropout=True),
-        case("one head of the paper's configuration", 1024, 64, 2, mask=True, dropout=True),
-        *(
-            case(f"N = {N}, d = {d}, {itemsize} bytes, mask {mask}, dropout {dropout}", N, d, itemsize, mask, dropout)
-            for N, d in ((1, 64), (77, 3), (300, 40))
-            for itemsize in (2, 4)
-            for mask in (False, True)
-            for dropout in (False, True)
-        ),
-    ]
 
 
 passes = Question(
@@ -68,9 +45,35 @@ heads = Question(
     ),
 )
 
+
+def _draw(rng, size):
+    N, d, itemsize = whole(rng, size, 1000), whole(rng, size, 256), int(rng.choice([1, 2, 4, 8]))
+    return N, d, itemsize, bool(rng.integers(2)), bool(rng.integers(2))
+
+
 bytes_moved = Exercise(
     reference=moved,
-    cases=_moved_cases,
+    edges=(
+        Case("one query, one key, one dimension", (1, 1, 2, False, False)),
+        Case("matrices of N × N beside those of N × d", (8, 2, 2, False, False)),
+        Case("a mask", (8, 2, 2, True, False)),
+        Case("dropout", (8, 2, 2, False, True)),
+        Case("dropout on float32, its own mask still one byte per weight", (8, 2, 4, False, True)),
+    ),
+    draw=_draw,
+    mistakes=(
+        Mistake("left out the loads of the matrices of N × N.", "S and P are stored and loaded: 4 passes.",
+                "4 + 2 * mask", "2 + 2 * mask"),
+        Mistake("counted 5 passes over N × N.", "S and P are stored once and loaded once each: 4 passes.",
+                "4 + 2 * mask", "5 + 2 * mask"),
+        Mistake("counted half of the scores for a mask.", "All of them are moved: −∞ takes as many bytes as a number.",
+                "4 + 2 * mask", "4 / (1 + mask)"),
+        Mistake("left the dropout mask Z out.", "It is stored: one byte per weight.", " + dropout * N * N", ""),
+        Mistake("counted itemsize bytes for each weight of the dropout mask.", "It has one byte per weight.",
+                " + dropout * N * N", " + itemsize * dropout * N * N"),
+        Mistake("counted the dropout mask alone.", "Its kernel also loads P and stores the dropped P.",
+                " + 2 * dropout", ""),
+    ),
     level=1,
     minutes=8,
     hints=(
@@ -78,44 +81,4 @@ bytes_moved = Exercise(
         "Without mask and dropout: 4 and 4 and 0. A mask adds 2 passes over N x N. Dropout adds 2, and N x N bytes.",
         "itemsize * (square * N * N + 4 * N * d) + dropout * N * N, with square = 4 + 2 * mask + 2 * dropout.",
     ),
-    mistakes=(
-        Mistake("the matrices of N x N are stored, but their loads are missing.", "4 + 2 * mask", "2 + 2 * mask"),
-        Mistake("a matrix of N x N was read once too often: 2 writes and 2 reads.", "4 + 2 * mask", "5 + 2 * mask"),
-        Mistake("the thin matrices Q, K, V and O are missing.", "thin = 4", "thin = 0"),
-        Mistake("O is missing: it is stored.", "thin = 4", "thin = 3"),
-        Mistake("the mask kernel loads S and stores the masked S: 2 passes.", "2 * mask", "1 * mask"),
-        Mistake("the mask moves nothing here, but it should: it loads S and stores another matrix.", " + 2 * mask", ""),
-        Mistake("dropout loads P and stores the dropped P: 2 passes, and its mask.", "2 * dropout", "1 * dropout"),
-        Mistake("the dropout mask Z is missing: one byte per element is stored.", " + dropout * N * N", ""),
-        Mistake(
-            "the dropout mask has one byte per element, whatever the itemsize.",
-            " + dropout * N * N",
-            " + itemsize * dropout * N * N",
-        ),
-        Mistake("these are numbers, not bytes: each has itemsize bytes.", "itemsize * (", "1 * ("),
-        Mistake("a number has itemsize bytes, and not always 2.", "itemsize * (", "2 * ("),
-        Mistake(
-            "a mask forbids half of the scores, but moves all of them: −∞ takes as many bytes as any number.",
-            "4 + 2 * mask",
-            "4 / (1 + mask)",
-        ),
-        Mistake(
-            "the mask kernel stores no bytes of its own beside the masked S; only dropout does.",
-            "dropout * N * N",
-            "(dropout + mask) * N * N",
-        ),
-        Mistake(
-            "dropout is a kernel, too: it loads P and stores the dropped P, beside its mask.", " + 2 * dropout", ""
-        ),
-        Mistake(
-            "half a pass for the dropout mask is right in float16 only: it has one byte, whatever the itemsize.",
-            " + dropout * N * N",
-            " + itemsize / 2 * dropout * N * N",
-        ),
-        Mistake(
-            "the forward pass stores the dropout mask and does not read it: that is left to the backward pass.",
-            " + dropout * N * N",
-            " + 2 * dropout * N * N",
-        ),
-    ),
-)
+)  # fmt: skip

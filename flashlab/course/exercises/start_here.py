@@ -1,7 +1,7 @@
 """The exercises on start_here: how a check works."""
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
 def matrix_bytes(N):
@@ -43,22 +43,23 @@ twice = Question(
 
 first = Exercise(
     reference=matrix_bytes,
-    cases=lambda: [
+    edges=(
         Case("a matrix of one entry", (1,)),
         Case("two rows of two entries", (2,)),
         Case("1,024 tokens: 2 MiB", (1024,)),
         Case("100,000 tokens: 20 GB", (100_000,)),
-    ],
+    ),
+    draw=lambda rng, size: (whole(rng, size, 10**5),),
+    mistakes=(
+        Mistake("counted entries, not bytes.", "A float16 has 2 bytes.", "2 * N * N", "N * N"),
+        Mistake("counted 4 bytes for each entry, as for float32.", "A float16 has 2.", "2 * N * N", "4 * N * N"),
+        Mistake("counted bits.", "8 bits are a byte.", "2 * N * N", "16 * N * N"),
+        Mistake("counted one row.", "The matrix has N of them.", "2 * N * N", "2 * N"),
+    ),
     minutes=2,
     hints=(
         "How many entries has a matrix of N rows and N columns, and how many bytes has one of them?",
         "float16 means 16 bits, and 8 bits are a byte.",
         "return 2 * N * N",
-    ),
-    mistakes=(
-        Mistake("entries were counted, not bytes: a float16 has 2 of them.", "2 * N * N", "N * N"),
-        Mistake("a float16 has 2 bytes; 4 are those of a float32.", "2 * N * N", "4 * N * N"),
-        Mistake("bits were counted: 8 of them are a byte.", "2 * N * N", "16 * N * N"),
-        Mistake("one row was counted: the matrix has N of them.", "2 * N * N", "2 * N"),
     ),
 )
