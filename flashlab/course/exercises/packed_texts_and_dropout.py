@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.course.exercises.online_softmax.one_block import draw_block
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax, packed_texts
 
@@ -49,44 +48,46 @@ def positions_of(offsets):
     return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
 
 
-def _offsets_cases():
-    lengths = {
-        "two texts": [3, 2],
-        "one text": [4],
-        "texts of one token": [1, 1, 1],
-        "an empty text between two others": [2, 0, 3],
-        "an empty text at the end": [2, 1, 0],
-        "an empty text first": [0, 3, 1],
-        "empty texts in a row": [2, 0, 0, 4],
-        "many texts": [7, 1, 12, 3, 5],
-    }
-    return [Case(name, (packed_texts.offsets(some),)) for name, some in lengths.items()]
+def _draw_offsets(rng, size):
+    """Draw the offsets of texts, some or all of which may be empty."""
+    lengths = rng.integers(0, size + 1, rng.integers(1, size + 1))  # [texts]
+    return (packed_texts.offsets(lengths * (rng.random(len(lengths)) < rng.choice([0.5, 1]))),)
 
+
+LENGTHS = {
+    "one text": [4],
+    "two texts": [3, 2],
+    "an empty text first": [0, 3],
+    "an empty text between two others": [2, 0, 3],
+    "an empty text at the end": [2, 1, 0],
+}
 
 positions = Exercise(
     reference=positions_of,
-    cases=_offsets_cases,
+    edges=tuple(Case(name, (packed_texts.offsets(some),)) for name, some in LENGTHS.items()),
+    draw=_draw_offsets,
+    mistakes=(
+        Mistake("returned the rows.", "Positions start again at 0 with each text.",
+                " - np.repeat(offsets[:-1], np.diff(offsets))", ""),
+        Mistake("returned the beginnings.", "Subtract them from the rows.",
+                "np.arange(offsets[-1]) - np.repeat", "np.repeat"),
+        Mistake("subtracted the ends.", "A text begins at offsets[n] and ends at offsets[n + 1].",
+                "np.repeat(offsets[:-1]", "np.repeat(offsets[1:]"),
+        Mistake("counted from 1.", "The first token of a text is at position 0.",
+                "np.arange(offsets[-1])", "1 + np.arange(offsets[-1])"),
+        Mistake("returned how far each token is from the end of its text.", "Count from its beginning.",
+                "np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))",
+                "np.repeat(offsets[1:], np.diff(offsets)) - 1 - np.arange(offsets[-1])"),
+        Mistake("returned the numbers of the texts.", "Return how many tokens of the same text come before.",
+                "np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))",
+                "np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))"),
+    ),
     level=1,
     minutes=6,
     hints=(
         "Row less the row at which the text begins. How do you get that beginning for each row?",
         "np.diff(offsets) are the lengths; np.repeat repeats each beginning as often as its text has tokens.",
         "np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))",
-    ),
-    mistakes=(
-        Mistake("those are the rows: positions start again at 0 with each text.",
-                " - np.repeat(offsets[:-1], np.diff(offsets))", ""),
-        Mistake("those are the beginnings: subtract them from the rows.",
-                "np.arange(offsets[-1]) - np.repeat", "np.repeat"),
-        Mistake("the ends were subtracted: a text begins at offsets[n] and ends at offsets[n + 1].",
-                "np.repeat(offsets[:-1]", "np.repeat(offsets[1:]"),
-        Mistake("positions count from 0.", "np.arange(offsets[-1])", "1 + np.arange(offsets[-1])"),
-        Mistake("that is how far each token is from the end of its text.",
-                "np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))",
-                "np.repeat(offsets[1:], np.diff(offsets)) - 1 - np.arange(offsets[-1])"),
-        Mistake("those are the numbers of the texts.",
-                "np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))",
-                "np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))"),
     ),
 )  # fmt: skip
 
@@ -112,13 +113,40 @@ def _sorted(solution, offsets, Br):
     return Work(np.array(sorted(tiles)).reshape(-1, 3))
 
 
+def _draw_work(rng, size):
+    return *_draw_offsets(rng, size), int(rng.integers(1, size + 2))
+
+
+def _work_case(property, lengths, Br):
+    return Case(property, (packed_texts.offsets(lengths), Br))
+
+
 work = Exercise(
     reference=tiles_of,
     launch=_sorted,
     exact=lambda offsets, Br: _sorted(tiles_of, offsets, Br),
-    cases=lambda: [
-        Case(f"{case.property}, tiles of {Br}", (*case.args, Br)) for case in _offsets_cases() for Br in (1, 2, 3, 4)
-    ],
+    edges=(
+        _work_case("a text of two tiles", [4], 2),
+        _work_case("a text whose last tile has one row", [3], 2),
+        _work_case("a second text that is shorter", [4, 2], 2),
+        _work_case("an empty text between two others", [2, 0, 3], 2),
+        _work_case("texts shorter than a tile", [2, 1], 4),
+    ),
+    draw=_draw_work,
+    mistakes=(
+        Mistake("let the last tile of a text reach into the next one.", "Stop at its length.",
+                "min(start + Br, N)", "start + Br"),
+        Mistake("left out a short last tile, so its queries get no output.", "The last tile may have fewer rows.",
+                "range(0, N, Br)", "range(0, N - Br + 1, Br)"),
+        Mistake("left out a last tile of one row.", "range(0, N, Br) ends before N by itself.",
+                "range(0, N, Br)", "range(0, N - 1, Br)"),
+        Mistake("gave every text as many tiles as the longest.", "Programs without rows are not launched.",
+                "range(0, N, Br)", "range(0, max(np.diff(offsets)), Br)"),
+        Mistake("numbered the tiles.", "Return the rows at which they start and stop.",
+                "(n, start, min(start + Br, N))", "(n, start // Br, start // Br + 1)"),
+        Mistake("counted rows in the packed row.", "Count them within the text.", "(n, start, min(start + Br, N))",
+                "(n, start + int(offsets[n]), min(start + Br, N) + int(offsets[n]))"),
+    ),
     level=2,
     minutes=8,
     hints=(
@@ -126,20 +154,6 @@ work = Exercise(
         "range(0, N, Br) for a text of N tokens; the last tile is cut at N. An empty text has no tile.",
         "for n, N in enumerate(np.diff(offsets).tolist()), and in it for start in range(0, N, Br): "
         "(n, start, min(start + Br, N)).",
-    ),
-    mistakes=(
-        Mistake("the last tile of a text reaches into the next one: stop at its length.", "min(start + Br, N)",
-                "start + Br"),
-        Mistake("a short last tile was left out: its queries get no output.", "range(0, N, Br)",
-                "range(0, N - Br + 1, Br)"),
-        Mistake("only the first tile of each text is there.", "range(0, N, Br)", "range(0, min(N, 1))"),
-        Mistake("the last tile of a text is missing.", "range(0, N, Br)", "range(0, N - 1, Br)"),
-        Mistake("every text has as many tiles as the longest: programs with nothing to do.", "range(0, N, Br)",
-                "range(0, max(np.diff(offsets)), Br)"),
-        Mistake("the tiles are numbered: give the rows at which they start and stop.", "(n, start, min(start + Br, N))",
-                "(n, start // Br, start // Br + 1)"),
-        Mistake("rows are counted within the text, not in the packed row.", "(n, start, min(start + Br, N))",
-                "(n, start + int(offsets[n]), min(start + Br, N) + int(offsets[n]))"),
     ),
 )  # fmt: skip
 
@@ -159,7 +173,7 @@ def update_with_dropout(state, S_ij, V_j, Z_ij):
 def _draw_update(rng, size):
     state, S, V = draw_block(rng, size)
     factor = np.float32(1 / (1 - rng.choice([0.1, 0.5, 0.9])))
-    return state, S, V, factor * (rng.random(S.shape) < 1 / factor)
+    return state, S, V.astype(np.float32), factor * (rng.random(S.shape) < 1 / factor)
 
 
 FIRST = online_softmax.identity(1, 1), np.float32([[0, 0]]), np.float32([[1], [3]])
@@ -174,27 +188,24 @@ update = Exercise(
     draw=_draw_update,
     laws=(no_nan_replaced,),
     sways=True,
+    mistakes=(
+        Mistake("multiplied the weights in l by Z.", "Softmax comes first: l counts all weights as they are.",
+                "P_ij.sum(-1)", "(Z_ij * P_ij).sum(-1)"),
+        Mistake("left the dropped weights out of l.", "Softmax comes first: l counts all weights.",
+                "P_ij.sum(-1)", "((Z_ij > 0) * P_ij).sum(-1)"),
+        Mistake("dropped nothing.", "Z_ij belongs in the line of O_i.", "(Z_ij * P_ij) @ V_j", "P_ij @ V_j"),
+        Mistake("did not scale the weights that stay.", "Multiply by Z_ij, which is 0 or 1 / (1 − p).",
+                "(Z_ij * P_ij)", "((Z_ij > 0) * P_ij)"),
+        Mistake("multiplied the scores by Z: a score of 0 still has the weight e⁰.", "Multiply the weights.",
+                "np.exp(S_ij - m_safe[:, None])", "np.exp(Z_ij * np.maximum(S_ij, -1e30) - m_safe[:, None])"),
+        Mistake("did not rescale the old output.", "Multiply it by alpha, as l.", "alpha[:, None] * O_i", "O_i"),
+    ),
     level=2,
     minutes=8,
     hints=(
         "The six lines of the online softmax. One of them takes Z_ij. Which?",
         "Dropout comes after the softmax: the denominator counts all weights. Only the output meets Z_ij.",
         "O_i = alpha[:, None] * O_i + (Z_ij * P_ij) @ V_j, and nothing else changes.",
-    ),
-    mistakes=(
-        Mistake("l counts the dropped weights as well: softmax comes first, dropout after it.",
-                "P_ij.sum(-1)", "(Z_ij * P_ij).sum(-1)"),
-        Mistake("l counts the kept weights only: softmax comes first, over all of them.",
-                "P_ij.sum(-1)", "((Z_ij > 0) * P_ij).sum(-1)"),
-        Mistake("nothing was dropped: Z_ij belongs in the line of O_i.", "(Z_ij * P_ij) @ V_j", "P_ij @ V_j"),
-        Mistake("the kept weights were not scaled: Z_ij is 0 or 1 / (1 − p), not 0 or 1.",
-                "(Z_ij * P_ij)", "((Z_ij > 0) * P_ij)"),
-        Mistake("dropped and kept are exchanged.", "(Z_ij * P_ij)", "((2 - Z_ij) * P_ij)"),
-        Mistake("the scores were multiplied, before the exponential: a dropped score of 0 still has the weight e⁰.",
-                "np.exp(S_ij - m_safe[:, None])", "np.exp(Z_ij * np.maximum(S_ij, -1e30) - m_safe[:, None])"),
-        Mistake("the old output is not rescaled.", "alpha[:, None] * O_i", "O_i"),
-        Mistake("the output so far was dropped: Z_ij concerns this tile's weights alone.",
-                "alpha[:, None] * O_i", "alpha[:, None] * Z_ij[:, :1] * O_i"),
     ),
 )  # fmt: skip
 
@@ -207,30 +218,38 @@ def bits_of(i, j, words):
 
 WORDS = (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)  # Philox4x32-7 of zeros
 
+
+def _draw_bits(rng, size):
+    i, j = (int(n) for n in rng.integers(8 * size, size=2))
+    return i, j, tuple(int(word) for word in rng.integers(2**32, size=4))
+
+
 bits = Exercise(
     reference=bits_of,
-    cases=lambda: [
-        Case(f"row {i}, column {j}", (i, j, words))
-        for words in (WORDS, WORDS[::-1])
-        for i, j in ((0, 0), (0, 1), (0, 8), (0, 9), (8, 0), (8, 9), (3, 6), (17, 30), (26, 41), (63, 63), (1000, 1005))
-    ],
+    edges=(
+        Case("row 0, column 0: the lower half of the first word", (0, 0, WORDS)),
+        Case("an odd column: the upper half", (0, 1, WORDS)),
+        Case("column 8: the second word", (0, 8, WORDS)),
+        Case("row 8: the third word", (8, 0, WORDS)),
+        Case("row 17, whose bit 3 is 0", (17, 0, WORDS)),
+    ),
+    draw=_draw_bits,
+    mistakes=(
+        Mistake("exchanged the bits of i and j.", "The word is 2 · (bit 3 of i) + (bit 3 of j).",
+                "2 * (i >> 3 & 1) + (j >> 3 & 1)", "(i >> 3 & 1) + 2 * (j >> 3 & 1)"),
+        Mistake("exchanged the halves.", "An even column takes the lower 16 bits.", "(j & 1)", "(1 - j & 1)"),
+        Mistake("let the row choose the half.", "Bit 0 of j chooses it.", "16 * (j & 1)", "16 * (i & 1)"),
+        Mistake("returned more than 16 bits.", "Keep the lowest 16: neighbours would share the others.",
+                " & 0xFFFF", " & 0xFFFFFFFF"),
+        Mistake("took bit 2.", "Bit 3 of n is n >> 3 & 1.", "2 * (i >> 3 & 1) + (j >> 3 & 1)",
+                "2 * (i >> 2 & 1) + (j >> 2 & 1)"),
+        Mistake("gave two neighbours the same bits.", "An odd column takes the upper half.", "16 * (j & 1)", "0"),
+    ),
     level=2,
     minutes=8,
     hints=(
         "Bit 3 of a number n is n >> 3 & 1, bit 0 is n & 1. Two bits choose one of four words.",
         "The word is words[2 * (bit 3 of i) + (bit 3 of j)]. Bit 0 of j says whether to shift it down by 16.",
         "word = words[2 * (i >> 3 & 1) + (j >> 3 & 1)]; return word >> 16 * (j & 1) & 0xFFFF",
-    ),
-    mistakes=(
-        Mistake("bit 3 of i counts twice, that of j once.", "2 * (i >> 3 & 1) + (j >> 3 & 1)",
-                "(i >> 3 & 1) + 2 * (j >> 3 & 1)"),
-        Mistake("the halves are exchanged: an even column takes the lower 16 bits.", "(j & 1)", "(1 - j & 1)"),
-        Mistake("the row's bit 0 does not matter: the two halves belong to columns.", "16 * (j & 1)", "16 * (i & 1)"),
-        Mistake("all 32 bits were returned: neighbours would share half of them.", " & 0xFFFF", " & 0xFFFFFFFF"),
-        Mistake("bit 3 is n >> 3 & 1; n >> 2 & 1 is bit 2.", "2 * (i >> 3 & 1) + (j >> 3 & 1)",
-                "2 * (i >> 2 & 1) + (j >> 2 & 1)"),
-        Mistake("two neighbours share their bits: an odd column takes the upper half.", "16 * (j & 1)", "0"),
-        Mistake("rows i and i + 8 share their bits: bit 3 of i chooses, too.", "2 * (i >> 3 & 1) + (j >> 3 & 1)",
-                "(j >> 3 & 1)"),
     ),
 )  # fmt: skip
