@@ -158,6 +158,7 @@ RIGHT = {  # fmt: skip
         row_in_base_2,
         row_score_by_score,
         row_near_the_maximum,
+        row_of_ratios,
         row_into_float64,
         row_of_numbers,
         row_times_the_inverse,
