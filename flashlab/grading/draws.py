@@ -50,6 +50,11 @@ def whole(rng: np.random.Generator, size: int, largest: int) -> int:
     return int(largest ** (rng.random() * min(size, LARGEST) / LARGEST))
 
 
+def lengths(rng: np.random.Generator, size: int, n: int) -> list[int]:
+    """Draw n lengths up to ``size``; a long case is long in all of them."""
+    return rng.integers(max(1, size - LONG // 10), size + 1, n).tolist()
+
+
 def scores(rng: np.random.Generator, rows: int, keys: int, largest: float = 3e38, masked: bool = True) -> np.ndarray:
     """Draw scores [rows, keys] in float32: near zero or far from it, equal, rising, falling, or with one far above.
 

@@ -606,8 +606,9 @@ def test_numbers_may_be_written_as_people_write_them(name, right, wrong, capsys)
 
 
 def test_inputs_of_a_law_are_named_where_they_alone_show_the_mistake(capsys):
-    text = said(capsys, lambda dO_i, O_i: np.clip((dO_i * O_i).sum(-1), -1e4, 1e4), "recomputation.delta")
-    assert text.startswith("✗ recomputation.delta fails for dO multiplied by 2⁶⁰\n  right for numbers of ordinary size")
+    text = said(capsys, lambda S, lse: np.exp(S - np.maximum(lse, -1e37)[:, None]), "recomputation.rebuild")
+    on = "a row of one key whose score is −2 · 10³⁸"
+    assert text.startswith(f"✗ recomputation.rebuild fails for {on}\n  a finite number was taken for −∞")
 
 
 def test_the_smallest_failing_input_is_printed(capsys):

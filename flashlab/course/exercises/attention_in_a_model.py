@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.kernels import DEVICE
 from flashlab.models import kv_cache
 from flashlab.models.modules import FlashAttention
@@ -47,7 +46,7 @@ def _gradients(forward, x, num_heads, num_kv_heads, causal):
 
 def _gradients_flow(forward, x, *settings):
     """Law: the gradient that reaches x is the module's own, and each weight gets one."""
-    if x.shape[1] != 2:  # two cases are enough
+    if x.shape[1] != 2:  # some cases are enough
         return None
     (yours, *weights), (right, *_) = (_gradients(it, x, *settings) for it in (forward, FlashAttention.forward))
     missing = any(gradient is None for gradient in (yours, *weights))
@@ -71,22 +70,17 @@ def _forward(x, num_heads, num_kv_heads, causal):
     return np.concatenate(heads, -1) @ W["o_proj"].T
 
 
-def _forward_cases():
-    rng = np.random.default_rng(4)
+def _normal(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32)
 
-    def x(B, N, d_model):
-        return rng.normal(size=(B, N, d_model)).astype(np.float32)
 
-    return [
-        Case("one position, one head", (x(1, 1, 4), 1, 1, False)),
-        Case("two positions, one head", (x(1, 2, 4), 1, 1, False)),
-        Case("two positions, two heads", (x(1, 2, 8), 2, 2, False)),
-        Case("a causal module", (x(1, 3, 8), 2, 2, True)),
-        Case("as many positions as heads", (x(1, 4, 16), 4, 4, True)),
-        Case("four heads that share two key/value heads", (x(1, 3, 16), 4, 2, True)),
-        Case("two texts", (x(2, 3, 8), 2, 1, False)),
-        Case("six heads that share three key/value heads, causal", (x(2, 5, 24), 6, 3, True)),
-    ]
+def _draw_forward(rng, size):
+    B, Hk, group, N, d = (int(rng.integers(1, most + 1)) for most in (2, 3, 2, size, 8))
+    return _normal(rng, B, N, Hk * group * d), Hk * group, Hk, bool(rng.integers(2))
+
+
+def _forward_edge(property, N, num_heads, num_kv_heads, causal):
+    return Case(property, (_normal(np.random.default_rng(N), 1, N, 4 * num_heads), num_heads, num_kv_heads, causal))
 
 
 CALL = "self.attention(Q, K, V, causal=self.causal)"
@@ -95,8 +89,32 @@ forward = Exercise(
     reference=FlashAttention.forward,
     launch=_launch_forward,
     exact=_forward,
-    cases=_forward_cases,
+    edges=(
+        _forward_edge("one position, one head", 1, 1, 1, False),
+        _forward_edge("two positions, one head", 2, 1, 1, False),
+        _forward_edge("two positions, two heads", 2, 2, 2, False),
+        _forward_edge("a causal module", 3, 2, 2, True),
+        _forward_edge("four heads that share two key/value heads", 3, 4, 2, True),
+    ),
+    draw=_draw_forward,
+    draws=5,
     laws=(_gradients_flow,),
+    sways=True,
+    mistakes=(
+        Mistake("took a view as [B, H, N, d], which cuts positions to pieces.",
+                "Split the last dimension, then transpose.",
+                CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"),
+        Mistake("did not exchange heads and positions: heads attended to heads.", "Transpose dimensions 1 and 2.",
+                CALL, "self.attention(*(X.transpose(1, 2) for X in (Q, K, V)), causal=self.causal).transpose(1, 2)"),
+        Mistake("took a view of O as [B, N, d_model], which mixes positions.", "Transpose back first.",
+                "O.transpose(1, 2).flatten(2)", "O.reshape(x.shape)"),
+        Mistake("did not tell the attention whether it is causal.", "Pass self.causal.",
+                "causal=self.causal", "causal=False"),
+        Mistake("did not project the output back.", "o_proj mixes the heads.",
+                "self.o_proj(O.transpose(1, 2).flatten(2))", "O.transpose(1, 2).flatten(2)"),
+        Mistake("split keys and values into num_heads heads.", "They have num_kv_heads.",
+                "self.k_proj(x).unflatten(-1, (self.num_kv_heads", "self.k_proj(x).unflatten(-1, (self.num_heads"),
+    ),
     level=2,
     minutes=12,
     hints=(
@@ -104,33 +122,6 @@ forward = Exercise(
         "y.unflatten(-1, (heads, -1)) is [B, N, H, d]. Which two dimensions must change places? A view cannot do it.",
         "Q = self.q_proj(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2), K and V likewise with num_kv_heads; "
         "afterwards O.transpose(1, 2).flatten(2), and o_proj.",
-    ),
-    mistakes=(
-        Mistake("a view to [B, H, N, d] cuts positions to pieces: split the last dimension, then transpose.",
-                CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"),
-        Mistake("views cut positions to pieces, to [B, H, N, d] and back: split the last dimension, then transpose.",
-                CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"
-                      ".reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)"),
-        Mistake("heads and positions did not change places: heads attended to heads.",
-                CALL, "self.attention(*(X.transpose(1, 2) for X in (Q, K, V)), causal=self.causal).transpose(1, 2)"),
-        Mistake("a view of O to [B, N, d_model] mixes positions: transpose back first.",
-                "O.transpose(1, 2).flatten(2)", "O.reshape(x.shape)"),
-        Mistake("scores were divided by √d_model: it is the √d of a head, which the attention knows.",
-                "causal=self.causal", "causal=self.causal, scale=x.shape[-1] ** -0.5"),
-        Mistake("the attention was not told whether it is causal: pass self.causal.",
-                "causal=self.causal", "causal=False"),
-        Mistake("the attention was always causal: pass self.causal.", "causal=self.causal", "causal=True"),
-        Mistake("the output was not projected back: o_proj mixes the heads.",
-                "self.o_proj(O.transpose(1, 2).flatten(2))", "O.transpose(1, 2).flatten(2)"),
-        Mistake("query heads took key/value heads in turn: neighbours share one. The attention sees to it by itself.",
-                CALL, "self.attention(Q, *(X.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for X in (K, V)), "
-                      "causal=self.causal)"),
-        Mistake('V was taken from k_proj: values have a projection of their own.', 'self.v_proj(x)', 'self.k_proj(x)'),
-        Mistake(
-            "keys and values have num_kv_heads heads, not num_heads.",
-            "self.k_proj(x).unflatten(-1, (self.num_kv_heads",
-            "self.k_proj(x).unflatten(-1, (self.num_heads",
-        ),
     ),
 )  # fmt: skip
 
@@ -178,53 +169,55 @@ def _step(Q, K, V, past_K, past_V):
     return kv_cache.Step(attention(Q, K.repeat(shared, 1), V.repeat(shared, 1), mask=masks.causal()), K, V)
 
 
-def _step_cases():
-    rng = np.random.default_rng(5)
+def _new_and_past(rng, n, N, H=1, Hk=1, B=1, d=4):
+    shapes = (B, H, n, d), *[(B, Hk, n, d)] * 2, *[(B, Hk, N, d)] * 2
+    return tuple(_normal(rng, *shape) for shape in shapes)
 
-    def new_and_past(n, N, H=1, Hk=1, B=1):
-        shapes = (B, H, n, 4), *[(B, Hk, n, 4)] * 2, *[(B, Hk, N, 4)] * 2
-        return tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
 
-    return [
-        Case("the first token of all: the cache is empty", new_and_past(1, 0)),
-        Case("one new token, one in the cache", new_and_past(1, 1)),
-        Case("one new token, five in the cache", new_and_past(1, 5)),
-        Case("two new tokens: the first must not see the second", new_and_past(2, 3)),
-        Case("two query heads that share a key/value head", new_and_past(1, 3, H=2)),
-        Case("two texts, two key/value heads", new_and_past(3, 2, H=2, Hk=2, B=2)),
-        Case("two new tokens, four query heads that share two key/value heads", new_and_past(2, 4, H=4, Hk=2)),
-    ]
+def _draw_step(rng, size):
+    B, Hk, group, n, d = (int(rng.integers(1, most + 1)) for most in (2, 2, 3, size, 8))
+    return _new_and_past(rng, n, int(rng.integers(0, size + 1)), Hk * group, Hk, B, d)
+
+
+def _step_edge(property, *sizes):
+    return Case(property, _new_and_past(np.random.default_rng(5), *sizes))
 
 
 step = Exercise(
     reference=kv_cache.step,
     launch=_launch_step,
     exact=_step,
-    cases=_step_cases,
+    edges=(
+        _step_edge("the first token of all: the cache is empty", 1, 0),
+        _step_edge("one new token, one in the cache", 1, 1),
+        _step_edge("two new tokens: the first must not see the second", 2, 3),
+        _step_edge("two query heads that share a key/value head", 1, 3, 2),
+        _step_edge("two texts, two key/value heads", 3, 2, 2, 2, 2),
+    ),
+    draw=_draw_step,
+    draws=10,
+    sways=True,
+    mistakes=(
+        Mistake("took torch's is_causal, which hides the past: query i sees keys up to i, counted from the first.",
+                "flash_attention takes the queries to be the last positions.",
+                "flash_attention(Q, K, V, causal=True)",
+                "torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True, enable_gqa=True)"),
+        Mistake("let a new token see those that come after it.", "Pass causal=True.", "causal=True", "causal=False"),
+        Mistake("attended to the past only.", "Append the new keys and values first.",
+                "flash_attention(Q, K, V,", "flash_attention(Q, past_K, past_V,"),
+        Mistake("put the new keys before the past ones.", "They come after them, as the values do.",
+                "[past_K, K]", "[K, past_K]"),
+        Mistake("returned the old cache.", "The next token needs the longer keys and values.",
+                ", K, V)\n", ", past_K, past_V)\n"),
+        Mistake("returned the new keys and values only.", "The next token needs the past ones as well.",
+                ", K, V)\n", ", K[:, :, past_K.shape[2] :], V[:, :, past_K.shape[2] :])\n"),
+    ),
     level=2,
     minutes=8,
     hints=(
         "A new token also looks at itself: its key and value belong into the cache before attention is computed.",
         "torch.cat([past_K, K], 2): along which dimension do tokens lie? Whose queries are asked?",
         "flash_attention(Q, K, V, causal=True) with the longer K and V: it takes the queries to be the last positions.",
-    ),
-    mistakes=(
-        Mistake("torch's is_causal lets query i see keys up to i, counted from the first: the past is masked out.",
-                "flash_attention(Q, K, V, causal=True)",
-                "torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True, enable_gqa=True)"),
-        Mistake("without causal=True a new token sees those that come after it.", "causal=True", "causal=False"),
-        Mistake("only the past was attended to: append the new keys and values first.",
-                "flash_attention(Q, K, V,", "flash_attention(Q, past_K, past_V,"),
-        Mistake("only the new tokens were attended to: what is the cache for?",
-                "flash_attention(Q, K, V,", "flash_attention(Q, *(X[:, :, -Q.shape[2] :] for X in (K, V)),"),
-        Mistake("new keys come after the past ones, as their values do.", "[past_K, K]", "[K, past_K]"),
-        Mistake("new values come after the past ones, as their keys do.", "[past_V, V]", "[V, past_V]"),
-        Mistake("return the longer keys and values: the next token needs them.", ", K, V)\n", ", past_K, past_V)\n"),
-        Mistake(
-            "only the new keys and values were returned: the next token needs the past ones as well.",
-            ", K, V)\n",
-            ", K[:, :, past_K.shape[2] :], V[:, :, past_K.shape[2] :])\n",
-        ),
     ),
 )  # fmt: skip
 

@@ -308,7 +308,7 @@ ANSWERS = [
     ),
     *wrong("attention_in_a_model.forward", forward,
         ("detached", "the numbers are right, but not all of the gradient comes bac", "transpose(1, 2).reshape(B, N, -1)", "detach().transpose(1, 2).reshape(B, N, -1)"),
-        ("heads repeated in turn", "query heads took key/value heads in turn", "    O = ", "    k, v = (t.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for t in (k, v))\n    O = "),
+        ("heads repeated in turn", "", "    O = ", "    k, v = (t.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for t in (k, v))\n    O = "),
     ),
     *wrong("first_triton_kernel.add", add,
         ("32 bits", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0) * Bc"),
