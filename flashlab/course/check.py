@@ -196,7 +196,7 @@ def _smaller(exercise, attempt, at, fault, patience, waiting):
         return fault
     smaller = dataclasses.replace(exercise, edges=draws.smaller(exercise, at - len(exercise.edges)), draws=0)
     tried = forked.run(partial(verdict.outcomes, smaller, attempt), patience, waiting)
-    found = verdict.first_wrong(smaller, tried.values, tuple(verdict.expected(smaller)))
+    found = verdict.first_wrong(smaller, tried.values, verdict.known(smaller))
     return fault if found is None else found[1]
 
 

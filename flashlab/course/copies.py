@@ -48,18 +48,20 @@ def refresh(notebooks: Path = NOTEBOOKS) -> list[str]:
 
 
 def take(name: str, notebooks: Path = NOTEBOOKS) -> str:
-    """Write the newest version of the lesson "06_tiling" with the learner's cells in it; return a sentence on it.
+    """Write the newest version of a lesson, as "06_tiling" or "06", with the learner's cells; return a sentence on it.
 
     The old copy stays beside it. Raises ValueError for an unknown lesson and for a file that is no notebook, OSError
     if a file cannot be written.
     """
     lessons = {path.stem: path for path in sorted(notebooks.glob("*.ipynb"))}
-    if name not in lessons:
+    found = [stem for stem in lessons if name in (stem, f"{stem}.ipynb", stem.partition("_")[0])]
+    if not found:
         raise ValueError(f"expected one of {', '.join(lessons)}, got {name!r}")
-    copy = _copy(lessons[name])
+    lesson = lessons[found[0]]
+    copy = _copy(lesson)
     if not copy.exists():
         raise ValueError(f"there is no {_short(copy)} yet: make lab makes it")
-    versions, newest = _versions(copy.parent), _published(lessons[name], _edited(notebooks))
+    versions, newest = _versions(copy.parent), _published(lesson, _edited(notebooks))
     result, cells = merged(versions.get(_title(copy), {}), _read(copy), newest)
     saved = _unused(copy)
     copy.rename(saved)

@@ -1,6 +1,7 @@
-"""Numbers and formulas as people write them: 524,288 or 25 % or 512 KiB or 2^-10 or P+B*N."""
+"""Numbers and formulas as people write them: 524,288 or 25 % or 512 KiB or 2^-10 or ln 2 or P+B*N."""
 
 import ast
+import math
 import operator
 import random
 import re
@@ -18,6 +19,8 @@ BYTES = {"B": 1, "byte": 1, "bytes": 1} | {
 }
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
              ast.Pow: operator.pow, ast.UAdd: operator.pos, ast.USub: operator.neg}  # fmt: skip
+FUNCTIONS = {"ln": math.log, "log": math.log, "log2": math.log2, "exp": math.exp, "sqrt": math.sqrt}
+WITHOUT_BRACKETS = re.compile(rf"\b({'|'.join(FUNCTIONS)})\s+(\w[\w.]*)")  # ln 2
 
 
 def number(text: str, unit: str = "") -> float:
@@ -57,12 +60,13 @@ def _tree(text):
         raise ValueError("too long for an expression")
     for sign, replacement in SIGNS.items():
         text = text.replace(sign, replacement)
+    text = WITHOUT_BRACKETS.sub(r"\1(\2)", text)
     text = BEFORE_A_NAME.sub(r"\1*", GROUPED.sub(lambda match: match[0].replace(",", ""), text))
     return ast.parse(text, mode="eval").body
 
 
 def _names(tree):
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
 
 
 def _value(node: ast.expr, values: Mapping[str, float]) -> float:
@@ -76,4 +80,6 @@ def _value(node: ast.expr, values: Mapping[str, float]) -> float:
             return OPERATORS[type(node.op)](_value(node.operand, values))
         case ast.BinOp() if type(node.op) in OPERATORS:
             return OPERATORS[type(node.op)](_value(node.left, values), _value(node.right, values))
+        case ast.Call(ast.Name(name), [argument], []) if name in FUNCTIONS:
+            return FUNCTIONS[name](_value(argument, values))
     raise ValueError("neither a number, a name nor a simple operation")

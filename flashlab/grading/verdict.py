@@ -315,6 +315,8 @@ def _fault(outcome, due):
         return Fault(f"it raised {outcome.error}" + (f"\nin {outcome.where}" if outcome.where else ""))
     if outcome.changed:
         return Fault("it changed its inputs; make new arrays instead.")
+    if len(due.exact) == 1 and due.exact[0].ndim and outcome.whole.startswith("a list"):
+        return Fault(f"expected an array, your result is {outcome.whole}: np.array makes one of it.")
     names = due.rounded.fields or ([""] if len(due.exact) == 1 else [f"result[{at}]" for at in range(len(due.exact))])
     if len(outcome.leaves) != len(due.exact) or outcome.whole == "None":
         many = f"{len(due.exact)} result{'s' if len(due.exact) > 1 else ''}"

@@ -664,6 +664,16 @@ def test_a_attempt_that_returns_no_number_is_told_so(capsys):
     assert "your result is a str, '2 bytes'" in said(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
 
 
+@pytest.mark.parametrize("answer", ["ln 2", "log(2)", "ln(4) / 2", 0.6931])
+def test_a_logarithm_is_a_number(answer, capsys):
+    assert said(capsys, answer, "online_softmax.quiz_lse").startswith("✓")
+
+
+def test_a_list_for_an_array_is_told_so(capsys):
+    text = said(capsys, lambda x: [1.0 for _ in x], "safe_softmax.row")
+    assert "expected an array, your result is a list of 2" in text
+
+
 def test_tiny_numbers_are_told_apart(capsys):
     """Half a microsecond is not zero: the bytes were not left out, all fractions were."""
     text = said(capsys, lambda F, n, f, b: max(F // f, n // b), "memory_hierarchy.seconds")

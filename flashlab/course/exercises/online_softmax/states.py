@@ -33,7 +33,7 @@ def draw_maxima_near(rng, m):
     """Draw maxima of another part: equal to m [Br], the next number, a little or far to one side, or anything."""
     apart = rng.choice([1e-4, 0.01, 0.5, 3, 25, 60]) * rng.choice([-1, 1])
     near = m + apart * rng.uniform(0.5, 1, len(m))  # [Br]
-    following = np.nextafter(m, np.float32(rng.choice([-inf, inf])))
+    following = np.where(m == 0, 0, np.nextafter(m, np.float32(rng.choice([-inf, inf]))))  # [Br]
     drawn = (m, following, near, near, near, draw_maxima(rng, len(m)))[rng.choice(6)]
     drawn = np.where(m == -inf, draw_maxima(rng, len(m)), drawn)
     return np.where(rng.random(len(m)) < 0.1, -inf, drawn).astype(m.dtype)
