@@ -76,7 +76,8 @@ def _source(function):
         source = textwrap.dedent(inspect.getsource(function))
         statement = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError):
-        raise NotSelfContained(f"the source of {function.__name__} is not known") from None
+        name = getattr(function, "__name__", f"an object of type {type(function).__name__}")
+        raise NotSelfContained(f"the source of {name} is not known") from None
     if getattr(statement, "name", None) != function.__name__:
         raise NotSelfContained(f"{function.__name__} is not written with def")
     return source.rstrip()

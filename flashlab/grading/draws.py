@@ -14,7 +14,7 @@ from flashlab.grading.exercise import Case, Exercise
 PROPERTY = "inputs drawn at random"
 LARGEST = 10  # size of the last draws
 LONG = 150  # size of one draw more, for functions in numpy: blocks are not always as small as in a lesson
-AGAIN = 12  # draws of each smaller size, in the search for the smallest inputs that an attempt gets wrong
+SHARE = 16  # one in so many draws is made once more per smaller size, to find the smallest wrong case
 
 inf = np.inf
 
@@ -27,8 +27,8 @@ def cases(exercise: Exercise) -> Iterator[Case]:
 
 def smaller(exercise: Exercise, n: int) -> tuple[Case, ...]:
     """Return more draws of the sizes below that of draw ``n``, small ones first."""
-    sizes = range(1, min(_size(exercise, n), LARGEST + 1))
-    return tuple(_case(exercise, size, exercise.draws + again) for size in sizes for again in range(AGAIN))
+    sizes, times = range(1, min(_size(exercise, n), LARGEST + 1)), max(1, exercise.draws // SHARE)
+    return tuple(_case(exercise, size, exercise.draws + again) for size in sizes for again in range(times))
 
 
 def _size(exercise, n):

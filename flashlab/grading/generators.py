@@ -10,8 +10,7 @@
 each unusual combination of sizes. All draws are seeded: the same call builds the same cases.
 
 ``PRODUCTS`` are the regimes that products of float16 reach; ``FINITE`` those of them for Q and K, which hold no mask;
-``GENTLE`` those of these for gradients, in which a product with K makes visible how scores far from zero are rounded;
-``HALF`` those whose scores fit into float16 themselves.
+``GENTLE`` those of these for gradients, in which a product with K makes visible how scores far from zero are rounded.
 """
 
 import inspect
@@ -143,7 +142,6 @@ BETWEEN = Regime("rows that see keys between rows that see none", hidden=_outer_
 PRODUCTS = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 1e9)
 FINITE = tuple(regime for regime in PRODUCTS if regime.hidden is None and regime.rows is np.zeros)
 GENTLE = tuple(regime for regime in FINITE if np.abs(regime.keys(2)).max() < 1e6)
-HALF = tuple(regime for regime in REGIMES if np.abs(regime.keys(2)).max() < 6e4)
 
 
 class Draw:

@@ -1,12 +1,14 @@
 """A right answer is stored with all that it uses, and a later lesson runs it in place of the course's own."""
 
 import inspect
+from functools import partial
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 from flashlab.course import answers, progress
+from flashlab.course.check import check
 from flashlab.course.exercises.first_triton_kernel import add
 from flashlab.course.exercises.online_softmax import merge
 from flashlab.course.self_contained import NotSelfContained, loaded, source_of
@@ -48,6 +50,25 @@ def test_an_array_of_the_notebook_is_named():
 def test_a_lambda_has_no_source_of_its_own():
     with pytest.raises(NotSelfContained, match="lambda"):
         source_of(lambda x: x)
+
+
+class Doubled:
+    def __call__(self, N):
+        return 2 * N * N
+
+
+@pytest.mark.parametrize("answer", [Doubled(), partial(pow, 2), print])
+def test_an_object_without_a_source_is_refused(answer):
+    with pytest.raises(NotSelfContained, match="the source of .* is not known"):
+        source_of(answer)
+
+
+def test_a_right_answer_that_cannot_be_stored_stays_right(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "FILE", tmp_path / "progress.json")
+    check("start_here.first", Doubled())
+    verdict, sentence = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("✓") and sentence.startswith("Later lessons cannot use this answer: ")
+    assert progress.read()["start_here.first"]["solved"]
 
 
 @pytest.fixture
