@@ -1,4 +1,4 @@
-"""What the learner solved in an earlier lesson, for use in a later one: ``inside = mine("tiling.inside")``."""
+"""Bring answers from an earlier lesson into a later one: ``inside = mine("tiling.inside")``."""
 
 from collections.abc import Callable
 

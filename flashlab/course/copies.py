@@ -30,13 +30,10 @@ def refresh(notebooks: Path = NOTEBOOKS) -> list[str]:
 
     Raises OSError if a copy cannot be written.
     """
-    mine, edited = notebooks / "mine", _edited(notebooks)
-    sentences = (
-        []
-        if mine.exists()
-        else [f"Your copies of the lessons are in {_short(mine)}: git pull leaves them as they are."]
-    )
-    mine.mkdir(exist_ok=True)
+    mine, edited, sentences = notebooks / "mine", _edited(notebooks), []
+    if not mine.exists():
+        mine.mkdir()
+        sentences.append(f"Your copies of the lessons are in {_short(mine)}: git pull leaves them as they are.")
     versions = _versions(mine)
     for lesson in sorted(notebooks.glob("*.ipynb")):
         try:
@@ -114,7 +111,11 @@ def _refreshed(lesson, versions, edited):
         return [moved] if lesson.name in (edited or ()) else []
     if before == version:
         return []
-    if digests(_read(copy)) != before or edited is None:
+    present = digests(_read(copy))
+    if present == version:  # the table was lost, or the copy is newer than it
+        versions[title] = version
+        return []
+    if present != before or edited is None:
         take_it = f"{COMMAND} --take {lesson.stem}"
         return [f"{lesson.stem} has a newer version. Your copy stays; to bring your cells into the new one: {take_it}"]
     _write(copy, newest)
