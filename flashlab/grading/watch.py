@@ -51,9 +51,14 @@ class Reads:
         """Return how many elements of an array were used at once, at most."""
         return max((operand.size for used, operand in self.log if used == name), default=0)
 
-    def total(self, name: str) -> int:
-        """Return how many elements of an array were used, counting each use."""
-        return sum(operand.size for used, operand in self.log if used == name)
+    def loaded(self, name: str) -> int:
+        """Return how many elements of an array were loaded: a tile stays at hand until another of the array is used."""
+        elements, at_hand = 0, None
+        for used, operand in self.log:
+            place = operand.ctypes.data, operand.size
+            if used == name and place != at_hand:
+                elements, at_hand = elements + operand.size, place
+        return elements
 
 
 DESCRIBE = {

@@ -276,19 +276,19 @@ def test_an_unknown_size_is_refused():
         generators.sweep(lambda draw, rows: ())
 
 
-def test_reads_are_counted_by_name_and_by_operation():
+def test_reads_are_counted_by_name_and_by_tile():
     reads = watch.Reads()
     K, V = reads.watch("K", np.ones((6, 4))), reads.watch("V", np.ones((6, 2)))
     for j in range(0, 6, 3):
         K[j : j + 3].T.sum()
         np.multiply(V[j : j + 3], V[j : j + 3])
-    assert (reads.largest("K"), reads.total("K")) == (12, 24)
-    assert (reads.largest("V"), reads.total("V")) == (6, 24)
+    assert (reads.largest("K"), reads.loaded("K")) == (12, 24)
+    assert (reads.largest("V"), reads.loaded("V")) == (6, 12)
     assert type(K @ np.ones((4, 1))) is np.ndarray and reads.largest("K") == 24
     with reads.through_copies():
         for convert in (np.asarray, np.array, np.ascontiguousarray):
-            before = reads.total("V")
+            before = reads.loaded("V")
             assert convert(V, np.float32).dtype == np.float32 and convert([1, 2]).sum() == 3
-            assert reads.total("V") == before and (convert(V)[:2] + 1 == 2).all() and reads.total("V") == before + 4
+            assert reads.loaded("V") == before and (convert(V)[:2] + 1 == 2).all() and reads.loaded("V") == before + 4
     assert type(np.asarray(V)) is np.ndarray
-    assert reads.largest("Q") == reads.total("Q") == 0
+    assert reads.largest("Q") == reads.loaded("Q") == 0

@@ -59,10 +59,42 @@ def gradients_in_torch(*given):
     return dS @ K * scale, dS.mT @ Q * scale, P.mT @ dO
 
 
+def backward_queries_outside(Q, K, V, O, lse, dO, Br, Bc):
+    scale, dQ, dK, dV = 1 / np.sqrt(Q.shape[1]), [], np.zeros(K.shape), np.zeros(V.shape)
+    for i in range(0, len(Q), Br):
+        Q_i, dO_i, lse_i = Q[i : i + Br] * scale, dO[i : i + Br], lse[i : i + Br, None]
+        delta_i, dQ_i = (dO_i * O[i : i + Br]).sum(1, keepdims=True), 0
+        for j in range(0, len(K), Bc):
+            P = np.exp(Q_i @ K[j : j + Bc].T - lse_i)
+            dS = P * (dO_i @ V[j : j + Bc].T - delta_i)
+            dQ_i = dQ_i + dS @ K[j : j + Bc] * scale
+            dK[j : j + Bc] += dS.T @ Q_i
+            dV[j : j + Bc] += P.T @ dO_i
+        dQ.append(dQ_i)
+    return np.vstack(dQ), dK, dV
+
+
+def backward_by_cuts(Q, K, V, O, lse, dO, Br, Bc):
+    """Tiles of like size, each transposed, in float64."""
+    cut = lambda X, B: np.array_split(np.asarray(X, float), -(-len(X) // B))  # noqa: E731
+    queries = list(zip(*(cut(X, Br) for X in (Q, O, lse, dO)), strict=True))
+    scale, dQ, dKV = Q.shape[1] ** -0.5, [0] * len(queries), []
+    for K_j, V_j in zip(cut(K, Bc), cut(V, Bc), strict=True):
+        dK_j, dV_j = 0 * K_j, 0 * V_j
+        for i, (Q_i, O_i, lse_i, dO_i) in enumerate(queries):
+            P = np.exp(scale * np.einsum("jd,id->ji", K_j, Q_i) - lse_i)
+            dS = P * (V_j @ dO_i.T - np.einsum("ie,ie->i", dO_i, O_i)) * scale
+            dQ[i] = dQ[i] + dS.T @ K_j
+            dK_j, dV_j = dK_j + dS @ Q_i, dV_j + P @ dO_i
+        dKV.append((dK_j, dV_j))
+    return np.vstack(dQ), *(np.vstack(parts) for parts in zip(*dKV, strict=True))
+
+
 RIGHT = {
     "recomputation.delta": [delta_by_einsum, delta_by_the_diagonal, delta_in_torch],
     "recomputation.rebuild": [rebuild_row_by_row, rebuild_where_it_can, rebuild_in_torch],
     "recomputation.gradients": [gradients_by_einsum, gradients_key_by_key, gradients_in_torch],
+    "recomputation.backward": [backward_queries_outside, backward_by_cuts],
 }
 
 

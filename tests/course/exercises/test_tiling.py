@@ -157,6 +157,29 @@ def meet_with_one_more_key(Q_i, K_j, V_j, O_i, lse_i):
     return tuple(np.array(part) for part in zip(*rows, strict=True))
 
 
+def forward_around(inside):
+    """Return the loop over tiles of queries around an ``inside``."""
+
+    def forward(Q, K, V, Br, Bc):
+        parts = [inside(Q[at : at + Br], K, V, Bc) for at in range(0, len(Q), Br)]
+        return tuple(np.concatenate([np.asarray(part[i]) for part in parts]) for i in (0, 1))
+
+    return forward
+
+
+def forward_by_cuts(Q, K, V, Br, Bc):
+    """Tiles of queries of like size, with Kᵀ in the first place of the product."""
+    O, lse = [], []
+    for Q_i in np.array_split(Q, -(-len(Q) // Br)):
+        m, l, O_i = online_softmax.identity(len(Q_i), V.shape[1])
+        for at in range(0, len(K), Bc):
+            S = (K[at : at + Bc] @ Q_i.T).T / np.sqrt(Q.shape[1])
+            m, l, O_i = online_softmax.update(online_softmax.State(m, l, O_i), S, V[at : at + Bc])
+        O.append(O_i / l[:, None])
+        lse.append(m + np.log(l))
+    return np.vstack(O), np.hstack(lse)
+
+
 RIGHT = {
     "tiling.mask": [mask_by_loops, mask_by_cutting, mask_in_torch],
     "tiling.inside": [
@@ -171,6 +194,13 @@ RIGHT = {
         inside_of_tiles_of_like_size,
         inside_by_loops,
         inside_in_float64,
+    ],
+    "tiling.forward": [
+        forward_by_cuts,
+        forward_around(inside_by_merging),
+        forward_around(inside_by_loops),
+        forward_around(inside_padded),
+        forward_around(inside_of_chosen_rows),
     ],
     "tiling.meet": [meet_by_logaddexp, meet_by_mixing, meet_by_merging, meet_with_one_more_key],
 }

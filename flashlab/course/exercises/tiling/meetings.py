@@ -53,7 +53,8 @@ def _scores(Q, K):
     return np.float64(Q) @ np.float64(K).T / np.sqrt(Q.shape[1])
 
 
-def _draw_inside(rng, size):
+def draw_inside(rng, size):
+    """Draw a tile of queries [Br, d], keys [Nk, d] and their values [Nk, dv], and how many keys make a tile."""
     Br, Nk, d, dv = lengths(rng, size, 4)
     Q, K = _draw_queries_and_keys(rng, Br, Nk, d)
     S = _scores(Q, K)[0]  # [Nk]
@@ -64,7 +65,7 @@ QUERY = np.float32([[2, 0, 0, 0]])  # 2 is √d: a score is its key's first numb
 TWO = np.vstack([QUERY, -QUERY])
 
 
-def _keys(*scores):
+def keys(*scores):
     """Return keys [Nk, 4] with these scores, and their values [Nk, 2]."""
     K = np.zeros((len(scores), 4), np.float32)
     K[:, 0] = scores
@@ -74,13 +75,13 @@ def _keys(*scores):
 inside = Exercise(
     reference=keys_inside,
     edges=(
-        Case("one query, one key", (QUERY, *_keys(1), 1)),
-        Case("two whole tiles, the second with the larger maximum", (QUERY, *_keys(0, 1, 2, 3), 2)),
-        Case("a last tile that is not full", (QUERY, *_keys(3, 1, 2), 2)),
-        Case("scores far from 0, on either side", (TWO, *_keys(-4e9, -2e9), 4)),
-        Case("two queries, whose maxima are in different tiles", (TWO, *_keys(0, 3), 1)),
+        Case("one query, one key", (QUERY, *keys(1), 1)),
+        Case("two whole tiles, the second with the larger maximum", (QUERY, *keys(0, 1, 2, 3), 2)),
+        Case("a last tile that is not full", (QUERY, *keys(3, 1, 2), 2)),
+        Case("scores far from 0, on either side", (TWO, *keys(-4e9, -2e9), 4)),
+        Case("two queries, whose maxima are in different tiles", (TWO, *keys(0, 3), 1)),
     ),
-    draw=_draw_inside,
+    draw=draw_inside,
     laws=(no_nan_replaced, bc_at_a_time),
     sways=True,
     mistakes=(
@@ -142,12 +143,12 @@ def _past(O, lse):
 meet = Exercise(
     reference=meeting,
     edges=(
-        Case("the first meeting", (QUERY, *_keys(0, 1), *_past([[0, 0]], [-inf]))),
+        Case("the first meeting", (QUERY, *keys(0, 1), *_past([[0, 0]], [-inf]))),
         Case("a past with the larger maximum, and one with the smaller",
-             (TWO, *_keys(0.5), *_past([[2, 5], [3, 4]], [1, -1]))),
-        Case("rows of which one has met no key", (TWO, *_keys(0, 1), *_past([[0, 0], [2, 5]], [-inf, 1]))),
-        Case("an output of 0, of keys that were met", (QUERY, *_keys(0, 1), *_past([[0, 0]], [1]))),
-        Case("scores far from 0, on either side", (TWO, *_keys(-4e9), *_past([[2, 5], [3, 4]], [-2e9, 2e9]))),
+             (TWO, *keys(0.5), *_past([[2, 5], [3, 4]], [1, -1]))),
+        Case("rows of which one has met no key", (TWO, *keys(0, 1), *_past([[0, 0], [2, 5]], [-inf, 1]))),
+        Case("an output of 0, of keys that were met", (QUERY, *keys(0, 1), *_past([[0, 0]], [1]))),
+        Case("scores far from 0, on either side", (TWO, *keys(-4e9), *_past([[2, 5], [3, 4]], [-2e9, 2e9]))),
     ),
     draw=_draw_meet,
     laws=(no_nan_replaced,),

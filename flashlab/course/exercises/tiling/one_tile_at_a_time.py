@@ -1,4 +1,4 @@
-"""A law: keys are met Bc at a time, once, and each tile's values before the next tile."""
+"""Laws: keys are met Bc at a time, once, and each tile's values before the next tile; queries Br at a time."""
 
 import numpy as np
 
@@ -19,6 +19,7 @@ AGAIN = (
     + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
     "hand, and the state is all that is left of it."
 )
+MORE_QUERIES = RIGHT_BUT + "took more than Br queries at once: fast memory holds one tile of Q."
 OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
 
 
@@ -31,8 +32,38 @@ def bc_at_a_time(inside, Q_i, K, V, Bc):
     K, V = (reads.watch(name, _numbered(X)) for name, X in (("K", K), ("V", V)))
     with reads.through_copies():
         inside(Q_i, K, V, Bc)
-    uses = [(name, {key for key in np.unique(operand) if key >= 1}) for name, operand in reads.log]
-    return _objection(uses, len(K), Bc)
+    return _objection(_uses(reads), len(K), Bc)
+
+
+def tile_by_tile(forward, Q, K, V, Br, Bc):
+    """Return what is wrong if Br queries at a time do not stay while keys pass as in ``bc_at_a_time``; else None."""
+    reads = Reads()
+    Q, K, V = (reads.watch(name, _numbered(X)) for name, X in (("Q", Q), ("K", K), ("V", V)))
+    with reads.through_copies():
+        forward(Q, K, V, Br, Bc)
+    if reads.largest("Q") > Br * Q.shape[1]:
+        return MORE_QUERIES
+    return next(filter(None, (_objection(uses, len(K), Bc) for uses in _by_tile(_uses(reads), Br))), None)
+
+
+def _uses(reads):
+    """Return (name, places) for each operand: the numbers of the rows that it takes."""
+    return [(name, {row for row in np.unique(operand) if row >= 1}) for name, operand in reads.log]
+
+
+def _by_tile(uses, Br):
+    """Return the uses of K and V for the first Br queries, for the next Br, and so on."""
+    tiles, queries = [[]], set()
+    for name, places in uses:
+        if name == "Q" and len(queries | places) > Br:
+            in_one_product = bool(tiles[-1]) and tiles[-1][-1][0] == "K"  # K_j @ Q_i.T takes K_j first
+            tiles.append([tiles[-1].pop()] if in_one_product else [])
+            queries = set()
+        if name == "Q":
+            queries |= places
+        else:
+            tiles[-1].append((name, places))
+    return tiles
 
 
 def _numbered(X):

@@ -1,30 +1,13 @@
-"""The exercises on recomputation."""
+"""One tile of the backward pass: ``delta``, ``rebuild`` and ``gradients``."""
 
 import numpy as np
 
 from flashlab.grading.draws import lengths, scores
-from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
 from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import recomputation, safe_softmax
 
 inf = np.inf
-
-kept = Question(
-    answer=512,
-    because="A row of P has 1,024 numbers of 2 bytes, and one lse of 4 bytes stands for it: 2,048 / 4.",
-    hints=(
-        "How many bytes has one row of P? And the one number that is kept instead?",
-        "1,024 numbers of 2 bytes, and one number of 4 bytes.",
-        "2,048 / 4",
-    ),
-    wrong=(
-        (1024, "So many numbers fewer. But lse has 4 bytes, a weight 2."),
-        (2048, "Those are the bytes of a row of P. One lse has 4 bytes."),
-        (256, "A weight in float16 has 2 bytes: a row of P has 2,048."),
-        (1, "P has 1,024 numbers per row, lse has one."),
-    ),
-    minutes=3,
-)
 
 
 def _case(property, *values):
@@ -32,18 +15,18 @@ def _case(property, *values):
     return Case(property, tuple(np.array(value, np.float32) for value in values))
 
 
-def _draw_size(rng):
+def draw_size(rng):
     """Draw a factor that makes numbers very small or very large, or leaves them as they are."""
     return np.float32(10.0 ** rng.choice([0, 0, -12, 12]))
 
 
-def _draw_normal(rng, *shape):
+def draw_normal(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
 def _draw_delta(rng, size):
     shape = lengths(rng, size, 2)
-    return tuple(_draw_size(rng) * _draw_normal(rng, *shape) for _ in range(2))
+    return tuple(draw_size(rng) * draw_normal(rng, *shape) for _ in range(2))
 
 
 delta = Exercise(
@@ -141,8 +124,8 @@ def _draw_gradients(rng, size):
     """Draw a tile of attention. Its weights need not come from these Q and K, only from some."""
     Br, Bc, d, dv = lengths(rng, size, 4)
     more = int(rng.integers(0, size + 1))
-    Q, K, V = _draw_normal(rng, Br, d), _draw_normal(rng, Bc, d), _draw_normal(rng, more + Bc, dv)
-    dO, P = _draw_size(rng) * _draw_normal(rng, Br, dv), safe_softmax.safe(_draw_rows(rng, Br, Bc, more))
+    Q, K, V = draw_normal(rng, Br, d), draw_normal(rng, Bc, d), draw_normal(rng, more + Bc, dv)
+    dO, P = draw_size(rng) * draw_normal(rng, Br, dv), safe_softmax.safe(_draw_rows(rng, Br, Bc, more))
     scale = float(rng.choice([d**-0.5, 1, 0.25, 2.5]))
     return Q, K, V[more:], dO, P[:, more:], recomputation.delta(dO, P @ V), scale
 
@@ -190,43 +173,3 @@ gradients = Exercise(
         "dQ_i = scale · dS_ij K_j and dK_j = scale · dS_ijᵀ Q_i. Return recomputation.Gradients(dQ_i, dK_j, dV_j).",
     ),
 )  # fmt: skip
-
-passes = Question(
-    answer=20,
-    because="K, V read and dK, dV written once: 4. Q and dO read at 4 visits: 8. dQ written at 4 and read at 3: 7. "
-    "O read once: 1.",
-    hints=(
-        "Which tensors belong to the keys (once in all), and which to the queries (at every visit)?",
-        "Outside: K, V, dK, dV. At each of the 4 visits: Q, dO and dQ. At the first visit only: O. And dQ need not be "
-        "read where it is still zero.",
-        "4 for the keys, 4 + 4 for Q and dO, 4 + 3 for dQ, 1 for O.",
-    ),
-    wrong=(
-        (21, "dQ is zero before the first visit: there is nothing to read yet."),
-        (23, "O is needed for delta only: at the first visit, and never again."),
-        (24, "dQ is zero before the first visit, and O is needed at the first visit only."),
-        (19, "O is read as well, once, for delta."),
-        (8, "That is each tensor once. Q, dO and dQ move at each of the 4 visits."),
-        (13, "That is the forward pass's bill. The backward pass has more to carry."),
-        (33, "That is the forward pass and the backward pass together."),
-    ),
-    minutes=8,
-)
-
-products = Question(
-    answer=7,
-    because="Forward S and O; backward S once more, dV, dP, dQ, dK. Seven instead of six.",
-    hints=(
-        "Each N × N matrix is a product of two thin ones, or is multiplied with a thin one. Count those.",
-        "Where everything is kept: forward S and O, backward dV, dP, dQ, dK. Which of them is done again?",
-        "P is an exponential away from S, so only S = Q Kᵀ is done again.",
-    ),
-    wrong=(
-        (6, "That is with P kept: S, O, dV, dP, dQ, dK. To build P again takes S again."),
-        (8, "The whole forward pass is not repeated: O is at hand, only S is needed again."),
-        (5, "That is the backward pass alone. The forward pass's two count too."),
-        (4, "That is the backward pass alone, with P kept."),
-        (12, "That is the forward pass and all of the backward pass twice. Only one product is done again."),
-    ),
-    minutes=4,
-)
