@@ -237,16 +237,13 @@ def directions(r: int, d: int, seed: int = 0) -> np.ndarray:
     return np.concatenate(blocks)[:r]
 
 
-def features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
-    """Compute positive random features phi(X) [N, r] of X [N, d]: on average over omega, phi(x) phi(y) is exp(x y).
+def log_features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
+    """Compute log(phi(X)) [N, r] of X [N, d] for directions omega [r, d], without the constant 1/sqrt(r).
+
+    On average over omega, phi(x) phi(y) is exp(x y). The exponential of a large logarithm would overflow.
 
     Source: Choromanski et al. 2020, lemma 1.
     """
-    return np.exp(log_features(X, omega)) / len(omega) ** 0.5
-
-
-def log_features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
-    """Compute log(phi(X)) [N, r], but for the constant 1/sqrt(r): the exponential of a large one would overflow."""
     return X @ omega.T - (X * X).sum(-1, keepdims=True) / 2
 
 

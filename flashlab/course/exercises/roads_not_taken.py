@@ -1,7 +1,5 @@
 """The exercises on roads_not_taken."""
 
-import numpy as np
-
 from flashlab.grading.draws import whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import roads_not_taken
@@ -77,54 +75,5 @@ reach = Exercise(
         "Which is the first key that the tile's first query sees? Which is the last that its last query sees?",
         "The first query is start and sees from start - w on. The last is stop - 1 and sees up to stop - 1 + w.",
         "A stop is one more than the last: stop + w. Then keep both within 0 and N.",
-    ),
-)  # fmt: skip
-
-
-def _array(values):
-    return np.array(values, np.float32)
-
-
-D = 32  # of the lesson's head
-
-
-def _draw_features(rng, size):
-    """Draw vectors, short or long, some of them 0, and directions."""
-    N, d, r = rng.integers(1, (size + 1, min(size, D) + 1, size + 1))
-    X = rng.choice([0, 0.3, 1, 3], (N, 1)) * rng.normal(size=(N, d))  # [N, d]
-    return _array(X), _array(rng.normal(size=(r, d)))
-
-
-HALF_OF_SQUARED = "Subtract half of each vector's squared length inside the exponential."
-
-features = Exercise(
-    reference=roads_not_taken.features,
-    edges=(
-        Case("a vector of zeros", (_array([[0, 0]]), _array([[1, 2]]))),
-        Case("one number, one direction", (_array([[1]]), _array([[2]]))),
-        Case("two directions", (_array([[1]]), _array([[2], [-1]]))),
-        Case("a vector of length 5", (_array([[3, 4]]), _array([[1, 0]]))),
-        Case("two vectors of different length", (_array([[1, 0], [1, 1]]), _array([[1, 2], [0, 1], [2, 0]]))),
-    ),
-    draw=_draw_features,
-    sways=True,
-    mistakes=(
-        Mistake("left the squared length out.", HALF_OF_SQUARED, "log_features(X, omega)", "X @ omega.T"),
-        Mistake("subtracted all of the squared length.", HALF_OF_SQUARED,
-                "log_features(X, omega)", "X @ omega.T - (X * X).sum(-1, keepdims=True)"),
-        Mistake("divided by r.", "Divide by √r: two features are multiplied, and the product is to be a mean.",
-                "/ len(omega) ** 0.5", "/ len(omega)"),
-        Mistake("did not divide by √r.", "Features are added up over r directions, and that sum is to be a mean.",
-                " / len(omega) ** 0.5", ""),
-        Mistake("divided by √d.", "r is the number of directions.", "/ len(omega) ** 0.5", "/ X.shape[1] ** 0.5"),
-        Mistake("subtracted one length for all vectors.", "Sum along the last axis only, with keepdims=True.",
-                "log_features(X, omega)", "X @ omega.T - (X * X).sum() / 2"),
-    ),
-    level=2,
-    minutes=8,
-    hints=(
-        "X @ omega.T has the right shape already. What must be subtracted from it, and from which axis is it taken?",
-        "Half of each vector's squared length, (X * X).sum(-1) / 2, as a column so that it goes with the rows.",
-        "np.exp(X @ omega.T - (X * X).sum(-1, keepdims=True) / 2), divided by the square root of len(omega).",
     ),
 )  # fmt: skip

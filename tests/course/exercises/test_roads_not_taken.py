@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from flashlab.course import data
 from flashlab.course.registry import find
@@ -27,24 +26,8 @@ def reach_in_branches(start, stop, w, N):
     return first, last
 
 
-def features_row_by_row(X, omega):
-    return np.array([[np.exp(w @ x - x @ x / 2) for w in omega] for x in X]) / np.sqrt(len(omega))
-
-
-def features_in_torch(X, omega):
-    X, omega = torch.tensor(X), torch.tensor(omega)
-    return torch.exp(X @ omega.T - X.square().sum(1, keepdim=True) / 2) / len(omega) ** 0.5
-
-
-def features_by_completing_the_square(X, omega):
-    """w x - x x / 2 is (w w - |w - x|^2) / 2."""
-    apart = ((X[:, None] - omega) ** 2).sum(-1)  # [N, r]
-    return np.exp(((omega * omega).sum(-1) - apart) / 2) / len(omega) ** 0.5
-
-
 RIGHT = {
     "roads_not_taken.reach": [reach_key_by_key, reach_by_clipping, reach_in_branches],
-    "roads_not_taken.features": [features_row_by_row, features_in_torch, features_by_completing_the_square],
 }
 
 

@@ -40,11 +40,6 @@ def reach(start, stop, w, N):
     return first, last + 1
 
 
-def features(X, omega):
-    half = np.sum(X * X, axis=1) / 2
-    return np.exp(X @ omega.T - half[:, None]) / np.sqrt(omega.shape[0])
-
-
 def formula(M, d):
     Bc = math.ceil(M / (4 * d))
     return min(Bc, d), Bc
@@ -330,11 +325,6 @@ ANSWERS = [
     *wrong("roads_not_taken.reach", reach,
         ("not below 1", "", "max(0,", "max(1,"),
         ("counted in float16", "", "stop - 1 + w", "int(np.float16(stop - 1 + w))"),
-    ),
-    *wrong("roads_not_taken.features", features,
-        ("r", "divided by r", "np.sqrt(omega.shape[0])", "omega.shape[0]"),
-        ("√d", "divided by √d", "omega.shape[0]", "omega.shape[1]"),
-        ("one length", "one length for all vectors", "np.sum(X * X, axis=1)", "np.sum(X * X, keepdims=True)[0]"),
     ),
     *wrong("block_size.formula", formula,
         ("one more", "one too many", "math.ceil(M / (4 * d))", "M // (4 * d) + 1"),
