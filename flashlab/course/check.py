@@ -26,10 +26,10 @@ from flashlab.course.card import Verdict
 from flashlab.course.lessons import LESSONS
 from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.course.source import WIDTH, show
-from flashlab.grading import draws, forked, verdict
+from flashlab.grading import draws, forked, mistakes, outcomes, verdict
 from flashlab.grading.defaults import defaults
 from flashlab.grading.exercise import Exercise, Question, edited
-from flashlab.grading.verdict import shortened
+from flashlab.grading.words import described, says, shortened
 from flashlab.machine.numbers import whole_number
 
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
@@ -63,7 +63,7 @@ def check(name: str, attempt: object, *, note: bool = True) -> None:
     except UnknownExercise as error:
         _say(f"○ {error}")
     except BaseException as error:  # an attempt may raise SystemExit where it is looked at
-        _say(shortened(f"○ {name}: this could not be judged: {verdict.says(error)}", LONGEST))
+        _say(shortened(f"○ {name}: this could not be judged: {says(error)}", LONGEST))
 
 
 def hint(name: str, layer: int = 1) -> None:
@@ -156,22 +156,22 @@ def judged(name: str, exercise: Exercise | Question, attempt: object) -> Verdict
 
 def _attempted(name, exercise, attempt):
     if not callable(attempt):
-        return Verdict("✗", f"expected a function, got {verdict.described(attempt)}.")
+        return Verdict("✗", f"expected a function, got {described(attempt)}.")
     if _is_ours(attempt):
         return Verdict("○", "this function is the course's own, so it is not judged. Check one that you wrote.")
-    with _Waiting(name, len(verdict.cases(exercise))) as waiting:
+    with _Waiting(name, len(outcomes.cases(exercise))) as waiting:
         if _is_stub(exercise, attempt, waiting):
             return _not_attempted(name)
         due, patience = _expected(exercise)
-        tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
+        tried = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
         first = verdict.first_wrong(exercise, tried.values, due)
         if first is None and tried.end and tried.end not in NOT_JUDGED:  # once more: was it the machine?
-            tried = forked.run(partial(verdict.outcomes, exercise, attempt), patience, waiting)
+            tried = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
             first = verdict.first_wrong(exercise, tried.values, due)
         if first is not None:
             at, fault = first
             fault = _smaller(exercise, attempt, at, fault, patience, waiting)
-            mistake = forked.run(partial(verdict.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
+            mistake = forked.run(partial(mistakes.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
             return _wrong(name, fault, next(iter(mistake.values), None), _printed(tried, at))
     if any(outcome.missing for outcome in tried.values):
         return _not_attempted(name)
@@ -182,7 +182,7 @@ def _attempted(name, exercise, attempt):
         return Verdict("○", "the machine ran out of memory and stopped it, so it is not judged.")
     if tried.end == "killed":
         return Verdict("○", "its process was killed (SIGKILL), so it is not judged. The sender is not on record.")
-    cases = verdict.cases(exercise)
+    cases = outcomes.cases(exercise)
     if tried.end or len(tried.values) < len(cases):
         at = min(len(tried.values), len(cases) - 1)
         fault = verdict.on(verdict.Fault(f"it ended Python: {tried.end or 'too early'}."), exercise, at)
@@ -195,8 +195,8 @@ def _smaller(exercise, attempt, at, fault, patience, waiting):
     if fault.on != draws.PROPERTY:
         return fault
     smaller = dataclasses.replace(exercise, edges=draws.smaller(exercise, at - len(exercise.edges)), draws=0)
-    tried = forked.run(partial(verdict.outcomes, smaller, attempt), patience, waiting)
-    found = verdict.first_wrong(smaller, tried.values, verdict.known(smaller))
+    tried = forked.run(partial(outcomes.outcomes, smaller, attempt), patience, waiting)
+    found = verdict.first_wrong(smaller, tried.values, outcomes.known(smaller))
     return fault if found is None else found[1]
 
 
@@ -226,7 +226,7 @@ def _is_stub(exercise, attempt, waiting):
     function = inspect.getattr_static(attempt, "fn", attempt)  # of a kernel; without a call of its __getattr__
     if type(function) is not FunctionType or "NotImplementedError" not in function.__code__.co_names:
         return False
-    tried = forked.run(lambda: islice(verdict.outcomes(exercise, attempt), 1), PATIENCE, waiting)
+    tried = forked.run(lambda: islice(outcomes.outcomes(exercise, attempt), 1), PATIENCE, waiting)
     return any(outcome.missing for outcome in tried.values)
 
 
@@ -239,7 +239,7 @@ def _refused(name, exercise, attempt, patience):
     with _Waiting(name, 0) as waiting:
         if COMPILES > SLOW:
             waiting.say("right in the interpreter; now it is compiled for a GPU")
-        noted = forked.run(partial(verdict.launches, exercise, attempt), patience)
+        noted = forked.run(partial(outcomes.launches, exercise, attempt), patience)
         reason = compiles.refusal(noted.values[0]) if noted.values else None
     return f"But for a GPU it does not compile: {reason}" if reason else ""
 
@@ -250,7 +250,7 @@ _KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patien
 def _expected(exercise):
     """Return the reference's answer to each case, and how long an attempt may compute. Found once."""
     if exercise not in _KNOWN:
-        found = forked.run(partial(verdict.expected, exercise), 60 * max(1, PATIENCE))
+        found = forked.run(partial(outcomes.expected, exercise), 60 * max(1, PATIENCE))
         if found.end:
             raise RuntimeError(f"the reference did not come to its end here ({found.end} {found.printed[-1]})".strip())
         _KNOWN[exercise] = tuple(found.values), 10 * found.seconds
@@ -345,7 +345,7 @@ def _repr(answer):
     try:
         return repr(answer)
     except (Exception, SystemExit):
-        return verdict.described(answer)
+        return described(answer)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from flashlab.course import card, progress
 from flashlab.course.check import check, edited, hint, overview, solution
 from flashlab.course.registry import every, find
 from flashlab.grading import forked as runner
-from flashlab.grading import in_place, records, verdict
+from flashlab.grading import in_place, mistakes, outcomes, records, verdict
 from flashlab.grading.exercise import Broken, Case, Exercise
 from flashlab.reference import online_softmax
 from flashlab.reference.online_softmax import State
@@ -266,7 +266,7 @@ def writing(record):
     return write
 
 
-RIGHT = records.dump(("value", verdict.Outcome(tuple(verdict.Leaf("array", np.ones(1)) for _ in range(3)))))
+RIGHT = records.dump(("value", records.Outcome(tuple(records.Leaf("array", np.ones(1)) for _ in range(3)))))
 FINISHED = records.dump(("finished",))
 
 
@@ -384,7 +384,7 @@ def test_a_stub_is_not_attempted(capsys):
 
 
 def test_what_a_right_attempt_prints_is_swallowed_and_what_a_wrong_one_prints_is_shown(capsys):
-    cases = len(verdict.cases(find("online_softmax.merge")))
+    cases = len(outcomes.cases(find("online_softmax.merge")))
     assert said(capsys, printing) == f"✓ online_softmax.merge: right in all {cases} cases.\n"
 
     def wrong(a, b):
@@ -655,8 +655,10 @@ def test_a_law_that_found_the_reason_names_what_no_mistake_does():
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "it was clipped"),),
     )
-    tried = list(verdict.outcomes(exercise, lambda x: 3.0))
-    assert next(verdict.recognise(exercise, tried, 0, verdict.known(exercise))) == "It looks like this: it was clipped"
+    tried = list(outcomes.outcomes(exercise, lambda x: 3.0))
+    assert (
+        next(mistakes.recognise(exercise, tried, 0, outcomes.known(exercise))) == "It looks like this: it was clipped"
+    )
 
 
 def test_a_attempt_that_returns_no_number_is_told_so(capsys):

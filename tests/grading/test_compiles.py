@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flashlab.kernels")  # which needs Triton
 from flashlab.course.check import check  # noqa: E402
 from flashlab.course.registry import every, find  # noqa: E402
-from flashlab.grading import forked, verdict  # noqa: E402
+from flashlab.grading import forked, outcomes  # noqa: E402
 from flashlab.grading.exercise import edited  # noqa: E402
 from flashlab.kernels import INTERPRETED, compiles, tl, triton  # noqa: E402
 from tests.tools.long import long_except  # noqa: E402
@@ -29,7 +29,7 @@ REFUSED = {
 
 
 def refusal(name, attempt):
-    noted = forked.run(partial(verdict.launches, find(name), attempt), 600)
+    noted = forked.run(partial(outcomes.launches, find(name), attempt), 600)
     assert noted.end == "", noted.printed[-1]
     return compiles.refusal(noted.values[0])
 
@@ -49,7 +49,7 @@ def test_what_a_gpu_refuses_is_told(what):
 def test_a_choice_by_a_block_is_refused_before_a_compiler_is_asked():
     exercise, edit = find("triton_forward.forward"), "if causal else Nk\n    if m_i == 3:\n        seen = Nk\n"
     attempt = edited(exercise.reference, "if causal else Nk\n", edit)
-    assert "has no truth value" in next(verdict.outcomes(exercise, attempt)).error
+    assert "has no truth value" in next(outcomes.outcomes(exercise, attempt)).error
 
 
 LARGE = 1.0

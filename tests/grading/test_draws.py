@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.course.check import check
 from flashlab.course.registry import every
-from flashlab.grading import draws, verdict
+from flashlab.grading import draws, outcomes, results
 from flashlab.grading.exercise import Exercise
 
 
@@ -22,14 +22,14 @@ def test_edges_come_first_and_are_few():
     for name, exercise in drawn().items():
         assert len(exercise.edges) <= 5, name
         assert len(exercise.mistakes) <= 6, name
-        assert verdict.cases(exercise)[: len(exercise.edges)] == exercise.edges
+        assert outcomes.cases(exercise)[: len(exercise.edges)] == exercise.edges
 
 
 def test_inputs_are_finite_or_hidden():
     """No draw overflows: what is not finite is -inf, a mask."""
     for name, exercise in drawn().items():
-        for case in verdict.cases(exercise):
-            for leaf in verdict._leaves(case.args):
+        for case in outcomes.cases(exercise):
+            for leaf in results.leaves(case.args):
                 if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f":
                     assert not np.isnan(leaf).any() and not (leaf == np.inf).any(), (name, case)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flashlab.course.registry import find
-from flashlab.grading import programs, verdict
+from flashlab.grading import outcomes, programs
 from flashlab.kernels import INTERPRETED
 from flashlab.kernels.interpreter import launches_noted
 from tests.tools.copied import copied
@@ -15,17 +15,17 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="a GPU counts nothing")
 
 def test_reference_and_attempt_are_launched_once_per_case():
     exercise = replace(find("first_triton_kernel.add"), once=())  # laws whose inputs are their own
-    cases, found = verdict.cases(exercise), []
+    cases, found = outcomes.cases(exercise), []
     with launches_noted(lambda *launch: found.append(launch)):
-        list(verdict.expected(exercise))
+        list(outcomes.expected(exercise))
         assert len(found) == len(cases)
-        outcomes = list(verdict.outcomes(exercise, copied(exercise.reference)))
-    assert len(found) == 2 * len(cases) and not any(outcome.broke for outcome in outcomes)
+        ran = list(outcomes.outcomes(exercise, copied(exercise.reference)))
+    assert len(found) == 2 * len(cases) and not any(outcome.broke for outcome in ran)
 
 
 def test_loads_and_stores_are_those_of_each_program():
     exercise = find("first_triton_kernel.add")
-    (args,) = (case.args for case in verdict.cases(exercise) if case.property == "two blocks, the second one not full")
+    (args,) = (case.args for case in outcomes.cases(exercise) if case.property == "two blocks, the second one not full")
     with programs.noted() as found:
         exercise.run(exercise.reference)(*args)
     moved = [[(event.kind, event.name, event.nbytes) for event in program] for program in found]

@@ -7,7 +7,7 @@ import pytest
 
 from flashlab import kernels
 from flashlab.course.registry import find
-from flashlab.grading import poison, verdict
+from flashlab.grading import mistakes, outcomes, poison, verdict
 from tests.mutants.answers import in_numpy, in_other_lessons, in_triton
 
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
@@ -18,18 +18,18 @@ def sentence(answer):
     """Return the sentences of the check on a wrong answer: on the first wrong case, and its name. None: accepted."""
     exercise = find(answer.exercise)
     with poison.poisoned(), np.errstate(all="ignore"):
-        tried, due, outcomes = [], verdict.known(exercise), verdict.outcomes(exercise, answer.attempt())
-        first = verdict.first_wrong(exercise, noted(outcomes, tried), due)
+        tried, due, ran = [], outcomes.known(exercise), outcomes.outcomes(exercise, answer.attempt())
+        first = verdict.first_wrong(exercise, noted(ran, tried), due)
         if first is None:
             return None
         at, said = first
-        tried.extend(islice(outcomes, verdict.LATER))
-        return f"{said}\n{next(verdict.recognise(exercise, tried, at, due))}"
+        tried.extend(islice(ran, mistakes.LATER))
+        return f"{said}\n{next(mistakes.recognise(exercise, tried, at, due))}"
 
 
-def noted(outcomes, tried):
+def noted(ran, tried):
     """Yield the outcomes, and append each to ``tried``."""
-    for outcome in outcomes:
+    for outcome in ran:
         tried.append(outcome)
         yield outcome
 

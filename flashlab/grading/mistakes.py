@@ -1,0 +1,69 @@
+"""Name the mistake behind a wrong attempt: the known mistake that answers as the attempt does."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from flashlab.grading.exercise import Exercise
+from flashlab.grading.outcomes import cases, outcome_of
+from flashlab.grading.records import Expected, Outcome
+from flashlab.grading.results import largest
+from flashlab.grading.verdict import fault_of, never_stored
+
+LATER = 16  # cases after the one that is wrong first in which mistakes are compared
+
+
+def recognise(
+    exercise: Exercise, tried: Sequence[Outcome], first: int, due: Sequence[Expected]
+) -> Iterator[str | None]:
+    """Yield, once, what the known mistake says that goes wrong first where the attempt does, and answers alike.
+
+    tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
+    answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
+    attempt is wrong once more. An attempt that breaks a law, all of whose results are right, has only mistakes that
+    break it, too, and whose results are right. Where results are wrong and no mistake is known, a broken law that found
+    the reason names it.
+    """
+    lawless = fault_of(tried[first], due[first]) is None
+    together = tried[: first + 1 + LATER]
+    again = {at for at, mine in enumerate(together) if at > first and fault_of(mine, due[at])}
+    alike = {}
+    for mistake in exercise.mistakes:
+        wrong = mistake.function(exercise.reference)
+        theirs = outcome_of(exercise, wrong, cases(exercise)[first].args, lawless)  # most mistakes differ here
+        if not _alike(theirs, tried[first]):
+            continue
+        if _law(theirs) != _law(tried[first]) if lawless else fault_of(theirs, due[first]) is None:
+            continue
+        same = set()
+        for at, mine in enumerate(together):
+            if at == first or _alike(outcome_of(exercise, wrong, cases(exercise)[at].args, laws=False), mine):
+                same.add(at)
+            elif at < first:
+                break
+        else:
+            if len(same) == len(together) if lawless else not again or again & same:
+                alike.setdefault(len(same), mistake.says)
+    broken = (it.broke for it in tried if it.broke and it.broke.on)
+    reasons = (f"It looks like this: {it.says}" for it in broken if not (lawless or it.if_right))
+    yield alike[max(alike)] if alike else next(reasons, None)
+
+
+def _law(outcome):
+    return outcome.broke and outcome.broke.says
+
+
+def _alike(a, b):
+    """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
+    if a.error or b.error or a.changed != b.changed:
+        return bool(a.error) and a.error.rsplit(": ", 1)[-1] == b.error.rsplit(": ", 1)[-1]  # without their names
+    if len(a.leaves) != len(b.leaves) or any(leaf.value is None for leaf in (*a.leaves, *b.leaves)):
+        return False
+    return all(_equal(x.value, y.value) for x, y in zip(a.leaves, b.leaves, strict=True))
+
+
+def _equal(x, y):
+    if x.shape != y.shape or not np.array_equal(never_stored(x), never_stored(y)):
+        return False
+    with np.errstate(all="ignore"):
+        return bool(np.allclose(x, y, 1e-4, 1e-6 * min(1, largest(y[np.isfinite(y)])), equal_nan=True))

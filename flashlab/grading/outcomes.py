@@ -1,0 +1,173 @@
+"""Run an attempt, or the reference, on the cases of an exercise.
+
+``outcomes`` runs code that is not trusted and yields plain data, so that it can run in a process of its own.
+"""
+
+import copy
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, redirect_stdout, suppress
+from functools import cache, partial
+
+import numpy as np
+
+from flashlab.grading import draws
+from flashlab.grading.exercise import Broken, Exercise
+from flashlab.grading.records import Expected, Leaf, Outcome
+from flashlab.grading.results import largest, leaves, mapped, result_leaves
+from flashlab.grading.words import described, says, shortened, where
+
+NUDGES = 3  # times that the inputs are rounded at random
+
+
+@cache
+def cases(exercise: Exercise) -> tuple:
+    """Return the cases of an exercise, built once."""
+    return (*exercise.edges, *draws.cases(exercise)) if exercise.cases is None else tuple(exercise.cases())
+
+
+@cache
+def known(exercise: Exercise) -> tuple[Expected, ...]:
+    """Return what the reference answers to each case, computed once in this process."""
+    with np.errstate(all="ignore"):
+        return tuple(expected(exercise))
+
+
+def expected(exercise: Exercise) -> Iterator[Expected]:
+    """Run the reference on each case."""
+    for case in cases(exercise):
+        rounded = outcome_of(exercise, exercise.reference, case.args, laws=False)
+        wide = mapped(_widen, case.args)
+        exact = _arrays(exercise.truth()(*wide))
+        seeds = range(NUDGES if exercise.sways else 0)
+        nudged = [_arrays(exercise.truth()(*_nudged(case.args, wide, seed))) for seed in seeds]
+        yield Expected(rounded, exact, tuple(map(_swayed, exact, *nudged)))
+
+
+def _nudged(args, wide, seed):
+    """Return arguments in float64, each number of an array a rounding away from what it is, in float32 or better."""
+    rng, given = np.random.default_rng(seed), iter(leaves(args))
+
+    def nudge(leaf):
+        dtype = getattr(next(given), "dtype", np.dtype(int))
+        if not isinstance(leaf, np.ndarray) or dtype.kind != "f":
+            return leaf
+        eps = min(np.finfo(dtype).eps, np.finfo(np.float32).eps)
+        return leaf * (1 + rng.choice((-eps, eps), leaf.shape))
+
+    return mapped(nudge, wide)
+
+
+def _widen(leaf):
+    return leaf.astype(np.float64) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" else copy.deepcopy(leaf)
+
+
+def _swayed(exact, *others):
+    """Return the largest difference of results from the exact one, where both are finite."""
+    return max((largest((other - exact)[np.isfinite(exact) & np.isfinite(other)]) for other in others), default=0.0)
+
+
+def _arrays(result):
+    return tuple(np.asarray(leaf) for leaf in result_leaves(result))
+
+
+def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
+    """Run a function on private copies of each case's arguments."""
+    for case in cases(exercise):
+        outcome = outcome_of(exercise, function, case.args)
+        yield outcome
+        if outcome.missing:
+            return
+
+
+def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
+    """Run an attempt in Triton on its first and its last case and yield, once, its launches as JSON."""
+    from flashlab.kernels import compiles  # late: Triton
+
+    with compiles.launches() as noted:
+        for case in {0: cases(exercise)[0], 1: cases(exercise)[-1]}.values():
+            exercise.run(attempt)(*case.args)
+    yield noted()
+
+
+def outcome_of(exercise: Exercise, function: Callable, args: tuple, laws: bool = True) -> Outcome:
+    """Run a function, or the launch of a kernel, on copies of the arguments; with ``laws``, see which one it breaks."""
+    given = copy.deepcopy(args)
+    try:
+        with _programs_noted(exercise, laws) as programs:
+            result = exercise.run(function)(*given)
+        found, fields = tuple(map(_leaf, result_leaves(result))), tuple(getattr(result, "_fields", ()))
+        broke = _broken(exercise, function, args, programs) if laws else None
+        return Outcome(found, fields, described(result), changed=_changed(args, given), broke=broke)
+    except NotImplementedError as error:
+        if not str(error):
+            return Outcome(missing=True)
+        return Outcome(error=says(error), where=where(error))
+    except BaseException as error:  # SystemExit too: whatever an attempt raises is an answer
+        return Outcome(error=says(error), where=where(error))
+
+
+def _programs_noted(exercise, laws):
+    if not (laws and exercise.moves):
+        return nullcontext()
+    from flashlab.grading import programs  # late: Triton
+
+    return programs.noted()
+
+
+def _changed(args, given):
+    pairs = zip(leaves(args), leaves(given), strict=True)
+    return any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+def _broken(exercise, function, args, programs):
+    """Return the first law that a function breaks, on these inputs or on its own; None if it keeps all."""
+    laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
+    laws += [partial(law, programs, *args) for law in exercise.moves]
+    if args is cases(exercise)[0].args:
+        laws += [partial(law, function) for law in (_overwritten(exercise), *exercise.once)]
+    for law in laws:
+        with suppress(Exception), redirect_stdout(io.StringIO()):  # errors and output are those of the cases
+            if broken := law():
+                return broken if isinstance(broken, Broken) else Broken("", broken)
+    return None
+
+
+def _overwritten(exercise):
+    """Build a law of its own inputs, two cases of the same shapes: the second call leaves the first one's result."""
+
+    def law(function):
+        if exercise.launch is not None:  # its launch makes the outputs
+            return None
+        pairs = itertools.combinations([case.args for case in cases(exercise)], 2)
+        pair = next((pair for pair in pairs if _shapes(pair[0]) == _shapes(pair[1])), None)
+        if pair is None:
+            return None
+        first = result_leaves(function(*copy.deepcopy(pair[0])))
+        kept = copy.deepcopy(first)
+        function(*copy.deepcopy(pair[1]))
+        then_and_now = zip(kept, first, strict=True)
+        if any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in then_and_now):
+            return Broken("two calls", "the second call changed the first one's result: make a new array per call.")
+
+    return law
+
+
+def _shapes(args):
+    return [np.shape(leaf) for leaf in leaves(args)]
+
+
+def _leaf(value):
+    kind = type(value)  # not isinstance, which a value may contradict
+    if issubclass(kind, bool | int | float | complex | np.generic) and np.asarray(value).dtype.kind in "biufc":
+        return Leaf("number", np.asarray(value))
+    if kind is np.ndarray:
+        of_numbers = value.dtype.kind in "biufc"
+        return Leaf("array", np.array(value)) if of_numbers else Leaf(f"an array of {value.dtype}", None)
+    if kind.__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        return Leaf("array", (tensor.double() if tensor.is_floating_point() else tensor).numpy())
+    if kind is list:
+        return Leaf("a list", None)
+    return Leaf(f"a {kind.__name__}" + (f", {shortened(value, 100)!r}" if kind is str else ""), None)
