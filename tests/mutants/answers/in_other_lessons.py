@@ -344,7 +344,7 @@ ANSWERS = [
         ("the first 64 columns", "", "(j // 2) % 4", "(j // 2) % 4 * (j < 64)"),
     ),
     *wrong("gluon.registers", registers,
-        ("no rounding at the launch", "the launch hands out multiples of 8 too", "    launch -= launch % 8\n", ""),
+        ("no rounding at the launch", "did not round down what the launch gives", "    launch -= launch % 8\n", ""),
     ),
     *wrong("schedules.longest_first", longest_first,
         ("in order", "the tiles were taken in their order", "np.argsort(-np.array(work), kind=\"stable\").tolist()", "range(len(work))"),
