@@ -347,7 +347,7 @@ ANSWERS = [
         ("no rounding at the launch", "did not round down what the launch gives", "    launch -= launch % 8\n", ""),
     ),
     *wrong("schedules.longest_first", longest_first,
-        ("in order", "the tiles were taken in their order", "np.argsort(-np.array(work), kind=\"stable\").tolist()", "range(len(work))"),
+        ("in order", "took the tiles in their order", "np.argsort(-np.array(work), kind=\"stable\").tolist()", "range(len(work))"),
     ),
     *wrong("masks_and_scores.bounds", window,
         ("max(shift, 0)", "more queries than keys", "Nk - Nq", "max(Nk - Nq, 0)"),
