@@ -96,14 +96,14 @@ first_wait = Question(
     answer=1,
     because="A new barrier is in phase 0, and phase 1 counts as over: the producer walks through. Hence its `^ 1`.",
     hints=(
-        "At the first step nobody has read anything yet. Must the producer wait?",
+        "At the first step no consumer has read anything yet. Must the producer wait?",
         "wait(phase) blocks while the barrier is in that phase, and a new barrier is in phase 0.",
         "It must ask for the phase in which the barrier is not.",
     ),
     wrong=(
         (
             0,
-            "Phase 0 of `empty` ends when the consumers have read the stage, which nobody has filled: it hangs.",
+            "Phase 0 of `empty` ends when the consumers have read the stage, which is not filled yet: it hangs.",
         ),
         (2, "A phase is one bit."),
     ),
@@ -214,7 +214,7 @@ def _beside(program, Q, K, V, stages):
 
 
 def _waits_for_products(program, Q, K, V, stages):
-    """Law: a stage is read until a Finish has said otherwise, however quick a softmax is."""
+    """Law: a stage is given back after a Finish that waits for its products, however quick a softmax is."""
     try:
         _run(program, Q, K, V, stages, pipeline.Budget(softmax_of_64=1))
     except Race as race:

@@ -78,7 +78,7 @@ def _blocks(assign, work, programs):
         raise ValueError(f"expected a list of {programs} lists, one per program, got {tiles!r:.60}")
     found = sorted(int(tile) for own in tiles for tile in own)
     if found != list(range(len(work))):
-        raise ValueError(f"each of the tiles 0 to {len(work) - 1} is due once, got {found!r:.60}")
+        raise ValueError(f"expected each of the tiles 0 to {len(work) - 1} once, got {found!r:.60}")
     return Blocks(np.sort([sum(work[tile] for tile in own) for own in tiles]))
 
 

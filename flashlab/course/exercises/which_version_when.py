@@ -9,7 +9,7 @@ from flashlab.reference import linear_attention
 inf = np.inf
 
 
-def chosen(lengths, us, able, N):
+def choose_version(lengths, us, able, N):
     """Return the nearest cell in which an able version was timed, and the fastest able version in it."""
     usable = np.where(able, us, np.inf)  # [cells, versions]
     timed = np.isfinite(usable).any(1)  # [cells]
@@ -37,7 +37,7 @@ TIMES = np.array([[10.0, 12], [40, 35]])
 ALL = np.array([True, True])
 
 choose = Exercise(
-    reference=chosen,
+    reference=choose_version,
     edges=(
         Case("a length that was measured", (LENGTHS, TIMES, ALL, 4096)),
         Case("the fastest version cannot compute this", (LENGTHS, TIMES, np.array([True, False]), 4096)),
