@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.machine.operations import Arrive, Finish, Wait, Work
 from flashlab.machine.sm import Race
 from flashlab.reference import pipeline
@@ -37,18 +37,21 @@ def stage_and_phase(it, stages):
     return it % stages, it // stages & 1
 
 
+def _draw_step(rng, size):
+    stages = int(rng.integers(1, size + 1))
+    return int(rng.choice([rng.integers(6 * stages), whole(rng, size, 10_000)])), stages
+
+
 phase = Exercise(
     reference=stage_and_phase,
-    cases=lambda: [
+    edges=(
         Case("the first step", (0, 2)),
         Case("the second step, which has a stage of its own", (1, 2)),
         Case("the third of two stages' steps: stage 0 for the second time", (2, 2)),
         Case("stage 0 for the third time: a bit can only be 0 or 1", (4, 2)),
         Case("three stages", (5, 3)),
-        Case("one stage, used again and again", (7, 1)),
-        Case("a program's thousandth step", (999, 4)),
-        *(Case(f"step {it} of {stages} stages", (it, stages)) for stages in (3, 4, 5) for it in range(20)),
-    ],
+    ),
+    draw=_draw_step,
     level=1,
     minutes=5,
     hints=(
@@ -58,19 +61,17 @@ phase = Exercise(
         "return it % stages, (it // stages) & 1",
     ),
     mistakes=(
-        Mistake("the bit flipped with every step: it flips when the same stage is used again.",
+        Mistake("flipped the bit with every step.", "It flips when the same stage is used again.",
                 "it // stages & 1", "it & 1"),
-        Mistake("uses of a stage were counted: a barrier has one bit, so take the count modulo 2.",
+        Mistake("counted the uses of a stage.", "A barrier has one bit: take the count modulo 2.",
                 "it // stages & 1", "it // stages"),
-        Mistake("the bit is the wrong way round: the first filling of a stage ends phase 0. (A producer that waits for "
-                "an empty stage asks for the other one.)", "it // stages & 1", "it // stages & 1 ^ 1"),
-        Mistake("stage and phase are in the wrong order: the stage first.",
+        Mistake("inverted the bit.", "The first filling ends phase 0. (A producer that waits for `empty` inverts it.)",
+                "it // stages & 1", "it // stages & 1 ^ 1"),
+        Mistake("returned stage and phase in the wrong order.", "The stage comes first.",
                 "it % stages, it // stages & 1", "it // stages & 1, it % stages"),
-        Mistake("a bit mask takes the remainder of powers of two alone: %.", "it % stages,", "it & stages - 1,"),
-        Mistake("two stages were assumed: use `stages`.", "it % stages, it // stages & 1", "it % 2, it // 2 & 1"),
-        Mistake("the stages were taken in blocks: they take turns, step by step.",
-                "it % stages,", "it // stages % stages,"),
-        Mistake("the phase never changed: a stage that is used again has the other one.", "it // stages & 1", "0"),
+        Mistake("took the remainder with a bit mask.", "That works for powers of two only: use %.",
+                "it % stages,", "it & stages - 1,"),
+        Mistake("never changed the phase.", "A stage that is used again has the other one.", "it // stages & 1", "0"),
     ),
 )  # fmt: skip
 
@@ -95,14 +96,14 @@ first_wait = Question(
     answer=1,
     because="A new barrier is in phase 0, and phase 1 counts as over: the producer walks through. Hence its `^ 1`.",
     hints=(
-        "At the first step nobody has read anything yet. Must the producer wait?",
+        "At the first step no consumer has read anything yet. Must the producer wait?",
         "wait(phase) blocks while the barrier is in that phase, and a new barrier is in phase 0.",
         "It must ask for the phase in which the barrier is not.",
     ),
     wrong=(
         (
             0,
-            "Phase 0 of `empty` ends when the consumers have read the stage, which nobody has filled: it hangs.",
+            "Phase 0 of `empty` ends when the consumers have read the stage, which is not filled yet: it hangs.",
         ),
         (2, "A phase is one bit."),
     ),
@@ -187,7 +188,7 @@ def _run(program, Q, K, V, stages, budget=None):
 
 def _beside(program, Q, K, V, stages):
     """Law: a softmax begins when its scores are there, and runs beside the product of the block before."""
-    if not isinstance(stages, int) or len(K) <= 128:
+    if len(K) <= 128:
         return None
     events = [event for event in _run(program, Q, K, V, stages).events if event.by == "consumer 0"]
     scores = {event.j: event.end for event in events if event.kind == "S"}
@@ -213,7 +214,7 @@ def _beside(program, Q, K, V, stages):
 
 
 def _waits_for_products(program, Q, K, V, stages):
-    """Law: a stage is read until a Finish has said otherwise, however quick a softmax is."""
+    """Law: a stage is given back after a Finish that waits for its products, however quick a softmax is."""
     try:
         _run(program, Q, K, V, stages, pipeline.Budget(softmax_of_64=1))
     except Race as race:
@@ -223,19 +224,18 @@ def _waits_for_products(program, Q, K, V, stages):
     return None
 
 
-def _consume_cases():
-    cases = [
-        ("one block of keys: a step with K alone, and one with V alone", 128, 128, 2),
-        ("one block of keys, one stage", 128, 128, 1),
-        ("two blocks, and two stages: no stage is used twice before the last step", 128, 256, 2),
-        ("four blocks in two stages: stages come up again", 128, 512, 2),
-        ("three stages", 128, 640, 3),
-        ("one stage, used by every step", 128, 384, 1),
-        ("a block that is not full, and few queries", 100, 300, 2),
-    ]
-    for name, Nq, Nk, stages in cases:
-        rng = np.random.default_rng(Nk)
-        yield Case(name, (*(rng.normal(size=(N, 16)).astype(np.float32) for N in (Nq, Nk, Nk)), stages))
+def _tensors(rng, Nq, Nk, d, dv):
+    return tuple(np.float32(rng.normal(size=shape)) for shape in ((Nq, d), (Nk, d), (Nk, dv)))
+
+
+def _draw_tile(rng, size):
+    """Draw one tile of queries, keys in up to five blocks, and stages."""
+    Nq, Nk, d, dv = (int(rng.integers(1, most + 1)) for most in (128, 64 * size, size, size))
+    return *_tensors(rng, Nq, Nk, d, dv), int(rng.integers(1, 5))
+
+
+def _edge(sentence, Nk, stages):
+    return Case(sentence, (*_tensors(np.random.default_rng(Nk), 128, Nk, 16, 16), stages))
 
 
 def _attended(Q, K, V, stages):
@@ -248,7 +248,15 @@ consume = Exercise(
     reference=consumer,
     launch=_attend,
     exact=_attended,
-    cases=lambda: list(_consume_cases()),
+    edges=(
+        _edge("one block of keys: a step with K alone, and one with V alone", 128, 2),
+        _edge("two blocks, and two stages: no stage is used twice before the last step", 256, 2),
+        _edge("four blocks in two stages: stages come up again", 512, 2),
+        _edge("five blocks in three stages", 640, 3),
+        _edge("one stage, used by every step", 384, 1),
+    ),
+    draw=_draw_tile,
+    draws=20,
     laws=(_beside, _waits_for_products),
     sways=True,
     level=3,
@@ -264,23 +272,18 @@ consume = Exercise(
         "yield pipe.finish(w, before, state).",
     ),
     mistakes=(
-        Mistake("the stage is given back as soon as its products are asked for: they still read it. Arrive at `empty` "
-                "after Finish(0).",
+        Mistake("gave the stage back as soon as its products were asked for.",
+                "They still read it: arrive at `empty` after Finish(0).",
                 "        yield Finish(1 if", "        yield Arrive(pipe.empty[stage])\n        yield Finish(1 if"),
-        Mistake("nobody arrives at `empty`: the producer waits for ever once all stages are filled.",
+        Mistake("never arrived at `empty`.", "The producer waits there once all stages are filled.",
                 "        yield Arrive(pipe.empty[stage])\n", ""),
-        Mistake("the phase never changes: when a stage comes up again, its old phase is long over.",
+        Mistake("never changed the phase.", "A stage that comes up again has the other one.",
                 "yield Wait(pipe.full[stage], phase)", "yield Wait(pipe.full[stage], 0)"),
-        Mistake("the phase is inverted: a reader waits for the phase that the bytes complete.",
+        Mistake("inverted the phase.", "A reader waits for the phase that the bytes complete.",
                 "yield Wait(pipe.full[stage], phase)", "yield Wait(pipe.full[stage], phase ^ 1)"),
-        Mistake("the tiles are read without waiting for `full`.",
+        Mistake("read the tiles without waiting for them.", "Wait for the stage's `full` first.",
                 "        yield Wait(pipe.full[stage], phase)\n", ""),
-        Mistake("the queries are read without waiting for them.", "    yield Wait(pipe.q_full[w], 0)\n", ""),
-        Mistake("the output is never stored: yield pipe.finish(w, before, state) after the loop.",
-                "    yield pipe.finish(w, before, state)\n", ""),
-        Mistake("every step starts with an empty state: keep what the step before left.",
+        Mistake("started each step with an empty state.", "Keep the result of the step before.",
                 "state = O_i.result", "pass"),
-        Mistake("consumer 0's barrier was asked for by both.", "pipe.q_full[w]", "pipe.q_full[0]"),
-        Mistake("both compute the same rows: pass w on.", "pipe.scores(w, this, g)", "pipe.scores(0, this, g)"),
     ),
 )  # fmt: skip

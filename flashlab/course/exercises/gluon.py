@@ -1,9 +1,6 @@
 """The exercises on Gluon: who holds which number of a tile, and registers that change hands."""
 
-import numpy as np
-
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
 def holder(i, j):
@@ -11,19 +8,20 @@ def holder(i, j):
     return i // 16 * 32 + i % 8 * 4 + j % 8 // 2
 
 
+def _draw_place(rng, size):
+    return int(rng.integers(min(64, 7 * size))), int(rng.integers(min(256, 26 * size)))
+
+
 thread = Exercise(
     reference=holder,
-    launch=lambda thread_of, i, j: np.array([[thread_of(a, b) for b in j] for a in i]),
-    exact=lambda i, j: np.array([[holder(a, b) for b in j] for a in i]),
-    cases=lambda: [
-        Case("the first eight columns of row 0", ([0], list(range(8)))),
-        Case("columns 8 to 15: the same four threads again", ([0], list(range(8, 16)))),
-        Case("the first eight rows", (list(range(8)), [0])),
-        Case("rows 8 to 15: the same threads again", (list(range(8, 16)), [0])),
-        Case("row 16, with which the second warp begins", ([15, 16, 17], [0, 1, 2])),
-        Case("the whole of 64 rows and 32 columns", (list(range(64)), list(range(32)))),
-        Case("the last columns of 128", ([0, 63], list(range(96, 128)))),
-    ],
+    edges=(
+        Case("columns 0 and 1 belong to one thread", (0, 1)),
+        Case("columns 8 to 15: the same four threads again", (0, 10)),
+        Case("the second row", (1, 0)),
+        Case("rows 8 to 15: the same threads again", (9, 0)),
+        Case("row 16, with which the second warp begins", (16, 0)),
+    ),
+    draw=_draw_place,
     level=2,
     minutes=10,
     hints=(
@@ -34,13 +32,16 @@ thread = Exercise(
         "return i // 16 * 32 + i % 8 * 4 + j % 8 // 2",
     ),
     mistakes=(
-        Mistake("a warp has 16 rows, not 8: rows 8 to 15 belong to the same threads as rows 0 to 7.",
+        Mistake("gave a warp 8 rows.", "It has 16: rows 8 to 15 belong to the threads of rows 0 to 7.",
                 "i // 16 * 32 + i % 8 * 4", "i // 8 * 32 + i % 8 * 4"),
-        Mistake("rows 8 to 15 got threads of their own: they are held by those of rows 0 to 7.", "i % 8", "i % 16"),
-        Mistake("each thread has two neighbouring columns.", "j % 8 // 2", "j % 4"),
-        Mistake("after eight columns the same four threads come again.", "j % 8 // 2", "j // 2"),
-        Mistake("the warps were forgotten: 16 rows further down begins the next 32 threads.", "i // 16 * 32 + ", ""),
-        Mistake("four threads share a row, not eight.", "i % 8 * 4", "i % 8 * 8"),
+        Mistake("gave rows 8 to 15 threads of their own.", "They belong to the threads of rows 0 to 7.",
+                "i % 8", "i % 16"),
+        Mistake("gave neighbouring columns to different threads.", "Columns 0 and 1 belong to one thread.",
+                "j % 8 // 2", "j % 4"),
+        Mistake("went on to other threads after eight columns.", "There the same four threads come again.",
+                "j % 8 // 2", "j // 2"),
+        Mistake("left the warps out.", "After 16 rows come the next 32 threads.", "i // 16 * 32 + ", ""),
+        Mistake("gave a row eight threads.", "Four share it.", "i % 8 * 4", "i % 8 * 8"),
     ),
 )  # fmt: skip
 
@@ -85,16 +86,24 @@ def hand_over(consumers, producer):
     return (at_launch + given_back // consumers) // 8 * 8
 
 
+AT_LAUNCH = (2, 168), (3, 128)  # consumers, and the registers of each thread, which are all that it can keep
+
+
+def _draw_registers(rng, size):
+    (consumers, at_launch), step = AT_LAUNCH[rng.integers(2)], int(rng.choice([1, 8]))
+    return consumers, step * int(rng.integers(1, at_launch // step + 1))
+
+
 registers = Exercise(
     reference=hand_over,
-    cases=lambda: [
+    edges=(
         Case("two consumers, and a producer that keeps 24", (2, 24)),
         Case("three consumers, and a producer that keeps 32", (3, 32)),
-        Case("three consumers, and a producer that keeps 24", (3, 24)),
+        Case("three consumers: what each gets is not a multiple of 8", (3, 24)),
         Case("a producer that keeps more", (2, 40)),
-        Case("four consumers: 102 is not a multiple of 8", (4, 24)),
-        *(Case(f"{n} consumers, {kept} kept", (n, kept)) for n in (2, 3, 4, 5) for kept in (24, 32, 48, 56)),
-    ],
+        Case("a producer that gives nothing back", (3, 128)),
+    ),
+    draw=_draw_registers,
     level=2,
     minutes=8,
     hints=(
@@ -106,22 +115,14 @@ registers = Exercise(
         "return (at_launch + (at_launch - producer) // consumers) // 8 * 8.",
     ),
     mistakes=(
-        Mistake("the producer was left out: it is a warpgroup of 128 threads too.", "consumers + 1", "consumers"),
-        Mistake("not a multiple of 8: round down at the end as well.", "consumers) // 8 * 8", "consumers)"),
-        Mistake("rounded up: there are no more registers than that.",
-                "(at_launch + given_back // consumers) // 8 * 8", "-(-(at_launch + given_back // consumers) // 8) * 8"),
-        Mistake("the launch hands out multiples of 8 too: round down twice.",
+        Mistake("left the producer out.", "It is a warpgroup of 128 threads, too.", "consumers + 1", "consumers"),
+        Mistake("returned no multiple of 8.", "Round down at the end as well.", "consumers) // 8 * 8", "consumers)"),
+        Mistake("did not round down what the launch gives.", "It is a multiple of 8, too.",
                 "(128 * (consumers + 1)) // 8 * 8", "(128 * (consumers + 1))"),
-        Mistake("a warpgroup has four warps: 128 threads, not 32.", "128 *", "32 *"),
-        Mistake("nothing was rounded down to a multiple of 8: first what the launch gives, then what a consumer has.",
-                "(at_launch + given_back // consumers) // 8 * 8", "(65536 - 128 * producer) // (128 * consumers)"),
-        Mistake("that is what the launch gives: a consumer gets its part of what the producer gives back, too.",
-                "(at_launch + given_back // consumers) // 8 * 8", "at_launch"),
-        Mistake("65,536 are registers, not bytes.", "65536 //", "16384 //"),
-        Mistake("what the producer gives back is shared: each consumer gets its part of it.",
+        Mistake("gave each consumer all that the producer gives back.", "They share it.",
                 "given_back // consumers", "given_back"),
-        Mistake("the producer keeps some: it gives back the rest.", "at_launch - producer", "at_launch"),
-        Mistake("that is only what comes on top of what all had at the launch.",
+        Mistake("let the producer give back all.", "It keeps some.", "at_launch - producer", "at_launch"),
+        Mistake("returned what comes on top.", "Add what every thread has at the launch.",
                 "(at_launch + given_back // consumers)", "(given_back // consumers)"),
     ),
 )  # fmt: skip

@@ -2,11 +2,14 @@
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
-from flashlab.grading.generators import sweep
+from flashlab.course.exercises.online_softmax.one_block import draw_block
+from flashlab.course.exercises.online_softmax.states import state_of
+from flashlab.grading import draws
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import next_machine as reference
 from flashlab.reference import online_softmax
+
+inf = np.inf
 
 
 def cycles_of_a_block(Br, Bc, d):
@@ -16,15 +19,20 @@ def cycles_of_a_block(Br, Bc, d):
     return products, 2 * elements / 128, Br * Bc / 16
 
 
+def _draw_block(rng, size):
+    return 128 * int(rng.integers(1, size + 1)), draws.whole(rng, size, 1000), draws.whole(rng, size, 300)
+
+
 cycles = Exercise(
     reference=cycles_of_a_block,
-    cases=lambda: [
+    edges=(
         Case("128 queries, 128 keys, d = 128", (128, 128, 128)),
         Case("256 queries: K and V are read twice", (256, 128, 128)),
         Case("a head of 64", (128, 128, 64)),
         Case("fewer keys", (128, 64, 128)),
-        Case("more keys, many queries, an odd head", (512, 192, 80)),
-    ],
+        Case("more keys, many queries, an odd head", (512, 192, 81)),
+    ),
+    draw=_draw_block,
     minutes=8,
     hints=(
         "How many FLOPs have the two products? Which tiles are read from shared memory? How many exponentials are "
@@ -34,17 +42,17 @@ cycles = Exercise(
         "4 * Br * Bc * d / 8192, 2 * (Br * d + Br // 128 * 2 * Bc * d) / 128, Br * Bc / 16",
     ),
     mistakes=(
-        Mistake("half of the FLOPs are missing: QKᵀ and PV have 2 Br Bc d each (an addition and a multiplication are "
-                "two).", "2 * 2 * Br * Bc * d", "2 * Br * Bc * d"),
-        Mistake("K and V were read once: each 128 rows of queries read them again.",
+        Mistake("counted half of the FLOPs.",
+                "QKᵀ and PV have 2 Br Bc d each: an addition and a multiplication are two.",
+                "2 * 2 * Br * Bc * d", "2 * Br * Bc * d"),
+        Mistake("read K and V once.", "Each 128 rows of queries read them again.",
                 "Br // 128 * 2 * Bc * d", "2 * Bc * d"),
-        Mistake("P is in tensor memory, so it is not read from shared memory.",
+        Mistake("read P from shared memory.", "It is in tensor memory.",
                 "2 * Bc * d  # Q once; K and V for each 128 rows", "2 * Bc * d + Br * Bc"),
-        Mistake("V was forgotten: K and V are read.", "Br // 128 * 2 * Bc * d", "Br // 128 * Bc * d"),
-        Mistake("elements were counted: an element has 2 bytes.", "2 * elements / 128", "elements / 128"),
-        Mistake("that is Hopper: a B200 does 8192 FLOPs per cycle.", "8192", "4096"),
-        Mistake("d does not enter: an entry of S takes one exponential.", "Br * Bc / 16", "Br * Bc * d / 16"),
-        Mistake("each of the Br Bc scores takes an exponential, not each row.", "Br * Bc / 16", "Br / 16"),
+        Mistake("left K or V out.", "Both are read.", "Br // 128 * 2 * Bc * d", "Br // 128 * Bc * d"),
+        Mistake("counted elements.", "An element has 2 bytes.", "2 * elements / 128", "elements / 128"),
+        Mistake("multiplied the exponentials by d.", "An entry of S takes one exponential.",
+                "Br * Bc / 16", "Br * Bc * d / 16"),
     ),
 )  # fmt: skip
 
@@ -83,30 +91,33 @@ def _exact_exp2(x, coefficients):
     return np.polynomial.polynomial.polyval(f, coefficients) * 2.0**n * (x >= -126)
 
 
-def _exp2_cases():
-    straight, bent, cubic, best = np.float32([1, 1]), np.float32([1, 0.66, 0.33]), *map(reference.minimax, (3, 5))
-    draw = np.random.default_rng(0)
-    return [
-        Case("2^0 is 1, exactly", (np.float32([0]), straight)),
-        Case("a fraction, by the straight line 1 + x", (np.float32([0.25, 0.5]), straight)),
-        Case("whole numbers", (np.float32([1, 3, -1, -20, -126]), straight)),
-        Case("a small number: 2^−20.5", (np.float32([-20.5]), cubic)),
-        Case("a negative number: −0.25 = −1 + 0.75", (np.float32([-0.25]), straight)),
-        Case("negative numbers, a polynomial of degree 2", (np.float32([-0.1, -1.9, -7.5]), bent)),
-        Case("scores below a maximum, degree 3", (-draw.exponential(6, 50).astype(np.float32), cubic)),
-        Case("rows and columns", (-draw.exponential(6, (4, 5)).astype(np.float32), cubic)),
-        Case("degree 5", (draw.uniform(-30, 10, 50).astype(np.float32), best)),
-        Case("numbers just below 0", (np.float32([-1e-3, -1e-6, -1e-9]), best)),
-        Case("numbers so low that 2^x is 0 for float32", (np.float32([-1, -200, -1000, -1e6]), cubic)),
-        Case("a masked score: −∞", (np.float32([-np.inf, -1]), cubic)),
-    ]  # fmt: skip
+def _draw_exp2(rng, size):
+    """Draw numbers near one another, since results are compared with the largest, and a polynomial from 1 to 2."""
+    shape = rng.integers(1, size + 1, rng.integers(3))
+    x = rng.choice([0, 127, rng.uniform(-127, 127)]) - rng.choice([0.01, 1, 10]) * rng.exponential(size=shape)
+    whole = np.ceil(x).astype(np.float32)
+    x = rng.choice(3, p=[0.6, 0.2, 0.2], size=shape).choose([x, whole, np.nextafter(whole, np.float32(-inf))])
+    x = np.where(rng.random(shape) < 0.1, rng.choice([-inf, -1e30, -1000, -130]), x)
+    rising = rng.exponential(size=rng.integers(1, size + 1))  # sums to 1, as p rises from 1 to 2
+    coefficients = reference.minimax(int(rng.integers(1, 7))).copy()
+    if rng.random() < 0.5:
+        coefficients = np.float32([1, *(rising / rising.sum())])
+    return np.asarray(x, np.float32), coefficients
 
+
+STRAIGHT, BENT = np.float32([1, 1]), np.float32([1, 0.66, 0.33])
 
 exp2 = Exercise(
     reference=exp2_by_polynomial,
     exact=_exact_exp2,
-    cases=_exp2_cases,
-    sways=True,
+    edges=(
+        Case("2^0 is 1, exactly", (np.float32([0]), STRAIGHT)),
+        Case("a fraction, by the straight line 1 + x", (np.float32([0.25, 0.5]), STRAIGHT)),
+        Case("a negative number: −0.25 = −1 + 0.75", (np.float32([-0.25]), STRAIGHT)),
+        Case("a polynomial of degree 2", (np.float32([0.5, -7.5]), BENT)),
+        Case("numbers so low that 2^x is 0 for float32", (np.float32([-1, -200, -1e6, -inf]), STRAIGHT)),
+    ),
+    draw=_draw_exp2,
     level=2,
     minutes=20,
     hints=(
@@ -118,27 +129,18 @@ exp2 = Exercise(
         "(p.view(np.int32) + (n.astype(np.int32) << 23)).view(np.float32)",
     ),
     mistakes=(
-        Mistake("the polynomial was not rescaled: add n to the bits of its exponent.",
+        Mistake("did not rescale the polynomial.", "Add n to the bits of its exponent.",
                 " + (n.astype(np.int32) << 23)", ""),
-        Mistake("n was rounded towards 0: for negative x that leaves a negative fraction. Take the floor.",
+        Mistake("rounded n towards 0.", "For negative x that leaves a negative fraction: take the floor.",
                 "np.floor(x)", "np.trunc(x)"),
-        Mistake("n was rounded to the nearest: that leaves fractions below 0. Take the floor.",
-                "np.floor(x)", "np.round(x)"),
-        Mistake("n was added one bit too high: the exponent's lowest bit is bit 23.", "<< 23", "<< 24"),
-        Mistake("n was added one bit too low, into the digits: the exponent's lowest bit is bit 23.", "<< 23", "<< 22"),
-        Mistake("the coefficients were taken in the wrong order: the lowest comes first in the array.",
+        Mistake("took the coefficients in the wrong order.", "The lowest comes first in the array.",
                 "p = np.full_like(f, coefficients[-1])\n    for c in coefficients[-2::-1]:",
                 "p = np.full_like(f, coefficients[0])\n    for c in coefficients[1:]:"),
-        Mistake("the lowest coefficient is missing: the last step adds it.",
-                "coefficients[-2::-1]", "coefficients[-2:0:-1]"),
-        Mistake("the highest coefficient is missing: begin with it.",
-                "np.full_like(f, coefficients[-1])", "np.full_like(f, 0 * coefficients[-1])"),
-        Mistake("the whole x went into the polynomial: only its fraction f may.", "f = x - n", "f = x"),
-        Mistake("low x overflowed the exponent's bits: raise x to −127 first.", "np.maximum(x, np.float32(-127))", "x"),
-        Mistake("that is 2^x itself: write it with the polynomial.",
+        Mistake("put the whole x into the polynomial.", "Only its fraction f goes there.", "f = x - n", "f = x"),
+        Mistake("let low x overflow the exponent's bits.", "Raise x to −127 first.",
+                "np.maximum(x, np.float32(-127))", "x"),
+        Mistake("computed 2^x itself.", "Take the polynomial for 2^f.",
                 "return (p.view(np.int32) + (n.astype(np.int32) << 23)).view(np.float32)", "return np.exp2(x)"),
-        Mistake("x is in units of log2 already: 2^x, not e^x.",
-                "x = np.maximum(x, np.float32(-127))", "x = np.maximum(x * np.float32(1.442695), np.float32(-127))"),
     ),
 )  # fmt: skip
 
@@ -160,40 +162,30 @@ share = Question(
 )
 
 
-def _state(m, l, O):
-    return online_softmax.State(*(np.array(part, np.float32) for part in (m, l, O)))
+def _draw_lazy(rng, size):
+    """Draw a state, a block and a threshold, to which no rise is so near that roundings decide."""
+    state, S_ij, V_j = draw_block(rng, size)
+    threshold = float(rng.choice([0, 8, rng.uniform(0, 20)]))
+    m, top = np.float64(state.m), S_ij.max(1)  # [Br] each
+    with np.errstate(invalid="ignore"):  # -inf - (-inf)
+        near = np.abs(top - m - threshold * reference.LN_2) < 1e-5 + 1e-6 * np.abs(m)
+    return state._replace(m=np.where(near, top, state.m)), S_ij, V_j.astype(np.float32), threshold
 
 
-def _lazy_cases():
-    seen, column = _state([0.0], [1.0], [[2.0]]), [[3.0]]
-    cases = [
-        ("a first block", online_softmax.identity(1, 1), [[0.0, 1.0]], [[1.0], [2.0]], 8.0),
-        ("a maximum that rises by 5, 7.2 in units of log2", seen, [[5.0]], column, 8.0),
-        ("a maximum that rises by 6, 8.7 in units of log2", seen, [[6.0]], column, 8.0),
-        ("a maximum that rises by 100", seen, [[100.0]], column, 8.0),
-        ("a maximum that rises by 5, with a threshold of 0", seen, [[5.0]], column, 0.0),
-        ("two keys above the old maximum", seen, [[2.0, 4.0]], [[1.0], [5.0]], 8.0),
-        ("a block of lower scores", seen, [[-3.0]], column, 8.0),
-        ("a block that is masked out altogether", seen, [[-np.inf]], column, 8.0),
-        ("a first block that is masked out altogether", online_softmax.identity(1, 1), [[-np.inf]], column, 8.0),
-        ("two rows, of which one rises enough", _state([0, 0], [1, 1], [[2], [2]]), [[1.0], [9.0]], column, 8.0),
-    ]
-    small = [
-        Case(name, (state, np.array(S, np.float32), np.array(V, np.float32), threshold))
-        for name, state, S, V, threshold in cases
-    ]
-    return [*small, *sweep(_lazy_args)]
-
-
-def _lazy_args(draw, Br, Bc, dv):
-    S, V = draw.scores(Br, 2 * Bc), draw.normal(2 * Bc, dv)  # a block has come before; regimes mask halves
-    state = reference.lazy_update(online_softmax.identity(Br, dv, draw.dtype), S[:, :Bc], V[:Bc])
-    return state, S[:, Bc:], V[Bc:], 8.0
-
+SEEN, NOTHING, THREE = state_of([0], [1], [[2]]), online_softmax.identity(1, 1), np.float32([[3]])
 
 lazy = Exercise(
     reference=reference.lazy_update,
-    cases=_lazy_cases,
+    edges=(
+        Case("a maximum that rises by 5, 7.2 in units of log2", (SEEN, np.float32([[5]]), THREE, 8.0)),
+        Case("a maximum that rises by 6, 8.7 in units of log2", (SEEN, np.float32([[6]]), THREE, 8.0)),
+        Case("two rows, of which one rises enough",
+             (state_of([0, 0], [1, 1], [[2], [2]]), np.float32([[1], [9]]), THREE, 8.0)),
+        Case("a first block, of a score far below 0", (NOTHING, np.float32([[-2e9]]), THREE, 8.0)),
+        Case("a first block that is masked out altogether", (NOTHING, np.float32([[-inf]]), THREE, 8.0)),
+    ),
+    draw=_draw_lazy,
+    sways=True,
     level=2,
     minutes=12,
     hints=(
@@ -203,27 +195,17 @@ lazy = Exercise(
         "m_new = np.where(m_new > m_i + threshold * np.log(2), m_new, m_i)",
     ),
     mistakes=(
-        Mistake("the threshold was taken as natural: it is in units of log2, so it is threshold · ln 2 in scores.",
-                "threshold * LN_2", "threshold"),
-        Mistake("the threshold was converted the wrong way: log2 units times ln 2 are natural ones.",
+        Mistake("compared scores with the threshold as it is.",
+                "It is in units of log2: threshold · ln 2 in units of scores.", "threshold * LN_2", "threshold"),
+        Mistake("divided the threshold by ln 2.", "Multiply: 1 in units of log2 is ln 2 in units of scores.",
                 "threshold * LN_2", "threshold / LN_2"),
-        Mistake("m was raised always: keep it where it rises by no more than the threshold.",
+        Mistake("always raised m.", "Keep it where it rises by no more than the threshold.",
                 "np.where(m_new > m_i + threshold * LN_2, m_new, m_i)", "m_new"),
-        Mistake("m was never raised: with scores far above it, weights overflow.",
-                "m_new > m_i + threshold * LN_2", "m_i == -np.inf"),
-        Mistake("a row raised all rows: each row decides for itself.",
+        Mistake("raised all rows for one.", "Each row decides for itself.",
                 "m_new > m_i + threshold * LN_2", "(m_new > m_i + threshold * LN_2).any()"),
-        Mistake("the threshold is an argument, not always 8.", "threshold * LN_2", "8 * LN_2"),
-        Mistake("the two cases are exchanged: raise where it rises by more.",
-                "threshold * LN_2, m_new, m_i)", "threshold * LN_2, m_i, m_new)"),
-        Mistake("the old m was kept for O only: l needs the same weights.",
-                "P_ij.sum(-1)", "np.exp(S_ij - np.maximum(m_safe, S_ij.max(-1))[:, None]).sum(-1)"),
-        Mistake("the old m was kept for l only: O needs the same weights.",
-                "P_ij @ V_j", "np.exp(S_ij - np.maximum(m_safe, S_ij.max(-1))[:, None]) @ V_j"),
-        Mistake("where a row has met no key, −∞ − (−∞) is NaN: keep the guard, m_safe.",
+        Mistake("took 8 for the threshold.", "It is an argument.", "threshold * LN_2", "8 * LN_2"),
+        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where m is −∞, subtract 0 instead.",
                 "np.where(m_new == -np.inf, 0, m_new)", "m_new"),
-        Mistake("l was not rescaled where m rose.", "alpha * l_i", "l_i"),
-        Mistake("O was not rescaled where m rose.", "alpha[:, None] * O_i", "O_i"),
     ),
 )  # fmt: skip
 
@@ -266,18 +248,21 @@ def visiting_order(program, T, causal):
     return (program + np.arange(T - program if causal else T)) % T
 
 
+def _draw_program(rng, size):
+    T = draws.whole(rng, size, 100)
+    return int(rng.integers(T)), T, bool(rng.random() < 0.5)
+
+
 order = Exercise(
     reference=visiting_order,
-    cases=lambda: [
+    edges=(
         Case("the first program, no mask", (0, 4, False)),
         Case("another program: past the last tile comes tile 0", (2, 4, False)),
         Case("the first program, causal: all tiles see its keys", (0, 4, True)),
         Case("another program, causal: earlier tiles do not see its keys", (2, 4, True)),
-        Case("the last program, causal", (3, 4, True)),
         Case("one tile", (0, 1, True)),
-        Case("many tiles", (5, 12, False)),
-        Case("many tiles, causal", (5, 12, True)),
-    ],
+    ),
+    draw=_draw_program,
     minutes=6,
     hints=(
         "Write down, for four programs, which tile each has in step 0, 1, 2. No column may hold a tile twice.",
@@ -285,18 +270,21 @@ order = Exercise(
         "return (program + np.arange(T - program if causal else T)) % T",
     ),
     mistakes=(
-        Mistake("all programs begin at the first tile, so all want to add to the same dQ: begin at your own.",
+        Mistake("let all programs begin at the first tile, so that all want to add to the same dQ.",
+                "Program j begins at tile j.",
                 "(program + np.arange(T - program if causal else T)) % T", "np.arange(program if causal else 0, T)"),
-        Mistake("the tile past the last one is tile 0: modulo T.",
+        Mistake("went on past the last tile.", "After it comes tile 0: take the number modulo T.",
                 "(program + np.arange(T - program if causal else T)) % T",
                 "program + np.arange(T - program if causal else T)"),
-        Mistake("a causal mask hides keys from earlier tiles: stop at the last tile.",
+        Mistake("visited tiles that do not see the keys.", "Under a causal mask stop at the last tile.",
                 "T - program if causal else T", "T"),
-        Mistake("causal: the tiles that see a program's keys are those that its keys precede, up from its own.",
+        Mistake("visited the tiles up to the program's own under a causal mask.",
+                "Those after it see its keys: go up from it.",
                 "(program + np.arange(T - program if causal else T)) % T",
                 "np.arange(program + 1) if causal else (program + np.arange(T)) % T"),
-        Mistake("the order goes down: from its own tile it goes up.", "(program + np.arange", "(program - np.arange"),
-        Mistake("the program's own tile is its first.", "(program + np.arange", "(program + 1 + np.arange"),
+        Mistake("went down.", "From its own tile the order goes up.", "(program + np.arange", "(program - np.arange"),
+        Mistake("began at the next tile.", "The program's own comes first.",
+                "(program + np.arange", "(program + 1 + np.arange"),
     ),
 )  # fmt: skip
 

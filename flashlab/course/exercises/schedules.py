@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 rounds = Question(
     answer=16,
@@ -76,30 +76,32 @@ def _blocks(assign, work, programs):
     tiles = assign(list(work), programs)
     if not isinstance(tiles, list | tuple) or len(tiles) != programs:
         raise ValueError(f"expected a list of {programs} lists, one per program, got {tiles!r:.60}")
-    given = sorted(int(tile) for own in tiles for tile in own)
-    if given != list(range(len(work))):
-        raise ValueError(f"each of the tiles 0 to {len(work) - 1} is due once, got {given!r:.60}")
+    found = sorted(int(tile) for own in tiles for tile in own)
+    if found != list(range(len(work))):
+        raise ValueError(f"expected each of the tiles 0 to {len(work) - 1} once, got {found!r:.60}")
     return Blocks(np.sort([sum(work[tile] for tile in own) for own in tiles]))
 
 
-def _schedule_cases():
-    cases = [
-        ("two tiles of equal length", [3, 3], 2),
-        ("the longest tile lies last", [1, 1, 2], 2),
-        ("one head under a causal mask", [1, 2, 3, 4], 2),
-        ("more programs than tiles", [2], 3),
-        ("two heads", [1, 2, 3, 4, 5, 1, 2, 3, 4, 5], 3),
-        ("a few long tiles and many short ones", [9, 1, 1, 1, 1, 1, 7, 1, 1, 1], 3),
-        ("eight heads of 32 tiles on 132 programs", [*range(1, 33)] * 8, 132),
-    ]
-    return [Case(name, (work, programs)) for name, work, programs in cases]
+def _draw(rng, size):
+    """Draw tiles under a causal mask, head after head, or of any lengths, and programs: also more than tiles."""
+    n = int(rng.integers(1, 4 * size + 1))
+    heads = np.arange(n) % rng.integers(1, n + 1) + 1
+    work = heads.tolist() if rng.random() < 0.5 else [whole(rng, size, 100) for _ in range(n)]
+    return work, int(rng.integers(1, size + 2))
 
 
 longest_first = Exercise(
     reference=assign_longest_first,
     launch=_blocks,
     exact=lambda work, programs: _blocks(assign_longest_first, work, programs),
-    cases=_schedule_cases,
+    edges=(
+        Case("two tiles of equal length", ([3, 3], 2)),
+        Case("the longest tile lies last", ([1, 1, 2], 2)),
+        Case("one head under a causal mask", ([1, 2, 3, 4], 2)),
+        Case("more programs than tiles", ([2], 3)),
+        Case("a few long tiles and many short ones", ([9, 1, 1, 1, 1, 1, 7, 1, 1, 1], 3)),
+    ),
+    draw=_draw,
     level=2,
     minutes=10,
     hints=(
@@ -110,18 +112,19 @@ longest_first = Exercise(
         "blocks[least] += work[tile].",
     ),
     mistakes=(
-        Mistake("the shortest came first, or tiles were counted instead of blocks, which comes to the same: look "
-                "for the fewest blocks, and give the longest tile first.", "-work[tile]", "work[tile]"),
-        Mistake("the tiles were taken in their order: sort them, longest first.",
+        Mistake("took the shortest tile first, or counted tiles, which comes to the same.",
+                "The longest tile comes first, and goes to the program that has the fewest blocks.",
+                "-work[tile]", "work[tile]"),
+        Mistake("took the tiles in their order.", "Sort them, the longest first.",
                 "sorted(range(len(work)), key=lambda tile: -work[tile])", "range(len(work))"),
-        Mistake("the programs took turns, in the order of the tiles: look at what each has to do.",
+        Mistake("let the programs take turns.", "The next tile goes to the program that has the fewest blocks.",
                 "for tile in sorted(range(len(work)), key=lambda tile: -work[tile]):\n"
                 "        least = blocks.index(min(blocks))",
                 "for tile in range(len(work)):\n        least = tile % programs"),
-        Mistake("one program got everything: the next tile goes to the program that has least, not most.",
+        Mistake("gave the tile to the program that has the most blocks.", "It goes to the one that has the fewest.",
                 "min(blocks)", "max(blocks)"),
-        Mistake("the lists hold numbers of blocks: put the tiles there, their places in work.",
+        Mistake("returned numbers of blocks.", "The lists hold tiles: their places in work.",
                 "append(tile)", "append(work[tile])"),
-        Mistake("tiles were left out.", "return tiles", "return [own[:1] for own in tiles]"),
+        Mistake("left tiles out.", "A program may have several.", "return tiles", "return [own[:1] for own in tiles]"),
     ),
 )  # fmt: skip

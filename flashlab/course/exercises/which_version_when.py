@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading import draws
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import linear_attention
 
 inf = np.inf
 
 
-def chosen(lengths, us, able, N):
+def choose_version(lengths, us, able, N):
     """Return the nearest cell in which an able version was timed, and the fastest able version in it."""
     usable = np.where(able, us, np.inf)  # [cells, versions]
     timed = np.isfinite(usable).any(1)  # [cells]
@@ -18,32 +18,35 @@ def chosen(lengths, us, able, N):
     return cell, usable[cell].argmin()
 
 
-def _measured(*rows):
-    return np.array(rows, np.float64)
+def _draw_cells(rng, size):
+    """Draw cells, the times of some versions in them, and a length, to which no two cells are equally near."""
+    cells, versions = (int(n) for n in rng.integers(1, size + 1, 2))
+    able = rng.random(versions) < 0.7
+    able[rng.integers(versions)] = True
+    lengths = np.array([draws.whole(rng, size, 10**6) for _ in range(cells)], np.float64)
+    N = int(rng.choice([draws.whole(rng, size, 10**6), lengths[0]]))
+    apart = np.sort(np.abs(np.log2(lengths / N)))  # [cells]
+    us = 10 ** rng.uniform(0, 5, (cells, versions))
+    us[rng.random((cells, versions)) < rng.choice([0, 0.3, 0.8])] = inf
+    exists = np.isfinite(us[:, able]).any() and (np.diff(apart) > 1e-9).all()
+    return (lengths, us, able, N) if exists else _draw_cells(rng, size)
 
 
-_LENGTHS = np.array([1024.0, 4096.0, 16384.0])
-_TIMES = _measured([10, 12, 15], [40, 35, 50], [180, 150, 140])
-_ALL, _SECOND = np.array([True, True, True]), np.array([False, True, False])
+LENGTHS = np.array([1024.0, 4096.0])
+TIMES = np.array([[10.0, 12], [40, 35]])
+ALL = np.array([True, True])
 
 choose = Exercise(
-    reference=chosen,
-    cases=lambda: [
-        Case("a length that was measured", (_LENGTHS, _TIMES, _ALL, 4096)),
-        Case("the same, the longest cell first", (_LENGTHS[::-1].copy(), _TIMES[::-1].copy(), _ALL, 4096)),
-        Case("another one, where another version is fastest", (_LENGTHS, _TIMES, _ALL, 16384)),
-        Case("the fastest version cannot compute this", (_LENGTHS, _TIMES, np.array([True, False, True]), 4096)),
-        Case("shorter than all that was measured", (_LENGTHS, _TIMES, _ALL, 17)),
-        Case("a length between two: 2,500 is 1.6 times from 4,096 and 2.4 times from 1,024",
-             (_LENGTHS, _TIMES, _ALL, 2500)),
-        Case("a length between two: 2,400 is nearer to 1,024 in tokens and to 4,096 in ratio",
-             (_LENGTHS, _TIMES, _ALL, 2400)),
+    reference=choose_version,
+    edges=(
+        Case("a length that was measured", (LENGTHS, TIMES, ALL, 4096)),
+        Case("the fastest version cannot compute this", (LENGTHS, TIMES, np.array([True, False]), 4096)),
+        Case("a length that is nearer to 1,024 in tokens and to 4,096 in ratio", (LENGTHS, TIMES, ALL, 2400)),
         Case("the nearest cell has no time of an able version",
-             (_LENGTHS, _measured([10, 12, inf], [40, inf, inf], [180, 150, 140]), _SECOND, 4096)),
-        Case("a version without a time is not fast",
-             (_LENGTHS, _measured([inf, 3, 2], [inf, 9, 8], [inf, 7, 6]), _ALL, 1)),
-        Case("two versions, one cell", (np.array([64.0]), _measured([5, 4]), np.array([True, True]), 100000)),
-    ],
+             (LENGTHS, np.array([[10, 12], [40, inf]]), np.array([False, True]), 4096)),
+        Case("the longest cell first, and a shorter length than all", (LENGTHS[::-1].copy(), TIMES, ALL, 17)),
+    ),
+    draw=_draw_cells,
     level=2,
     minutes=10,
     hints=(
@@ -53,20 +56,19 @@ choose = Exercise(
         "usable = np.where(able, us, inf); apart = |log2(lengths / N)|, ∞ where no usable time is finite; two argmins.",
     ),
     mistakes=(
-        Mistake("a version was chosen that cannot compute the call.", "np.where(able, us, np.inf)", "us"),
-        Mistake("only the versions that cannot compute it were looked at.", "np.where(able, us, np.inf)",
-                "np.where(able, np.inf, us)"),
-        Mistake("the nearest cell was taken by the difference of lengths: from 2,400 it is 1,696 to 4,096 and 1,376 "
-                "to 1,024, but time grows by ratios.", "np.abs(np.log2(lengths / N))", "np.abs(lengths - N)"),
-        Mistake("the cell was taken though no able version has a time in it.",
+        Mistake("chose a version that cannot do the call.", "Look at the times of able versions only.",
+                "np.where(able, us, np.inf)", "us"),
+        Mistake("looked at the versions that cannot do the call.", "Look at the times of able versions only.",
+                "np.where(able, us, np.inf)", "np.where(able, np.inf, us)"),
+        Mistake("took the nearest cell by the difference of lengths.",
+                "Time grows by ratios: compare |log2(length / N)|.",
+                "np.abs(np.log2(lengths / N))", "np.abs(lengths - N)"),
+        Mistake("took a cell in which no able version has a time.", "Such a cell does not count.",
                 "np.where(timed, np.abs(np.log2(lengths / N)), np.inf)", "np.abs(np.log2(lengths / N))"),
-        Mistake("the slowest of them was chosen.", "usable[cell].argmin()",
-                "np.where(np.isfinite(usable[cell]), usable[cell], -1).argmax()"),
-        Mistake("the distance has a sign: take its absolute value.", "np.abs(np.log2(lengths / N))",
-                "np.log2(lengths / N)"),
-        Mistake("the version with the least time in any cell was taken: it may be slow at this length.",
+        Mistake("compared distances with their signs.", "A shorter cell is not nearer: take the absolute value.",
+                "np.abs(np.log2(lengths / N))", "np.log2(lengths / N)"),
+        Mistake("chose the version with the least time in any cell.", "It may be slow at this length.",
                 "usable[cell].argmin()", "usable.min(0).argmin()"),
-        Mistake("the first cell was taken, whatever its length.", "apart.argmin()", "timed.argmax()"),
     ),
 )  # fmt: skip
 
@@ -109,31 +111,28 @@ def merged(shrink, KV, shrink_b, KV_b):
     return shrink * shrink_b, shrink_b * KV + KV_b
 
 
-def _states(d, dv, decay, n, n_b, seed):
-    rng = np.random.default_rng(seed)
-    states = []
-    for tokens in (n, n_b):
-        K, V = rng.normal(size=(tokens, d)).astype(np.float32), rng.normal(size=(tokens, dv)).astype(np.float32)
-        states += [np.float32(decay**tokens), linear_attention.state(K, V, decay=decay).KV]
-    return tuple(states)
+def _draw_stretches(rng, size):
+    """Draw two neighbouring stretches of any numbers of tokens, with or without decay."""
+    (d, dv), decay = rng.integers(1, size + 1, 2), rng.choice([1, rng.random()])
+    shrink, shrink_b = np.float32(decay ** rng.integers(1, size + 1, 2))
+    KV, KV_b = np.float32(rng.normal(size=(2, d, dv)))
+    return shrink, KV, shrink_b, KV_b
 
 
-def _ones(value):
-    return np.full((1, 2), value, np.float32)
+def _numbers(*tensors):
+    return tuple(np.float32(x) for x in tensors)
 
 
 merge = Exercise(
     reference=merged,
-    cases=lambda: [
-        Case("without decay states add up", (np.float32(1), _ones(3), np.float32(1), _ones(4))),
-        Case("the second stretch halves what came before", (np.float32(1), _ones(3), np.float32(0.5), _ones(4))),
-        Case("the first stretch shrinks what came before it", (np.float32(0.5), _ones(3), np.float32(1), _ones(4))),
-        Case("both shrink", (np.float32(0.5), _ones(3), np.float32(0.25), _ones(4))),
-        Case("nothing comes after", (np.float32(0.5), _ones(3), np.float32(1), _ones(0))),
-        Case("nothing came before", (np.float32(1), _ones(0), np.float32(0.5), _ones(4))),
-        Case("stretches of three and five tokens", _states(4, 6, 0.9, 3, 5, 0)),
-        Case("strong decay", _states(3, 3, 0.1, 2, 4, 1)),
-    ],
+    edges=(
+        Case("without decay states add up", _numbers(1, [[3]], 1, [[4]])),
+        Case("the second stretch halves what came before", _numbers(1, [[3]], 0.5, [[4]])),
+        Case("the first stretch shrinks what came before it", _numbers(0.5, [[3]], 1, [[4]])),
+        Case("both shrink", _numbers(0.5, [[3]], 0.25, [[4]])),
+        Case("nothing came before", _numbers(1, [[0]], 0.5, [[4]])),
+    ),
+    draw=_draw_stretches,
     minutes=5,
     hints=(
         "What do the tokens of the second stretch do to everything before them?",
@@ -141,16 +140,17 @@ merge = Exercise(
         "return shrink * shrink_b, shrink_b * KV + KV_b",
     ),
     mistakes=(
-        Mistake("decay is on the wrong side: the later stretch shrinks the earlier one.",
+        Mistake("shrank the later state.", "The later stretch shrinks the earlier one.",
                 "shrink_b * KV + KV_b", "KV + shrink * KV_b"),
-        Mistake("the earlier state was not shrunk: it is as many tokens away as the later stretch has.",
+        Mistake("did not shrink the earlier state.", "All tokens of the later stretch come after it.",
                 "shrink_b * KV", "KV"),
-        Mistake("it was shrunk by its own tokens again: those of the later stretch came after it.",
+        Mistake("shrank the earlier state by its own tokens again.", "Those of the later stretch come after it.",
                 "shrink_b * KV", "shrink * KV"),
-        Mistake("both states were shrunk: nothing comes after the later one.",
+        Mistake("shrank both states.", "Nothing comes after the later one.",
                 "shrink_b * KV + KV_b", "shrink_b * (KV + KV_b)"),
-        Mistake("factors multiply: so many tokens, then so many more.", "shrink * shrink_b,", "shrink + shrink_b,"),
-        Mistake("the earlier state is lost.", "shrink_b * KV + KV_b", "KV_b"),
+        Mistake("added the factors.", "They multiply: decay^n · decay^m is decay^(n + m).",
+                "shrink * shrink_b,", "shrink + shrink_b,"),
+        Mistake("lost the earlier state.", "Add it, times shrink_b.", "shrink_b * KV + KV_b", "KV_b"),
     ),
 )  # fmt: skip
 
@@ -162,34 +162,24 @@ def chunked(KV, Q_i, K_i, V_i):
     return O_i, KV + K_i.T @ V_i
 
 
-def _chunk(C, d, dv, seed, past=True):
-    rng = np.random.default_rng(seed)
-    shapes = (d, dv), (C, d), (C, d), (C, dv)
-    KV, Q_i, K_i, V_i = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
-    return KV * past, Q_i, K_i, V_i
+def _draw_chunk(rng, size):
+    """Draw a chunk, also the first one of a text."""
+    C, d, dv = draws.lengths(rng, size, 3)
+    KV, Q_i, K_i, V_i = (rng.normal(size=shape) for shape in ((d, dv), (C, d), (C, d), (C, dv)))
+    return _numbers(rng.choice([0, 1, 1]) * KV, Q_i, K_i, V_i)
 
 
-def _numbers(KV, Q_i, K_i, V_i):
-    return tuple(np.array(x, np.float32) for x in (KV, Q_i, K_i, V_i))
-
-
-_BY_HAND = [
+BY_HAND = (
     ("one token, nothing before it", _numbers([[0]], [[1]], [[2]], [[3]])),
     ("one token, and a past", _numbers([[10]], [[1]], [[2]], [[3]])),
     ("two tokens: the first does not see the second", _numbers([[0]], [[1], [1]], [[1], [1]], [[1], [10]])),
     ("two tokens and a past, which both see", _numbers([[100]], [[1], [1]], [[1], [1]], [[1], [10]])),
-]
-_DRAWN = [
-    ("values of another width than keys", (3, 2, 4, 0)),
-    ("more tokens than columns", (7, 2, 2, 1)),
-    ("more columns than tokens", (2, 6, 5, 2)),
-    ("as many of all", (4, 4, 4, 3)),
-]
+)
 
 chunk = Exercise(
     reference=chunked,
-    cases=lambda: [*(Case(*it) for it in _BY_HAND), *(Case(name, _chunk(*sizes)) for name, sizes in _DRAWN),
-                   Case("the first chunk of a text", _chunk(5, 3, 4, 4, past=False))],
+    edges=tuple(Case(*edge) for edge in BY_HAND),
+    draw=_draw_chunk,
     level=2,
     minutes=12,
     sways=True,
@@ -199,34 +189,33 @@ chunk = Exercise(
         "np.tril(Q_i @ K_i.T) @ V_i + Q_i @ KV, and KV + K_i.T @ V_i, with the old KV in the first.",
     ),
     mistakes=(
-        Mistake("the state was updated before its use: a query then sees its own chunk twice, its future included.",
+        Mistake("updated the state before its use.",
+                "A query would see its own chunk twice, and its future: use the old KV.",
                 "Q_i @ KV  #", "Q_i @ (KV + K_i.T @ V_i)  #"),
-        Mistake("a query sees later tokens of its chunk: scores above the diagonal are 0.",
+        Mistake("let a query see later tokens of its chunk.", "Scores above the diagonal are 0.",
                 "np.tril(Q_i @ K_i.T)", "Q_i @ K_i.T"),
-        Mistake("a query does not see its own key: the diagonal belongs to the scores.",
+        Mistake("did not let a query see its own key.", "The diagonal belongs to the scores.",
                 "np.tril(Q_i @ K_i.T)", "np.tril(Q_i @ K_i.T, -1)"),
-        Mistake("the triangle is the wrong one: row i sees columns up to i.", "np.tril", "np.triu"),
-        Mistake("the past is missing from the output.", " + Q_i @ KV", ""),
-        Mistake("the chunk itself is missing from the output.", "S_i @ V_i + Q_i @ KV", "Q_i @ KV"),
-        Mistake("the past is missing from the new state.", "KV + K_i.T @ V_i", "K_i.T @ V_i"),
-        Mistake("the state was not updated.", "return O_i, KV + K_i.T @ V_i", "return O_i, KV"),
-        Mistake("there is no softmax here: scores are used as they are.", "S_i @ V_i",
+        Mistake("left the past out of the output.", "Add Q_i @ KV.", " + Q_i @ KV", ""),
+        Mistake("left the past out of the new state.", "Add K_i.T @ V_i to it.", "KV + K_i.T @ V_i", "K_i.T @ V_i"),
+        Mistake("took a softmax of the scores.", "Here they are used as they are.", "S_i @ V_i",
                 "(np.exp(S_i) / np.exp(S_i).sum(1, keepdims=True)) @ V_i"),
-        Mistake("scores are not scaled here.", "np.tril(Q_i @ K_i.T)",
-                "np.tril(Q_i @ K_i.T) / np.sqrt(Q_i.shape[1])"),
-        Mistake("keys and queries are exchanged in the scores.", "Q_i @ K_i.T", "K_i @ Q_i.T"),
     ),
 )  # fmt: skip
 
+
+def _draw_decayed(rng, size):
+    decay = rng.choice([1, 0.1, rng.random(), 1 - 0.1 * rng.random()])
+    return *_draw_chunk(rng, size), float(np.float32(decay))
+
+
 decayed = Exercise(
     reference=linear_attention.step,
-    cases=lambda: [
-        *(Case(f"{name}, decay ½", (*args, 0.5)) for name, args in _BY_HAND),
-        Case("no decay at all", (*_chunk(4, 3, 5, 5), 1.0)),
-        *(Case(f"{name}, decay 0.9", (*_chunk(*sizes), 0.9)) for name, sizes in _DRAWN),
-        Case("strong decay", (*_chunk(6, 3, 4, 6), 0.1)),
-        Case("the first chunk of a text, decay 0.8", (*_chunk(5, 3, 4, 7, past=False), 0.8)),
-    ],
+    edges=(
+        *(Case(f"{sentence}, decay ½", (*args, 0.5)) for sentence, args in BY_HAND),
+        Case("no decay at all", (*BY_HAND[-1][1], 1.0)),
+    ),
+    draw=_draw_decayed,
     level=3,
     minutes=15,
     sways=True,
@@ -238,28 +227,20 @@ decayed = Exercise(
         "decay^(C − 1 − r) before K_i.T @ V_i; KV takes decay^C.",
     ),
     mistakes=(
-        Mistake("the past did not shrink for the first query: it is one token away.",
+        Mistake("did not shrink the past for the first query.", "It is one token away: query r takes decay^(r + 1).",
                 "powers(decay, r + 1, Q_i.dtype)", "powers(decay, r, Q_i.dtype)"),
-        Mistake("the past did not shrink within the chunk: query r is r + 1 tokens past it.",
-                "powers(decay, r + 1, Q_i.dtype)[:, None] * (Q_i @ KV)", "Q_i @ KV"),
-        Mistake("decay is on the wrong side: early keys of a chunk shrink most, they are furthest from its end.",
+        Mistake("shrank the late keys of a chunk most.", "The early ones are furthest from its end: decay^(C − 1 − r).",
                 "powers(decay, C - 1 - r, Q_i.dtype)", "powers(decay, r, Q_i.dtype)"),
-        Mistake("the last key of a chunk shrank already: it is no token away from the chunk's end.",
+        Mistake("shrank the last key of a chunk.", "It is 0 tokens away from the chunk's end: decay^(C − 1 − r).",
                 "powers(decay, C - 1 - r, Q_i.dtype)", "powers(decay, C - r, Q_i.dtype)"),
-        Mistake("keys went into the state without decay.", "powers(decay, C - 1 - r, Q_i.dtype)[:, None] * K_i",
-                "K_i"),
-        Mistake("the state shrank by one token per chunk: a chunk has C.",
+        Mistake("shrank the state by one token per chunk.", "A chunk has C.",
                 "powers(decay, C, Q_i.dtype) * KV", "decay * KV"),
-        Mistake("the state did not shrink.", "powers(decay, C, Q_i.dtype) * KV", "KV"),
-        Mistake("scores within the chunk have no decay.", "distances(C, decay, Q_i.dtype)",
-                "distances(C, 1.0, Q_i.dtype)"),
-        Mistake("decay is on the wrong side of the scores: it goes by i − j, row minus column.",
-                "distances(C, decay, Q_i.dtype) * (Q_i @ K_i.T)", "distances(C, decay, Q_i.dtype).T * (Q_i @ K_i.T)"),
-        Mistake("the state was updated before its use.",
+        Mistake("left decay out of the scores.", "Key j counts decay^(i − j) for query i.",
+                "distances(C, decay, Q_i.dtype)", "distances(C, 1.0, Q_i.dtype)"),
+        Mistake("updated the state before its use.", "The output takes the old KV.",
                 "past = powers(decay, r + 1, Q_i.dtype)[:, None] * (Q_i @ KV)",
                 "KV = powers(decay, C, Q_i.dtype) * KV + (powers(decay, C - 1 - r, Q_i.dtype)[:, None] * K_i).T @ V_i\n"
                 "    past = powers(decay, r + 1, Q_i.dtype)[:, None] * (Q_i @ KV)"),
-        Mistake("the past is missing from the output.", "S_i @ V_i + past", "S_i @ V_i"),
     ),
 )  # fmt: skip
 

@@ -68,8 +68,8 @@ def test_the_answers_are_those_of_the_card():
     [
         (None, "expected a list of 2 lists, one per program, got None"),
         ([[0, 1]], "expected a list of 2 lists, one per program, got [[0, 1]]"),
-        ([[0], [0]], "each of the tiles 0 to 1 is due once, got [0, 0]"),
-        ([[0], []], "each of the tiles 0 to 1 is due once, got [0]"),
+        ([[0], [0]], "expected each of the tiles 0 to 1 once, got [0, 0]"),
+        ([[0], []], "expected each of the tiles 0 to 1 once, got [0]"),
     ],
 )
 def test_an_assignment_of_the_wrong_form_is_told_so(tiles, says, capsys):
