@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import finished, whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.grading.kernel_laws import inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 
@@ -79,64 +79,50 @@ def merged(O_s, lse_s):
     return Output(weights @ O_s / l, m_safe + np.log(l))
 
 
-def _parts(seed, lse_s, dv=3):
-    lse_s = np.array(lse_s, np.float32)
-    O_s = np.random.default_rng(seed).normal(size=(len(lse_s), dv)).astype(np.float32)  # [S, dv]
-    return np.where(lse_s[:, None] == -inf, np.float32(0), O_s), lse_s
+def _two_parts(lse_s, O_s=(1, 3)):
+    return np.float32(O_s)[:, None], np.float32(lse_s)
 
 
-def _merge_cases():
-    lists = {
-        "two parts of equal weight": [1, 1],
-        "one part: it is the whole": [2.5],
-        "a part that weighs e² times as much as the other": [3, 1],
-        "an lse that cannot be exponentiated": [200, 199, 198],
-        "an lse far below 0: its exponential is 0 in float32": [-200, -201],
-        "a part that saw no key": [0.5, -inf, 1.5],
-        "no part saw a key": [-inf, -inf],
-        "sixteen parts": np.linspace(-4, 9, 16),
-        "an lse of exactly 0, as of one key with the score 0": [0, -1, 0],
-        "parts that lie 300 apart": [-150, 150],
-        "an lse below any number that one would take for −∞": [-2e9, -inf],
-    }
-    return [Case(name, _parts(seed, lse_s)) for seed, (name, lse_s) in enumerate(lists.items())]
+def _draw_merge(rng, size):
+    S, dv = rng.integers(1, size + 1, 2)
+    O_s, lse_s = finished(rng, S, 1, dv)
+    return O_s[:, 0], lse_s[:, 0]
 
 
 merge = Exercise(
     reference=merged,
-    cases=_merge_cases,
-    minutes=10,
+    edges=(
+        Case("two parts of equal weight", _two_parts([1, 1])),
+        Case("a part that weighs e² times as much as the other", _two_parts([3, 1])),
+        Case("an lse whose exponential overflows", _two_parts([200, 199])),
+        Case("an lse below any number that one would take for −∞", _two_parts([-2e9, -inf], [1, 0])),
+        Case("two parts of which neither saw a key", _two_parts([-inf, -inf], [0, 0])),
+    ),
+    draw=_draw_merge,
+    sways=True,
+    mistakes=(
+        Mistake("averaged the parts.", "Each counts by its share of the denominator, e to the power of its lse.",
+                "weights @ O_s / l", "O_s.mean(0)"),
+        Mistake("did not divide the outputs by the sum of the weights.", "The shares of all parts sum to 1.",
+                "weights @ O_s / l", "weights @ O_s"),
+        Mistake("did not subtract the maximum.", "e²⁰⁰ overflows, and e⁻²⁰⁰ is 0: subtract it first.",
+                "lse_s - m_safe", "lse_s"),
+        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where no part saw a key, subtract 0.",
+                "0 if m == -np.inf else m", "m"),
+        Mistake("returned the maximum as lse.", "The lse of the whole counts all parts: add log(l).",
+                "m_safe + np.log(l)", "m_safe"),
+        Mistake("took powers of 2.", "lse is a natural logarithm: np.exp inverts it.",
+                "np.exp(lse_s - m_safe)", "np.exp2(lse_s - m_safe)"),
+    ),
     level=2,
+    minutes=10,
     hints=(
         "A part's weight is its share of the whole row's denominator. Which number of the part is its logarithm?",
         "The weights are the softmax of lse_s, safely: subtract the maximum first. The new lse is its log-sum-exp.",
         "m = lse_s.max(); weights = np.exp(lse_s - m); O = weights @ O_s / weights.sum(); "
         "lse = m + np.log(weights.sum()). If m is -inf, O is 0 and lse -inf.",
     ),
-    mistakes=(
-        Mistake(
-            "the parts were averaged: each counts by its share of the denominator, e to the power of its lse.",
-            "weights @ O_s / l",
-            "O_s.mean(0)",
-        ),
-        Mistake("the outputs are not divided by the sum of the weights.", "weights @ O_s / l", "weights @ O_s"),
-        Mistake("no maximum is subtracted: e²⁰⁰ overflows, and e⁻²⁰⁰ is 0.", "lse_s - m_safe", "lse_s"),
-        Mistake("−∞ − (−∞) is NaN: where no part saw a key, subtract 0.", "0 if m == -np.inf else m", "m"),
-        Mistake("the lse of the whole counts all parts: add log(l).", "m_safe + np.log(l)", "m_safe"),
-        Mistake("lse is a natural logarithm: np.log, not np.log2.", "m_safe + np.log(l)", "m_safe + np.log2(l)"),
-        Mistake(
-            "the lse was taken for a logarithm of base 2: it is natural, on both sides.",
-            "np.exp(lse_s - m_safe)",
-            "np.exp2(lse_s - m_safe)",
-        ),
-        Mistake(
-            "the weights are the exponentials of the lse, not the lse themselves.",
-            "np.exp(lse_s - m_safe)",
-            "np.where(lse_s == -np.inf, 0, lse_s)",
-        ),
-    ),
-    sways=True,
-)
+)  # fmt: skip
 
 
 def fewest(programs, tiles, slots):
@@ -148,38 +134,48 @@ def fewest(programs, tiles, slots):
     return next(S for S, share in enumerate(shares, 1) if share >= 0.95 * max(shares))
 
 
+def _draw_parts(rng, size):
+    """Draw programs, tiles and slots for which the order in which w is computed decides nothing."""
+    while True:
+        programs, tiles, slots = whole(rng, size, 600), whole(rng, size, 256), whole(rng, size, 300)
+        S = np.arange(1, tiles + 1)  # [tiles]
+        waves = -(-programs * S // slots)  # [tiles]
+        shares = programs * S / slots / waves  # [tiles]
+        tie = np.isclose(shares, 0.95 * shares.max(), 1e-9, 0).any()
+        if not tie and np.array_equal(np.ceil(programs / slots * S), waves):
+            return programs, tiles, slots
+
+
 parts = Exercise(
     reference=fewest,
-    cases=lambda: [
-        Case("eight programs, 132 places: many parts", (8, 128, 132)),
-        Case("one part too many begins a second wave", (8, 17, 132)),
-        Case("enough programs without a split", (512, 128, 132)),
-        Case("exactly one wave", (132, 100, 132)),
-        Case("one key tile: nothing to split", (1, 1, 132)),
+    edges=(
+        Case("one tile of keys: nothing to split", (1, 1, 132)),
         Case("few tiles: the best share is small, and still the best", (1, 5, 132)),
-        Case("all parts that there may be are hardly better than one less", (4, 32, 132)),
-        Case("a little more than one wave", (140, 64, 132)),
-        Case("nearly full: not worth a merge", (126, 64, 132)),
-        Case("places for two programs per SM", (8, 128, 264)),
+        Case("one part too many begins a second wave", (8, 17, 132)),
+        Case("a card that is nearly full: not worth a merge", (126, 64, 132)),
         Case("a share of exactly 0.95 of the best", (19, 20, 20)),
-    ],
-    minutes=10,
+    ),
+    draw=_draw_parts,
+    mistakes=(
+        Mistake("took the parts with the best share.", "Take the fewest that are good enough: each must be merged.",
+                ">= 0.95 * max(shares)", "== max(shares)"),
+        Mistake("required a share of 0.95.", "Good enough is relative to the best share that any S has.",
+                ">= 0.95 * max(shares)", ">= min(0.95, max(shares))"),
+        Mistake("rounded the waves.", "A wave that has begun takes as long as a full one: round up.",
+                "math.ceil(waves)", "max(1, round(waves))"),
+        Mistake("counted S from 0.", "One part is no split: S begins at 1.",
+                "enumerate(shares, 1)", "enumerate(shares)"),
+        Mistake("left out the last S.", "There may be as many parts as tiles.",
+                "range(1, tiles + 1)", "range(1, max(tiles, 2))"),
+        Mistake("required more than 0.95 of the best share.", "0.95 of it suffices: >=.",
+                ">= 0.95 * max(shares)", "> 0.95 * max(shares)"),
+    ),
     level=2,
+    minutes=10,
     hints=(
         "With S parts there are w = programs * S / slots waves of work, and the last wave takes as long as a full one.",
         "The share of the time that is used is w / ceil(w). Compute it for every S, and take the first good enough.",
         "shares = [w / math.ceil(w) for S in 1 ... tiles]; the first S with share >= 0.95 * max(shares).",
-    ),
-    mistakes=(
-        Mistake("the fewest parts that are good enough, not the best: every part must be merged.",
-                ">= 0.95 * max(shares)", "== max(shares)"),
-        Mistake("good enough is relative to the best share that can be had, not to 1.",
-                ">= 0.95 * max(shares)", ">= min(0.95, max(shares))"),
-        Mistake("a wave that has begun takes as long as a full one: round up.",
-                "math.ceil(waves)", "max(1, round(waves))"),
-        Mistake("S counts from 1: one part is no split.", "enumerate(shares, 1)", "enumerate(shares)"),
-        Mistake("there may be as many parts as tiles, the last included.",
-                "range(1, tiles + 1)", "range(1, max(tiles, 2))"),
     ),
 )  # fmt: skip
 
@@ -192,30 +188,36 @@ def group_rows(Q, Hk):
 
 
 def _queries(H, n, d):
-    return (np.arange(H * n * d, dtype=np.float32) / 3).reshape(H, n, d)  # which 16 bits would round
+    return np.arange(H * n * d, dtype=np.float32).reshape(H, n, d)
+
+
+def _draw_packed(rng, size):
+    Hk, g = (int(n) for n in rng.integers(1, min(size, 8) + 1, 2))
+    n, d = rng.integers(1, size + 1, 2)
+    return rng.normal(size=(Hk * g, n, d)).astype(np.float32), Hk
 
 
 packed = Exercise(
     reference=group_rows,
-    cases=lambda: [
+    edges=(
         Case("one token, two heads per key", (_queries(4, 1, 2), 2)),
-        Case("two tokens, two heads per key", (_queries(4, 2, 3), 2)),
-        Case("every head has its own key", (_queries(3, 2, 2), 3)),
-        Case("all heads share one key", (_queries(6, 3, 2), 1)),
-        Case("three tokens, four heads per key", (_queries(8, 3, 4), 2)),
-    ],
-    minutes=8,
+        Case("two tokens, two heads per key", (_queries(4, 2, 1), 2)),
+        Case("every head has its own key", (_queries(3, 2, 1), 3)),
+        Case("all heads share one key", (_queries(3, 2, 1), 1)),
+    ),
+    draw=_draw_packed,
+    mistakes=(
+        Mistake("let rows run over heads first.", "A row is a token and then a head: exchange the two axes before they "
+                "become one.", ".transpose(0, 2, 1, 3).reshape", ".reshape"),
+        Mistake("took every Hk-th head for a group.", "Heads of a group are neighbours: key head h // g, not h % Hk.",
+                "Q.reshape(Hk, g, n, d).transpose(0, 2, 1, 3)", "Q.reshape(g, Hk, n, d).transpose(1, 2, 0, 3)"),
+    ),
     level=1,
+    minutes=8,
     hints=(
         "Query head h uses key head h // g: heads of one group are neighbours. First split H into (Hk, g).",
         "Q.reshape(Hk, g, n, d) has an axis for each. Rows are to run over tokens, and within a token over heads.",
         "Q.reshape(Hk, g, n, d).transpose(0, 2, 1, 3).reshape(Hk, n * g, d)",
-    ),
-    mistakes=(
-        Mistake("a row is a token and then a head: exchange the two axes before they become one.",
-                ".transpose(0, 2, 1, 3).reshape", ".reshape"),
-        Mistake("heads of one group are neighbours: key head h // g, not h % Hk.",
-                "Q.reshape(Hk, g, n, d).transpose(0, 2, 1, 3)", "Q.reshape(g, Hk, n, d).transpose(1, 2, 0, 3)"),
     ),
 )  # fmt: skip
 
@@ -237,14 +239,13 @@ def combine(O_s, lse_s, O, lse, rows, S, dv, Bs: tl.constexpr, width: tl.constex
     tl.store(lse + i, tl.where(l == 0, -float("inf"), m_safe + tl.log(l_safe)))
 
 
-def _launch_combine(kernel, O_s, lse_s):
+def _launch_combine(kernel, O_s, lse_s, Bs=None, width=None):
     S, rows, dv = O_s.shape
     (O, outputs), (lse, sums) = inside_margins(rows, dv, "O"), inside_margins(1, rows, "lse")
     O_dense = torch.full((rows, dv), np.nan, dtype=torch.float32, device=DEVICE)  # as the kernel stores rows
     tensors = (torch.tensor(x, device=DEVICE) for x in (O_s, lse_s))
-    launched(
-        kernel, (rows,), *tensors, O_dense, lse, rows, S, dv, triton.next_power_of_2(S), triton.next_power_of_2(dv)
-    )
+    blocks = Bs or triton.next_power_of_2(S), width or triton.next_power_of_2(dv)
+    launched(kernel, (rows,), *tensors, O_dense, lse, rows, S, dv, *blocks)
     O.copy_(O_dense)
     return Outputs(outputs(), sums()[0])
 
@@ -256,58 +257,56 @@ class Outputs(NamedTuple):
     lse: np.ndarray  # [rows]
 
 
-def _combined(O_s, lse_s):
+def _combined(O_s, lse_s, Bs=None, width=None):
     results = [merged(O_s[:, i], lse_s[:, i]) for i in range(O_s.shape[1])]
     return Outputs(np.array([x.O for x in results]), np.array([x.lse for x in results]))
 
 
-def _rows_of_parts(seed, S, rows, dv, shift=0.0):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(S, rows, dv)).astype(np.float32), (shift + 3 * rng.normal(size=(S, rows))).astype(
-        np.float32
-    )
+def _parts_of_rows(*lse_s):
+    """Return O_s [S, rows, 1] and lse_s [S, rows] from the lse of each part; the outputs are 1, 2, 3 ..."""
+    lse_s = np.float32(lse_s)
+    return np.where(lse_s == -inf, np.float32(0), np.cumsum(np.ones_like(lse_s)).reshape(lse_s.shape))[..., None], lse_s
 
 
-def _some_empty(seed, S, rows, dv):
-    O_s, lse_s = _rows_of_parts(seed, S, rows, dv)
-    lse_s[1:, 0], lse_s[:, -1] = -inf, -inf  # one part of the first row saw keys, and none of the last
-    return np.where(lse_s[..., None] == -inf, np.float32(0), O_s), lse_s
+def _draw_combine(rng, size):
+    S, rows, dv = rng.integers(1, (2 * size + 1, min(size, 3) + 1, 4 * size + 1))
+    blocks = (int(rng.choice([1, 1, 4])) * triton.next_power_of_2(int(n)) for n in (S, dv))
+    return *finished(rng, S, rows, dv), *blocks
 
 
 combine_kernel = Exercise(
     reference=combine,
-    cases=lambda: [
-        Case("two parts of one row", _rows_of_parts(0, 2, 1, 4)),
-        Case("one part: it is the whole", _rows_of_parts(1, 1, 2, 4)),
-        Case("three parts of two rows: neither is a power of two", _rows_of_parts(2, 3, 2, 5)),
-        Case("an lse that cannot be exponentiated", _rows_of_parts(3, 2, 2, 4, shift=200.0)),
-        Case("an lse far below 0", _rows_of_parts(4, 3, 2, 4, shift=-200.0)),
-        Case("parts that saw no key, and a row of which none did", _some_empty(5, 3, 3, 4)),
-        Case("nine parts of four rows, a wide head", _rows_of_parts(6, 9, 4, 40)),
-        Case("parts that lie 300 apart", (_rows_of_parts(7, 2, 2, 4)[0], np.float32([[-150, 150], [150, -150]]))),
-        Case("an lse below any number that one would take for −∞", _rows_of_parts(8, 2, 2, 4, shift=-2e9)),
-    ],
     launch=_launch_combine,
     exact=_combined,
-    minutes=25,
-    level=3,
+    edges=(
+        Case("two parts of one row", _parts_of_rows([1], [0])),
+        Case("three parts of two rows, lse far below 0", _parts_of_rows([-200, -201], [-202, -200], [-200, -203])),
+        Case("an lse whose exponential overflows", _parts_of_rows([200], [199])),
+        Case("an lse below any number that one would take for −∞", _parts_of_rows([-2e9], [-inf])),
+        Case("a row of which no part saw a key", _parts_of_rows([-inf], [-inf])),
+    ),
+    draw=_draw_combine,
+    draws=40,
     sways=True,
+    mistakes=(
+        Mistake("gave weights to parts past the last.", "Load their lse with other=-float('inf').",
+                'mask=s < S, other=-float("inf")', "mask=s < S, other=0.0"),
+        Mistake("did not subtract the maximum.", "e²⁰⁰ overflows, and e⁻²⁰⁰ is 0: subtract it first.",
+                "lse_i - m_safe", "lse_i"),
+        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where no part saw a key, subtract 0.",
+                'm_safe = tl.where(m == -float("inf"), 0.0, m)', "m_safe = m"),
+        Mistake("divided 0 by 0.", "A row that saw no key has the output 0: divide by 1 there.",
+                "l_safe = tl.where(l == 0, 1.0, l)", "l_safe = l"),
+        Mistake("took the parts of a row for neighbours.", "lse_s is [S, rows]: part s of row i is at s * rows + i.",
+                "lse_s + s * rows + i", "lse_s + i * S + s"),
+        Mistake("did not divide the outputs by the sum of the weights.", "The shares of all parts sum to 1.",
+                "tl.sum(weights[:, None] * O_i, 0) / l_safe", "tl.sum(weights[:, None] * O_i, 0)"),
+    ),
+    level=3,
+    minutes=25,
     hints=(
         "One program, one row: load its lse of all parts [Bs] and its outputs [Bs, width]. Mask what is past S and dv.",
         "Part s of row i is element s * rows + i of lse_s. A part that is not there must weigh nothing: other=-inf.",
         "weights = tl.exp(lse_i - m_safe); l = tl.sum(weights, 0); O is tl.sum(weights[:, None] * O_i, 0) / l_safe.",
-    ),
-    mistakes=(
-        Mistake("parts past the last must weigh nothing: load their lse with other=-inf.",
-                'mask=s < S, other=-float("inf")', "mask=s < S, other=0.0"),
-        Mistake("no maximum is subtracted: exponentials overflow, or all are 0.", "lse_i - m_safe", "lse_i"),
-        Mistake("−∞ − (−∞) is NaN: where no part saw a key, subtract 0.",
-                'm_safe = tl.where(m == -float("inf"), 0.0, m)', "m_safe = m"),
-        Mistake("0 / 0: a row that saw no key has the output 0.", "l_safe = tl.where(l == 0, 1.0, l)", "l_safe = l"),
-        Mistake("lse is a natural logarithm.", "m_safe + tl.log(l_safe)", "m_safe + tl.log2(l_safe)"),
-        Mistake("the parts are [S, rows]: part s of row i is at s * rows + i.",
-                "lse_s + s * rows + i", "lse_s + i * S + s"),
-        Mistake("the outputs are not divided by the sum of the weights.",
-                "tl.sum(weights[:, None] * O_i, 0) / l_safe", "tl.sum(weights[:, None] * O_i, 0)"),
     ),
 )  # fmt: skip

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import lengths
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import eight_bits as reference
-from flashlab.reference.eight_bits import TensorCore, to_e4m3
+from flashlab.reference.eight_bits import TensorCore, numbers_of_e4m3, to_e4m3
 
 next_to_one = Question(
     answer=0.125,
@@ -26,28 +26,44 @@ next_to_one = Question(
 )
 
 
+NUMBERS = np.sort(numbers_of_e4m3()[:127])  # 0 to 448
+TIES = (NUMBERS[1:] + NUMBERS[:-1]) / 2  # [126]
+
+
 def _numbers(*values):
-    return (np.array(values, np.float32),)
+    return (np.float32(values),)
 
 
-def _wide(seed, lowest, highest):
-    rng = np.random.default_rng(seed)
-    return (((rng.choice([-1, 1], 40)) * np.exp2(rng.uniform(lowest, highest, 40))).astype(np.float32),)
+def _draw_nearest(rng, size):
+    """Draw numbers of any size, numbers of e4m3, ties, and the numbers of float32 next to ties."""
+    N = int(rng.integers(1, 4 * size + 1))
+    ties = np.float32(rng.choice(TIES, N))  # [N]
+    beside = np.nextafter(ties, np.float32(rng.choice([0, 1000])))  # [N]
+    kinds = 2.0 ** rng.uniform(-12, 10, N), 10.0 ** rng.uniform(-38, 38, N), rng.choice(NUMBERS, N), ties, beside
+    return (np.float32(rng.choice([-1, 1], N) * np.choose(rng.choice(5, N), kinds)),)
 
 
 nearest = Exercise(
     reference=reference.to_e4m3,
-    cases=lambda: [
+    edges=(
         Case("numbers from 1 to 2", _numbers(1.0, 1.1, 1.2, 1.9)),
-        Case("numbers that e4m3 has", _numbers(0.0, -1.125, 0.0625, 448.0, 2.0**-9)),
-        Case("negative numbers", _numbers(-0.3, -7.7, -100.0)),
-        Case("half way between two: the one with an even last bit", _numbers(1.0625, 1.1875, -17.0, 19.0)),
-        Case("a little past half way, which 16 bits would round to it", _numbers(1.0625 + 2.0**-14, -17 - 2.0**-10)),
-        Case("numbers past 448", _numbers(449.0, 470.0, 500.0, -1e6)),
-        Case("subnormal numbers, below 2^-6", _numbers(0.0146, 0.0033, -0.0041, 2.0**-10, 3 * 2.0**-10, 1e-9)),
-        Case("many sizes", _wide(0, -9, 8.5)),
-        Case("very small ones", _wide(1, -20, -5)),
-    ],
+        Case("half way between two: the one with an even code", _numbers(1.0625, 1.1875, -17.0, 19.0)),
+        Case("numbers past ±448", _numbers(449.0, 470.0, 500.0, -1e6)),
+        Case("subnormal numbers, below 2^-6", _numbers(0.0146, 0.0033, -0.0041, 1e-9)),
+    ),
+    draw=_draw_nearest,
+    mistakes=(
+        Mistake("let numbers past 448 pass.", "What is larger becomes 448.", "np.clip(x, -448, 448)", "x"),
+        Mistake("took 480 for the largest number.", "The last code is NaN: the largest is 448.",
+                "-448, 448", "-480, 480"),
+        Mistake("let the step shrink below 2^-6.", "It stays as it is there: the smallest number is 2^-9.",
+                "np.maximum(exponent - 1, -6)", "(exponent - 1)"),
+        Mistake("took a step twice too large.", "The exponent of np.frexp is that of the power of two above x.",
+                "exponent - 1, -6", "exponent, -6"),
+        Mistake("cut off the remainder.", "Round to the nearest: np.rint.", "np.rint(x / step)", "np.trunc(x / step)"),
+        Mistake("rounded ties up.", "A tie goes to the number with an even code: np.rint does that.",
+                "np.rint(x / step)", "np.floor(x / step + 0.5)"),
+    ),
     level=2,
     minutes=12,
     hints=(
@@ -55,26 +71,6 @@ nearest = Exercise(
         "For x from 2^e up to 2^(e + 1) the step is 2^(e - 3). Below 2^-6 it stays what it is at 2^-6.",
         "_, exponent = np.frexp(x); step = np.ldexp(1, np.maximum(exponent - 1, -6) - 3); np.rint rounds ties to even. "
         "Clip to ±448 first. (In float32: x.dtype.type(1).)",
-    ),
-    mistakes=(
-        Mistake("past 448 there is no number: what is larger becomes 448.", "np.clip(x, -448, 448)", "x"),
-        Mistake("the largest code is NaN, so the largest number is 448, not 480.", "-448, 448", "-480, 480"),
-        Mistake("below 2^-6 the step no longer shrinks: the smallest number is 2^-9.",
-                "np.maximum(exponent - 1, -6)", "(exponent - 1)"),
-        Mistake("the smallest exponent is -6: the step stays as it is from 2^-6 down.", "-6) - 3", "-7) - 3"),
-        Mistake("the step is twice too large: np.frexp's exponent is that of the power of two above x.",
-                "exponent - 1, -6", "exponent, -6"),
-        Mistake("3 bits of mantissa: 8 steps per power of two, not 16.", "-6) - 3", "-6) - 4"),
-        Mistake("cut off instead of rounded: np.rint takes the nearest.", "np.rint(x / step)", "np.trunc(x / step)"),
-        Mistake("half way between two numbers e4m3 takes the even one: np.rint does.",
-                "np.rint(x / step)", "np.floor(x / step + 0.5)"),
-        Mistake("half way between two numbers went away from 0: e4m3 takes the even one, as np.rint does.",
-                "np.rint(x / step)", "np.copysign(np.floor(np.abs(x / step) + 0.5), x)"),
-        Mistake("the sign was lost: round the size, then give the sign back.",
-                "return np.rint(x / step) * step", "return np.abs(np.rint(x / step) * step)"),
-        Mistake("subnormal numbers became 0: below 2^-6 there are seven more.",
-                "return np.rint(x / step) * step", "return np.where(np.abs(x) < 2.0**-6, 0, np.rint(x / step) * step)"),
-        Mistake("multiply by the step again: 1.125 stays 1.125.", "np.rint(x / step) * step", "np.rint(x / step)"),
     ),
 )  # fmt: skip
 
@@ -90,20 +86,35 @@ def walsh(X):
     return Y / X.shape[1] ** 0.5
 
 
-def _rows(seed, N, d):
-    return (np.random.default_rng(seed).normal(size=(N, d)).astype(np.float32),)
+def _draw_hadamard(rng, size):
+    """Draw rows of which some have an outlier."""
+    N, d = int(rng.integers(1, size + 1)), 2 ** int(rng.integers(0, min(size, 7) + 1))
+    outliers = 1 + rng.choice([0, 100]) * (np.arange(d) == rng.integers(d, size=(N, 1)))  # [N, d]
+    return ((outliers * rng.normal(size=(N, d))).astype(np.float32),)
 
 
 hadamard = Exercise(
     reference=walsh,
-    cases=lambda: [
-        Case("two columns", (np.array([[3, 1]], np.float32),)),
-        Case("an outlier in the first of four columns", (np.array([[100, 0, 0, 0]], np.float32),)),
-        Case("an outlier in the last of four columns", (np.array([[0, 0, 0, 100]], np.float32),)),
-        Case("one column", (np.array([[5], [-2]], np.float32),)),
-        Case("eight columns", _rows(0, 3, 8)),
-        Case("64 columns", _rows(1, 5, 64)),
-    ],
+    edges=(
+        Case("two columns", (np.float32([[3, 1]]),)),
+        Case("an outlier in the first of four columns", (np.float32([[100, 0, 0, 0]]),)),
+        Case("an outlier in the last of four columns", (np.float32([[0, 0, 0, 100]]),)),
+        Case("one column", (np.float32([[5], [-2]]),)),
+    ),
+    draw=_draw_hadamard,
+    sways=True,
+    mistakes=(
+        Mistake("did not normalise.", "Divide by √d, or scores become d times too large.", " / X.shape[1] ** 0.5", ""),
+        Mistake("divided by d.", "Divide by √d: the lengths of rows stay.", "X.shape[1] ** 0.5", "X.shape[1]"),
+        Mistake("did the first round only.", "Go on with half = 2, 4, ... while it is below d.",
+                "half = 2 * half", "half = X.shape[1]"),
+        Mistake("left out the last round.", "In the last one half is d / 2.", "half < X.shape[1]:",
+                "2 * half < X.shape[1]:"),
+        Mistake("subtracted the wrong way round.", "The difference is the first half less the second.",
+                "a - b", "b - a"),
+        Mistake("put sums and differences side by side.", "Sums go to the first half, differences to the second.",
+                "np.stack([a + b, a - b], 2)", "np.stack([a + b, a - b], 3)"),
+    ),
     level=2,
     minutes=10,
     hints=(
@@ -112,17 +123,6 @@ hadamard = Exercise(
         "second a - b. At the end divide by sqrt(d).",
         "pairs = Y.reshape(N, -1, 2, half); a, b = pairs[:, :, 0], pairs[:, :, 1]; "
         "Y = np.stack([a + b, a - b], 2).reshape(N, d); half = 2 * half, while half < d.",
-    ),
-    mistakes=(
-        Mistake("not normalised: without 1 / sqrt(d) scores become d times too large.", " / X.shape[1] ** 0.5", ""),
-        Mistake("divided by d: lengths shrink by sqrt(d). Divide by sqrt(d).", "X.shape[1] ** 0.5", "X.shape[1]"),
-        Mistake("only the first round was done: go on with half = 2, 4, ... until it is d.",
-                "half = 2 * half", "half = X.shape[1]"),
-        Mistake("the last round is missing.", "half < X.shape[1]:", "2 * half < X.shape[1]:"),
-        Mistake("sums alone: the second half of a stretch is the difference.", "a - b", "a + b"),
-        Mistake("the difference is the first half less the second.", "a - b", "b - a"),
-        Mistake("results go back to where their inputs were: sums to the first half, differences to the second.",
-                "np.stack([a + b, a - b], 2)", "np.stack([a + b, a - b], 3)"),
     ),
 )  # fmt: skip
 
@@ -133,39 +133,40 @@ def less_mean(Q, K, scale):
     return K - mean, scale * (Q @ mean)
 
 
-def _with_mean(seed, Nq, Nk, d, mean):
-    rng = np.random.default_rng(seed)
-    K = rng.normal(size=(Nk, d)) + mean * rng.normal(size=d)
-    return rng.normal(size=(Nq, d)).astype(np.float32), K.astype(np.float32), d**-0.5
+def _draw_without_mean(rng, size):
+    """Draw queries and keys, the keys with a common part, and a scale."""
+    Nq, Nk, d = lengths(rng, size, 3)
+    K = rng.normal(size=(Nk, d)) + rng.choice([0, 1, 30]) * rng.normal(size=d)  # [Nk, d]
+    scale = float(rng.choice([d**-0.5, rng.uniform(0.05, 2)]))
+    return rng.normal(size=(Nq, d)).astype(np.float32), K.astype(np.float32), scale
 
 
 without_mean = Exercise(
     reference=less_mean,
-    cases=lambda: [
-        Case("one query, two keys, one column",
-             (np.array([[2]], np.float32), np.array([[1], [5]], np.float32), 0.5)),
-        Case("one key: nothing is left of it", _with_mean(0, 2, 1, 3, 1)),
-        Case("keys with a large common part", _with_mean(1, 3, 6, 4, 10)),
-        Case("more queries than keys", _with_mean(2, 7, 4, 3, 2)),
-        Case("as many queries as keys and columns", _with_mean(3, 4, 4, 4, 3)),
-    ],
-    minutes=6,
+    edges=(
+        Case("one query, two keys, one column", (np.float32([[2]]), np.float32([[1], [5]]), 0.5)),
+        Case("two queries, two columns", (np.float32([[1, 0], [0, 1]]), np.float32([[1, 5], [3, 7]]), 0.5)),
+        Case("one key: nothing is left of it", (np.float32([[1, 2]]), np.float32([[3, 4]]), 1.0)),
+    ),
+    draw=_draw_without_mean,
     sways=True,
+    mistakes=(
+        Mistake("took the mean of each key's numbers.", "Take the mean over the keys, one number per column.",
+                "mean = K.mean(0)", "mean = np.resize(K.mean(1), K.shape[1])"),
+        Mistake("did not scale the correction of lse.", "lse is of scaled scores.", "scale * (Q @ mean)", "Q @ mean"),
+        Mistake("returned the correction of lse with the wrong sign.", "Scores fell, and lse with them: add it back.",
+                "scale * (Q @ mean)", "-scale * (Q @ mean)"),
+        Mistake("did not correct lse.", "Every score of query i fell by scale · Q_i · mean.",
+                "scale * (Q @ mean)", "0 * (Q @ mean)"),
+        Mistake("returned the same number for all queries.", "Each query has its own product with the mean.",
+                "scale * (Q @ mean)", "scale * np.full(len(Q), (Q @ mean).mean(), Q.dtype)"),
+        Mistake("took the sum of the keys.", "Divide it by their number.", "K.mean(0)", "K.sum(0)"),
+    ),
+    minutes=6,
     hints=(
         "By how much does every score of a query fall if the same vector is taken from all keys?",
         "Q_i · (K_j − mean) = Q_i · K_j − Q_i · mean: by the same for all keys, so the weights stay. What of lse?",
         "mean = K.mean(0); K - mean, and scale * (Q @ mean) is to be added to lse.",
-    ),
-    mistakes=(
-        Mistake("the mean of each key's numbers: take the mean over the keys, one number per column.",
-                "mean = K.mean(0)", "mean = np.resize(K.mean(1), K.shape[1])"),
-        Mistake("lse is of scaled scores: the scale belongs to what is added, too.", "scale * (Q @ mean)", "Q @ mean"),
-        Mistake("the wrong sign: scores fell, so lse fell, and this is added to it.",
-                "scale * (Q @ mean)", "-scale * (Q @ mean)"),
-        Mistake("lse was not corrected: every score fell.", "scale * (Q @ mean)", "0 * (Q @ mean)"),
-        Mistake("each query has its own: its product with the mean.",
-                "scale * (Q @ mean)", "scale * np.full(len(Q), (Q @ mean).mean(), Q.dtype)"),
-        Mistake("the sum of the keys was taken: divide by their number.", "K.mean(0)", "K.sum(0)"),
     ),
 )  # fmt: skip
 
@@ -195,26 +196,55 @@ def rounded_row(S, V, largest):
     return to_e4m3(P) @ V / l[:, None], m + np.log(l)
 
 
-def _scores(seed, Nq, Nk, largest, spread=2.0, far=0.0):
-    rng = np.random.default_rng(seed)
-    S = spread * rng.normal(size=(Nq, Nk)) + far
-    return S.astype(np.float32), rng.normal(size=(Nk, 3)).astype(np.float32), largest
+def _two_keys(largest, *scores):
+    return np.float32([scores]), np.float32([[0], [1]]), largest
+
+
+def _near_a_tie(S, largest):
+    """Return which weights of scores [Nq, Nk] a rounding might move to the other side of a tie."""
+    P = largest * np.exp(np.float64(S) - S.max(1, keepdims=True))  # [Nq, Nk]
+    room = 4e-7 * (1 + np.abs(S[np.isfinite(S)]).max()) * P  # [Nq, Nk]
+    return (np.abs(P[..., None] - TIES) <= room[..., None]).any(-1)
+
+
+def _draw_weights(rng, size):
+    """Draw scores, one in each row the largest, and some masked. No weight is near a tie, and no lse near 0."""
+    Nq, Nk, dv = lengths(rng, min(size, 40), 3)
+    largest, reach = int(rng.choice([1, 16, 64, 256, 448])), rng.choice([2, 15])
+    top = rng.choice([2, -8]) * (1 + rng.choice([0, 1, 60]) * rng.random((Nq, 1)))  # [Nq, 1]
+    first = np.arange(Nk) == rng.integers(Nk, size=(Nq, 1))  # [Nq, Nk]
+    S = np.where(first, top, -np.inf).astype(np.float32)
+    drawn = ~first & (rng.random((Nq, Nk)) < rng.choice([0.7, 1]))  # [Nq, Nk]
+    while drawn.any():
+        S[drawn] = (top - reach * rng.random((Nq, Nk)))[drawn]
+        drawn = _near_a_tie(S, largest)
+    return S, rng.normal(size=(Nk, dv)).astype(np.float32), largest
 
 
 weights = Exercise(
     reference=rounded_row,
-    cases=lambda: [
-        Case("one key: its value", (np.array([[3]], np.float32), np.array([[7, -1]], np.float32), 256)),
-        Case("one key far ahead of a small one, which survives if the largest weight is 256",
-             (np.array([[0, -8]], np.float32), np.array([[0], [1]], np.float32), 256)),
-        Case("the same, and the largest weight is 1",
-             (np.array([[0, -8]], np.float32), np.array([[0], [1]], np.float32), 1)),
-        Case("a masked key", (np.array([[1, -np.inf, 0.3]], np.float32), np.array([[1], [2], [4]], np.float32), 16)),
-        Case("several queries", _scores(0, 4, 9, 256)),
-        Case("scores far above zero", _scores(1, 3, 8, 256, far=500)),
-        Case("scores far below zero", _scores(2, 3, 8, 64, far=-500)),
-        Case("weights of very different size", _scores(3, 5, 20, 256, spread=5)),
-    ],
+    edges=(
+        Case("a small weight, which survives if the largest is 256", _two_keys(256, 8, 0)),
+        Case("a small weight, which vanishes if the largest is 1", _two_keys(1, 8, 0)),
+        Case("a weight between two numbers of e4m3", _two_keys(256, 3, 2)),
+        Case("scores whose exponentials overflow", _two_keys(16, 500, 499)),
+        Case("a masked key", _two_keys(16, 3, -np.inf)),
+    ),
+    draw=_draw_weights,
+    sways=True,
+    mistakes=(
+        Mistake("left the factor out of l.", "It must be in P and in l, and cancels.",
+                "l = P.sum(1)", "l = P.sum(1) / largest"),
+        Mistake("added the maximum to log l.", "l has the factor: add the number that was subtracted.",
+                "m + np.log(l)", "S.max(1) + np.log(l)"),
+        Mistake("let the largest weight be 1, and small ones vanish.", "Subtract log(largest) less.",
+                "S.max(1) - math.log(largest)", "S.max(1)"),
+        Mistake("let the largest weight be 1 / largest.", "Subtract less than the maximum: maximum − log(largest).",
+                "- math.log(largest)", "+ math.log(largest)"),
+        Mistake("did not round the weights.", "Use eight_bits.to_e4m3.", "to_e4m3(P)", "P"),
+        Mistake("divided before you rounded: weights are small again.", "Divide last.",
+                "to_e4m3(P) @ V / l[:, None]", "to_e4m3(P / l[:, None]) @ V"),
+    ),
     level=2,
     minutes=10,
     hints=(
@@ -222,20 +252,6 @@ weights = Exercise(
         "Subtract m = (maximum − log 256). The factor is in P and in l, so it cancels in O, and lse = m + log l.",
         "m = S.max(1) - math.log(largest); P = np.exp(S - m[:, None]); l = P.sum(1); "
         "eight_bits.to_e4m3(P) @ V / l[:, None], m + np.log(l).",
-    ),
-    mistakes=(
-        Mistake("the factor is in P and not in l: it must be in both.",
-                "l = P.sum(1)", "l = P.sum(1) / largest"),
-        Mistake("lse does not know of the factor: with l of the larger weights, add the number that was subtracted.",
-                "m + np.log(l)", "S.max(1) + np.log(l)"),
-        Mistake("the largest weight is 1: small ones vanish.", "S.max(1) - math.log(largest)", "S.max(1)"),
-        Mistake("the wrong sign: the largest weight became 1 / largest.", "- math.log(largest)", "+ math.log(largest)"),
-        Mistake("a factor on weights is a summand on scores: its logarithm.", "math.log(largest)", "largest"),
-        Mistake("the logarithm is natural, as the exponential is.", "math.log(largest)", "math.log2(largest)"),
-        Mistake("the weights were not rounded.", "to_e4m3(P)", "P"),
-        Mistake("divide last: weights that are divided before they are rounded are small again.",
-                "to_e4m3(P) @ V / l[:, None]", "to_e4m3(P / l[:, None]) @ V"),
-        Mistake("l is the sum of the weights before they are rounded.", "l = P.sum(1)", "l = to_e4m3(P).sum(1)"),
     ),
 )  # fmt: skip
 
@@ -264,22 +280,38 @@ def in_two_levels(P, V, flush):
     return total
 
 
-def _whole(seed, M, N, flush, dv=2):
-    rng = np.random.default_rng(seed)  # whole numbers: float32 holds their sums exactly, but for what is cut off
-    P, V = rng.integers(0, 64, (M, N)), rng.integers(0, 64, (N, dv))
-    return P.astype(np.float32), V.astype(np.float32), flush
+def _equal(N, flush):
+    return np.full((1, N), 99, np.float32), np.full((N, 1), 99, np.float32), flush
+
+
+def _draw_two_level(rng, size):
+    """Draw whole numbers, whose sums float32 holds, and a flush after some instructions: one adds 32 products."""
+    M, dv = (int(n) for n in rng.integers(1, min(size, 10) + 1, 2))
+    N = int(rng.integers(1, 64 * min(size, 40) + 1))
+    P, V = rng.integers(0, 64, (M, N)), rng.integers(rng.choice([0, -63]), 64, (N, dv))  # [M, N], [N, dv]
+    return P.astype(np.float32), V.astype(np.float32), 32 * int(rng.integers(1, size + 2))
 
 
 two_level = Exercise(
     reference=in_two_levels,
-    cases=lambda: [
-        Case("fewer keys than one flush", _whole(0, 1, 32, 64)),
-        Case("two flushes", _whole(1, 2, 256, 128)),
-        Case("a last part with fewer keys", _whole(2, 1, 320, 128)),
-        Case("many keys, flushed often", _whole(3, 2, 4096, 128)),
-        Case("many keys, flushed seldom", _whole(4, 2, 4096, 1024)),
-        Case("flushed after every instruction", _whole(5, 1, 512, 32)),
-    ],
+    edges=(
+        Case("fewer keys than one flush", _equal(16, 64)),
+        Case("two flushes", _equal(128, 64)),
+        Case("a last part with fewer keys", _equal(80, 64)),
+    ),
+    draw=_draw_two_level,
+    mistakes=(
+        Mistake("never emptied the accumulator.", "Start each part from zeros, and add parts outside.",
+                "total + TensorCore()(np.zeros_like(total), P[:, keys], V[keys])",
+                "TensorCore()(total, P[:, keys], V[keys])"),
+        Mistake("counted earlier parts twice.", "The accumulator starts each part from zeros.",
+                "TensorCore()(np.zeros_like(total),", "TensorCore()(total,"),
+        Mistake("left out the last part.", "It may have fewer keys.",
+                "range(0, P.shape[1], flush)", "range(0, P.shape[1] - flush + 1, flush)"),
+        Mistake("returned the exact product.", "The tensor core cuts it: use TensorCore().",
+                "TensorCore()(np.zeros_like(total), P[:, keys], V[keys])", "P[:, keys] @ V[keys]"),
+        Mistake("returned the last part.", "Add the parts up.", "total = total + ", "total = "),
+    ),
     level=2,
     minutes=8,
     hints=(
@@ -287,18 +319,6 @@ two_level = Exercise(
         "For each stretch of `flush` keys: start the tensor core from zeros, and add its result to a total.",
         "for start in range(0, N, flush): total = total + TensorCore()(zeros, P[:, start : start + flush], "
         "V[start : start + flush]).",
-    ),
-    mistakes=(
-        Mistake("the accumulator was never emptied: start each part from zeros, and add parts outside.",
-                "total + TensorCore()(np.zeros_like(total), P[:, keys], V[keys])",
-                "TensorCore()(total, P[:, keys], V[keys])"),
-        Mistake("what was flushed stayed in the accumulator as well: earlier parts are counted twice.",
-                "TensorCore()(np.zeros_like(total),", "TensorCore()(total,"),
-        Mistake("the last part was left out: it may have fewer keys.",
-                "range(0, P.shape[1], flush)", "range(0, P.shape[1] - flush + 1, flush)"),
-        Mistake("that is the exact product, which the tensor core does not give.",
-                "TensorCore()(np.zeros_like(total), P[:, keys], V[keys])", "P[:, keys] @ V[keys]"),
-        Mistake("only the last part is left: add the parts up.", "total = total + ", "total = "),
     ),
 )  # fmt: skip
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
-from flashlab.grading.generators import sweep
+from flashlab.grading.draws import finished, whole
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import ring as reference
+
+inf = np.inf
 
 
 def turn_of(rank, step, P):
@@ -13,36 +14,38 @@ def turn_of(rank, step, P):
     return (rank - step) % P, (rank + 1) % P, (rank - 1) % P
 
 
+def _draw_turn(rng, size):
+    P = int(rng.integers(1, 2 * size + 1))
+    return *(int(n) for n in rng.integers(P, size=2)), P
+
+
 turn = Exercise(
     reference=turn_of,
-    cases=lambda: [
+    edges=(
         Case("the first step: everyone has its own keys", (2, 0, 4)),
         Case("the second step", (2, 1, 4)),
         Case("rank 0, whose neighbour behind is the last rank", (0, 1, 4)),
         Case("the last rank, whose neighbour ahead is rank 0", (3, 2, 4)),
-        Case("the last step", (1, 3, 4)),
-        Case("three ranks", (0, 2, 3)),
         Case("a rank alone", (0, 0, 1)),
-        Case("many ranks", (5, 60, 64)),
-        *(Case(f"rank {rank} of 5 in step {step}", (rank, step, 5)) for rank in range(5) for step in range(5)),
-    ],
+    ),
+    draw=_draw_turn,
+    mistakes=(
+        Mistake("took the keys of a rank ahead.", "Keys move up, so they come from behind.",
+                "(rank - step) % P", "(rank + step) % P"),
+        Mistake("took step 0 for the second one.", "At first every rank has its own keys.",
+                "(rank - step) % P", "(rank - step - 1) % P"),
+        Mistake("did not close the ring.", "Past the last rank comes rank 0 again: % P.",
+                "(rank - step) % P, (rank + 1) % P, (rank - 1) % P", "rank - step, rank + 1, rank - 1"),
+        Mistake("exchanged the rank that it sends to and the one that it gets from.", "Keys go to rank + 1.",
+                "(rank + 1) % P, (rank - 1) % P", "(rank - 1) % P, (rank + 1) % P"),
+        Mistake("sent keys `step` ranks on.", "In each step they go one rank on.",
+                "(rank + 1) % P, (rank - 1) % P", "(rank + step) % P, (rank - step) % P"),
+    ),
     minutes=5,
     hints=(
         "Write down who has which keys in steps 0, 1 and 2, for three ranks.",
         "Keys move up by one rank per step. So a rank's keys came from as many ranks behind as there were steps.",
         "return (rank - step) % P, (rank + 1) % P, (rank - 1) % P",
-    ),
-    mistakes=(
-        Mistake("the keys of a rank ahead came: they move up, so they come from behind.",
-                "(rank - step) % P", "(rank + step) % P"),
-        Mistake("step 0 was taken for the second one: at first every rank has its own keys.",
-                "(rank - step) % P", "(rank - step - 1) % P"),
-        Mistake("the ring was not closed: past the last rank comes rank 0 again, % P.",
-                "(rank - step) % P, (rank + 1) % P, (rank - 1) % P", "rank - step, rank + 1, rank - 1"),
-        Mistake("to whom and from whom are exchanged.",
-                "(rank + 1) % P, (rank - 1) % P", "(rank - 1) % P, (rank + 1) % P"),
-        Mistake("keys were sent `step` ranks on: in each step they go one rank on.",
-                "(rank + 1) % P, (rank - 1) % P", "(rank + step) % P, (rank - step) % P"),
     ),
 )  # fmt: skip
 
@@ -72,76 +75,79 @@ def zigzag_positions(rank, P, N):
     return np.concatenate([np.arange(first, first + n), np.arange(second, second + n)])
 
 
+def _draw_zigzag(rng, size):
+    P, n = (int(n) for n in rng.integers(1, size + 1, 2))
+    return int(rng.integers(P)), P, 2 * P * n
+
+
 zigzag = Exercise(
     reference=zigzag_positions,
-    cases=lambda: [
+    edges=(
         Case("two ranks, one token per stretch", (0, 2, 4)),
-        Case("the other rank", (1, 2, 4)),
-        Case("stretches of three tokens", (1, 2, 12)),
-        Case("four ranks", (2, 4, 32)),
-        Case("the last rank, whose stretches meet in the middle", (3, 4, 32)),
+        Case("the other rank, whose stretches meet in the middle", (1, 2, 4)),
+        Case("two ranks, two tokens per stretch", (0, 2, 8)),
         Case("a rank alone", (0, 1, 6)),
-        Case("three ranks", (0, 3, 18)),
-        *(Case(f"rank {rank} of 5", (rank, 5, 20)) for rank in range(5)),
-    ],
+    ),
+    draw=_draw_zigzag,
+    mistakes=(
+        Mistake("returned one stretch per rank: the contiguous placement.", "The second stretch is at the right end.",
+                "(2 * P - 1 - rank) * n", "(rank + 1) * n"),
+        Mistake("counted both stretches from the left.", "Count the second one from the right.",
+                "(2 * P - 1 - rank) * n", "(P + rank) * n"),
+        Mistake("were off by one stretch.", "Counted from 0, the last of 2 P stretches is 2 P − 1.",
+                "(2 * P - 1 - rank) * n", "(2 * P - rank) * n"),
+        Mistake("cut the text into P stretches.", "There are 2 P, so one has N / (2 P) tokens.",
+                "N // (2 * P)", "N // P"),
+        Mistake("reversed the second stretch.", "Tokens keep their order within it.",
+                "np.arange(second, second + n)]", "np.arange(second, second + n)[::-1]]"),
+        Mistake("put the later stretch first.", "Keep the order of the text: a causal mask within the rank needs it.",
+                "[np.arange(first, first + n), np.arange(second, second + n)]",
+                "[np.arange(second, second + n), np.arange(first, first + n)]"),
+    ),
     minutes=8,
     hints=(
         "Cut the text into 2 P stretches of N / (2 P) tokens. Which two belong to rank 0? To the last rank?",
         "Rank 0: the first and the last. Rank r: stretch r, and stretch 2 P − 1 − r.",
         "n = N // (2 * P); the stretches begin at rank * n and (2 * P - 1 - rank) * n, each n long.",
     ),
-    mistakes=(
-        Mistake("that is the contiguous placement: one stretch per rank.", "(2 * P - 1 - rank) * n", "(rank + 1) * n"),
-        Mistake("both stretches were counted from the left: the second one is counted from the right.",
-                "(2 * P - 1 - rank) * n", "(P + rank) * n"),
-        Mistake("off by one stretch: counted from 0, the last of 2 P stretches is 2 P − 1.",
-                "(2 * P - 1 - rank) * n", "(2 * P - rank) * n"),
-        Mistake("there are 2 P stretches, so one has N / (2 P) tokens.", "N // (2 * P)", "N // P"),
-        Mistake("the second stretch is reversed: tokens keep their order within it.",
-                "np.arange(second, second + n)]", "np.arange(second, second + n)[::-1]]"),
-        Mistake("that is the striped placement: every P-th token.",
-                "np.concatenate([np.arange(first, first + n), np.arange(second, second + n)])",
-                "np.arange(rank, N, P)"),
-        Mistake("the later stretch came first: keep the order of the text, or a causal mask within the rank is wrong.",
-                "[np.arange(first, first + n), np.arange(second, second + n)]",
-                "[np.arange(second, second + n), np.arange(first, first + n)]"),
-    ),
 )  # fmt: skip
 
 
-def _finished(draw, Br, Bc, dv):
-    sides = []
-    for _ in range(2):
-        S, V = draw.scores(Br, Bc), draw.normal(Bc, dv)
-        m = S.max(-1)
-        m_safe = np.where(m == -np.inf, 0, m)
-        l = np.exp(S - m_safe[:, None]).sum(-1)
-        l_safe = np.where(l == 0, 1, l)
-        sides += [np.exp(S - m_safe[:, None]) @ V / l_safe[:, None], m + np.log(l_safe)]
-    return tuple(x.astype(draw.dtype) for x in sides)
+def _sides(lse, lse_b, O=1, O_b=3):
+    """Return two sides of one row, whose values have one column."""
+    return np.float32([[O]]), np.float32([lse]), np.float32([[O_b]]), np.float32([lse_b])
 
 
-def _by_hand():
-    one = np.float32([[1.0, 2.0]])
-    inf = np.float32([-np.inf])
-    return [
-        Case("both sides weigh the same", (one, np.float32([0]), one + 2, np.float32([0]))),
-        Case("the second side weighs three times as much", (one, np.float32([0]), one + 4, np.log(np.float32([3])))),
-        Case("the first side has met no key", (0 * one, inf, one, np.float32([1]))),
-        Case("neither side has met a key", (0 * one, inf, 0 * one, inf)),
-        Case("a first side that weighs nearly everything", (one, np.float32([200]), one + 2, np.float32([0]))),
-        Case("a second side that weighs nearly everything", (one, np.float32([0]), one + 2, np.float32([200]))),
-        Case("a first side that weighs e¹² times less", (one + 2, np.float32([-12]), one, np.float32([0]))),
-        Case("a second side that weighs e¹² times less", (one, np.float32([0]), one + 2, np.float32([-12]))),
-        Case("an lse of −2e9, and none", (one, np.float32([-2e9]), 0 * one, inf)),
-        Case("scores around 200, whose exponentials overflow", (one, np.float32([200]), one + 2, np.float32([201]))),
-    ]
+def _draw_merge(rng, size):
+    n, dv = rng.integers(1, size + 1, 2)
+    (O, O_b), (lse, lse_b) = finished(rng, 2, n, dv)
+    return O, lse, O_b, lse_b
 
 
 merge = Exercise(
     reference=reference.merge,
-    cases=lambda: [*_by_hand(), *sweep(_finished)],
+    edges=(
+        Case("the second side weighs e times as much", _sides(0, 1)),
+        Case("lse whose exponentials overflow", _sides(201, 200)),
+        Case("a second side that weighs nearly everything", _sides(-200, 0)),
+        Case("an lse below any number that one would take for −∞", _sides(-2e9, -inf, O_b=0)),
+        Case("two sides of which neither has met a key", _sides(-inf, -inf, O=0, O_b=0)),
+    ),
+    draw=_draw_merge,
     sways=True,  # a weight e^(lse - lse of both) has the rounding of lse in it
+    mistakes=(
+        Mistake("averaged the outputs, however heavy the sides are.", "Weigh them with e^lse.",
+                "(l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None]", "(O + O_b) / 2"),
+        Mistake("did not divide the weighted sum.", "Divide it by l + l_b.", " / l_safe[:, None]", ""),
+        Mistake("returned the larger lse.", "Add the exponentials, then take the logarithm.",
+                "m + np.log(l_safe)", "m"),
+        Mistake("did not subtract the maximum.", "e²⁰⁰ overflows: subtract the larger lse first.",
+                "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = 0 * np.where(m == -np.inf, 0, m)"),
+        Mistake("subtracted one side's lse from both: the other may overflow.", "Subtract the larger one.",
+                "np.maximum(lse, lse_b)", "lse"),
+        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where both sides are −∞, subtract 0.",
+                "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = m"),
+    ),
     level=2,
     minutes=10,
     hints=(
@@ -150,28 +156,6 @@ merge = Exercise(
         "subtract the larger lse first, as always.",
         "m = np.maximum(lse, lse_b), m_safe = 0 where m is −∞; l, l_b = exp(lse − m_safe), exp(lse_b − m_safe); "
         "O is (l O + l_b O_b) / (l + l_b), lse is m + log(l + l_b); guard l + l_b = 0.",
-    ),
-    mistakes=(
-        Mistake("the outputs were added: each is an average already, so take a weighted average of the two.",
-                "(l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None]", "O + O_b"),
-        Mistake("the outputs count equally, however heavy the sides are: weigh them with e^lse.",
-                "(l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None]", "(O + O_b) / 2"),
-        Mistake("each side was weighed with the other's lse.",
-                "l[:, None] * O + l_b[:, None] * O_b", "l_b[:, None] * O + l[:, None] * O_b"),
-        Mistake("the weighted sum was not divided by l + l_b.", " / l_safe[:, None]", ""),
-        Mistake("the heavier side's lse was kept: add the exponentials, then take the logarithm.",
-                "m + np.log(l_safe)", "m"),
-        Mistake("the maximum is missing from lse.", "m + np.log(l_safe)", "np.log(l_safe)"),
-        Mistake("nothing was subtracted before exp, which overflows for scores as small as 100.",
-                "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = 0 * np.where(m == -np.inf, 0, m)"),
-        *(
-            Mistake("one side's lse was subtracted from both: subtract the larger, or the other overflows.",
-                    "np.maximum(lse, lse_b)", side)
-            for side in ("lse", "lse_b", "np.where(lse == -np.inf, lse_b, lse)")
-        ),
-        Mistake("where both sides are −∞, −∞ − (−∞) is NaN: use 0 for such a maximum.",
-                "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = m"),
-        Mistake("the logarithm has base 2: lse is natural.", "np.log(l_safe)", "np.log2(l_safe)"),
     ),
 )  # fmt: skip
 
@@ -197,33 +181,36 @@ def tokens_to_hide(H, Hk, itemsize, flop_rate, wire_rate):
     return itemsize / 2 * Hk / H * flop_rate / wire_rate
 
 
+def _draw_overlap(rng, size):
+    Hk, g = (whole(rng, size, 64) for _ in range(2))
+    return Hk * g, Hk, int(rng.choice([1, 2, 4])), *(10 ** rng.uniform((12, 9), (15.5, 12.5))).tolist()
+
+
 overlap = Exercise(
     reference=tokens_to_hide,
-    cases=lambda: [
+    edges=(
         Case("one head, one byte per number, everything at rate 1", (1, 1, 1, 1.0, 1.0)),
         Case("two bytes per number", (1, 1, 2, 1.0, 1.0)),
         Case("a processor that is a thousand times as fast as its wire", (1, 1, 2, 1000.0, 1.0)),
         Case("four query heads share their keys", (32, 8, 2, 600e12, 400e9)),
-        Case("every head has keys of its own", (32, 32, 2, 600e12, 400e9)),
-        Case("a slow wire", (32, 8, 2, 600e12, 12e9)),
-    ],
+    ),
+    draw=_draw_overlap,
+    mistakes=(
+        Mistake("counted keys without values.", "Both K and V travel.", "itemsize / 2", "itemsize / 4"),
+        Mistake("counted one product.", "A block has two, S = QKᵀ and PV.", "itemsize / 2", "itemsize"),
+        Mistake("sent all H heads.", "Only the Hk heads of keys and values travel.", " * Hk / H", ""),
+        Mistake("exchanged the heads.", "More query heads per key head mean more to compute per byte.",
+                "Hk / H", "H / Hk"),
+        Mistake("exchanged the rates.", "A faster processor needs more tokens to stay busy.",
+                "flop_rate / wire_rate", "wire_rate / flop_rate"),
+        Mistake("counted numbers, not bytes.", "Multiply by itemsize.", "itemsize / 2", "1 / 2"),
+    ),
     level=2,
     minutes=10,
     hints=(
         "Write down the FLOPs of one block (n queries, n keys, H heads of width d) and the bytes of n keys and values.",
         "4 n² d H FLOPs; 2 n d Hk numbers of `itemsize` bytes. Both as times; where are they equal?",
         "4 n² d H / flop_rate = 2 n d Hk itemsize / wire_rate. Solve for n.",
-    ),
-    mistakes=(
-        Mistake("keys were counted without values, or a product was counted twice: both K and V travel, and there are "
-                "two products of 2 n² d FLOPs.", "itemsize / 2", "itemsize / 4"),
-        Mistake("one product was counted: a block has two, S = QKᵀ and PV.", "itemsize / 2", "itemsize"),
-        Mistake("all H heads were sent: only the Hk heads of keys and values travel.", " * Hk / H", ""),
-        Mistake("the heads are the wrong way round: more query heads per key head mean more to compute per byte.",
-                "Hk / H", "H / Hk"),
-        Mistake("the rates are the wrong way round: a faster processor needs more tokens to stay busy.",
-                "flop_rate / wire_rate", "wire_rate / flop_rate"),
-        Mistake("numbers were counted, not bytes: multiply by itemsize.", "itemsize / 2", "1 / 2"),
     ),
 )  # fmt: skip
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.grading.exercise import Case, Exercise, Question
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.draws import lengths
+from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 latent_bytes = Question(
     answer=1152,
@@ -57,38 +57,43 @@ def gathered(K, table, N):
     return K[table[j // page], j % page]
 
 
-def _pages(seed, pages, page, table, N, d=3):
-    K = np.random.default_rng(seed).normal(size=(pages, page, d)).astype(np.float32)
-    return K, np.array(table), N
+def _pages(pages, page, table, N):
+    return np.arange(pages * page, dtype=np.float32).reshape(pages, page, 1), np.array(table, int), N
+
+
+def _draw_look_up(rng, size):
+    """Draw a pool, and a table of the text's pages and of absurd entries after them."""
+    pages, page, d = (int(n) for n in rng.integers(1, size + 1, 3))
+    table = rng.choice([rng.permutation(pages), rng.integers(pages, size=pages)])  # [pages]
+    N = int(rng.integers(pages * page + 1))
+    absurd = rng.choice([-1, 0, pages, 10**9], rng.integers(3))
+    return rng.normal(size=(pages, page, d)).astype(np.float32), np.append(table[: -(-N // page)], absurd), N
 
 
 look_up = Exercise(
     reference=gathered,
-    cases=lambda: [
-        Case("one page, full", _pages(0, 3, 4, [1], 4)),
-        Case("one page, not full", _pages(1, 3, 4, [2], 3)),
-        Case("two pages, out of order", _pages(2, 4, 4, [3, 0], 7)),
-        Case("entries past the last page are absurd", _pages(3, 4, 2, [2, 1, 99, -1], 4)),
-        Case("pages of one token", _pages(4, 6, 1, [5, 0, 3], 3)),
-        Case("an empty text", _pages(5, 2, 4, [7], 0)),
-        Case("pages of five tokens", _pages(6, 5, 5, [4, 2, 0, 99], 11)),
-        Case("a page that comes twice", _pages(7, 3, 2, [1, 0, 1], 6)),
-        Case("a long text", _pages(8, 40, 3, [*range(39, -1, -1)], 119)),
-    ],
+    edges=(
+        Case("one page, not full", _pages(3, 4, [2], 3)),
+        Case("two pages, out of order", _pages(4, 2, [3, 0], 4)),
+        Case("entries past the last page are absurd", _pages(3, 2, [2, 1, 99, -1], 4)),
+        Case("pages of one token", _pages(4, 1, [3, 0, 2], 3)),
+        Case("an empty text", _pages(2, 4, [7], 0)),
+    ),
+    draw=_draw_look_up,
+    mistakes=(
+        Mistake("took the wrong row of a page.", "Key j is in row j % page.", "j % page]", "j // len(table) % page]"),
+        Mistake("did not use the table.", "Pages of a text may be anywhere: table[...] says where.",
+                "table[j // page]", "(j // page) % len(K)"),
+        Mistake("took another page for each key.", "A page holds `page` tokens: key j is in the text's page j // page.",
+                "table[j // page]", "table[j % len(table)] % len(K)"),
+        Mistake("used entries past the text's last page.", "They mean nothing: N tokens have ceil(N / page) pages.",
+                "K[table[j // page], j % page]", "K[table].reshape(-1, K.shape[2])[:N]"),
+    ),
     minutes=8,
     hints=(
         "Key j is in the text's page number j // page. Where is that page? And which row of it is the key?",
         "The table turns the text's page number into a page of the pool: table[j // page]. The row is j % page.",
         "j = np.arange(N); K[table[j // page], j % page]",
-    ),
-    mistakes=(
-        Mistake("the row within the page is j % page.", "j % page]", "j // len(table) % page]"),
-        Mistake("the table was not asked: pages of a text may be anywhere.",
-                "table[j // page]", "(j // page) % len(K)"),
-        Mistake("a page holds `page` tokens: key j is in the text's page j // page.",
-                "table[j // page]", "table[j % len(table)] % len(K)"),
-        Mistake("entries past the text's last page mean nothing: do not read them.",
-                "K[table[j // page], j % page]", "K[table].reshape(-1, K.shape[2])[:N]"),
     ),
 )  # fmt: skip
 
@@ -100,41 +105,38 @@ def needed_pages(length, n, page, shared):
     return new + int(copied)
 
 
+def _draw_needed(rng, size):
+    length, n = (int(n) for n in rng.integers(0, 3 * size + 1, 2))
+    return length, n, int(rng.integers(1, size + 1)), bool(rng.integers(2))
+
+
 needed = Exercise(
     reference=needed_pages,
-    cases=lambda: [
+    edges=(
         Case("room in the last page", (5, 2, 4, False)),
-        Case("one page more", (5, 4, 4, False)),
-        Case("the last page is full", (8, 1, 4, False)),
-        Case("an empty text", (0, 9, 4, False)),
-        Case("nothing to append, to a shared page", (5, 0, 4, True)),
+        Case("more than the last page has room for", (5, 4, 4, False)),
         Case("a shared last page with room: it is copied", (5, 2, 4, True)),
-        Case("a shared last page with room, and more than fits", (5, 9, 4, True)),
-        Case("shared, but the last page is full: nothing to copy", (8, 3, 4, True)),
-        Case("an empty fork", (0, 3, 4, True)),
-        Case("pages of one token", (3, 2, 1, True)),
-        *(
-            Case(f"{length} tokens, {n} more, pages of 3{', shared' * shared}", (length, n, 3, shared))
-            for length in range(8)
-            for n in range(6)
-            for shared in (False, True)
-        ),
-    ],
-    minutes=8,
+        Case("no tokens for a shared page", (5, 0, 4, True)),
+        Case("a shared last page that is full: nothing to copy", (8, 3, 4, True)),
+    ),
+    draw=_draw_needed,
+    mistakes=(
+        Mistake("did not copy the shared page.", "Another text holds it: copy it before you write to it.",
+                "new + int(copied)", "new"),
+        Mistake("copied a full page.", "It is not written to, and stays shared.", " and length % page > 0", ""),
+        Mistake("copied a page though n is 0.", "Without new tokens nothing is written.",
+                "shared and n > 0 and", "shared and"),
+        Mistake("rounded down.", "A page that has begun is a page: round up.",
+                "-(-(length + n) // page) - -(-length // page)", "(length + n) // page - length // page"),
+        Mistake("began with a new page.", "The room in the last page is used first.",
+                "-(-(length + n) // page) - -(-length // page)", "-(-n // page)"),
+    ),
     level=2,
+    minutes=8,
     hints=(
-        "Count the pages after and before. Then ask whether the append writes into a page that somebody else holds.",
+        "Count the pages after and before. Then ask whether the append writes into a page that another text holds.",
         "Pages of a text of L tokens: ceil(L / page) = -(-L // page). It writes into an old page if L % page > 0.",
         "-(-(length + n) // page) - -(-length // page), plus 1 if shared and n > 0 and length % page > 0.",
-    ),
-    mistakes=(
-        Mistake("a shared page must be copied before it is written to.", "new + int(copied)", "new"),
-        Mistake("a full page is not written to: it stays shared.", " and length % page > 0", ""),
-        Mistake("who appends nothing writes nothing.", "shared and n > 0 and", "shared and"),
-        Mistake("round up: a page that has begun is a page.", "-(-(length + n) // page) - -(-length // page)",
-                "(length + n) // page - length // page"),
-        Mistake("the room that is left in the last page is used first.",
-                "-(-(length + n) // page) - -(-length // page)", "-(-n // page)"),
     ),
 )  # fmt: skip
 
@@ -153,38 +155,45 @@ def rounded_rows(X):
     return Rounded(np.round(X / scale[:, None]), scale)
 
 
-def _spread(seed, N, d, factors=1.0):
-    return ((np.random.default_rng(seed).normal(size=(N, d)) * factors).astype(np.float32),)
+def _rows(*rows):
+    return (np.float32(rows),)
+
+
+def _draw_eight_bits(rng, size):
+    """Draw rows of any size, and rows of zeros. No number is half way between two codes, or nearly."""
+    N, d = rng.integers(1, size + 1, 2)
+    codes = rng.integers(-126, 127, (N, d)) + rng.uniform(-0.49, 0.49, (N, d))  # [N, d]
+    codes[np.arange(N), rng.integers(d, size=N)] = 127 * rng.choice([-1, 1], N)
+    scales = 10.0 ** (rng.choice([1, 30]) * rng.uniform(-1, 1, (N, 1)))  # [N, 1]
+    return (np.where(rng.random((N, 1)) < 0.1, 0, scales * codes).astype(np.float32),)
 
 
 eight_bits = Exercise(
     reference=rounded_rows,
-    cases=lambda: [
-        Case("a row whose largest number is 127", (np.array([[127, 1, -3.4]], np.float32),)),
-        Case("a row whose largest number is negative", (np.array([[0.5, -2.54, 1.0]], np.float32),)),
-        Case("a row of zeros", (np.array([[0, 0], [1, 2]], np.float32),)),
-        Case("rows of very different size", _spread(0, 3, 4, np.array([[1e-4], [1], [1e4]]))),
-        Case("many rows", _spread(1, 6, 8)),
-        Case("tiny rows", _spread(2, 3, 4, np.array([[1e-9], [1e-20], [1e-30]]))),
-    ],
+    edges=(
+        Case("a row whose largest number is 127", _rows([127, 1, 3.4, 3.7])),
+        Case("a row whose largest number in size is negative", _rows([0.5, -2.54, 1])),
+        Case("two rows of very different size", _rows([1, 0.1], [1e4, 1e3])),
+        Case("a row of zeros", _rows([0, 0], [1, 2])),
+    ),
+    draw=_draw_eight_bits,
+    mistakes=(
+        Mistake("took one scale for all rows.", "Each row has its own: small keys would become zeros.",
+                "np.abs(X).max(1) / 127", "np.full(len(X), np.abs(X).max()) / 127"),
+        Mistake("took the largest number for the largest in size.", "That may be negative: take the maximum of |X|.",
+                "np.abs(X).max(1)", "X.max(1)"),
+        Mistake("cut off the fraction.", "Round to the nearest: cutting off is twice as wrong.",
+                "np.round(X / scale[:, None])", "np.trunc(X / scale[:, None])"),
+        Mistake("let the largest number become 128.", "It becomes 127: int8 has no 128.", "/ 127", "/ 128"),
+        Mistake("divided 0 by 0.", "A row of zeros has scale 1.", "np.where(scale == 0, 1, scale)", "scale"),
+        Mistake("multiplied X by the scale.", "Codes times scale are X: so divide X by it.",
+                "X / scale[:, None]", "X * scale[:, None]"),
+    ),
     minutes=10,
     hints=(
         "A row has its own scale, so that its largest number in size becomes 127.",
         "scale = np.abs(X).max(1) / 127, and the codes are np.round(X / scale[:, None]). For zeros: scale 1.",
         "np.where(scale == 0, 1, scale) before the division.",
-    ),
-    mistakes=(
-        Mistake("a scale per row, not one for all: small keys would become zeros.",
-                "np.abs(X).max(1) / 127", "np.full(len(X), np.abs(X).max()) / 127"),
-        Mistake("the largest in size may be negative: take the maximum of |X|.", "np.abs(X).max(1)", "X.max(1)"),
-        Mistake("round to nearest; cutting off is twice as wrong.",
-                "np.round(X / scale[:, None])", "np.trunc(X / scale[:, None])"),
-        Mistake("round to nearest; rounding down is twice as wrong.",
-                "np.round(X / scale[:, None])", "np.floor(X / scale[:, None])"),
-        Mistake("the largest number becomes 127, not 128: int8 has no 128.", "/ 127", "/ 128"),
-        Mistake("0 / 0: a row of zeros needs some scale.", "np.where(scale == 0, 1, scale)", "scale"),
-        Mistake("codes must be multiplied by the scale, so X is divided by it.",
-                "X / scale[:, None]", "X * scale[:, None]"),
     ),
 )  # fmt: skip
 
@@ -198,44 +207,56 @@ def absorbed_heads(q, q_rope, C, R, W_K, W_V, scale):
     return np.einsum("hr,hvr->hv", P @ C, W_V)
 
 
-def _latents(seed, H, N, dn=3, dr=2, r=5, dv=4, factor=1):
-    rng = np.random.default_rng(seed)
+def _one_head(latents, q=1, q_rope=1, W=1):
+    """Return one head whose vectors have one column each. The columns with the position are the latents once more."""
+    C, W = np.float32(latents)[:, None], np.float32([[[W]]])  # [N, 1], [1, 1, 1]
+    return np.float32([[q]]), np.float32([[q_rope]]), C, C, W, W, 2**-0.5
+
+
+def _two_heads():
+    """Return two heads with matrices of their own, of which the second has much lower scores than the first."""
+    q, q_rope, W = np.float32([[1], [2]]), np.float32([[200], [-200]]), np.float32([[[1]], [[3]]])
+    return q, q_rope, np.float32([[0], [1]]), np.float32([[1], [1]]), W, W, 2**-0.5
+
+
+def _draw_absorb(rng, size):
+    H, N, dn, dr, r, dv = lengths(rng, min(size, 40), 6)
     shapes = (H, dn), (H, dr), (N, r), (N, dr), (H, dn, r), (H, dv, r)
-    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-    arrays[0] *= factor  # q, and scores with it
-    return *arrays, float((dn + dr) ** -0.5)
+    q, *others = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    return np.float32(rng.choice([1, 1, 300])) * q, *others, (dn + dr) ** -0.5
 
 
 absorb = Exercise(
     reference=absorbed_heads,
-    cases=lambda: [
-        Case("one head, one token: the weight is 1", _latents(0, 1, 1)),
-        Case("one head, two tokens", _latents(1, 1, 2)),
-        Case("two heads", _latents(2, 2, 4)),
-        Case("more columns in values than in keys", _latents(3, 3, 6, dn=2, dv=7)),
-        Case("scores too large to be exponentiated", _latents(4, 2, 5, factor=300)),
-        Case("scores far below 0", _latents(5, 2, 1, factor=300)),
-    ],
-    minutes=20,
-    level=3,
+    edges=(
+        Case("one token: the weight is 1", _one_head([2])),
+        Case("two tokens", _one_head([0, 1])),
+        Case("two heads whose scores lie far apart", _two_heads()),
+        Case("scores whose exponentials overflow", _one_head([100, 101])),
+        Case("keys and values that float32 does not hold: they are not made",
+             _one_head([2.0**64, -(2.0**64)], q=2.0**-120, q_rope=-(2.0**-56), W=2.0**64)),
+    ),
+    draw=_draw_absorb,
     sways=True,
+    mistakes=(
+        Mistake("left out the columns with the position.", "They have a part in the score: q_rope @ R.T.",
+                "q @ C.T + q_rope @ R.T", "q @ C.T"),
+        Mistake("took the scale of the latent.", "It is that of the keys, 1/√(dn + dr): use `scale`.",
+                "scale * (q", "(len(C[0]) + len(R[0])) ** -0.5 * (q"),
+        Mistake("scaled only a part of the score.", "Add the position's product, then scale the sum.",
+                "scale * (q @ C.T + q_rope @ R.T)", "scale * (q @ C.T) + q_rope @ R.T"),
+        Mistake("did not subtract the maximum of each head's scores.", "Exponentials overflow, or all are 0.",
+                "S - S.max(1, keepdims=True)", "S"),
+        Mistake("did not divide the weights by their sum.", "Weights sum to 1.", "P / P.sum(1, keepdims=True)", "P"),
+        Mistake("made keys or values.", "Move W_K to the query, and apply W_V to the weighted sum of the latents.",
+                '"hr,hvr->hv", P @ C, W_V', '"hn,hnv->hv", P, np.einsum("nr,hvr->hnv", C, W_V)'),
+    ),
+    level=3,
+    minutes=20,
     hints=(
         "A token's score is q · (W_K c). Move W_K to the query: (W_K^T q) · c, one product per head.",
         "Scores are q' @ C.T + q_rope @ R.T, times scale. Values are W_V c: sum the latents first, W_V comes last.",
         'q = np.einsum("hn,hnr->hr", q, W_K); P = softmax of scale * (q @ C.T + q_rope @ R.T); '
         'O = np.einsum("hr,hvr->hv", P @ C, W_V).',
-    ),
-    mistakes=(
-        Mistake("the columns with the position have a part in the score, too.", "q @ C.T + q_rope @ R.T", "q @ C.T"),
-        Mistake("the scale is that of the keys that were never made, 1/sqrt(dn + dr): not that of the latent.",
-                "scale * (q", "(len(C[0]) + len(R[0])) ** -0.5 * (q"),
-        Mistake("the position's columns take part in the same softmax: scale both.",
-                "scale * (q @ C.T + q_rope @ R.T)", "scale * (q @ C.T) + q_rope @ R.T"),
-        Mistake("no maximum was subtracted: exponentials overflow, or all are 0.", "S - S.max(1, keepdims=True)", "S"),
-        Mistake("one maximum for all heads: the scores of a head far below it underflow.",
-                "S.max(1, keepdims=True)", "S.max()"),
-        Mistake("the weights must be divided by their sum.", "P / P.sum(1, keepdims=True)", "P"),
-        Mistake("each head has its own W_V.", '"hr,hvr->hv", P @ C, W_V', '"hr,vr->hv", P @ C, W_V[0]'),
-        Mistake("each head has its own W_K.", '"hn,hnr->hr", q, W_K', '"hn,nr->hr", q, W_K[0]'),
     ),
 )  # fmt: skip

@@ -330,7 +330,7 @@ ANSWERS = [
         ("heads repeated in turn", "", "    O = ", "    K_all, V_all = (t.repeat(1, Q.shape[1] // t.shape[1], 1, 1) for t in (K_all, V_all))\n    O = ", "Step(O, K_all, V_all)", "Step(O, torch.cat([past_K, K], dim=2), torch.cat([past_V, V], dim=2))"),
     ),
     *wrong("decoding.combine_kernel", combine,
-        ("no guard", "−∞ − (−∞) is NaN", "tl.where(m == -float(\"inf\"), 0.0, m)", "m"),
+        ("no guard", "You subtracted −∞ from −∞", "tl.where(m == -float(\"inf\"), 0.0, m)", "m"),
         ("guard maximum(m, -1e4)", "", "tl.where(m == -float(\"inf\"), 0.0, m)", "tl.maximum(m, -1e4)"),
         ("8 parts", "", "tl.exp(part - safe)", "tl.where(s < 8, tl.exp(part - safe), 0.0)"),
     ),

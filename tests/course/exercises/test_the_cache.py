@@ -1,0 +1,67 @@
+"""the_cache: right solutions pass however they are written."""
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.course.registry import find
+from flashlab.grading.verdict import first_failure
+from flashlab.reference import the_cache
+
+
+def keys_one_by_one(K, table, N):
+    result = np.zeros((N, K.shape[2]), K.dtype)
+    for j in range(N):
+        number, row = divmod(j, K.shape[1])
+        result[j] = K[table[number], row]
+    return result
+
+
+def keys_in_torch(K, table, N):
+    pages = torch.tensor(table[: -(-N // K.shape[1])])
+    return torch.tensor(K).index_select(0, pages).flatten(0, 1)[:N]
+
+
+def needed_by_appending(length, n, page, shared):
+    taken = 0
+    for at in range(length, length + n):
+        taken += at % page == 0 or (shared and at == length)
+    return taken
+
+
+def eight_bits_by_a_factor(X):
+    largest = np.abs(X).max(axis=1, keepdims=True)
+    factor = np.divide(127, largest, out=np.ones_like(largest), where=largest > 0)
+    return np.rint(X * factor), np.where(largest > 0, largest / 127, 1)[:, 0]
+
+
+def eight_bits_in_torch(X):
+    X = torch.tensor(X)
+    scale = X.abs().amax(1) / 127
+    scale[scale == 0] = 1
+    return (X / scale[:, None]).round().to(torch.int8).float(), scale
+
+
+def absorb_in_one_product(q, q_rope, C, R, W_K, W_V, scale):
+    q, q_rope, C, R, W_K, W_V = (torch.tensor(x) for x in (q, q_rope, C, R, W_K, W_V))
+    both = torch.cat([(q[:, None] @ W_K)[:, 0], q_rope], 1) * scale
+    P = torch.softmax(both @ torch.cat([C, R], 1).T, 1)
+    return (W_V @ (P @ C)[..., None])[..., 0]
+
+
+RIGHT = {
+    "the_cache.look_up": [keys_one_by_one, keys_in_torch],
+    "the_cache.needed": [needed_by_appending],
+    "the_cache.eight_bits": [eight_bits_by_a_factor, eight_bits_in_torch],
+    "the_cache.absorb": [absorb_in_one_product, the_cache.absorbed],
+}
+
+
+@pytest.mark.parametrize("name, solution", [(name, right) for name in RIGHT for right in RIGHT[name]])
+def test_a_right_solution_passes_however_it_is_written(name, solution):
+    assert first_failure(find(name), solution) is None
+
+
+def test_keys_and_values_must_not_be_made():
+    fault = first_failure(find("the_cache.absorb"), the_cache.expanded)
+    assert fault is not None and "they are not made" in fault.on
