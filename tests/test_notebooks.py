@@ -16,7 +16,7 @@ from nbconvert import HTMLExporter
 from PIL import Image
 
 from figures import page
-from flashlab.course.registry import find
+from flashlab.course.registry import every, find
 from flashlab.grading import forked
 from flashlab.grading.exercise import Exercise, Question
 from tests.bench.test_lesson_numbers import claims
@@ -212,6 +212,19 @@ def asked(name):
         if count := sum(isinstance(it, kind) for it in kinds.values()):
             number = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][count - 1]
             yield f"{number} {word}{'s' * (count > 1)}"
+
+
+def test_exercises_are_listed_in_the_order_of_their_lessons():
+    """``overview`` lists them so."""
+    listed, asked = {}, {}
+    for name in every():
+        listed.setdefault(name.partition(".")[0], []).append(name)
+    for name, cell in CODE:
+        if is_exercise(cell):
+            lesson = name.partition("_")[2]
+            quiz = [f"{lesson}.quiz_{key}" for key in re.findall(r'"(\w+)": \.\.\.', cell.source)]
+            asked.setdefault(lesson, []).extend([*re.findall(r'check\("([^"]+)"', cell.source), *quiz])
+    assert listed == asked
 
 
 def test_headings_of_exercises_state_their_minutes():

@@ -10,6 +10,20 @@ from flashlab.models.modules import FlashAttention
 from flashlab.reference import masks
 from flashlab.reference.attention import attention
 
+__all__ = [
+    "forward",
+    "doubling",
+    "step",
+    "cache",
+    "quiz_programs",
+    "quiz_tiles",
+    "quiz_lse",
+    "quiz_narrowed",
+    "quiz_owner",
+    "quiz_products",
+    "quiz_kept",
+]  # in the lesson's order
+
 
 def _weights(d_model, num_heads, num_kv_heads):
     """Projections to queries, keys, values and back: (out, in) each, the same for the same sizes."""

@@ -4,6 +4,8 @@ from flashlab.grading.draws import whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import block_size
 
+__all__ = ["formula", "overflow", "working_set", "largest"]  # in the lesson's order
+
 
 def block(M, d):
     """Return the paper's (Br, Bc) for M elements of fast memory."""

@@ -2,6 +2,8 @@
 
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
+__all__ = ["thread", "per_thread", "instructions", "registers"]  # in the lesson's order
+
 
 def holder(i, j):
     """Return the thread, 0 to 127, that holds the number in row i and column j of a warpgroup's product."""

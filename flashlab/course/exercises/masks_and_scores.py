@@ -9,6 +9,17 @@ from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax
 
+__all__ = [
+    "tiles_per_row",
+    "useful_share",
+    "bounds",
+    "window_keys",
+    "documents",
+    "softcap",
+    "cap_slope",
+    "sink",
+]  # in the lesson's order
+
 inf = np.inf
 
 tiles_per_row = Question(

@@ -9,6 +9,8 @@ from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax, packed_texts
 
+__all__ = ["first_of_next", "positions", "work", "update", "instructions", "bits"]  # in the lesson's order
+
 first_of_next = Question(
     answer=0,
     because="Each text has positions of its own. Position 57 would tell the model that 57 tokens come before.",

@@ -7,6 +7,8 @@ from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
 from flashlab.grading.laws import no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.reference import safe_softmax
 
+__all__ = ["half", "row", "underflow", "rows", "lse", "accesses"]  # in the lesson's order
+
 inf = np.inf
 
 

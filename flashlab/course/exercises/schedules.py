@@ -7,6 +7,8 @@ import numpy as np
 from flashlab.grading.draws import whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
+__all__ = ["rounds", "last_tile", "longest_first", "megabytes"]  # in the lesson's order
+
 rounds = Question(
     answer=16,
     because="15.5 cannot be: after 15 full rounds, 68 tiles are left, and half of the multiprocessors wait.",

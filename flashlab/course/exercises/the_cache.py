@@ -7,6 +7,16 @@ import numpy as np
 from flashlab.grading.draws import lengths
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
+__all__ = [
+    "latent_bytes",
+    "absorb",
+    "wasted",
+    "look_up",
+    "needed",
+    "shared_reads",
+    "eight_bits",
+]  # in the lesson's order
+
 latent_bytes = Question(
     answer=1152,
     unit="bytes",
