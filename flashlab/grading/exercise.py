@@ -21,6 +21,7 @@ that was never written and what a masked load without ``other`` leaves out read 
 
 import inspect
 import linecache
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ class Question:
 
 
 def edited(function: Callable, old: str, new: str) -> Callable:
-    """Return a copy of a function or kernel in whose source ``old``, which must occur once, is replaced by ``new``."""
+    """Return a copy of a function, class or kernel whose source has ``new`` in place of ``old``, which occurs once."""
     plain = inspect.unwrap(getattr(function, "fn", function))  # of a Triton kernel, or below a decorator
     source = _source(plain)
     if source.count(old) != 1:
@@ -132,7 +133,7 @@ def edited(function: Callable, old: str, new: str) -> Callable:
     source = source.replace(old, new)
     filename = f"<{plain.__name__} with {new!r}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = dict(plain.__globals__)
+    namespace = dict(vars(sys.modules[plain.__module__]) if isinstance(plain, type) else plain.__globals__)
     exec(compile(source, filename, "exec"), namespace)
     return namespace[plain.__name__]
 

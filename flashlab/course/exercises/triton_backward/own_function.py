@@ -1,0 +1,239 @@
+"""The learner's own kernels under autograd: ``function``, a ``torch.autograd.Function`` of one head."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from flashlab.course.exercises.triton_backward.keys_and_values import loop_over_queries
+from flashlab.grading.draws import lengths
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.kernels import DEVICE, triton
+from flashlab.reference import masks
+from flashlab.reference.attention import attention, attention_backward
+
+
+class Kernels(NamedTuple):
+    """Launches of the kernels of one head, on tensors of float32 whose rows lie side by side."""
+
+    forward: Callable  # (Q, K, V, causal) -> O [Nq, d], lse [Nq]
+    delta: Callable  # (O, dO) -> delta [Nq]
+    query_gradients: Callable  # (Q, K, V, dO, lse, delta, causal) -> dQ [Nq, d]
+    key_value_gradients: Callable  # (Q, K, V, dO, lse, delta, causal) -> dK [Nk, d], dV [Nk, d]
+
+
+class AttentionOfOneHead(torch.autograd.Function):
+    """Attention of one head, Q [Nq, d], K and V [Nk, d], by the launches in ``kernels``."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, causal, kernels):
+        """Return O [Nq, d]."""
+        Q, K, V = Q.contiguous(), K.contiguous(), V.contiguous()
+        O, lse = kernels.forward(Q, K, V, causal)
+        ctx.save_for_backward(Q, K, V, O, lse)
+        ctx.causal, ctx.kernels = causal, kernels
+        return O
+
+    @staticmethod
+    def backward(ctx, dO):
+        """Return a gradient per argument of ``forward``; None for what is no tensor."""
+        Q, K, V, O, lse = ctx.saved_tensors
+        dO = dO.contiguous()  # of a sum it is one number, expanded
+        delta = ctx.kernels.delta(O, dO)  # [Nq]
+        dQ = ctx.kernels.query_gradients(Q, K, V, dO, lse, delta, ctx.causal)
+        dK, dV = ctx.kernels.key_value_gradients(Q, K, V, dO, lse, delta, ctx.causal)
+        return dQ, dK, dV, None, None
+
+
+def kernels_of_one_head(launch, forward, delta, dQ, add_rows, tile=128):
+    """Return the ``Kernels`` that launch a learner's: a wrapper and kernel of the forward pass, and three of the other.
+
+    The forward kernel multiplies float16, so its inputs are rounded to it. tile: rows of queries, and of keys.
+    """
+
+    def made(N, *shape):
+        return torch.empty(N, *shape, dtype=torch.float32, device=DEVICE)
+
+    def run_forward(Q, K, V, causal):
+        return launch(forward, Q.half(), K.half(), V.half(), causal)
+
+    def run_delta(O, dO):
+        (N, dv), found = O.shape, made(len(O))
+        delta[(triton.cdiv(N, tile),)](O, dO, found, N, dv, tile, triton.next_power_of_2(dv))
+        return found
+
+    def run_query_gradients(Q, K, V, dO, lse, delta, causal):
+        (Nq, d), found = Q.shape, made(*Q.shape)
+        dQ[(triton.cdiv(Nq, tile),)](Q, K, V, dO, lse, delta, found, Nq, len(K), d**-0.5, d, tile, tile, causal)
+        return found
+
+    def run_key_value_gradients(Q, K, V, dO, lse, delta, causal):
+        (Nk, d), dK, dV = K.shape, made(*K.shape), made(*V.shape)
+        tensors, sizes = (Q, K, V, dO, lse, delta, dK, dV), (len(Q), Nk, d**-0.5, tile, tile, d)
+        loop_over_queries[(triton.cdiv(Nk, tile),)](add_rows, *tensors, *sizes, causal)
+        return dK, dV
+
+    return Kernels(run_forward, run_delta, run_query_gradients, run_key_value_gradients)
+
+
+def of_all_heads(function, kernels):
+    """Return an attention (Q, K, V, *, causal) -> O on [B, H, N, d] that applies a ``Function`` of one head to each."""
+
+    def attend(Q, K, V, *, causal):
+        heads = [
+            function.apply(*(X[b, h].half().float() for X in (Q, K, V)), causal, kernels)
+            for b in range(Q.shape[0])
+            for h in range(Q.shape[1])
+        ]
+        return torch.stack(heads).view(Q.shape)
+
+    return attend
+
+
+# The check: kernels of the same names, dense and in float64
+
+
+def _side_by_side(**tensors):
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(f"the rows of {name} do not lie side by side: {name}.contiguous() copies them")
+
+
+def _scores(Q, K, causal):
+    S = Q.double() @ K.double().T * Q.shape[1] ** -0.5  # [Nq, Nk]
+    hidden = torch.ones_like(S).triu(1 + len(K) - len(Q)).bool() if causal else torch.zeros_like(S).bool()
+    return S.masked_fill(hidden, -torch.inf)
+
+
+def _dense_forward(Q, K, V, causal):
+    _side_by_side(Q=Q, K=K, V=V)
+    S = _scores(Q, K, causal)
+    return (S.softmax(1).nan_to_num() @ V.double()).float(), S.logsumexp(1).float()
+
+
+def _dense_delta(O, dO):
+    _side_by_side(O=O, dO=dO)
+    return (O.double() * dO).sum(1).float()
+
+
+def _dS(Q, K, V, dO, lse, delta, causal):
+    _side_by_side(Q=Q, K=K, V=V, dO=dO)
+    P = (_scores(Q, K, causal) - lse.double()[:, None]).exp().nan_to_num()  # [Nq, Nk]
+    return P, P * (dO.double() @ V.double().T - delta.double()[:, None]) * Q.shape[1] ** -0.5
+
+
+def _dense_query_gradients(Q, K, V, dO, lse, delta, causal):
+    return (_dS(Q, K, V, dO, lse, delta, causal)[1] @ K.double()).float()
+
+
+def _dense_key_value_gradients(Q, K, V, dO, lse, delta, causal):
+    P, dS = _dS(Q, K, V, dO, lse, delta, causal)
+    return (dS.T @ Q.double()).float(), (P.T @ dO.double()).float()
+
+
+DENSE = Kernels(_dense_forward, _dense_delta, _dense_query_gradients, _dense_key_value_gradients)
+
+
+class Both(NamedTuple):
+    """The results of both passes."""
+
+    O: np.ndarray  # [Nq, d]
+    dQ: np.ndarray  # [Nq, d]
+    dK: np.ndarray  # [Nk, d]
+    dV: np.ndarray  # [Nk, d]
+
+
+def _launch(attempt, Q, K, V, dO, causal):
+    if not (isinstance(attempt, type) and issubclass(attempt, torch.autograd.Function)):
+        raise TypeError("expected a class that inherits from torch.autograd.Function")
+    leaves = [torch.tensor(X, device=DEVICE, requires_grad=True) for X in (Q, K, V)]
+    O = attempt.apply(*leaves, causal, DENSE)
+    dO = torch.tensor(dO, device=DEVICE).expand(O.shape)  # of a sum it is one number
+    gradients = torch.autograd.grad(O, leaves, dO)
+    return Both(*(X.detach().cpu().numpy() for X in (O, *gradients)))
+
+
+def _exact(Q, K, V, dO, causal):
+    mask = masks.causal() if causal else None
+    dO = np.broadcast_to(dO, (len(Q), V.shape[1]))
+    return Both(attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask))
+
+
+IN_CTX = (
+    "the numbers are right, but it keeps tensors that autograd does not watch: when one was changed in place before "
+    "the backward pass, the gradient was wrong without a word. Keep tensors with ctx.save_for_backward."
+)
+
+
+def _watched(attempt, Q, K, V, dO, causal):
+    """Law: where an input is changed between the passes, the backward pass raises, or has a copy."""
+    kept, changed = (_query_gradients_after(attempt, factor, Q, K, V, dO, causal) for factor in (1, 2))
+    return None if changed is None or torch.equal(kept, changed) else IN_CTX
+
+
+def _query_gradients_after(attempt, factor, Q, K, V, dO, causal):
+    """Return dQ where V was multiplied by a factor between the passes; None if that raises."""
+    leaves = [torch.tensor(X, device=DEVICE, requires_grad=True) for X in (Q, K, V)]
+    O = attempt.apply(*leaves, causal, DENSE)
+    if factor != 1:
+        with torch.no_grad():
+            leaves[2].mul_(factor)
+    try:
+        return torch.autograd.grad(O, leaves[0], torch.tensor(dO, device=DEVICE).expand(O.shape))[0]
+    except RuntimeError:
+        return None
+
+
+def _inputs(rng, Nq, Nk, d, causal, one_number=False):
+    Q, K, V = (rng.normal(size=(N, d)).astype(np.float32) for N in (Nq, Nk, Nk))
+    return Q, K, V, np.array(rng.normal(size=() if one_number else (Nq, d)), np.float32), causal
+
+
+def _draw(rng, size):
+    Nq, Nk, d = lengths(rng, size, 3)
+    return _inputs(rng, Nq, Nk, d, bool(rng.integers(2)), rng.random() < 0.3)
+
+
+def _edge(property, *args):
+    return Case(property, _inputs(np.random.default_rng(12), *args))
+
+
+function = Exercise(
+    reference=AttentionOfOneHead,
+    launch=_launch,
+    exact=_exact,
+    edges=(
+        _edge("two queries, two keys", 2, 2, 2, False),
+        _edge("more keys than queries", 2, 4, 3, False),
+        _edge("a causal mask", 3, 3, 2, True),
+        _edge("the gradient of a sum: dO is one number, expanded", 2, 3, 2, False, True),
+        _edge("causal, with queries that see no key", 4, 2, 2, True),
+    ),
+    draw=_draw,
+    draws=30,
+    laws=(_watched,),
+    sways=True,
+    mistakes=(
+        Mistake("returned a gradient for tensors only.",
+                "backward returns one per argument of forward: None for causal and for kernels.",
+                "return dQ, dK, dV, None, None", "return dQ, dK, dV"),
+        Mistake("exchanged dK and dV.", "Gradients come back in the order of forward's arguments.",
+                "return dQ, dK, dV,", "return dQ, dV, dK,"),
+        Mistake("passed dO as it came: of a sum it is one number, expanded, and its rows do not lie side by side.",
+                "Call dO.contiguous() first.", "dO = dO.contiguous()", "dO = dO"),
+        Mistake("forgot the mask on the way back.", "Keep causal in ctx, and pass it to both gradients.",
+                "ctx.causal)\n        dK", "False)\n        dK"),
+        Mistake("computed delta from O alone.", "delta is the row sum of dO ∘ O.", "delta(O, dO)", "delta(O, O)"),
+        Mistake("left delta out.", "Both gradients take it.", "ctx.kernels.delta(O, dO)", "torch.zeros_like(lse)"),
+    ),
+    level=2,
+    minutes=15,
+    hints=(
+        "What does the way back need that is not in dO? forward keeps it: tensors with ctx.save_for_backward, the rest "
+        "as attributes of ctx.",
+        "backward: take the five tensors from ctx.saved_tensors, then delta, then dQ, then dK and dV, each by one call "
+        "of ctx.kernels.",
+        "Return dQ, dK, dV, None, None: one per argument of forward. And dO.contiguous() before the first call.",
+    ),
+)  # fmt: skip

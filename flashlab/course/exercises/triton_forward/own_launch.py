@@ -1,0 +1,100 @@
+"""The wrapper around the learner's own kernel: ``launch`` makes the outputs and the grid, and starts the kernel."""
+
+import numpy as np
+import torch
+
+from flashlab.course.exercises.triton_forward.one_head import Output, attention_one_head
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.kernels import DEVICE, triton
+from flashlab.reference import masks
+from flashlab.reference.attention import attention
+
+
+def attention_of_one_head(kernel, Q, K, V, causal):
+    """Return O [Nq, d] and lse [Nq] in float32 of Q [Nq, d], K and V [Nk, d], tensors of float16 on one device."""
+    (Nq, d), Nk = Q.shape, len(K)
+    Q, K, V = Q.contiguous(), K.contiguous(), V.contiguous()  # the kernel takes rows that lie d elements apart
+    O = torch.empty(Nq, d, dtype=torch.float32, device=Q.device)  # [Nq, d]
+    lse = torch.empty(Nq, dtype=torch.float32, device=Q.device)  # [Nq]
+    Br, Bc = 64, 64
+    grid = (triton.cdiv(Nq, Br),)
+    kernel[grid](Q, K, V, O, lse, Nq, Nk, d**-0.5, d, Br, Bc, causal, num_warps=4, num_stages=2)
+    return O, lse
+
+
+def _launch(attempt, Q, K, V, causal, gap):
+    """Call a learner's wrapper with tensors whose rows lie d + ``gap`` elements apart, and the course's kernel."""
+    Q, K, V = (torch.from_numpy(np.pad(X, ((0, 0), (0, gap)))).to(DEVICE)[:, : X.shape[1]] for X in (Q, K, V))
+    O, lse = attempt(attention_one_head, Q, K, V, causal)
+    for name, tensor, shape in (("O", O, Q.shape), ("lse", lse, Q.shape[:1])):
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float32 or tensor.shape != shape:
+            found = (
+                f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            )
+            raise TypeError(f"expected {name} in torch.float32 {tuple(shape)}, got {found}")
+    return Output(O.cpu().numpy(), lse.cpu().numpy())
+
+
+def _dense(Q, K, V, causal, gap):
+    return Output(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
+
+
+def _inputs(rng, Nq, Nk, d, causal, gap=0):
+    return *(rng.normal(size=(N, d)).astype(np.float16) for N in (Nq, Nk, Nk)), causal, gap
+
+
+def _draw(rng, size):
+    Nq, Nk = rng.integers(1, 14 * size, 2).tolist()
+    return _inputs(rng, Nq, Nk, int(rng.choice([16, 32, 64])), bool(rng.integers(2)), int(rng.choice([0, 0, 8])))
+
+
+def _edge(property, *sizes):
+    return Case(property, _inputs(np.random.default_rng(11), *sizes))
+
+
+def _no_idle_program(programs, Q, *others):
+    """Return a sentence if there are more programs than rows of O; None if not."""
+    if len(programs) > len(Q):
+        return (
+            f"the numbers are right, but {len(programs)} programs were launched for {len(Q)} rows: ⌈Nq / Br⌉ will do."
+        )
+    return None
+
+
+launch = Exercise(
+    reference=attention_of_one_head,
+    launch=_launch,
+    exact=_dense,
+    edges=(
+        _edge("one query, one key", 1, 1, 16, False),
+        _edge("more queries than a tile has rows", 150, 20, 16, False),
+        _edge("fewer queries than keys, causal", 20, 90, 32, True),
+        _edge("more queries than keys, causal", 90, 20, 32, True),
+        _edge("rows that do not lie side by side", 20, 30, 16, False, 8),
+    ),
+    draw=_draw,
+    draws=10,
+    moves=(_no_idle_program,),
+    sways=True,
+    mistakes=(
+        Mistake("rounded the grid down, so that the last queries have no program.", "Use triton.cdiv(Nq, Br).",
+                "triton.cdiv(Nq, Br)", "max(1, Nq // Br)"),
+        Mistake("made the grid for the keys.", "A program computes Br rows of O: ⌈Nq / Br⌉ programs.",
+                "triton.cdiv(Nq, Br)", "triton.cdiv(Nk, Br)"),
+        Mistake("passed tensors as they came, but the kernel takes rows that lie d elements apart.",
+                "Call .contiguous() first.",
+                "Q.contiguous(), K.contiguous(), V.contiguous()", "Q, K, V"),
+        Mistake("exchanged Nq and Nk.", "The kernel takes Nq first.", "Nq, Nk, d**-0.5", "Nk, Nq, d**-0.5"),
+        Mistake("passed no scale.", "It is 1/√d.", "d**-0.5", "1.0"),
+        Mistake("made O in the dtype of Q.", "The kernel's sums are float32, and so is O.",
+                "O = torch.empty(Nq, d, dtype=torch.float32", "O = torch.empty(Nq, d, dtype=Q.dtype"),
+    ),
+    level=2,
+    minutes=10,
+    hints=(
+        "What does the kernel need that nobody has made yet? And how many programs compute O, Br rows each?",
+        "Make O and lse with torch.empty, in float32 on Q.device. The grid is a tuple: (triton.cdiv(Nq, Br),).",
+        "kernel[grid](Q, K, V, O, lse, Nq, Nk, d**-0.5, d, Br, Bc, causal, num_warps=4, num_stages=2), with "
+        "Q.contiguous() and the like before.",
+    ),
+)  # fmt: skip
