@@ -5,7 +5,7 @@ from flashlab.course.exercises.triton_forward.loop_bounds import bounds
 from flashlab.course.exercises.triton_forward.one_head import attend, attention_one_head, measure
 from flashlab.course.exercises.triton_forward.one_step import update
 from flashlab.course.exercises.triton_forward.questions import grouped_keys, masked_tiles
-from flashlab.course.exercises.triton_forward.whole_kernel import forward, remainders
+from flashlab.course.exercises.triton_forward.whole_kernel import forward
 
 __all__ = [
     "masked_tiles",
@@ -17,5 +17,4 @@ __all__ = [
     "attend",
     "attention_one_head",
     "measure",
-    "remainders",
 ]
