@@ -66,7 +66,8 @@ def scores(rng: np.random.Generator, rows: int, keys: int, largest: float = 3e38
     reach = rng.choice([0, abs(centre) / 2] if abs(centre) >= 1e4 else [0, 0.01, 3, 30, 200])
     steps = np.linspace(-1, 1, keys)  # [keys]
     trend = rng.choice(["flat", "rises", "falls", "one above", "every other"])
-    at = {"flat": 0 * steps, "rises": steps, "falls": -steps, "one above": np.arange(keys) == rng.integers(keys),
+    one = np.arange(keys) == rng.integers(max(1, keys))  # [keys]
+    at = {"flat": 0 * steps, "rises": steps, "falls": -steps, "one above": one,
           "every other": np.arange(keys) % 2}[trend]  # [keys]  # fmt: skip
     S = centre + reach * at + rng.choice([0, 0.1, 1]) * rng.normal(size=(rows, keys))  # [rows, keys]
     S += rng.choice([0, 0, 100]) * (-1.0) ** np.arange(rows)[:, None]
@@ -104,3 +105,28 @@ def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.n
     signs = rng.choice([-1, 1], (S, rows, dv))
     O_s = 10.0 ** rng.choice([0, -18, 5]) * signs * rng.uniform(1, 2, (S, rows, dv))
     return np.where(lse_s[..., None] == -inf, 0, O_s).astype(np.float32), lse_s.astype(np.float32)
+
+
+def cut_lengths(rng: np.random.Generator, size: int) -> tuple[int, int, int, int]:
+    """Draw Nq, Nk, Br, Bc: lengths, of which Nk may be 0, and tiles of a kernel that cut them into three at most."""
+    Br, Bc = (2 ** int(rng.integers(4, 7)) for _ in range(2))
+    return max(1, _cut_length(rng, size, Br)), _cut_length(rng, size, Bc), Br, Bc
+
+
+def _cut_length(rng, size, tile):
+    near = int(rng.choice([-2, -1, 0, 1, rng.integers(-tile // 2, tile // 2)]))
+    length = tile * int(rng.integers(0, 3 if size > 3 else 2)) + near
+    return length if length > 0 else int(rng.integers(0, 3))
+
+
+def queries_and_keys(
+    rng: np.random.Generator, Nq: int, Nk: int, d: int, largest: float = 1e5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw Q [Nq, d] and K [Nk, d], both within float16, with scores Q Kᵀ / √d as ``scores`` draws them, or their
+    negatives in some rows."""
+    Q, K = rng.normal(size=(Nq, d)), rng.choice([0, 0.1, 1]) * rng.normal(size=(Nk, d))
+    row = scores(rng, 1, Nk, largest, masked=False)[0]  # [Nk]
+    share = max(1, np.abs(row).max(initial=0) / 3e4)  # of them that Q takes on
+    Q[:, 0] = share * np.sqrt(d) * rng.choice([1, -1], Nq, p=rng.choice([[1, 0], [0.7, 0.3]]))
+    K[:, 0] = row / share
+    return Q, K

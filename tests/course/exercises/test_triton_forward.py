@@ -214,7 +214,7 @@ def test_kinds_of_tiles_by_hand():
 @pytest.mark.exhaustive
 def test_a_kernel_that_reads_keys_twice_is_told_what_it_moves(capsys):
     check("triton_forward.forward", forward_reading_k_twice)
-    assert "it loaded 128 bytes where 96 will do. Q_i is loaded once" in capsys.readouterr().out
+    assert "it loaded 3,008 bytes where 2,016 will do. Q_i is loaded once" in capsys.readouterr().out
 
 
 def test_measure_counts_what_the_closed_form_says(capsys):

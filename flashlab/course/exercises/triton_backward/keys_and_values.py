@@ -8,21 +8,19 @@ import torch
 from flashlab.course.exercises.triton_backward import one_tile
 from flashlab.course.exercises.triton_backward.heads import (
     BLOCK,
-    SCALE,
-    cancelled,
-    future,
-    head_args,
-    head_of,
-    in_whole_numbers,
-    no_weight,
+    FAR,
+    FAR_ABOVE,
+    FAR_FROM_0,
+    HIDDEN_ABOVE,
+    SEES_NOTHING,
+    THREE,
+    draw_head,
     two_queries,
-    unmoved,
 )
-from flashlab.grading.exercise import Case, Exercise, edited
-from flashlab.grading.exercise import OneSentence as Mistake
-from flashlab.grading.generators import GENTLE, Regime, sweep
+from flashlab.grading.draws import cut_lengths
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
 from flashlab.grading.kernel_laws import attempted
-from flashlab.grading.laws import nothing_clipped, proportional
+from flashlab.grading.laws import nothing_clipped
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation
 
@@ -107,73 +105,29 @@ def _exact_gradients(Q, K, V, dO, causal, block=BLOCK, scale=None, Bc=None):
     return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=_MASKS[causal], scale=scale)[1:])
 
 
-BELOW = Regime("scores around −2,000", lambda n: np.full(n, -2e3))
-ABOVE = Regime("scores around 20,000", lambda n: np.full(n, 2e4))
-
-
-def _weights_of_keys(add, *tensors):
-    """Return the weights that two queries give to each of two keys: dV."""
-    dK, dV = torch.zeros(2, 2, BLOCK, dtype=torch.float32, device=DEVICE)
-    loop_over_queries[(1,)](attempted(add), *tensors, dK, dV, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
-    return dV[:, 0].cpu().numpy()
-
-
 def _weights_in_dV(add, x):
     return key_value_gradients(add, *two_queries(x), scale=1.0).dV[:, 0]
 
 
-def _dK_and_dV_of(add, size):
-    return np.concatenate(key_value_gradients(add, *head_of(size)))
-
-
-def _add_cases():
-    rng = np.random.default_rng(13)
-
-    def head(Nq, Nk, causal=False, d=BLOCK):
-        lengths = Nq, Nk, Nk, Nq
-        return *(rng.normal(size=(N, d)).astype(np.float32) for N in lengths), causal
-
-    Q, K, V, dO, _ = head(1, 1)
-    return [
-        Case("a query of zeros, one key: dV = dO and dK = 0", in_whole_numbers(0 * Q, K, V, dO, False)),
-        Case("one query, two keys", head(1, 2)),
-        Case("a full tile, 16 × 16", head(16, 16)),
-        Case("20 queries: a second tile must be added to the first", head(20, 3)),
-        Case("20 keys: a tile that does not hold the whole row", head(3, 20)),
-        Case("causal: keys that some queries do not see", head(6, 6, causal=True)),
-        Case("causal, with queries that see no key: lse = −∞", head(20, 4, causal=True)),
-        Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, 0.7)),
-        Case("a scale above 1", (*head(5, 7), BLOCK, 1.7)),
-        Case("a wide head", head(3, 5, d=256)),
-        Case("tiles of 32 × 32", (*head(40, 33, causal=True), 32)),
-        Case("tiles of 16 × 64", (*head(40, 70, causal=True), 16, 0.5, 64)),
-        Case("tiles of 64 × 16", (*head(70, 40, causal=True, d=32), 64, None, 16)),
-        Case("causal: one query, one key", in_whole_numbers(*head(1, 1, causal=True))),
-        Case("three hundred queries, tiles of 128 × 128", (*head(300, 200, causal=True), 128)),
-        Case("a second tile of queries that gives the first tile of keys no weight", (*no_weight(), False, BLOCK, 1.0)),
-        Case("two keys whose values cancel: delta = 0", (*cancelled(), False)),
-        Case("causal: a key with a much larger score that is not seen", (*future(), True, BLOCK, 1.0)),
-        *(
-            Case(f"a window of {WINDOW} keys, Nq = {Nq}, Nk = {Nk}: first keys are not seen", head(Nq, Nk, "window"))
-            for Nq, Nk in ((16, 16), (20, 37), (37, 20))
-        ),
-        Case("causal: two queries, of which one sees the one key", in_whole_numbers(*head(2, 1, causal=True))),
-        *sweep(
-            head_args, regimes=(*GENTLE[:4], *GENTLE[-2:], BELOW, ABOVE), sizes={}, usual={"Nq": 18, "Nk": 19, "d": 32}
-        ),
-    ]
+def _draw(rng, size):
+    """Draw a head, a mask, and tiles."""
+    Nq, Nk, Br, Bc = cut_lengths(rng, size)
+    *head, scale = draw_head(rng, Nq, max(4, Nk))
+    return *head, [False, True, "window"][rng.integers(3)], Br, scale, Bc
 
 
 add_rows = Exercise(
     reference=add_tile,
     launch=key_value_gradients,
     exact=_exact_gradients,
-    cases=_add_cases,
-    once=(
-        nothing_clipped(_weights_in_dV),
-        unmoved(_weights_of_keys, (2, 1)),
-        proportional(_dK_and_dV_of, "dO and delta"),
+    edges=(
+        Case(SEES_NOTHING, (*THREE, True)),
+        Case(HIDDEN_ABOVE, (*FAR_ABOVE, True)),
+        Case(FAR_FROM_0, (*FAR, False, BLOCK, 1.0)),
     ),
+    draw=_draw,
+    draws=30,
+    once=(nothing_clipped(_weights_in_dV),),
     sways=True,
     level=3,
     minutes=25,
@@ -187,40 +141,9 @@ add_rows = Exercise(
     ),
     mistakes=(
         *one_tile.MISTAKES,
-        Mistake("dK is not scaled: S = scale · Q Kᵀ, so every gradient through S takes the scale again.",
+        Mistake("did not scale dK.", "S = scale · Q Kᵀ: every gradient through S takes the scale again.",
                 "scale * tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, Q_i)"),
-        Mistake("dV was scaled: the scale belongs to the scores, V never met it.",
-                "tl.dot(P_ij.T, dO_i)", "scale * tl.dot(P_ij.T, dO_i)"),
-        Mistake("dK and dV were swapped.", "return dK_j, dV_j", "return dV_j, dK_j"),
-        Mistake("dK is dSᵀ times Q, not dO.", "tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, dO_i)"),
-        Mistake("dK is dSᵀ times Q, not K.", "tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij.T, K_j)"),
-        Mistake("dV is Pᵀ times dO, not Q.", "tl.dot(P_ij.T, dO_i)", "tl.dot(P_ij.T, Q_i)"),
-        Mistake("dV took P instead of Pᵀ: it has a row for each key.",
+        Mistake("took P for dV, not its transpose.", "dV has a row for each key: dV = Pᵀ dO.",
                 "tl.dot(P_ij.T, dO_i)", "tl.dot(P_ij, dO_i)"),
-        Mistake("dK took dS instead of dSᵀ: it has a row for each key.",
-                "tl.dot(dS_ij.T, Q_i)", "tl.dot(dS_ij, Q_i)"),
-        Mistake("P_ij was masked for dS alone: mask it once, and take it for dV as well.",
-                "tl.dot(P_ij.T, dO_i)", "tl.dot(tl.exp(S_ij - lse_i[:, None]).T, dO_i)"),
-        Mistake("P_ij was masked for dV alone: mask it once, and take it for dS as well.",
-                "P_ij * (dP_ij", "tl.exp(S_ij - lse_i[:, None]) * (dP_ij"),
-        Mistake("dV keeps only the last tile of queries: add to what came in.", "dV_j += ", "dV_j = "),
-        Mistake("dK keeps only the last tile of queries: add to what came in.", "dK_j += ", "dK_j = "),
-        Mistake("dK and dV keep only the last tile of queries: add to what came in.",
-                "dK_j += ", "dK_j = ", of=edited(add_tile, "dV_j += ", "dV_j = ")),
-        Mistake(
-            "the scale was applied twice: dK takes it once.",
-            "P_ij * (dP_ij - delta_i[:, None])",
-            "scale * P_ij * (dP_ij - delta_i[:, None])",
-        ),
-        Mistake("the sum so far was scaled again: scale what is added.",
-                "dK_j += scale * tl.dot(dS_ij.T, Q_i)", "dK_j = scale * (dK_j + tl.dot(dS_ij.T, Q_i))"),
-        Mistake("1/√d was used for the scale: take the argument scale.",
-                "    S_ij = scale * ", "    scale = 1 / tl.sqrt(1.0 * Q_i.shape[1])\n    S_ij = scale * "),
-        Mistake(
-            "dV was taken from dS: V was multiplied with P.",
-            "    dP_ij = tl.dot(dO_i, V_j.T)",
-            "    dV_j += tl.dot((P_ij * (tl.dot(dO_i, V_j.T) - delta_i[:, None])).T, dO_i) - tl.dot(P_ij.T, "
-            "dO_i)\n    dP_ij = tl.dot(dO_i, V_j.T)",
-        ),
     ),
 )  # fmt: skip

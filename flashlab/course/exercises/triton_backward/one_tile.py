@@ -1,36 +1,15 @@
 """Mistakes in the lines from S_ij to dS_ij of one tile, which the kernels of both gradients have alike."""
 
-from flashlab.grading.exercise import OneSentence as Mistake
+from flashlab.grading.exercise import Mistake
 
 MISTAKES = (
-    Mistake("delta is missing: raising one weight of a row lowers the others.", "(dP_ij - delta_i[:, None])", "dP_ij"),
-    Mistake("the row sum was taken over this tile only: delta stands for the whole row.",
+    Mistake("left delta out.", "Raising one weight of a row lowers the others: subtract delta from dP.",
+            "(dP_ij - delta_i[:, None])", "dP_ij"),
+    Mistake("took the row sum over this tile only.", "delta belongs to the whole row: take delta_i.",
             "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
-    Mistake("lse_i stands for queries, which are the rows of the tile: lse_i[:, None].",
-            "lse_i[:, None]", "lse_i[None, :]"),
-    Mistake("delta_i stands for queries, which are the rows of the tile: delta_i[:, None].",
-            "delta_i[:, None]", "delta_i[None, :]"),
-    Mistake("delta was added: subtract it.", "dP_ij - delta_i", "dP_ij + delta_i"),
-    Mistake("dS must be multiplied with P: softmax's gradient is P ∘ (dP − delta).",
-            "P_ij * (dP_ij - delta_i[:, None])", "dP_ij - delta_i[:, None]"),
-    Mistake("2^x where e^x is due: lse_i is in natural logarithms here.", "tl.exp(", "tl.exp2("),
-    Mistake("the scores were not scaled: lse belongs to scale · Q Kᵀ.",
-            "scale * tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j.T)"),
-    Mistake("dP is dO times Vᵀ, not Q.", "tl.dot(dO_i, V_j.T)", "tl.dot(Q_i, V_j.T)"),
-    Mistake("dP is dO times Vᵀ, not Kᵀ.", "tl.dot(dO_i, V_j.T)", "tl.dot(dO_i, K_j.T)"),
-    Mistake("the tile's own maximum was subtracted: P_ij = exp(S_ij − lse_i) needs no maximum, and no division.",
-            "lse_i[:, None]", "tl.max(S_ij, 1)[:, None]"),
-    Mistake("this tile was normalised by itself: the row goes on in other tiles, and only lse knows all of it.",
-            "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "tl.softmax(tl.where(seen, S_ij, -1e30), 1)"),
-    Mistake("the mask was forgotten: what was not seen on the way forward has no weight on the way back.",
+    Mistake("did not mask P.", "A key that a query did not see has no weight: P_ij is 0 there.",
             "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "tl.exp(S_ij - lse_i[:, None])"),
-    Mistake("a row that sees no key has lse = −∞, and ∞ · 0 and −∞ + ∞ are NaN: mask last, P itself, by tl.where.",
+    Mistake("masked P by a product.",
+            "Where lse is −∞, or the exponential overflows, ∞ · 0 is NaN: mask last, with tl.where.",
             "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
-    Mistake("K_j was not transposed: S_ij = scale · Q_i K_jᵀ.", "tl.dot(Q_i, K_j.T)", "tl.dot(Q_i, K_j)"),
-    Mistake("V_j was not transposed: dP_ij = dO_i V_jᵀ.", "V_j.T", "V_j"),
-    Mistake("tl.dot multiplies tiles: @ is for numpy and torch.", "tl.dot(Q_i, K_j.T)", "(Q_i @ K_j.T)"),
-    Mistake("P (1 − P) is a weight's slope by its own score: raising a score lowers all others. dS = P ∘ (dP − delta).",
-            "P_ij * (dP_ij - delta_i[:, None])", "P_ij * (1 - P_ij) * dP_ij"),
-    Mistake("delta is subtracted from dP before P is multiplied with it: dS = P ∘ (dP − delta).",
-            "P_ij * (dP_ij - delta_i[:, None])", "P_ij * dP_ij - delta_i[:, None]"),
 )  # fmt: skip

@@ -5,23 +5,22 @@ import torch
 
 from flashlab.course.exercises.triton_backward import one_tile
 from flashlab.course.exercises.triton_backward.heads import (
+    ALL_BUT_ONE,
     BLOCK,
-    SCALE,
-    cancelled,
-    future,
-    head_args,
-    head_of,
-    in_whole_numbers,
-    no_weight,
+    FAR,
+    FAR_ABOVE,
+    FAR_FROM_0,
+    HIDDEN_ABOVE,
+    ONE_MORE,
+    SEES_NOTHING,
+    THREE,
+    draw_head,
     two_queries,
-    unmoved,
 )
-from flashlab.course.exercises.triton_forward import remainders
-from flashlab.grading.exercise import Case, Exercise, edited
-from flashlab.grading.exercise import OneSentence as Mistake
-from flashlab.grading.generators import GENTLE, sweep
+from flashlab.grading.draws import cut_lengths
+from flashlab.grading.exercise import Case, Exercise, Mistake
 from flashlab.grading.kernel_laws import inside_margins, launched, loads_at_most
-from flashlab.grading.laws import nothing_clipped, proportional
+from flashlab.grading.laws import nothing_clipped
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
 
@@ -81,75 +80,33 @@ def _enough(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
     return of_rows + sum(size for (kind, _), size in bill.items() if kind == "load")
 
 
-def _query_cases():
-    rng = np.random.default_rng(14)
-
-    def head(Nq, Nk, causal=False, *tile, d=BLOCK):
-        lengths = Nq, Nk, Nk, Nq
-        return *(rng.normal(size=(N, d)).astype(np.float32) for N in lengths), causal, *tile
-
-    return [
-        Case("one query, two keys", head(1, 2)),
-        Case("a full tile, 16 × 16", head(16, 16)),
-        Case("20 keys: a second tile must be added to the first", head(3, 20)),
-        Case("20 queries: two programs", head(20, 3)),
-        Case("causal: keys that some queries do not see", head(6, 6, True)),
-        Case("causal, more keys than queries: the last query sees the last key", head(5, 20, True)),
-        Case("causal, with queries that see no key: lse = −∞", head(20, 12, True)),
-        Case("causal, with a tile of queries that see no key", head(40, 12, True)),
-        Case("tiles taller than wide, d = 64", head(40, 50, True, 32, 16, d=64)),
-        Case("tiles wider than tall, d = 64", head(50, 40, False, 16, 32, d=64)),
-        Case("causal, tiles wider than tall", head(33, 65, True, 16, 64, d=32)),
-        Case("a scale that is not 1/√d", (*head(5, 7), BLOCK, BLOCK, 0.7)),
-        Case("a scale above 1", (*head(5, 7), BLOCK, BLOCK, 1.7)),
-        Case("a wide head", head(3, 17, d=256)),
-        Case("many tiles of keys", head(3, 200)),
-        Case("causal: two queries, of which one sees the one key", in_whole_numbers(*head(2, 1, True))),
-        Case("many tiles of queries", head(200, 3)),
-        Case("three hundred queries and keys, tiles of 128 × 128, causal", head(300, 310, True, 128, 128)),
-        Case("one key: dQ = 0", in_whole_numbers(*head(2, 1))),
-        Case("causal: one query, one key", in_whole_numbers(*head(1, 1, True))),
-        Case("no keys at all: dQ = 0", head(3, 0)),
-        Case(
-            "a second tile of keys without any weight",
-            (*(x[::step] for x, step in zip(no_weight(), (1, -1, -1, 1), strict=True)), False, BLOCK, BLOCK, 1.0),
-        ),
-        Case("two keys whose values cancel: delta = 0", (*cancelled(), False)),
-        Case("causal: a key with a much larger score that is not seen", (*future(), True, BLOCK, BLOCK, 1.0)),
-        *(Case(f"Nq = {Nq}, Nk = {Nk}, causal", head(Nq, Nk, True)) for Nq, Nk in remainders(BLOCK)),
-        *sweep(head_args, regimes=GENTLE, sizes={}, usual={"Nq": 3, "Nk": 19, "d": 16}),
-    ]
-
-
-def _weights_of_queries(kernel, *tensors):
-    """Return the weights that each of two queries gives to two keys: dQ, where dP − delta and K are 1."""
-    dQ = torch.zeros(2, BLOCK, dtype=torch.float32, device=DEVICE)
-    launched(kernel, (1,), *tensors, dQ, 2, 2, SCALE, BLOCK, BLOCK, BLOCK, True)
-    return dQ[:, 0].cpu().numpy() / SCALE
-
-
 def _weights_in_dQ(kernel, x):
     dQ = query_gradients(kernel, *two_queries(x), scale=1.0)[1]
     return np.append(np.exp(x[:1]), dQ[2 : len(x) + 1])  # the first key has no value, and no gradient
 
 
-def _dQ_of(kernel, size):
-    return query_gradients(kernel, *head_of(size))
+def _draw(rng, size):
+    """Draw a head, a mask, and tiles."""
+    Nq, Nk, Br, Bc = cut_lengths(rng, size)
+    *head, scale = draw_head(rng, Nq, Nk and max(4, Nk))
+    return *head, bool(rng.integers(3)), Br, Bc, scale
 
-
-_with_end_clamped = edited(query_gradients_one_head, "(i + 1) * Br + Nk - Nq", "(i + 1) * Br + tl.maximum(Nk - Nq, 0)")
 
 dQ = Exercise(
     reference=query_gradients_one_head,
     launch=query_gradients,
     exact=_exact_dQ,
-    cases=_query_cases,
-    moves=(loads_at_most(_enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
-    once=(
-        nothing_clipped(_weights_in_dQ),
-        unmoved(_weights_of_queries, (1, 2)),
-        proportional(_dQ_of, "dO and delta"),
+    edges=(
+        Case(SEES_NOTHING, (*THREE, True)),
+        Case(HIDDEN_ABOVE, (*FAR_ABOVE, True)),
+        Case(FAR_FROM_0, (*FAR, False, BLOCK, BLOCK, 1.0)),
+        Case("causal: the first program sees one key of the second tile", (*ONE_MORE, True)),
+        Case("causal: the first query sees all keys of a tile but one", (*ALL_BUT_ONE, True)),
     ),
+    draw=_draw,
+    draws=30,
+    moves=(loads_at_most(_enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
+    once=(nothing_clipped(_weights_in_dQ),),
     sways=True,
     level=3,
     minutes=45,
@@ -163,62 +120,7 @@ dQ = Exercise(
     ),
     mistakes=(
         *one_tile.MISTAKES,
-        Mistake("dQ is not scaled: S = scale · Q Kᵀ, so dQ = scale · dS K.", "scale * dQ_i", "dQ_i"),
-        Mistake("dQ is dS times K, not V.", "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij, V_j)"),
-        Mistake("rows that see no key were not stored: their dQ is 0, and only tl.store writes it.",
-                "scale * dQ_i, mask=exist)", 'scale * dQ_i, mask=exist & (lse_i > -float("inf"))[:, None])'),
-        Mistake("only the last tile of keys was kept: add to dQ_i.", "dQ_i += ", "dQ_i = "),
-        Mistake("every turn of the loop took the first tile of keys.",
-                "start + tl.arange(0, Bc)", "tl.arange(0, Bc)"),
-        Mistake("every program took the first tile of queries.", "i * Br + tl.arange", "tl.arange"),
-        Mistake("the last tile of keys, which is not full, was dropped.",
-                "range(0, end, Bc)", "range(0, end // Bc * Bc, Bc)"),
-        Mistake("the loop's step is Br: the tiles of keys have Bc rows.", "range(0, end, Bc)", "range(0, end, Br)"),
-        Mistake("aligned at the upper left: query i sees the keys j ≤ i + Nk − Nq.",
-                "rows[:, None] + Nk - Nq", "rows[:, None]"),
-        Mistake("the mask is off by one: a query sees its own key too.",
-                "rows[:, None] + Nk - Nq", "rows[:, None] + Nk - Nq - 1"),
-        Mistake("the loop ended too early: tile i sees up to (i + 1) * Br + Nk − Nq keys.",
-                "(i + 1) * Br + Nk - Nq", "(i + 1) * Br"),
-        Mistake("the store is not masked: the last program writes past the end.",
-                "scale * dQ_i, mask=exist)", "scale * dQ_i)"),
-        Mistake("a load is not masked: the last program reads past the end.",
-                "lse_i = tl.load(lse + rows, mask=rows < Nq, other=0)", "lse_i = tl.load(lse + rows)"),
-        Mistake("keys past the end were not masked: where lse is far below 0, e^(0 − lse) overflows, and ∞ · 0 is NaN.",
-                "seen = (keys < Nk)[None, :]", "seen = (keys >= 0)[None, :]"),
-        Mistake("Bc stands where Br belongs: tile i of the queries has Br rows.",
-                "(i + 1) * Br + Nk", "(i + 1) * Bc + Nk"),
-        Mistake("Bc stands where Br belongs: tile i of the queries begins at row i * Br.",
-                "rows = i * Br", "rows = i * Bc"),
-        Mistake("1/√d was used for the scale: take the argument scale.",
-                "    i, columns = ", "    scale = 1 / tl.sqrt(1.0 * d)\n    i, columns = "),
-        Mistake("the sum so far was scaled again in each tile: scale it once, after the loop.",
-                "dQ_i += tl.dot(dS_ij, K_j)  # [Br, d]\n    tl.store(dQ + at, scale * dQ_i",
-                "dQ_i = scale * (dQ_i + tl.dot(dS_ij, K_j))\n    tl.store(dQ + at, dQ_i"),
-        Mistake("the scale was applied twice: dQ takes it once.", "dS_ij = P_ij * ", "dS_ij = scale * P_ij * "),
-        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
-                "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)"),
-        Mistake("with fewer keys than queries the difference is negative, and stays so: the first queries see nothing.",
-                "rows[:, None] + Nk - Nq", "rows[:, None] + tl.maximum(Nk - Nq, 0)", of=_with_end_clamped),
-        *(
-            Mistake("Nq and Nk are exchanged: there are Nk keys.",
-                    f"tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)",
-                    f"tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nq)")
-            for X in "KV"
-        ),
-        *(
-            Mistake("a masked load without other= reads anything at all, on a GPU: say what stands there.",
-                    f"{X}_j = tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)[:, None], other=0)",
-                    f"{X}_j = tl.load({X} + keys[:, None] * d + columns, mask=(keys < Nk)[:, None])")
-            for X in "KV"
-        ),
-        Mistake("dS was rounded to half precision: all is float32 here.",
-                "tl.dot(dS_ij, K_j)", "tl.dot(dS_ij.to(tl.float16), K_j.to(tl.float16)).to(tl.float32)"),
-        Mistake("the mask is off by one: a query saw one key of the future.",
-                "rows[:, None] + Nk - Nq", "rows[:, None] + Nk - Nq + 1"),
-        Mistake("the difference is inverted: query i sees the keys j ≤ i + Nk − Nq.",
-                "rows[:, None] + Nk - Nq", "rows[:, None] + Nq - Nk"),
-        Mistake("the mask was always causal: only where causal is set.",
-                "if causal:\n            seen", "if True:\n            seen"),
+        Mistake("did not scale dQ.", "S = scale · Q Kᵀ, so dQ = scale · dS K.", "scale * dQ_i", "dQ_i"),
+        Mistake("kept only the last tile of keys.", "Add each tile to dQ_i.", "dQ_i += ", "dQ_i = "),
     ),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from flashlab.course.exercises.triton_forward.one_head import attend, attention_
 from flashlab.course.exercises.triton_forward.one_step import update
 from flashlab.course.exercises.triton_forward.own_launch import launch
 from flashlab.course.exercises.triton_forward.questions import grouped_keys, masked_tiles
-from flashlab.course.exercises.triton_forward.whole_kernel import forward, remainders
+from flashlab.course.exercises.triton_forward.whole_kernel import forward
 
 __all__ = [
     "masked_tiles",
@@ -19,5 +19,4 @@ __all__ = [
     "attend",
     "attention_one_head",
     "measure",
-    "remainders",
 ]

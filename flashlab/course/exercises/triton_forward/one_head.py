@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from flashlab.course import data
-from flashlab.grading.kernel_laws import attempted, inside_margins, launched
+from flashlab.grading.exercise import Broken
+from flashlab.grading.kernel_laws import attempted, factors_are_wide, inside_margins, launched
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.kernels.count import count
 from flashlab.machine.timing import gpu_timer
@@ -71,6 +72,21 @@ def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
     grid = (triton.cdiv(Nq, Br),)
     launched(kernel, grid, q, k, v, O, lse, Nq, len(K), d**-0.5, width, Br, Bc, causal)
     return Output(output().reshape(Nq, width)[:, :d], lse_output()[0])
+
+
+def narrow_factors(launch, *zeros):
+    """Build a law of its own inputs: ``tl.dot`` multiplies in float16, as the inputs are."""
+
+    def law(kernel):
+        if factors_are_wide(launch, kernel, *zeros):
+            return Broken(
+                "inputs that are all 0",
+                "the numbers are right, but a product was computed in float32, which takes a GPU several times as "
+                "long: narrow P_ij to V_j.dtype, and leave Q_i, K_j and V_j as they come.",
+                if_right=True,
+            )
+
+    return law
 
 
 def _followed_by_nan(x, width):

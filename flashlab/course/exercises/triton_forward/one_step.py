@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from flashlab.course.exercises.triton_forward.one_head import TILE
-from flashlab.grading.exercise import Case, Exercise
-from flashlab.grading.exercise import OneSentence as Mistake
-from flashlab.grading.generators import PRODUCTS, sweep
-from flashlab.grading.kernel_laws import attempted, factors_are_wide
+from flashlab.course.exercises.online_softmax.states import draw_maxima_near, draw_state, state_of, times
+from flashlab.course.exercises.triton_forward.one_head import TILE, narrow_factors
+from flashlab.grading.draws import scores, whole
+from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.kernel_laws import attempted
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference.online_softmax import State
 
@@ -58,95 +58,41 @@ def _in_base_2(state, S_ij, V_j, scale):
     return State(m, alpha * state.l + P.sum(-1), alpha[:, None] * state.O + P @ V_j)
 
 
-def _update_cases():
-    def case(name, m, l, O, S, V, scale):
-        state = State(*(np.array(x, np.float32) for x in (m, l, O)))
-        return Case(name, (state, np.array(S, np.float32), np.array(V, np.float16), scale))
-
-    return [
-        case("the first key of one row", [-inf], [0], [[0]], [[2]], [[3]], 1.0),
-        case("a scale", [-inf], [0], [[0]], [[4, 2]], [[1], [3]], 0.5),
-        case("negative scores", [-inf], [0], [[0]], [[-4, -2]], [[1], [3]], 0.5),
-        case("a tile that raises the maximum", [0], [1], [[4]], [[2]], [[3]], 1.0),
-        case("a tile that does not raise the maximum", [4], [2], [[5]], [[2]], [[3]], 1.0),
-        case("a row that has met no key, and meets none", [-inf], [0], [[0]], [[-inf, -inf]], [[1], [3]], 1.0),
-        case("scores of some hundreds", [30], [2], [[5]], [[700, 600]], [[3], [2]], 1.0),
-        case("a score below any number that one would take for −∞", [-inf], [0], [[0]], [[-1.2e9]], [[3]], 1.0),
-        case(
-            "products of the largest numbers of float16",
-            [-inf] * 2,
-            [0] * 2,
-            [[0]] * 2,
-            [[-4e11, -5e11], [4e11, 5e11]],
-            [[3], [4]],
-            1.0,
-        ),
-        case("a scale above 1", [-inf, 2], [0, 1], [[0], [1]], [[-4, 2], [1, -0.5]], [[1], [3]], 4.0),
-        *(
-            case(f"a key {far} below, of a large value", [0], [1], [[0]], [[-far]], [[65504]], 1.0)
-            for far in (12, 16, 30)
-        ),
-        *(
-            case(f"a past {far} below, of many keys", [-far], [many], [[many]], [[0]], [[1]], 1.0)
-            for far, many in ((17, 1e5), (40, 1e12), (100, 1e30))
-        ),
-        case("maxima that rise by little", [0] * 4, [1] * 4, [[4]] * 4, [[0.2], [0.02], [0.006], [6e-4]], [[3]], 1.0),
-        *(
-            case(f"a maximum that rises by {rise}", [0], [1], [[4]], [[rise]], [[3]], 1.0)
-            for rise in (6e-5, 1e-5, 1e-6, 1e-7)
-        ),
-        case(
-            "the largest score in another place in each row",
-            [0] * 5,
-            [1] * 5,
-            [[4]] * 5,
-            100 * np.eye(5),
-            np.arange(5)[:, None],
-            1.0,
-        ),
-        *sweep(_update_args, regimes=PRODUCTS, usual={"Br": 9, "Bc": 13, "dv": 5}),
-        *(
-            case(f"maxima that all rise, {what}", low, [1] * TILE, [[4]] * TILE, [[high]] * TILE, [[3]], 1.0)
-            for what, low, high in (
-                *((f"by {rise}", [0] * TILE, rise) for rise in (0.01, 6e-4, 6e-5, 6e-6)),
-                ("from 10,000 to 10,000.1", [1e4 * LOG2_E] * TILE, 10_000.1),
-            )
-        ),
-        case(
-            "keys whose weights are the least of float16, of large values",
-            [0],
-            [1],
-            [[0]],
-            [[-24 / LOG2_E] * TILE],
-            [[6e4]] * TILE,
-            1.0,
-        ),
-    ]
+def _step(property, m, l, O, S, V, scale=1.0):
+    return Case(property, (state_of(m, l, O), np.array(S, np.float32), np.array(V, np.float16), scale))
 
 
-def _update_args(draw, Br, Bc, dv):
-    scale = 0.25
-    S, V = draw.scores(Br, 2 * Bc) / np.float32(scale), draw.normal(2 * Bc, dv).astype(np.float16)
-    nothing = State(np.full(Br, -inf), np.zeros(Br), np.zeros((Br, dv)))
-    state = _in_base_2(nothing, *(np.float64(x) for x in (S[:, :Bc], V[:Bc])), scale)  # a tile has come before
-    return State(*(np.float32(part) for part in state)), S[:, Bc:], V[Bc:], scale
+def _draw(rng, size):
+    """Draw a past of rows, with maxima in units of log2, and the products of a tile near its maxima."""
+    Br, Bc, dv = np.minimum(rng.integers((4, 1, 1), 2 * size + 3), TILE)  # 4 rows show how the roundings of inputs sway
+    scale = float(rng.choice([0.125, 0.25, 1, 0.7, 4]))
+    S = scores(rng, Br, Bc, largest=1e12)  # [Br, Bc]
+    m = draw_maxima_near(rng, S.max(1))  # [Br]
+    m = np.where(m < -1e12, -inf, np.minimum(m, 1e12))  # maxima of products, too
+    V = np.clip(rng.choice([1, 1, 3e4]) * rng.normal(size=(Bc, dv)), -65504, 65504).astype(np.float16)  # [Bc, dv]
+    past = draw_state(rng, np.float32(m * LOG2_E), dv, large=False)
+    many = rng.choice([1, whole(rng, size, 2**24)])  # keys, each as often
+    return times(past, np.full(Br, many)), S / np.float32(scale), V, scale
 
 
-def _narrowed(function, state, S_ij, V_j, scale):
-    """Law: tl.dot multiplies in the dtype of V."""
-    if factors_are_wide(_launch_update, function, state, S_ij, V_j, scale):
-        return (
-            "the numbers are right, but P_ij was multiplied in float32, which takes a GPU several times as long: "
-            "narrow P_ij to V_j.dtype for the product."
-        )
-
+RISES = np.geomspace(6e-4, 6e-6, TILE)[:, None]  # [TILE, 1]
 
 update = Exercise(
     reference=update_base_2,
     launch=_launch_update,
     exact=_in_base_2,
-    cases=_update_cases,
-    laws=(_narrowed,),
+    edges=(
+        _step("a tile that raises the maximum", [0], [1], [[4]], [[2]], [[3]]),
+        _step("a tile that leaves the maximum as it was", [4], [2], [[5]], [[2]], [[3]]),
+        _step("a first tile, and a scale", [-inf], [0], [[0]], [[4, 2]], [[1], [3]], 0.5),
+        _step("rows that have met no key: one meets none, one a score below any number that one would take for −∞",
+              [-inf, -inf], [0, 0], [[0], [0]], [[-inf, -inf], [-4e11, -5e11]], [[3], [4]]),
+        _step("maxima of a whole tile that rise from 10 by little",
+              [10 * LOG2_E] * TILE, [1] * TILE, [[4]] * TILE, 10 + RISES, [[3]]),
+    ),
+    draw=_draw,
+    draws=40,
+    once=(narrow_factors(_launch_update, *_step("", [0], [1], [[0]], [[0]], [[0]]).args),),
     sways=True,
     level=2,
     minutes=15,
@@ -158,92 +104,15 @@ update = Exercise(
         "O_i = tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i).",
     ),
     mistakes=(
-        Mistake("the scores were not scaled: S_ij * scale_log2.", "S_ij * scale_log2 -", "S_ij -"),
-        Mistake("the maximum was not scaled: it must be in the same units as the scores it is taken from.",
-                "tl.max(S_ij, 1) * scale_log2", "tl.max(S_ij, 1)"),
-        Mistake("m_new is in units of the unscaled scores: it must be in units of log2, as m_i is.",
-                "return m_new,", "return m_new / scale_log2,"),
-        Mistake("m_i is in units of log2 already, and was scaled again.",
-                "m_i - m_safe", "(m_i - m_safe) * scale_log2"),
-        Mistake("e^x where 2^x is due: log2(e) is in scale_log2 already.", "tl.exp2(S_ij", "tl.exp(S_ij"),
-        Mistake("alpha is 2^(m_i − m_safe): the maxima are in units of log2.", "tl.exp2(m_i", "tl.exp(m_i"),
-        Mistake("alpha is upside down: 2^(old − new) is at most 1.", "m_i - m_safe", "m_safe - m_i"),
-        Mistake("the old sum was not rescaled.", "alpha * l_i", "l_i"),
-        Mistake("the old output was not rescaled.", "alpha[:, None] * O_i", "O_i"),
-        Mistake("the old sum was dropped: add to alpha * l_i.", "alpha * l_i + ", ""),
-        Mistake("the old output was dropped: add to alpha[:, None] * O_i.", ", alpha[:, None] * O_i)", ")"),
-        Mistake("alpha stands for queries, which are the rows of O_i: alpha[:, None].",
-                "alpha[:, None]", "alpha[None, :]"),
-        Mistake("m_safe stands for queries, which are the rows of the tile: m_safe[:, None].",
-                "m_safe[:, None]", "m_safe[None, :]"),
-        Mistake("the sum was taken over the rows: each row has its own, along axis 1.",
-                "tl.sum(P_ij, 1)", "tl.sum(P_ij, 0)"),
-        Mistake("the maximum of this tile alone was used.",
+        Mistake("forgot the old maximum.", "m_new is the larger one of m_i and the tile's maximum.",
                 "tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)", "tl.max(S_ij, 1) * scale_log2"),
-        Mistake("−∞ − (−∞) is NaN: where m_new is −∞, subtract 0.",
+        Mistake("inverted alpha.", "It is 2^(m_old − m_new), which is at most 1.", "m_i - m_safe", "m_safe - m_i"),
+        Mistake("did not scale the tile's maximum.", "Multiply it by scale_log2: m_i is in units of log2.",
+                "tl.max(S_ij, 1) * scale_log2", "tl.max(S_ij, 1)"),
+        Mistake("took e^x.", "log2(e) is in scale_log2 already: use tl.exp2, for alpha, too.", "    l_i = ",
+                "    alpha, P_ij = tl.exp(m_i - m_safe), tl.exp(S_ij * scale_log2 - m_safe[:, None])\n    l_i = "),
+        Mistake("did not rescale the old output.", "Multiply it by alpha, as l_i.", "alpha[:, None] * O_i", "O_i"),
+        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where m_new is −∞, subtract 0.",
                 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
-        Mistake("the sum was taken of the narrowed P_ij: sum in float32, then narrow.",
-                "tl.sum(P_ij, 1)", "tl.sum(P_ij.to(V_j.dtype), 1)"),
-        Mistake("P_ij is float32, V_j float16: narrow P_ij to V_j.dtype for the product.",
-                "P_ij.to(V_j.dtype), V_j", "P_ij, V_j"),
-        Mistake(
-            "the maximum was frozen at the first tile: a later one may hold a larger score.",
-            "tl.maximum(m_i, tl.max(S_ij, 1) * scale_log2)",
-            "tl.where(m_i == -float(\"inf\"), tl.max(S_ij, 1) * scale_log2, m_i)",
-        ),
-        Mistake(
-            "0 was subtracted wherever the maximum is negative, and such a row underflows: guard −∞ alone.",
-            "tl.where(m_new == -float(\"inf\"), 0, m_new)",
-            "tl.maximum(m_new, 0.0)",
-        ),
-        Mistake(
-            "the guarded maximum was returned: a row that has met no key has m = −∞, not 0.",
-            "return m_new,",
-            "return m_safe,",
-        ),
-        Mistake('the old maximum was returned, but the sums are relative to m_new.', 'return m_new,', 'return m_i,'),
-        Mistake(
-            "O was divided by l: it stays a plain sum until all keys have come.",
-            "return m_new, l_i, O_i",
-            "return m_new, l_i, O_i / l_i[:, None]",
-        ),
-        Mistake(
-            "the maximum was taken over the rows: each row has its own, along axis 1.",
-            "tl.max(S_ij, 1)",
-            "tl.max(S_ij, 0)",
-        ),
-        Mistake(
-            "e^x where 2^x is meant: log2(e) is in scale_log2 already.",
-            "    l_i = ",
-            "    alpha, P_ij = tl.exp(m_i - m_safe), tl.exp(S_ij * scale_log2 - m_safe[:, None])\n    l_i = ",
-        ),
-        Mistake(
-            "the weights were rounded to half precision: narrow them for the product alone.",
-            "    l_i = ",
-            "    P_ij = tl.exp2((S_ij * scale_log2 - m_safe[:, "
-            "None]).to(tl.float16).to(tl.float32)).to(tl.float16).to(tl.float32)\n    l_i = ",
-        ),
-        Mistake(
-            "the output was rounded to half precision: keep O_i in float32.",
-            "return m_new, l_i, O_i",
-            "return m_new, l_i, O_i.to(tl.float16).to(tl.float32)",
-        ),
-        Mistake("the old output was rounded to half precision: keep O_i in float32.",
-                "alpha[:, None] * O_i)", "(alpha[:, None] * O_i).to(tl.float16).to(tl.float32))"),
-        Mistake("a finite number guards −∞, but scores may lie below it, and such a row underflows: guard −∞ alone.",
-                'tl.where(m_new == -float("inf"), 0, m_new)', "tl.maximum(m_new, -1e4)"),
-        Mistake("0 was subtracted wherever the tile is masked, but the past may hold keys: guard m_new.",
-                'tl.where(m_new == -float("inf"), 0, m_new)',
-                'tl.where(tl.max(S_ij, 1) == -float("inf"), 0, m_new)'),
-        Mistake("0 was subtracted in the first tile: guard m_new, and not the old maximum.",
-                'tl.where(m_new == -float("inf"), 0, m_new)', 'tl.where(m_i == -float("inf"), 0, m_new)'),
-        Mistake("the past was rescaled only where the maximum rises much: a rise of any size changes it.",
-                "tl.exp2(m_i - m_safe)", "tl.where(m_safe - m_i > 0.01, tl.exp2(m_i - m_safe), 1.0)"),
-        Mistake("the maximum was raised only where it rises much: that works in another kernel; m_new is the maximum.",
-                "    m_safe = ", "    m_new = tl.where(m_new - m_i > 8, m_new, m_i)\n    m_safe = "),
-        Mistake("tl.dot multiplies tiles: @ is for numpy and torch.",
-                "tl.dot(P_ij.to(V_j.dtype), V_j, alpha[:, None] * O_i)", "P_ij.to(V_j.dtype) @ V_j"),
-        Mistake("the past was rescaled only where the maximum rises much: a rise of any size changes it.",
-                "tl.exp2(m_i - m_safe)", "tl.where(m_safe - m_i > 0.001, tl.exp2(m_i - m_safe), 1.0)"),
     ),
 )  # fmt: skip
