@@ -21,7 +21,7 @@ inf = np.inf
 
 def cases(exercise: Exercise) -> Iterator[Case]:
     """Yield the drawn cases of an exercise, of sizes that grow."""
-    for n in range(exercise.draws):
+    for n in range(exercise.draws if exercise.draw else 0):
         yield _case(exercise, _size(exercise, n), n)
 
 

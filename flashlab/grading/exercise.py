@@ -13,7 +13,7 @@ An exercise is a name of ``flashlab.course.exercises.LESSON`` and is asked for a
 
 ``edges`` are a few small cases that can be followed by hand, each with a sentence; the first one that fails is shown.
 ``draw`` returns inputs from the whole domain that the statement allows, and nothing else: ``draws.cases`` calls it with
-the same seeds for everybody. (An exercise without ``draw`` lists all of its ``cases``.)
+the same seeds for everybody. Without ``draw`` the edges are all.
 
 Each case of an attempt runs on private copies, in a process of its own that may be ended (``forked``). There, memory
 that was never written and what a masked load without ``other`` leaves out read NaN.
@@ -23,7 +23,7 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -67,19 +67,6 @@ class Mistake:
         return edited(self.of or reference, self.old, self.new)
 
 
-@dataclass(frozen=True)
-class OneSentence(Mistake):
-    """A mistake of which one sentence says both."""
-
-    def __init__(self, says: str, old: str, new: str, of: Callable | None = None):
-        super().__init__("", says, old, new, of)
-
-    @property
-    def says(self) -> str:
-        """Return the sentence."""
-        return f"It looks like this: {self.do}"
-
-
 @dataclass(frozen=True, eq=False)
 class Exercise:
     """A function or a Triton kernel for the learner to write."""
@@ -89,7 +76,6 @@ class Exercise:
     edges: tuple[Case, ...] = ()
     draw: Callable[[np.random.Generator, int], tuple] | None = None  # draw(rng, size): inputs whose lengths reach size
     draws: int = 200  # how many; fewer for kernels, which are interpreted
-    cases: Callable[[], Sequence[Case]] | None = None
     mistakes: tuple[Mistake, ...] = ()
     level: int = 1  # 1 (a line) to 3 (a kernel)
     minutes: int = 5

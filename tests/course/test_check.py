@@ -640,7 +640,10 @@ def test_the_lines_to_choose_from_are_all_of_the_kernel(capsys):
 def test_a_law_speaks_only_where_all_results_are_right():
     exercise = Exercise(
         reference=lambda x: 2.0 * x,
-        cases=lambda: [Case("one", (1.0,)), Case("two", (2.0,))],
+        edges=(
+            Case("one", (1.0,)),
+            Case("two", (2.0,)),
+        ),
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "right for numbers of ordinary size", if_right=True),),
     )
@@ -651,7 +654,7 @@ def test_a_law_speaks_only_where_all_results_are_right():
 def test_a_law_that_found_the_reason_names_what_no_mistake_does():
     exercise = Exercise(
         reference=lambda x: 2.0 * x,
-        cases=lambda: [Case("one", (1.0,))],
+        edges=(Case("one", (1.0,)),),
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "it was clipped"),),
     )

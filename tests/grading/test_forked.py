@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flashlab.grading import forked, generators, in_place, poison, watch
+from flashlab.grading import forked, in_place, poison, watch
 from tests.tools.processes import children
 
 torch = pytest.importorskip("torch")
@@ -241,39 +241,6 @@ def test_memory_never_written_reads_nan():
             copy[(1,)](torch.ones(4, dtype=dtype), y, 3, 4)
             assert y[:3].tolist() == [1, 1, 1] and y[3].isnan()
     assert before == (torch.empty, np.empty, triton.runtime.interpreter.InterpreterBuilder.create_masked_load)
-
-
-# What exercises are made of
-
-
-def test_a_sweep_is_generated_from_the_signature():
-    def build(draw, Br, Bc):
-        return (draw.scores(Br, Bc),)
-
-    cases = generators.sweep(build)
-    found = {case.property: case.args[0] for case in cases}
-    assert len(found) == len(cases) >= 15 and all(S.dtype == np.float32 for S in found.values())
-    assert (found["scores that are all negative"] < 0).all() and (found["scores that are all positive"] > 0).all()
-    assert np.ptp(found["scores that are all equal"]) == 0 and found["scores far below zero"].max() < -9990
-    assert (found["rows that all see no key"] == -np.inf).all()
-    assert np.isinf(found["a row that sees no key"][0]).all() and np.isfinite(found["a row that sees no key"][1:]).all()
-    assert found["a last key with a much larger score"].argmax(1).tolist() == [2, 2]
-    assert found["one row"].shape[0] == 1 and found["one key"].shape[1] == 1
-    assert "a width that is no power of two" not in found  # this signature has no width
-    for one, two in zip(cases, generators.sweep(build), strict=True):
-        assert np.array_equal(one.args[0], two.args[0])
-
-
-@pytest.mark.parametrize("regime", generators.FINITE, ids=lambda it: it.property)
-def test_queries_and_keys_have_the_scores_of_their_regime(regime):
-    Q, K = generators.Draw(regime, 0, np.float64).queries_and_keys(5, 7, 4)
-    S = Q @ K.T / 2  # [5, 7]
-    assert np.abs(S - regime.keys(7)).max() <= 8 * regime.noise
-
-
-def test_an_unknown_size_is_refused():
-    with pytest.raises(ValueError, match="expected sizes of B, .* got rows"):
-        generators.sweep(lambda draw, rows: ())
 
 
 def test_reads_are_counted_by_name_and_by_tile():
