@@ -15,7 +15,14 @@ from flashlab.course.lessons import LESSONS, notebook
 from flashlab.course.registry import find
 from flashlab.course.self_contained import source_of
 from flashlab.grading.exercise import Exercise
-from tests.course.exercises import test_block_size, test_recomputation, test_tiling
+from tests.course.exercises import (
+    test_block_size,
+    test_own_kernels,
+    test_recomputation,
+    test_tiling,
+    test_triton_backward,
+    test_triton_forward,
+)
 from tests.test_setup import ROOT
 from tests.tools.normalise import execute
 
@@ -29,6 +36,9 @@ class Solve(ast.NodeTransformer):
     def __init__(self, lesson, checks, functions):
         self.lesson, self.checks = lesson, checks  # the exercise by the name that holds the attempt
         self.functions = functions  # that stand in place of the course's; None: the stub stays
+
+    def visit_ClassDef(self, node):
+        return self.visit_FunctionDef(node)
 
     def visit_FunctionDef(self, node):
         if node.name not in self.checks:
@@ -100,15 +110,17 @@ def test_a_solved_copy_passes_and_its_answers_are_stored(lesson, tmp_path):
     assert [name for name in functions if not entries[name]["answer"]] == []
 
 
-NUMPY = "tiling", "block_size", "recomputation"
-RIGHT = {name: rights[0] for module in (test_tiling, test_block_size, test_recomputation)
-         for name, rights in module.RIGHT.items()}  # fmt: skip
+MODULES = test_tiling, test_block_size, test_recomputation, test_own_kernels, test_triton_backward, test_triton_forward
+RIGHT = {name: rights[0] for module in MODULES for name, rights in module.RIGHT.items()}
+ARCS = {("tiling", "block_size", "recomputation"): "tiling.inside",
+        ("triton_forward", "triton_backward"): "triton_forward.forward"}  # fmt: skip
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("arc, functions", [(NUMPY, {}), (NUMPY, RIGHT), (NUMPY, {"tiling.inside": None})],
-                         ids=["the course's answers", "other answers", "one open"])  # fmt: skip
-def test_what_a_learner_wrote_runs_in_later_lessons(arc, functions, tmp_path, monkeypatch):
+@pytest.mark.parametrize("arc", ARCS, ids=" ".join)
+@pytest.mark.parametrize("way", ["the course's answers", "other answers", "one open"])
+def test_what_a_learner_wrote_runs_in_later_lessons(arc, way, tmp_path, monkeypatch):
+    functions = {"the course's answers": {}, "other answers": RIGHT, "one open": {ARCS[arc]: None}}[way]
     monkeypatch.setenv("FLASHLAB_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     stand_ins = set()

@@ -77,11 +77,12 @@ def text() -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(tokens), alphabet
 
 
-@check_arguments(steps=0, seed=0)
+@check_arguments(steps=0, blocks=0, seed=0)
 def train(
     attention: Attention,
     *,
     steps: int = 24,
+    blocks: int = 2,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     name: str | None = None,
@@ -98,7 +99,7 @@ def train(
     tokens, alphabet = text()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = CharacterModel(len(alphabet), attention).to(DEVICE, dtype)
+        model = CharacterModel(len(alphabet), attention, blocks=blocks).to(DEVICE, dtype)
         starts = torch.randint(len(tokens) - CONTEXT, (steps,)).tolist()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses, threads = [], torch.get_num_threads()

@@ -40,7 +40,7 @@ def loaded(source: str, filename: str) -> Callable:
 def _collect(function, parts):
     """Add the source of a function to ``parts``, after the source of each global name that it uses."""
     source = _source(function)
-    scope = function.__globals__ if isinstance(function, FunctionType) else vars(sys.modules[function.__module__])
+    scope = _code_of(function).__globals__
     parts[function.__name__] = ""  # a function may call itself
     for name in sorted(_globals(symtable.symtable(source, "<answer>", "exec"))):
         if name not in parts and name in scope:
@@ -51,17 +51,19 @@ def _collect(function, parts):
 
 def _collect_value(name, value, parts):
     plain = _plain(value)
-    module = sys.modules.get(getattr(plain, "__module__", None) or "")
+    module, own = sys.modules.get(getattr(plain, "__module__", None) or ""), getattr(plain, "__name__", None)
     if isinstance(value, ModuleType):
         parts[name] = f"import {value.__name__} as {name}"
-    elif module and module.__name__ != "__main__" and getattr(module, plain.__name__, None) is value:
-        parts[name] = f"from {module.__name__} import {plain.__name__} as {name}"
+    elif module and own and module.__name__ != "__main__" and getattr(module, own, None) is value:
+        parts[name] = f"from {module.__name__} import {own} as {name}"
     elif isinstance(plain, FunctionType | type):
         _collect(plain, parts)
         if name != plain.__name__:
             parts[name] = f"{name} = {plain.__name__}"
     elif literal := _literal(value):
         parts[name] = f"{name} = {literal}"
+    elif type(value).__name__ == "constexpr" and (literal := _literal(value.value)):  # a constant that kernels may use
+        parts[name] = f"from flashlab.kernels import tl\n{name} = tl.constexpr({literal})"
     else:
         raise NotSelfContained(f"it uses {name}, an object of type {type(value).__name__}")
 
@@ -73,14 +75,33 @@ def _plain(value):
 
 def _source(function):
     try:
-        source = textwrap.dedent(inspect.getsource(function))
-        statement = ast.parse(source).body[0]
-    except (OSError, TypeError, SyntaxError):
+        source = _lines_of_class(function) if isinstance(function, type) else inspect.getsource(function)
+        statement = ast.parse(source := textwrap.dedent(source)).body[0]
+    except (OSError, TypeError, SyntaxError, StopIteration):
         name = getattr(function, "__name__", f"an object of type {type(function).__name__}")
         raise NotSelfContained(f"the source of {name} is not known") from None
     if getattr(statement, "name", None) != function.__name__:
-        raise NotSelfContained(f"{function.__name__} is not written with def")
+        raise NotSelfContained(f"{function.__name__} is not written with def or class")
     return source.rstrip()
+
+
+def _code_of(function):
+    """Return a function, or the first method of a class."""
+    if isinstance(function, FunctionType):
+        return function
+    methods = (inspect.unwrap(getattr(it, "__func__", it)) for it in vars(function).values())
+    return next(it for it in methods if isinstance(it, FunctionType))
+
+
+def _lines_of_class(cls):
+    """Return the source of a class, which ``inspect`` does not find in a notebook: it is around its first method."""
+    method = _code_of(cls).__code__
+    lines = linecache.getlines(method.co_filename)
+    classes = (it for it in ast.walk(ast.parse("".join(lines))) if isinstance(it, ast.ClassDef))
+    around = next(
+        it for it in classes if it.name == cls.__name__ and it.lineno <= method.co_firstlineno <= it.end_lineno
+    )
+    return "".join(lines[around.lineno - 1 : around.end_lineno])
 
 
 def _globals(table):

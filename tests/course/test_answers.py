@@ -116,3 +116,22 @@ def test_answers_cross_from_one_notebook_to_another(tmp_path, monkeypatch):
         run("from flashlab.course.answers import mine", both).rpartition("\r")[2]
         == "my_row <your answer to first_triton_kernel.add>\n"
     )
+
+
+def test_a_class_is_kept_with_what_its_methods_use():
+    source = "FACTOR = 3\n\n\nclass Times:\n    @staticmethod\n    def apply(x):\n        return FACTOR * x\n"
+    times = loaded(source, "<a cell>")
+    again = loaded(source_of(times), "<another cell>")
+    assert again.apply(2) == 6 and source_of(again) == source_of(times)
+
+
+def test_a_constant_of_a_kernel_is_kept():
+    imports, constant = "from flashlab.kernels import tl, triton", "LOG2_E = tl.constexpr(1.5)"
+    source = f"{imports}\n{constant}\n\n\n@triton.jit\ndef times(x):\n    return LOG2_E * x\n"
+    again = loaded(source_of(loaded(source, "<a cell>")), "<another cell>")
+    assert again.fn.__globals__["LOG2_E"].value == 1.5
+
+
+def test_a_class_without_a_method_has_no_source():
+    with pytest.raises(NotSelfContained, match="the source of Empty is not known"):
+        source_of(loaded("class Empty:\n    x = 1\n", "<a cell>"))

@@ -101,9 +101,10 @@ def _tags(cells):
     """Yield a set of tags for each code cell: is it an exercise, and does its output depend on a learner's answer?"""
     learners = set()  # the names that hold what a learner wrote
     for cell in cells:
-        nodes = list(ast.walk(ast.parse(cell.source)))
+        tree = ast.parse(cell.source)
+        nodes = list(ast.walk(tree))
         names = [node for node in nodes if isinstance(node, ast.Name)]
-        bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        bound = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
         tags = {EXERCISE, NOT_COMPARED} if any(map(_checks_a_name, nodes)) else set()
         if learners & {name.id for name in names} - bound:
