@@ -144,17 +144,22 @@ def _store(name, result, attempt):
         _say(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
 
 
-def judged(name: str, exercise: Exercise | Question, attempt: object) -> Verdict:
-    """Return the verdict on an attempt at an exercise."""
+def judged(name: str, exercise: Exercise | Question, attempt: object, *, compiled: bool = True) -> Verdict:
+    """Return the verdict on an attempt at an exercise.
+
+    compiled: see what a GPU's compiler says of a kernel that is right in the interpreter.
+    """
     if attempt is ...:
         return Verdict("○", f'not answered yet.   (hint("{name}") helps)')
-    return _answered(name, exercise, attempt) if isinstance(exercise, Question) else _attempted(name, exercise, attempt)
+    if isinstance(exercise, Question):
+        return _answered(name, exercise, attempt)
+    return _attempted(name, exercise, attempt, compiled)
 
 
 # Attempts
 
 
-def _attempted(name, exercise, attempt):
+def _attempted(name, exercise, attempt, compiled):
     if not callable(attempt):
         return Verdict("✗", f"expected a function, got {described(attempt)}.")
     if _is_ours(attempt):
@@ -187,7 +192,8 @@ def _attempted(name, exercise, attempt):
         at = min(len(tried.values), len(cases) - 1)
         fault = verdict.on(verdict.Fault(f"it ended Python: {tried.end or 'too early'}."), exercise, at)
         return _wrong(name, fault, None, _printed(tried, -1))
-    return Verdict("✓", f"right in all {len(tried.values)} cases.", _refused(name, exercise, attempt, patience))
+    refused = _refused(name, exercise, attempt, patience) if compiled else ""
+    return Verdict("✓", f"right in all {len(tried.values)} cases.", refused)
 
 
 def _smaller(exercise, attempt, at, fault, patience, waiting):
