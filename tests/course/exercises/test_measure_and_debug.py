@@ -1,0 +1,102 @@
+"""measure_and_debug: a mended kernel passes however it is mended; one that nobody touched is not attempted."""
+
+import pytest
+
+from flashlab.course.check import check, edited
+from flashlab.course.exercises import measure_and_debug
+from flashlab.course.exercises.measure_and_debug import no_key
+from flashlab.course.registry import find
+from flashlab.grading.poison import poisoned
+from flashlab.grading.verdict import first_failure
+from flashlab.kernels import INTERPRETED, tl, triton
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="a GPU's undefined memory cannot be filled with NaN")
+
+BROKEN = {
+    "mend_1": measure_and_debug.first,
+    "mend_2": measure_and_debug.second,
+    "mend_3": measure_and_debug.third,
+    "mend_4": no_key.broken,
+}
+
+ONE_HEAD = {  # what a person may write in place of the wrong line
+    "mend_1": (
+        ("tl.minimum(i * Br + Nk - Nq + 1, Nk) if causal else Nk",
+         "tl.minimum(tl.max(rows, 0) + 1 + Nk - Nq, Nk) if causal else Nk"),
+        ("range(0, seen, Bc)", "range(0, tl.minimum(seen + Br - 1, Nk), Bc)"),
+    ),
+    "mend_2": (
+        ("l_i = l_i + tl.sum(P_ij, 1)", "l_i *= alpha\n        l_i += tl.sum(P_ij, axis=1)"),
+        ("l_i = l_i + tl.sum(P_ij, 1)", "l_i = tl.sum(P_ij, 1) + tl.exp(m_i - m_safe) * l_i"),
+    ),
+    "mend_3": (
+        ("V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None])",
+         "V_j = tl.load(V + keys[:, None] * d + columns, inside[:, None], 0)"),
+        ("        S_ij = tl.dot", "        V_j = tl.where(inside[:, None], V_j, 0.0)\n        S_ij = tl.dot"),
+    ),
+}  # fmt: skip
+
+
+@triton.jit
+def whole_tiles_by_an_if(begin, whole, end, Bc: tl.constexpr):
+    first = tl.cdiv(begin, Bc) * Bc
+    last = whole // Bc * Bc
+    if end <= 0:
+        first = 0
+        last = 0
+    return first, last
+
+
+@triton.jit
+def whole_tiles_from_the_end(begin, whole, end, Bc: tl.constexpr):
+    last = tl.where(whole < 0, 0, whole - whole % Bc)
+    first = (begin + Bc - 1) // Bc * Bc
+    return first, last
+
+
+def fault_of(name, kernel):
+    """Return what is wrong with a kernel, None if it is right; undefined memory holds NaN, as in a check."""
+    with poisoned():
+        return first_failure(find(f"measure_and_debug.{name}"), kernel)
+
+
+RIGHT = [
+    *((name, edited(BROKEN[name], *mend)) for name, mends in ONE_HEAD.items() for mend in mends),
+    ("mend_4", whole_tiles_by_an_if),
+    ("mend_4", whole_tiles_from_the_end),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name, kernel", RIGHT)
+def test_a_mended_kernel_passes_however_it_is_mended(name, kernel):
+    assert fault_of(name, kernel) is None
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_kernel_with_other_names_and_comments_is_not_attempted(name):
+    broken = BROKEN[name]
+    written = edited(broken, "Bc: tl.constexpr", "\n    Bc: tl.constexpr  # of keys\n")
+    with pytest.raises(NotImplementedError):
+        fault_of(name, written)
+
+
+@pytest.mark.parametrize("name", ONE_HEAD)
+def test_a_kernel_whose_bug_stays_is_rejected(name):
+    other_line = "S_ij = tl.dot(Q_i, K_j.T) * scale"
+    attempt = edited(BROKEN[name], other_line, "S_ij = scale * tl.dot(Q_i, K_j.T)")
+    assert fault_of(name, attempt) is not None
+
+
+def test_a_nan_that_is_replaced_is_named():
+    before = "        S_ij = tl.dot"
+    replaced = edited(measure_and_debug.third, before, f"        V_j = tl.where(V_j == V_j, V_j, 0.0)\n{before}")
+    fault = fault_of("mend_3", replaced)
+    assert fault.on == "a value that is NaN" and fault.says.startswith("the numbers are right, but a NaN was replaced")
+
+
+def test_tiles_that_a_gpu_would_visit_before_the_first_key_are_counted(capsys):
+    check("measure_and_debug.mend_4", edited(no_key.broken, "whole // Bc", "(whole + 0) // Bc"))
+    said = capsys.readouterr().out
+    assert "You let the loop start before the first key." in said
+    assert "expected tiles = 0" in said and "your tiles = 1" in said
