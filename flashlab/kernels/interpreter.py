@@ -267,7 +267,10 @@ def truth(data, frame):
 
 
 def _ambiguous(patch):
-    """Refuse the truth value of a block, except in Triton's own code, which asks for it instead of `is not None`."""
+    """Refuse the truth value of a block, except in Triton's own code, which asks for it instead of `is not None`.
+
+    An index is the element of an array of one: Triton 3.6 converts the array, which numpy 2.5 refuses.
+    """
 
     def run(tensor, scope):
         patch(tensor, scope)
@@ -280,6 +283,7 @@ def _ambiguous(patch):
             return truth(self.handle.data, frame)
 
         scope.set_attr(tensor, "__bool__", checked)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     return run
 
