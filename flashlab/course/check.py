@@ -309,7 +309,7 @@ def _answered(name, question, answer):
 def _wanted(question, answer):
     """Return the kind of answer that a question wants, where it got one of another kind."""
     if isinstance(question.answer, str):
-        choices = question.choices or (question.answer, *(wrong for wrong, _ in question.wrong))
+        choices = question.answer, *(wrong for wrong, _ in question.wrong)
         chosen = any(_same(question, answer, choice) for choice in choices)
         return "" if chosen else f"Choose one of {', '.join(sorted(set(choices)))}."
     return "" if _number(answer, question.unit) is not None else "A number is wanted."
