@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
+from flashlab.kernels import linear_attention as kernel_linear
 from flashlab.machine import operations, ranks, sm
 from flashlab.models import plain
 from flashlab.reference import (
@@ -22,7 +23,7 @@ from flashlab.reference import (
     scores,
     tiling,
 )
-from tests.mutants import acceptance
+from tests.mutants.acceptance import in_numpy, in_triton, of_machines
 
 
 @dataclass(frozen=True)
@@ -50,70 +51,47 @@ class Place:
         return getattr(self.owner, self.function.rpartition(".")[2])
 
 
-def _of(module, functions, *checks):
-    return [Place(module, function, checks) for function in functions.split()]
+def _of(checks, module, functions):
+    return [Place(module, function, tuple(checks)) for function in functions.split()]
 
+
+TILED = [
+    in_numpy.tiled_forward,
+    in_numpy.tiled_backward,
+    in_numpy.tiled_traffic,
+    in_numpy.tiled_dropout,
+    in_numpy.scored,
+]
+MASKED = [in_numpy.tiled_forward, in_numpy.masked_forward]
+CHIPS = [of_machines.simulated_pipeline, of_machines.roles_of_the_next_machine]
+CYCLES, ADDITIONS = [of_machines.cycles_of_the_next_machine], [of_machines.order_of_additions]
 
 PLACES = [
-    *_of(online_softmax, "update identity finish", acceptance.tiled_forward),
-    *_of(plain, "update tiled", acceptance.torch_forward),
-    *_of(
-        tiling,
-        "tiles fa1_forward fa2_forward fa1_traffic fa2_traffic _covered dropped",
-        acceptance.tiled_forward,
-        acceptance.tiled_traffic,
-        acceptance.tiled_dropout,
-    ),
-    *_of(rules, "Rules.scores Rules.start", acceptance.tiled_forward, acceptance.scored),
-    *_of(
-        mask_kinds,
-        "Window.visible Mask.apply Window.whole Window.bounds",
-        acceptance.tiled_forward,
-        acceptance.masked_forward,
-    ),
-    *_of(mask_kinds, "Documents.bounds Documents.whole Documents._own Documents.visible", acceptance.masked_forward),
-    *_of(
-        mask_kinds,
-        "Keys.visible Keys.whole And.whole And.visible Or.visible Blocks.tiles tile _touched",
-        acceptance.masked_forward,
-    ),
-    *_of(masks, "prefix", acceptance.masked_forward),
-    *_of(scores, "Softcap.apply Softcap.slope Alibi.apply slopes", acceptance.scored),
-    *_of(
-        recomputation,
-        "gradients delta rebuild backward traffic",
-        acceptance.tiled_backward,
-        acceptance.tiled_traffic,
-        acceptance.tiled_dropout,
-        acceptance.scored,
-    ),
-    *_of(dropout, "Dropout.tile Dropout.random", acceptance.tiled_dropout),
-    *_of(linear_attention, "step distances merge", acceptance.linear_chunks),
-    *_of(next_machine, "lazy_update", acceptance.late_maximum),
-    *_of(next_machine, "exp2 _remez bfloat16", acceptance.powers_of_two),
-    *_of(
-        next_machine,
-        "forward_cycles backward_cycles Rates.lane_cycles Rates.exponential_cycles",
-        acceptance.cycles_of_the_next_machine,
-    ),
-    *_of(next_machine, "visits turns pairs finished", acceptance.order_of_additions),
-    *_of(
-        eight_bits,
-        "attention update to_e4m3 quantise _largest hadamard rotate without_mean TensorCore.__call__ cut",
-        acceptance.in_eight_bits,
-    ),
-    *_of(ring, "forward backward merge", acceptance.ring_of_three),
-    *_of(ranks, "zigzag _part _block", acceptance.blocks_of_placements),
-    *_of(pipeline, "produce consume Pipeline.weighted", acceptance.simulated_pipeline),
-    *_of(operations, "Barrier.completed Barrier._advance", acceptance.simulated_pipeline),
-    *_of(
-        sm,
-        "SM._check SM._arrive Unit.add SM._product",
-        acceptance.simulated_pipeline,
-        acceptance.roles_of_the_next_machine,
-    ),
-    *_of(roles, "softmax correct multiply weights", acceptance.roles_of_the_next_machine),
-    *_of(sm, "SM._commit SM._hold", acceptance.roles_of_the_next_machine),
+    *_of(TILED, online_softmax, "update identity finish"),
+    *_of(TILED, tiling, "tiles fa1_forward fa2_forward fa1_traffic fa2_traffic _covered dropped"),
+    *_of(TILED, rules, "Rules.scores Rules.start"),
+    *_of(TILED, scores, "Softcap.apply Softcap.slope Alibi.apply slopes"),
+    *_of(TILED, recomputation, "gradients delta rebuild backward traffic"),
+    *_of(TILED, dropout, "Dropout.tile Dropout.random"),
+    *_of(MASKED, mask_kinds, "Window.visible Window.whole Window.bounds Mask.apply Keys.visible Keys.whole tile"),
+    *_of(MASKED, mask_kinds, "Documents.bounds Documents.whole Documents._own Documents.visible Blocks.tiles _touched"),
+    *_of(MASKED, mask_kinds, "And.whole And.visible Or.visible"),
+    *_of(MASKED, masks, "prefix"),
+    *_of([in_numpy.torch_forward], plain, "update tiled"),
+    *_of([in_numpy.linear_chunks], linear_attention, "step distances merge"),
+    *_of([in_numpy.late_maximum], next_machine, "lazy_update"),
+    *_of([in_numpy.powers_of_two], next_machine, "exp2 _remez bfloat16"),
+    *_of([in_numpy.in_eight_bits], eight_bits, "attention update to_e4m3 quantise _largest hadamard rotate"),
+    *_of([in_numpy.in_eight_bits], eight_bits, "without_mean TensorCore.__call__ cut"),
+    *_of(CYCLES, next_machine, "forward_cycles backward_cycles Rates.lane_cycles Rates.exponential_cycles"),
+    *_of(ADDITIONS, next_machine, "visits turns pairs finished"),
+    *_of([of_machines.ring_of_three], ring, "forward backward merge"),
+    *_of([of_machines.blocks_of_placements], ranks, "zigzag _part _block"),
+    *_of(CHIPS, pipeline, "produce consume Pipeline.weighted"),
+    *_of(CHIPS, roles, "softmax correct multiply weights"),
+    *_of(CHIPS, operations, "Barrier.completed Barrier._advance"),
+    *_of(CHIPS, sm, "SM._check SM._arrive SM._product SM._commit SM._hold Unit.add"),
+    *_of([in_triton.kernel_linear], kernel_linear, "linear_attention_chunks"),
 ]
 
 EQUIVALENT = {  # by reason: "function: edit" of mutants that compute the same
@@ -132,9 +110,11 @@ EQUIVALENT = {  # by reason: "function: edit" of mutants that compute the same
         "plain.tiled: i + Br + Nk - Nq → i + Br + Nk + Nq",
     ),
     "a mask that hides nothing is applied": ("mask_kinds.Mask.apply: self.whole(rows, cols, shape) → False",),
-    "another condition hides what the negative number leads to": (
+    "what the negative number leads to is hidden, or multiplied by 0": (
         "mask_kinds.Documents.visible: np.maximum(own, 0) → own",
         "linear_attention.distances: np.maximum(away, 0) → away",
+        "linear_attention.linear_attention_chunks: tl.maximum(away, 0) → away",
+        "linear_attention.linear_attention_chunks: tl.maximum(c - 1 - r, 0) → c - 1 - r",
     ),
     "the list is cut to H": ("scores.slopes: range(1, 2 * below, 2) → range(1, 2 * below - 2, 2)",),
     "m stays unless it rises by more than the threshold": (
