@@ -6,7 +6,7 @@ from itertools import groupby
 from flashlab.course.registry import every
 from tests.mutants.answers import in_numpy, in_other_lessons, in_triton
 from tests.mutants.mutants import MUTANTS
-from tests.mutants.mutator import RULES, mutants
+from tests.mutants.mutator import RULES
 from tests.mutants.places import PLACES
 
 INTRODUCTION = """# Wrong implementations, and what rejects them
@@ -23,12 +23,10 @@ def page() -> str:
 def _of_the_library():
     yield "## In the library\n\nAt each place of a function where it applies, a rule gives a wrong implementation:\n"
     yield from (f"- {rule.__doc__}" for rule in RULES)
-    yield "\n| functions | wrong implementations | rejected by |\n|---|---|---|"
+    yield "\n| functions | rejected by |\n|---|---|"
     for checks, places in groupby(PLACES, key=lambda place: place.checks):
-        places = list(places)
         functions = ", ".join(f"`{place.name}`" for place in places)
-        count = sum(1 for place in places for _ in mutants(place.right))
-        yield f"| {functions} | {count} | {', '.join(check.__name__ for check in checks)} |"
+        yield f"| {functions} | {', '.join(check.__name__ for check in checks)} |"
     yield "\n| mistake in a kernel | in | becomes | rejected by |\n|---|---|---|---|"
     for it in MUTANTS:
         yield f"| {it.mistake} | `{it.name}` | {_code(it.new)} | {it.checks[0].__name__} |"

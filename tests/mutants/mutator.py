@@ -110,14 +110,7 @@ def left_out(node):
             yield ast.Pass()
 
 
-def half_precision(node):
-    """Accumulate in half precision."""
-    match node:
-        case ast.Attribute(ast.Name("tl") as language, "float32"):
-            yield ast.Attribute(language, "float16")
-
-
-RULES = part_dropped, another_function, off_by_one, exchanged, sign_inverted, always_or_never, left_out, half_precision
+RULES = part_dropped, another_function, off_by_one, exchanged, sign_inverted, always_or_never, left_out
 
 
 def mutants(function: Callable) -> Iterator[Mutant]:

@@ -63,14 +63,14 @@ TILED = [
     in_numpy.scored,
 ]
 MASKED = [in_numpy.tiled_forward, in_numpy.masked_forward]
-CHIPS = [of_machines.simulated_pipeline, of_machines.roles_of_the_next_machine]
+CHIPS = [of_machines.roles_of_the_next_machine, of_machines.simulated_pipeline]
 CYCLES, ADDITIONS = [of_machines.cycles_of_the_next_machine], [of_machines.order_of_additions]
 
 PLACES = [
     *_of(TILED, online_softmax, "update identity finish"),
     *_of(TILED, tiling, "tiles fa1_forward fa2_forward fa1_traffic fa2_traffic _covered dropped"),
-    *_of(TILED, rules, "Rules.scores Rules.start"),
-    *_of(TILED, scores, "Softcap.apply Softcap.slope Alibi.apply slopes"),
+    *_of([in_numpy.tiled_forward, in_numpy.scored], rules, "Rules.scores Rules.start"),
+    *_of([in_numpy.scored], scores, "Softcap.apply Softcap.slope Alibi.apply slopes"),
     *_of(TILED, recomputation, "gradients delta rebuild backward traffic"),
     *_of(TILED, dropout, "Dropout.tile Dropout.random"),
     *_of(MASKED, mask_kinds, "Window.visible Window.whole Window.bounds Mask.apply Keys.visible Keys.whole tile"),
@@ -87,8 +87,8 @@ PLACES = [
     *_of(ADDITIONS, next_machine, "visits turns pairs finished"),
     *_of([of_machines.ring_of_three], ring, "forward backward merge"),
     *_of([of_machines.blocks_of_placements], ranks, "zigzag _part _block"),
-    *_of(CHIPS, pipeline, "produce consume Pipeline.weighted"),
-    *_of(CHIPS, roles, "softmax correct multiply weights"),
+    *_of([of_machines.simulated_pipeline], pipeline, "produce consume Pipeline.weighted"),
+    *_of([of_machines.roles_of_the_next_machine], roles, "softmax correct multiply weights"),
     *_of(CHIPS, operations, "Barrier.completed Barrier._advance"),
     *_of(CHIPS, sm, "SM._check SM._arrive SM._product SM._commit SM._hold Unit.add"),
     *_of([in_triton.kernel_linear], kernel_linear, "linear_attention_chunks"),
