@@ -1,15 +1,17 @@
 """The page of wrong implementations: those of the library, and the mistakes that a check of an exercise names."""
 
 from collections import Counter
+from itertools import groupby
 
 from flashlab.course.registry import every
 from tests.mutants.answers import in_numpy, in_other_lessons, in_triton
 from tests.mutants.mutants import MUTANTS
+from tests.mutants.mutator import RULES
+from tests.mutants.places import PLACES
 
 INTRODUCTION = """# Wrong implementations, and what rejects them
 
-Each line is a mistake. Tests check that all of them are rejected, by the check in the last column or by that of the
-exercise.
+Tests check that all of them are rejected, by a check in the last column or by that of the exercise.
 """
 
 
@@ -19,11 +21,15 @@ def page() -> str:
 
 
 def _of_the_library():
-    yield f"## In the library: {len(MUTANTS)}\n"
-    yield "| mistake | in | becomes | rejected by |\n|---|---|---|---|"
-    for mutant in MUTANTS:
-        where = f"{mutant.module.__name__.removeprefix('flashlab.')}.{mutant.function}"
-        yield f"| {mutant.mistake} | `{where}` | {_code(mutant.new)} | {mutant.check.__name__} |"
+    yield "## In the library\n\nAt each place of a function where it applies, a rule gives a wrong implementation:\n"
+    yield from (f"- {rule.__doc__}" for rule in RULES)
+    yield "\n| functions | rejected by |\n|---|---|"
+    for checks, places in groupby(PLACES, key=lambda place: place.checks):
+        functions = ", ".join(f"`{place.name}`" for place in places)
+        yield f"| {functions} | {', '.join(check.__name__ for check in checks)} |"
+    yield "\n| mistake in a kernel | in | becomes | rejected by |\n|---|---|---|---|"
+    for it in MUTANTS:
+        yield f"| {it.mistake} | `{it.name}` | {_code(it.new)} | {it.checks[0].__name__} |"
 
 
 def _of_exercises():

@@ -1,5 +1,6 @@
 """Every wrong implementation is rejected, and every right one accepted."""
 
+import random
 import sys
 
 import numpy as np
@@ -9,53 +10,69 @@ from docs import wrong_answers
 from flashlab import kernels
 from flashlab.course.registry import every
 from flashlab.grading.exercise import edited
-from tests.mutants import acceptance
+from tests.mutants.acceptance import in_triton
 from tests.mutants.mutants import MUTANTS
+from tests.mutants.mutator import compiled, mutants
+from tests.mutants.places import EQUIVALENT, PLACES
 from tests.tools.long import long_except
 
-CHECKS = sorted({mutant.check.__name__ for mutant in MUTANTS})
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
+CHECKS = {check.__name__: check for it in [*PLACES, *MUTANTS] for check in it.checks}
+SLOW = {  # seconds each; tests/kernels has the same comparisons
+    f"kernel_{what}" for what in ("backward", "decoding", "float8", "masks", "pieces", "rules", "scores")
+}
+SAME = {edit for edits in EQUIVALENT.values() for edit in edits}
+each_place = pytest.mark.parametrize("place", PLACES, ids=[place.name for place in PLACES])
 
 
 @pytest.fixture(autouse=True)
 def several_tiles(monkeypatch):
-    monkeypatch.setattr("flashlab.kernels.plan.choose", acceptance.small_tiles)
+    monkeypatch.setattr("flashlab.kernels.plan.choose", in_triton.small_tiles)
     with np.errstate(all="ignore"):
         yield
 
 
-def rejected(mutant, monkeypatch):
-    """Why a mutant fails its check, in the check's first line; None if it passes."""
-    *owner, name = mutant.function.split(".")
-    owner = getattr(mutant.module, owner[0]) if owner else mutant.module
-    right = getattr(owner, name)
-    wrong = edited(right, mutant.old, mutant.new)
-    by_name = [it for path, it in sys.modules.items() if path.startswith("flashlab.")]  # whoever imports the function
-    for module in [owner, *by_name]:
-        if vars(module).get(name) is right:
-            monkeypatch.setattr(module, name, wrong)
-    try:
-        mutant.check()
-    except Exception as error:
-        return str(error).strip().splitlines()[0]
-    return None
+def accepted(place, wrong):
+    """Return whether a function in place of the right one, wherever that is imported, passes the checks."""
+    imported = [it for path, it in sys.modules.items() if path.startswith("flashlab.")]
+    name, right = place.right.__name__, place.right
+    with pytest.MonkeyPatch.context() as patch:
+        for owner in [place.owner, *imported]:
+            if vars(owner).get(name) is right:
+                patch.setattr(owner, name, wrong)
+        try:
+            for check in place.checks:
+                check()
+        except Exception:
+            return False
+    return True
 
 
-SLOW = {  # seconds each; tests/kernels has the same comparisons
-    f"kernel_{what}" for what in ("backward", "decoding", "float8", "masks", "pieces", "rules", "scores")
-}
-
-
-@pytest.mark.parametrize("check", long_except(set(CHECKS) - SLOW, CHECKS))
+@pytest.mark.parametrize("check", long_except(set(CHECKS) - SLOW, sorted(CHECKS)))
 def test_what_is_right_is_accepted(check):
-    getattr(acceptance, check)()
+    CHECKS[check]()
+
+
+@each_place
+def test_a_mutant_is_rejected(place):
+    wrong = [mutant for mutant in mutants(place.right) if f"{place.name}: {mutant}" not in SAME]
+    assert not accepted(place, compiled(place.right, random.Random(place.name).choice(wrong).source))
+
+
+@pytest.mark.exhaustive
+@each_place
+def test_all_mutants_are_rejected_but_those_that_compute_the_same(place):
+    survivors = {
+        f"{place.name}: {it}" for it in mutants(place.right) if accepted(place, compiled(place.right, it.source))
+    }
+    assert survivors == {edit for edit in SAME if edit.startswith(f"{place.name}: ")}
 
 
 def quick(mutants):
     """Return test parameters: the first mutant of each function, or slow check, is quick, the others are exhaustive."""
     seen, parameters = set(), []
     for mutant in mutants:
-        name = mutant.check.__name__
+        name = mutant.checks[0].__name__
         place = name if name in SLOW else (mutant.module, mutant.function)
         marks = [pytest.mark.exhaustive] if place in seen else []
         parameters.append(pytest.param(mutant, marks=marks, id=f"{mutant.function}: {mutant.mistake}"))
@@ -64,11 +81,12 @@ def quick(mutants):
 
 
 @pytest.mark.parametrize("mutant", quick(MUTANTS))
-def test_a_wrong_implementation_is_rejected(mutant, monkeypatch):
-    assert rejected(mutant, monkeypatch) is not None
+def test_a_wrong_kernel_is_rejected(mutant):
+    assert not accepted(mutant, edited(mutant.right, mutant.old, mutant.new))
 
 
-def test_the_page_of_the_site_lists_every_mutant_and_every_sentence():
+def test_the_page_of_the_site_lists_every_check_and_every_sentence():
     text = wrong_answers.page()
     sentences = [it.says for exercise in every().values() for it in getattr(exercise, "mistakes", ())]
-    assert [it for it in [*(mutant.mistake for mutant in MUTANTS), *sentences] if f"| {it} |" not in text] == []
+    assert [it for it in sentences if f"| {it} |" not in text] == []
+    assert [check for check in CHECKS if check not in text] == []

@@ -37,6 +37,7 @@ def cases(B):
         Case("scores so low that a padded key would win", B, B + 1, 8, 8, False, 1.0, False, -200.0),
         Case("one query, three keys", 1, 3, 4, 4, True),
         Case("values of another width than keys", B, B + 2, 8, 24, False),
+        Case("no key at all", 3, 0, 8, 8, False),
     ]
 
 

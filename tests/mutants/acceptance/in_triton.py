@@ -96,7 +96,7 @@ def kernel_scores():
     B, H, Nq, Nk = 2, 2, 20, 45
     i, j = torch.arange(Nq)[:, None], torch.arange(Nk)
     pairs = (j <= i + Nk - Nq).expand(B, H, Nq, Nk)
-    slopes, sinks = torch.tensor([0.1, 0.6]), torch.tensor([4.0, -0.3])
+    slopes, sinks = torch.tensor([0.1, 0.6]), torch.tensor([100.0, -0.3])
     added = torch.randn(1, H, Nq, Nk, generator=torch.Generator().manual_seed(0))
     away = (i + Nk - Nq - j).abs()
 
@@ -198,14 +198,14 @@ def kernel_decoding():
 
 def kernel_linear():
     """The Triton kernel computes what the chunks in numpy do, two heads with decays of their own, and their states."""
-    Q, K, V = (np.random.default_rng(seed).normal(size=(44, width)) for seed, width in enumerate((4, 4, 6)))
-    decays = torch.tensor([0.7, 1.0])
-    given = (torch.from_numpy(X).float()[None, None].repeat(1, 2, 1, 1).to(kernels.DEVICE) for X in (Q, K, V))
-    O, state = linear_attention(*given, decay=decays.to(kernels.DEVICE), return_state=True, chunk=16)
-    for h, factor in enumerate(decays.tolist()):
-        due, last = linear.chunked(Q, K, V, 44, decay=factor)
-        np.testing.assert_allclose(O[0, h].cpu(), due, 1e-3, 1e-3)
-        np.testing.assert_allclose(state[0, h].cpu(), last, 1e-3, 1e-3)
+    rng, decays = np.random.default_rng(0), [0.7, 1.0]
+    Q, K, V = (rng.normal(size=(2, 2, 44, width)) for width in (4, 4, 70))  # V: two tiles of columns
+    given = (torch.tensor(X, dtype=torch.float32, device=kernels.DEVICE) for X in (Q, K, V))
+    O, state = linear_attention(*given, decay=torch.tensor(decays, device=kernels.DEVICE), return_state=True, chunk=16)
+    for b, h in np.ndindex(2, 2):
+        due, last = linear.chunked(Q[b, h], K[b, h], V[b, h], 44, decay=decays[h])
+        np.testing.assert_allclose(O[b, h].cpu(), due, 1e-3, 1e-3)
+        np.testing.assert_allclose(state[b, h].cpu(), last, 1e-3, 1e-3)
 
 
 def _compare_with_dense(name, B, H, pairs, written=None, steps=None, learned=(), sinks=None, Z=None, **options):

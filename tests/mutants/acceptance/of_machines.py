@@ -1,5 +1,6 @@
 """What models of machines must pass: schedules, placements, simulated multiprocessors, and counts of cycles."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 
@@ -10,6 +11,7 @@ from flashlab.kernels import masks as triton_masks
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
 from flashlab.machine import ranks, sm
+from flashlab.machine.operations import Barrier, Buffer, Commit, Product, Take, Tile, Wait
 from flashlab.reference import masks, next_machine, pipeline, ring, roles
 from flashlab.reference.attention import attention, attention_backward
 from tests.mutants.acceptance.cases import forward, mask_if
@@ -28,14 +30,21 @@ def simulated_pipeline():
 
         forward(run, 4)
     Q, K, V = np.random.default_rng(0).normal(size=(3, 32, 4)).astype(np.float32)
-    for cycles, design in ((3904, locked), (2048, three), (1792, replace(three, budget=small))):
+    for steady, cycles, design in (
+        (3904, 127171, locked),
+        (2048, 68201, three),
+        (1792, 58944, replace(three, budget=small)),
+        (2048, 67871, replace(three, whole_q=False)),
+        (2048, 69097, replace(three, ping_pong=False)),
+    ):
         run = pipeline.forward(Q[:2], K, V, design, Br=2, Bc=1)  # 32 blocks
-        assert run.steady == cycles, f"a block takes {run.steady} cycles, not {cycles}"
+        assert (run.steady, run.cycles) == (steady, cycles), f"{run.steady} cycles a block, {run.cycles} in all"
     for error, says, mistake in (
         (sm.Deadlock, "phase 0 of empty[0]", {"empty_phase": lambda n: n & 1}),
         (sm.Race, "is on its way", {"full_phase": lambda n: 0}),
         (sm.Race, "copied into K[1] while consumer 1 reads", {"empty_count": 1}),
         (sm.Race, "all arrivals of the open phase are in", {"empty_phase": lambda n: 1}),
+        (sm.Race, "copied into K[0] while consumer 0 reads", {"early": True}),
     ):
         try:
             pipeline.forward(Q[:2], K[:4], V[:4], pipeline.Design(**mistake), Br=2, Bc=1)
@@ -52,6 +61,8 @@ def _ran(run):
         assert kind != "softmax" or event.start >= done[by, "S", j].end, (
             f"{by} took a softmax of scores that were not done"
         )
+    stores = [(event.by, event.j) for event in run.events if event.kind == "O"]
+    assert len(stores) == len(set(stores)), "a result is stored twice"
     return run.O, run.lse
 
 
@@ -117,7 +128,9 @@ def ring_of_three():
     for name in ranks.PLACEMENTS:
         for mask in (None, masks.causal()):
             placement = ranks.placement_of(name, len(Q), 3)
-            O, lse = ring.forward(Q, K, V, placement, mask=mask)
+            events = [] if mask is None else None
+            O, lse = ring.forward(Q, K, V, placement, mask=mask, events=events)
+            assert events is None or Counter(it[0] for it in events) == {"compute": 9, "send": 6}, "other events"
             ours = O, *ring.backward(dO, Q, K, V, O, lse, placement, mask=mask)
             theirs = attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)
             for x, y in zip(ours, theirs, strict=True):
@@ -130,9 +143,11 @@ def blocks_of_placements():
     """The blocks of two ranks hold what is seen, once, and zigzag leaves all ranks the same."""
     ranks.blocks.cache_clear()
     try:
-        for name, (left, right) in product(ranks.PLACEMENTS, ((None, None), (None, 0), (5, 0), (1, 2))):
-            placement = ranks.placement_of(name, 24, 3)
-            everything = [(range(24),)] if name != "striped" else []
+        windows = (None, None), (None, 0), (5, 0), (1, 2)
+        for N, name, (left, right) in product((6, 24), ranks.PLACEMENTS, windows):
+            placement = getattr(ranks, name)(N, 3)
+            assert sum(map(ranks.length, placement)) == N, "another number of tokens"
+            everything = [(range(N),)] if name != "striped" else []
             for queries, keys in product(placement, [*placement, *everything]):
                 i, j = (np.array([position for run in runs for position in run]) for runs in (queries, keys))
                 distance = j[None, :] - i[:, None]
@@ -142,7 +157,12 @@ def blocks_of_placements():
                     own = np.arange(*rows)[:, None] - rows[1] + cols[1]
                     after, before = (99 if end is None else end for end in (after, before))
                     k = np.arange(*cols)
-                    found[slice(*rows), slice(*cols)] += (k >= own - before) & (k <= own + after)
+                    block = (k >= own - before) & (k <= own + after)
+                    found[slice(*rows), slice(*cols)] += block
+                    edges = block[0], block[-1], block[:, 0], block[:, -1]
+                    assert all(edge.any() for edge in edges), "a row or a column that sees nothing"
+                    cut = (own + after < k).any(), (k < own - before).any()
+                    assert cut == (after != 99, before != 99), "an end that cuts nothing"
                 np.testing.assert_array_equal(found, seen)
                 assert ranks.pairs(queries, keys, left, right) == seen.sum()
         for step in ranks.schedule(ranks.zigzag(24, 3), None, 0):
@@ -167,21 +187,50 @@ def cycles_of_the_next_machine():
 
 def order_of_additions():
     """Each program visits each tile that it sees once, and nobody waits; pairs have the same work."""
-    for causal in (False, True):
+    for causal, makespan, waited in ((False, 29, 10), (True, 29, 60)):
         assert next_machine.finished(5, causal) == (25, 0), "somebody waits"
+        assert next_machine.finished(5, causal, shifted=False) == (makespan, waited), "the lowest program is first"
         visits = next_machine.visits(5, causal)
         assert [sorted(queue) for queue in visits] == [list(range(j if causal else 0, 5)) for j in range(5)], "visits"
-    pairs = next_machine.pairs(6)
-    assert len({i + j for i, j in pairs}) == 1 and len(set(sum(pairs, ()))) == 6, "unequal pairs"
+        for shifted in (False, True):
+            turns = next_machine.turns(5, causal, shifted)
+            assert [sorted(turn) for turn in turns] == [list(range(i + 1 if causal else 5)) for i in range(5)], "turns"
+    assert sorted(map(sorted, next_machine.pairs(6))) == [[0, 5], [1, 4], [2, 3]], "unequal pairs"
 
 
 def roles_of_the_next_machine():
     """The roles compute attention of two tiles, with maxima that rise by little and by much, and meet no race."""
+    small, tile, done = Buffer("S", (1, 1), np.float32), Tile("S", 0), Barrier("done", 1)
+    into = Product("S", 0, {}, lambda: np.zeros((1, 1)), 2, 1, (small, tile))
+    for operations, says in (
+        ([Commit(done), Wait(done, 0)], None),  # a commit after no product: the barrier completes at once
+        ([Take(tile, small)], "it holds nothing"),
+        ([into, Take(tile, small)], "is on its way"),
+        ([into, Take(tile, small)], "is on its way"),  # although the buffer holds the tile of the run before
+    ):
+        multiprocessor = sm.SM(strict=False)
+        multiprocessor.run({"program": (operation for operation in operations)})
+        assert [says in race for race in multiprocessor.races] == ([] if says is None else [True]), multiprocessor.races
+    multiprocessor = sm.SM(issue=100)
+    multiprocessor.run({"program": (operation for operation in [Product("S", 0, {}, int, 2, 1)])})
+    assert multiprocessor.events[-1].end == 101, "instructions are issued at once"
+    x = np.linspace([-3] * 16, [0] * 16, 9)
+    by_polynomial = roles.weights(x, 0.2, next_machine.minimax(3)) != np.exp(x)
+    assert by_polynomial.any(0).sum() == 3, "another share of the exponentials"
     rng = np.random.default_rng(0)
     Q, K, V = (rng.normal(size=(n, d)) for n, d in ((6, 4), (20, 4), (20, 3)))
-    K *= np.linspace(0.5, 40, 20)[:, None]
-    for design in (roles.Design(), roles.Design(stages=2, d=64, threshold=0)):
+    K *= np.linspace(0.5, 8, 20)[:, None]
+    exact = attention(Q, K, V, return_lse=True)
+    for cycles, rescales, design in (
+        (14627, 2, roles.Design()),
+        (14627, 7, roles.Design(threshold=2)),
+        (12959, 2, roles.Design(stages=2, d=16, dv=128)),
+        (12469, 7, roles.Design(stages=2, d=64, threshold=0)),
+    ):
         run = roles.forward(Q, K, V, design, Bc=4)
-        np.testing.assert_allclose(run.O, attention(Q, K, V), 1e-9, 1e-12)
-    plain = roles.forward(Q.astype(np.float32), K.astype(np.float32), V.astype(np.float32), roles.Design(share=1), Bc=4)
-    np.testing.assert_allclose(plain.O, attention(Q, K, V), 2e-3, 2e-3)
+        for ours, theirs in zip((run.O, run.lse), exact, strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
+        assert (run.cycles, run.rescales) == (cycles, rescales), f"{run.cycles} cycles, {run.rescales} rescales"
+    Q, K, V = (x.astype(np.float32) for x in (Q, K, V))
+    for share in (1, 0.3):
+        np.testing.assert_allclose(roles.forward(Q, K, V, roles.Design(share=share), Bc=4).O, exact[0], 2e-3, 2e-3)
