@@ -4,7 +4,7 @@ from flashlab.grading.draws import whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
 
-def moved(N, d, itemsize, mask, dropout):
+def bytes_of_one_head(N, d, itemsize, mask, dropout):
     """Return the bytes that the forward pass of one head moves: the dropout mask has one byte per element."""
     square = 4 + 2 * mask + 2 * dropout  # S and P out and back; the masked S; the dropped P
     thin = 4  # Q, K, V in, O out
@@ -52,7 +52,7 @@ def _draw(rng, size):
 
 
 bytes_moved = Exercise(
-    reference=moved,
+    reference=bytes_of_one_head,
     edges=(
         Case("one query, one key, one dimension", (1, 1, 2, False, False)),
         Case("matrices of N × N beside those of N × d", (8, 2, 2, False, False)),
