@@ -10,8 +10,9 @@ from flashlab.course.exercises.triton_backward.keys_and_values import loop_over_
 from flashlab.grading.draws import lengths
 from flashlab.grading.exercise import Case, Exercise, Mistake
 from flashlab.kernels import DEVICE, triton
-from flashlab.reference import masks
+from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward
+from flashlab.reference.rules import Rules
 
 
 class Kernels(NamedTuple):
@@ -52,24 +53,24 @@ def kernels_of_one_head(launch, forward, delta, dQ, add_rows, tile=128):
     The forward kernel multiplies float16, so its inputs are rounded to it. tile: rows of queries, and of keys.
     """
 
-    def made(N, *shape):
+    def empty(N, *shape):
         return torch.empty(N, *shape, dtype=torch.float32, device=DEVICE)
 
     def run_forward(Q, K, V, causal):
         return launch(forward, Q.half(), K.half(), V.half(), causal)
 
     def run_delta(O, dO):
-        (N, dv), found = O.shape, made(len(O))
+        (N, dv), found = O.shape, empty(len(O))
         delta[(triton.cdiv(N, tile),)](O, dO, found, N, dv, tile, triton.next_power_of_2(dv))
         return found
 
     def run_query_gradients(Q, K, V, dO, lse, delta, causal):
-        (Nq, d), found = Q.shape, made(*Q.shape)
+        (Nq, d), found = Q.shape, empty(*Q.shape)
         dQ[(triton.cdiv(Nq, tile),)](Q, K, V, dO, lse, delta, found, Nq, len(K), d**-0.5, d, tile, tile, causal)
         return found
 
     def run_key_value_gradients(Q, K, V, dO, lse, delta, causal):
-        (Nk, d), dK, dV = K.shape, made(*K.shape), made(*V.shape)
+        (Nk, d), dK, dV = K.shape, empty(*K.shape), empty(*V.shape)
         tensors, sizes = (Q, K, V, dO, lse, delta, dK, dV), (len(Q), Nk, d**-0.5, tile, tile, d)
         loop_over_queries[(triton.cdiv(Nk, tile),)](add_rows, *tensors, *sizes, causal)
         return dK, dV
@@ -91,48 +92,44 @@ def of_all_heads(function, kernels):
     return attend
 
 
-# The check: kernels of the same names, dense and in float64
+# The check: launches of the same names, in numpy
 
 
-def _side_by_side(**tensors):
-    for name, tensor in tensors.items():
-        if not tensor.is_contiguous():
-            raise ValueError(f"the rows of {name} do not lie side by side: {name}.contiguous() copies them")
+def _arrays(*tensors):
+    """Return tensors whose rows lie side by side as arrays in float64."""
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        raise ValueError("the rows of a tensor do not lie side by side: its method contiguous() copies it")
+    return [tensor.detach().cpu().double().numpy() for tensor in tensors]
 
 
-def _scores(Q, K, causal):
-    S = Q.double() @ K.double().T * Q.shape[1] ** -0.5  # [Nq, Nk]
-    hidden = torch.ones_like(S).triu(1 + len(K) - len(Q)).bool() if causal else torch.zeros_like(S).bool()
-    return S.masked_fill(hidden, -torch.inf)
+def _tensors(*arrays):
+    return tuple(torch.tensor(array, dtype=torch.float32, device=DEVICE) for array in arrays)
 
 
 def _dense_forward(Q, K, V, causal):
-    _side_by_side(Q=Q, K=K, V=V)
-    S = _scores(Q, K, causal)
-    return (S.softmax(1).nan_to_num() @ V.double()).float(), S.logsumexp(1).float()
+    return _tensors(*attention(*_arrays(Q, K, V), mask=_mask(causal), return_lse=True))
 
 
 def _dense_delta(O, dO):
-    _side_by_side(O=O, dO=dO)
-    return (O.double() * dO).sum(1).float()
+    O, dO = _arrays(O, dO)
+    return _tensors(recomputation.delta(dO, O))[0]
 
 
-def _dS(Q, K, V, dO, lse, delta, causal):
-    _side_by_side(Q=Q, K=K, V=V, dO=dO)
-    P = (_scores(Q, K, causal) - lse.double()[:, None]).exp().nan_to_num()  # [Nq, Nk]
-    return P, P * (dO.double() @ V.double().T - delta.double()[:, None]) * Q.shape[1] ** -0.5
+def _dense_gradients(Q, K, V, dO, lse, delta, causal):
+    Q, K, V, dO, lse, delta = _arrays(Q, K, V, dO, lse, delta)
+    rows, cols, shape = slice(0, len(Q)), slice(0, len(K)), (len(Q), len(K))
+    rules = Rules(_mask(causal))
+    P = recomputation.rebuild(rules.scores(Q, K, rows, cols, shape), lse)  # [Nq, Nk]
+    return _tensors(*recomputation.gradients(Q, K, V, dO, P, delta, rules.scale_for(Q)))
 
 
-def _dense_query_gradients(Q, K, V, dO, lse, delta, causal):
-    return (_dS(Q, K, V, dO, lse, delta, causal)[1] @ K.double()).float()
+def _mask(causal):
+    return masks.causal() if causal else None
 
 
-def _dense_key_value_gradients(Q, K, V, dO, lse, delta, causal):
-    P, dS = _dS(Q, K, V, dO, lse, delta, causal)
-    return (dS.T @ Q.double()).float(), (P.T @ dO.double()).float()
-
-
-DENSE = Kernels(_dense_forward, _dense_delta, _dense_query_gradients, _dense_key_value_gradients)
+DENSE = Kernels(
+    _dense_forward, _dense_delta, lambda *args: _dense_gradients(*args)[0], lambda *args: _dense_gradients(*args)[1:]
+)
 
 
 class Both(NamedTuple):
@@ -155,9 +152,8 @@ def _launch(attempt, Q, K, V, dO, causal):
 
 
 def _exact(Q, K, V, dO, causal):
-    mask = masks.causal() if causal else None
     dO = np.broadcast_to(dO, (len(Q), V.shape[1]))
-    return Both(attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask))
+    return Both(attention(Q, K, V, mask=_mask(causal)), *attention_backward(Q, K, V, dO, mask=_mask(causal)))
 
 
 IN_CTX = (
