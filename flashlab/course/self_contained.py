@@ -116,8 +116,8 @@ def _globals(table):
 
 def _literal(value):
     """Return Python for a constant, "" for another object."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
+    if isinstance(value, float):  # numpy's float64 is one
+        return repr(float(value)) if math.isfinite(value) else f'float("{value}")'
     try:
         return repr(value) if ast.literal_eval(repr(value)) == value else ""
     except (ValueError, SyntaxError, TypeError):

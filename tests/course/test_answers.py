@@ -1,6 +1,7 @@
 """A right answer is stored with all that it uses, and a later lesson runs it in place of the course's own."""
 
 import inspect
+import math
 from functools import partial
 
 import nbformat
@@ -130,6 +131,11 @@ def test_a_constant_of_a_kernel_is_kept():
     source = f"{imports}\n{constant}\n\n\n@triton.jit\ndef times(x):\n    return LOG2_E * x\n"
     again = loaded(source_of(loaded(source, "<a cell>")), "<another cell>")
     assert again.fn.__globals__["LOG2_E"].value == 1.5
+
+
+def test_a_number_of_numpy_is_kept():
+    source = "import numpy as np\n\nLN_2 = np.log(2)\n\n\ndef times(x):\n    return LN_2 * x\n"
+    assert loaded(source_of(loaded(source, "<a cell>")), "<another cell>")(2.0) == 2 * math.log(2)
 
 
 def test_a_class_without_a_method_has_no_source():
