@@ -333,15 +333,15 @@ def test_a_competitor_without_a_row_is_told_of_on_standard_error(gpu, capsys):
 def test_the_hopper_command_refuses_a_round_without_a_rival_that_it_asks_for(gpu, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     with pytest.raises(SystemExit) as exit:
-        hopper.main(["--json", str(tmp_path / "hopper.json")])
+        hopper.main(["--json", str(tmp_path / "hopper.json"), "--impls", "hopper", "fa4"])
     said = capsys.readouterr().err
     assert exit.value.code == 2 and not list(tmp_path.iterdir())
     assert "FlashAttention-4 is not installed" in said and "leave fa4 out of --impls" in said
 
 
-def test_the_hopper_command_measures_the_ladder_at_one_width_only(gpu, monkeypatch, tmp_path):
+def test_the_hopper_command_measures_the_rungs_at_one_width_only(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(hopper, "implementation", lambda name: right)
-    monkeypatch.setattr(hopper, "LADDER", {"rung 1": same})
+    monkeypatch.setattr(hopper, "RUNGS", {"rung 1": same})
     monkeypatch.setattr(
         round_robin, "measure", lambda cell, functions, **_: ([{"cell": str(cell), "n": len(functions)}], {})
     )

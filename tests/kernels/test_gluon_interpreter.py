@@ -23,7 +23,7 @@ from flashlab.kernels.gluon_interpreter import noted, seeded
 from flashlab.kernels.gluon_interpreter.memory import Descriptor, Memory, places
 from flashlab.kernels.gluon_interpreter.scheduler import READ
 from flashlab.kernels.gluon_interpreter.values import Value, value
-from flashlab.kernels.hopper import forward, forward_float8, ladder, latent, toy
+from flashlab.kernels.hopper import forward, forward_float8, latent, toy
 from flashlab.kernels.hopper.arguments import layout
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
@@ -173,12 +173,6 @@ def test_every_order_gives_the_same_bits():
         made.append((o, lse))
     for o, lse in made[1:]:
         assert torch.equal(o, made[0][0]) and torch.equal(lse, made[0][1])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("rung", long_except([1, 3], range(1, len(ladder.RUNGS) + 1)))
-def test_every_rung_equals_dense(rung, causal):
-    cases.assert_equals_dense(functools.partial(ladder.run, rung), *cases.inputs(1, 4, 2, 300, 333, 64), causal)
 
 
 @pytest.mark.exhaustive

@@ -15,7 +15,7 @@ from flashlab.kernels import masks, packed, tiles
 from flashlab.kernels import scores as scoring
 from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import Configuration
-from flashlab.kernels.hopper import forward, ladder
+from flashlab.kernels.hopper import forward
 from flashlab.kernels.problem import Problem
 from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
@@ -351,24 +351,6 @@ def test_two_hundred_runs_give_the_same_bits(name, in_time):
     in_time(forward_in_the_same_bits, name)
 
 
-def rung_equals_dense(rung):
-    for d in ladder.STAGES:
-        run = functools.partial(ladder.run, rung)
-        hold(run, (lengths, many_tiles, groups, scores), d)
-        q, k, v = inputs(2, 4, 2, 300, 500, d)
-        assert_as_exact_as_plain(
-            ladder.attend(rung, q, k, v, causal=True),
-            dense(q, k, v, True, d**-0.5)[0],
-            dense(q.double(), k.double(), v.double(), True, d**-0.5)[0],
-        )
-
-
-@hopper_only
-@pytest.mark.parametrize("rung", range(1, len(ladder.RUNGS) + 1))
-def test_every_rung_equals_dense(rung, in_time):
-    in_time(rung_equals_dense, rung)
-
-
 # float8: the rule is that of test_float8
 
 
@@ -426,21 +408,3 @@ def float8_in_the_same_bits(width):
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_two_hundred_runs_of_float8_give_the_same_bits(width, in_time):
     in_time(float8_in_the_same_bits, width)
-
-
-# sentences
-
-
-@pytest.mark.parametrize(
-    "rung, d, says", [(0, 64, "from 1 to 5, got 0"), ("3", 64, "got '3'"), (1, 32, "d = 64 and d = 128, got 32")]
-)
-def test_what_is_no_rung_gets_a_sentence(rung, d, says):
-    q = torch.zeros(1, 1, 8, d, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=says):
-        ladder.attend(rung, q, q, q)
-
-
-def test_without_a_hopper_gpu_a_rung_says_so():
-    q = torch.zeros(1, 1, 8, 64, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="compute capability 9.0"):
-        ladder.attend(1, q, q, q)

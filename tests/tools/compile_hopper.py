@@ -1,6 +1,6 @@
 """Compile the Hopper forward kernel without a Hopper GPU: ``python -m tests.tools.compile_hopper forward``.
 
-Also "one_partition" and "warpgroups", the kernels of ``ladder``. ``compile_hopper_backward`` has the rest.
+Also "one_consumer", "two_consumers" and "persistent", the ``rungs``. ``compile_hopper_backward`` has the rest.
 
 Prints one JSON object per line for each configuration in use: what the machine code takes, and which instructions it
 and its loops consist of. Needs TRITON_INTERPRET=0, so it runs in a process of its own.
@@ -19,25 +19,25 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime import driver
 
 from flashlab.kernels import masks, portable
-from flashlab.kernels.hopper import arguments, forward, ladder
+from flashlab.kernels.hopper import arguments, forward
 from flashlab.kernels.hopper.arguments import layout
+from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.tables import ON_HOPPER
-from tests.tools.compile_for import BINARIES, compiled_instead, resources
+from tests.tools.compile_for import BINARIES, Elsewhere, compiled_instead, compiling, resources
 
-RUNGS = {"one_partition": ladder.one_partition, "warpgroups": ladder.warpgroups}
-KERNELS = {"forward": forward.attention_forward} | RUNGS
+RUNGS = {module.__name__.rpartition(".")[2]: module for module in (one_consumer, two_consumers, persistent)}
 ROWS = {"Q": "Br", "K": "Bc", "V": "Bc", "O": 64, "O_first": 64}
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 ALIGNED = [["tt.divisibility", 16]]
 TARGET = GPUTarget("cuda", 90, 32)
 
 
-def compile_kernel(name, row, dtype, ragged):
-    """Return what a kernel takes and contains, as a dict. row: as in hopper.json."""
-    function = KERNELS[name]
-    warps = 8 if name == "one_partition" else 4
+def compile_forward(row, dtype, ragged):
+    """Return what the kernel takes and contains, as a dict. row: as in hopper.json."""
+    function, consumers = forward.attention_forward, row["Br"] // 64
     mask = masks.causal() if row["causal"] else masks.full()
     shape = arguments.Shape.of(row["width"], row["width"])
     constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {
@@ -47,14 +47,9 @@ def compile_kernel(name, row, dtype, ragged):
         "rest": None,
     }
     constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, False, 1)
-    rows = ROWS | {"Br": row["Br"], "Bc": row["Bc"]}
-    if name == "forward":
-        consumers = row["Br"] // 64
-        constants |= {"consumers": consumers}
-        constants |= dict(zip(("registers", "producer_registers"), arguments.REGISTERS[consumers], strict=True))
-        rows["Br"] = 64
-    else:
-        rows |= {"Br": 16 * warps, "O": 16 * warps, "O_first": 16 * warps}
+    constants |= {"consumers": consumers}
+    constants |= dict(zip(("registers", "producer_registers"), arguments.REGISTERS[consumers], strict=True))
+    rows = ROWS | {"Br": 64, "Bc": row["Bc"]}
     signature, constexprs, attributes = {}, {}, {}
     for i, argument in enumerate(function.arg_names):
         if argument == "request":  # for nothing more
@@ -71,8 +66,20 @@ def compile_kernel(name, row, dtype, ragged):
         else:
             signature[argument] = "fp32" if argument.startswith("scale") else "i32"
     source = GluonASTSource(function, signature, constexprs, attributes)
-    compiled = triton.compile(source, target=TARGET, options={"num_warps": warps})
-    code = {"kernel": name, "dtype": NAMES[dtype], **row, "ragged": ragged, "shared": compiled.metadata.shared}
+    compiled = triton.compile(source, target=TARGET, options={"num_warps": 4})
+    code = {"kernel": "forward", "dtype": NAMES[dtype], **row, "ragged": ragged, "shared": compiled.metadata.shared}
+    return code | assembled(compiled.asm["ptx"])
+
+
+def compile_rung(name, d, causal):
+    """Return what a rung takes and contains, as a dict."""
+    module, made = RUNGS[name], []
+    x = torch.empty(1, 1, 256, d, dtype=torch.bfloat16)
+    more = {"table": persistent.table_of([[0], [1]], "cpu")} if module is persistent else {}
+    driver.set_active(Elsewhere((9, 0)))
+    module.attend(x, x, x, causal, **more, launch=lambda *args, **options: made.append(compiling(*args, **options)))
+    (compiled,) = made
+    code = {"kernel": name, "dtype": "bf16", "width": d, "causal": causal, "shared": compiled.metadata.shared}
     return code | assembled(compiled.asm["ptx"])
 
 
@@ -149,27 +156,26 @@ def beside(loop):
     return sum("MUFU" in text for text in loop[begin:end])
 
 
-def cases(name):
-    """Yield arguments of ``compile_kernel``: every row in use, causal ones with ragged lengths, one in float16 too."""
+def cases():
+    """Yield arguments of ``compile_forward``: every row in use, causal ones with ragged lengths, one in float16 too."""
     fields = ("Br", "Bc", "width", "causal", "stages")
-    if name in RUNGS:
-        for d, causal in ((128, False), (64, True)):
-            row = dict(zip(fields, (ladder.Br, ladder.Bc, d, causal, ladder.STAGES[d]), strict=True))
-            yield name, row, torch.bfloat16, False
-        return
-    rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == name]
+    rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == "forward"]
     for values in dict.fromkeys(rows):
         row = dict(zip(fields, values, strict=True))
-        yield name, row, torch.bfloat16, row["causal"]
+        yield row, torch.bfloat16, row["causal"]
         if row["width"] == 128 and not row["causal"]:
-            yield name, row, torch.float16, False
+            yield row, torch.float16, False
 
 
 def main(names):
     """Print each case of these kernels."""
     for name in names:
-        for case in cases(name):
-            print(json.dumps(compile_kernel(*case)), flush=True)
+        if name == "forward":
+            made = (compile_forward(*case) for case in cases())
+        else:
+            made = (compile_rung(name, d, causal) for d, causal in ((128, False), (64, True)))
+        for code in made:
+            print(json.dumps(code), flush=True)
 
 
 if __name__ == "__main__":

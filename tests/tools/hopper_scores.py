@@ -14,15 +14,13 @@ import torch
 from triton.runtime.jit import JITCallable
 
 from flashlab.kernels import masks
-from flashlab.kernels.hopper import arguments, forward, forward_float8, ladder, roles, schedule, softmax
+from flashlab.kernels.hopper import arguments, forward, forward_float8, roles, schedule, softmax
 from flashlab.kernels.hopper.roles import Shared
 from flashlab.kernels.hopper.work import Work
 from flashlab.kernels.problem import Problem
 
 KERNELS = {  # name: (a consumer's function, rows of a consumer)
     "forward": (forward.consume, 64),
-    "warpgroups": (ladder.consume, 64),
-    "one partition": (ladder.consume_in_turn, 128),
     "float8": (forward_float8.consume, 64),
 }
 
@@ -252,8 +250,7 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     tensor = SimpleNamespace(block_type=SimpleNamespace(nbytes=0), dtype=SimpleNamespace(primitive_bitwidth=0))
     in_python(roles.produce, instead)(shared, tensor, tensor, tensor, work, variant, *asking)
     for w in range(Br // rows):
-        which = () if kernel == "one partition" else (w,)
-        in_python(consume, instead)(shared, out, work, *which, variant)
+        in_python(consume, instead)(shared, out, work, w, variant)
     assert not counts[:, Nk:].any(), "keys past the end"
     return np.pad(counts[:, :Nk], ((0, 0), (unseen, 0)))
 

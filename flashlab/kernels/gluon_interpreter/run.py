@@ -103,9 +103,17 @@ def named(cls, *values, **more):
     """Make a NamedTuple; shared memory has the name of its field from then on."""
     made = cls(*values, **more)
     for field, x in zip(cls._fields, made, strict=True):
-        if isinstance(x, View) and not x.at:
-            x.allocation.name = field
+        name(x, field)
     return made
+
+
+def name(x, words):
+    """Name shared memory, or the shared memory in the fields of a NamedTuple."""
+    if isinstance(x, View) and not x.at:
+        x.allocation.name = words
+    elif hasattr(x, "_fields"):
+        for field, part in zip(x._fields, x, strict=True):
+            name(part, f"{words}.{field}")
 
 
 BESIDE = 4  # programs at a time

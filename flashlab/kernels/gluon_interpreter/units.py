@@ -22,12 +22,13 @@ class Barrier(operations.Barrier):
 
     def __init__(self, view, count):
         super().__init__(str(view), count)
+        self.view = view  # its place, which may get its name later
         self.left, self.told = Knowledge(), Knowledge()  # in the open phase, and in the last one that is complete
 
     def arrive(self, nbytes=0):
         """Arrive, announce so many bytes, and leave what the agent knows."""
         if self.pending == 0:
-            raise Race(f"{me().name} arrives at {self.name}, where all arrivals of the open phase are in")
+            raise Race(f"{me().name} arrives at {self.view}, where all arrivals of the open phase are in")
         self.left.learn(me().knowledge)
         return super().arrive(nbytes)
 
@@ -41,13 +42,13 @@ class Barrier(operations.Barrier):
         if complete:
             self.told, self.left = self.left, Knowledge()
         elif self.pending == 0 and self.pending_bytes < 0:
-            raise Race(f"{self.name} gets {-self.pending_bytes:,} bytes more than it expects")
+            raise Race(f"{self.view} gets {-self.pending_bytes:,} bytes more than it expects")
         return complete
 
     def __str__(self):
         missing = [f"{self.pending} of {self.count} arrivals"] if self.pending else []
         missing += [f"{self.pending_bytes:,} bytes"] if self.pending_bytes else []
-        return f"{self.name}, which lacks {' and '.join(missing)}"
+        return f"{self.view}, which lacks {' and '.join(missing)}"
 
 
 def init(view, count):

@@ -1,7 +1,7 @@
 """Attention kernels for Hopper (compute capability 9.0), in Gluon: Triton's dialect in which warps have roles.
 
 ``flash_attention(..., kernel="hopper")`` runs them, on a Hopper GPU. ``schedule`` is plain Python and runs anywhere;
-``forward``, ``backward`` and the rungs that lead to them, ``ladder``, are compiled on the GPU that they are written
+``forward``, ``backward`` and the ``rungs`` that lead to the first, are compiled on the GPU that they are written
 for. With tensors on the CPU, their functions run in ``kernels.gluon_interpreter``, which tells races and deadlocks.
 """
 

@@ -1,6 +1,6 @@
 """Turn a problem into the arguments of the forward kernels: descriptors of tensors, numbers, and compile-time values.
 
-``forward``, ``forward_float8`` and ``ladder`` take them. A descriptor states the shape of a tensor to the copy engine,
+``forward`` and ``forward_float8`` take them. A descriptor states the shape of a tensor to the copy engine,
 and the layout that it writes to shared memory.
 """
 

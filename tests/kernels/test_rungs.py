@@ -1,0 +1,109 @@
+"""Every rung is as exact as the production kernel must be, on a Hopper GPU and in the interpreter, and stands alone."""
+
+import ast
+import inspect
+import itertools
+
+import pytest
+import torch
+
+from flashlab.kernels.gluon_interpreter import seeded
+from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
+from flashlab.kernels.launch import launch
+from tests.kernels.test_hopper import DEVICE, HOPPER, dense, inputs
+from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.long import long_except
+
+RUNGS = one_consumer, two_consumers, persistent
+LENGTHS = [(300, 333), (128, 256), (70, 133), (133, 70), (1, 1), (300, 20)]
+LARGE = [(1000, 777), (4096, 4096), (777, 1000)] if HOPPER else []
+
+each_rung = pytest.mark.parametrize("rung", RUNGS, ids=[rung.__name__.rpartition(".")[2] for rung in RUNGS])
+
+
+def poisoning(kernel, grid, tensors, numbers, warps):
+    """Launch a kernel with NaN where O and lse will be."""
+    o, lse = tensors[3].base, tensors[4]
+    o.fill_(torch.nan), lse.fill_(torch.nan)
+    launch(kernel, grid, tensors, numbers, warps=warps)
+
+
+def attend(rung, q, k, v, causal, **options):
+    """Run a rung; of programs that go round, there are five."""
+    if rung is persistent:
+        tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // 128)
+        options = {"table": persistent.table_of(persistent.dealt(tiles, 5), DEVICE)} | options
+    return rung.attend(q, k, v, causal, launch=poisoning, **options)
+
+
+def assert_equals_dense(rung, q, k, v, causal, **options):
+    o, lse = attend(rung, q, k, v, causal, **options)
+    scale = q.shape[3] ** -0.5
+    exact_o, exact_lse = dense(q.double(), k.double(), v.double(), causal, scale)
+    assert_as_exact_as_plain(o, dense(q, k, v, causal, scale)[0], exact_o)
+    assert_as_exact_as_plain(lse, dense(q.float(), k.float(), v.float(), causal, scale)[1], exact_lse, roundings=4)
+    assert (o[exact_lse == -torch.inf] == 0).all()
+
+
+@each_rung
+@pytest.mark.parametrize("d, dtype", [(64, torch.bfloat16), (128, torch.float16)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("Nq, Nk", long_except([(300, 333), (133, 70)], LENGTHS + LARGE))
+def test_a_rung_equals_dense(rung, Nq, Nk, causal, d, dtype):
+    assert_equals_dense(rung, *inputs(2, 4, 2, Nq, Nk, d, dtype=dtype), causal)
+
+
+@each_rung
+def test_large_scores_do_not_overflow(rung):
+    q, k, v = inputs(1, 2, 1, 130, 260, 64)
+    assert_equals_dense(rung, 30 * q, 30 * k, v, True)
+
+
+@each_rung
+def test_every_order_gives_the_same_bits(rung):
+    q, k, v = inputs(1, 2, 1, 200, 300, 64)
+    results = []
+    for seed in range(4):
+        with seeded(seed):
+            results.append(attend(rung, q, k, v, True))
+    assert all(torch.equal(x, y) for other in results for x, y in zip(results[0], other, strict=True))
+
+
+def test_without_turns_the_bits_are_the_same():
+    q, k, v = inputs(1, 2, 1, 200, 300, 64)
+    runs = [attend(two_consumers, q, k, v, True, turns=turns) for turns in (True, False)]
+    assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))
+
+
+def test_any_lists_of_tiles_will_do():
+    q, k, v = inputs(2, 2, 1, 300, 200, 64)
+    for lists in [[[11, 0, 5], [], [*range(1, 5), *range(6, 11)]], [[*range(12)]]]:
+        assert_equals_dense(persistent, q, k, v, True, table=persistent.table_of(lists, DEVICE))
+
+
+@each_rung
+def test_what_a_rung_does_not_take_gets_a_sentence(rung):
+    right = dict(zip("qkv", inputs(1, 2, 1, 8, 9, 64), strict=True))
+    wrong = [
+        {"q": right["q"].float()},
+        {"v": right["v"].half()},
+        {name: x[..., :32] for name, x in right.items()},
+        {"v": right["v"][..., :32]},
+        {"k": right["k"][:, :, :5]},
+        {name: right[name].expand(1, 4, 9, 64) for name in "kv"},
+        {"q": right["q"][:, :, :0]},
+        {name: right[name][:, :0] for name in "kv"},
+    ]
+    for changed in wrong:
+        with pytest.raises(ValueError, match="expected q"):
+            attend(rung, **right | changed, causal=False)
+
+
+@each_rung
+def test_a_rung_imports_nothing_of_ours(rung):
+    names = [
+        [it.name for it in node.names] if isinstance(node, ast.Import) else [node.module]
+        for node in ast.walk(ast.parse(inspect.getsource(rung)))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert {name.split(".")[0] for name in itertools.chain(*names)} <= {"itertools", "torch", "triton", "typing"}
