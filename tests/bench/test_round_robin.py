@@ -339,15 +339,16 @@ def test_the_hopper_command_refuses_a_round_without_a_rival_that_it_asks_for(gpu
     assert "FlashAttention-4 is not installed" in said and "leave fa4 out of --impls" in said
 
 
-def test_the_hopper_command_measures_the_rungs_at_one_width_only(gpu, monkeypatch, tmp_path):
+def test_the_hopper_command_measures_the_rungs_forward_alone(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(hopper, "implementation", lambda name: right)
-    monkeypatch.setattr(hopper, "RUNGS", {"rung 1": same})
+    monkeypatch.setattr(hopper, "RUNGS", {"rung 1": same, "rung 2": same})
     monkeypatch.setattr(
-        round_robin, "measure", lambda cell, functions, **_: ([{"cell": str(cell), "n": len(functions)}], {})
+        round_robin, "measure", lambda cell, functions, **_: ([{"pass": cell.direction, "n": len(functions)}], {})
     )
     monkeypatch.setattr(round_robin, "table", lambda rows: "")
     file = tmp_path / "hopper.json"
-    assert hopper.main(["--json", str(file), "--impls", "hopper", "cudnn"]) == 0
+    assert hopper.main(["--json", str(file), "--impls", "hopper", "rungs"]) == 0
     rows = json.loads(file.read_text())["rows"]
-    assert len(rows) == 24
-    assert {re.sub(" (full|causal).*", "", row["cell"]) for row in rows if row["n"] == 3} == {"forward d=128"}
+    assert [(row["pass"], row["n"]) for row in rows] == 12 * [("forward", 3)] + 12 * [("backward", 1)]
+    assert hopper.main(["--json", str(file), "--impls", "rungs", "--passes", "forward"]) == 0
+    assert len(json.loads(file.read_text())["rows"]) == 12

@@ -1,8 +1,6 @@
-"""The exercises on Gluon: who holds which number of a tile, and registers that change hands."""
+"""What the chip has: the thread that holds a number of a tile, instructions, and registers that change hands."""
 
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
-
-__all__ = ["thread", "per_thread", "instructions", "registers"]  # in the lesson's order
 
 
 def holder(i, j):

@@ -1,0 +1,50 @@
+"""The consumer takes in one block: ``step`` of the first rung."""
+
+from functools import partial
+
+from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
+from flashlab.grading.exercise import Exercise, Mistake
+from flashlab.kernels.hopper.rungs import one_consumer
+
+step = Exercise(
+    reference=one_consumer.step,
+    launch=partial(attend, one_consumer, "step"),
+    exact=exact,
+    edges=(
+        case("one block of keys", 128, 128),
+        case("five blocks: stages are used again", 128, 640),
+        case("a block that is not full", 128, 100),
+        case("a causal mask: the block on the diagonal", 128, 128, True),
+        case("a causal mask, and queries that see no key", 128, 64, True),
+    ),
+    draw=draw,
+    draws=6,
+    sways=True,
+    level=2,
+    minutes=15,
+    hints=(
+        "Keys: wait for them, multiply, give their stage back. Then hide. Values: wait for them, update, give their "
+        "stage back.",
+        "arrived(rings.K, j) waits and returns the tile; release(rings.K, j) gives it back once no product reads it. "
+        "The block's first key is number j * Bc.",
+        "K_j = arrived(rings.K, j); S_ij = scores(Q_i, K_j); release(rings.K, j); S_ij = hide(S_ij, row, j * Bc, Nq, "
+        "Nk, causal); m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor); release(rings.V, j).",
+    ),
+    mistakes=(
+        Mistake("never gave the stage of K back.", "The producer waits for it once all stages are filled.",
+                "    release(rings.K, j)\n", ""),
+        Mistake("never gave the stage of V back.", "The producer waits for it once all stages are filled.",
+                "    release(rings.V, j)\n", ""),
+        Mistake("gave the stage of V back before its product.", "Release it after `update`, which reads it.",
+                "    m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)\n"
+                "    release(rings.V, j)\n",
+                "    V_j = arrived(rings.V, j)\n    release(rings.V, j)\n"
+                "    m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, factor)\n"),
+        Mistake("gave the stage of K back before its product.", "Release it after `scores`, which reads it.",
+                "    S_ij = scores(Q_i, K_j)  # [Br, Bc]\n    release(rings.K, j)\n",
+                "    release(rings.K, j)\n    S_ij = scores(Q_i, K_j)\n"),
+        Mistake("hid no key.", "Past the last key, and above the diagonal, scores become −∞: `hide`.",
+                "    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)\n", ""),
+        Mistake("took j for the block's first key.", "Block j begins at key j * Bc.", "row, j * Bc", "row, j"),
+    ),
+)  # fmt: skip

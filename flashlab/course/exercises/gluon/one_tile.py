@@ -1,0 +1,44 @@
+"""The producer asks for one tile: ``fetch`` of the first rung."""
+
+from functools import partial
+
+from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
+from flashlab.grading.exercise import Exercise, Mistake
+from flashlab.kernels.hopper.rungs import one_consumer
+
+fetch = Exercise(
+    reference=one_consumer.fetch,
+    launch=partial(attend, one_consumer, "fetch"),
+    exact=exact,
+    edges=(
+        case("one block of keys: every stage is new", 128, 128),
+        case("three blocks in two stages: one is used again", 128, 384),
+        case("five blocks: one is used a third time", 128, 640),
+    ),
+    draw=draw,
+    draws=6,
+    sways=True,
+    level=2,
+    minutes=12,
+    hints=(
+        "Three things, in this order: wait until the stage is free, announce the bytes, ask for the copy.",
+        "The stage is number g % stages. It is free when the phase before that of step g is over at `empty`: the phase "
+        "of step g has the parity g // stages & 1, and the one before has the other parity.",
+        "mbarrier.wait(ring.empty.index(g % stages), (g // stages & 1) ^ 1); mbarrier.expect(full, "
+        "X.block_type.nbytes); tma.async_copy_global_to_shared(X, place, full, ring.tiles.index(g % stages)).",
+    ),
+    mistakes=(
+        Mistake("waited for the phase of step g itself.", "Step g ends it. Wait for the one before: ^ 1.",
+                "(g // stages & 1) ^ 1", "g // stages & 1"),
+        Mistake("did not wait for the stage.", "A consumer may still read it: wait at `empty` first.",
+                "    mbarrier.wait(ring.empty.index(g % stages), (g // stages & 1) ^ 1)\n", ""),
+        Mistake("announced no bytes.", "Without `expect`, the phase of `full` does not wait for the copy.",
+                "    mbarrier.expect(full, X.block_type.nbytes)\n", ""),
+        Mistake("let the phase change with every step.", "It changes when the same stage comes up again.",
+                "(g // stages & 1) ^ 1", "(g & 1) ^ 1"),
+        Mistake("waited for the tile's arrival.", "The producer waits for readers, at `empty`; they wait at `full`.",
+                "ring.empty.index", "ring.full.index"),
+        Mistake("used the same stage each time.", "Step g has stage g % stages.",
+                "ring.tiles.index(g % stages)", "ring.tiles.index(0)"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""A step whose softmax runs beside a product: ``step`` of the second rung."""
+
+from functools import partial
+from unittest import mock
+
+from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
+from flashlab.grading.exercise import Exercise, Mistake
+from flashlab.kernels.gluon_interpreter.scheduler import me
+from flashlab.kernels.hopper.rungs import two_consumers
+
+
+def _beside(function, Q, K, V, causal):
+    """Law: the product with V is under way while the weights are computed."""
+    if len(K) <= 128 or (causal and len(K) - len(Q) < 1):
+        return None
+    under_way, weights = [], two_consumers.weights.fn
+
+    def noting(*args):
+        under_way.append(len(me().products))
+        return weights(*args)
+
+    with mock.patch.object(two_consumers, "weights", noting):
+        attend(two_consumers, "step", function, Q, K, V, causal)
+    if not any(under_way):
+        return (
+            "the numbers are right, but nothing runs beside the softmax. Wait until one product is left, that with V: "
+            "warpgroup_mma_wait(1, …). Wait for that one after `weights`."
+        )
+    return None
+
+
+overlapped = Exercise(
+    reference=two_consumers.step,
+    launch=partial(attend, two_consumers, "step"),
+    exact=exact,
+    edges=(
+        case("two blocks of keys: one step", 128, 256),
+        case("five blocks: stages are used again", 128, 640),
+        case("a block that is not full", 128, 200),
+        case("a causal mask", 128, 256, True),
+    ),
+    draw=draw,
+    draws=6,
+    laws=(_beside,),
+    sways=True,
+    level=3,
+    minutes=20,
+    hints=(
+        "Issue both products, wait for the older one, take the softmax, wait for the newer one. Which tile is not read "
+        "any more at which of the two waits?",
+        "After warpgroup_mma_wait(1, deps=(S_ij,)) nobody reads K_j: release it. After warpgroup_mma_wait(0, "
+        "deps=(O_i,)) nobody reads V_(j-1). O_i is rescaled after its product: the product's weights have the old "
+        "maximum.",
+        "take_turn(turn, j, w); S_ij = scores(Q_i, K_j); O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True); "
+        "pass_turn(turn, w); S_ij = warpgroup_mma_wait(1, deps=(S_ij,)); release(rings.K, j); S_ij = hide(…); "
+        "m_i, l_i, P_ij, alpha = weights(…); O_i = warpgroup_mma_wait(0, deps=(O_i,)); release(rings.V, j - 1); "
+        "return m_i, l_i, alpha[:, None] * O_i, P_ij.",
+    ),
+    mistakes=(
+        Mistake("gave the stage of V back while its product runs.", "Release it after warpgroup_mma_wait(0, …).",
+                "    pass_turn(turn, w)\n", "    pass_turn(turn, w)\n    release(rings.V, j - 1)\n"),
+        Mistake("never gave the stage of V back.", "The producer waits for it once all stages are filled.",
+                "    release(rings.V, j - 1)\n", ""),
+        Mistake("never gave the stage of K back.", "The producer waits for it once all stages are filled.",
+                "    release(rings.K, j)\n", ""),
+        Mistake("kept the turn.", "The other consumer waits for it: pass_turn once your products are issued.",
+                "    pass_turn(turn, w)\n", ""),
+        Mistake("did not rescale O_i.", "Its sums have the old maximum: multiply by alpha.",
+                "alpha[:, None] * O_i", "O_i"),
+        Mistake("multiplied the weights with the values of block j.", "P_before belongs to block j - 1.",
+                "warpgroup_mma(P_before, V_before, O_i", "warpgroup_mma(P_before, arrived(rings.V, j), O_i"),
+    ),
+)  # fmt: skip
