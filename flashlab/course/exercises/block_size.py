@@ -83,7 +83,7 @@ working_set = Exercise(
     level=1,
     minutes=8,
     hints=(
-        "Which tiles are in fast memory during a visit? Three are loaded, four are computed there.",
+        "Which tiles are in fast memory when a tile of queries meets one of keys? Three are loaded, four computed.",
         "Loaded: Q_i [Br, d], K_j and V_j [Bc, d]. Computed, in float32: S_ij [Br, Bc], O_i [Br, d], m_i and l_i [Br].",
         "itemsize * (Br * d + 2 * Bc * d) + 4 * (Br * Bc + Br * d + 2 * Br).",
     ),

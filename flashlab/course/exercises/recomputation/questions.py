@@ -11,7 +11,7 @@ kept = Question(
         "2,048 / 4",
     ),
     wrong=(
-        (1024, "So many numbers fewer. But lse has 4 bytes, a weight 2."),
+        (1024, "That is the ratio of the numbers. But lse has 4 bytes, a weight 2."),
         (2048, "Those are the bytes of a row of P. One lse has 4 bytes."),
         (256, "A weight in float16 has 2 bytes: a row of P has 2,048."),
         (1, "P has 1,024 numbers per row, lse has one."),

@@ -63,7 +63,7 @@ mask = Exercise(
     level=2,
     minutes=8,
     hints=(
-        "A tile does not know where it is: its first row is query rows.start, its first column key cols.start.",
+        "The first row of the tile is query rows.start, its first column key cols.start.",
         "Lower right: the last query, Nq - 1, sees the last key, Nk - 1. So query i sees the keys j <= i + Nk - Nq.",
         "i = np.arange(rows.start, rows.stop)[:, None]; j = np.arange(cols.start, cols.stop); "
         "then np.where(j <= i + Nk - Nq, S_ij, -np.inf).",
