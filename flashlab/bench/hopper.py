@@ -5,8 +5,8 @@
 
 As ``flashlab.bench`` does it: 16,384 tokens in sequences of N, 2,048 columns in heads of d, bfloat16; all
 implementations take turns in one process: the Hopper kernels ("hopper"), the portable ones, cuDNN, FlashAttention-3 and
-FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0), and the ``rungs``: the second with
-and without turns, the third with tiles dealt like cards and longest first.
+FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0), and the ``rungs``, the third
+of them with tiles dealt like cards and longest first.
 """
 
 import argparse
@@ -32,11 +32,11 @@ def rung_1(q, k, v, causal):
     return one_consumer.attend(q, k, v, causal)[0]
 
 
-def rung_2(q, k, v, causal, turns=True):
+def rung_2(q, k, v, causal):
     """Run rung 2."""
     from flashlab.kernels.hopper.rungs import two_consumers
 
-    return two_consumers.attend(q, k, v, causal, turns)[0]
+    return two_consumers.attend(q, k, v, causal)[0]
 
 
 def rung_3(q, k, v, causal, longest_first=False):
@@ -67,7 +67,6 @@ def _table(shape, causal, longest_first, device):
 RUNGS = {
     "rung 1": rung_1,
     "rung 2": rung_2,
-    "rung 2, no turns": functools.partial(rung_2, turns=False),
     "rung 3": rung_3,
     "rung 3, longest first": functools.partial(rung_3, longest_first=True),
 }

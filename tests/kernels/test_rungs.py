@@ -69,12 +69,6 @@ def test_every_order_gives_the_same_bits(rung):
     assert all(torch.equal(x, y) for other in results for x, y in zip(results[0], other, strict=True))
 
 
-def test_without_turns_the_bits_are_the_same():
-    q, k, v = inputs(1, 2, 1, 200, 300, 64)
-    runs = [attend(two_consumers, q, k, v, True, turns=turns) for turns in (True, False)]
-    assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))
-
-
 def test_any_lists_of_tiles_will_do():
     q, k, v = inputs(2, 2, 1, 300, 200, 64)
     for lists in [[[11, 0, 5], [], [*range(1, 5), *range(6, 11)]], [[*range(12)]]]:

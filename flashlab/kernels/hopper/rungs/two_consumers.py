@@ -46,13 +46,12 @@ def on_gpu(kernel, grid, tensors, numbers, warps):
     kernel[grid](*tensors, *numbers, num_warps=warps)
 
 
-def attend(q, k, v, causal=False, turns=True, launch=on_gpu):
+def attend(q, k, v, causal=False, launch=on_gpu):
     """Compute softmax(Q K^T / sqrt(d)) V and lse.
 
     Args:
         q: [B, H, Nq, d], k, v: [B, Hk, Nk, d], contiguous, float16 or bfloat16, d 64 or 128. causal: query i sees the
-            keys j <= i + Nk - Nq. turns: whether consumers issue their products in turn. launch: takes kernel, grid,
-            tensors, numbers, warps.
+            keys j <= i + Nk - Nq. launch: takes kernel, grid, tensors, numbers, warps.
 
     Returns:
         O [B, H, Nq, d] and lse [B, H, Nq], float32; 0 and -inf where a query sees no key.
@@ -69,19 +68,17 @@ def attend(q, k, v, causal=False, turns=True, launch=on_gpu):
         tiles.append(TensorDescriptor.from_tensor(x, block, layout))
     factor = d**-0.5 / LN_2.value  # scores in units of log2
     grid = -(-Nq // (CONSUMERS.value * ROWS.value)), H, B
-    launch(attention_forward, grid, (*tiles, lse), (H // Hk, Nq, Nk, factor, causal, turns), warps=4)
+    launch(attention_forward, grid, (*tiles, lse), (H // Hk, Nq, Nk, factor, causal), warps=4)
     return o, lse
 
 
 @gluon.jit(do_not_specialize=["group", "Nq", "Nk"])
-def attention_forward(Q, K, V, O, lse, group, Nq, Nk, factor, causal: gl.constexpr, turns: gl.constexpr):
+def attention_forward(Q, K, V, O, lse, group, Nq, Nk, factor, causal: gl.constexpr):
     """Compute one tile of O: make rings and barriers, and give each warp its role."""
     rings = Rings(make_ring(Q, CONSUMERS, 1), make_ring(K, STAGES, CONSUMERS), make_ring(V, STAGES, CONSUMERS))
-    turn = None
-    if turns:
-        turn = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-        for w in gl.static_range(CONSUMERS):
-            mbarrier.init(turn.index(w), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    for w in gl.static_range(CONSUMERS):
+        mbarrier.init(turn.index(w), count=1)
     fence_async_shared()  # now the copy engine sees the barriers
     Br: gl.constexpr = CONSUMERS * ROWS
     start = (gl.num_programs(0) - 1 - gl.program_id(0)) * Br  # under a causal mask the last tile is the longest
@@ -204,15 +201,13 @@ def scores(Q_i, K_j):
 @gluon.jit
 def take_turn(turn, g, w: gl.constexpr):
     """Wait until the other consumer has issued its products: of step g - 1 before consumer 0, of step g before 1."""
-    if turn is not None:
-        mbarrier.wait(turn.index(w), g & 1 if w == 1 else (g & 1) ^ 1)
+    mbarrier.wait(turn.index(w), g & 1 if w == 1 else (g & 1) ^ 1)
 
 
 @gluon.jit
 def pass_turn(turn, w: gl.constexpr):
     """Let the other consumer issue its products."""
-    if turn is not None:
-        mbarrier.arrive(turn.index(1 - w), count=1)
+    mbarrier.arrive(turn.index(1 - w), count=1)
 
 
 @gluon.jit
