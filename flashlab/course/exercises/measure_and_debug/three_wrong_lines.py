@@ -93,7 +93,7 @@ fix_1 = _an_exercise(
                 LAST_ROW, "tl.minimum((i + 1) * Br + Nk - Nq, Nq)"),
     ),
     hints=(
-        "It is right without a mask, and the first row of each tile is right with one. What differs between rows?",
+        "With keys of 0 the first rows of each tile are right, and all rows without a mask. What differs between rows?",
         "The later a row is in its tile, the more keys it sees. Which line says where the loop over keys ends?",
         "seen is the number of keys that the tile's first row sees, i * Br + Nk - Nq + 1. Its last row is "
         "(i + 1) * Br - 1.",
@@ -131,8 +131,8 @@ fix_2 = _an_exercise(
 )  # fmt: skip
 
 HIDDEN = (
-    "the numbers are right, but a NaN was replaced. One that the values themselves hold is replaced, too, and then "
-    "nobody finds out. See to it that the load leaves nothing undefined."
+    "the numbers are right, but a NaN was replaced. Where the values themselves hold a NaN, it is replaced, too, and "
+    "O hides it. Change the load so that it leaves nothing undefined."
 )
 
 
