@@ -150,7 +150,7 @@ doubling = Question(
     ),
     wrong=(
         (2, "That would be so if memory grew with N. The matrix grows with N²."),
-        (4, "The other way round: four times the memory buys twice the tokens."),
+        (4, "The other way round: four times the memory holds twice the tokens."),
     ),
 )
 
@@ -230,7 +230,7 @@ step = Exercise(
     minutes=8,
     hints=(
         "A new token also looks at itself: its key and value belong into the cache before attention is computed.",
-        "torch.cat([past_K, K], 2): along which dimension do tokens lie? Whose queries are asked?",
+        "torch.cat([past_K, K], 2): along which dimension do tokens lie? Which positions have the new queries?",
         "flash_attention(Q, K, V, causal=True) with the longer K and V: it takes the queries to be the last positions.",
     ),
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""The exercises on measure_and_debug: predict the occupancy, and mend four kernels.
+"""The exercises on measure_and_debug: predict the occupancy, and fix four bugs.
 
-The lesson shows what ``first``, ``second`` and ``third`` do wrong before the learner mends them.
+The lesson shows what ``broken``, a kernel with three wrong lines, computes before the learner fixes it.
 """
 
-from flashlab.course.exercises.measure_and_debug.no_key import mend_4
-from flashlab.course.exercises.measure_and_debug.one_wrong_line import first, mend_1, mend_2, mend_3, second, third
+from flashlab.course.exercises.measure_and_debug.no_key import fix_4
 from flashlab.course.exercises.measure_and_debug.questions import occupancy
+from flashlab.course.exercises.measure_and_debug.three_wrong_lines import broken, fix_1, fix_2, fix_3
 
-__all__ = ["occupancy", "first", "second", "third", "mend_1", "mend_2", "mend_3", "mend_4"]
+__all__ = ["occupancy", "broken", "fix_1", "fix_2", "fix_3", "fix_4"]

@@ -1,11 +1,11 @@
-"""The ends of the loop over tiles without a mask, where no row sees a key: ``mend_4``."""
+"""The ends of the loop over tiles without a mask, where no row sees a key: ``fix_4``."""
 
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from flashlab.course.exercises.measure_and_debug.unmended import changed
+from flashlab.course.exercises.measure_and_debug.untouched import changed
 from flashlab.grading.exercise import Case, Exercise, Mistake, edited
 from flashlab.kernels import DEVICE, tl, triton
 
@@ -64,7 +64,7 @@ def _draw(rng, size):
     return tuple(map(int, (*ends, Bc)))
 
 
-mend_4 = Exercise(
+fix_4 = Exercise(
     reference=whole_tiles,
     launch=_launch,
     exact=_tiles,

@@ -218,7 +218,7 @@ function = Exercise(
                 "return dQ, dK, dV,", "return dQ, dV, dK,"),
         Mistake("passed dO as it came: of a sum it is one number, expanded, and its rows do not lie side by side.",
                 "Call dO.contiguous() first.", "dO = dO.contiguous()", "dO = dO"),
-        Mistake("forgot the mask on the way back.", "Keep causal in ctx, and pass it to both gradients.",
+        Mistake("forgot the mask in backward.", "Keep causal in ctx, and pass it to both gradients.",
                 "ctx.causal)\n        dK", "False)\n        dK"),
         Mistake("computed delta from O alone.", "delta is the row sum of dO ∘ O.", "delta(O, dO)", "delta(O, O)"),
         Mistake("left delta out.", "Both gradients take it.", "ctx.kernels.delta(O, dO)", "torch.zeros_like(lse)"),
@@ -226,7 +226,7 @@ function = Exercise(
     level=2,
     minutes=15,
     hints=(
-        "What does the way back need that is not in dO? forward keeps it: tensors with ctx.save_for_backward, the rest "
+        "What does backward need that is not in dO? forward saves it: tensors with ctx.save_for_backward, the rest "
         "as attributes of ctx.",
         "backward: take the five tensors from ctx.saved_tensors, then delta, then dQ, then dK and dV, each by one call "
         "of ctx.kernels.",

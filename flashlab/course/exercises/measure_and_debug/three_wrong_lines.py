@@ -1,24 +1,47 @@
-"""Three kernels of one head with one wrong line each, to be mended: ``mend_1``, ``mend_2`` and ``mend_3``."""
+"""A kernel of one head with three wrong lines, to be fixed one by one: ``fix_1``, ``fix_2`` and ``fix_3``."""
 
-from functools import partial
+import inspect
+from functools import cache, partial, reduce
+from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.course.exercises.measure_and_debug.unmended import changed
+from flashlab.course.exercises.measure_and_debug.untouched import changed, untouched
 from flashlab.course.exercises.triton_forward import attend, attention_one_head, forward
 from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, edited
 
 LAST_ROW, FIRST_ROW = "tl.minimum((i + 1) * Br + Nk - Nq, Nk)", "tl.minimum(i * Br + Nk - Nq + 1, Nk)"
-RESCALED, AS_IT_WAS = "alpha * l_i + tl.sum(P_ij, 1)", "l_i + tl.sum(P_ij, 1)"
+RESCALED, AS_IT_WAS = "alpha * l_i + tl.sum(P_ij, 1)", "l_i = l_i + tl.sum(P_ij, 1)"
 LOAD_V = "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None]"
 
-first = edited(attention_one_head, LAST_ROW, FIRST_ROW)
-second = edited(attention_one_head, RESCALED, AS_IT_WAS)
-third = edited(attention_one_head, f"{LOAD_V}, other=0.0)", f"{LOAD_V})")
+
+class Bug(NamedTuple):
+    right: str
+    wrong: str
+    name: str  # the lines that contain it are those that a learner may change to fix the bug
 
 
-def _launch(broken, kernel, *args):
-    return attend(changed(kernel, broken), *args)
+BUGS = (
+    Bug(LAST_ROW, FIRST_ROW, "seen"),
+    Bug(f"l_i = {RESCALED}", AS_IT_WAS, "l_i"),
+    Bug(f"{LOAD_V}, other=0.0)", f"{LOAD_V})", "V_j"),
+)
+broken = reduce(lambda kernel, bug: edited(kernel, bug.right, bug.wrong), BUGS, attention_one_head)
+
+
+@cache  # so that a GPU compiles it once
+def but_for(bug, kernel):
+    """Return a kernel in which the other wrong lines are right, as far as the learner has not touched them."""
+    for other in BUGS:
+        stands = other.wrong in inspect.getsource(kernel.fn)
+        if other is not bug and stands and untouched(kernel, broken, other.name):
+            kernel = edited(kernel, other.wrong, other.right)
+    return kernel
+
+
+def _launch(bug, kernel, *args):
+    changed(kernel, broken, {other.name for other in BUGS} - {bug.name})
+    return attend(but_for(bug, kernel), *args)
 
 
 def _draw(rng, size):
@@ -46,8 +69,8 @@ _an_exercise = partial(
     level=2, minutes=5,
 )  # fmt: skip
 
-mend_1 = _an_exercise(
-    launch=partial(_launch, first),
+fix_1 = _an_exercise(
+    launch=partial(_launch, BUGS[0]),
     edges=(
         Case("causal, a tile of queries whose later rows see a second tile of keys", _means(32, 32, True, 32, 16)),
         Case("causal, more keys than queries", _means(20, 52, True)),
@@ -70,15 +93,15 @@ mend_1 = _an_exercise(
                 LAST_ROW, "tl.minimum((i + 1) * Br + Nk - Nq, Nq)"),
     ),
     hints=(
-        "It is right without a mask, and the first row of each tile is right with one. What differs between rows?",
+        "With keys of 0 the first rows of each tile are right, and all rows without a mask. What differs between rows?",
         "The later a row is in its tile, the more keys it sees. Which line says where the loop over keys ends?",
         "seen is the number of keys that the tile's first row sees, i * Br + Nk - Nq + 1. Its last row is "
         "(i + 1) * Br - 1.",
     ),
 )  # fmt: skip
 
-mend_2 = _an_exercise(
-    launch=partial(_launch, second),
+fix_2 = _an_exercise(
+    launch=partial(_launch, BUGS[1]),
     edges=(
         Case("a second tile of keys that raises the maximum", _of_scores(*[0] * 16, 3)),
         Case("a second tile of keys that raises it far", _of_scores(*[0] * 16, 100)),
@@ -108,8 +131,8 @@ mend_2 = _an_exercise(
 )  # fmt: skip
 
 HIDDEN = (
-    "the numbers are right, but a NaN was replaced. One that the values themselves hold is replaced, too, and then "
-    "nobody finds out. See to it that the load leaves nothing undefined."
+    "the numbers are right, but a NaN was replaced. Where the values themselves hold a NaN, it is replaced, too, and "
+    "O hides it. Change the load so that it leaves nothing undefined."
 )
 
 
@@ -117,12 +140,12 @@ def _shows_a_nan(kernel):
     """Law of its own inputs: a NaN in a value that all rows see is in all rows of O."""
     Q, K, V, causal = _means(1, 4, False)
     V[2] = np.nan
-    found = attend(kernel, Q, K, V, causal).O
+    found = _launch(BUGS[2], kernel, Q, K, V, causal).O
     return None if np.isnan(found).all() else Broken("a value that is NaN", HIDDEN, if_right=True)
 
 
-mend_3 = _an_exercise(
-    launch=partial(_launch, third),
+fix_3 = _an_exercise(
+    launch=partial(_launch, BUGS[2]),
     edges=(
         Case("one tile of keys that is not full", _means(1, 3, False)),
         Case("a tile that is full, and one that is not", _means(20, 20, False)),
@@ -142,7 +165,7 @@ mend_3 = _an_exercise(
                 f"{LOAD_V}, other=0.0)", f"{LOAD_V.replace('inside', '(keys < Nq)')}, other=0.0)"),
     ),
     hints=(
-        "Every number is right here. What does the interpreter do more kindly than a GPU?",
+        "Without NaN in memory every number is right. What does a GPU do otherwise than the interpreter?",
         "Three tensors are loaded with a mask. What is in the places that the mask leaves out?",
         "Two of the three loads say other=0.0. The third one leaves such places undefined.",
     ),
