@@ -43,7 +43,7 @@ LATE = "causal", "sink", "soft cap", "ALiBi", "group in parts"  # the causal kin
 @pytest.fixture(scope="module")
 def kernels(once):
     """Return what the two tools print, side by side."""
-    halves = ("compile_hopper", "forward", *RUNGS), ("compile_hopper_backward",)
+    halves = ("compile_hopper", "forward", *RUNGS, "no_early_wait"), ("compile_hopper_backward",)
     with ThreadPoolExecutor() as threads:
         return [kernel for half in threads.map(lambda names: once(compiled, *names), halves) for kernel in half]
 
@@ -56,6 +56,11 @@ def large(kernels):
 @pytest.fixture
 def rungs(kernels):
     return [k for k in kernels if k["kernel"] in RUNGS]
+
+
+@pytest.fixture
+def no_early_wait(kernels):
+    return [k for k in kernels if k["kernel"] == "no_early_wait"]
 
 
 def consumers(k):
@@ -79,8 +84,8 @@ def is_late(k):
     return k["kernel"] == "backward" and k["width"] == 64 and k["kind"] in LATE
 
 
-def test_every_configuration_in_use_is_compiled(kernels, rungs):
-    names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs}
+def test_every_configuration_in_use_is_compiled(kernels, rungs, no_early_wait):
+    names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs + no_early_wait}
     widths = {"forward": (64, 128, 192, 256), "backward": (64, 128), "narrow": (64, 128)}
     assert names == {(n, d, m) for n, some in widths.items() for d in some for m in (False, True)}
     assert {(k["kernel"], k["width"]) for k in rungs} == {(n, d) for n in RUNGS for d in (64, 128)}
@@ -212,3 +217,11 @@ def test_what_the_lesson_says_of_its_rungs(rungs):
             assert loop["HGMMA"] == k["width"] // 16 + 128 // 16 and loop["MUFU"] == 66, k
             # Together, all eight warps wait for each product, and nothing is left to run beside the exponentials.
             assert loop["BAR"] <= 5 and (loop["MUFU beside"] == 0 if together else loop["MUFU beside"] >= 64), k
+
+
+def test_the_stored_exponentials_are_beside_the_product_of_the_second_rung(rungs, no_early_wait):
+    stored = data.measured("rung_exponentials")
+    as_it_is = [k for k in rungs if k["kernel"] == "two_consumers"]
+    for what, compiled in {"as it is": as_it_is, "without the early wait": no_early_wait}.items():
+        for loop in (loop for k in compiled for loop in k["loops"]):
+            assert (loop["MUFU"], loop["MUFU beside"]) == (stored["exponentials"], stored["beside"][what]), what

@@ -1,11 +1,14 @@
 """Compile the Hopper forward kernel without a Hopper GPU: ``python -m tests.tools.compile_hopper forward``.
 
-Also "one_consumer", "two_consumers" and "persistent", the ``rungs``. ``compile_hopper_backward`` has the rest.
+Also "one_consumer", "two_consumers" and "persistent", the ``rungs``, and "no_early_wait", the second without its line
+for the assembler. ``compile_hopper_backward`` has the rest.
 
 Prints one JSON object per line for each configuration in use: what the machine code takes, and which instructions it
 and its loops consist of. Needs TRITON_INTERPRET=0, so it runs in a process of its own.
 """
 
+import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -21,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import driver
 
+from flashlab.course.exercises.gluon.edits import EDITS
 from flashlab.kernels import masks, portable
 from flashlab.kernels.hopper import arguments, forward
 from flashlab.kernels.hopper.arguments import layout
@@ -73,7 +77,7 @@ def compile_forward(row, dtype, ragged):
 
 def compile_rung(name, d, causal):
     """Return what a rung takes and contains, as a dict."""
-    module, made = RUNGS[name], []
+    module, made = RUNGS.get(name) or without_early_wait(), []
     x = torch.empty(1, 1, 256, d, dtype=torch.bfloat16)
     more = {"table": persistent.table_of([[0], [1]], "cpu")} if module is persistent else {}
     driver.set_active(Elsewhere((9, 0)))
@@ -81,6 +85,19 @@ def compile_rung(name, d, causal):
     (compiled,) = made
     code = {"kernel": name, "dtype": "bf16", "width": d, "causal": causal, "shared": compiled.metadata.shared}
     return code | assembled(compiled.asm["ptx"])
+
+
+def without_early_wait():
+    """Return the second rung without its line for the assembler, as a module of its own."""
+    _, old, new = EDITS["no early wait"]
+    source = inspect.getsource(two_consumers)
+    assert source.count(old) == 1
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:  # Triton reads the source later
+        file.write(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location("no_early_wait", file.name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def launched(module, call):

@@ -211,7 +211,7 @@ def consume(rings, buffers, O, lse, work, factor, causal: gl.constexpr, w: gl.co
         O_i = gl.zeros([ROWS, d], gl.float32, of_O)  # [Br, d]
         Q_i = arrived(rings.Q, t * CONSUMERS + w)  # [Br, d]
         K_j = arrived(rings.K, g)  # [Bc, d]
-        S_ij = scores(Q_i, K_j)  # [Br, Bc]
+        S_ij = issue_scores(Q_i, K_j)  # [Br, Bc]
         S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
         release(rings.K, g)
         S_ij = hide(S_ij, row, 0, work.Nq, work.Nk, causal)
@@ -231,7 +231,7 @@ def consume(rings, buffers, O, lse, work, factor, causal: gl.constexpr, w: gl.co
 def step(rings, Q_i, m_i, l_i, O_i, P_before, g, row, key, work, factor, causal: gl.constexpr):
     """Take in the scores of step g and the values of the step before, and give their stages back."""
     K_j, V_before = arrived(rings.K, g), arrived(rings.V, g - 1)  # [Bc, d] each
-    S_ij = scores(Q_i, K_j)  # [Br, Bc]
+    S_ij = issue_scores(Q_i, K_j)  # [Br, Bc]
     O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)  # [Br, d]
     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))  # the other product may still be on its way
     release(rings.K, g)
@@ -244,7 +244,7 @@ def step(rings, Q_i, m_i, l_i, O_i, P_before, g, row, key, work, factor, causal:
 
 
 @gluon.jit
-def scores(Q_i, K_j):
+def issue_scores(Q_i, K_j):
     """Issue Q_i K_j^T, [Br, Bc]; ``warpgroup_mma_wait`` waits for it."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, Bc, 16])
     zeros = gl.zeros([ROWS, Bc], gl.float32, layout)  # [Br, Bc]

@@ -158,7 +158,7 @@ def consume(rings, turn, O, lse, start, blocks, Nq, Nk, factor, causal: gl.const
     Q_i = arrived(rings.Q, w)  # [Br, d]
     K_j = arrived(rings.K, 0)  # [Bc, d]
     take_turn(turn, 0, w)
-    S_ij = scores(Q_i, K_j)  # [Br, Bc]
+    S_ij = issue_scores(Q_i, K_j)  # [Br, Bc]
     pass_turn(turn, w)
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(rings.K, 0)
@@ -177,7 +177,7 @@ def step(
     """Take in the scores of block j and the values of block j - 1, and give their stages back."""
     K_j, V_before = arrived(rings.K, j), arrived(rings.V, j - 1)  # [Bc, d] each
     take_turn(turn, j, w)
-    S_ij = scores(Q_i, K_j)  # [Br, Bc]
+    S_ij = issue_scores(Q_i, K_j)  # [Br, Bc]
     O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)  # [Br, d]
     pass_turn(turn, w)
     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))  # the other product may still be on its way
@@ -191,7 +191,7 @@ def step(
 
 
 @gluon.jit
-def scores(Q_i, K_j):
+def issue_scores(Q_i, K_j):
     """Issue Q_i K_j^T, [Br, Bc]; ``warpgroup_mma_wait`` waits for it."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, Bc, 16])
     zeros = gl.zeros([ROWS, Bc], gl.float32, layout)  # [Br, Bc]
