@@ -6,7 +6,7 @@
 As ``flashlab.bench`` does it: 16,384 tokens in sequences of N, 2,048 columns in heads of d, bfloat16; all
 implementations take turns in one process: the Hopper kernels ("hopper"), the portable ones, cuDNN, FlashAttention-3 and
 FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0), and the ``rungs``, the third
-of them with tiles dealt like cards and longest first.
+of them with its tiles in three orders.
 """
 
 import argparse
@@ -15,14 +15,47 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping
 
+import torch
+
 from flashlab.bench import record, round_robin
 from flashlab.bench.competitors import NAMES, Attention, absent, implementation
-from flashlab.kernels import tiles
+from flashlab.kernels import masks, tiles
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper.arguments import multiprocessors
+from flashlab.kernels.problem import Problem
 
+Br = 128  # rows of a tile of rung 3
 PASSES = ("forward", "backward")
 PRODUCTION = ("hopper", "portable", "cudnn", "fa4")
+
+
+def dealt(shape, causal, device):
+    """Return lists of tiles that are dealt like cards."""
+    B, H, N, _ = shape
+    programs = multiprocessors(device)
+    return [list(range(program, B * H * tiles.count(N, Br), programs)) for program in range(programs)]
+
+
+def longest_first(shape, causal, device):
+    """Return lists of tiles, the longest of all heads first, each for the program that has the fewest blocks."""
+    B, H, N, _ = shape
+    Tr = tiles.count(N, Br)
+    order = sorted(range(B * H * Tr), key=lambda n: -(n % Tr) if causal else 0)
+    blocks = [n % Tr + 1 if causal else Tr for n in order]
+    lists: list[list[int]] = [[] for _ in range(multiprocessors(device))]
+    for n, program in zip(order, schedule.assign(blocks, len(lists)), strict=True):
+        lists[program].append(n)
+    return lists
+
+
+def few_heads(shape, causal, device):
+    """Return lists of tiles in the order of the production kernel: longest first, a few heads at a time."""
+    B, H, N, d = shape
+    mask = masks.either(causal, None)
+    problem = Problem(B, H, H, N, N, d, d, torch.bfloat16, device, mask, d**-0.5, "ieee")
+    table, starts, _ = schedule.table(problem, Br, Br, multiprocessors(device))
+    numbers = [(b * H + h) * tiles.count(N, Br) + i for i, b, h, _ in table.tolist()]
+    return [numbers[begin:end] for begin, end in itertools.pairwise(starts.tolist())]
 
 
 def rung_1(q, k, v, causal):
@@ -39,36 +72,27 @@ def rung_2(q, k, v, causal):
     return two_consumers.attend(q, k, v, causal)[0]
 
 
-def rung_3(q, k, v, causal, longest_first=False):
-    """Run rung 3: its tiles dealt like cards, or longest first, each to the program that has least to do."""
+def rung_3(q, k, v, causal, order=dealt):
+    """Run rung 3 with its tiles in an order: a function from (B, H, N, d), causal and the device to lists of tiles."""
     from flashlab.kernels.hopper.rungs import persistent
 
-    return persistent.attend(q, k, v, causal, _table(q.shape, causal, longest_first, q.device))[0]
+    return persistent.attend(q, k, v, causal, _table(q.shape, causal, order, q.device))[0]
 
 
 @functools.cache
-def _table(shape, causal, longest_first, device):
+def _table(shape, causal, order, device):
     """Return the table of tiles for rung 3, made once: it is not what is measured."""
     from flashlab.kernels.hopper.rungs import persistent
 
-    B, H, N, _ = shape
-    Tr, programs = tiles.count(N, persistent.Br.value), multiprocessors(device)
-    order = list(range(B * H * Tr))
-    if not longest_first:
-        return persistent.table_of(persistent.dealt(len(order), programs), device)
-    blocks = [n % Tr + 1 if causal else Tr for n in order]
-    order.sort(key=lambda n: -blocks[n])
-    lists = [[] for _ in range(programs)]
-    for n, program in zip(order, schedule.assign([blocks[n] for n in order], programs), strict=True):
-        lists[program].append(n)
-    return persistent.table_of(lists, device)
+    return persistent.table_of(order(shape, causal, device), device)
 
 
 RUNGS = {
     "rung 1": rung_1,
     "rung 2": rung_2,
     "rung 3": rung_3,
-    "rung 3, longest first": functools.partial(rung_3, longest_first=True),
+    "rung 3, longest first": functools.partial(rung_3, order=longest_first),
+    "rung 3, few heads at a time": functools.partial(rung_3, order=few_heads),
 }
 
 

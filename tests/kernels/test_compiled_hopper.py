@@ -222,6 +222,6 @@ def test_what_the_lesson_says_of_its_rungs(rungs):
 def test_the_stored_exponentials_are_beside_the_product_of_the_second_rung(rungs, no_early_wait):
     stored = data.measured("rung_exponentials")
     as_it_is = [k for k in rungs if k["kernel"] == "two_consumers"]
-    for what, compiled in {"as it is": as_it_is, "without the early wait": no_early_wait}.items():
-        for loop in (loop for k in compiled for loop in k["loops"]):
+    for what, some in {"as it is": as_it_is, "without the early wait": no_early_wait}.items():
+        for loop in (loop for k in some for loop in k["loops"]):
             assert (loop["MUFU"], loop["MUFU beside"]) == (stored["exponentials"], stored["beside"][what]), what

@@ -7,7 +7,7 @@ import numpy as np
 from flashlab.grading.draws import whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 
-__all__ = ["rounds", "last_tile", "longest_first", "megabytes"]  # in the lesson's order
+__all__ = ["rounds", "last_tile", "longest_first", "time_of", "megabytes"]  # in the lesson's order
 
 rounds = Question(
     answer=16,
@@ -128,5 +128,48 @@ longest_first = Exercise(
         Mistake("returned numbers of blocks.", "The lists hold tiles: their places in work.",
                 "append(tile)", "append(work[tile])"),
         Mistake("left tiles out.", "A program may have several.", "return tiles", "return [own[:1] for own in tiles]"),
+    ),
+)  # fmt: skip
+
+
+def latest(lists, work, t_b, t_o):
+    """Return when the last program has computed its tiles."""
+    return max(sum(work[tile] * t_b + t_o for tile in tiles) for tiles in lists)
+
+
+def _draw_lists(rng, size):
+    """Draw tiles and the programs that have them; a program may have none."""
+    work = rng.integers(1, 100, int(rng.integers(1, 4 * size + 1))).tolist()
+    owners = rng.integers(0, size, len(work))  # [tiles]
+    lists = [np.flatnonzero(owners == program).tolist() for program in range(size)]
+    return lists, work, float(rng.uniform(0.1, 5)), float(rng.uniform(0, 20))
+
+
+time_of = Exercise(
+    reference=latest,
+    edges=(
+        Case("one program, one tile", ([[0]], [3], 2.0, 1.0)),
+        Case("two programs: the later one decides", ([[0, 1], [2]], [1, 1, 4], 2.0, 1.0)),
+        Case("many short tiles take longer than a long one", ([[0, 1, 2], [3]], [1, 1, 1, 4], 1.0, 2.0)),
+        Case("a program without a tile", ([[0], []], [2], 1.0, 1.0)),
+    ),
+    draw=_draw_lists,
+    level=1,
+    minutes=8,
+    hints=(
+        "How long does one program take for its own list? And who decides when all are done?",
+        "A program takes the sum of its tiles' times. The kernel is done with the latest program.",
+        "max(sum(work[tile] * t_b + t_o for tile in tiles) for tiles in lists)",
+    ),
+    mistakes=(
+        Mistake("added up all programs.", "They run side by side: the latest decides.", "max(sum", "sum(sum"),
+        Mistake("left out what a tile costs besides its blocks.", "Each tile adds t_o.", " + t_o", ""),
+        Mistake("added t_o once per program.", "Each tile has a beginning and an end.",
+                "max(sum(work[tile] * t_b + t_o for tile in tiles)",
+                "max(t_o + sum(work[tile] * t_b for tile in tiles)"),
+        Mistake("took the number of a tile for its blocks.", "work[tile] are its blocks.", "work[tile]", "tile"),
+        Mistake("averaged over the programs.", "The kernel is done when the last one is.",
+                "max(sum(work[tile] * t_b + t_o for tile in tiles) for tiles in lists)",
+                "sum(sum(work[tile] * t_b + t_o for tile in tiles) for tiles in lists) / len(lists)"),
     ),
 )  # fmt: skip

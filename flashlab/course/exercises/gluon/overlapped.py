@@ -51,10 +51,10 @@ overlapped = Exercise(
         "After warpgroup_mma_wait(1, deps=(S_ij,)) nobody reads K_j: release it. After warpgroup_mma_wait(0, "
         "deps=(O_i,)) nobody reads V_(j-1). O_i is rescaled after its product: the product's weights have the old "
         "maximum.",
-        "take_turn(turn, j, w); S_ij = issue_scores(Q_i, K_j); O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True); "
-        "pass_turn(turn, w); S_ij = warpgroup_mma_wait(1, deps=(S_ij,)); release(rings.K, j); S_ij = hide(…); "
-        "m_i, l_i, P_ij, alpha = weights(…); O_i = warpgroup_mma_wait(0, deps=(O_i,)); release(rings.V, j - 1); "
-        "return m_i, l_i, alpha[:, None] * O_i, P_ij.",
+        "take_turn(turn, j, w); S_ij = issue_scores(Q_i, K_j); O_i = warpgroup_mma(P_before, V_before, O_i, "
+        "is_async=True); pass_turn(turn, w); S_ij = warpgroup_mma_wait(1, deps=(S_ij,)); release(rings.K, j); "
+        "S_ij = hide(…); m_i, l_i, P_ij, alpha = weights(…); O_i = warpgroup_mma_wait(0, deps=(O_i,)); "
+        "release(rings.V, j - 1); return m_i, l_i, alpha[:, None] * O_i, P_ij.",
     ),
     mistakes=(
         Mistake("gave the stage of V back while its product runs.", "Release it after warpgroup_mma_wait(0, …).",
