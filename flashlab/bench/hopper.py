@@ -1,7 +1,7 @@
 """Measure, on one Hopper GPU, the Hopper kernels beside the production ones, and the rungs that lead to them.
 
     python -m flashlab.bench.hopper --json notebooks/data/h200_hopper.json
-  python -m flashlab.bench.hopper --impls rungs hopper fa3 cudnn --passes forward --json notebooks/data/h200_rungs.json
+    python -m flashlab.bench.hopper --impls rungs hopper fa3 cudnn --passes forward --json FILE
 
 As ``flashlab.bench`` does it: 16,384 tokens in sequences of N, 2,048 columns in heads of d, bfloat16; all
 implementations take turns in one process: the Hopper kernels ("hopper"), the portable ones, cuDNN, FlashAttention-3 and

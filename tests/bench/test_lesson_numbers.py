@@ -35,6 +35,11 @@ def hopper(impl, N, causal=False):
     return the("h200_hopper", "tflops", impl=impl, N=N, causal=causal, d=128, **{"pass": "forward"})
 
 
+def rung(impl, N, causal=False):
+    """Return the TFLOP/s of a rung, or of a kernel beside it, d = 128."""
+    return the("h200_rungs", "tflops", impl=impl, N=N, causal=causal, d=128)
+
+
 def backward(impl):
     """Return the TFLOP/s of a backward pass, d = 128, N = 4,096, without a mask."""
     return the("h200_attention", "tflops", impl=impl, N=4096, causal=False, d=128, **{"pass": "backward"})
@@ -59,14 +64,6 @@ def times_fa4(which):
     return {at: shape["hopper"] / shape["fa4"] for at, shape in shapes.items()}
 
 
-def gained(kernel, d):
-    """Return by how many percent a change of the backward kernel gained, least and most."""
-    trials = data.measured("h200_backward_tried")["trials"]
-    (cells,) = [trial["cells"] for trial in trials if (trial["kernel"], trial["d"]) == (kernel, d)]
-    quotients = [100 * cell["after"] / cell["before"] - 100 for cell in cells]
-    return min(quotients), max(quotients)
-
-
 def measured() -> Iterator[tuple]:
     """Yield a notebook, a cell, the digits after the point, and what was measured, in the order of the cell.
 
@@ -80,9 +77,9 @@ def measured() -> Iterator[tuple]:
     yield "14_measure_and_debug", "opening", 1, max(speeds) / min(speeds)
     yield "14_measure_and_debug", "still-wrong", 0, max(speeds)
     yield "14_measure_and_debug", "clocks-read", 0, sweep["clocks_us"]["host clock, nobody waits for the GPU"]
-    yield "16_gluon", "opening", 0, hopper("rung 1", 4096), hopper("rung 4", 4096)
-    two, three, four, ours = (hopper(impl, 16384, True) for impl in ("rung 2", "rung 3", "rung 4", "hopper"))
-    yield "17_schedules", "opening", 0, four, ours
+    yield "16_gluon", "opening", 0, rung("rung 1", 4096), rung("rung 3", 4096), rung("cudnn", 4096)
+    two, three, few = (rung(impl, 16384, True) for impl in ("rung 2", "rung 3", "rung 3, few heads at a time"))
+    yield "17_schedules", "opening", 0, three, few
     yield "17_schedules", "all-rungs-answer", 0, three, two
     forth, back = times_fa4("forward"), times_fa4("backward")
     low, level, *_ = sorted(forth, key=forth.get)
@@ -91,16 +88,7 @@ def measured() -> Iterator[tuple]:
     yield "17_schedules", "recap", 2, geometric_mean(forth.values()), geometric_mean(back.values())
     assert min(times for (d, *_), times in back.items() if d == 64) > 1
     least, *_, most = sorted(100 - 100 * times for (d, *_), times in back.items() if d == 128)
-    yield "17_schedules", "backward-limit-text", 0, least, most
-    yield "17_schedules", "backward-untried", 0, *gained("the persistent one, an anchor, 4 stages", 64)
-    trials = data.measured("h200_portable_tried")["trials"]
-    (roles,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, unused barriers given up"]
-    faster = 100 * geometric_mean(cell["after"] / cell["before"] for cell in roles) - 100
-    yield "17_schedules", "aims-text", 0, faster
-    (others,) = [it["cells"] for it in trials if it["what"] == "with the specialized forward, other shapes"]
-    times = [cell["after"] / cell["before"] for cell in others]
-    assert (len(roles), len(times)) == (6, 8)
-    yield "17_schedules", "aims-text", 2, min(times), max(times)
+    yield "17_schedules", "models-answer", 0, least, most, 100 - 100 * forth[low]
     first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
     yield "20_decoding", "measured-answer", 1, first, last
     plain = decoding(part="plain", B=16, H=64)

@@ -87,10 +87,10 @@ def test_what_is_stored_is_measured(file, B, H, N, d, options, version):
 
 
 def test_every_stored_file_is_read_or_has_no_time_of_a_version():
-    without = {  # bytes and code, times of the host, and trials with kernels that no call takes
+    without = {  # bytes and code, times of the host, trials with kernels that no call takes, and the rungs
         "shared_memory", "h200_traffic", "hopper_instructions", "blackwell_instructions", "llama", "h200_calls",
         "h200_sweep", "h200_rescaling", "h200_forward_tried", "h200_backward_tried", "h200_backward_limits",
-        "h200_portable_tried", "h200_ring_trace",
+        "h200_portable_tried", "h200_ring_trace", "h200_rungs", "rung_exponentials",
     }  # fmt: skip
     assert set(READERS) | without == set(data.names(".json")) and not set(READERS) & without
 

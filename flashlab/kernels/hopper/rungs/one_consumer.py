@@ -181,7 +181,7 @@ def hide(S_ij, row, key, Nq, Nk, causal: gl.constexpr):
 
 @gluon.jit
 def update(m_i, l_i, O_i, S_ij, V_j, factor):
-    """Take in one block of scores and values: the six lines of lesson 04, in units of log2."""
+    """Take in one block of scores and values: the six lines of the loop over tiles, in units of log2."""
     m_new = gl.maximum(m_i, gl.max(S_ij, 1) * factor)  # [Br]
     m_safe = gl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
     alpha = gl.exp2(m_i - m_safe)  # [Br]
