@@ -1,8 +1,9 @@
-"""The pages that are no lessons: the front page, the figures, the measurements, the wrong answers, the interface."""
+"""The pages that are no lessons: the front page, the figures, the measurements, the interface, what is written here."""
 
 import base64
 import importlib
 import pkgutil
+import re
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from docs.lessons import CODESPACE, REPOSITORY
 from figures import page
 from flashlab.course.lessons import LESSONS, notebook
 
+HERE = Path(__file__).parent
+WRITTEN = ("set_up", "flash_attention", "about")  # files of this folder that are pages as they stand
 WINGS = {
     "machine": "What a GPU is, and what it charges",
     "reference": "One idea per module, in numpy",
@@ -31,6 +34,7 @@ def write(folder: Path):
         "measurements.md": measurements.page(),
         "wrong_answers.md": wrong_answers.page(),
         "interface.rst": interface(),
+        **{f"{name}.md": written(name) for name in WRITTEN},
         **{f"interface/{package}.rst": members(package) for package in _packages()},
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +73,20 @@ lessons/notation.ipynb
 :caption: Beside the lessons
 figures
 measurements
+flash_attention
 wrong_answers
 interface
+set_up
+about
 ```
 """
+
+
+def written(name: str) -> str:
+    """Return a page of this folder, its links to lessons as links of the site, and to other files as addresses."""
+    text = (HERE / f"{name}.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\(\.\./notebooks/(?=\w+\.ipynb)", "](lessons/", text)
+    return text.replace("](../", f"]({REPOSITORY}/blob/main/")
 
 
 def gallery() -> str:

@@ -9,13 +9,14 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
-from docs import drawn, lessons
+from docs import drawn, lessons, pages
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
 BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html", "interface.html"]
+BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
