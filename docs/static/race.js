@@ -10,6 +10,7 @@
   const figure = globalThis.flashlab.figures[host.id][0];
   const part = (name) => host.shadowRoot.querySelector(name);
   const last = clock.length - 1;
+  const isState = () => location.hash.startsWith("#tiling?");
   let passed = 0; // ms
   let before = 0;
   let running = 0;
@@ -43,7 +44,8 @@
   button.addEventListener("click", () => (running ? rest("play") : run()));
   button.hidden = false;
   part(".flashlab").append(part(".head"));
-  const brought = location.hash.startsWith("#tiling?");
+  addEventListener("hashchange", () => { if (running && isState()) over(); });
+  const brought = isState();
   Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" }); // for listeners: the rest is seen
   if (brought || matchMedia("(prefers-reduced-motion: reduce)").matches) {
     if (!brought) figure.set({ step: last });

@@ -175,6 +175,12 @@ export function mount(host, data, draw, style) {
   new ResizeObserver(() => { measure(); show(false); }).observe(parts.stage);
   measure();
   wearing(parts.whole);
+  if (data.page) {
+    addEventListener("hashchange", () => { // the address was edited, or a link to a state followed
+      const found = fromHash(name, controls, location.hash);
+      if (Object.keys(found).length) actions.set(found);
+    });
+  }
   if (!traces[keyOf(controls, state)]) state = data.state;
   set({});
 

@@ -104,6 +104,15 @@ def test_without_scripts_the_result_is_there_and_no_button(opened):
     assert not sheet.locator(BUTTON).is_visible()
 
 
+def test_an_address_that_is_edited_ends_the_race(opened):
+    sheet = opened()
+    sheet.clock.run_for(1000)
+    sheet.evaluate("location.hash = '#tiling?step=30'")
+    sheet.locator(".race[data-state=over]").wait_for()
+    sheet.clock.run_for(3000)
+    assert sheet.evaluate(STEP) == 30 and sheet.locator(CONTROLS).is_visible()
+
+
 @pytest.mark.parametrize("way", front.WAYS)
 def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
     sheet = opened(390)

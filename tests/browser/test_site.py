@@ -131,6 +131,9 @@ def test_an_address_keeps_the_state(opened):
     again = opened(sheet.url)
     assert "#" in sheet.url
     assert again.locator("input[type=range][data-field]").last.input_value() == clock.input_value()
+    again.evaluate("location.hash = '#tiling?step=3&Br=64'")  # edited in the same tab
+    again.wait_for_function("flashlab.figures['figure-tiling'][0].state.step === 3")
+    assert again.locator("[data-field=Br]").get_attribute("aria-valuetext") == "64" and again.faults == []
 
 
 @pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)
