@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sphinx.cmd.build import build_main
 
-from docs import drawn, lessons, pages
+from docs import drawn, lessons, pages, sharing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -41,6 +41,7 @@ def main(target: Path) -> int:
         mend(built)
         drawn.write(built / "figures")
         lessons.write_for_colab(built / "colab")
+        sharing.add(built)
         shutil.rmtree(built / ".doctrees", ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)
         shutil.move(built, target)

@@ -27,9 +27,16 @@ def figure(name: str) -> types.ModuleType:
 
 
 @cache
+def shown_by(lesson: Lesson) -> list[str]:
+    """Return the names of the figures that a lesson shows."""
+    cells = json.loads((NOTEBOOKS / notebook(lesson)).read_text(encoding="utf-8"))["cells"]
+    return [name for cell in cells if cell["cell_type"] == "code" for name in FIGURE.findall("".join(cell["source"]))]
+
+
+@cache
 def lesson_of(name: str) -> Lesson | None:
     """Return the lesson of a figure's name, or else the first that shows it; None if none does."""
-    showing = [lesson for lesson in LESSONS if name in _shown(notebook(lesson))]
+    showing = [lesson for lesson in LESSONS if name in shown_by(lesson)]
     return next((lesson for lesson in showing if lesson.name == name), showing[0] if showing else None)
 
 
@@ -39,18 +46,22 @@ def title(name: str) -> str:
     return lesson.title if lesson and lesson.name == name else page.title_of(figure(name))
 
 
-def alive(name: str, folder: str) -> str:
-    """Return the HTML of a figure whose script is in ``folder``, an address."""
-    return f'{_parts(name)[0]}<script defer src="{folder}/{name}.js"></script>\n'
+def alive(name: str, folder: str, *, brief: bool = False) -> str:
+    """Return the HTML of a figure whose script is in ``folder``, an address. brief: does it leave out details?"""
+    place = _parts(name)[0]
+    if brief:
+        place = place.replace(" data-figure=", " data-brief data-figure=", 1)
+    return f'{place}<script defer src="{folder}/{name}.js"></script>\n'
 
 
 def write(folder: Path):
-    """Write each figure's script, and a page of its own for links and frames, into ``folder``."""
+    """Write each figure's script, its picture, and a page of its own for links and frames, into ``folder``."""
     folder.mkdir(exist_ok=True)
     for name in names():
         whole = page.page(figure(name), alive(name, ".") + _home(name), title(name))
         (folder / f"{name}.html").write_text(whole, encoding="utf-8")
         (folder / f"{name}.js").write_text(_parts(name)[1], encoding="utf-8")
+        (folder / f"{name}.png").write_bytes(page.still(figure(name), figure(name).State()))
 
 
 def _home(name):
@@ -60,13 +71,6 @@ def _home(name):
         address = f"../lessons/{notebook(lesson).removesuffix('.ipynb')}.html"
         words = f'<a href="{address}" target="_top">{lesson.title}</a>, a lesson of {words}'
     return f'<p style="margin: 8px">From {words}.</p>\n'
-
-
-@cache
-def _shown(file):
-    """Return the names of the figures that a notebook shows."""
-    cells = json.loads((NOTEBOOKS / file).read_text(encoding="utf-8"))["cells"]
-    return [name for cell in cells if cell["cell_type"] == "code" for name in FIGURE.findall("".join(cell["source"]))]
 
 
 @cache

@@ -1,17 +1,17 @@
-"""The pages that are no lessons: the front page, the figures, the measurements, the wrong answers, the interface."""
+"""The pages that are no lessons: the front page, the figures, the measurements, the interface, what is written here."""
 
-import base64
 import importlib
 import pkgutil
-from itertools import groupby
+import re
 from pathlib import Path
 
 import flashlab
-from docs import drawn, measurements, wrong_answers
-from docs.lessons import CODESPACE, REPOSITORY
-from figures import page
+from docs import drawn, front, measurements, wrong_answers
+from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
+HERE = Path(__file__).parent
+WRITTEN = ("set_up", "flash_attention", "about")  # files of this folder that are pages as they stand
 WINGS = {
     "machine": "What a GPU is, and what it charges",
     "reference": "One idea per module, in numpy",
@@ -26,37 +26,22 @@ WINGS = {
 def write(folder: Path):
     """Write the sources of all pages into ``folder``."""
     for name, text in {
-        "index.md": front(),
+        "index.md": index(),
         "figures.md": gallery(),
         "measurements.md": measurements.page(),
         "wrong_answers.md": wrong_answers.page(),
         "interface.rst": interface(),
+        **{f"{name}.md": written(name) for name in WRITTEN},
         **{f"interface/{package}.rst": members(package) for package in _packages()},
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def front() -> str:
-    """Return the front page: what the course is, one figure that moves, and the map."""
+def index() -> str:
+    """Return the front page with the tables of contents that the sidebar shows."""
     toctree = "\n".join(f"lessons/{notebook(lesson)}" for lesson in LESSONS)
-    return f"""# How FlashAttention works
-
-A course that you can read here and run anywhere: {len(LESSONS)} lessons from one softmax to GPU kernels, which are
-measured beside those of production. Bytes are counted in the code that runs. Tests run every cell again and compare
-what it prints, but for times and a learner's answers. Every figure draws what that code computed: play it, step through
-it, point at a tile.
-
-{_raw(drawn.alive("tiling", "figures"))}
-
-**To read**: begin with [lesson 00](lessons/{notebook(LESSONS[0])}). **To run**: each lesson opens in Google Colab with
-one click, and the whole course in a [Codespace]({CODESPACE}); on your own machine, `git clone {REPOSITORY}`, then
-`make lab`. A GPU is not needed. **To look up**: [notation and glossary](lessons/notation.ipynb),
-[all figures](figures.md), [measurements](measurements.md), [wrong implementations, and what rejects
-them](wrong_answers.md), [the interface of the code](interface.rst).
-
-{_map()}
-
+    return f"""{front.page()}
 ```{{toctree}}
 :hidden:
 :caption: Lessons
@@ -69,10 +54,20 @@ lessons/notation.ipynb
 :caption: Beside the lessons
 figures
 measurements
+flash_attention
 wrong_answers
 interface
+set_up
+about
 ```
 """
+
+
+def written(name: str) -> str:
+    """Return a page of this folder, its links to lessons as links of the site, and to other files as addresses."""
+    text = (HERE / f"{name}.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\(\.\./notebooks/(?=\w+\.ipynb)", "](lessons/", text)
+    return text.replace("](../", f"]({REPOSITORY}/blob/main/")
 
 
 def gallery() -> str:
@@ -88,9 +83,8 @@ see what you see. In a page of yours: `<iframe src="…/figures/tiling.html" wid
 
 
 def _card(name):
-    figure = drawn.figure(name)
-    source = f"data:image/png;base64,{base64.b64encode(page.still(figure, figure.State())).decode()}"
-    return f'<a href="figures/{name}.html"><img alt="" loading="lazy" src="{source}"><br>{drawn.title(name)}</a>'
+    picture = f'<img alt="" loading="lazy" src="figures/{name}.png">'
+    return f'<a href="figures/{name}.html">{picture}<br>{drawn.title(name)}</a>'
 
 
 def interface() -> str:
@@ -136,15 +130,6 @@ def _packages():
     for wing in (wing for wing in WINGS if wing in present):
         yield wing
         yield from (name for name, is_package in _inside(wing) if is_package and name != "course.exercises")
-
-
-def _map():
-    """Return the lessons by part, as lists."""
-    parts = []
-    for part, lessons in groupby(LESSONS, key=lambda lesson: lesson.part):
-        lines = "\n".join(f"- [{it.title}](lessons/{notebook(it)}): {it.proves}" for it in lessons)
-        parts.append(f"## {part}\n\n{lines}")
-    return "\n\n".join(parts)
 
 
 def _raw(text):

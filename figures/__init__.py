@@ -44,7 +44,8 @@ the first. The JSON of one state is some ten kB: a line per event, in it what di
 ``{height, nodes}`` in pixels. ``width`` is what there is: 340 on a phone, 1160 at most; less with larger type. Lay out
 for all of it (see ``tiling.js``: three panels side by side, or one below the other). From ``WIDE`` (740) on, what is
 compared stands side by side, in groups of class ``compared``, and a drawing is at most 612 high: with its controls it
-fits JupyterLab's panel at 1280 x 900. ``forward`` is true when the clock
+fits JupyterLab's panel at 1280 x 900. An element with the attribute ``data-brief`` passes ``brief: true`` too: the
+drawing may leave out what a first look does not need. ``forward`` is true when the clock
 has just gone one step on: only then may things travel. The function keeps nothing and touches no page, so node can
 test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``, one line each.
 

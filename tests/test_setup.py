@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from PIL import Image
 
+from docs import pages
 from figures import tiling
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.drawn import NODE, digest
@@ -148,14 +149,15 @@ def test_flashlab_imports_an_extra_only_where_it_is_used():
         assert set(names(*imported)) <= allowed, path
 
 
-# One range of Pythons, said in six places.
+# One range of Pythons, said in seven places.
 
 
 def test_every_file_says_the_same_pythons():
     lowest, highest = PYTHONS[0], PYTHONS[-1]
     sentence = f"Python {lowest} to {highest}"
     assert PROJECT["requires-python"] == f">={lowest}"
-    assert [name for name in ("README.md", "Makefile", "constraints.txt") if sentence not in read(name)] == []
+    files = ("README.md", "docs/set_up.md", "Makefile", "constraints.txt")
+    assert [name for name in files if sentence not in read(name)] == []
     tested = re.search(r"\((\d, \d+)\) <= sys.version_info\[:2\] <= \((\d, \d+)\)", read("Makefile")).groups()
     assert [text.replace(", ", ".") for text in tested] == [lowest, highest]
     python = yaml.safe_load(read("environment.yml"))["dependencies"][0]
@@ -225,20 +227,23 @@ def test_the_version_and_the_address_are_those_of_the_citation():
     assert citation["version"] == PROJECT["version"]
     assert citation["url"] == citation["repository-code"] == PROJECT["urls"]["Homepage"]
     assert f"## {PROJECT['version']} ({citation['date-released']})" in read("CHANGELOG.md")
-    bibtex = re.search(r"```bibtex\n(.*?)```", read("README.md"), flags=re.DOTALL)[1]
+    bibtex = re.search(r"```bibtex\n(.*?)```", read("docs/about.md"), flags=re.DOTALL)[1]
     assert PROJECT["urls"]["Homepage"] in bibtex and f"version = {{{PROJECT['version']}}}" in bibtex
     assert str(citation["date-released"])[:4] in bibtex
 
 
-# What README and CONTRIBUTING say.
+# What README, CONTRIBUTING and the pages of docs say.
+
+PAGES = [".github/CONTRIBUTING.md", *(f"docs/{name}.md" for name in pages.WRITTEN)]
 
 
-@pytest.mark.parametrize("page", ["README.md", ".github/CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
 def test_every_command_that_a_page_names_exists(page):
     targets = set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
     commands = re.findall(r"`[^`]*`|^    .*", read(page), flags=re.MULTILINE)
     named = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(commands)))
-    assert {"lab", "test"} <= named <= targets
+    assert named <= targets
+    assert {"lab", "test"} <= named or page in PAGES[1:]
 
 
 def test_every_target_is_explained_by_make_help():
@@ -251,6 +256,18 @@ def test_every_lesson_is_in_the_readme_and_every_link_leads_somewhere():
     links = {link for link in re.findall(r"\]\(([^)#]+)\)", read("README.md")) if not link.startswith("http")}
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb")} <= links
     assert [link for link in sorted(links) if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_file(page):
+    links = {link for link in re.findall(r"\]\(([^)#]+)", read(page)) if not link.startswith("http")}
+    assert [link for link in sorted(links) if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+def test_the_readme_is_one_page_and_leads_to_the_longer_ones():
+    text = read("README.md")
+    assert len(text.splitlines()) <= 110
+    assert [page for page in PAGES if f"]({page}" not in text] == []
 
 
 def test_the_code_in_the_readme_runs():

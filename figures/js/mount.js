@@ -52,7 +52,7 @@ export function mount(host, data, draw, style) {
     const { trace, words, idle } = traces[keyOf(controls, state)];
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
-    const { height, nodes } = draw({ trace, step, state, width, forward });
+    const { height, nodes } = draw({ trace, step, state, width, forward, brief: "brief" in host.dataset });
     const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
     parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
     const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
@@ -175,6 +175,12 @@ export function mount(host, data, draw, style) {
   new ResizeObserver(() => { measure(); show(false); }).observe(parts.stage);
   measure();
   wearing(parts.whole);
+  if (data.page) {
+    addEventListener("hashchange", () => { // the address was edited, or a link to a state followed
+      const found = fromHash(name, controls, location.hash);
+      if (Object.keys(found).length) actions.set(found);
+    });
+  }
   if (!traces[keyOf(controls, state)]) state = data.state;
   set({});
 

@@ -1,4 +1,5 @@
 // Three runs side by side under one clock: the map of their scores with Q, K, V and O around it, fast memory, the bill.
+// In brief there are no memory and no bill, and on a phone words stand beside the map: all three fit on its screen.
 
 import { h } from "./svg.js";
 import { amount, fits, room, times, wrapped } from "./words.js";
@@ -13,19 +14,21 @@ const ABOVE = 2 * (STRIP + 3) + GAP; // from there to where the scores begin
 const BILL = 8 + 7 * 18; // height of the bill
 const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 
-export function draw({ trace, step, width, forward }) {
+export function draw({ trace, step, width, forward, brief = false }) {
   const clock = trace.clock[step];
   const count = trace.runs.length;
-  const wide = width >= WIDE;
+  const wide = width >= (brief ? 600 : WIDE);
   const space = 28;
   const panelWidth = wide ? Math.min((width - space * (count - 1)) / count, 420) : width;
-  const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 210) : Math.min(width * 0.42, 220);
-  const titles = trace.runs.map((run) => titleOf(run.name, panelWidth));
+  const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 210) : Math.min(width * (brief ? 0.24 : 0.42), 220);
+  const beside = brief && !wide ? side + 2 * STRIP + 3 * GAP + 14 : 0; // where words begin
+  const titles = trace.runs.map((run) => titleOf(run.name, panelWidth - beside));
   const head = HEAD + (Math.max(...titles.map((rows) => rows.length)) - 1) * 1.2 * TITLE;
-  const high = head + (wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, 22 + FAST + 30 + BILL) + 22);
+  const below = wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, 22 + FAST + 30 + BILL) + 22;
+  const high = !brief ? head + below : wide ? head + ABOVE + side + 24 : Math.max(ABOVE + side + 24, head + 24);
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (panelWidth + space), 0] : [0, at * high];
-    return panel({ trace, run, title: titles[at], at, x, y, head, width: panelWidth, side, wide, clock, forward });
+    return panel({ trace, run, title: titles[at], at, x, y, head, width: panelWidth, side, wide, brief, beside, clock, forward });
   });
   const bottom = (wide ? high : count * high) + 14;
   const key = [
@@ -58,23 +61,10 @@ function until(run, clock) {
   return { done: run.lines.slice(0, low), now: run.lines[low - 1], ended: low === run.lines.length };
 }
 
-function panel({ trace, run, title, at, x, y: above, head, width, side, wide, clock, forward }) {
+function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, forward }) {
   const { done, now, ended } = until(run, clock);
   const place = (name) => `${at} ${name}`; // keys differ from run to run
-  const longest = Math.max(...trace.runs.map((one) => one.moved));
-  const moved = now?.moved ?? 0;
-  const reach = (bytes) => (bytes / longest) * width;
-  const y = above + head; // below title, progress and status
-  const bar = { y: y - 40, height: 10 };
-  const far = `${amount(moved)} of ${amount(run.moved)}`;
-  const progress = [
-    lines(x, above + 8, title, { weight: 650, size: TITLE, gap: 1.2 }),
-    h("rect", { key: place("whole"), x, ...bar, width: reach(run.moved), fill: "var(--paper)", stroke: "var(--grey)" }),
-    h("rect", { key: place("moved"), x, ...bar, width: reach(moved), fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${far} moved`] } }),
-    label(x, y - 18, status(run, now, ended).find((words) => fits(`${words} ${far}`, width, SIZE)), { fill: "var(--grey)" }),
-    label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
-  ];
-
+  const y = beside ? above : above + head; // below title, progress and status
   const left = x + STRIP + GAP;
   const top = y + ABOVE;
   const strips = { Q: [x, top], K: [left, y], V: [left, y + STRIP + 3], O: [left + side + GAP, top] };
@@ -87,21 +77,38 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, cl
       : { x: x0, y: y0 + start * unit, width: STRIP, height: (stop - start) * unit };
   };
 
-  const beside = left + side + STRIP + 2 * GAP + 14;
-  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: beside, y: y + 22, width: x + width - beside - 2 };
+  const right = left + side + STRIP + 2 * GAP + 14;
+  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
   const travels = forward && now?.moved === clock && now.name in strips;
   return h(
     "g",
     { key: place("panel"), class: "compared" },
-    progress,
+    progress({ trace, run, title, now, ended, x: x + beside, above, y: above + head, width: width - beside, place, below: beside > 0 }),
     Object.entries(strips).map(([name, [x0, y0]]) => (name === "K" || name === "V" ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 }) : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }))),
     Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
-    fastMemory({ trace, inside, fast, place, from: travels && now.kind === "load" ? box(now.name, now.rows) : null, now, number: done.length }),
-    travels && now.kind === "store" && tile({ key: place(`out ${done.length}`), ...box(now.name, now.rows), name: now.name, from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y } }),
-    bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
+    !brief && fastMemory({ trace, inside, fast, place, from: travels && now.kind === "load" ? box(now.name, now.rows) : null, now, number: done.length }),
+    !brief && travels && now.kind === "store" && tile({ key: place(`out ${done.length}`), ...box(now.name, now.rows), name: now.name, from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y } }),
+    !brief && bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
   );
+}
+
+// A run's title, the bytes that it has moved of those that it will move, and where it is. below: is that a line of its own?
+function progress({ trace, run, title, now, ended, x, above, y, width, place, below }) {
+  const longest = Math.max(...trace.runs.map((one) => one.moved));
+  const moved = now?.moved ?? 0;
+  const reach = (bytes) => (bytes / longest) * width;
+  const bar = { y: y - 40, height: 10 };
+  const far = `${amount(moved)} of ${amount(run.moved)}`;
+  const where = status(run, now, ended).find((words) => fits(below ? words : `${words} ${far}`, width, SIZE));
+  return [
+    lines(x, above + 8, title, { weight: 650, size: TITLE, gap: 1.2 }),
+    h("rect", { key: place("whole"), x, ...bar, width: reach(run.moved), fill: "var(--paper)", stroke: "var(--grey)" }),
+    h("rect", { key: place("moved"), x, ...bar, width: reach(moved), fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${far} moved`] } }),
+    label(x, below ? y + 4 : y - 18, where, { fill: "var(--grey)" }),
+    below ? label(x, y - 18, far, { fill: "var(--grey)" }) : label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
+  ];
 }
 
 // Where a run is, in words, the longest first.
@@ -159,8 +166,8 @@ function map({ trace, run, done, now, left, top, side, place }) {
   return [
     slot({ key: place("map"), x: left, y: top, width: side, height: side, tip: empty }),
     h("g", { key: place("cells") }, cells),
-    label(left + side, top + side + 11, "keys →", { anchor: "end", fill: "var(--grey)", size: 12 }),
-    label(left, top + side + 11, "↓ queries", { fill: "var(--grey)", size: 12 }),
+    side > 110 && label(left + side, top + side + 11, "keys →", { anchor: "end", fill: "var(--grey)", size: 12 }),
+    side > 110 && label(left, top + side + 11, "↓ queries", { fill: "var(--grey)", size: 12 }),
   ];
 }
 

@@ -1,4 +1,4 @@
-"""Every speed that README.md states is computed from the stored measurement that it links to."""
+"""Every speed that README.md and docs/flash_attention.md state is computed from the measurement that they link to."""
 
 import re
 import statistics
@@ -10,7 +10,9 @@ models = pytest.importorskip("flashlab.bench.models", reason="the kernels need t
 
 from flashlab.course import data  # noqa: E402
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "flash_attention.md").read_text(encoding="utf-8")
 KINDS = "forward", "backward", "decode"
 CELLS = models.cells(data.measured("models")["rows"])
 
@@ -41,15 +43,17 @@ def test_the_table_states_the_rates_of_our_kernels():
     assert [line for line in table() if line not in README.splitlines()] == []
 
 
-def test_the_readme_states_how_often_a_call_takes_longer_and_by_how_much():
-    paragraph = next(it for it in README.split("\n\n") if "models.json" in it)
+def test_both_state_how_often_a_call_takes_longer_and_the_page_by_how_much():
+    paragraph = next(it for it in PAGE.split("\n\n") if "models.json" in it)
     waits = [[ratio for ratio, _ in ratios(which, models.call_us)] for which in KINDS]
-    numbers = ((sum(r < 1 for r in some), len(some), f"{1 / min(some):.1f}") for some in waits)
+    numbers = [(sum(r < 1 for r in some), len(some), f"{1 / min(some):.1f}") for some in waits]
     assert re.search(r".*?".join(r".*?".join(map(str, some)) for some in numbers), " ".join(paragraph.split()))
+    paragraph = next(it for it in README.split("\n\n") if "that of Python" in it)
+    assert re.search(".*?".join(f"{slower} of {calls}" for slower, calls, _ in numbers), " ".join(paragraph.split()))
 
 
-def test_the_readme_states_the_speed_relative_to_the_fourth():
-    paragraph = next(it for it in README.split("\n\n") if "FlashAttention-4 alone" in it)
+def test_the_page_states_the_speed_relative_to_the_fourth():
+    paragraph = next(it for it in PAGE.split("\n\n") if "FlashAttention-4 alone" in it)
     ratios = {way: [models.ratio(cell, models.kernels_us, "fa4") for key, cell in CELLS.items() if key[1] == way]
               for way in ("forward", "backward")}  # fmt: skip
     numbers = [summary([it for it in found if it is not None]) for found in ratios.values()]

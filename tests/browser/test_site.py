@@ -9,13 +9,14 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
-from docs import drawn, lessons
+from docs import drawn, lessons, pages
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
 BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html", "interface.html"]
+BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
@@ -130,6 +131,9 @@ def test_an_address_keeps_the_state(opened):
     again = opened(sheet.url)
     assert "#" in sheet.url
     assert again.locator("input[type=range][data-field]").last.input_value() == clock.input_value()
+    again.evaluate("location.hash = '#tiling?step=3&Br=64'")  # edited in the same tab
+    again.wait_for_function("flashlab.figures['figure-tiling'][0].state.step === 3")
+    assert again.locator("[data-field=Br]").get_attribute("aria-valuetext") == "64" and again.faults == []
 
 
 @pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)

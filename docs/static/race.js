@@ -1,0 +1,58 @@
+// The race on the front page: the figure plays once by itself, the same number of bytes per second for all. Its controls
+// wait until then, in their place below it. Who asked for less motion, or brought a state along, sees the end at once.
+{
+  const MS = 8000;
+  const LEAP = 100; // ms a picture, at most: a page that was hidden goes on where it was
+  const race = document.querySelector(".race");
+  const button = race.querySelector("button");
+  const host = race.querySelector("[data-figure]");
+  const clock = JSON.parse(race.dataset.clock);
+  const figure = globalThis.flashlab.figures[host.id][0];
+  const part = (name) => host.shadowRoot.querySelector(name);
+  const last = clock.length - 1;
+  const isState = () => location.hash.startsWith("#tiling?");
+  let passed = 0; // ms
+  let before = 0;
+  let running = 0;
+
+  const say = (words) => { button.textContent = words; };
+  const rest = (words) => { cancelAnimationFrame(running); running = 0; say(words); };
+  const over = () => {
+    rest("play again");
+    passed = 0;
+    race.dataset.state = "over";
+    part(".head").style.visibility = "";
+    part(".words").ariaLive = "polite";
+  };
+  const frame = (now) => {
+    passed += Math.min(now - before, LEAP);
+    before = now;
+    const bytes = clock[last] * Math.min(passed / MS, 1);
+    const step = clock.findLastIndex((moved) => moved <= bytes);
+    if (step !== figure.state.step) figure.set({ step }, step === figure.state.step + 1);
+    if (step === last) return over();
+    running = requestAnimationFrame(frame);
+  };
+  const run = () => {
+    if (passed === 0) figure.set({ step: 0 });
+    race.dataset.state = "running";
+    before = performance.now();
+    running = requestAnimationFrame(frame);
+    say("pause");
+  };
+
+  button.addEventListener("click", () => (running ? rest("play") : run()));
+  button.hidden = false;
+  part(".flashlab").append(part(".head"));
+  addEventListener("hashchange", () => { if (running && isState()) over(); });
+  const brought = isState();
+  Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" }); // for listeners: the rest is seen
+  if (brought || matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    if (!brought) figure.set({ step: last });
+    over();
+  } else {
+    part(".head").style.visibility = "hidden";
+    part(".words").ariaLive = "off";
+    run();
+  }
+}

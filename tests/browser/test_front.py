@@ -1,0 +1,125 @@
+"""The first screen of the site: the sentence, the ways in, and the race, which plays once by itself."""
+
+import re
+
+import pytest
+
+from docs import front, lessons
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.lab import SECONDS
+
+HEIGHTS = {390: 844, 1024: 900, 1280: 900, 1920: 900}
+RESULT, BUTTON = ".race > p output", ".race > p button"
+STAGE = ".race [data-figure] .stage"
+CONTROLS = ".race [data-figure] .head"
+STEP = "document.querySelector('.race [data-figure]') && flashlab.figures['figure-tiling'][0].state.step"
+INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+
+
+@pytest.fixture
+def opened(browser, site):
+    """A function that opens the front page. Its clock stands still; what goes wrong is noted on it."""
+    contexts = []
+
+    def open(width=1280, hash="", **options):
+        contexts.append(browser.new_context(viewport={"width": width, "height": HEIGHTS[width]}, **options))
+        contexts[-1].set_default_timeout(1000 * SECONDS)
+        sheet = contexts[-1].new_page()
+        sheet.faults = []
+        sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
+        sheet.clock.install(time=0)
+        sheet.goto(f"{(site / 'index.html').as_uri()}{hash}")
+        sheet.clock.pause_at(1000)
+        return sheet
+
+    yield open
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", HEIGHTS)
+def test_the_first_screen_has_the_sentence_the_ways_in_and_the_whole_race(opened, width, scheme):
+    sheet = opened(width, color_scheme=scheme)
+    assert sheet.evaluate(INSIDE)
+    for part in [".lead", ".start", ".begin details", BUTTON, ".race .compared"]:
+        for one in sheet.locator(part).all():
+            box = one.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width
+            assert box["y"] >= 0 and box["y"] + box["height"] <= HEIGHTS[width], part
+    assert sheet.locator(".race .compared").count() == 3
+    assert re.fullmatch(r"Start \d+ min", sheet.locator(".start").inner_text())
+    place = sheet.locator(STAGE).bounding_box()
+    sheet.clock.run_for(8500)
+    assert sheet.locator(RESULT).is_visible()
+    assert sheet.locator(STAGE).bounding_box() == place  # the end moves nothing
+    SCREENSHOTS.mkdir(exist_ok=True)
+    sheet.screenshot(path=SCREENSHOTS / f"front-{width}-{scheme}.png")
+    assert sheet.evaluate(INSIDE) and sheet.faults == []
+
+
+def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_controls(opened):
+    sheet = opened()
+    assert sheet.get_by_role("button", name="pause").is_visible()
+    assert not sheet.locator(CONTROLS).is_visible() and not sheet.locator(RESULT).is_visible()
+    sheet.clock.run_for(6000)
+    assert 0 < sheet.evaluate(STEP) < 142 and sheet.locator(".race[data-state=running]").count()
+    sheet.clock.run_for(2500)
+    assert sheet.locator(RESULT).is_visible() and sheet.locator(CONTROLS).is_visible()
+    ended = sheet.evaluate(STEP)
+    sheet.clock.run_for(10_000)
+    assert sheet.evaluate(STEP) == ended
+    sheet.get_by_role("button", name="play again").click()
+    sheet.clock.run_for(1000)
+    assert 0 < sheet.evaluate(STEP) < ended and sheet.faults == []
+
+
+def test_pause_holds_the_race_where_it_is(opened):
+    sheet = opened()
+    sheet.clock.run_for(2000)
+    sheet.locator(BUTTON).press("Enter")
+    held = sheet.evaluate(STEP)
+    sheet.clock.run_for(10_000)
+    assert sheet.evaluate(STEP) == held
+    sheet.locator(BUTTON).press("Enter")
+    sheet.clock.run_for(1000)
+    assert sheet.evaluate(STEP) > held
+
+
+def test_who_asked_for_less_motion_sees_the_end_at_once(opened):
+    sheet = opened(reduced_motion="reduce")
+    assert sheet.locator(RESULT).is_visible() and sheet.locator(CONTROLS).is_visible()
+    assert sheet.get_by_role("button", name="play again").is_visible()
+
+
+def test_an_address_with_a_state_shows_that_state(opened):
+    sheet = opened(hash="#tiling?step=30")
+    sheet.clock.run_for(3000)
+    assert sheet.evaluate(STEP) == 30 and sheet.locator(CONTROLS).is_visible()
+
+
+def test_without_scripts_the_result_is_there_and_no_button(opened):
+    sheet = opened(java_script_enabled=False)
+    assert sheet.locator(RESULT).is_visible() and sheet.locator(".race img").is_visible()
+    assert not sheet.locator(BUTTON).is_visible()
+
+
+def test_an_address_that_is_edited_ends_the_race(opened):
+    sheet = opened()
+    sheet.clock.run_for(1000)
+    sheet.evaluate("location.hash = '#tiling?step=30'")
+    sheet.locator(".race[data-state=over]").wait_for()
+    sheet.clock.run_for(3000)
+    assert sheet.evaluate(STEP) == 30 and sheet.locator(CONTROLS).is_visible()
+
+
+@pytest.mark.parametrize("way", front.WAYS)
+def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
+    sheet = opened(390)
+    sheet.locator("summary", has_text=way).click()
+    links = sheet.locator(f".begin details:has(summary:text('{way}')) li a")
+    found = [link.get_attribute("href") for link in links.all()]
+    assert found == [f"lessons/{front.page_of(lesson)}" for lesson in front.lessons_of(way)]
+    assert links.first.is_visible() and sheet.evaluate(INSIDE)
+    total = front.duration(sum(map(lessons.minutes, front.lessons_of(way))))
+    assert sheet.locator("summary", has_text=way).inner_text().split("\n")[-1].endswith(total)

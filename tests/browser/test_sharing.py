@@ -1,0 +1,80 @@
+"""Every page of the site can be shared, found, cited and reported. No browser is needed."""
+
+import html
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+from PIL import Image
+
+from docs import lessons, sharing
+from tests.browser.lab import ROOT
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """The text of each page by its path, but for the one that stands in for missing ones."""
+    found = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    assert len(found) > 60
+    return {path: text for path, text in found.items() if path != "404.html"}
+
+
+def meta(text):
+    """Return what the head of a page says about it, {name: [content]}."""
+    found = {}
+    for name, content in re.findall(r'<meta (?:name|property)="([^"]+)" content="([^"]*)">', text):
+        found.setdefault(name, []).append(html.unescape(content))
+    return found
+
+
+def test_every_page_has_one_card_with_a_picture_of_the_site(pages, site):
+    for path, text in pages.items():
+        said = {
+            name: content for name, (content,) in meta(text).items() if name.startswith(("og:", "desc", "twitter:"))
+        }
+        assert said["description"] == said["og:description"] and said["twitter:card"] == "summary_large_image", path
+        assert 10 < len(said["description"]) <= sharing.LONGEST + 2 and said["og:title"] and said["og:image:alt"], path
+        assert said["og:image"].startswith(sharing.ADDRESS), path
+        with Image.open(site / said["og:image"].removeprefix(sharing.ADDRESS)) as picture:
+            assert picture.width >= 600, path
+        assert re.search("<title>(.*?)</title>", text)[1] != "flashlab"
+
+
+def test_descriptions_are_words_and_differ_from_lesson_to_lesson(pages):
+    said = {path: meta(text)["description"][0] for path, text in pages.items()}
+    assert [path for path, words in said.items() if re.search(r"[<>*$]|\[.*\]\(", words)] == []
+    of_lessons = [said[f"lessons/{name.replace('.ipynb', '.html')}"] for name in lessons.names()]
+    assert len(set(of_lessons)) == len(of_lessons)
+    assert all(words.startswith("At the end") for words in of_lessons[:-1])
+
+
+def test_every_page_names_its_one_address_and_the_map_for_crawlers_lists_it(pages, site):
+    listed = re.findall("<loc>(.*?)</loc>", (site / "sitemap.xml").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(sharing.address(path) for path in pages if path not in sharing.UNLISTED)
+    assert f"Sitemap: {sharing.ADDRESS}sitemap.xml\n" in (site / "robots.txt").read_text(encoding="utf-8")
+    for path, text in pages.items():
+        assert re.findall('<link rel="canonical" href="([^"]*)"', text) == [sharing.address(path)]
+        assert meta(text)["og:url"] == [sharing.address(path)]
+
+
+def test_every_page_has_an_icon_and_leads_to_a_report_with_its_title(pages, site):
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/lesson.yml").read_text(encoding="utf-8"))
+    for path, text in pages.items():
+        (icon,) = re.findall(r'<link rel="icon"[^>]* href="([^"]*)"', text)
+        assert (site / path).parent.joinpath(icon).is_file(), path
+        (link,) = re.findall(r'<a href="([^"]*)">Report a mistake</a>', text)
+        asked = parse_qs(urlsplit(html.unescape(link)).query)
+        assert asked["template"] == ["lesson.yml"] and form["body"], path
+        assert asked["title"][0].removesuffix(": ") == meta(text)["og:title"][0], path
+
+
+def test_every_page_with_a_footer_leads_to_how_to_cite(pages):
+    assert [path for path, text in pages.items() if "<footer" in text and "about.html" not in text] == []
+
+
+def test_the_page_for_missing_ones_works_from_any_folder(site):
+    text = (site / "404.html").read_text(encoding="utf-8")
+    links = re.findall(r'(?:href|src)="([^"]*)"', text)
+    assert sharing.ADDRESS in links and all(link.startswith("https://") for link in links)
+    assert 'content="noindex"' in text
