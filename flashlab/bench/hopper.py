@@ -10,10 +10,10 @@ of them with its tiles in three orders.
 """
 
 import argparse
-import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 
 import torch
 
@@ -22,6 +22,7 @@ from flashlab.bench.competitors import NAMES, Attention, absent, implementation
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper.arguments import multiprocessors
+from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
 
@@ -59,7 +60,7 @@ def few_heads(shape, causal, device):
     return [numbers[begin:end] for begin, end in itertools.pairwise(starts.tolist())]
 
 
-def prepared(module: str, lists: Callable | None = None) -> Attention:
+def prepared(rung: ModuleType, lists: Callable | None = None) -> Attention:
     """Return a rung as a function that prepares a launch once per cell: its Python is not what is measured.
 
     lists: a function from (B, H, N, d), causal and the device to lists of tiles, for the third rung.
@@ -72,7 +73,7 @@ def prepared(module: str, lists: Callable | None = None) -> Attention:
             start, tensors, o = kept[key]
             start(tensors)
             return o
-        rung, started = importlib.import_module(f"flashlab.kernels.hopper.rungs.{module}"), []
+        started: list = []
 
         def start_first(kernel, grid, tensors, numbers, warps):
             started.extend((launch(kernel, grid, tensors, numbers, warps=warps).start, tensors))
@@ -87,11 +88,11 @@ def prepared(module: str, lists: Callable | None = None) -> Attention:
 
 
 RUNGS = {
-    "rung 1": prepared("one_consumer"),
-    "rung 2": prepared("two_consumers"),
-    "rung 3": prepared("persistent", dealt),
-    "rung 3, longest first": prepared("persistent", longest_first),
-    "rung 3, few heads at a time": prepared("persistent", few_heads),
+    "rung 1": prepared(one_consumer),
+    "rung 2": prepared(two_consumers),
+    "rung 3": prepared(persistent, dealt),
+    "rung 3, longest first": prepared(persistent, longest_first),
+    "rung 3, few heads at a time": prepared(persistent, few_heads),
 }
 
 

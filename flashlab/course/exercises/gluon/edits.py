@@ -25,7 +25,8 @@ EDITS = {  # name: function, old lines, new lines
 def run_edits() -> Iterator[tuple[str, str]]:
     """Run the second rung with each edit, in the interpreter; yield the edit's name and what happened, in words."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 1, N, 64, generator=generator).half() for N in (128, 512, 512))  # [1, 1, N, 64]
+    drawn = (torch.randn(1, 1, N, 64, dtype=torch.float32, generator=generator) for N in (128, 512, 512))
+    q, k, v = (x.half() for x in drawn)  # [1, 1, N, 64]
     expected, _ = two_consumers.attend(q, k, v, launch=launch)
     for name, (function, old, new) in EDITS.items():
         with mock.patch.object(two_consumers, function, edited(getattr(two_consumers, function), old, new)):
