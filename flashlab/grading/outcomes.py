@@ -14,6 +14,7 @@ import numpy as np
 
 from flashlab.grading import draws
 from flashlab.grading.exercise import Broken, Exercise
+from flashlab.grading.program import defined
 from flashlab.grading.records import Expected, Leaf, Outcome
 from flashlab.grading.results import largest, leaves, mapped, result_leaves
 from flashlab.grading.words import described, says, shortened, where
@@ -73,7 +74,12 @@ def _arrays(result):
 
 
 def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
-    """Run a function on private copies of each case's arguments."""
+    """Run a function, or what a ``Program`` defines, on private copies of each case's arguments."""
+    try:
+        function = defined(function)
+    except BaseException as error:  # SystemExit too
+        yield Outcome(error=says(error), where=where(error))
+        return
     for case in cases(exercise):
         outcome = outcome_of(exercise, function, case.args)
         yield outcome
