@@ -77,9 +77,11 @@ def hint(name: str, layer: int = 1) -> None:
 
 
 def solution(name: str, *, sure: bool = False) -> None:
-    """Print the reference for the exercise ``name``, once you are sure."""
+    """Print the reference for the exercise ``name``, once you are sure; not with FLASHLAB_SOLUTIONS=hidden."""
     exercise = find(name)
-    if sure is not True:
+    if os.environ.get("FLASHLAB_SOLUTIONS") == "hidden":
+        _say("Solutions are hidden in your class (FLASHLAB_SOLUTIONS=hidden).")
+    elif sure is not True:
         _say(f'Have you read hint("{name}", 3)? If you still want to see it:\n  next: solution("{name}", sure=True)')
     elif isinstance(exercise, Question):
         _say(_wrapped(f"{exercise.answer}: {exercise.because}"))

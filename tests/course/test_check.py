@@ -692,6 +692,12 @@ def test_the_solution_asks_back_and_then_shows_the_modules_own_source(capsys):
     assert "def merge(a: State, b: State)" in capsys.readouterr().out
 
 
+def test_a_class_may_hide_the_solutions(capsys, monkeypatch):
+    monkeypatch.setenv("FLASHLAB_SOLUTIONS", "hidden")
+    solution("online_softmax.merge", sure=True)
+    assert "hidden" in (shown := capsys.readouterr().out) and "def merge" not in shown
+
+
 def test_an_unknown_exercise_is_named():
     for name in ("online_softmax.nonsense", "nonsense.merge", ""):
         with pytest.raises(ValueError, match="there is no exercise"):
