@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 
+from flashlab.grading.program import Program
+
 
 class NotSelfContained(ValueError):
     """Says what keeps the source of a function from being defined elsewhere."""
@@ -31,10 +33,7 @@ def loaded(source: str, filename: str) -> Callable:
 
     filename: what tracebacks call it; Triton and ``show`` find the source under this name.
     """
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = {"__name__": "__main__"}
-    exec(compile(source, filename, "exec"), namespace)
-    return namespace[ast.parse(source).body[-1].name]
+    return Program(source, ast.parse(source).body[-1].name, filename).run()
 
 
 def _collect(function, parts):
