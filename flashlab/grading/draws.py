@@ -93,8 +93,9 @@ def hidden(rng: np.random.Generator, rows: int, keys: int) -> np.ndarray:
 def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw what attention leaves of S parts of the keys of each row: O_s [S, rows, dv] and lse_s [S, rows] in float32.
 
-    A part that saw no key has O = 0 and lse = -inf. Right answers may take differences of outputs, and e^(lse_s - lse)
-    of the lse of the whole: so the numbers of O_s are of one size, and an lse far from 0 is far above the others.
+    A part that saw no key has O = 0 and lse = -inf. All but the heaviest of the others may, too. Right answers may take
+    differences of outputs, and e^(lse_s - lse) of the lse of the whole: so the numbers of O_s are of one size, and
+    an lse far from 0 is far above the others.
     """
     lse_s = rng.choice([0, 4]) * rng.uniform(-1, 1, rows) + rng.choice([0, 0.1, 1, 5]) * rng.normal(size=(S, rows))
     if rng.random() < 0.5:
@@ -104,7 +105,8 @@ def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.n
         lse_s = np.where(np.arange(S)[:, None] == first, top, top - abs(top) + lse_s)
     signs = rng.choice([-1, 1], (S, rows, dv))
     O_s = 10.0 ** rng.choice([0, -18, 5]) * signs * rng.uniform(1, 2, (S, rows, dv))
-    return np.where(lse_s[..., None] == -inf, 0, O_s).astype(np.float32), lse_s.astype(np.float32)
+    zero = (lse_s == -inf) | (lse_s < lse_s.max(0)) & (rng.random((S, rows)) < rng.choice([0, 0.3]))
+    return np.where(zero[..., None], 0, O_s).astype(np.float32), lse_s.astype(np.float32)
 
 
 def cut_lengths(rng: np.random.Generator, size: int) -> tuple[int, int, int, int]:

@@ -20,9 +20,9 @@ def recognise(
 
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
     answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
-    attempt is wrong once more. An attempt that breaks a law, all of whose results are right, has only mistakes that
-    break it, too, and whose results are right. Where results are wrong and no mistake is known, a broken law that found
-    the reason names it.
+    attempt is wrong once more, and no less often than the attempt answers wrongly in another way. An attempt that
+    breaks a law, all of whose results are right, has only mistakes that break it, too, and whose results are right.
+    Where results are wrong and no mistake is known, a broken law that found the reason names it.
     """
     lawless = fault_of(tried[first], due[first]) is None
     together = tried[: first + 1 + LATER]
@@ -42,7 +42,8 @@ def recognise(
             elif at < first:
                 break
         else:
-            if len(same) == len(together) if lawless else not again or again & same:
+            refuted = sum(not together[at].error for at in again - same)
+            if len(same) == len(together) if lawless else not again or len(again & same) >= max(1, refuted):
                 alike.setdefault(len(same), mistake.says)
     broken = (it.broke for it in tried if it.broke and it.broke.on)
     reasons = (f"It looks like this: {it.says}" for it in broken if not (lawless or it.if_right))

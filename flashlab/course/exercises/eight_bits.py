@@ -308,7 +308,7 @@ two_level = Exercise(
                 "TensorCore()(np.zeros_like(total),", "TensorCore()(total,"),
         Mistake("left out the last part.", "It may have fewer keys.",
                 "range(0, P.shape[1], flush)", "range(0, P.shape[1] - flush + 1, flush)"),
-        Mistake("returned the exact product.", "The tensor core cuts it: use TensorCore().",
+        Mistake("returned the exact product.", "The tensor core cuts it: call TensorCore() on `flush` keys at a time.",
                 "TensorCore()(np.zeros_like(total), P[:, keys], V[keys])", "P[:, keys] @ V[keys]"),
         Mistake("returned the last part.", "Add the parts up.", "total = total + ", "total = "),
     ),

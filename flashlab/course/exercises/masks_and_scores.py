@@ -246,7 +246,7 @@ cap_slope = Exercise(
     edges=(
         Case("a score of 0: the slope is 1", (np.zeros((1, 1), np.float32), 30.0)),
         Case("a score at the cap, on either side", (np.float32([[30, -30]]), 30.0)),
-        Case("scores far beyond the cap: flat", (np.float32([[900, -900]]), 30.0)),
+        Case("scores far beyond the cap: flat", (np.float32([[0, 900, -900]]), 30.0)),
     ),
     draw=_draw_slope,
     laws=(no_nan_replaced,),

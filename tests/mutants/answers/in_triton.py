@@ -168,6 +168,23 @@ def heads(h, b, H, Hk, Nq, Nk, d):
     return (b * H + h) * (Nq * d), (b * Hk + h // shared) * (Nk * d)
 
 
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, Q, K, V, causal, kernels):
+        Q, K, V = Q.contiguous(), K.contiguous(), V.contiguous()
+        O, lse = kernels.forward(Q, K, V, causal)
+        ctx.save_for_backward(Q, K, V, O, lse)
+        ctx.rest = causal, kernels
+        return O
+
+    @staticmethod
+    def backward(ctx, dO):
+        Q, K, V, O, lse = ctx.saved_tensors
+        (causal, kernels), dO = ctx.rest, dO.contiguous()
+        args = Q, K, V, dO, lse, kernels.delta(O, dO), causal
+        return kernels.query_gradients(*args), *kernels.key_value_gradients(*args), None, None
+
+
 def forward(self, x):
     B, N, _ = x.shape
     q = self.q_proj(x).view(B, N, self.num_heads, -1).transpose(1, 2)
@@ -254,7 +271,7 @@ ANSWERS = [
         ("end of keys masked in the last tile alone, off by one", "", "keep = k_ok[None, :]\n", "keep = (k_ok | (start + Bc <= Nk + 1))[None, :]\n"),
         ("V in float32", "a product was computed in float32", "tl.dot(P.to(V_j.dtype), V_j)", "tl.dot(P, V_j.to(tl.float32))"),
         ("16 for Br", "", "i * Br + tl.arange(0, Br)", "i * 16 + tl.arange(0, Br)"),
-        ("keys that are not there told by a score of 0", "", "S = tl.where(keep, S,", "S = tl.where(keep & (S != 0.0), S,"),
+        ("keys past the end told by a score of 0 in the last tile", "", "S = tl.where(keep, S,", "S = tl.where(keep & ((S != 0.0) | (start + Bc <= Nk)), S,"),
         ("guard -1e10", "", "tl.where(m_new == -float(\"inf\"), 0, m_new)", "tl.maximum(m_new, -1.0e10)"),
         ("clip above 1e8", "", "        S = tl.where(keep", "        S = tl.minimum(S, 1.0e8)\n        S = tl.where(keep"),
         ("guards only where causal", "", "    l_safe = tl.where(l == 0, 1, l)\n", "    l_safe = l\n    if causal:\n        l_safe = tl.where(l == 0, 1, l)\n"),
@@ -291,6 +308,9 @@ ANSWERS = [
         ("dS clipped at 1000", "", "        acc += tl.dot(p * (tl.dot(g, v.T) - delta_i[:, None]), k)", "        ds = p * (tl.dot(g, v.T) - delta_i[:, None])\n        acc += tl.dot(tl.minimum(tl.maximum(ds, -1000.0), 1000.0), k)"),
         ("scale at most 1", "", "acc * scale", "acc * tl.minimum(scale, 1.0)"),
         ("1 where there is one key", "", "acc * scale", "acc * scale + tl.where(Nk == 1, 1.0, 0.0)"),
+    ),
+    *wrong("triton_backward.function", Attention,
+        ("Q as it came", "side by side", "Q.contiguous(), K.contiguous()", "Q, K.contiguous()"),
     ),
     *wrong("attention_in_a_model.forward", forward,
         ("detached", "the numbers are right, but not all of the gradient comes bac", "transpose(1, 2).reshape(B, N, -1)", "detach().transpose(1, 2).reshape(B, N, -1)"),

@@ -9,7 +9,7 @@ MISTAKES = (
             "delta_i[:, None]", "tl.sum(P_ij * dP_ij, 1)[:, None]"),
     Mistake("did not mask P.", "A key that a query did not see has no weight: P_ij is 0 there.",
             "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "tl.exp(S_ij - lse_i[:, None])"),
-    Mistake("masked P by a product.",
-            "Where lse is −∞, or the exponential overflows, ∞ · 0 is NaN: mask last, with tl.where.",
+    Mistake("masked P by a product, or masked the scores.",
+            "Where lse is −∞, or the exponential overflows, ∞ · 0 and ∞ − ∞ are NaN: mask last, with tl.where.",
             "tl.where(seen, tl.exp(S_ij - lse_i[:, None]), 0)", "seen * tl.exp(S_ij - lse_i[:, None])"),
 )  # fmt: skip

@@ -141,17 +141,23 @@ class Both(NamedTuple):
     dV: np.ndarray  # [Nk, d]
 
 
-def _launch(attempt, Q, K, V, dO, causal):
+def _leaves(gap, *arrays):
+    """Return arrays [N, d] as tensors that require gradients, with rows d + ``gap`` elements apart."""
+    padded = (torch.tensor(np.pad(X, ((0, 0), (0, gap))), device=DEVICE)[:, : X.shape[1]] for X in arrays)
+    return [X.requires_grad_() for X in padded]
+
+
+def _launch(attempt, Q, K, V, dO, causal, gap):
     if not (isinstance(attempt, type) and issubclass(attempt, torch.autograd.Function)):
         raise TypeError("expected a class that inherits from torch.autograd.Function")
-    leaves = [torch.tensor(X, device=DEVICE, requires_grad=True) for X in (Q, K, V)]
+    leaves = _leaves(gap, Q, K, V)
     O = attempt.apply(*leaves, causal, DENSE)
     dO = torch.tensor(dO, device=DEVICE).expand(O.shape)  # of a sum it is one number
     gradients = torch.autograd.grad(O, leaves, dO)
     return Both(*(X.detach().cpu().numpy() for X in (O, *gradients)))
 
 
-def _exact(Q, K, V, dO, causal):
+def _exact(Q, K, V, dO, causal, gap):
     dO = np.broadcast_to(dO, (len(Q), V.shape[1]))
     return Both(attention(Q, K, V, mask=_mask(causal)), *attention_backward(Q, K, V, dO, mask=_mask(causal)))
 
@@ -162,15 +168,15 @@ IN_CTX = (
 )
 
 
-def _watched(attempt, Q, K, V, dO, causal):
+def _watched(attempt, Q, K, V, dO, causal, gap):
     """Law: where an input is changed between the passes, the backward pass raises, or has a copy."""
-    kept, changed = (_query_gradients_after(attempt, factor, Q, K, V, dO, causal) for factor in (1, 2))
+    kept, changed = (_query_gradients_after(attempt, factor, Q, K, V, dO, causal, gap) for factor in (1, 2))
     return None if changed is None or torch.equal(kept, changed) else IN_CTX
 
 
-def _query_gradients_after(attempt, factor, Q, K, V, dO, causal):
+def _query_gradients_after(attempt, factor, Q, K, V, dO, causal, gap):
     """Return dQ where V was multiplied by a factor between the passes; None if that raises."""
-    leaves = [torch.tensor(X, device=DEVICE, requires_grad=True) for X in (Q, K, V)]
+    leaves = _leaves(gap, Q, K, V)
     O = attempt.apply(*leaves, causal, DENSE)
     if factor != 1:
         with torch.no_grad():
@@ -181,14 +187,14 @@ def _query_gradients_after(attempt, factor, Q, K, V, dO, causal):
         return None
 
 
-def _inputs(rng, Nq, Nk, d, causal, one_number=False):
+def _inputs(rng, Nq, Nk, d, causal, one_number=False, gap=0):
     Q, K, V = (rng.normal(size=(N, d)).astype(np.float32) for N in (Nq, Nk, Nk))
-    return Q, K, V, np.array(rng.normal(size=() if one_number else (Nq, d)), np.float32), causal
+    return Q, K, V, np.array(rng.normal(size=() if one_number else (Nq, d)), np.float32), causal, gap
 
 
 def _draw(rng, size):
     Nq, Nk, d = lengths(rng, size, 3)
-    return _inputs(rng, Nq, Nk, d, bool(rng.integers(2)), rng.random() < 0.3)
+    return _inputs(rng, Nq, Nk, d, bool(rng.integers(2)), rng.random() < 0.3, int(rng.choice([0, 0, 3])))
 
 
 def _edge(property, *args):
@@ -201,7 +207,7 @@ function = Exercise(
     exact=_exact,
     edges=(
         _edge("two queries, two keys", 2, 2, 2, False),
-        _edge("more keys than queries", 2, 4, 3, False),
+        _edge("more keys than queries, and rows that do not lie side by side", 2, 4, 3, False, False, 1),
         _edge("a causal mask", 3, 3, 2, True),
         _edge("the gradient of a sum: dO is one number, expanded", 2, 3, 2, False, True),
         _edge("causal, with queries that see no key", 4, 2, 2, True),

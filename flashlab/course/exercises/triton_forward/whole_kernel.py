@@ -47,7 +47,8 @@ def _draw(rng, size):
 
 
 def _equal(Nq, Nk):
-    return np.ones((Nq, 1)), np.ones((Nk, 1)), np.arange(Nk)[:, None] + 1
+    """Return Q, K and V of equal scores, all 0: only its place tells a key past the end from the others."""
+    return np.zeros((Nq, 1)), np.ones((Nk, 1)), np.arange(Nk)[:, None] + 1
 
 
 LARGEST = 6e4 * np.ones((2, 128))
