@@ -202,7 +202,8 @@ def _smaller(exercise, attempt, at, fault, patience, waiting):
     """Return the fault on the smallest drawn inputs that show one, instead of that on case ``at``."""
     if fault.on != draws.PROPERTY:
         return fault
-    smaller = dataclasses.replace(exercise, edges=draws.smaller(exercise, at - len(exercise.edges)), draws=0)
+    edges = draws.smaller(exercise, at - len(exercise.edges))
+    smaller = dataclasses.replace(exercise, edges=edges, draws=0, once=())  # laws with inputs of their own spoke before
     tried = forked.run(partial(outcomes.outcomes, smaller, attempt), patience, waiting)
     found = verdict.first_wrong(smaller, tried.values, outcomes.known(smaller))
     return fault if found is None else found[1]
