@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from flashlab.course.check import check
+from flashlab.course.exercises import gluon as exercises
 from flashlab.course.registry import find
 from flashlab.grading.verdict import first_failure
+from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper.rungs.one_consumer import Bc, arrived, hide, release, scores, update
 from flashlab.kernels.hopper.rungs.two_consumers import (
     gl,
@@ -212,3 +214,11 @@ def test_a_wrong_step_is_rejected_for_what_it_does(attempt, capsys):
     check(name, attempt)
     message = capsys.readouterr().out
     assert f"✗ {name}" in message and words in message
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_interpreter_gives_the_answers_to_the_edits_in_every_order(seed):
+    with seeded(seed):
+        outcomes = {name: words.split(":")[0] for name, words in exercises.run_edits()}
+    assert outcomes.pop("no early wait") == "nothing"  # which the lesson states
+    assert outcomes == {name: find(f"gluon.{name.replace(' ', '_')}").answer for name in outcomes}
