@@ -3,8 +3,24 @@
 import numpy as np
 import pytest
 
+from flashlab.course.check import check
+from flashlab.course.exercises import gluon as exercises
 from flashlab.course.registry import find
 from flashlab.grading.verdict import first_failure
+from flashlab.kernels.gluon_interpreter import seeded
+from flashlab.kernels.hopper.rungs.one_consumer import Bc, arrived, hide, release, scores, update
+from flashlab.kernels.hopper.rungs.two_consumers import (
+    gl,
+    gluon,
+    issue_scores,
+    mbarrier,
+    pass_turn,
+    take_turn,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+    weights,
+)
 from flashlab.machine import chip
 
 
@@ -36,9 +52,61 @@ def thread_by_looking(i, j):
     return chip.owners(64, 256)[i, j]
 
 
+@gluon.jit
+def fetch_that_counts_rounds(ring, X, place, g):
+    stages: gl.constexpr = ring.empty.shape[0]
+    turn = g // stages
+    stage = g - turn * stages
+    full, empty = ring.full.index(stage), ring.empty.index(stage)
+    mbarrier.wait(empty, (turn + 1) % 2)
+    mbarrier.expect(full, X.block_type.nbytes)
+    tma.async_copy_global_to_shared(X, place, full, ring.tiles.index(stage))
+
+
+@gluon.jit
+def fetch_that_skips_the_first_waits(ring, X, place, g):
+    stages: gl.constexpr = ring.full.shape[0]
+    at = g % stages
+    if g >= stages:
+        mbarrier.wait(ring.empty.index(at), ((g - stages) // stages) & 1)
+    mbarrier.expect(ring.full.index(at), X.block_type.nbytes)
+    tma.async_copy_global_to_shared(X, place, ring.full.index(at), ring.tiles.index(at))
+
+
+@gluon.jit
+def step_that_waits_for_both_first(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
+    K_j, V_j = arrived(rings.K, j), arrived(rings.V, j)
+    S_ij = hide(scores(Q_i, K_j), row, Bc * j, Nq, Nk, causal)
+    state = update(m_i, l_i, O_i, S_ij, V_j, factor)
+    release(rings.V, j)
+    release(rings.K, j)
+    return state
+
+
+@gluon.jit
+def overlapped_that_waits_late(
+    rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
+):  # fmt: skip
+    take_turn(turn, j, w)
+    S_ij = issue_scores(Q_i, arrived(rings.K, j))
+    V_before = arrived(rings.V, j - 1)
+    sums = warpgroup_mma(P_before, V_before, O_i, is_async=True)
+    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+    pass_turn(turn, w)
+    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)
+    m_i, l_i, P_ij, alpha = weights(m_i, l_i, S_ij, factor, P_before.dtype, O_i.shape[1])
+    sums = warpgroup_mma_wait(0, deps=(sums,))
+    release(rings.K, j)
+    release(rings.V, j - 1)
+    return m_i, l_i, sums * alpha[:, None], P_ij
+
+
 RIGHT = {
     "gluon.thread": [thread_by_quotients, thread_by_looking],
     "gluon.registers": [registers_from_the_pool, registers_in_bytes, registers_by_trying],
+    "gluon.fetch": [fetch_that_counts_rounds, fetch_that_skips_the_first_waits],
+    "gluon.step": [step_that_waits_for_both_first],
+    "gluon.overlapped": [overlapped_that_waits_late],
 }
 
 
@@ -56,3 +124,101 @@ def test_the_answers_follow_from_the_layout():
     owners = chip.owners(64, 128)
     assert {*np.bincount(owners.ravel())} == {find("gluon.per_thread").answer}
     assert len({*owners[5]}) == 4, "four threads share a row"
+
+
+@gluon.jit
+def fetch_that_arrives_as_well(ring, X, place, g):
+    stages: gl.constexpr = ring.full.shape[0]
+    full = ring.full.index(g % stages)
+    mbarrier.wait(ring.empty.index(g % stages), (g // stages & 1) ^ 1)
+    mbarrier.expect(full, X.block_type.nbytes)
+    tma.async_copy_global_to_shared(X, place, full, ring.tiles.index(g % stages))
+    mbarrier.arrive(full, count=1)
+
+
+@gluon.jit
+def fetch_by_the_parity_of_the_stage(ring, X, place, g):
+    stages: gl.constexpr = ring.full.shape[0]
+    full = ring.full.index(g % stages)
+    mbarrier.wait(ring.empty.index(g % stages), (g % stages & 1) ^ 1)
+    mbarrier.expect(full, X.block_type.nbytes)
+    tma.async_copy_global_to_shared(X, place, full, ring.tiles.index(g % stages))
+
+
+@gluon.jit
+def step_that_returns_the_keys_twice(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
+    S_ij = hide(scores(Q_i, arrived(rings.K, j)), row, j * Bc, Nq, Nk, causal)
+    release(rings.K, j)
+    state = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)
+    release(rings.K, j)
+    return state
+
+
+@gluon.jit
+def step_that_forgets_the_maximum(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
+    S_ij = hide(scores(Q_i, arrived(rings.K, j)), row, j * Bc, Nq, Nk, causal)
+    release(rings.K, j)
+    _, l_i, O_i = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)
+    release(rings.V, j)
+    return m_i, l_i, O_i
+
+
+@gluon.jit
+def overlapped_in_the_other_order(
+    rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
+):  # fmt: skip
+    K_j, V_before = arrived(rings.K, j), arrived(rings.V, j - 1)
+    take_turn(turn, j, w)
+    O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)
+    S_ij = issue_scores(Q_i, K_j)
+    pass_turn(turn, w)
+    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+    release(rings.K, j)
+    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)
+    m_i, l_i, P_ij, alpha = weights(m_i, l_i, S_ij, factor, V_before.dtype, V_before.shape[1])
+    O_i = warpgroup_mma_wait(0, deps=(O_i,))
+    release(rings.V, j - 1)
+    return m_i, l_i, alpha[:, None] * O_i, P_ij
+
+
+@gluon.jit
+def overlapped_that_waits_for_both(
+    rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
+):  # fmt: skip
+    K_j, V_before = arrived(rings.K, j), arrived(rings.V, j - 1)
+    take_turn(turn, j, w)
+    S_ij = issue_scores(Q_i, K_j)
+    O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)
+    pass_turn(turn, w)
+    S_ij, O_i = warpgroup_mma_wait(0, deps=(S_ij, O_i))
+    release(rings.K, j)
+    release(rings.V, j - 1)
+    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)
+    m_i, l_i, P_ij, alpha = weights(m_i, l_i, S_ij, factor, V_before.dtype, V_before.shape[1])
+    return m_i, l_i, alpha[:, None] * O_i, P_ij
+
+
+WRONG = {  # what the sentences must contain
+    fetch_that_arrives_as_well: ("gluon.fetch", "where all arrivals of the open phase are in"),
+    fetch_by_the_parity_of_the_stage: ("gluon.fetch", "produce waits for phase 0 of K.empty[1]"),
+    step_that_returns_the_keys_twice: ("gluon.step", "K.empty"),
+    step_that_forgets_the_maximum: ("gluon.step", "your lse = [-inf"),
+    overlapped_in_the_other_order: ("gluon.overlapped", "before a warpgroup_mma_wait has covered it"),
+    overlapped_that_waits_for_both: ("gluon.overlapped", "nothing runs beside the softmax"),
+}
+
+
+@pytest.mark.parametrize("attempt", WRONG, ids=lambda attempt: attempt.fn.__name__)
+def test_a_wrong_step_is_rejected_for_what_it_does(attempt, capsys):
+    name, words = WRONG[attempt]
+    check(name, attempt)
+    message = capsys.readouterr().out
+    assert f"✗ {name}" in message and words in message
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_interpreter_gives_the_answers_to_the_edits_in_every_order(seed):
+    with seeded(seed):
+        outcomes = {name: words.split(":")[0] for name, words in exercises.run_edits()}
+    assert outcomes.pop("no early wait") == "nothing"  # which the lesson states
+    assert outcomes == {name: find(f"gluon.{name.replace(' ', '_')}").answer for name in outcomes}

@@ -1,6 +1,6 @@
 """The exercises on Gluon: who holds which number, registers that change hands, and the steps of the first two rungs."""
 
-from flashlab.course.exercises.gluon.edits import early_release, no_early_wait, one_arrival, run_edits, same_parity
+from flashlab.course.exercises.gluon.edits import early_release, no_turns, run_edits, same_parity, swapped
 from flashlab.course.exercises.gluon.on_the_chip import instructions, per_thread, registers, thread
 from flashlab.course.exercises.gluon.one_step import step
 from flashlab.course.exercises.gluon.one_tile import fetch
@@ -15,8 +15,8 @@ __all__ = [
     "step",
     "overlapped",
     "early_release",
-    "one_arrival",
+    "swapped",
     "same_parity",
-    "no_early_wait",
+    "no_turns",
     "run_edits",
 ]

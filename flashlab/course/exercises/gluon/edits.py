@@ -1,4 +1,4 @@
-"""Four edits of the second rung, and what happens then."""
+"""Edits of the second rung, and what happens then."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -16,8 +16,15 @@ EDITS = {  # name: function, old lines, new lines
         "    O_i = warpgroup_mma_wait(0, deps=(O_i,))\n    release(rings.V, j - 1)\n",
         "    release(rings.V, j - 1)\n    O_i = warpgroup_mma_wait(0, deps=(O_i,))\n",
     ),
-    "one arrival": ("make_ring", "count=readers", "count=1"),
+    "swapped": (
+        "step",
+        "    S_ij = issue_scores(Q_i, K_j)  # [Br, Bc]\n"
+        "    O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)  # [Br, d]\n",
+        "    O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)  # [Br, d]\n"
+        "    S_ij = issue_scores(Q_i, K_j)  # [Br, Bc]\n",
+    ),
     "same parity": ("take_turn", "g & 1 if w == 1 else (g & 1) ^ 1", "g & 1"),
+    "no turns": ("take_turn", "    mbarrier.wait(turn.index(w), g & 1 if w == 1 else (g & 1) ^ 1)\n", "    pass\n"),
     "no early wait": ("step", "    arrived(rings.V, j)  #", "    #"),
 }
 
@@ -52,17 +59,17 @@ early_release = Question(
     ),
 )
 
-one_arrival = Question(
+swapped = Question(
     answer="race",
-    because="The first consumer's release completes the phase, and the second one may still read.",
+    because="Then the scores are the newest product, and warpgroup_mma_wait(1, …) lets the newest one run on.",
     hints=(
-        "How many consumers read a tile, and how many release it?",
-        "Two. With a count of 1, when does the producer go on?",
-        "After the faster one.",
+        "What does warpgroup_mma_wait(1, …) wait for: which products may still run after it?",
+        "The newest one may. Which is it after the swap?",
+        "The scores. And hide reads them in the next line but one.",
     ),
     wrong=(
-        ("deadlock", "A phase that is complete early makes nobody wait."),
-        ("nothing", "The slower consumer may still read the tile."),
+        ("deadlock", "Products end by themselves, in the order in which they were issued."),
+        ("nothing", "The wait covers all products but the newest. Which one is that?"),
         ("wrong numbers", "Perhaps, on some days. The interpreter names the cause: a race."),
     ),
 )
@@ -76,21 +83,22 @@ same_parity = Question(
         "With the same parity for both, both ask for phase 0.",
     ),
     wrong=(
-        ("race", "Turns guard no memory."),
+        ("race", "Nobody reads or writes a tile earlier than before."),
         ("nothing", "Then nobody would have the first turn."),
     ),
 )
 
-no_early_wait = Question(
+no_turns = Question(
     answer="nothing",
-    because="The next step waits for the same tile before it reads it. The line is there for the machine code.",
+    because="Turns order the products in time. They guard no memory: `full` and `empty` do.",
     hints=(
-        "Which step reads the tile that this line waits for? Does that step wait itself?",
-        "Step j + 1 begins with arrived(rings.V, j).",
-        "So no number changes.",
+        "Which tile may be read or overwritten too early, if a consumer does not wait for its turn?",
+        "Tiles have barriers of their own: consumers wait at `full`, the producer at `empty`.",
+        "Turns only choose who issues products first.",
     ),
     wrong=(
-        ("race", "The next step waits for the same tile before it reads it."),
-        ("deadlock", "One wait less makes nobody wait longer."),
+        ("race", "Who reads a tile still waits at its `full`, and who overwrites it, at its `empty`."),
+        ("deadlock", "One wait less makes nobody wait longer. The arrivals at `turn` go unused."),
+        ("wrong numbers", "Each consumer has rows of its own, and their products in either order are the same."),
     ),
 )

@@ -5,21 +5,26 @@ from unittest import mock
 
 from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
 from flashlab.grading.exercise import Exercise, Mistake
+from flashlab.kernels.gluon_interpreter import language
 from flashlab.kernels.gluon_interpreter.scheduler import me
 from flashlab.kernels.hopper.rungs import two_consumers
 
 
 def _beside(function, Q, K, V, causal):
-    """Law: the product with V is under way while the weights are computed."""
+    """Law: the product with V is under way while exponentials are taken."""
     if len(K) <= 128 or (causal and len(K) - len(Q) < 1):
         return None
-    under_way, weights = [], two_consumers.weights.fn
+    under_way = []
 
-    def noting(*args):
-        under_way.append(len(me().products))
-        return weights(*args)
+    def noting(function):
+        def noted(x):
+            under_way.append(len(me().products))
+            return function(x)
 
-    with mock.patch.object(two_consumers, "weights", noting):
+        return noted
+
+    noted = {name: noting(getattr(language, name)) for name in ("exp", "exp2")}
+    with mock.patch.multiple(language, **noted):  # whichever function takes them
         attend(two_consumers, "step", function, Q, K, V, causal)
     if not any(under_way):
         return (
