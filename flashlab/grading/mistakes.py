@@ -1,5 +1,6 @@
 """Name the mistake behind a wrong attempt: the known mistake that answers as the attempt does."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from flashlab.grading.records import Expected, Outcome
 from flashlab.grading.results import largest
 from flashlab.grading.verdict import fault_of, never_stored
 
+PLACES = re.compile(r" \([^()]*:\d+[^()]*\)")  # of source, in the messages of a simulated machine
 LATER = 16  # cases after the one that is wrong first in which mistakes are compared
 
 
@@ -57,10 +59,16 @@ def _law(outcome):
 def _alike(a, b):
     """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
     if a.error or b.error or a.changed != b.changed:
-        return bool(a.error) and a.error.rsplit(": ", 1)[-1] == b.error.rsplit(": ", 1)[-1]  # without their names
+        return bool(a.error) and _failure(a.error) == _failure(b.error)
     if len(a.leaves) != len(b.leaves) or any(leaf.value is None for leaf in (*a.leaves, *b.leaves)):
         return False
     return all(_equal(x.value, y.value) for x, y in zip(a.leaves, b.leaves, strict=True))
+
+
+def _failure(error):
+    """Return what two errors share that have one cause: a message without its places, or its end without names."""
+    anywhere = PLACES.sub("", error)
+    return error.rsplit(": ", 1)[-1] if anywhere == error else anywhere
 
 
 def _equal(x, y):
