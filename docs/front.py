@@ -55,7 +55,7 @@ def _way(way):
     )
     return (
         f'<details name="way"><summary>{way.name} <small>{duration(way.minutes)}</small></summary>\n'
-        f"<div><p>{way.end}</p>\n<ol>\n{rows}\n</ol></div></details>"
+        f"<div><p>You end with {way.end}.</p>\n<ol>\n{rows}\n</ol></div></details>"
     )
 
 

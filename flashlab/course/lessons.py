@@ -4,6 +4,7 @@ The README, the map in the first notebook, the site, the doctor, the registry of
 lesson is inserted by inserting a line. Code names a lesson and never numbers it.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Needs = Literal["numpy", "triton", "hopper"]
@@ -89,13 +90,13 @@ class Way(NamedTuple):
 
 
 WAYS = (
-    Way("An evening", "You end with a FlashAttention of your own, in numpy.",
+    Way("An evening", "a FlashAttention of your own, in numpy",
         tuple(_NAMED[name] for name in ("start_here", "online_softmax", "tiling"))),
-    Way("A weekend", "You end with a FlashAttention kernel of your own, in Triton.",
+    Way("A weekend", "a FlashAttention kernel of your own, in Triton",
         tuple(_NAMED[name] for name in (
             "start_here", "memory_hierarchy", "standard_attention", "safe_softmax", "online_softmax", "tiling",
             "first_triton_kernel", "triton_forward"))),
-    Way("All of it", "You end with kernels for training and for writing, and know which one to call.", LESSONS),
+    Way("All of it", "kernels for training and for writing, and measurements to choose by", LESSONS),
 )  # fmt: skip
 
 
@@ -125,9 +126,19 @@ def rows(folder: str = "") -> list[str]:
     ]
 
 
+def ways() -> list[str]:
+    """Return the table of the ways in Markdown, a row each: name, time, lessons, and what a learner ends with."""
+    return [f"| {way.name} | {duration(way.minutes)} | {spans(way.lessons)} | {way.end} |" for way in WAYS]
+
+
 def runs(needs: Needs) -> str:
-    """Return the numbers of the lessons with these needs, in words: "lessons 00 to 09, 15 and 16" or "lesson 15"."""
-    numbers = [number(it) for it in LESSONS if it.needs == needs]
+    """Return the numbers of the lessons with these needs, in words."""
+    return spans([it for it in LESSONS if it.needs == needs])
+
+
+def spans(lessons: Sequence[Lesson]) -> str:
+    """Return the numbers of lessons, in words: "lessons 00 to 09, 15 and 16" or "lesson 15"."""
+    numbers = [number(it) for it in lessons]
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
     runs = []

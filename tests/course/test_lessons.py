@@ -37,9 +37,9 @@ def test_the_readme_has_the_list():
     assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows("notebooks/")
 
 
-def test_the_map_has_the_list():
-    text = "\n".join(cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])))
-    assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows()
+def test_the_map_has_the_ways_and_the_list():
+    (text,) = (it for it in cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])) if it.startswith("## The map"))
+    assert re.findall(r"^\| (?:A|\d\d).*", text, re.MULTILINE) == [*lessons.ways(), *lessons.rows()]
 
 
 def test_the_readme_states_the_hours_of_the_whole_course():
