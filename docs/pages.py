@@ -11,7 +11,7 @@ from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
 HERE = Path(__file__).parent
-WRITTEN = ("set_up", "flash_attention", "about")  # files of this folder that are pages as they stand
+WRITTEN = ("set_up", "flash_attention", "accessibility", "about")  # files of this folder that are pages as they stand
 WINGS = {
     "machine": "What a GPU is, and what it charges",
     "reference": "One idea per module, in numpy",
@@ -58,6 +58,7 @@ flash_attention
 wrong_answers
 interface
 set_up
+accessibility
 about
 ```
 """
