@@ -5,34 +5,9 @@ import json
 from itertools import groupby
 
 from docs import drawn
-from docs.lessons import CODESPACE, REPOSITORY, minutes
+from docs.lessons import CODESPACE, REPOSITORY
 from figures import style, tiling
-from flashlab.course.lessons import LESSONS, Lesson, notebook, number
-
-# Lessons by name. What they need from lessons that are left out, they say in their first lines.
-WAYS = {
-    "An evening": (
-        "You end with a FlashAttention of your own, in numpy.",
-        ("start_here", "online_softmax", "tiling"),
-    ),
-    "A weekend": (
-        "You end with a FlashAttention kernel of your own, in Triton.",
-        (
-            "start_here",
-            "memory_hierarchy",
-            "standard_attention",
-            "safe_softmax",
-            "online_softmax",
-            "tiling",
-            "first_triton_kernel",
-            "triton_forward",
-        ),
-    ),
-    "All of it": (
-        "You end with kernels for training and for writing, and know which one to call.",
-        tuple(lesson.name for lesson in LESSONS),
-    ),
-}
+from flashlab.course.lessons import LESSONS, WAYS, Lesson, duration, notebook, number
 
 
 def page() -> str:
@@ -49,19 +24,6 @@ def page() -> str:
 """
 
 
-def duration(total: int) -> str:
-    """Return minutes in words, such as "35 min" or "3 h 15 min"; from 20 hours on in whole hours."""
-    hours, rest = divmod(total, 60)
-    if hours >= 20:
-        return f"{round(total / 60)} h"
-    return " ".join([f"{hours} h"] * (hours > 0) + [f"{rest} min"] * (rest > 0))
-
-
-def lessons_of(way: str) -> list[Lesson]:
-    """Return the lessons of one of the ways through, in the order of the course."""
-    return [lesson for lesson in LESSONS if lesson.name in WAYS[way][1]]
-
-
 def page_of(lesson: Lesson) -> str:
     """Return the file name of a lesson's page."""
     return notebook(lesson).replace(".ipynb", ".html")
@@ -75,7 +37,7 @@ def _opening():
     return f"""<p class="lead">{len(LESSONS)} lessons in which you build FlashAttention yourself, from one
 softmax to GPU kernels, and count every byte it saves.</p>
 <div class="begin">
-<a class="start" href="lessons/{page_of(first)}">Start <small>{duration(minutes(first))}</small></a>
+<a class="start" href="lessons/{page_of(first)}">Start <small>{duration(first.minutes)}</small></a>
 {ways}
 </div>
 <section class="race" aria-label="The race" data-clock="{html.escape(json.dumps(trace["clock"]))}">
@@ -86,16 +48,14 @@ softmax to GPU kernels, and count every byte it saves.</p>
 <script defer src="_static/race.js"></script>"""
 
 
-def _way(name):
-    says, _ = WAYS[name]
+def _way(way):
     rows = "\n".join(
-        f'<li>{number(it):02} <a href="lessons/{page_of(it)}">{it.title}</a> {duration(minutes(it))}</li>'
-        for it in lessons_of(name)
+        f'<li>{number(it):02} <a href="lessons/{page_of(it)}">{it.title}</a> {duration(it.minutes)}</li>'
+        for it in way.lessons
     )
-    total = duration(sum(map(minutes, lessons_of(name))))
     return (
-        f'<details name="way"><summary>{name} <small>{total}</small></summary>\n'
-        f"<div><p>{says}</p>\n<ol>\n{rows}\n</ol></div></details>"
+        f'<details name="way"><summary>{way.name} <small>{duration(way.minutes)}</small></summary>\n'
+        f"<div><p>You end with {way.end}.</p>\n<ol>\n{rows}\n</ol></div></details>"
     )
 
 
@@ -131,7 +91,7 @@ def _map():
     for part, some in groupby(LESSONS, key=lambda lesson: lesson.part):
         lessons = list(some)
         cards = "\n".join(map(_card, lessons))
-        total = duration(sum(map(minutes, lessons)))
+        total = duration(sum(lesson.minutes for lesson in lessons))
         cards = f'<p>{total}</p>\n<div class="cards lessons">\n{cards}\n</div>'
         parts.append(f"### {part}\n\n{_raw(cards)}")
     return "\n\n".join(parts)
@@ -142,7 +102,7 @@ def _card(lesson):
     picture = f'<img alt="" loading="lazy" src="figures/{shown[0]}.png">' if shown else ""
     return (
         f'<a href="lessons/{page_of(lesson)}">{picture}<b>{number(lesson):02} {lesson.title}</b> '
-        f"<small>{duration(minutes(lesson))}</small><br>{html.escape(lesson.proves)}</a>"
+        f"<small>{duration(lesson.minutes)}</small><br>{html.escape(lesson.proves)}</a>"
     )
 
 

@@ -3,25 +3,16 @@
 import json
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 
 from docs.drawn import FIGURE, alive
 from flashlab.course.data import NOTEBOOKS
-from flashlab.course.lessons import LESSONS, Lesson, notebook
+from flashlab.course.lessons import LESSONS, notebook
 
 REPOSITORY = "https://github.com/flashlab-course/flashlab"
 COLAB = "https://colab.research.google.com/github/flashlab-course/flashlab/blob/gh-pages/colab"
 CODESPACE = "https://codespaces.new/flashlab-course/flashlab"
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
-
-# How long a lesson takes, as its first cell says it.
-TIME = re.compile(
-    r"\*\*Time\*\* (?:about )?(?:(?P<hours>an|two|\d+) hours?)?(?: and (?P<part>a quarter|a half|three quarters))?"
-    r" ?(?:(?P<minutes>\d+) minutes)?[,.]"
-)
-HOURS = {"an": 1, "two": 2}
-PARTS = {"a quarter": 15, "a half": 30, "three quarters": 45}
 
 ROOT = NOTEBOOKS.parent
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
@@ -68,16 +59,6 @@ def this_commit() -> str:
 def names() -> list[str]:
     """Return the file names of all notebooks, in the order of the course, the notation last."""
     return [*map(notebook, LESSONS), "notation.ipynb"]
-
-
-@cache
-def minutes(lesson: Lesson) -> int:
-    """Return how long a lesson takes. Raise ValueError where its first cell does not say it in a known form."""
-    said = TIME.search("".join(_stored(notebook(lesson))["cells"][0]["source"]))
-    if not said or not any(said.groups()):
-        raise ValueError(f"{notebook(lesson)}: the first cell does not say how long the lesson takes")
-    hours, part, rest = said["hours"] or "0", said["part"], said["minutes"] or "0"
-    return 60 * (HOURS.get(hours) or int(hours)) + PARTS.get(part, 0) + int(rest)
 
 
 def anchor(words: str) -> str:

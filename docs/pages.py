@@ -11,7 +11,8 @@ from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
 HERE = Path(__file__).parent
-WRITTEN = ("set_up", "teach", "flash_attention", "about")  # files of this folder that are pages as they stand
+# files of this folder that are pages as they stand
+WRITTEN = ("set_up", "teach", "flash_attention", "accessibility", "about")
 WINGS = {
     "machine": "What a GPU is, and what it charges",
     "reference": "One idea per module, in numpy",
@@ -59,6 +60,7 @@ wrong_answers
 interface
 set_up
 teach
+accessibility
 about
 ```
 """

@@ -16,6 +16,7 @@ from nbconvert import HTMLExporter
 from PIL import Image
 
 from figures import page
+from flashlab.course.lessons import LESSONS
 from flashlab.course.registry import every, find
 from flashlab.grading import forked
 from flashlab.grading.exercise import Exercise, Question
@@ -212,6 +213,43 @@ def asked(name):
         if count := sum(isinstance(it, kind) for it in kinds.values()):
             number = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][count - 1]
             yield f"{number} {word}{'s' * (count > 1)}"
+
+
+TIME = re.compile(
+    r"^\*\*Time\*\* (?:about )?(?:(?P<hours>an|two|\d+) hours?)?(?: and (?P<part>a quarter|a half|three quarters))?"
+    r" ?(?:(?P<minutes>\d+) minutes)?[,.]",
+    re.MULTILINE,
+)
+HOURS = {"an": 1, "two": 2}
+PARTS = {"a quarter": 15, "a half": 30, "three quarters": 45}
+
+
+def minutes(opening):
+    """Return the minutes that the opening of a lesson states in words, None if it does not."""
+    found = TIME.search(opening)
+    if not found or not any(found.groups()):
+        return None
+    hours, part, rest = found["hours"] or 0, found["part"], found["minutes"] or 0
+    return 60 * (HOURS.get(hours) or int(hours)) + PARTS.get(part, 0) + int(rest)
+
+
+def test_the_opening_states_the_minutes_of_the_list():
+    in_prose = [minutes(notebook.cells[0].source) for notebook in NOTEBOOKS.values()]
+    assert in_prose == [lesson.minutes for lesson in LESSONS]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("about two hours. Kernels are compiled.", 120),
+        ("an hour and three quarters, with five exercises.", 105),
+        ("about 2 hours 40 minutes, with five exercises.", 160),
+        ("about 2 hours and 40 minutes, all in all.", None),
+        ("long.", None),
+    ],
+)
+def test_minutes_are_read_from_words(words, expected):
+    assert minutes(f"# 00 · A lesson\n\n**Time** {words}\n") == expected
 
 
 def test_exercises_are_listed_in_the_order_of_their_lessons():

@@ -23,7 +23,7 @@ from types import FunctionType
 
 from flashlab.course import card, expressions, progress, self_contained
 from flashlab.course.card import Verdict
-from flashlab.course.lessons import LESSONS
+from flashlab.course.lessons import LESSONS, duration
 from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.course.source import WIDTH, show
 from flashlab.grading import draws, forked, mistakes, outcomes, verdict
@@ -98,22 +98,27 @@ def overview() -> None:
     for name, exercise in every().items():
         entry = tried.get(name, {"solved": False, "said": ""})
         lessons.setdefault(name.split(".")[0], []).append((name, exercise, entry))
-    left = {lesson: sum(it.minutes for _, it, entry in rows if not entry["solved"]) for lesson, rows in lessons.items()}
+    left = {lesson.name: _left(lesson, lessons[lesson.name]) for lesson in LESSONS if lesson.name in lessons}
     solved = sum(entry["solved"] for rows in lessons.values() for *_, entry in rows)
-    hours, minutes = divmod(sum(left.values()), 60)
-    _say(f"{solved} of {sum(map(len, lessons.values()))} solved, {hours} h {minutes:02} min left")
+    _say(f"{solved} of {sum(map(len, lessons.values()))} solved, {duration(sum(left.values()))} left")
     open_one = _lesson_of_this_notebook()
     if open_one not in lessons:
         open_one = next((lesson for lesson, time_left in left.items() if time_left), None)
     for number, lesson in enumerate(LESSONS):
         if rows := lessons.get(lesson.name):
             done = f"{sum(entry['solved'] for *_, entry in rows)} of {len(rows)}"
-            time_left = f"{left[lesson.name]} min left" if left[lesson.name] else "done"
+            time_left = f"{duration(left[lesson.name])} left" if left[lesson.name] else "done"
             _say(f"{number:02} {lesson.title:28} {done:>8}   {time_left}")
         for name, exercise, entry in rows if rows and lesson.name == open_one else ():
             mark = "✓" if entry["solved"] else "✗" if entry["said"] else "○"
             said = "" if entry["solved"] else shortened(entry["said"].split("\n")[0], 60)
             _say(f"   {mark} {name:40} {'*' * exercise.level:4} {exercise.minutes:3} min   {said}".rstrip())
+
+
+def _left(lesson, rows):
+    """Return how many minutes a lesson takes from now on: 0 once all is solved, else all but the solved exercises."""
+    solved = [exercise.minutes for _, exercise, entry in rows if entry["solved"]]
+    return lesson.minutes - sum(solved) if len(solved) < len(rows) else 0
 
 
 def _lesson_of_this_notebook():

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from docs import front, lessons
+from docs import front
+from flashlab.course.lessons import WAYS, duration
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import SECONDS
 
@@ -113,13 +114,13 @@ def test_an_address_that_is_edited_ends_the_race(opened):
     assert sheet.evaluate(STEP) == 30 and sheet.locator(CONTROLS).is_visible()
 
 
-@pytest.mark.parametrize("way", front.WAYS)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
     sheet = opened(390)
-    sheet.locator("summary", has_text=way).click()
-    links = sheet.locator(f".begin details:has(summary:text('{way}')) li a")
+    summary = sheet.locator("summary", has_text=way.name)
+    summary.click()
+    links = sheet.locator(f".begin details:has(summary:text('{way.name}')) li a")
     found = [link.get_attribute("href") for link in links.all()]
-    assert found == [f"lessons/{front.page_of(lesson)}" for lesson in front.lessons_of(way)]
+    assert found == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
     assert links.first.is_visible() and sheet.evaluate(INSIDE)
-    total = front.duration(sum(map(lessons.minutes, front.lessons_of(way))))
-    assert sheet.locator("summary", has_text=way).inner_text().split("\n")[-1].endswith(total)
+    assert summary.inner_text().split("\n")[-1].endswith(duration(way.minutes))

@@ -189,6 +189,14 @@ def test_search_finds_a_term_of_the_glossary(opened):
     sheet.locator("#search-results li a[href*='notation.html']").first.wait_for()
 
 
+def test_search_shows_lessons_before_pages_and_those_before_modules(opened):
+    sheet = opened("search.html?q=kernel")
+    sheet.locator(".search-summary", has_text="finished").wait_for()
+    found = [re.split("[/.]", link.get_attribute("href"))[0] for link in sheet.locator("#search-results li > a").all()]
+    ranks = [{"lessons": 0, "interface": 2}.get(folder, 1) for folder in found]
+    assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2}
+
+
 def test_it_works_from_a_server_too(opened, site):
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import struct
 import subprocess
@@ -26,6 +27,7 @@ import pytest
 import flashlab.course.check
 from flashlab.course import card, progress
 from flashlab.course.check import check, edited, hint, overview, solution
+from flashlab.course.lessons import LESSONS, duration
 from flashlab.course.registry import every, find
 from flashlab.grading import forked as runner
 from flashlab.grading import in_place, mistakes, outcomes, records, verdict
@@ -725,6 +727,22 @@ def test_progress_remembers_what_was_solved_and_how_the_last_attempt_failed(caps
     overview()
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith("1 of ") and "04 Online softmax" in "\n".join(lines)
+
+
+def test_the_overview_takes_the_solved_minutes_from_those_of_the_lesson(capsys):
+    online = next(lesson for lesson in LESSONS if lesson.name == "online_softmax")
+    names = [name for name in every() if name.startswith("online_softmax.")]
+    progress.note(names[0], True, "")
+    overview()
+    left = online.minutes - find(names[0]).minutes
+    assert re.search(rf"^04 .* {duration(left)} left$", capsys.readouterr().out, re.MULTILINE)
+    for name in names[1:]:
+        progress.note(name, True, "")
+    overview()
+    here = {name.partition(".")[0] for name in every()}  # those on kernels need Triton
+    total = sum(lesson.minutes for lesson in LESSONS if lesson.name in here) - online.minutes
+    text = capsys.readouterr().out
+    assert f" solved, {duration(total)} left\n" in text and re.search(r"^04 .* done$", text, re.MULTILINE)
 
 
 def test_the_overview_opens_the_lesson_of_its_notebook(capsys, monkeypatch):

@@ -6,8 +6,10 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from flashlab.course import exercises, lessons
-from flashlab.course.lessons import LESSONS
+from flashlab.course.lessons import LESSONS, WAYS
 from flashlab.course.registry import every
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,14 +37,38 @@ def test_the_readme_has_the_list():
     assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows("notebooks/")
 
 
-def test_the_map_has_the_list():
-    text = "\n".join(cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])))
-    assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows()
+def test_the_map_has_the_ways_and_the_list():
+    (text,) = (it for it in cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])) if it.startswith("## The map"))
+    assert re.findall(r"^\| (?:A|\d\d).*", text, re.MULTILINE) == [*lessons.ways(), *lessons.rows()]
+
+
+def test_the_readme_states_the_hours_of_the_whole_course():
+    assert f" {lessons.duration(WAYS[-1].minutes).removesuffix(' h')} hours" in (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(0, "0 min"), (35, "35 min"), (60, "1 h"), (195, "3 h 15 min"), (1199, "19 h 59 min"), (2140, "36 h")],
+)
+def test_a_duration_is_written_in_hours_and_minutes(minutes, words):
+    assert lessons.duration(minutes) == words
+
+
+def test_the_ways_have_the_order_of_the_course_each_is_a_part_of_the_next_and_the_last_is_all():
+    assert [way for way in WAYS if list(way.lessons) != sorted(way.lessons, key=LESSONS.index)] == []
+    evening, weekend, everything = (set(way.lessons) for way in WAYS)
+    assert evening < weekend < everything == set(LESSONS)
 
 
 def test_every_exercise_module_belongs_to_a_lesson():
     modules = {it.name for it in pkgutil.iter_modules(exercises.__path__)}
     assert "tiling" in modules and modules <= {lesson.name for lesson in LESSONS}
+
+
+def test_the_exercises_of_a_lesson_take_less_time_than_the_lesson():
+    for lesson in LESSONS:
+        inside = [exercise.minutes for name, exercise in every().items() if name.startswith(f"{lesson.name}.")]
+        assert sum(inside) < lesson.minutes, lesson.name
 
 
 def test_packages_of_exercises_have_the_order_of_the_notebook():
