@@ -66,7 +66,7 @@ def _about():
 
 - You **use** attention, or train models, and want to know what happens below one call, in bytes and in time.
 - You **write** kernels, or want to: {to["first_triton_kernel"]} needs no experience with GPUs, and
-  {to["gluon"]} reads a kernel for Hopper.
+  in {to["gluon"]} you write one for Hopper.
 - You **teach**: each [figure](figures.md) has a page of its own, and a link to every state of it.
 
 You need Python, numpy and some linear algebra. You need no GPU and no CUDA.

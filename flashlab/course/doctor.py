@@ -49,19 +49,19 @@ def kernels(machine: Machine) -> tuple[str, str]:
 
 
 def hopper(machine: Machine) -> tuple[str, str]:
-    """Return how the lessons on Hopper's kernels run here ("compiled", "as measured" or "not here"), and why."""
+    """Return how the lessons on Hopper's kernels run here ("compiled", "interpreted" or "not here"), and why."""
     mode, why = kernels(machine)
     if mode == "not here" or machine.capability == (9, 0):
         return mode, why
-    return "as measured", "They show what was measured on an H200."
+    return "interpreted", "The course's interpreter of Gluon runs their kernels. Speeds were measured on an H200."
 
 
 def lacks(machine: Machine) -> list[str]:
     """Return what would run more of the lessons' kernels on a machine with Triton: one sentence each."""
     if kernels(machine)[0] == "interpreted":
         return ["an NVIDIA GPU. One of compute capability 8.0 or later compiles the kernels, and times them."]
-    if hopper(machine)[0] == "as measured":
-        return [f"a Hopper GPU (H100, H200), which the kernels of {runs('hopper')} need."]
+    if hopper(machine)[0] == "interpreted":
+        return [f"a Hopper GPU (H100, H200), which compiles the kernels of {runs('hopper')}, and times them."]
     return []
 
 

@@ -18,7 +18,7 @@ class Lesson(NamedTuple):
     part: str
     minutes: int  # of the whole lesson, with its exercises
     proves: str  # the sentence that it proves
-    needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: shown as measured elsewhere
+    needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: such a GPU or the course's interpreter
 
 
 LESSONS = (
