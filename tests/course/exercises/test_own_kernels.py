@@ -66,7 +66,7 @@ class WithSetup(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dO, _):
         *tensors, O, lse = ctx.saved_tensors
-        dO = dO.contiguous()
+        tensors, dO = [X.contiguous() for X in tensors], dO.contiguous()
         args = *tensors, dO, lse, ctx.kernels.delta(O, dO), ctx.causal
         return ctx.kernels.query_gradients(*args), *ctx.kernels.key_value_gradients(*args), None, None
 
@@ -101,7 +101,7 @@ class KeptInCtx(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dO):
         Q, K, V, causal, kernels = ctx.args
-        dO = dO.contiguous()
+        Q, K, V, dO = (X.contiguous() for X in (Q, K, V, dO))
         args = Q, K, V, dO, ctx.lse, kernels.delta(ctx.O, dO), causal
         return kernels.query_gradients(*args), *kernels.key_value_gradients(*args), None, None
 
