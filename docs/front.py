@@ -14,7 +14,7 @@ def page() -> str:
     """Return the front page in Markdown, without its tables of contents."""
     return f"""# How FlashAttention works
 
-{_raw(_opening())}
+{raw(_opening())}
 
 {_about()}
 
@@ -67,7 +67,8 @@ def _about():
 - You **use** attention, or train models, and want to know what happens below one call, in bytes and in time.
 - You **write** kernels, or want to: {to["first_triton_kernel"]} needs no experience with GPUs, and
   in {to["gluon"]} you write one for Hopper.
-- You **teach**: each [figure](figures.md) has a page of its own, and a link to every state of it.
+- You **teach**: there are [routes of 6 to 14 weeks and a grader](teach.md), and each [figure](figures.md) has a page of
+  its own, with a link to every state of it.
 
 You need Python, numpy and some linear algebra. You need no GPU and no CUDA.
 
@@ -76,7 +77,7 @@ You need Python, numpy and some linear algebra. You need no GPU and no CUDA.
 - Say of an operation, before it runs, whether it will wait for bytes or for arithmetic: {to["memory_hierarchy"]}.
 - Write both passes of FlashAttention, and the bill of their bytes: {to["tiling"]}, {to["recomputation"]}.
 - Train a small model with Triton kernels that you wrote: {to["triton_backward"]}.
-- Read a kernel that spells out every wait and every copy: {to["gluon"]}.
+- Write the steps of a kernel that spells out every wait and every copy: {to["gluon"]}.
 - Choose a kernel for a shape, by a measurement: {to["which_version_when"]}.
 
 **To run it**: each lesson opens in Google Colab with one click, and the whole course in a [Codespace]({CODESPACE}); on
@@ -93,7 +94,7 @@ def _map():
         cards = "\n".join(map(_card, lessons))
         total = duration(sum(lesson.minutes for lesson in lessons))
         cards = f'<p>{total}</p>\n<div class="cards lessons">\n{cards}\n</div>'
-        parts.append(f"### {part}\n\n{_raw(cards)}")
+        parts.append(f"### {part}\n\n{raw(cards)}")
     return "\n\n".join(parts)
 
 
@@ -106,5 +107,6 @@ def _card(lesson):
     )
 
 
-def _raw(text):
+def raw(text: str) -> str:
+    """Return HTML as it stands in a page in Markdown."""
     return f"```{{raw}} html\n{text}\n```"

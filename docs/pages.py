@@ -81,7 +81,7 @@ def gallery() -> str:
 Each has a page of its own, which needs no kernel and no network. Set the controls, take the link, and all who open it
 see what you see. In a page of yours: `<iframe src="…/figures/tiling.html" width="100%" height="760"></iframe>`.
 
-{_raw(f'<div class="cards">{cards}</div>')}
+{front.raw(f'<div class="cards">{cards}</div>')}
 """
 
 
@@ -133,7 +133,3 @@ def _packages():
     for wing in (wing for wing in WINGS if wing in present):
         yield wing
         yield from (name for name, is_package in _inside(wing) if is_package and name != "course.exercises")
-
-
-def _raw(text):
-    return f"```{{raw}} html\n{text}\n```"

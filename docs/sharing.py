@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from urllib.parse import urlencode
 
-from docs import drawn
+from docs import drawn, front
 from docs.lessons import REPOSITORY
-from flashlab.course.lessons import LESSONS, notebook
+from flashlab.course.lessons import LESSONS
 
 ADDRESS = "https://flashlab-course.github.io/flashlab/"
 NAME = "How FlashAttention works"
@@ -88,7 +88,7 @@ def picture(page: str) -> str:
     """Return the name of the figure that stands for a page: its own, that of its lesson, or the race."""
     if page.startswith("figures/"):
         return Path(page).stem
-    shown = (drawn.shown_by(it) for it in LESSONS if page == f"lessons/{notebook(it).replace('.ipynb', '.html')}")
+    shown = (drawn.shown_by(it) for it in LESSONS if page == f"lessons/{front.page_of(it)}")
     return next((names[0] for names in shown if names), "tiling")
 
 

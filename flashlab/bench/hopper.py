@@ -26,7 +26,7 @@ from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumer
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
 
-Br = 128  # rows of a tile of rung 3
+Br = persistent.Br.value  # rows of a tile
 PASSES = ("forward", "backward")
 PRODUCTION = ("hopper", "portable", "cudnn", "fa4")
 
@@ -34,8 +34,7 @@ PRODUCTION = ("hopper", "portable", "cudnn", "fa4")
 def dealt(shape, causal, device):
     """Return lists of tiles that are dealt like cards."""
     B, H, N, _ = shape
-    programs = multiprocessors(device)
-    return [list(range(program, B * H * tiles.count(N, Br), programs)) for program in range(programs)]
+    return persistent.dealt(B * H * tiles.count(N, Br), multiprocessors(device))
 
 
 def longest_first(shape, causal, device):
