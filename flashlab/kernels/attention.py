@@ -82,9 +82,9 @@ def flash_attention(
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
         O = 0, lse = -inf (its sink, if there is one) and no gradient; under a window it must be finite all the same,
         since NaN in it reaches the gradients of the keys in its tile. The same inputs give the same bits, gradients
-        included, with two exceptions: the Hopper kernels add up dQ in an order that varies, and so do all kernels the
-        gradient of a bias that is broadcast. Under ``torch.use_deterministic_algorithms(True)`` the portable kernels
-        compute the gradients, and that of a bias takes as much memory as [B, H, Nq, Nk] numbers.
+        included, with two exceptions: the Hopper kernels for up to 128 columns add up dQ in an order that varies, and
+        so do all kernels the gradient of a bias that is broadcast. Under ``torch.use_deterministic_algorithms(True)``
+        other kernels compute these dQ, and the gradient of a bias takes as much memory as [B, H, Nq, Nk] numbers.
 
     Only -inf hides a key: every other float32 number is a score. A backward pass in 16 bits without a score function
     rebuilds the weights from lse in float32, so that scores of 1e5 give weights an error of up to 1 %.

@@ -22,6 +22,7 @@ from flashlab.kernels.tables import (
     OF_KEYS,
     ON_HOPPER,
     STREAM_KEYS,
+    TWO_PASSES,
     UNMEASURED,
     Row,
     extras,
@@ -126,12 +127,13 @@ def choose_for(
         against = against or 'kernel="portable" was passed'
     if kernel is None:
         against = against or slower_on_hopper(direction, problem, card.multiprocessors)
-    if kernel is None and undetermined:
+    names = on_hopper_kernels(direction, problem, undetermined)
+    if kernel is None and undetermined and names == ("backward",):
         against = against or "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in last bits"
     launches = {"row_constants": STREAMED} if direction == "backward" else {}
     if against is None:
-        launches[direction] = on_hopper(direction, problem, card.multiprocessors)
-        return Choice("hopper", divided(launches, card, problem), f"hopper: {launches[direction].why}")
+        launches |= {name: on_hopper(name, problem, card.multiprocessors) for name in names}
+        return Choice("hopper", divided(launches, card, problem), f"hopper: {launches[names[0]].why}")
     for name in ("forward",) if direction == "forward" else of_backward(card, problem):
         launches[name] = portable(name, card, problem)
     return Choice("portable", divided(launches, card, problem), f"portable: {against}")
@@ -261,19 +263,28 @@ def hopper_width(d: int, dv: int, bits: int = 16) -> int:
     return 192 if bits == 16 and 128 < max(d, dv) <= 192 else max(64, tiles.width_of(max(d, dv)))
 
 
-def on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> Configuration:
+def on_hopper_kernels(direction: str, problem: Problem, determined: bool = False) -> tuple[str, ...]:
+    """Return the names of the Hopper kernels that compute one direction of a problem.
+
+    determined: the same inputs must give the same bits. With 64 columns or fewer the portable kernels are faster then.
+    """
+    wide = 64 if determined else 128
+    return TWO_PASSES if direction == "backward" and max(problem.d, problem.dv) > wide else (direction,)
+
+
+def on_hopper(kernel: str, problem: Problem, multiprocessors: int = 132) -> Configuration:
     """Return the ``Configuration`` of a Hopper kernel; in the forward pass each consumer has 64 of the Br rows.
 
     Raises:
         ValueError: the table has none.
     """
-    row = row_on_hopper(direction, problem, multiprocessors)
+    row = row_on_hopper(kernel, problem, multiprocessors)
     return Configuration(*row.launch, ON_HOPPER.found(row))
 
 
-def row_on_hopper(direction: str, problem: Problem, multiprocessors: int) -> Row:
+def row_on_hopper(kernel: str, problem: Problem, multiprocessors: int) -> Row:
     """Return the row of a Hopper kernel; of several, the one with which the busiest multiprocessor is done first."""
-    name = direction if problem.scales is None else "forward_float8"
+    name = kernel if problem.scales is None else "forward_float8"
     width = hopper_width(problem.d, problem.dv, 8 * problem.dtype.itemsize)
     sought = name, width, problem.mask != masks.full()
     rows = [row for row in ON_HOPPER.rows if (row.kernel, row.width, row.causal) == sought and row.takes(problem)]
@@ -307,7 +318,7 @@ def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 13
     """
     if max(problem.d, problem.dv) < ON_HOPPER.columns:
         return f"heads of fewer than {ON_HOPPER.columns} columns gain nothing on Hopper"
-    row = row_on_hopper(direction, problem, multiprocessors)
+    row = row_on_hopper(on_hopper_kernels(direction, problem)[0], problem, multiprocessors)
     work = busiest(row, problem, multiprocessors) if direction == "forward" else problem.Nk
     if work < row.least:
         return f"{WORK[direction].format(work)}; the Hopper kernels were faster from {row.least:,} on"

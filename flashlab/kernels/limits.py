@@ -61,12 +61,6 @@ FORWARD = (
         lambda p: p.mask != "rule" and endless(p.mask),
     ),
 )
-BACKWARD = (
-    (
-        "the Hopper backward kernel holds heads of up to 128 columns, got d = {p.d} and dv = {p.dv}",
-        lambda p: p.scales is None and max(p.d, p.dv) > 128,
-    ),
-)
 OF_TENSORS = (  # reasons that tensors and functions decide
     ("the Hopper kernels call no functions of your own", lambda p: any(map(is_custom, (*steps(p), *p.mask.parts)))),
     (
@@ -128,7 +122,7 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
     if not any(triton.__version__.startswith(f"{version}.") for version in ON_HOPPER.compilers):
         return left_out_with(triton.__version__)
     limits = SIXTEEN_BITS if problem.scales is None else FLOAT8
-    return reason(limits + (FORWARD if direction == "forward" else BACKWARD), problem)
+    return reason(limits + (FORWARD if direction == "forward" else ()), problem)
 
 
 @functools.cache

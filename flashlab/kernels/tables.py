@@ -12,7 +12,8 @@ HALVES = "key_gradients", "value_gradients"  # what may take the place of the se
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
 EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
 OF_KEYS = "backward", "key_value_gradients", *HALVES  # the kernels that compute dK and dV
-HOPPER = "forward", "forward_float8", "backward"
+TWO_PASSES = "key_value_gradients", "query_gradients"  # on Hopper, what may take the place of "backward"
+HOPPER = "forward", "forward_float8", "backward", *TWO_PASSES
 
 
 class Row(NamedTuple):

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from flashlab.course import data
+from flashlab.kernels.tables import TWO_PASSES
 from flashlab.reference.pipeline import Budget
 from tests.kernels.compiled import compiled
 
@@ -49,6 +50,11 @@ def kernels(once):
 
 
 @pytest.fixture
+def passes(kernels):
+    return [k for k in kernels if k["kernel"] in TWO_PASSES]
+
+
+@pytest.fixture
 def large(kernels):
     return [k for k in kernels if k["kernel"] in ("forward", "backward")]
 
@@ -87,6 +93,7 @@ def is_late(k):
 def test_every_configuration_in_use_is_compiled(kernels, rungs, no_early_wait):
     names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs + no_early_wait}
     widths = {"forward": (64, 128, 192, 256), "backward": (64, 128), "narrow": (64, 128)}
+    widths |= dict.fromkeys(TWO_PASSES, (128, 192, 256))
     assert names == {(n, d, m) for n, some in widths.items() for d in some for m in (False, True)}
     assert {(k["kernel"], k["width"]) for k in rungs} == {(n, d) for n in RUNGS for d in (64, 128)}
     assert {k["dtype"] for k in kernels} == {"bf16", "fp16"} and any(k["ragged"] for k in kernels)
@@ -99,7 +106,7 @@ def test_every_launch_fits(large):
 
 
 def test_registers_spill_no_more_than_is_known(kernels):
-    for k in kernels:
+    for k in (k for k in kernels if k["kernel"] not in TWO_PASSES):
         known = SPILLS.get((k["kernel"], k["width"], k["causal"], k.get("Br")))
         if k["kernel"] == "backward":
             known = SPILLS_BACKWARD[k["kind"]] if k["width"] == 128 else (80, 0)
@@ -205,6 +212,22 @@ def test_narrow_reads_and_writes_sixteen_bytes_at_a_time(kernels):
         if k["kernel"] == "narrow":
             elements = k["width"] * k["Br"] // 2 // 128  # a thread
             assert (k["counts"]["LDG"], k["counts"]["STG"]) == (elements // 4, elements // 8), k
+
+
+def test_two_passes_have_seven_products_and_keep_all_sums_in_registers(passes):
+    """Each consumer has one loop, and the kernels add up nothing in global memory."""
+    for k in passes:
+        assert k["shared"] <= SHARED and k["registers"] <= 168 and k["stack"] <= 48 and not k["warnings"], k
+        Bc, d = 64, k["width"]
+        of_scores, of_sums = d // 16, Bc // 16 * pieces(k)
+        each = of_scores + of_sums if k["kernel"] == TWO_PASSES[0] else 2 * of_scores + of_sums
+        assert [loop["HGMMA"] for loop in k["loops"]] == [each, each], k
+        assert not any(loop.get("LDL", 0) + loop.get("STL", 0) for loop in k["loops"]), k
+        weights = [64 * Bc // 128 * (2 if "soft cap" in k["kind"] else 1)] * 2
+        if k["kernel"] == TWO_PASSES[0]:
+            weights[0] = 0  # the consumer of dP and dK takes no exponentials
+        assert sorted(loop.get("MUFU", 0) for loop in k["loops"]) == weights, k
+        assert "REDG" not in k["counts"], k
 
 
 def test_what_the_lesson_says_of_its_rungs(rungs):

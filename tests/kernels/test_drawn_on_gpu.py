@@ -53,8 +53,6 @@ def cases(mask, d, dtype, kernels):
     pairs = lengths(rng)
     for number, (Nq, Nk) in enumerate(pairs):
         options = ALONE | {"d": d, "dv": d, "dtype": dtype, "hide": False, "learned": "QKV"}
-        if "hopper" in kernels and d > 128:
-            options["learned"] = ""
         if mask == "packed":
             Nq, Nk = ([pairs[(number + t) % len(pairs)][n] for t in range(3)] for n in (0, 1))
             options |= {"form": "packed", "B": 3}

@@ -205,6 +205,14 @@ def backward_is_right(seed=0):
         in_two_calls()
 
 
+def two_passes_are_right(seed=0):
+    """Two stages and three, one piece and several, tiles that the first consumer skips, several heads of a group."""
+    with seeded(seed):
+        gradients(None, 256, (1, 2, 1, 130, 200), math.inf, 0)
+        gradients(None, 192, (1, 2, 2, 200, 300), 90, 9)
+        gradients(None, 128, (1, 2, 1, 200, 200), math.inf, 0, launches=of_backward.in_two_passes(3))
+
+
 def in_two_calls():
     """Each call adds to the same sums of dQ, with the same counter of turns."""
     shapes = (1, 2, 130, 64), (1, 2, 256, 64), (1, 2, 256, 64), (1, 2, 130, 64)
@@ -242,6 +250,12 @@ def test_gradients_equal_dense_ones():
 
 
 @loops
+@pytest.mark.parametrize("seed", [0, long(1), long(2)])
+def test_gradients_of_two_passes_are_right_in_every_order(seed):
+    two_passes_are_right(seed)
+
+
+@loops
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_right_in_every_order(seed):
@@ -250,7 +264,7 @@ def test_gradients_are_right_in_every_order(seed):
 
 @loops
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("d", [64, 128, 192, 256])
 def test_gradients_are_right_with_scores_documents_and_sinks(d):
     seen = of_backward.in_window(math.inf, 0, 200, 133)
     for name, score, plain in of_backward.functions(4, 200, 133):
@@ -343,6 +357,13 @@ def test_a_wrong_forward_kernel_is_rejected_by_name(mistake):
 def test_a_wrong_backward_kernel_is_rejected_by_name(mistake):
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
         backward_is_right()
+
+
+@loops
+@pytest.mark.parametrize("mistake", wrong_kernels(wrong_gluon.TWO_PASSES))
+def test_two_wrong_passes_are_rejected_by_name(mistake):
+    with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
+        two_passes_are_right()
 
 
 @loops

@@ -17,6 +17,7 @@ from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.problem import LOG2_E, Problem
+from flashlab.kernels.tables import TWO_PASSES
 from flashlab.machine.ranks import Block
 from tests.kernels import written_out
 from tests.kernels.test_hopper import DEVICE, hopper_only, randn
@@ -24,6 +25,18 @@ from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.hopper_scores import in_python
 
 LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
+
+
+def in_two_passes(stages):
+    launches = Configuration(64, 64, 12, stages), Configuration(128, 64, 12, stages)
+    return dict(zip(TWO_PASSES, launches, strict=True)) | {"row_constants": STREAMED}
+
+
+def launches_of(width):
+    """Return launches for heads of this many columns: the order of products depends on the stages."""
+    return LAUNCHES if width <= 128 else in_two_passes(3 if width <= 192 else 2)
+
+
 LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (1, 133), (133, 1), (1000, 1000)]
 WINDOWS = [(2, 0), (63, 0), (300, 0), (130, 70), (0, 20), (math.inf, 5), (90, math.inf), (math.inf, 0)]
 
@@ -52,11 +65,12 @@ def dense(q, k, v, do, dlse, *rest):
 
 
 def assert_gradients(
-    name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None, roundings=1, programs=5
-):
+    name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None, roundings=1, programs=5,
+    launches=None,
+):  # fmt: skip
     """Compare with float64; what no query sees is NaN, and so are the gradients before the kernel runs.
 
-    programs: as on a GPU with so many multiprocessors; few, and each takes several turns.
+    programs: as on a GPU with so many multiprocessors; few, and each takes several turns. launches: ``launches_of``.
     """
     B, H, Hk, Nq, Nk, d, *dv = sizes
     dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
@@ -68,8 +82,9 @@ def assert_gradients(
     problem = Problem.of(q, k, v, mask, d**-0.5, score=scores.chain(score), sinks=sinks, texts=texts)
     o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, plain_score, sinks)
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
+    launches = launches or launches_of(max(d, dv))
     with mock.patch.object(backward, "multiprocessors", lambda device: programs):
-        backward.run(gradients, (do, dlse), (q, *poisoned, o.to(dtype), lse.float()), problem, LAUNCHES)
+        backward.run(gradients, (do, dlse), (q, *poisoned, o.to(dtype), lse.float()), problem, launches)
     exact = dense(*(x.double() for x in (q, k, v, do)), dlse, seen, plain_score, sinks)
     plain = dense(q, k, v, do, dlse, seen, plain_score, sinks)
     for ours, theirs, truth in zip(gradients, plain, exact, strict=True):
@@ -199,10 +214,35 @@ def in_parts(d):
 
 
 @hopper_only
-@pytest.mark.parametrize("d", [64, 128])
-@pytest.mark.parametrize("kind", [windows, with_sinks, with_scores, rules, texts, in_parts])
+@pytest.mark.parametrize("d", [64, 128, 192, 256])
+@pytest.mark.parametrize("kind", [windows, with_sinks, with_scores, rules, texts])
 def test_gradients_equal_dense_ones(kind, d, in_time):
     in_time(kind, d)
+
+
+@hopper_only
+@pytest.mark.parametrize("d", [64, 128])
+def test_gradients_in_parts_equal_dense_ones(d, in_time):
+    in_time(in_parts, d)
+
+
+def twice(launches):
+    """The same inputs give the same bits, and those of the sums are right for 72 to 128 columns, too."""
+    for d, dv in ((128, 128), (72, 96)):
+        seen = in_window(math.inf, 0, 1000, 1000)
+        assert_gradients("two passes", (2, 4, 2, 1000, 1000, d, dv), masks.causal(), seen, launches=launches)
+    q, k, v, do = (randn(2, 4, 1000, 128, seed=seed) for seed in range(4))
+    problem = Problem.of(q, k, v, masks.causal(), 0.1)
+    lse, both = torch.zeros(2, 4, 1000, device=DEVICE), []
+    for _ in range(2):
+        both.append([torch.empty_like(x) for x in (q, k, v)])
+        backward.run(both[-1], (do, None), (q, k, v, v, lse), problem, launches)
+    assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
+
+
+@hopper_only
+def test_two_passes_give_the_same_bits_twice(in_time):
+    in_time(twice, in_two_passes(3))
 
 
 @hopper_only

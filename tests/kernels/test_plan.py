@@ -205,7 +205,7 @@ def test_the_kept_plans_are_bounded(monkeypatch):
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
-def test_gradients_are_those_of_the_portable_kernels_as_soon_as_torch_wants_them_deterministic():
+def test_gradients_have_the_same_bits_as_soon_as_torch_wants_them_deterministic():
     tensors = [randn(4, 8, 1024, 128) for _ in range(3)]
     ordered = results(*tensors)
     torch.use_deterministic_algorithms(True)

@@ -5,7 +5,19 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from flashlab.grading.exercise import edited
-from flashlab.kernels.hopper import backward_roles, forward, pieces, roles, softmax, stages, sums, toy, work
+from flashlab.kernels.hopper import (
+    backward_roles,
+    forward,
+    key_gradients,
+    pieces,
+    query_gradients,
+    roles,
+    softmax,
+    stages,
+    sums,
+    toy,
+    work,
+)
 
 FORWARD = [  # module, function, what is replaced, what by
     (toy, "consume", "wait_full(full, g)", "pass"),
@@ -26,7 +38,7 @@ FORWARD = [  # module, function, what is replaced, what by
     (stages, "wait_full", "(g // full.shape[0]) & 1", "g & 1"),
     (stages, "wait_empty", "((g // empty.shape[0]) & 1) ^ 1", "(g // empty.shape[0]) & 1"),
     (stages, "stage_of", "ring.index(g % ring.shape[0])", "ring.index(g)"),
-    (pieces, "finished", "warpgroup_mma_wait(0, deps=O),", "warpgroup_mma_wait(1, deps=O),"),
+    (pieces, "finished", "warpgroup_mma_wait(later, deps=O),", "warpgroup_mma_wait(later + 1, deps=O),"),
     (pieces, "ask_for", "piece(ring, full, g, p), pred)", "piece(ring, full, g + 1, p), pred)"),
     (roles, "barriers", "shared.empty.index(stage), count=consumers", "shared.empty.index(stage), count=1"),
     (roles, "barriers", "shared.q_empty.index(slot), count=1", "shared.q_empty.index(slot), count=2"),
@@ -125,6 +137,50 @@ BACKWARD = [
     (sums, "narrow_share", "return m + count", "return m"),
     (sums, "ask", "parts.block_type.nbytes", "parts.block_type.nbytes // 2"),
     (sums, "narrow_part", "gl.store(at + gl.arange(0, size, layout=flat), gl.zeros([size], gl.float32, flat))", "pass"),
+]  # fmt: skip
+
+TWO_PASSES = [
+    (key_gradients, "allocate", "1),\n        new_barriers(stages, 2),\n        new_barriers(BUFFERS, 1)",
+     "1),\n        new_barriers(stages, 1),\n        new_barriers(BUFFERS, 1)"),
+    (key_gradients, "allocate", "    fence_async_shared()\n", ""),
+    (key_gradients, "consume_values", "    wait_full(shared.k_full, 0)\n", ""),
+    (key_gradients, "consume_values", "    wait_full(shared.do_full, count - 1)\n", ""),
+    (key_gradients, "consume_values", "    dV_j = pieces.finished(dV_j)\n", ""),
+    (key_gradients, "consume_values", "    wait_full(shared.do_empty, count - 1)", "    pass"),
+    (key_gradients, "step_of_values", "    wait_full(shared.q_full, t)\n", ""),
+    (key_gradients, "step_of_values", "        wait_full(shared.do_full, t - 1)\n", ""),
+    (key_gradients, "step_of_values", "len(dV_j), deps=(St_ij,)", "len(dV_j) + 1, deps=(St_ij,)"),
+    (key_gradients, "step_of_values", "    wait_empty(shared.p_empty, t)\n", ""),
+    (key_gradients, "step_of_values", "    release(shared.p_full, t)\n", ""),
+    (key_gradients, "step_of_values", "    release(shared.q_empty, t)\n", ""),
+    (key_gradients, "step_of_values", "        release(shared.do_empty, t - 1)\n", ""),
+    (key_gradients, "consume_keys", "    wait_full(shared.v_full, 0)\n", ""),
+    (key_gradients, "consume_keys", "    dK_j = pieces.finished(dK_j)\n", ""),
+    (key_gradients, "step_of_keys", "    wait_full(shared.do_full, t)\n", ""),
+    (key_gradients, "step_of_keys", "later=len(V_j)", "later=2 * len(V_j)"),
+    (key_gradients, "step_of_keys", "len(dK_j), deps=(dPt_ij,)", "len(dK_j) + 1, deps=(dPt_ij,)"),
+    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),
+    (key_gradients, "step_of_keys", "    wait_full(shared.p_full, t)\n", ""),
+    (key_gradients, "step_of_keys", "    release(shared.p_empty, t)\n", ""),
+    (key_gradients, "step_of_keys", "    release(shared.do_empty, t)\n", ""),
+    (key_gradients, "store", "    fence_async_shared()\n", ""),
+    (key_gradients, "produce", "            wait_empty(shared.q_empty, t)\n", ""),
+    (key_gradients, "produce", "            wait_empty(shared.do_empty, t)\n", ""),
+    (key_gradients, "produce", "of_Q + of_lse_rows", "of_Q"),
+    (query_gradients, "query_gradients", "new_barriers(stages, CONSUMERS)", "new_barriers(stages, 1)"),
+    (query_gradients, "query_gradients", "new_barriers(stages_v, CONSUMERS)", "new_barriers(stages_v, 1)"),
+    (query_gradients, "query_gradients", "    fence_async_shared()\n", ""),
+    (query_gradients, "consume", "    wait_full(shared.q_full, w)\n", ""),
+    (query_gradients, "consume", "    dQ_i = pieces.finished(dQ_i)\n", ""),
+    (query_gradients, "step", "    wait_full(shared.v_full, t)\n", ""),
+    (query_gradients, "step", "    wait_full(shared.k_full, t)\n    S_ij", "    S_ij"),
+    (query_gradients, "step", "later=len(dO_i) + len(Q_i)", "later=len(dO_i) + len(Q_i) + 1"),
+    (query_gradients, "step", "len(dQ_i), deps=(S_ij, dP_ij)", "len(dQ_i) + 1, deps=(S_ij, dP_ij)"),
+    (query_gradients, "step", "    release(shared.v_empty, t)\n", ""),
+    (query_gradients, "store", "    fence_async_shared()\n", ""),
+    (query_gradients, "produce", "        wait_empty(shared.k_empty, t)\n", ""),
+    (query_gradients, "produce", "        wait_empty(shared.v_empty, t)\n", ""),
+    (query_gradients, "produce", "of_Q + of_dO", "of_Q"),
 ]  # fmt: skip
 
 HARMLESS = [  # another line does as much

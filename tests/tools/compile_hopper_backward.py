@@ -12,9 +12,9 @@ import torch
 
 from flashlab.kernels import masks, portable, scores
 from flashlab.kernels.configurations import STREAMED, Card, Configuration, divided
-from flashlab.kernels.hopper import backward
+from flashlab.kernels.hopper import backward, two_passes
 from flashlab.kernels.problem import Problem
-from flashlab.kernels.tables import ON_HOPPER
+from flashlab.kernels.tables import ON_HOPPER, TWO_PASSES
 from tests.tools.compile_for import compiled_instead, tensors_of
 from tests.tools.compile_hopper import NAMES, assembled
 
@@ -44,34 +44,42 @@ def problem_of(name, mask, score, N, width, dtype):
     return Problem.of(q, k, k, mask, 0.1, score=scores.chain(score), sinks=sinks)
 
 
-def compile_kernels(problem, c):
-    """Return the two kernels in Gluon and Triton that a problem is launched with beside ``row_constants``."""
-    q, k, _, o, lse, rest = tensors_of(problem)
-    launches = divided({"backward": c, "row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
+def compile_kernels(problem, launches):
+    """Return the two kernels that a problem is launched with beside ``row_constants``."""
+    q, k, v, o, lse, rest = tensors_of(problem)
+    launches = divided(launches | {"row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
     no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
     of_an_h200 = mock.patch.object(backward, "multiprocessors", lambda device: 132)
-    with no_constants, of_an_h200, compiled_instead((9, 0), backward) as made:
-        backward.run((q, k, k), (o, None), (q, k, k, o, lse), problem, launches, rest)
+    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes) as made:
+        backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, rest)
     return made
 
 
-def main():
-    """Print each case, float16 for one of them."""
-    rows = {(row.width, row.causal): row for row in ON_HOPPER.rows if row.kernel == "backward"}
+def cases():
+    """Yield each kind of problem with its width, dtype, and the kernels of its backward pass."""
     for kind in kinds():
         for width in (64, 128):
-            row = rows[width, kind[1] != masks.full()]
             for dtype in (torch.bfloat16, torch.float16) if (kind[0], width) == ("full", 128) else (torch.bfloat16,):
-                problem = problem_of(*kind, width, dtype)
-                said = {"dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
-                said |= {"Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
-                for name, compiled in zip(
-                    ("backward", "narrow"), compile_kernels(problem, Configuration(*row.launch)), strict=True
-                ):
-                    if name == "backward" or kind[0] in ("full", "causal"):
-                        code = assembled(compiled.asm["ptx"])
-                        code |= {"kernel": name, **said, "shared": compiled.metadata.shared}
-                        print(json.dumps(code), flush=True)
+                yield kind, width, dtype, ("backward",)
+        if kind[0] in ("full", "causal", "soft cap in a window", "documents"):
+            for width in (128, 192, 256):
+                yield kind, width, torch.bfloat16, TWO_PASSES
+
+
+def main():
+    """Print each case."""
+    rows = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
+    for kind, width, dtype, names in cases():
+        some = [rows[name, width, kind[1] != masks.full()] for name in names]
+        problem = problem_of(*kind, width, dtype)
+        launches = {row.kernel: Configuration(*row.launch) for row in some}
+        made = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)
+        for (name, compiled), row in zip(made, (some * 2)[:2], strict=True):
+            if name != "narrow" or kind[0] in ("full", "causal"):
+                code = assembled(compiled.asm["ptx"])
+                code |= {"kernel": name, "dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
+                code |= {"Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
+                print(json.dumps(code | {"shared": compiled.metadata.shared}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The backward pass for compute capability 9.0 in one pass over the tiles: 5 products of tiles, not 7.
 
+Heads of more than 128 columns take two passes: ``two_passes``.
+
 Programs take tiles of keys in turn (``Turns``), half a tile in each of two consumers (warpgroups), and iterate over the
 queries. dK_j and dV_j stay in registers until the end of a turn. dQ_i is computed a tile at a time and added to sums in
 global memory, in float32; idle warps narrow them (``sums``). All tiles of keys of a head add to the same sums, in an
@@ -24,7 +26,7 @@ from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import choose, hopper_width
-from flashlab.kernels.hopper import queries, scores
+from flashlab.kernels.hopper import queries, scores, two_passes
 from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, multiprocessors, rows_descriptor
 from flashlab.kernels.hopper.backward_roles import CONSUMERS, ROWS, allocate, consume, produce
 from flashlab.kernels.hopper.stages import Turns
@@ -60,9 +62,10 @@ WARPS = gl.constexpr(2)  # that narrow
 def run(gradients, incoming, saved, problem, launches, rest=None, launched=None):
     """Fill dq, dk, dv as ``portable.backward.run`` does, except for the last bits of dq, which may differ.
 
-    All of one dtype, float16 or bfloat16; d and dv at most 128; Nq and Nk at least 1. Inputs must be ``tiles.ready``,
-    and dq, dk, dv contiguous. launches: a ``Configuration`` for "backward", of which Br, that is ROWS_OF_QUERIES, and
-    stages count, and one for "row_constants". No dropout, and of a ``Rule`` some query sees each key.
+    All of one dtype, float16 or bfloat16; Nq and Nk at least 1. Inputs must be ``tiles.ready``, and dq, dk, dv
+    contiguous. No dropout, and of a ``Rule`` some query sees each key. launches: a ``Configuration`` for
+    "row_constants", and one for "backward", of which Br, that is ROWS_OF_QUERIES, and stages count. Above 128 columns,
+    instead of that one, those of ``two_passes``, with which the bits of dq are always the same.
 
     Returns delta, as that one.
     """
@@ -71,20 +74,34 @@ def run(gradients, incoming, saved, problem, launches, rest=None, launched=None)
     q, k, v, o, lse = saved
     do, dlse = incoming
     problem, dk, dv, k, v = without_unseen(problem, *of_keys, k, v)
+    parts = max(c.parts for c in launches.values())
+    constants, shares = constants_for(lse, rest), shares_of((dk, dv), parts)
+    rows = o, do, lse, rest, dlse, constants
+    if "backward" in launches:
+        start_one_pass(rows, q, k, v, do, dq, *shares, problem, launches, launched)
+    else:
+        start_rows(*rows, None, problem.unit, launches["row_constants"], launched)
+        tensors = q, k, v, do
+        two_passes.start_keys(*tensors, *shares, constants, problem, launches["key_value_gradients"], launched)
+        two_passes.start_queries(*tensors, dq, constants, problem, launches["query_gradients"], launched)
+    start_sums((dk, dv), shares, parts, launched)
+    if problem.mask.keeps_apart:
+        launches = choose("backward", problem, "portable").launches
+        repair((dq, dk, dv), q, k, v, do, constants, problem, launches, launched)
+    return None if problem.sinks is None else constants.delta
+
+
+def start_one_pass(rows, q, k, v, do, dq, dk, dv, problem, launches, launched):
+    """Launch the kernels that compute dK, dV and the sums of dQ, and narrow these. rows: as for ``start_rows``."""
+    lse, constants = rows[2], rows[5]
     c, width = launches["backward"], hopper_width(problem.d, problem.dv)
     lag = lag_of(problem, KEYS, width)
     heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, padded_rows(problem.Nq)
     zeros = lse.new_empty(size_of(heads, lag, Nq_padded, width, group))
     sums, counters = ring_of(zeros, heads, Nq_padded, width)
-    constants, shares = constants_for(lse, rest), shares_of((dk, dv), c.parts)
-    start_rows(o, do, lse, rest, dlse, constants, zeros, problem.unit, launches["row_constants"], launched)
-    start_products(q, do, k, v, *shares, constants, sums, counters, dq, Nq_padded, problem, lag, c, launched)
+    start_rows(*rows, zeros, problem.unit, launches["row_constants"], launched)
+    start_products(q, do, k, v, dk, dv, constants, sums, counters, dq, Nq_padded, problem, lag, c, launched)
     start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group, launched)
-    start_sums((dk, dv), shares, c.parts, launched)
-    if problem.mask.keeps_apart:
-        launches = choose("backward", problem, "portable").launches
-        repair((dq, dk, dv), q, k, v, do, constants, problem, launches, launched)
-    return None if problem.sinks is None else constants.delta
 
 
 class Sums:

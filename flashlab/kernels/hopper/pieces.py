@@ -69,12 +69,12 @@ def add_product(P, V, O):
 
 
 @gluon.jit
-def finished(O):
-    """Wait for all products, and return their sums O."""
+def finished(O, later: gl.constexpr = 0):
+    """Wait for all products but the ``later`` last ones, and return the sums O."""
     if len(O) == 1:
-        return (warpgroup_mma_wait(0, deps=O),)
+        return (warpgroup_mma_wait(later, deps=O),)
     else:
-        return warpgroup_mma_wait(0, deps=O)
+        return warpgroup_mma_wait(later, deps=O)
 
 
 @gluon.jit

@@ -40,7 +40,8 @@ def kernel_args(problem, Br, keys):
     3 % at 16,384; at 1,024 it was 1 % slower.
     """
     mask = problem.mask
-    if mask == masks.full() and max(problem.d, problem.dv) > 64 and problem.Nq >= 4096:
+    wide = max(problem.d, problem.dv)
+    if mask == masks.full() and (wide > 128 or wide > 64 and problem.Nq >= 4096):
         mask = ENDLESS
     if isinstance(mask, masks.Rule):
         table = mask.cached(problem.device, ("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))

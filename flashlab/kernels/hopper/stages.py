@@ -37,6 +37,15 @@ def matrix(buffer):
 
 
 @gluon.jit
+def new_barriers(count: gl.constexpr, arrivals: gl.constexpr):
+    """Return a ring of this many new barriers. A phase of each completes after so many arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(count):
+        mbarrier.init(made.index(stage), count=arrivals)
+    return made
+
+
+@gluon.jit
 def wait_full(full, g, pred=True):
     """Wait until the tiles of step g have arrived."""
     phase = (g // full.shape[0]) & 1
@@ -57,6 +66,17 @@ def wait_empty(empty, g):
 def release(empty, g, pred=True):
     """Arrive at the barrier of step g: this reader is done with its stage."""
     mbarrier.arrive(stage_of(empty, g), count=1, pred=pred)
+
+
+@gluon.constexpr_function
+def gives_back_early(stages):
+    """Tell whether the product of the step before goes first, not last, so that its stage is free sooner.
+
+    That is for ``two_passes``. With two stages, copies are late otherwise: on an H200, d = 256, causal, N = 4,096, the
+    kernel of dK and dV takes 0.88 of the time, and that of dQ 0.90. With three stages, d = 192, they take 1.06 times as
+    long, and 1.05.
+    """
+    return stages == 2
 
 
 class Turns(NamedTuple):

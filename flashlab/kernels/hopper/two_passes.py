@@ -1,0 +1,60 @@
+"""The backward pass for compute capability 9.0 in two passes over the tiles, one for dK and dV, one for dQ: 7 products.
+
+Each kernel owns its sums, as the portable ones do, so the same inputs give the same bits. Heads of more than 128
+columns take two passes always. One pass would have tiles of 64 keys there, since registers hold no more of dK and dV,
+and add as many bytes to the sums of dQ as it loads of Q and dO. The second level of cache delivers no more than the
+loads alone, at the rate of the products.
+"""
+
+from flashlab.kernels import tiles
+from flashlab.kernels.hopper import queries, scores
+from flashlab.kernels.hopper.arguments import REGISTERS, Shape, descriptor, flat_descriptor
+from flashlab.kernels.hopper.key_gradients import ROWS, key_value_gradients
+from flashlab.kernels.hopper.query_gradients import query_gradients
+from flashlab.kernels.hopper.stages import Turns
+from flashlab.kernels.launch import launch, repeat
+
+
+def start_keys(q, k, v, do, dk, dv, constants, problem, c, launched):
+    """Launch the kernel of dK and dV."""
+
+    def first():
+        shape = Shape.of(problem.d, problem.dv)
+        streamed = [descriptor(x, c.Br, shape.columns) for x in (q, do)]
+        kept = [descriptor(x, ROWS.value, shape.columns) for x in (k, v, dk, dv)]
+        of_rows = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
+        args, _ = problem._replace(sinks=None).kernel_args(c)
+        args = args._replace(mask=queries.kernel_args(problem, c.Br, ROWS.value), score=scores.derivative_args(problem))
+        turns = Turns(tiles.count(problem.Nk, ROWS.value), problem.Hk * c.parts, 0)
+        Nq_padded = constants.delta.shape[2]
+        return launch(
+            key_value_gradients,
+            (turns.tiles * turns.heads * problem.B, 1, 1),
+            (*streamed, *kept, *of_rows),
+            (turns, Nq_padded, args, c.Br, shape, c.stages, problem.Nk % ROWS.value != 0, problem.unit, *REGISTERS[2]),
+            warps=4,
+        )
+
+    repeat(launched, "keys", (q, do, k, v, dk, dv, *constants), first)
+
+
+def start_queries(q, k, v, do, dq, constants, problem, c, launched):
+    """Launch the kernel of dQ."""
+
+    def first():
+        shape = Shape.of(problem.d, problem.dv)
+        kept = [descriptor(x, c.Br // 2, shape.columns) for x in (q, do)]
+        streamed = [descriptor(x, c.Bc, shape.columns) for x in (k, v)]
+        args, tile = problem._replace(sinks=None).kernel_args(c)
+        args = args._replace(score=scores.derivative_args(problem))
+        Tr, Nq_padded = tiles.count(problem.Nq, c.Br), constants.delta.shape[2]
+        stages_v = c.stages - (shape.pieces * shape.columns == 256)
+        return launch(
+            query_gradients,
+            (Tr * problem.H * problem.B, 1, 1),
+            (*kept, *streamed, descriptor(dq, c.Br // 2, shape.columns), *constants),
+            (Tr, problem.H, Nq_padded, args, c.Bc, shape, c.stages, stages_v, tile.ragged, problem.unit, *REGISTERS[2]),
+            warps=4,
+        )
+
+    repeat(launched, "queries", (q, do, k, v, dq, *constants), first)
