@@ -257,7 +257,8 @@ def gradients_of(do, dlse, q, k, v, o, lse, rest, plan, sums=()):
     dlse, rest = (None if x is None else tiles.ready(x) for x in (dlse, rest))
     learning = any(total is not None for total in sums)  # into memory of this pass
     choice = plan.choice("backward", learning)
-    kind = choice.implementation, dlse is None, rest is None, *(x.stride() for x in (q, k, v, o, do))
+    kernels = choice.implementation, *choice.launches
+    kind = *kernels, dlse is None, rest is None, *(x.stride() for x in (q, k, v, o, do))
     options = {"rest": rest, "launched": {} if learning else plan.launched(*kind)}
     if choice.implementation == "portable":
         options["sums"] = sums

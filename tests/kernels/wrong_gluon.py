@@ -159,7 +159,6 @@ TWO_PASSES = [
     (key_gradients, "step_of_keys", "    wait_full(shared.do_full, t)\n", ""),
     (key_gradients, "step_of_keys", "later=len(V_j)", "later=2 * len(V_j)"),
     (key_gradients, "step_of_keys", "len(dK_j), deps=(dPt_ij,)", "len(dK_j) + 1, deps=(dPt_ij,)"),
-    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),
     (key_gradients, "step_of_keys", "    wait_full(shared.p_full, t)\n", ""),
     (key_gradients, "step_of_keys", "    release(shared.p_empty, t)\n", ""),
     (key_gradients, "step_of_keys", "    release(shared.do_empty, t)\n", ""),
@@ -184,6 +183,7 @@ TWO_PASSES = [
 ]  # fmt: skip
 
 HARMLESS = [  # another line does as much
+    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # who writes P^T has waited for it
     (backward_roles, "leave_out", "    fence_async_shared()\n", ""),  # the next step has one before anyone reads
     (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other one waits, and both release
     (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),  # the next does

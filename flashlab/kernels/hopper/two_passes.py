@@ -15,6 +15,9 @@ from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.launch import launch, repeat
 
 
+SHARED = 227 * 1024 - 1024  # bytes of shared memory for tiles
+
+
 def start_keys(q, k, v, do, dk, dv, constants, problem, c, launched):
     """Launch the kernel of dK and dV."""
 
@@ -48,7 +51,7 @@ def start_queries(q, k, v, do, dq, constants, problem, c, launched):
         args, tile = problem._replace(sinks=None).kernel_args(c)
         args = args._replace(score=scores.derivative_args(problem))
         Tr, Nq_padded = tiles.count(problem.Nq, c.Br), constants.delta.shape[2]
-        stages_v = c.stages - (shape.pieces * shape.columns == 256)
+        stages_v = stages_of_values(shape, c, q.dtype.itemsize)
         return launch(
             query_gradients,
             (Tr * problem.H * problem.B, 1, 1),
@@ -58,3 +61,10 @@ def start_queries(q, k, v, do, dq, constants, problem, c, launched):
         )
 
     repeat(launched, "queries", (q, do, k, v, dq, *constants), first)
+
+
+def stages_of_values(shape, c, itemsize):
+    """Return how many stages of V fit beside those of K and a tile of Q and dO, at most as many as of K."""
+    of_Q_and_dO = c.Br * (shape.pieces + shape.pieces_v)
+    room = SHARED // (shape.columns * itemsize) - of_Q_and_dO - c.stages * c.Bc * shape.pieces  # rows of a piece
+    return min(c.stages, room // (c.Bc * shape.pieces_v))
