@@ -69,9 +69,10 @@ LESSONS = (
            "a few hundred numbers suffice: where each error comes from, and what spares it"),
     Lesson("next_machine", "The next machine", "Beyond", 105,
            "twice the products, as many exponentials as before: the schedule changes, not the mathematics"),
-    Lesson("which_version_when", "Which version when", "Beyond", 100,
-           "the fastest that can is looked up, or that of a named neighbour; and what attention gives up without exp",
-           "triton"),
+    Lesson("which_version_when", "Which version when", "Beyond", 50,
+           "each version removed a bottleneck; the fastest that can is looked up, or that of a named neighbour"),
+    Lesson("linear_attention", "Linear attention", "Beyond", 60,
+           "without exp the past is one matrix: what that saves, and what it forgets", "triton"),
 )  # fmt: skip
 _NAMED = {lesson.name: lesson for lesson in LESSONS}
 
