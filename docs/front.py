@@ -1,4 +1,4 @@
-"""The front page: a sentence, the race, three ways through the course, for whom it is, and the map."""
+"""The front page: a sentence, the race, four ways through the course, for whom it is, and the map."""
 
 import html
 import json
@@ -7,7 +7,7 @@ from itertools import groupby
 from docs import drawn
 from docs.lessons import CODESPACE, REPOSITORY
 from figures import style, tiling
-from flashlab.course.lessons import LESSONS, WAYS, Lesson, duration, notebook, number
+from flashlab.course.lessons import CORE, LESSONS, WAYS, Lesson, builds_on, duration, notebook, number
 
 
 def page() -> str:
@@ -88,7 +88,8 @@ and what rejects them](wrong_answers.md), [the interface of the code](interface.
 
 def _map():
     """Return the lessons by part, each with its picture, its time and its sentence."""
-    parts = []
+    core = duration(sum(lesson.minutes for lesson in CORE))
+    parts = [f"The core takes {core}. An elective names the lessons that it builds on; those may be electives, too."]
     for part, some in groupby(LESSONS, key=lambda lesson: lesson.part):
         lessons = list(some)
         cards = "\n".join(map(_card, lessons))
@@ -100,10 +101,11 @@ def _map():
 
 def _card(lesson):
     shown = drawn.shown_by(lesson)
+    place = "core" if lesson in CORE else f"builds on {builds_on(lesson)}"
     picture = f'<img alt="" loading="lazy" src="figures/{shown[0]}.png">' if shown else ""
     return (
         f'<a href="lessons/{page_of(lesson)}">{picture}<b>{number(lesson):02} {lesson.title}</b> '
-        f"<small>{duration(lesson.minutes)}</small><br>{html.escape(lesson.proves)}</a>"
+        f"<small>{duration(lesson.minutes)}, {place}</small><br>{html.escape(lesson.proves)}</a>"
     )
 
 

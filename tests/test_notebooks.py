@@ -16,7 +16,7 @@ from nbconvert import HTMLExporter
 from PIL import Image
 
 from figures import page
-from flashlab.course.lessons import LESSONS
+from flashlab.course.lessons import CORE, LESSONS
 from flashlab.course.registry import every, find
 from flashlab.grading import forked
 from flashlab.grading.exercise import Exercise, Question
@@ -278,6 +278,17 @@ def test_headings_of_exercises_state_their_minutes():
 
 def test_a_heading_begins_its_cell():
     assert [(name, cell.id) for name, cell in PROSE if re.search(r"\n#+ ", cell.source)] == []
+
+
+def test_an_optional_section_is_of_the_core_and_asks_for_no_answer():
+    optional, wrong = False, []
+    for lesson, notebook in zip(LESSONS, NOTEBOOKS.values(), strict=True):
+        for cell in notebook.cells:
+            if cell.source.startswith("## "):
+                optional = cell.source.splitlines()[0].endswith(" · *optional*")
+            if optional and (lesson not in CORE or is_exercise(cell)):
+                wrong.append((lesson.name, cell.id))
+    assert wrong == []
 
 
 def test_lines_of_code_fit_a_cell():

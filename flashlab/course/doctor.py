@@ -3,6 +3,8 @@
 ``python -m flashlab.course.doctor`` prints it. With a shape it says which version of attention to call there, and why:
 
     python -m flashlab.course.doctor --shape 1 16 16384 128 --mask causal --direction both
+
+With ``--limits`` it prints what each version cannot do.
 """
 
 import argparse
@@ -10,7 +12,7 @@ import re
 
 from flashlab.course.lessons import LESSONS, runs
 from flashlab.course.measurements import capability_of, check_card
-from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, Call, check, check_mask
+from flashlab.course.versions import DIRECTIONS, DTYPES, MASKS, VERSIONS, Call, check, check_mask
 from flashlab.course.which_version_when import advice
 from flashlab.machine.arguments import check_arguments
 from flashlab.machine.host import Machine, this_machine
@@ -92,6 +94,14 @@ def _release(version):
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
+def limits() -> None:
+    """Print what each version of attention cannot do, with the sources."""
+    for version in VERSIONS:
+        print(f"{version.name} ({version.release}), {version.called}")
+        for limit in version.limits:
+            print(f"  {limit.says} ({limit.source})")
+
+
 def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
     """Return the call of this shape, on the card of the options or on this machine's.
 
@@ -130,7 +140,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--direction", choices=DIRECTIONS)
     parser.add_argument("--card", help="another card than this machine's, such as 'A100 80 GB'")
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--limits", action="store_true", help="print what each version cannot do, and nothing else")
     options = vars(parser.parse_args(argv))
+    if options == {"limits": True}:
+        limits()
+        return
+    if "limits" in options:
+        parser.error("--limits takes no other option")
     shape = options.pop("shape", None)
     if shape is None and options:
         parser.error("all other options say what is called: give its --shape, too")

@@ -19,6 +19,7 @@ class Lesson(NamedTuple):
     minutes: int  # of the whole lesson, with its exercises
     proves: str  # the sentence that it proves
     needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: such a GPU or the course's interpreter
+    prerequisites: tuple[str, ...] = ()  # an elective's; a lesson of the core has none: it builds on the core before it
 
 
 LESSONS = (
@@ -32,7 +33,8 @@ LESSONS = (
     Lesson("online_softmax", "Online softmax", "The problem", 75,
            "(m, ℓ) of a whole is computable from (m, ℓ) of its parts"),
     Lesson("roads_not_taken", "Roads not taken", "The problem", 45,
-           "windows, low rank, sampling, checkpointing: what each gives up"),
+           "windows, low rank, sampling, checkpointing: what each gives up",
+           prerequisites=("standard_attention", "online_softmax")),
     Lesson("tiling", "Tiling", "The algorithm", 75,
            "the same six lines, one tile at a time; two loop orders, two bills"),
     Lesson("block_size", "Block size", "The algorithm", 50, "the widest block that fits, and what fitting means"),
@@ -50,30 +52,41 @@ LESSONS = (
     Lesson("measure_and_debug", "Measure and debug", "Kernels", 60,
            "a time needs a clock, a launch is measured, a bug has a pattern", "triton"),
     Lesson("barriers", "Barriers and phases", "Hopper", 120,
-           "copies, products and exponentials at once, and barriers that keep them in order"),
+           "copies, products and exponentials at once, and barriers that keep them in order",
+           prerequisites=("triton_forward",)),
     Lesson("gluon", "Gluon", "Hopper", 150,
-           "who holds which number, and who waits for whom: the same lines, on the chip", "hopper"),
+           "who holds which number, and who waits for whom: the same lines, on the chip", "hopper",
+           prerequisites=("barriers",)),
     Lesson("schedules", "Schedules", "Hopper", 60,
-           "the same kernel, longest tile first: who computes what, and when", "hopper"),
+           "the same kernel, longest tile first: who computes what, and when", "hopper", prerequisites=("gluon",)),
     Lesson("masks_and_scores", "Masks and scores", "What models ask for", 70,
-           "a mask is a schedule: tiles that nobody sees cost nothing"),
+           "a mask is a schedule: tiles that nobody sees cost nothing", prerequisites=("recomputation",)),
     Lesson("packed_texts_and_dropout", "Packed texts and dropout", "What models ask for", 60,
-           "no padding: texts in one row, and chance as a function of place"),
+           "no padding: texts in one row, and chance as a function of place", prerequisites=("masks_and_scores",)),
     Lesson("decoding", "Decoding", "What models ask for", 90,
-           "one query keeps a whole card busy, in parts that merge", "triton"),
+           "one query keeps a whole card busy, in parts that merge", "triton",
+           prerequisites=("triton_forward", "attention_in_a_model")),
     Lesson("the_cache", "The cache", "What models ask for", 90,
-           "the past in pages that texts share, and in fewer bytes: exact attention to what is kept", "triton"),
+           "the past in pages that texts share, and in fewer bytes: exact attention to what is kept", "triton",
+           prerequisites=("decoding",)),
     Lesson("many_gpus", "Many GPUs", "Beyond", 90,
-           "keys travel, states merge: one text over many machines, and who waits for whom"),
+           "keys travel, states merge: one text over many machines, and who waits for whom",
+           prerequisites=("recomputation", "decoding")),
     Lesson("eight_bits", "Eight bits", "Beyond", 105,
-           "a few hundred numbers suffice: where each error comes from, and what spares it"),
+           "a few hundred numbers suffice: where each error comes from, and what spares it",
+           prerequisites=("safe_softmax", "the_cache")),
     Lesson("next_machine", "The next machine", "Beyond", 105,
-           "twice the products, as many exponentials as before: the schedule changes, not the mathematics"),
-    Lesson("which_version_when", "Which version when", "Beyond", 100,
-           "the fastest that can is looked up, or that of a named neighbour; and what attention gives up without exp",
-           "triton"),
+           "twice the products, as many exponentials as before: the schedule changes, not the mathematics",
+           prerequisites=("schedules",)),
+    Lesson("which_version_when", "Which version when", "Beyond", 50,
+           "each version removed a bottleneck; the fastest that can is looked up, or that of a named neighbour",
+           prerequisites=("masks_and_scores", "decoding")),
+    Lesson("linear_attention", "Linear attention", "Beyond", 60,
+           "without exp the past is one matrix: what that saves, and what it forgets", "triton",
+           prerequisites=("tiling",)),
 )  # fmt: skip
 _NAMED = {lesson.name: lesson for lesson in LESSONS}
+CORE = tuple(lesson for lesson in LESSONS if not lesson.prerequisites)
 
 
 class Way(NamedTuple):
@@ -96,6 +109,7 @@ WAYS = (
         tuple(_NAMED[name] for name in (
             "start_here", "memory_hierarchy", "standard_attention", "safe_softmax", "online_softmax", "tiling",
             "first_triton_kernel", "triton_forward"))),
+    Way("The core", "both passes in numpy and in Triton, and a model that they train", CORE),
     Way("All of it", "kernels for training and for writing, and measurements to choose by", LESSONS),
 )  # fmt: skip
 
@@ -118,10 +132,16 @@ def duration(minutes: int) -> str:
     return " ".join([f"{hours} h"] * (hours > 0) + [f"{rest} min"] * (rest > 0)) or "0 min"
 
 
+def builds_on(lesson: Lesson) -> str:
+    """Return "core" for a lesson of the core, and for an elective the lessons that it builds on, such as "02, 04"."""
+    return ", ".join(f"{number(_NAMED[name]):02}" for name in lesson.prerequisites) or "core"
+
+
 def rows(folder: str = "") -> list[str]:
-    """Return the table of lessons in Markdown, a row each: number, title linked into ``folder``, time, sentence."""
+    """Return the table of lessons in Markdown: number, title linked into ``folder``, time, ``builds_on``, sentence."""
     return [
-        f"| {number(it):02} | [{it.title}]({folder}{notebook(it)}) | {duration(it.minutes)} | {it.proves} |"
+        f"| {number(it):02} | [{it.title}]({folder}{notebook(it)}) | {duration(it.minutes)} | {builds_on(it)} "
+        f"| {it.proves} |"
         for it in LESSONS
     ]
 

@@ -13,7 +13,7 @@ from tests.browser.test_page import FITS, move, shown
 
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 # Two figures and charts; code, and menus in the figure; tables.
-LESSONS = ["01_memory_hierarchy", "10_first_triton_kernel", "25_which_version_when"]
+LESSONS = ["01_memory_hierarchy", "10_first_triton_kernel", "26_linear_attention"]
 CONTROL = {"wide": 0, "narrow": -1}  # the first, and the last, which is the clock where there is one
 
 

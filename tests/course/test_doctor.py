@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashlab.course import doctor
+from flashlab.course import doctor, versions
 from flashlab.course.lessons import LESSONS, runs
 from flashlab.machine.host import Machine
 
@@ -85,6 +85,15 @@ def test_what_one_can_do_comes_before_what_is_missing(capsys):
     without = sum(lesson.needs == "numpy" for lesson in LESSONS)
     assert capsys.readouterr().out.startswith(f"{without} of {len(LESSONS)} lessons run here.\n")
     assert "a Hopper GPU" in doctor.lacks(replace(SERVER, capability=(8, 0)))[0]
+
+
+def test_every_limit_is_printed_with_its_source(capsys):
+    doctor.main(["--limits"])
+    said = capsys.readouterr().out
+    limits = [limit for version in versions.VERSIONS for limit in version.limits]
+    assert [limit for limit in limits if f"{limit.says} ({limit.source})" not in said] == []
+    with pytest.raises(SystemExit):
+        doctor.main(["--limits", "--shape", "1", "1", "64", "64"])
 
 
 @pytest.mark.parametrize("module", ["doctor", "check"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flashlab.course import exercises, lessons
-from flashlab.course.lessons import LESSONS, WAYS
+from flashlab.course.lessons import CORE, LESSONS, WAYS
 from flashlab.course.registry import every
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def test_the_readme_has_the_list():
 
 def test_the_map_has_the_ways_and_the_list():
     (text,) = (it for it in cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])) if it.startswith("## The map"))
-    assert re.findall(r"^\| (?:A|\d\d).*", text, re.MULTILINE) == [*lessons.ways(), *lessons.rows()]
+    assert re.findall(r"^\| (?:A|The|\d\d).*", text, re.MULTILINE) == [*lessons.ways(), *lessons.rows()]
 
 
 def test_the_readme_states_the_hours_of_the_whole_course():
@@ -56,8 +56,23 @@ def test_a_duration_is_written_in_hours_and_minutes(minutes, words):
 
 def test_the_ways_have_the_order_of_the_course_each_is_a_part_of_the_next_and_the_last_is_all():
     assert [way for way in WAYS if list(way.lessons) != sorted(way.lessons, key=LESSONS.index)] == []
-    evening, weekend, everything = (set(way.lessons) for way in WAYS)
-    assert evening < weekend < everything == set(LESSONS)
+    evening, weekend, core, everything = (set(way.lessons) for way in WAYS)
+    assert evening < weekend < core == set(CORE) and core < everything == set(LESSONS)
+
+
+def test_the_core_takes_18_hours_at_most_with_the_line_of_descent():
+    core = WAYS[2]
+    assert core.minutes + 20 <= 18 * 60
+    assert f"The core takes {lessons.duration(core.minutes)}." in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_an_elective_builds_on_earlier_lessons_which_its_opening_names():
+    for lesson in (it for it in LESSONS if it not in CORE):
+        here = lessons.number(lesson)
+        need = re.search(r"\*\*You need\*\* .*", cells(ROOT / "notebooks" / lessons.notebook(lesson))[0])[0]
+        for number in map(int, lessons.builds_on(lesson).split(", ")):
+            assert number < here
+            assert f"{number:02}" in need or number == here - 1 and "the last lesson" in need, (lesson.name, number)
 
 
 def test_every_exercise_module_belongs_to_a_lesson():
