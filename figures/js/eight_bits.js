@@ -26,7 +26,10 @@ export function draw({ trace, step, width }) {
 }
 
 const percent = (share) => `${digits(100 * share, 3)}%`;
-const power = (number) => (number >= 1 ? String(number) : `2${[...String(Math.round(Math.log2(number)))].map((sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`);
+const power = (number) =>
+  number >= 1
+    ? String(number)
+    : `2${[...String(Math.round(Math.log2(number)))].map((sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`;
 
 // The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there. A pile's area
 // is the number of its weights.
@@ -44,24 +47,90 @@ function numberLine({ trace, step, width }) {
   const piles = now.counts.map(([code, count]) => {
     const number = trace.numbers[code];
     const high = (count * scale) / bar;
-    const tip = { title: `${digits(number, 5)}, a number of e4m3`, lines: [`${times(count, "weight")} of “${trace.token}” became it`, number < 2 ** -6 ? "subnormal: fewer than 3 bits of mantissa" : "the next one is an eighth of a power of two away"] };
-    return h("g", { key: `pile ${code}`, tip }, h("rect", { x: x(number) - bar / 2, y: bottom - high, width: bar, height: high, fill: "var(--P)", class: "grow" }));
+    const tip = {
+      title: `${digits(number, 5)}, a number of e4m3`,
+      lines: [
+        `${times(count, "weight")} of “${trace.token}” became it`,
+        number < 2 ** -6
+          ? "subnormal: fewer than 3 bits of mantissa"
+          : "the next one is an eighth of a power of two away",
+      ],
+    };
+    return h(
+      "g",
+      { key: `pile ${code}`, tip },
+      h("rect", {
+        x: x(number) - bar / 2,
+        y: bottom - high,
+        width: bar,
+        height: high,
+        fill: "var(--P)",
+        class: "grow",
+      }),
+    );
   });
   const high = (now.zeros * scale) / zero;
-  const gone = { title: `${times(now.zeros, "weight")} became 0`, lines: [`${percent(now.vanished)} of the row's sum is lost`, "they were 2⁻¹⁰ or less"] };
+  const gone = {
+    title: `${times(now.zeros, "weight")} became 0`,
+    lines: [`${percent(now.vanished)} of the row's sum is lost`, "they were 2⁻¹⁰ or less"],
+  };
   return [
     label(0, 10, `The ${trace.N} weights of “${trace.token}” × ${now.largest}, in e4m3`, { weight: 650 }),
-    h("rect", { key: "subnormal", x: left, y: bottom - HIGHEST, width: x(2 ** -6) - left, height: HIGHEST, fill: "var(--slow)", "fill-opacity": 0.22 }),
-    fits("subnormal", x(2 ** -6) - left - 8, 12) && label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
-    h("g", { key: "gone", tip: gone },
-      h("rect", { x: 0, y: bottom - HIGHEST, width: zero, height: HIGHEST, fill: "transparent", stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
-      h("rect", { x: 0, y: bottom - high, width: zero, height: high, fill: "var(--wrong)", class: "grow" })),
+    h("rect", {
+      key: "subnormal",
+      x: left,
+      y: bottom - HIGHEST,
+      width: x(2 ** -6) - left,
+      height: HIGHEST,
+      fill: "var(--slow)",
+      "fill-opacity": 0.22,
+    }),
+    fits("subnormal", x(2 ** -6) - left - 8, 12) &&
+      label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
+    h(
+      "g",
+      { key: "gone", tip: gone },
+      h("rect", {
+        x: 0,
+        y: bottom - HIGHEST,
+        width: zero,
+        height: HIGHEST,
+        fill: "transparent",
+        stroke: "var(--grey)",
+        "stroke-dasharray": "3 3",
+      }),
+      h("rect", { x: 0, y: bottom - high, width: zero, height: high, fill: "var(--wrong)", class: "grow" }),
+    ),
     piles,
-    h("path", { key: "strokes", d: trace.numbers.slice(1).map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`).join(""), stroke: "var(--ink)", "stroke-width": 1 }),
+    h("path", {
+      key: "strokes",
+      d: trace.numbers
+        .slice(1)
+        .map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`)
+        .join(""),
+      stroke: "var(--ink)",
+      "stroke-width": 1,
+    }),
     rule(left, width, bottom + 1, { color: "var(--grey)", key: "axis" }),
-    ticks.map((number) => label(x(number), bottom + 22, power(number), { size: 12, anchor: number > 400 ? "end" : "middle", fill: "var(--grey)" })),
+    ticks.map((number) =>
+      label(x(number), bottom + 22, power(number), {
+        size: 12,
+        anchor: number > 400 ? "end" : "middle",
+        fill: "var(--grey)",
+      }),
+    ),
     label(zero / 2, bottom + 22, "0", { anchor: "middle", weight: 650 }),
-    label(0, bottom + 44, [now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes", width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`].filter(Boolean).join("; "), { fill: "var(--grey)" }),
+    label(
+      0,
+      bottom + 44,
+      [
+        now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes",
+        width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`,
+      ]
+        .filter(Boolean)
+        .join("; "),
+      { fill: "var(--grey)" },
+    ),
   ];
 }
 
@@ -71,13 +140,31 @@ function costs({ trace, step, x, y, width }) {
   const whole = Math.max(0.1, 1.02 * errors.all);
   const space = 66;
   const room = width - space - 70;
-  const about = { "Q, K": "Q and K in 8 bits, all else exact", V: "V in e4m3, all else exact", weights: "weights in e4m3, all else exact", all: "everything in 8 bits, products exact" };
+  const about = {
+    "Q, K": "Q and K in 8 bits, all else exact",
+    V: "V in e4m3, all else exact",
+    weights: "weights in e4m3, all else exact",
+    all: "everything in 8 bits, products exact",
+  };
   const color = { "Q, K": "Q", V: "V", weights: "P", all: "O" };
-  const rows = Object.keys(about).map((name) => ({ name, parts: [{ value: Math.min(errors[name], whole), color: `var(--${color[name]})` }], words: percent(errors[name]), tip: { title: `error of O: ${percent(errors[name])}`, lines: [about[name], "relative to O, over all rows"] } }));
+  const rows = Object.keys(about).map((name) => ({
+    name,
+    parts: [{ value: Math.min(errors[name], whole), color: `var(--${color[name]})` }],
+    words: percent(errors[name]),
+    tip: { title: `error of O: ${percent(errors[name])}`, lines: [about[name], "relative to O, over all rows"] },
+  }));
   return [
     label(x, y + 10, "Error of O, part by part", { weight: 650 }),
     bars({ x, y: y + 28, rows, scale: room / whole, row: 24, key: "error", space }),
-    h("line", { key: "full", x1: x + space + room, x2: x + space + room, y1: y + 24, y2: y + 122, stroke: "var(--grey)", "stroke-dasharray": "4 4" }),
+    h("line", {
+      key: "full",
+      x1: x + space + room,
+      x2: x + space + room,
+      y1: y + 24,
+      y2: y + 122,
+      stroke: "var(--grey)",
+      "stroke-dasharray": "4 4",
+    }),
     label(x + space + room, y + 134, percent(whole), { size: 12, anchor: "middle", fill: "var(--grey)" }),
   ];
 }
@@ -93,16 +180,50 @@ function long({ trace, x, y, width }) {
     const name = flush === null ? "never" : String(flush);
     const points = lost.map((share, place) => [px(trace.lengths[place]), py(share), share, trace.lengths[place]]);
     const color = flush === null ? "var(--wrong)" : "var(--fast)";
-    return h("g", { key: `sum ${name}` },
-      h("path", { d: `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}`, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": ["none", "8 3", "5 3", "2 3"][at] }),
-      points.map(([a, b, share, N]) => h("circle", { key: `point ${N}`, cx: a, cy: b, r: 4, fill: color, tip: { title: `${N.toLocaleString("en")} keys, flushed ${flush === null ? "never" : `every ${flush}`}`, lines: [`${percent(share)} of the sum is lost`] } })),
-      label(chart.left + chart.width + 10, points.at(-1)[1], flush === null ? "no flush" : `every ${name}`, { size: 12 }));
+    return h(
+      "g",
+      { key: `sum ${name}` },
+      h("path", {
+        d: `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}`,
+        fill: "none",
+        stroke: color,
+        "stroke-width": 2,
+        "stroke-dasharray": ["none", "8 3", "5 3", "2 3"][at],
+      }),
+      points.map(([a, b, share, N]) =>
+        h("circle", {
+          key: `point ${N}`,
+          cx: a,
+          cy: b,
+          r: 4,
+          fill: color,
+          tip: {
+            title: `${N.toLocaleString("en")} keys, flushed ${flush === null ? "never" : `every ${flush}`}`,
+            lines: [`${percent(share)} of the sum is lost`],
+          },
+        }),
+      ),
+      label(chart.left + chart.width + 10, points.at(-1)[1], flush === null ? "no flush" : `every ${name}`, {
+        size: 12,
+      }),
+    );
   });
   return [
-    label(x, y + 10, width > 400 ? "What 14 bits lose of a sum, by its keys" : "What 14 bits lose of a sum", { weight: 650 }),
-    h("path", { d: `M${chart.left} ${chart.top}V${bottom}H${chart.left + chart.width}`, fill: "none", stroke: "var(--grey)" }),
-    [1e-4, 1e-3, 1e-2, 1e-1].map((share) => [rule(chart.left - 5, chart.left + chart.width, py(share), { color: "var(--pale)", key: `rule ${share}` }), label(chart.left - 8, py(share), percent(share), { anchor: "end", size: 12, fill: "var(--grey)" })]),
-    [1024, 8192, 65536].map((N) => label(px(N), bottom + 15, `${N / 1024}K`, { anchor: "middle", size: 12, fill: "var(--grey)" })),
+    label(x, y + 10, width > 400 ? "What 14 bits lose of a sum, by its keys" : "What 14 bits lose of a sum", {
+      weight: 650,
+    }),
+    h("path", {
+      d: `M${chart.left} ${chart.top}V${bottom}H${chart.left + chart.width}`,
+      fill: "none",
+      stroke: "var(--grey)",
+    }),
+    [1e-4, 1e-3, 1e-2, 1e-1].map((share) => [
+      rule(chart.left - 5, chart.left + chart.width, py(share), { color: "var(--pale)", key: `rule ${share}` }),
+      label(chart.left - 8, py(share), percent(share), { anchor: "end", size: 12, fill: "var(--grey)" }),
+    ]),
+    [1024, 8192, 65536].map((N) =>
+      label(px(N), bottom + 15, `${N / 1024}K`, { anchor: "middle", size: 12, fill: "var(--grey)" }),
+    ),
     label(chart.left + chart.width + 10, bottom + 15, "keys", { size: 12, fill: "var(--grey)" }),
     lines,
   ];

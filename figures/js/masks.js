@@ -33,40 +33,88 @@ export function draw({ trace, step, width }) {
 function square({ trace, step, left, unit, side }) {
   const { B, Nq, Nk, tiles } = trace;
   const now = tiles[step - 1];
-  const box = ({ i, j }) => ({ x: left + j * B * unit, y: TOP + i * B * unit, width: (Math.min((j + 1) * B, Nk) - j * B) * unit, height: (Math.min((i + 1) * B, Nq) - i * B) * unit });
+  const box = ({ i, j }) => ({
+    x: left + j * B * unit,
+    y: TOP + i * B * unit,
+    width: (Math.min((j + 1) * B, Nk) - j * B) * unit,
+    height: (Math.min((i + 1) * B, Nq) - i * B) * unit,
+  });
   const visited = new Map(tiles.map((tile, at) => [`${tile.i} ${tile.j}`, { ...tile, at }]));
   const across = Math.ceil(Nk / B);
-  const places = Array.from({ length: Math.ceil(Nq / B) * across }, (_, at) => ({ i: Math.floor(at / across), j: at % across }));
+  const places = Array.from({ length: Math.ceil(Nq / B) * across }, (_, at) => ({
+    i: Math.floor(at / across),
+    j: at % across,
+  }));
   const grounds = places.map((place) => {
     const tile = visited.get(`${place.i} ${place.j}`);
     const done = tile && tile.at < step;
-    return h("rect", { key: `ground ${place.i} ${place.j}`, ...rounded(box(place)), fill: tile ? "var(--slow)" : "var(--paper)", "fill-opacity": tile ? (done ? DONE : TO_DO) : 1 });
+    return h("rect", {
+      key: `ground ${place.i} ${place.j}`,
+      ...rounded(box(place)),
+      fill: tile ? "var(--slow)" : "var(--paper)",
+      "fill-opacity": tile ? (done ? DONE : TO_DO) : 1,
+    });
   });
-  const seen = places.filter((place) => visited.has(`${place.i} ${place.j}`)).map((place) => {
-    const tile = visited.get(`${place.i} ${place.j}`);
-    const [key, opacity] = [`seen ${place.i} ${place.j}`, tile.at < step ? 1 : TO_DO];
-    if (tile.whole) return h("rect", { key, ...rounded(box(place)), fill: "var(--P)", "fill-opacity": opacity });
-    return h("path", { key, d: strips(trace, place, left, unit), fill: "var(--S)", "fill-opacity": opacity });
-  });
+  const seen = places
+    .filter((place) => visited.has(`${place.i} ${place.j}`))
+    .map((place) => {
+      const tile = visited.get(`${place.i} ${place.j}`);
+      const [key, opacity] = [`seen ${place.i} ${place.j}`, tile.at < step ? 1 : TO_DO];
+      if (tile.whole) return h("rect", { key, ...rounded(box(place)), fill: "var(--P)", "fill-opacity": opacity });
+      return h("path", { key, d: strips(trace, place, left, unit), fill: "var(--S)", "fill-opacity": opacity });
+    });
   const edges = places.map((place) => {
     const tile = visited.get(`${place.i} ${place.j}`);
-    return h("rect", { key: `tile ${place.i} ${place.j}`, ...rounded(box(place)), fill: "transparent", stroke: "var(--pale)", tip: tip(trace, place, tile) });
+    return h("rect", {
+      key: `tile ${place.i} ${place.j}`,
+      ...rounded(box(place)),
+      fill: "transparent",
+      stroke: "var(--pale)",
+      tip: tip(trace, place, tile),
+    });
   });
-  const last = step > 0 && h("rect", { key: "current", ...rounded(box(now)), fill: "none", stroke: "var(--ink)", "stroke-width": 3 });
+  const last =
+    step > 0 &&
+    h("rect", { key: "current", ...rounded(box(now)), fill: "none", stroke: "var(--ink)", "stroke-width": 3 });
   return [
     label(left, 10, `${times(Nk, "key")}, ${Nk / B} tiles`, { weight: 600 }),
-    label(left + side, 10, now ? `tile ${step} of ${tiles.length}` : `${times(tiles.length, "tile")} to visit, pale`, { anchor: "end", fill: "var(--grey)" }),
+    label(left + side, 10, now ? `tile ${step} of ${tiles.length}` : `${times(tiles.length, "tile")} to visit, pale`, {
+      anchor: "end",
+      fill: "var(--grey)",
+    }),
     h("rect", { key: "K", x: left, y: TOP - 14, width: side, height: 8, fill: "var(--K)", "fill-opacity": 0.25 }),
-    step > 0 && h("rect", { key: "K_j", x: box(now).x, y: TOP - 14, width: box(now).width, height: 8, fill: "var(--K)", class: "grow" }),
+    step > 0 &&
+      h("rect", {
+        key: "K_j",
+        x: box(now).x,
+        y: TOP - 14,
+        width: box(now).width,
+        height: 8,
+        fill: "var(--K)",
+        class: "grow",
+      }),
     h("rect", { key: "Q", x: left - 14, y: TOP, width: 8, height: Nq * unit, fill: "var(--Q)", "fill-opacity": 0.25 }),
-    step > 0 && h("rect", { key: "Q_i", x: left - 14, y: box(now).y, width: 8, height: box(now).height, fill: "var(--Q)", class: "grow" }),
-    grounds, seen, edges, last,
+    step > 0 &&
+      h("rect", {
+        key: "Q_i",
+        x: left - 14,
+        y: box(now).y,
+        width: 8,
+        height: box(now).height,
+        fill: "var(--Q)",
+        class: "grow",
+      }),
+    grounds,
+    seen,
+    edges,
+    last,
     label(left, TOP + Nq * unit + 14, "↓ queries", { size: 12, fill: "var(--grey)" }),
     label(left + side, TOP + Nq * unit + 14, "keys →", { anchor: "end", size: 12, fill: "var(--grey)" }),
   ];
 }
 
-const rounded = (box) => Object.fromEntries(Object.entries(box).map(([name, value]) => [name, Math.round(value * 100) / 100]));
+const rounded = (box) =>
+  Object.fromEntries(Object.entries(box).map(([name, value]) => [name, Math.round(value * 100) / 100]));
 
 // The visible scores of one tile as a path of one strip per query.
 function strips({ spans, B, Nq, Nk }, { i, j }, left, unit) {
@@ -75,7 +123,10 @@ function strips({ spans, B, Nq, Nk }, { i, j }, left, unit) {
   for (let row = i * B; row < Math.min((i + 1) * B, Nq); row++) {
     for (const [start, stop] of spans[row]) {
       const [from, to] = [Math.max(start, first), Math.min(stop, end)];
-      if (from < to) drawn.push(`M${at(left + from * unit)} ${at(TOP + row * unit)}h${at((to - from) * unit)}v${at(unit)}h${at((from - to) * unit)}z`);
+      if (from < to)
+        drawn.push(
+          `M${at(left + from * unit)} ${at(TOP + row * unit)}h${at((to - from) * unit)}v${at(unit)}h${at((from - to) * unit)}z`,
+        );
     }
   }
   return drawn.join("");
@@ -101,14 +152,39 @@ function counts({ trace, step, x, y, width }) {
   const scale = (width - space - 96) / all;
   const number = (value) => grouped(Math.round(value));
   const scores = [
-    { name: "all", parts: [{ value: all, color: "var(--pale)" }], words: number(all), tip: { title: "all pairs", lines: [`${Nq} queries × ${Nk} keys`] } },
-    { name: "computed", parts: [{ value: done.length * B * B, color: "var(--slow)" }], words: number(done.length * B * B), tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] } },
-    { name: "visible", parts: [{ value: pairs, color: "var(--P)" }], words: number(pairs), tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] } },
+    {
+      name: "all",
+      parts: [{ value: all, color: "var(--pale)" }],
+      words: number(all),
+      tip: { title: "all pairs", lines: [`${Nq} queries × ${Nk} keys`] },
+    },
+    {
+      name: "computed",
+      parts: [{ value: done.length * B * B, color: "var(--slow)" }],
+      words: number(done.length * B * B),
+      tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] },
+    },
+    {
+      name: "visible",
+      parts: [{ value: pairs, color: "var(--P)" }],
+      words: number(pairs),
+      tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] },
+    },
   ];
   const longest = Math.max(trace.full, trace.moved);
   const bytes = [
-    { name: "no mask", parts: [{ value: trace.full, color: "var(--pale)" }], words: amount(trace.full), tip: { title: "without a mask", lines: ["all tiles are visited"] } },
-    { name: "moved", parts: [{ value: moved, color: "var(--fast)" }], words: amount(moved), tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] } },
+    {
+      name: "no mask",
+      parts: [{ value: trace.full, color: "var(--pale)" }],
+      words: amount(trace.full),
+      tip: { title: "without a mask", lines: ["all tiles are visited"] },
+    },
+    {
+      name: "moved",
+      parts: [{ value: moved, color: "var(--fast)" }],
+      words: amount(moved),
+      tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] },
+    },
   ];
   const share = done.length ? pairs / (done.length * B * B) : 0;
   const whole = tiles.length ? trace.pairs / trace.computed : 0;

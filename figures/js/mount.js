@@ -53,7 +53,8 @@ export function mount(host, data, draw, style) {
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
     const { height, nodes } = draw({ trace, step, state, width, forward, brief: "brief" in host.dataset });
-    const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
+    const another =
+      width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
     parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
     const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
     const beyond = across > space + zoom; // as on a phone, when type is larger
@@ -78,7 +79,9 @@ export function mount(host, data, draw, style) {
 
   function ask(wanted) {
     stop();
-    const missing = controls.filter((control) => wanted[control.field] !== shown[control.field] && control.field !== clock);
+    const missing = controls.filter(
+      (control) => wanted[control.field] !== shown[control.field] && control.field !== clock,
+    );
     const words = missing.map((control) => `${control.label} = ${wanted[control.field]}`).join(", ");
     if (channel === null) return refuse(words);
     state = wanted;
@@ -147,11 +150,23 @@ export function mount(host, data, draw, style) {
   }
 
   const actions = {
-    set: (fields) => { stop(); set(fields, false); },
-    step: (by) => { stop(); step(by); },
+    set: (fields) => {
+      stop();
+      set(fields, false);
+    },
+    step: (by) => {
+      stop();
+      step(by);
+    },
     play,
-    begin: () => { stop(); set({ [clock]: 0 }); },
-    reset: () => { stop(); set(data.state); },
+    begin: () => {
+      stop();
+      set({ [clock]: 0 });
+    },
+    reset: () => {
+      stop();
+      set(data.state);
+    },
     larger: (by) => {
       zoom = Math.min(Math.max(zoom + by, 1), 2);
       parts.whole.style.setProperty("--zoom", zoom);
@@ -161,7 +176,10 @@ export function mount(host, data, draw, style) {
     link: async () => {
       const words = data.page ? location.href.split("#")[0] + toHash(name, state) : python(name, state);
       if (data.page) history.replaceState(null, "", toHash(name, state));
-      const copied = await navigator.clipboard?.writeText(words).then(() => true, () => false);
+      const copied = await navigator.clipboard?.writeText(words).then(
+        () => true,
+        () => false,
+      );
       parts.message.textContent = copied ? "Copied." : words;
     },
   };
@@ -171,12 +189,18 @@ export function mount(host, data, draw, style) {
     actions.set(fields);
     pulled = false;
   });
-  const measure = () => { space = parts.stage.clientWidth || 960; }; // asked for while drawing, it would be laid out twice
-  new ResizeObserver(() => { measure(); show(false); }).observe(parts.stage);
+  const measure = () => {
+    space = parts.stage.clientWidth || 960;
+  }; // asked for while drawing, it would be laid out twice
+  new ResizeObserver(() => {
+    measure();
+    show(false);
+  }).observe(parts.stage);
   measure();
   wearing(parts.whole);
   if (data.page) {
-    addEventListener("hashchange", () => { // the address was edited, or a link to a state followed
+    addEventListener("hashchange", () => {
+      // the address was edited, or a link to a state followed
       const found = fromHash(name, controls, location.hash);
       if (Object.keys(found).length) actions.set(found);
     });
@@ -185,8 +209,12 @@ export function mount(host, data, draw, style) {
   set({});
 
   return {
-    get state() { return state; },
-    connect(to) { channel = to; },
+    get state() {
+      return state;
+    },
+    connect(to) {
+      channel = to;
+    },
     receive,
     set,
   };
@@ -206,7 +234,10 @@ function dragging(svg, set) {
     set(about(mark).drag(point(event)));
   });
   svg.addEventListener("pointermove", (event) => mark?.isConnected && set(about(mark).drag(point(event))));
-  for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => { mark = null; });
+  for (const end of ["pointerup", "pointercancel"])
+    svg.addEventListener(end, () => {
+      mark = null;
+    });
 }
 
 // Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
@@ -238,7 +269,12 @@ function frame({ name, controls }, clock) {
     made.addEventListener("click", () => action(parts.actions));
     return made;
   };
-  const parts = { controls: {}, connect(actions) { parts.actions = actions; } };
+  const parts = {
+    controls: {},
+    connect(actions) {
+      parts.actions = actions;
+    },
+  };
 
   function controlOf(control) {
     const made = MAKERS[control.kind](control);
@@ -258,7 +294,13 @@ function frame({ name, controls }, clock) {
   const MAKERS = {
     slide({ field, label, values }) {
       const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need, so that a row has room for all
-      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, style: `width: ${width}` });
+      const input = element("input", {
+        type: "range",
+        min: 0,
+        max: values.length - 1,
+        step: 1,
+        style: `width: ${width}`,
+      });
       const output = element("output");
       input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
       const show = (value) => {
@@ -273,12 +315,24 @@ function frame({ name, controls }, clock) {
     choose({ field, label, values }) {
       const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
       input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
-      return { input, show: (value) => { input.selectedIndex = values.indexOf(value); }, label: element("label", {}, label, input) };
+      return {
+        input,
+        show: (value) => {
+          input.selectedIndex = values.indexOf(value);
+        },
+        label: element("label", {}, label, input),
+      };
     },
     toggle({ field, label }) {
       const input = element("input", { type: "checkbox" });
       input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
-      return { input, show: (value) => { input.checked = value; }, label: element("label", {}, input, label) };
+      return {
+        input,
+        show: (value) => {
+          input.checked = value;
+        },
+        label: element("label", {}, input, label),
+      };
     },
     clock({ field, label, says }) {
       const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
@@ -292,37 +346,62 @@ function frame({ name, controls }, clock) {
         count.textContent = now;
       };
       const turn = button("play", "play", ({ play }) => play());
-      parts.play = { show: (on) => {
-        turn.textContent = on ? "pause" : "play";
-        turn.title = on ? "pause" : "play";
-        turn.setAttribute("aria-label", turn.title);
-      } };
-      parts.pace = element("select", { "aria-label": "speed" }, ...Object.keys(PACES).map((pace) => element("option", {}, pace)));
+      parts.play = {
+        show: (on) => {
+          turn.textContent = on ? "pause" : "play";
+          turn.title = on ? "pause" : "play";
+          turn.setAttribute("aria-label", turn.title);
+        },
+      };
+      parts.pace = element(
+        "select",
+        { "aria-label": "speed" },
+        ...Object.keys(PACES).map((pace) => element("option", {}, pace)),
+      );
       parts.pace.value = "normal";
-      const row = element("div", { class: "clock", role: "group", "aria-label": "clock" },
+      const row = element(
+        "div",
+        { class: "clock", role: "group", "aria-label": "clock" },
         button("|◀", "back to the beginning", ({ begin }) => begin()),
-        button("◀", "one step back", ({ step }) => step(-1)), turn,
-        button("▶", "one step on", ({ step }) => step(+1)), input, count, parts.pace);
+        button("◀", "one step back", ({ step }) => step(-1)),
+        turn,
+        button("▶", "one step on", ({ step }) => step(+1)),
+        input,
+        count,
+        parts.pace,
+      );
       return { input, show, label: row };
     },
   };
 
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [field, value] of [["role", "group"], ["tabindex", "0"]]) parts.svg.setAttribute(field, value);
+  for (const [field, value] of [
+    ["role", "group"],
+    ["tabindex", "0"],
+  ])
+    parts.svg.setAttribute(field, value);
   parts.tip = element("div", { class: "tip", "aria-hidden": "true", hidden: "" });
   parts.stage = element("div", { class: "stage" }, parts.svg, parts.tip);
   parts.words = element("p", { class: "words", "aria-live": "polite" });
   parts.message = element("p", { class: "message", role: "status" });
   const rows = controls.filter((control) => control.field !== clock).map(controlOf);
   const time = controls.filter((control) => control.field === clock).map(controlOf);
-  const tools = element("div", { class: "tools" },
+  const tools = element(
+    "div",
+    { class: "tools" },
     button("reset", "reset", ({ reset }) => reset()),
     button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
     button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
     button("link", "copy a link to this state", ({ link }) => link()),
-    button("full screen", "full screen", ({ full }) => full()));
-  parts.whole = element("div", { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
-    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message), parts.stage, parts.words);
+    button("full screen", "full screen", ({ full }) => full()),
+  );
+  parts.whole = element(
+    "div",
+    { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
+    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message),
+    parts.stage,
+    parts.words,
+  );
   return parts;
 }
 

@@ -39,7 +39,8 @@ function update(parent, nodes, namespace, entering) {
   nodes.forEach((node, at) => {
     const key = typeof node === "object" ? (node.attributes.key ?? `${node.tag} ${at}`) : `letters ${at}`; // never the key of an element
     let child = old.get(key);
-    if (child !== undefined && child.localName === node.tag) old.delete(key); // letters have neither
+    if (child !== undefined && child.localName === node.tag)
+      old.delete(key); // letters have neither
     else child = create(parent.ownerDocument, node, key, namespace, entering);
     if (typeof node === "object") {
       assign(child, node.attributes, memory.get(child).fresh ? (node.attributes.from ?? {}) : {});
@@ -77,7 +78,8 @@ function plain(attributes) {
     const value = attributes[name];
     if (!SPECIAL.has(name) && value !== undefined && value !== null && value !== false) kept[name] = value;
   }
-  if (attributes.tip) Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
+  if (attributes.tip)
+    Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
   if (attributes.drag) kept["data-drag"] = "";
   return kept;
 }

@@ -28,7 +28,22 @@ export function draw({ trace, step, width, forward, brief = false }) {
   const high = !brief ? head + below : wide ? head + ABOVE + side + 24 : Math.max(ABOVE + side + 24, head + 24);
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (panelWidth + space), 0] : [0, at * high];
-    return panel({ trace, run, title: titles[at], at, x, y, head, width: panelWidth, side, wide, brief, beside, clock, forward });
+    return panel({
+      trace,
+      run,
+      title: titles[at],
+      at,
+      x,
+      y,
+      head,
+      width: panelWidth,
+      side,
+      wide,
+      brief,
+      beside,
+      clock,
+      forward,
+    });
   });
   const bottom = (wide ? high : count * high) + 14;
   const key = [
@@ -39,7 +54,10 @@ export function draw({ trace, step, width, forward, brief = false }) {
   const number = "3×: loaded (O: stored) 3 times";
   const notes = wide
     ? [legend(0, bottom, key), label(width, bottom, number, { anchor: "end", fill: "var(--grey)" })]
-    : [key.map((entry, row) => legend(0, bottom + 20 * row, [entry])), label(0, bottom + 60, number, { fill: "var(--grey)" })];
+    : [
+        key.map((entry, row) => legend(0, bottom + 20 * row, [entry])),
+        label(0, bottom + 60, number, { fill: "var(--grey)" }),
+      ];
   return { height: bottom + (wide ? 14 : 74), nodes: [panels, notes] };
 }
 
@@ -78,19 +96,55 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
   };
 
   const right = left + side + STRIP + 2 * GAP + 14;
-  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: right, y: y + 22, width: x + width - right - 2 };
+  const fast = wide
+    ? { x: x + 1, y: top + side + 46, width: width - 2 }
+    : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
   const travels = forward && now?.moved === clock && now.name in strips;
   return h(
     "g",
     { key: place("panel"), class: "compared" },
-    progress({ trace, run, title, now, ended, x: x + beside, above, y: above + head, width: width - beside, place, below: beside > 0 }),
-    Object.entries(strips).map(([name, [x0, y0]]) => (name === "K" || name === "V" ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 }) : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }))),
+    progress({
+      trace,
+      run,
+      title,
+      now,
+      ended,
+      x: x + beside,
+      above,
+      y: above + head,
+      width: width - beside,
+      place,
+      below: beside > 0,
+    }),
+    Object.entries(strips).map(([name, [x0, y0]]) =>
+      name === "K" || name === "V"
+        ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 })
+        : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }),
+    ),
     Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
-    !brief && fastMemory({ trace, inside, fast, place, from: travels && now.kind === "load" ? box(now.name, now.rows) : null, now, number: done.length }),
-    !brief && travels && now.kind === "store" && tile({ key: place(`out ${done.length}`), ...box(now.name, now.rows), name: now.name, from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y } }),
-    !brief && bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
+    !brief &&
+      fastMemory({
+        trace,
+        inside,
+        fast,
+        place,
+        from: travels && now.kind === "load" ? box(now.name, now.rows) : null,
+        now,
+        number: done.length,
+      }),
+    !brief &&
+      travels &&
+      now.kind === "store" &&
+      tile({
+        key: place(`out ${done.length}`),
+        ...box(now.name, now.rows),
+        name: now.name,
+        from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y },
+      }),
+    !brief &&
+      bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
   );
 }
 
@@ -105,9 +159,19 @@ function progress({ trace, run, title, now, ended, x, above, y, width, place, be
   return [
     lines(x, above + 8, title, { weight: 650, size: TITLE, gap: 1.2 }),
     h("rect", { key: place("whole"), x, ...bar, width: reach(run.moved), fill: "var(--paper)", stroke: "var(--grey)" }),
-    h("rect", { key: place("moved"), x, ...bar, width: reach(moved), fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${far} moved`] } }),
+    h("rect", {
+      key: place("moved"),
+      x,
+      ...bar,
+      width: reach(moved),
+      fill: "var(--ink)",
+      class: "grow",
+      tip: { title: run.name, lines: [`${far} moved`] },
+    }),
     label(x, below ? y + 4 : y - 18, where, { fill: "var(--grey)" }),
-    below ? label(x, y - 18, far, { fill: "var(--grey)" }) : label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
+    below
+      ? label(x, y - 18, far, { fill: "var(--grey)" })
+      : label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
   ];
 }
 
@@ -123,15 +187,38 @@ function status(run, now, ended) {
 // The tiles of a thin tensor, each with the number of times that it was loaded (O: stored).
 function strip({ run, name, done, now, ended, box, place }) {
   const kind = name === "O" ? "store" : "load";
-  const passed = by("rows", done.filter((one) => one.name === name));
-  const held = !ended && now?.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows);
-  return [...by("rows", run.lines.filter((one) => one.name === name))].map(([key, [{ rows, nbytes }]]) => {
+  const passed = by(
+    "rows",
+    done.filter((one) => one.name === name),
+  );
+  const held =
+    !ended && now?.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows);
+  return [
+    ...by(
+      "rows",
+      run.lines.filter((one) => one.name === name),
+    ),
+  ].map(([key, [{ rows, nbytes }]]) => {
     const lines = passed.get(key) ?? [];
     const last = lines.findLast((one) => one.kind === kind);
     const count = (what) => lines.findLast((one) => one.kind === what)?.times ?? 0;
-    const said = ["load", "store"].filter((what) => count(what)).map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
-    const tip = { title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`, lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"], code: last?.code };
-    return tile({ key: place(`${name} ${key}`), ...box(name, rows), name, letter: last && `${last.times}×`, faint: last ? undefined : name === "O" ? 0.12 : 0.3, current: key === held, tip });
+    const said = ["load", "store"]
+      .filter((what) => count(what))
+      .map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
+    const tip = {
+      title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`,
+      lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"],
+      code: last?.code,
+    };
+    return tile({
+      key: place(`${name} ${key}`),
+      ...box(name, rows),
+      name,
+      letter: last && `${last.times}×`,
+      faint: last ? undefined : name === "O" ? 0.12 : 0.3,
+      current: key === held,
+      tip,
+    });
   });
 }
 
@@ -149,7 +236,12 @@ function by(field, lines) {
 // The scores: in bands that travel, or in tiles that are computed where they are used.
 function map({ trace, run, done, now, left, top, side, place }) {
   const unit = { x: side / trace.Nk, y: side / trace.Nq };
-  const cells = [...by("tile", done.filter((one) => one.tile))].map(([key, lines]) => {
+  const cells = [
+    ...by(
+      "tile",
+      done.filter((one) => one.tile),
+    ),
+  ].map(([key, lines]) => {
     const last = lines.at(-1);
     const [[r0, r1], [c0, c1]] = last.tile;
     const travelled = ["S", "P"].includes(last.name[0]);
@@ -157,10 +249,32 @@ function map({ trace, run, done, now, left, top, side, place }) {
     const trips = lines.filter((one) => ["S", "P"].includes(one.name[0]));
     const title = `scores of queries ${r0} to ${r1 - 1}, keys ${c0} to ${c1 - 1}`;
     const tip = travelled
-      ? { title, lines: [`crossed to or from slow memory ${times(trips.length)}: ${trips.map((one) => `${one.name} ${one.kind === "load" ? "loaded" : "stored"}`).join(", ")}`] }
+      ? {
+          title,
+          lines: [
+            `crossed to or from slow memory ${times(trips.length)}: ${trips.map((one) => `${one.name} ${one.kind === "load" ? "loaded" : "stored"}`).join(", ")}`,
+          ],
+        }
       : { title, lines: ["computed in fast memory, used and forgotten", "never stored"], code: last.code };
-    const letter = travelled ? (current ? `${last.name.replace("_", " ")} ${last.kind === "load" ? "comes" : "goes"}` : `crossed ${trips.length}×`) : current ? "P" : undefined;
-    return tile({ key: place(`cell ${key}`), x: left + c0 * unit.x, y: top + r0 * unit.y, width: (c1 - c0) * unit.x, height: (r1 - r0) * unit.y, name: travelled ? "slow" : current ? "P" : "S", letter, stored: travelled && !current, current, tip });
+    const letter = travelled
+      ? current
+        ? `${last.name.replace("_", " ")} ${last.kind === "load" ? "comes" : "goes"}`
+        : `crossed ${trips.length}×`
+      : current
+        ? "P"
+        : undefined;
+    return tile({
+      key: place(`cell ${key}`),
+      x: left + c0 * unit.x,
+      y: top + r0 * unit.y,
+      width: (c1 - c0) * unit.x,
+      height: (r1 - r0) * unit.y,
+      name: travelled ? "slow" : current ? "P" : "S",
+      letter,
+      stored: travelled && !current,
+      current,
+      tip,
+    });
   });
   const empty = { title: "scores", lines: ["nothing computed here yet"] };
   return [
@@ -175,19 +289,23 @@ function map({ trace, run, done, now, left, top, side, place }) {
 function packed(trace, resident, fast) {
   const order = (name) => TENSORS.indexOf(name.split("_")[0]) + (TENSORS.indexOf(name.split("_")[0]) < 0 ? 99 : 0);
   let left = fast.x;
-  const tiles = [...resident].sort(([a], [b]) => order(a) - order(b)).map(([name, bytes]) => {
-    const x = left;
-    const width = (bytes / trace.sram) * fast.width;
-    left += width;
-    return { name, letter: name[0], x, y: fast.y, width, bytes };
-  });
+  const tiles = [...resident]
+    .sort(([a], [b]) => order(a) - order(b))
+    .map(([name, bytes]) => {
+      const x = left;
+      const width = (bytes / trace.sram) * fast.width;
+      left += width;
+      return { name, letter: name[0], x, y: fast.y, width, bytes };
+    });
   return { tiles, used: resident.reduce((sum, [, bytes]) => sum + bytes, 0) };
 }
 
 function fastMemory({ trace, inside, fast, place, from, now, number }) {
   const over = inside.used > trace.sram;
   const beside = `${room(inside.used)} of ${room(trace.sram)}`;
-  const words = [over ? `does not fit: ${beside}` : `fast memory: ${beside}`, beside].find((one) => fits(one, fast.width, 13)) ?? room(inside.used);
+  const words =
+    [over ? `does not fit: ${beside}` : `fast memory: ${beside}`, beside].find((one) => fits(one, fast.width, 13)) ??
+    room(inside.used);
   return h(
     "g",
     { key: place("fast") },
@@ -198,19 +316,53 @@ function fastMemory({ trace, inside, fast, place, from, now, number }) {
       .map((one) => {
         const fresh = from && one.name === now.name;
         const name = ["Q", "K", "V", "S", "P", "O"].includes(one.letter) ? one.letter : "standard";
-        return tile({ key: fresh ? `${one.name} ${number}` : `${one.name} ${one.x}`, ...one, y: fast.y + 2, height: FAST - 4, width: Math.min(one.width, fast.x + fast.width - one.x), name, letter: one.letter, from: fresh ? from : undefined, tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] } });
+        return tile({
+          key: fresh ? `${one.name} ${number}` : `${one.name} ${one.x}`,
+          ...one,
+          y: fast.y + 2,
+          height: FAST - 4,
+          width: Math.min(one.width, fast.x + fast.width - one.x),
+          name,
+          letter: one.letter,
+          from: fresh ? from : undefined,
+          tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] },
+        });
       }),
   );
 }
 
 function bill({ trace, done, x, y, width, place }) {
-  const total = (lines, kind, name) => lines.findLast((one) => one.kind === kind && one.name.split("_")[0] === name)?.bill ?? 0;
-  const used = TENSORS.filter((name) => trace.runs.some((run) => run.lines.some((one) => one.name.split("_")[0] === name)));
-  const longest = Math.max(...trace.runs.flatMap((run) => used.map((name) => total(run.lines, "load", name) + total(run.lines, "store", name))));
+  const total = (lines, kind, name) =>
+    lines.findLast((one) => one.kind === kind && one.name.split("_")[0] === name)?.bill ?? 0;
+  const used = TENSORS.filter((name) =>
+    trace.runs.some((run) => run.lines.some((one) => one.name.split("_")[0] === name)),
+  );
+  const longest = Math.max(
+    ...trace.runs.flatMap((run) =>
+      used.map((name) => total(run.lines, "load", name) + total(run.lines, "store", name)),
+    ),
+  );
   const rows = used.map((name) => {
     const [loaded, stored] = [total(done, "load", name), total(done, "store", name)];
     const color = `var(--${name === "lse" ? "standard" : name})`;
-    return { name, parts: [{ value: loaded, color }, { value: stored, color, stored: true }], words: loaded + stored ? amount(loaded + stored) : "", tip: { title: name, lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] } };
+    return {
+      name,
+      parts: [
+        { value: loaded, color },
+        { value: stored, color, stored: true },
+      ],
+      words: loaded + stored ? amount(loaded + stored) : "",
+      tip: { title: name, lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] },
+    };
   });
-  return [label(x, y - 8, fits("moved, by tensor (hatched: stored)", width, 12) ? "moved, by tensor (hatched: stored)" : "moved", { size: 12, fill: "var(--grey)" }), rule(x, x + width, y + 2, { color: "var(--pale)", key: place("rule") }), bars({ x, y: y + 8, rows, scale: (width - 98) / longest, row: 18, key: place("bill") })];
+  return [
+    label(
+      x,
+      y - 8,
+      fits("moved, by tensor (hatched: stored)", width, 12) ? "moved, by tensor (hatched: stored)" : "moved",
+      { size: 12, fill: "var(--grey)" },
+    ),
+    rule(x, x + width, y + 2, { color: "var(--pale)", key: place("rule") }),
+    bars({ x, y: y + 8, rows, scale: (width - 98) / longest, row: 18, key: place("bill") }),
+  ];
 }

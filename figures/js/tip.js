@@ -15,7 +15,11 @@ export function pointing(svg, box) {
     if (!tip) return;
     mark.classList.add("here");
     const part = (tag, words) => Object.assign(document.createElement(tag), { textContent: words });
-    box.replaceChildren(part("b", tip.title), ...(tip.lines ?? []).map((words) => part("span", words)), ...(tip.code ? [part("code", tip.code)] : []));
+    box.replaceChildren(
+      part("b", tip.title),
+      ...(tip.lines ?? []).map((words) => part("span", words)),
+      ...(tip.code ? [part("code", tip.code)] : []),
+    );
     const [mine, whole] = [mark.getBoundingClientRect(), svg.getBoundingClientRect()];
     const middle = mine.left + mine.width / 2 - whole.left;
     box.style.left = `${Math.max(0, Math.min(middle - box.offsetWidth / 2, whole.width - box.offsetWidth))}px`;
@@ -30,7 +34,7 @@ export function pointing(svg, box) {
   svg.addEventListener("focusin", (event) => show(marked(event)));
   svg.addEventListener("focusout", () => show(null));
   svg.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") return show(null), svg.focus();
+    if (event.key === "Escape") return (show(null), svg.focus());
     if (!(event.key in STEPS) && event.key !== "Enter") return;
     event.preventDefault();
     const next = event.key in STEPS ? beside(svg, marked(event), STEPS[event.key]) : svg.querySelector("[data-tip]");
