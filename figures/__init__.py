@@ -54,9 +54,10 @@ test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``
   and class ``mark`` for a group). ``from`` is where a new element starts its journey: a tile that is loaded gets a key
   of its own for this step, and ``from`` the place that it leaves.
 - ``tip: {title, lines, code}`` makes a mark something to point at, by mouse, touch and keyboard: what it is, how often
-  it was read, what it waited for, the line of code. ``drag: ({x, y}) => ({field: value})`` lets it set fields
-  (``nearest`` in ``state.js`` snaps to a control's values). Every drag needs its control, for the keyboard, and a line
-  in ``DRAGS`` of ``tests/browser/test_page.py``.
+  it was read, what it waited for, the line of code.
+- ``drag: {field, to: ({x, y}) => ({field: value}), name}`` makes it something to pull (``hands.js``): it takes the
+  value of its control that is nearest. With ``name`` it is a handle, which keys turn, too: 24 pixels or more, one for
+  a field. Every drag needs a line in ``DRAGS`` of ``tests/browser/test_page.py``.
 - Colours are the variables of ``theme.css`` only: ``--Q --K --V --S --P --O`` and on them ``--on-Q`` ...; ``--slow``
   and ``--fast`` memory, ``--standard`` and ``--flash``; ``--ink``, ``--paper``, ``--pale``, ``--grey``, ``--wrong``.
   Light and dark come by themselves. Hatching (``url(#stored)``) is what is in slow memory. Say nothing by colour alone:
@@ -73,6 +74,7 @@ test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``
 - ``bars({x, y, rows: [{name, parts: [{value, color, stored}], words, tip}], scale, row, key, space})``: a bill;
 - ``rule(x0, x1, y, {dash, color})``: a line across; ``ruler({key, x, y, width, spans, ticks, handle})``: an axis with
   spans above it and a handle to pull, everything at fractions of the width;
+- ``knob({key, x, y, tip, drag})``: a dot to pull; ``edges({key, x, y, unit, Br, Bc, named})``: those of a map of tiles;
 - ``legend(x, y, [{name, stored, faint, dash, words}])``, with ``dash`` for an empty place;
 - ``source(x, y, rows, {width, ran, lit, tips, key})``: code, and the lines of it that run.
 

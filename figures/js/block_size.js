@@ -2,7 +2,6 @@
 
 import { h } from "./svg.js";
 import { amount, digits, room, times, wrapped } from "./words.js";
-import { nearest } from "./state.js";
 import { SIZE, WIDE, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
@@ -149,12 +148,10 @@ function plotted({ trace, now, curves, plot }) {
 
 const at = ({ sizes }, B) => (B - sizes[0].B) / (sizes.at(-1).B - sizes[0].B);
 
-const dragged =
-  ({ sizes }, plot) =>
-  ({ x }) => {
-    const indices = sizes.map((_, index) => index);
-    return { step: nearest(indices, ((x - plot.x) / plot.width) * (sizes.length - 1)) };
-  };
+const dragged = ({ sizes }, plot) => ({
+  field: "step",
+  to: ({ x }) => ({ step: ((x - plot.x) / plot.width) * (sizes.length - 1) }),
+});
 
 // What the tiles take of each memory, and the card's answer.
 function memories({ trace, now, y, width }) {
@@ -264,8 +261,8 @@ function sizes({ trace, now, plot, y }) {
   const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: at(trace, B), words: String(B) }));
   const handle = {
     at: at(trace, now.B),
-    drag: dragged(trace, plot),
-    tip: { title: `B = ${now.B}`, lines: ["pull, or use the clock's keys"] },
+    drag: { ...dragged(trace, plot), name: "size of a tile, B" },
+    tip: { title: `B = ${now.B}`, lines: ["pull, or use the arrow keys"] },
   };
   return [ruler({ key: "sizes", x: plot.x, y, width: plot.width, spans, ticks, handle })];
 }

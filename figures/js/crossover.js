@@ -2,6 +2,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, wrapped } from "./words.js";
+import { nearest } from "./state.js";
 import { WIDE, label, lines, rule } from "./marks.js";
 
 const GAP = 34;
@@ -72,6 +73,7 @@ function chart({ trace, measure, step, x, y, width }) {
   const place = (value, from, to, length) => (Math.log(value / from) / Math.log(to / from)) * length;
   const across = (N) => x + place(N, lengths[0], lengths.at(-1), width);
   const up = (value) => bottom - place(value, low, high, HIGH - 16) - 8;
+  const back = (at) => Math.log(lengths[0]) + ((at - x) / width) * Math.log(lengths.at(-1) / lengths[0]); // of N
   const here = across(lengths[step]);
   const ratio = measure.softmax[step] / measure.linear[step];
   const named = `${measure.name}${measure.what === "seconds" ? `, ${trace.card.split(" ")[0]}` : ""}`;
@@ -105,7 +107,7 @@ function chart({ trace, measure, step, x, y, width }) {
         fill: "var(--grey)",
       }),
     ]),
-    h("path", { key: "here", d: `M${round(here)} ${top}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1 }),
+    lineOf({ trace, measure, step, here, back, top, bottom }),
     Object.entries(LOOKS).map(([name, { color, words }]) =>
       dot({
         name,
@@ -117,6 +119,24 @@ function chart({ trace, measure, step, x, y, width }) {
         told: tip({ trace, measure, name, step }),
       }),
     ),
+  );
+}
+
+// The line at N, to pull. back: from a place on the page to the logarithm of N.
+function lineOf({ trace, measure, step, here, back, top, bottom }) {
+  const logarithms = trace.lengths.map(Math.log);
+  const drag = {
+    field: "step",
+    name: measure === trace.measures[0] ? "tokens N" : undefined, // all four are one clock
+    to: (point) => ({ step: logarithms.indexOf(nearest(logarithms, back(point.x))) }),
+  };
+  const tip = { title: `N = ${trace.lengths[step].toLocaleString("en")}`, lines: ["pull the line"] };
+  return h(
+    "g",
+    { key: "here", drag, tip, class: "mark", style: `transform: translate(${round(here)}px, 0)` },
+    h("rect", { x: -12, y: top, width: 24, height: bottom - top + 7, fill: "transparent" }),
+    h("path", { d: `M0 ${top}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1 }),
+    h("circle", { cy: bottom, r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
   );
 }
 

@@ -162,7 +162,8 @@ function numbers({ trace, now, y, width }) {
     },
   ];
   const ticks = [1, 2, 4, 8, 16, 32, 64].map((S) => ({ at: place(S), words: String(S) }));
-  const drag = ({ x }) => ({ step: all.indexOf(nearest(all, 2 ** ((x / width) * Math.log2(all.at(-1))))) });
+  const wanted = (x) => 2 ** ((x / width) * Math.log2(all.at(-1)));
+  const drag = { field: "step", name: "parts of the keys", to: ({ x }) => ({ step: all.indexOf(nearest(all, wanted(x))) }) };
   return [
     ruler({
       key: "parts",
@@ -174,7 +175,7 @@ function numbers({ trace, now, y, width }) {
       handle: {
         at: place(now.S),
         drag,
-        tip: { title: times(now.S, "part"), lines: ["pull, or use the clock's keys"] },
+        tip: { title: times(now.S, "part"), lines: ["pull, or use the arrow keys"] },
       },
     }),
   ];

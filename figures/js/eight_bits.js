@@ -2,24 +2,33 @@
 
 import { h } from "./svg.js";
 import { digits, fits, times } from "./words.js";
-import { WIDE, bars, label, rule } from "./marks.js";
+import { WIDE, bars, knob, label, rule } from "./marks.js";
 
 const LOW = -9.6; // of the axis, as a power of two: the smallest number is 2^-9
 const HIGH = 8.95; // the largest is 448
 const HIGHEST = 120; // of a pile of weights, in pixels
+const COLUMN = 52; // height of the largest column of K with the largest outlier
+const OCTAVES = 8; // of its axis
+const OUTLIERS = 16; // the largest factor
 const LOST = [1e-5, 0.3]; // shares on the axis of sums
 
-export function draw({ trace, step, width }) {
+export function draw({ trace, state, step, width }) {
   const wide = width >= WIDE;
   const below = 40 + HIGHEST + 74;
   const panel = wide ? width / 2 - 20 : width;
   const errors = { x: 0, y: below, width: panel };
-  const sums = wide ? { x: width / 2 + 20, y: below, width: panel } : { x: 0, y: below + 156, width: panel };
+  const columns = { x: 0, y: below + 158, width: panel };
+  const sums = wide ? { x: width / 2 + 20, y: below, width: panel } : { x: 0, y: below + 268, width: panel };
   return {
     height: sums.y + 234,
     nodes: [
       h("g", { key: "line" }, numberLine({ trace, step, width })),
-      h("g", { key: "errors", class: "compared" }, costs({ trace, step, ...errors })),
+      h(
+        "g",
+        { key: "errors", class: "compared" },
+        costs({ trace, step, ...errors }),
+        columnsOf({ trace, state, ...columns }),
+      ),
       h("g", { key: "sums", class: "compared" }, long({ trace, ...sums })),
     ],
   };
@@ -166,6 +175,45 @@ function costs({ trace, step, x, y, width }) {
       "stroke-dasharray": "4 4",
     }),
     label(x + space + room, y + 134, percent(whole), { size: 12, anchor: "middle", fill: "var(--grey)" }),
+  ];
+}
+
+// The largest number of each column of K, on a logarithmic axis; that of the outlier is pulled up.
+function columnsOf({ trace, state, x, y, width }) {
+  const { columns } = trace;
+  const floor = y + 20 + COLUMN;
+  const most = (Math.max(...columns) / state.outlier) * OUTLIERS; // of the largest outlier, so that the axis stays
+  const high = (number) => Math.max(1, (1 + Math.log2(number / most) / OCTAVES) * COLUMN);
+  const unit = width / columns.length;
+  const largest = columns.indexOf(Math.max(...columns));
+  const factor = (point) => 2 ** (((floor - point.y) / COLUMN - 1) * OCTAVES) * OUTLIERS;
+  return [
+    label(x, y, width > 340 ? "Largest |K| of each column (logarithmic)" : "Largest |K| of each column", {
+      weight: 650,
+    }),
+    columns.map((number, at) =>
+      h("rect", {
+        key: `column ${at}`,
+        x: x + at * unit + 1,
+        y: floor - high(number),
+        width: unit - 2,
+        height: high(number),
+        fill: "var(--K)",
+        class: "grow",
+        tip: {
+          title: `column ${at} of K: ${digits(number, 3)} at most`,
+          lines: ["a scale for the head covers all columns"],
+        },
+      }),
+    ),
+    rule(x, x + width, floor, { color: "var(--grey)", key: "floor" }),
+    knob({
+      key: "outlier",
+      x: x + (largest + 0.5) * unit,
+      y: floor - high(columns[largest]),
+      tip: { title: `one column of K × ${state.outlier}`, lines: ["pull it up"] },
+      drag: { field: "outlier", name: "one column of K", to: (point) => ({ outlier: factor(point) }) },
+    }),
   ];
 }
 

@@ -73,7 +73,7 @@ function programsOf({ trace, step, now }) {
       {
         key: `program ${program}`,
         tip: { title: `program ${program} ${state}`, lines: [rows, `${mine.length} loads and stores`] },
-        drag: () => ({ step: mine[0].at + 1 }),
+        drag: { field: "step", to: () => ({ step: mine[0].at + 1 }) },
       },
       h("rect", {
         x: LEFT + program * (SIDE + 3),

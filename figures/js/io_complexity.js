@@ -3,7 +3,7 @@
 import { h } from "./svg.js";
 import { amount, digits, fits, grouped } from "./words.js";
 import { nearest } from "./state.js";
-import { WIDE, label, lines, ruler } from "./marks.js";
+import { WIDE, knob, label, lines, ruler } from "./marks.js";
 
 const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
 const SAID = 196; // width of what is said beside both cards
@@ -61,11 +61,9 @@ function card({ trace, step, side, top, name, x, y, room }) {
     worth >= 1
       ? `${worth < 1000 ? digits(worth, 3) : grouped(Math.round(worth))} cards`
       : `${digits(100 * worth, 3)}% of the card`;
-  const drag = ({ x: across }) => {
-    const wanted = Math.max((across - left) / side, 0.001);
-    const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
-    return { step: sides.indexOf(nearest(sides, wanted)) };
-  };
+  const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
+  const wanted = ({ x }) => nearest(sides, Math.max((x - left) / side, 0.001));
+  const drag = { field: "step", to: (point) => ({ step: sides.indexOf(wanted(point)) }) };
   const tip = {
     square: {
       title: `N × N: ${amount(need.square)}`,
@@ -155,18 +153,12 @@ function card({ trace, step, side, top, name, x, y, room }) {
       label(corner.x - 51, corner.y - 21, "and on →", { anchor: "middle", size: 12 }),
     ],
     name === "standard" &&
-      h(
-        "g",
-        {
-          key: "corner",
-          drag,
-          class: "mark",
-          style: `transform: translate(${corner.x}px, ${corner.y}px)`,
-          tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] },
-        },
-        h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
-        h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
-      ),
+      knob({
+        key: "corner",
+        ...corner,
+        drag,
+        tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] },
+      }),
   ];
 }
 
@@ -210,16 +202,11 @@ function lengths({ trace, step, y, width }) {
     [2 ** 20, "1 M"],
     [2 ** 23, "8 M"],
   ].map(([N, words]) => ({ at: at(N), words }));
-  const drag = ({ x }) => ({
-    step: nearest(
-      all.map((_, index) => index),
-      (x / width) * (all.length - 1),
-    ),
-  });
+  const drag = { field: "step", name: "tokens N", to: ({ x }) => ({ step: (x / width) * (all.length - 1) }) };
   const handle = {
     at: at(all[step]),
     drag,
-    tip: { title: `N = ${grouped(all[step])}`, lines: ["pull, or use the clock's keys"] },
+    tip: { title: `N = ${grouped(all[step])}`, lines: ["pull, or use the arrow keys"] },
   };
   return [
     label(0, y - 14, "tokens N, on a logarithmic scale: pull the dot", { size: 12, fill: "var(--grey)" }),

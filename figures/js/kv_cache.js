@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { times } from "./words.js";
-import { WIDE, at, bars, label, rule } from "./marks.js";
+import { WIDE, at, bars, knob, label, rule } from "./marks.js";
 
 const COLORS = { A: "Q", B: "K", C: "V", D: "O" };
 const PAGE = 44; // height of a page
@@ -87,8 +87,15 @@ function pages({ trace, now, width }) {
         ),
     );
   });
+  const edge = knob({
+    key: "edge",
+    x: trace.page * token - 1.5,
+    y: 30 + PAGE / 2,
+    tip: { title: `${times(trace.page, "token")} per page`, lines: ["pull the edge of the pages"] },
+    drag: { field: "page", name: "edge of the pages", to: (point) => ({ page: point.x / token }) },
+  });
   return {
-    nodes: [label(0, 8, `${now.what}: ${times(now.free, "page")} free`, { weight: 650, size: 15 }), drawn],
+    nodes: [label(0, 8, `${now.what}: ${times(now.free, "page")} free`, { weight: 650, size: 15 }), drawn, edge],
     height: 30 + 4 * (PAGE + 10),
   };
 }

@@ -194,13 +194,34 @@ export function ruler({ key, x, y, width, spans, ticks, handle }) {
         fill: "var(--grey)",
       }),
     ]),
-    h(
-      "g",
-      { key: "handle", tip: handle.tip, drag: handle.drag, class: "mark", style: at(place(handle.at), y + high) },
-      h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
-      h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
-    ),
+    knob({ key: "handle", x: place(handle.at), y: y + high, tip: handle.tip, drag: handle.drag }),
   );
+}
+
+// A dot to pull, with room for a finger.
+export function knob({ x, y, ...about }) {
+  return h(
+    "g",
+    { ...about, class: "mark", style: at(x, y) },
+    h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
+    h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
+  );
+}
+
+// The edges of the first tile of a map at (x, y), to pull: downwards for more queries, to the right for more keys.
+// unit: pixels per query and key; named: does the keyboard reach them, too?
+export function edges({ key, x, y, unit, Br, Bc, named }) {
+  const edge = (field, size, place, grows, to) =>
+    knob({
+      key: `${key} ${field}`,
+      ...place,
+      tip: { title: `${field} = ${size}`, lines: ["pull the edge of the tiles"] },
+      drag: { field, to, grows, name: named ? `edge of the tiles, ${field}` : undefined },
+    });
+  return [
+    edge("Br", Br, { x: x - 2, y: y + Br * unit.y }, [1, 1], (point) => ({ Br: (point.y - y) / unit.y })),
+    Bc && edge("Bc", Bc, { x: x + Bc * unit.x, y: y - 3 }, [1, -1], (point) => ({ Bc: (point.x - x) / unit.x })),
+  ];
 }
 
 // What the colours, the hatching and the dashed places of a drawing mean.

@@ -2,13 +2,13 @@
 
 import { h } from "./svg.js";
 import { amount, grouped, times } from "./words.js";
-import { WIDE, bars, label, legend } from "./marks.js";
+import { WIDE, bars, knob, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
 const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
 const PANEL = 330; // least width of the bars beside the square
 
-export function draw({ trace, step, width }) {
+export function draw({ trace, state, step, width }) {
   const wide = width >= WIDE;
   const side = Math.min(wide ? width - PANEL - 60 : width - 26, 460);
   const unit = side / trace.Nk;
@@ -26,7 +26,7 @@ export function draw({ trace, step, width }) {
   const counted = counts({ trace, step, x, y: stacked && !wide ? y + 26 : y, width: wide ? width - x : width });
   return {
     height: Math.max(stacked ? below + 60 : below + 20, counted.bottom),
-    nodes: [square({ trace, step, left, unit, side }), meaning, counted.nodes],
+    nodes: [square({ trace, step, left, unit, side }), sizeOf({ trace, state, left, unit }), meaning, counted.nodes],
   };
 }
 
@@ -110,6 +110,36 @@ function square({ trace, step, left, unit, side }) {
     last,
     label(left, TOP + Nq * unit + 14, "↓ queries", { size: 12, fill: "var(--grey)" }),
     label(left + side, TOP + Nq * unit + 14, "keys →", { anchor: "end", size: 12, fill: "var(--grey)" }),
+  ];
+}
+
+// The edge that the mask's size moves: of a window its lower one, of all others the first key without the size.
+function sizeOf({ trace, state, left, unit }) {
+  const { Nq, Nk } = trace;
+  const bottom = TOP + Nq * unit;
+  const slides = state.mask.includes("window");
+  const x = left + (slides ? Nk - state.size : state.size) * unit;
+  const down = Math.min(Nq, Nk - state.size) * unit;
+  const wanted = (point) => (slides ? Nk - (point.x - left) / unit : (point.x - left) / unit);
+  return [
+    h("path", {
+      key: "edge",
+      d: slides ? `M${x} ${bottom}l${-down} ${-down}` : `M${x} ${TOP}V${bottom}`,
+      stroke: "var(--ink)",
+      "stroke-dasharray": "4 3",
+    }),
+    knob({
+      key: "size",
+      x,
+      y: slides ? bottom : TOP,
+      tip: { title: `its size = ${state.size}`, lines: ["pull the edge of the mask"] },
+      drag: {
+        field: "size",
+        name: "edge of the mask, its size",
+        grows: slides ? [-1, 1] : [1, -1],
+        to: (point) => ({ size: wanted(point) }),
+      },
+    }),
   ];
 }
 

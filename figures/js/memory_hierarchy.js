@@ -240,7 +240,7 @@ function tableOf({ trace, things, dram, x, y, width }) {
       width > 480 ? (one.whose ? `${one.name}, ${one.whose}` : one.name) : one.name.replace(" memory +", " +");
     const press = one.nbytes && {
       tip: { title: one.name, lines: ["press to let it fill the window"] },
-      drag: () => ({ zoom: zoomOf(trace, one.nbytes) }),
+      drag: { field: "zoom", to: () => ({ zoom: zoomOf(trace, one.nbytes) }) },
     };
     return h(
       "g",

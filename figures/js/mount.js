@@ -4,6 +4,7 @@ import { about, patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { ahead, moved, schedule } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
+import { handle } from "./hands.js";
 import { pointing } from "./tip.js";
 import { grouped } from "./words.js";
 
@@ -34,6 +35,16 @@ export function mount(host, data, draw, style) {
   const parts = frame(data, clock);
   root.replaceChildren(Object.assign(document.createElement("style"), { textContent: style }), parts.whole);
   host.setAttribute("data-lm-suppress-shortcuts", ""); // in JupyterLab m, b and dd belong to the notebook
+  const hands = handle(
+    parts.svg,
+    controls,
+    () => ({ state, last: last() }),
+    (fields) => {
+      pulled = true;
+      actions.set(fields);
+      pulled = false;
+    },
+  );
   const tips = pointing(parts.svg, parts.tip);
 
   function set(fields, forward = false) {
@@ -73,6 +84,7 @@ export function mount(host, data, draw, style) {
     }
     shown = state;
     drawn = width;
+    hands.tell();
     tips.refresh();
     host.dispatchEvent(new CustomEvent("flashlab-shown", { detail: { state } }));
   }
@@ -184,11 +196,6 @@ export function mount(host, data, draw, style) {
     },
   };
   parts.connect(actions);
-  dragging(parts.svg, (fields) => {
-    pulled = true;
-    actions.set(fields);
-    pulled = false;
-  });
   const measure = () => {
     space = parts.stage.clientWidth || 960;
   }; // asked for while drawing, it would be laid out twice
@@ -218,26 +225,6 @@ export function mount(host, data, draw, style) {
     receive,
     set,
   };
-}
-
-// Fields that a mark sets while it is dragged.
-function dragging(svg, set) {
-  let mark = null;
-  const point = (event) => {
-    const { a, d, e, f } = svg.getScreenCTM();
-    return { x: (event.clientX - e) / a, y: (event.clientY - f) / d };
-  };
-  svg.addEventListener("pointerdown", (event) => {
-    mark = event.target.closest?.("[data-drag]");
-    if (!mark) return;
-    svg.setPointerCapture(event.pointerId);
-    set(about(mark).drag(point(event)));
-  });
-  svg.addEventListener("pointermove", (event) => mark?.isConnected && set(about(mark).drag(point(event))));
-  for (const end of ["pointerup", "pointercancel"])
-    svg.addEventListener(end, () => {
-      mark = null;
-    });
 }
 
 // Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)

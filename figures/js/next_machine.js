@@ -2,7 +2,8 @@
 
 import { h } from "./svg.js";
 import { fits, wrapped } from "./words.js";
-import { SIZE, WIDE, label, lines, rule } from "./marks.js";
+import { nearest } from "./state.js";
+import { SIZE, WIDE, at, label, lines, rule } from "./marks.js";
 
 const COLORS = { S: "S", PV: "O", maximum: "standard", weights: "P", rescale: "standard", divide: "standard" };
 const PLACES = [
@@ -138,7 +139,7 @@ function timeOf({ trace, now, left, from, span, width, wide, at: place, top }, b
     ticks.push(cycle);
   const tick = (cycle) => {
     const x = place(cycle);
-    const anchor = x < left + 14 ? "start" : x > width - 20 ? "end" : "middle";
+    const anchor = x < left + 20 ? "start" : x > width - 20 ? "end" : "middle";
     return label(x, bottom + 16, cycle.toLocaleString("en"), { anchor, size: 12 });
   };
   return [
@@ -162,6 +163,9 @@ function sharesOf({ trace, width, wide }, y) {
   const thick = Math.min(11, (slot - 16) / 3);
   const scale = BARS / trace.most;
   const floor = y + BARS + 26;
+  const places = trace.shares.map((_, at) => (at + 0.5) * slot);
+  const share = ({ x }) => trace.shares[places.indexOf(nearest(places, x))].share;
+  const drag = { field: "share", to: (point) => ({ share: share(point) }) };
   const bar = ({ share, cycles, units }, at) => {
     const x = at * slot + (slot - 3 * thick - 6) / 2;
     const chosen = at === trace.chosen;
@@ -171,6 +175,7 @@ function sharesOf({ trace, width, wide }, y) {
       {
         key: `share ${share}`,
         tip: { title: `share ${share}: a block takes ${cycles.toLocaleString("en")} cycles`, lines: said },
+        drag,
       },
       h("rect", {
         key: "whole",
@@ -218,6 +223,25 @@ function sharesOf({ trace, width, wide }, y) {
   return [
     label(0, y, title, { weight: 600 }),
     trace.shares.map(bar),
+    h(
+      "g",
+      {
+        key: "hand",
+        class: "mark",
+        style: at(trace.chosen * slot, 0),
+        drag: { ...drag, name: "share by polynomial" },
+        tip: { title: `share ${trace.shares[trace.chosen].share}`, lines: ["pull the frame to another one"] },
+      },
+      h("rect", {
+        x: 1,
+        y: y + 14,
+        width: slot - 2,
+        height: floor + 10 - y,
+        rx: 4,
+        fill: "transparent",
+        stroke: "var(--ink)",
+      }),
+    ),
     rule(0, slot * trace.shares.length, floor, { color: "var(--grey)", key: "floor" }),
     lines(0, floor + 38, told, { fill: "var(--grey)", size: 12, gap: 1.5 }),
   ];

@@ -2,13 +2,13 @@
 
 import { h } from "./svg.js";
 import { digits } from "./words.js";
-import { WIDE, label, lines, rule } from "./marks.js";
+import { WIDE, knob, label, lines, rule } from "./marks.js";
 
 const SCORES = 130; // height of the scores
 const KEPT = 150; // height of e^0
 const SIDE = 312; // width of the update in numbers
 
-export function draw({ trace, step, width }) {
+export function draw({ trace, state, step, width }) {
   const divided = step === trace.steps.length;
   const now = trace.steps[Math.min(step, trace.steps.length - 1)];
   const before = trace.steps[divided ? step - 1 : Math.max(step - 1, 0)];
@@ -39,7 +39,7 @@ export function draw({ trace, step, width }) {
     nodes: [
       label(0, 10, trace.title, { weight: 650, size: 15 }),
       block,
-      h("g", { key: "scores" }, scoresOf({ trace, now, column, unit, ...scores, chart })),
+      h("g", { key: "scores" }, scoresOf({ trace, state, now, column, unit, ...scores, chart })),
       h(
         "g",
         { key: "kept", class: "compared" },
@@ -62,9 +62,8 @@ export function draw({ trace, step, width }) {
   };
 }
 
-function scoresOf({ trace, now, column, unit, top, high, chart }) {
-  const known = trace.scores.filter((score) => score !== null);
-  const [low, most] = [Math.min(0, ...known), Math.max(0, ...known)];
+function scoresOf({ trace, state, now, column, unit, top, high, chart }) {
+  const [low, most] = trace.limits;
   const y = (score) => top + ((most - score) / (most - low)) * high;
   const bars = trace.scores.map((score, at) => {
     const come = at < now.new[1];
@@ -108,7 +107,7 @@ function scoresOf({ trace, now, column, unit, top, high, chart }) {
             },
             rule(chart.left, chart.left + chart.width, 0, { dash: true }),
             h("rect", { x: chart.left, y: -8, width: chart.width, height: 16, fill: "transparent" }),
-            label(chart.left + chart.width, -10, `m = ${digits(now.m)}`, { weight: 600, anchor: "end" }),
+            label(chart.left + chart.width, -14, `m = ${digits(now.m)}`, { weight: 600, anchor: "end" }),
           ),
         ];
   return [
@@ -117,7 +116,30 @@ function scoresOf({ trace, now, column, unit, top, high, chart }) {
     label(chart.left - 6, y(0), "0", { anchor: "end", size: 12 }),
     bars,
     maximum,
+    largestOf({
+      trace,
+      state,
+      y,
+      x: column(trace.largest + 0.5),
+      score: (at) => most - ((at - top) / high) * (most - low),
+    }),
   ];
+}
+
+// The end of the largest score, to pull up and down. score: from a height on the page.
+function largestOf({ trace, state, y, x, score }) {
+  const now = trace.scores[trace.largest];
+  return knob({
+    key: "largest",
+    x,
+    y: y(now),
+    tip: { title: `score of ${trace.tokens[trace.largest]}: ${digits(now)}`, lines: ["pull it up or down"] },
+    drag: {
+      field: "lift",
+      name: "the largest score",
+      to: (point) => ({ lift: score(point.y) - now + state.lift }),
+    },
+  });
 }
 
 function weightsOf({ trace, now, before, divided, column, unit, top, high, chart }) {

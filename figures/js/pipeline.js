@@ -2,6 +2,7 @@
 
 import { h } from "./svg.js";
 import { fits, grouped } from "./words.js";
+import { nearest } from "./state.js";
 import { SIZE, WIDE, label, lines } from "./marks.js";
 
 const COLORS = { Q: "Q", K: "K", V: "V", S: "S", PV: "O", O: "O", softmax: "P", rescale: "standard" };
@@ -203,26 +204,19 @@ function timeOf({ trace, long, wide, end, high, unit }) {
 
 // From a point to the moment that is nearest.
 function dragged(trace, wide, unit) {
-  return (point) => {
-    const cycle = (wide ? point.x - LEFT : point.y - TOP.narrow) / unit;
-    return {
-      step: trace.times.reduce(
-        (best, time, at) => (Math.abs(time - cycle) < Math.abs(trace.times[best] - cycle) ? at : best),
-        0,
-      ),
-    };
-  };
+  const cycle = (point) => (wide ? point.x - LEFT : point.y - TOP.narrow) / unit;
+  return { field: "step", to: (point) => ({ step: trace.times.indexOf(nearest(trace.times, cycle(point))) }) };
 }
 
 function clockOf({ trace, now, long, wide, end, high, unit }) {
   const at = long(now);
-  const drag = dragged(trace, wide, unit);
+  const drag = { ...dragged(trace, wide, unit), name: "the clock", grows: wide ? undefined : [1, 1] };
   const tip = { title: "the clock: drag it", lines: [`cycle ${grouped(now)}`] };
   const [top, bottom] = wide ? [TOP.wide - 14, end + 4] : [CLOCK - 6, CLOCK + 290];
   const line = wide ? { x1: at, x2: at, y1: top, y2: bottom } : { x1: top, x2: bottom, y1: at, y2: at };
   const band = wide
-    ? { x: at - 9, y: top - 14, width: 18, height: 16 }
-    : { x: top - 4, y: at - 10, width: 16, height: 20 };
+    ? { x: at - 12, y: top - 14, width: 24, height: 16 }
+    : { x: top - 4, y: at - 12, width: 24, height: 24 };
   const head = wide
     ? `M${at - 8} ${top - 12} L${at + 8} ${top - 12} L${at} ${top + 2} Z`
     : `M${top - 2} ${at - 8} L${top - 2} ${at + 8} L${top + 11} ${at} Z`;

@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, fits, room, times } from "./words.js";
-import { WIDE, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
+import { WIDE, at, edges, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
 const STRIP = 24; // thickness of a tensor beside the scores
 const THIN = 9; // of one number per row
@@ -14,7 +14,7 @@ const COLORS = { dQ: "Q", dK: "K", dV: "V", dO: "O", lse: "standard", delta: "st
 const FAST = 44; // height of the fast memory
 const LANE = 18;
 
-export function draw({ trace, step, width, forward }) {
+export function draw({ trace, state, step, width, forward }) {
   const now = trace.steps[step];
   const done = trace.steps.slice(1, step + 1);
   const wide = width >= WIDE;
@@ -36,7 +36,7 @@ export function draw({ trace, step, width, forward }) {
     height: below + 2 * 78 + 62,
     nodes: [
       h("g", { key: "strips" }, strips({ trace, now, done, place, side })),
-      h("g", { key: "cells" }, cells({ trace, now, done, place })),
+      h("g", { key: "cells" }, cells({ trace, now, done, place }), grips({ trace, state, step, side, place })),
       h("g", { key: "beside" }, status({ trace, now, last, ...beside })),
       h("g", { key: "fast" }, memoryBox({ ...fast, height: FAST, color: "var(--fast)" })),
       h(
@@ -78,6 +78,36 @@ export function draw({ trace, step, width, forward }) {
       h("g", { key: "time" }, timelines({ trace, now, y: below, width })),
     ],
   };
+}
+
+// The tile of this step, to pull to another one, and the edges of the tiles; a replay has those that were recorded.
+function grips({ trace, state, step, side, place }) {
+  const [x, y] = SCORES;
+  const unit = side / trace.N;
+  const all = trace.steps.flatMap((one, at) => (one.kind === "rebuild" ? [{ at, ...place("P_ij", one.span) }] : []));
+  const here = all.findLast(({ at }) => at <= step) ?? all[0];
+  const away = (one, point) => Math.hypot(one.x + one.width / 2 - point.x, one.y + one.height / 2 - point.y);
+  const best = (point) => (one, other) =>
+    away(one, point) - away(other, point) || Math.abs(one.at - step) - Math.abs(other.at - step);
+  const drag = {
+    field: "step",
+    name: "tile of P",
+    grows: [1, 1],
+    values: all.map(({ at }) => at),
+    to: (point) => ({ step: all.toSorted(best(point))[0].at }),
+  };
+  const look = {
+    width: here.width,
+    height: here.height,
+    fill: "transparent",
+    stroke: "var(--ink)",
+    "stroke-width": 2.5,
+  };
+  const tip = { title: "the tile that was rebuilt last", lines: ["pull it to another one: the clock goes there"] };
+  return [
+    h("g", { key: "hand", drag, tip, class: "mark", style: at(here.x, here.y) }, h("rect", look)),
+    state.Br && edges({ key: "edge", x, y, unit: { x: unit, y: unit }, Br: state.Br, Bc: state.Bc, named: true }),
+  ];
 }
 
 const KEY = [

@@ -3,6 +3,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, grouped } from "./words.js";
+import { nearest } from "./state.js";
 import { WIDE, at, label } from "./marks.js";
 
 const INTENSITY = [0.4, 3e4]; // FLOPs per byte
@@ -119,9 +120,11 @@ function roof({ trace, chart, x, y }) {
 
 // Standard marks hang below the roof, fused ones stand above it; a stalk leads to the point on it.
 function placed({ trace, marks, step, forward, x, y }) {
-  const drag = (point) => {
-    const distance = trace.fused.map((one) => Math.abs(x(one.intensity) - point.x));
-    return { step: 1 + distance.indexOf(Math.min(...distance)) };
+  const places = trace.fused.map((one) => x(one.intensity));
+  const drag = {
+    field: "step",
+    name: "queries of a tile of the fused kernel",
+    to: (point) => ({ step: 1 + places.indexOf(nearest(places, point.x)) }),
   };
   const taken = [];
   const trail = trace.fused
@@ -150,6 +153,7 @@ function placed({ trace, marks, step, forward, x, y }) {
         tip: tipOf(one, trace),
         drag: one.number === 4 ? drag : undefined,
       },
+      one.number === 4 && h("rect", { x: -14, y: off - 14, width: 28, height: 28, fill: "transparent" }),
       h("path", { d: `M0 0V${off}`, stroke: `var(--${color})`, "stroke-width": 1.5 }),
       h("circle", { r: 3.5, fill: "var(--ink)" }),
       h("circle", {

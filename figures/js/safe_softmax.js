@@ -120,12 +120,15 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
       lines: [`exponent ${digits(exponent)}`, `exp is ${e}`],
       code: trace.code.e,
     };
-    const drag = (point) => ({ shift: Math.round(score - back(point.x)), dtype: lane.dtype });
+    const drag = { field: "shift", to: (point) => ({ shift: score - back(point.x), dtype: lane.dtype }) };
     return dot(kinds[n], { key: `dot ${n}`, x: x(exponent), y: y + 38 - 4.2 * n, tip, drag });
   });
   const [first, last] = [trace.scores[0], trace.scores.at(-1)];
   const grip = { x: x(first - state.shift) - 14, y: y + 1, width: x(last) - x(first) + 28, height: 47, rx: 12 };
-  const hold = (point) => ({ shift: Math.round((first + last) / 2 - back(point.x)), dtype: lane.dtype });
+  const hold = {
+    field: "shift",
+    to: (point) => ({ shift: (first + last) / 2 - back(point.x), dtype: lane.dtype }),
+  };
   return h(
     "g",
     { key: lane.dtype },
@@ -242,7 +245,7 @@ function mapOf({ trace, state, x, y, width, legend }) {
   const last = trace.outcome.length - 1;
   const left = x + 68;
   const across = (shift) => left + (shift / (last + 1)) * (width - 68);
-  const drag = (point) => ({ shift: Math.round(((point.x - left) / (width - 68)) * (last + 1)) });
+  const drag = { field: "shift", to: (point) => ({ shift: ((point.x - left) / (width - 68)) * (last + 1) }) };
   const top = y + 30;
   const floor = top + trace.lanes.length * (STRIP + 6);
   const rows = trace.lanes.map((lane, row) => {
@@ -293,7 +296,7 @@ function mapOf({ trace, state, x, y, width, legend }) {
         {
           key: "here",
           style: at(here, top - 10),
-          drag,
+          drag: { ...drag, name: "shift of the scores" },
           tip: {
             title: `shift ${state.shift}`,
             lines: [

@@ -128,7 +128,11 @@ function meter({ run, key, x, y, across, moved, most, trace, clock }) {
   const reach = (bytes) => (bytes / most) * across;
   const squares = run.lines.reduce((sum, one) => sum + (SQUARES.includes(one.name) ? overlap(one, 0, clock) : 0), 0);
   const ended = moved === run.moved; // until then its total is the reader's to guess
-  const drag = (point) => ({ step: Math.max(0, Math.round(((point.x - x) / across) * (most / trace.step))) });
+  const drag = {
+    field: "step",
+    name: run === trace.runs[0] ? "bytes moved" : undefined, // both meters are one clock
+    to: (point) => ({ step: ((point.x - x) / across) * (most / trace.step) }),
+  };
   const tip = {
     title: run.name,
     lines: [

@@ -2,7 +2,7 @@
 // A node with a key stays the same element from one drawing to the next, so that it can travel.
 
 // Return a node. Attributes with a meaning of their own: key; tip (what pointing at it shows: {title, lines, code});
-// drag (a function from a point of the drawing to the fields that it sets); from (attributes with which it enters).
+// drag (how it holds a value, as hands.js says); from (attributes with which it enters).
 export function h(tag, attributes = {}, ...children) {
   return { tag, attributes, children: gathered(children, []) };
 }
@@ -81,6 +81,7 @@ function plain(attributes) {
   if (attributes.tip)
     Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
   if (attributes.drag) kept["data-drag"] = "";
+  if (attributes.drag?.name) Object.assign(kept, { role: "slider", tabindex: "0", "aria-label": attributes.drag.name });
   return kept;
 }
 

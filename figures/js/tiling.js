@@ -3,7 +3,7 @@
 
 import { h } from "./svg.js";
 import { amount, fits, room, times, wrapped } from "./words.js";
-import { SIZE, WIDE, bars, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
+import { SIZE, WIDE, bars, edges, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
 const STRIP = 24; // thickness of Q, K, V and O beside the scores
 const GAP = 5;
@@ -14,7 +14,7 @@ const ABOVE = 2 * (STRIP + 3) + GAP; // from there to where the scores begin
 const BILL = 8 + 7 * 18; // height of the bill
 const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 
-export function draw({ trace, step, width, forward, brief = false }) {
+export function draw({ trace, state, step, width, forward, brief = false }) {
   const clock = trace.clock[step];
   const count = trace.runs.length;
   const wide = width >= (brief ? 600 : WIDE);
@@ -43,6 +43,7 @@ export function draw({ trace, step, width, forward, brief = false }) {
       beside,
       clock,
       forward,
+      state,
     });
   });
   const bottom = (wide ? high : count * high) + 14;
@@ -79,7 +80,7 @@ function until(run, clock) {
   return { done: run.lines.slice(0, low), now: run.lines[low - 1], ended: low === run.lines.length };
 }
 
-function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, forward }) {
+function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, forward, state }) {
   const { done, now, ended } = until(run, clock);
   const place = (name) => `${at} ${name}`; // keys differ from run to run
   const y = beside ? above : above + head; // below title, progress and status
@@ -117,13 +118,10 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
       place,
       below: beside > 0,
     }),
-    Object.entries(strips).map(([name, [x0, y0]]) =>
-      name === "K" || name === "V"
-        ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 })
-        : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }),
-    ),
+    namesOf(strips, side),
     Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
+    grips({ trace, run, state, left, top, side, place }),
     !brief &&
       fastMemory({
         trace,
@@ -148,7 +146,23 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
   );
 }
 
-// A run's title, the bytes that it has moved of those that it will move, and where it is. below: is that a line of its own?
+function namesOf(strips, side) {
+  return Object.entries(strips).map(([name, [x0, y0]]) =>
+    name === "K" || name === "V"
+      ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 })
+      : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }),
+  );
+}
+
+// The edges of the tiles. Scores that travel do so in bands of queries; a replay has the tiles that were recorded.
+function grips({ trace, run, state, left, top, side, place }) {
+  if (state.Br === undefined) return [];
+  const unit = { x: side / trace.Nk, y: side / trace.Nq };
+  const Bc = run.lines.some(({ name }) => name[0] === "S") ? undefined : state.Bc;
+  return edges({ key: place("edge"), x: left, y: top, unit, Br: state.Br, Bc, named: run === trace.runs.at(-1) });
+}
+
+// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: is that a line of its own?
 function progress({ trace, run, title, now, ended, x, above, y, width, place, below }) {
   const longest = Math.max(...trace.runs.map((one) => one.moved));
   const moved = now?.moved ?? 0;
