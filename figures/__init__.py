@@ -40,19 +40,18 @@ private function) and let ``describe`` look up in it; share what states have in 
 one. A page from a file carries all states if there are at most 64 (``page.MOST``), else those one control away from
 the first. The JSON of one state is some ten kB: a line per event, in it what differs from the line before.
 
-**The drawing** exports one pure function, ``draw({trace, state, step, width, forward})``, that returns
+**The drawing** exports one pure function, ``draw({trace, state, step, width})``, that returns
 ``{height, nodes}`` in pixels. ``width`` is what there is: 340 on a phone, 1160 at most; less with larger type. Lay out
 for all of it (see ``tiling.js``: three panels side by side, or one below the other). From ``WIDE`` (740) on, what is
 compared stands side by side, in groups of class ``compared``, and a drawing is at most 612 high: with its controls it
 fits JupyterLab's panel at 1280 x 900. An element with the attribute ``data-brief`` passes ``brief: true`` too: the
-drawing may leave out what a first look does not need. ``forward`` is true when the clock
-has just gone one step on: only then may things travel. The function keeps nothing and touches no page, so node can
+drawing may leave out what a first look does not need. The function keeps nothing and touches no page, so node can
 test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``, one line each.
 
 - ``h(tag, {attributes}, ...children)`` makes a node (``svg.js``). Give ``key`` to whatever persists: the same key is
   the same element, and what changes about it moves there (class ``grow`` for x, y, width, height; ``style: at(x, y)``
-  and class ``mark`` for a group). ``from`` is where a new element starts its journey: a tile that is loaded gets a key
-  of its own for this step, and ``from`` the place that it leaves.
+  and class ``mark`` for a group). ``from`` is where a new element starts its journey when the clock goes one step on:
+  a tile that is loaded again has a key of its own from this step on, and ``from`` the place that it leaves.
 - ``tip: {title, lines, code}`` makes a mark something to point at, by mouse, touch and keyboard: what it is, how often
   it was read, what it waited for, the line of code.
 - ``drag: {field, to: ({x, y}) => ({field: value}), name}`` makes it something to pull (``hands.js``): it takes the

@@ -163,7 +163,11 @@ function numbers({ trace, now, y, width }) {
   ];
   const ticks = [1, 2, 4, 8, 16, 32, 64].map((S) => ({ at: place(S), words: String(S) }));
   const wanted = (x) => 2 ** ((x / width) * Math.log2(all.at(-1)));
-  const drag = { field: "step", name: "parts of the keys", to: ({ x }) => ({ step: all.indexOf(nearest(all, wanted(x))) }) };
+  const drag = {
+    field: "step",
+    name: "parts of the keys",
+    to: ({ x }) => ({ step: all.indexOf(nearest(all, wanted(x))) }),
+  };
   return [
     ruler({
       key: "parts",

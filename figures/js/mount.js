@@ -15,7 +15,7 @@ const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be g
 
 // Put a figure into an element.
 // data: {name, controls, state, traces: {key: {trace, words, idle}}, page: is this a page without a kernel?}
-// draw: from {trace, step, state, width, forward} to {height, nodes}. style: the text of theme.css.
+// draw: from {trace, step, state, width} to {height, nodes}. style: the text of theme.css.
 export function mount(host, data, draw, style) {
   const { name, controls } = data;
   const clock = clockOf(controls);
@@ -47,7 +47,7 @@ export function mount(host, data, draw, style) {
   );
   const tips = pointing(parts.svg, parts.tip);
 
-  function set(fields, forward = false) {
+  function set(fields) {
     const wanted = { ...state, ...fields };
     if (clock in fields) moment = { step: fields[clock] };
     const found = traces[keyOf(controls, wanted)];
@@ -56,16 +56,16 @@ export function mount(host, data, draw, style) {
     moment.words ??= found.words;
     if (clock !== undefined) wanted[clock] = moved(moment.step, moment.words, found.words);
     state = wanted;
-    show(forward);
+    show();
   }
 
-  function show(forward) {
+  function show() {
     const { trace, words, idle } = traces[keyOf(controls, state)];
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
-    const { height, nodes } = draw({ trace, step, state, width, forward, brief: "brief" in host.dataset });
-    const another =
-      width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
+    const { height, nodes } = draw({ trace, step, state, width, brief: "brief" in host.dataset });
+    const another = width !== drawn || shown === null || keyOf(controls, shown) !== keyOf(controls, state);
+    const forward = !another && step === shown[clock] + 1;
     parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
     const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
     const beyond = across > space + zoom; // as on a phone, when type is larger
@@ -74,7 +74,7 @@ export function mount(host, data, draw, style) {
     parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
-    patch(parts.svg, [definitions(), ...nodes.flat(Infinity)]);
+    patch(parts.svg, [definitions(), ...nodes.flat(Infinity)], forward);
     const say = words[step];
     parts.svg.setAttribute("aria-label", say);
     if (parts.words.textContent !== say) parts.words.textContent = say;
@@ -130,7 +130,7 @@ export function mount(host, data, draw, style) {
 
   function step(by) {
     const next = state[clock] + by;
-    if (next >= 0 && next <= last()) set({ [clock]: next }, by > 0);
+    if (next >= 0 && next <= last()) set({ [clock]: next });
   }
 
   function last() {
@@ -140,7 +140,7 @@ export function mount(host, data, draw, style) {
   function stop() {
     clearTimeout(playing);
     playing = 0;
-    parts.play?.show(false);
+    parts.play?.show();
   }
 
   function play() {
@@ -152,8 +152,8 @@ export function mount(host, data, draw, style) {
     const tick = () => {
       if (state[clock] === last()) return stop();
       const { next, ms } = ahead(plan, state[clock], PACES[parts.pace.value]);
-      parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * ms)}ms`);
-      set({ [clock]: next }, next === state[clock] + 1);
+      parts.whole.style.setProperty("--pace", `${Math.min(200, 0.8 * ms)}ms`);
+      set({ [clock]: next });
       at = Math.max(at + ms, performance.now()); // the time of drawing is part of it
       playing = setTimeout(tick, at - performance.now());
     };
@@ -164,7 +164,7 @@ export function mount(host, data, draw, style) {
   const actions = {
     set: (fields) => {
       stop();
-      set(fields, false);
+      set(fields);
     },
     step: (by) => {
       stop();
@@ -182,7 +182,7 @@ export function mount(host, data, draw, style) {
     larger: (by) => {
       zoom = Math.min(Math.max(zoom + by, 1), 2);
       parts.whole.style.setProperty("--zoom", zoom);
-      show(false);
+      show();
     },
     full: () => (document.fullscreenElement ? document.exitFullscreen() : parts.whole.requestFullscreen()),
     link: async () => {
@@ -201,7 +201,7 @@ export function mount(host, data, draw, style) {
   }; // asked for while drawing, it would be laid out twice
   new ResizeObserver(() => {
     measure();
-    show(false);
+    show();
   }).observe(parts.stage);
   measure();
   wearing(parts.whole);

@@ -14,7 +14,7 @@ const COLORS = { dQ: "Q", dK: "K", dV: "V", dO: "O", lse: "standard", delta: "st
 const FAST = 44; // height of the fast memory
 const LANE = 18;
 
-export function draw({ trace, state, step, width, forward }) {
+export function draw({ trace, state, step, width }) {
   const now = trace.steps[step];
   const done = trace.steps.slice(1, step + 1);
   const wide = width >= WIDE;
@@ -30,42 +30,18 @@ export function draw({ trace, state, step, width, forward }) {
   const place = placing(trace, side);
   const fast = { ...beside, y: beside.y + 62, width: width - beside.x - 2 };
   const inside = packed(trace, now, fast);
-  const arrives = forward && ["load", "rebuild"].includes(now.kind);
   const last = trace.passes[1].parts.at(-1).stop;
   return {
     height: below + 2 * 78 + 62,
     nodes: [
-      h("g", { key: "strips" }, strips({ trace, now, done, place, side })),
       h("g", { key: "cells" }, cells({ trace, now, done, place }), grips({ trace, state, step, side, place })),
+      h("g", { key: "strips" }, strips({ trace, now, done, place, side, inside, fast })),
       h("g", { key: "beside" }, status({ trace, now, last, ...beside })),
       h("g", { key: "fast" }, memoryBox({ ...fast, height: FAST, color: "var(--fast)" })),
       h(
         "g",
         { key: "inside" },
-        inside.map((one) =>
-          tile({
-            key: arrives && one.name === now.name ? `${one.name} ${step}` : one.name,
-            ...one,
-            y: fast.y + 2,
-            height: FAST - 4,
-            name: COLORS[one.name] ?? one.name,
-            letter: one.name.split("_")[0],
-            from: arrives && one.name === now.name ? place(now.name, now.span) : undefined,
-            tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] },
-          }),
-        ),
-      ),
-      h(
-        "g",
-        { key: "leaving" },
-        forward &&
-          now.kind === "store" &&
-          tile({
-            key: `out ${step}`,
-            ...place(now.name, now.span),
-            name: COLORS[now.name] ?? now.name,
-            from: inside.find((one) => one.name === now.name) ?? { x: fast.x, y: fast.y },
-          }),
+        inside.map((one) => heldTile({ ...one, y: fast.y + 2, done, place })),
       ),
       h(
         "g",
@@ -78,6 +54,22 @@ export function draw({ trace, state, step, width, forward }) {
       h("g", { key: "time" }, timelines({ trace, now, y: below, width })),
     ],
   };
+}
+
+// A tile in fast memory. What is loaded or rebuilt again is another tile, and comes from where it was.
+function heldTile({ name, bytes, x, y, width, done, place }) {
+  const came = done.findLastIndex((one) => one.name === name && one.kind !== "store");
+  return tile({
+    key: `${name} ${came}`,
+    x,
+    y,
+    width,
+    height: FAST - 4,
+    name: COLORS[name] ?? name,
+    letter: name.split("_")[0],
+    from: came < 0 ? undefined : place(name, done[came].span),
+    tip: { title: name.replace("_", " "), lines: [`${room(bytes)} of fast memory`] },
+  });
 }
 
 // The tile of this step, to pull to another one, and the edges of the tiles; a replay has those that were recorded.
@@ -135,7 +127,7 @@ function placing(trace, side) {
 const spans = (N, size) =>
   Array.from({ length: Math.ceil(N / size) }, (_, at) => [at * size, Math.min((at + 1) * size, N)]);
 
-function strips({ trace, now, done, place, side }) {
+function strips({ trace, now, done, place, side, inside, fast }) {
   const [left, top] = SCORES;
   const names = [...Object.keys(LEFT), "dQ", ...Object.keys(ABOVE)];
   const words = { loads: (count) => `loaded ${times(count)}`, stores: (count) => `stored ${times(count)}` };
@@ -153,7 +145,8 @@ function strips({ trace, now, done, place, side }) {
         ],
         code: mine.at(-1)?.code,
       };
-      const box = { key: `${name} ${span[0]}`, ...place(name, span), tip };
+      const from = stores ? (inside.find((one) => one.name === name) ?? fast) : undefined;
+      const box = { key: `${name} ${span[0]} ${stores}`, from, ...place(name, span), tip };
       if (!held && !there) return slot({ ...box, dash: true });
       const count = RESULTS.includes(name) ? stores : loads;
       return tile({

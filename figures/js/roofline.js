@@ -12,7 +12,7 @@ const LIST = 346; // width of the list
 const RADIUS = 11;
 const AWAY = 26; // of a mark from the roof
 
-export function draw({ trace, step, width, forward }) {
+export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
   const chart = { left: 52, top: 40, width: (wide ? width - LIST - 24 : width) - 60, height: wide ? 330 : 250 };
   const list = wide ? { x: width - LIST, y: 40 } : { x: 0, y: chart.top + chart.height + 76 };
@@ -36,7 +36,7 @@ export function draw({ trace, step, width, forward }) {
             fill: "var(--wrong)",
             key: "missing",
           }),
-      trace.peak ? h("g", { key: "marks" }, placed({ trace, marks, step, forward, x, y })) : [],
+      trace.peak ? h("g", { key: "marks" }, placed({ trace, marks, step, x, y })) : [],
       h("g", { key: "list", class: "compared" }, listed({ trace, marks, ...list })),
     ],
   };
@@ -119,7 +119,7 @@ function roof({ trace, chart, x, y }) {
 }
 
 // Standard marks hang below the roof, fused ones stand above it; a stalk leads to the point on it.
-function placed({ trace, marks, step, forward, x, y }) {
+function placed({ trace, marks, step, x, y }) {
   const places = trace.fused.map((one) => x(one.intensity));
   const drag = {
     field: "step",
@@ -148,8 +148,7 @@ function placed({ trace, marks, step, forward, x, y }) {
         key: `mark ${one.number}`,
         class: "mark",
         style: at(px, py),
-        from:
-          forward && one.number === 4 ? { style: at(x(trace.parts[2].intensity), y(trace.parts[2].reach)) } : undefined,
+        from: one.number === 4 ? { style: at(x(trace.parts[2].intensity), y(trace.parts[2].reach)) } : undefined,
         tip: tipOf(one, trace),
         drag: one.number === 4 ? drag : undefined,
       },

@@ -16,7 +16,7 @@ const COLOR = { S_masked: "S", P_dropped: "P", Z: "standard", lse: "standard", S
 const said = (name) => WORDS[name] ?? name;
 const thin = (name) => ["Q", "K", "V", "O"].includes(name);
 
-export function draw({ trace, step, width, forward }) {
+export function draw({ trace, step, width }) {
   const clock = step * trace.step;
   const wide = width >= WIDE;
   const space = 36;
@@ -27,7 +27,7 @@ export function draw({ trace, step, width, forward }) {
   const high = HEAD + 26 + 2 * (unit + NAME) + 2 * PAD + 44 + bill.length * ROW + 58;
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (across + space), 0] : [0, at * (high + 22)];
-    return panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward });
+    return panel({ trace, run, at, x, y, across, unit, clock, most, bill });
   });
   const bottom = (wide ? high : 2 * high + 22) + 6;
   const pace = `Each step moves ${amount(trace.step)}, the size of Q.`;
@@ -52,7 +52,7 @@ export function draw({ trace, step, width, forward }) {
   };
 }
 
-function panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward }) {
+function panel({ trace, run, at, x, y, across, unit, clock, most, bill }) {
   const key = (name) => `${at} ${name}`;
   const done = run.lines.filter((one) => one.moved <= clock);
   const next = run.lines[done.length];
@@ -73,9 +73,7 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward 
     label(place.fast.x + place.fast.width, place.fast.y - 12, "fast memory", { weight: 600, anchor: "end" }),
     TENSORS.map((name) => matrix({ run, name, key, place, unit, trace, part: stored(name) / whole(trace, name) })),
     fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }),
-    pieces.map((piece, number) =>
-      flying({ ...piece, key: key(`piece ${clock} ${number}`), place, unit, trace, forward }),
-    ),
+    pieces.map((piece, number) => flying({ ...piece, key: key(`piece ${clock} ${number}`), place, unit, trace })),
     arrow({ place, pieces, key }),
     billOf({ trace, run, at, x, y: place.slow.y + place.slow.height + 44, across, clock, bill }),
     foot({ run, x, y: place.slow.y + place.slow.height + 44 + bill.length * ROW + 22, across }),
@@ -278,7 +276,7 @@ function fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }) 
 }
 
 // Rows on their way: from slow memory to fast, or back.
-function flying({ line, from, to, key, place, unit, trace, forward }) {
+function flying({ line, from, to, key, place, unit, trace }) {
   if (line.name === "lse") return null; // one number per row: too thin to be seen
   const [first, last] = line.rows;
   const row = (share) => ((first + share * (last - first)) * unit) / trace.N;
@@ -314,7 +312,7 @@ function flying({ line, from, to, key, place, unit, trace, forward }) {
       name: COLOR[line.name] ?? line.name,
       current: height > 3,
       tip,
-      from: forward ? start : undefined,
+      from: start,
     }),
   ];
 }

@@ -14,7 +14,7 @@ const ABOVE = 2 * (STRIP + 3) + GAP; // from there to where the scores begin
 const BILL = 8 + 7 * 18; // height of the bill
 const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 
-export function draw({ trace, state, step, width, forward, brief = false }) {
+export function draw({ trace, state, step, width, brief = false }) {
   const clock = trace.clock[step];
   const count = trace.runs.length;
   const wide = width >= (brief ? 600 : WIDE);
@@ -42,7 +42,6 @@ export function draw({ trace, state, step, width, forward, brief = false }) {
       brief,
       beside,
       clock,
-      forward,
       state,
     });
   });
@@ -80,7 +79,7 @@ function until(run, clock) {
   return { done: run.lines.slice(0, low), now: run.lines[low - 1], ended: low === run.lines.length };
 }
 
-function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, forward, state }) {
+function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, state }) {
   const { done, now, ended } = until(run, clock);
   const place = (name) => `${at} ${name}`; // keys differ from run to run
   const y = beside ? above : above + head; // below title, progress and status
@@ -101,7 +100,6 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
     ? { x: x + 1, y: top + side + 46, width: width - 2 }
     : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
-  const travels = forward && now?.moved === clock && now.name in strips;
   return h(
     "g",
     { key: place("panel"), class: "compared" },
@@ -119,28 +117,11 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
       below: beside > 0,
     }),
     namesOf(strips, side),
-    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
+    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place, inside, fast })),
     grips({ trace, run, state, left, top, side, place }),
     !brief &&
-      fastMemory({
-        trace,
-        inside,
-        fast,
-        place,
-        from: travels && now.kind === "load" ? box(now.name, now.rows) : null,
-        now,
-        number: done.length,
-      }),
-    !brief &&
-      travels &&
-      now.kind === "store" &&
-      tile({
-        key: place(`out ${done.length}`),
-        ...box(now.name, now.rows),
-        name: now.name,
-        from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y },
-      }),
+      fastMemory({ trace, inside, fast, place, done, box: (one) => one.name in strips && box(one.name, one.rows) }),
     !brief &&
       bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
   );
@@ -198,8 +179,9 @@ function status(run, now, ended) {
   return same ? [which, ""] : [`${which}: ${run.kernels[now.number - 1]}`, which, ""];
 }
 
-// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored).
-function strip({ run, name, done, now, ended, box, place }) {
+// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). A stored one is another
+// one, which comes from fast memory.
+function strip({ run, name, done, now, ended, box, place, inside, fast }) {
   const kind = name === "O" ? "store" : "load";
   const passed = by(
     "rows",
@@ -224,8 +206,10 @@ function strip({ run, name, done, now, ended, box, place }) {
       lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"],
       code: last?.code,
     };
+    const comes = kind === "store" && last;
     return tile({
-      key: place(`${name} ${key}`),
+      key: place(`${name} ${key} ${comes ? last.times : ""}`),
+      from: comes ? (inside.tiles.find(({ letter }) => letter === name) ?? fast) : undefined,
       ...box(name, rows),
       name,
       letter: last && `${last.times}×`,
@@ -314,7 +298,8 @@ function packed(trace, resident, fast) {
   return { tiles, used: resident.reduce((sum, [, bytes]) => sum + bytes, 0) };
 }
 
-function fastMemory({ trace, inside, fast, place, from, now, number }) {
+// box: where the tile of a line is in slow memory. What is loaded again is another tile, and comes from there.
+function fastMemory({ trace, inside, fast, place, done, box }) {
   const over = inside.used > trace.sram;
   const beside = `${room(inside.used)} of ${room(trace.sram)}`;
   const words =
@@ -328,17 +313,17 @@ function fastMemory({ trace, inside, fast, place, from, now, number }) {
     inside.tiles
       .filter((one) => one.x < fast.x + fast.width)
       .map((one) => {
-        const fresh = from && one.name === now.name;
+        const loaded = done.findLastIndex(({ kind, name }) => kind === "load" && name === one.name);
         const name = ["Q", "K", "V", "S", "P", "O"].includes(one.letter) ? one.letter : "standard";
         return tile({
-          key: fresh ? `${one.name} ${number}` : `${one.name} ${one.x}`,
+          key: `${one.name} ${loaded}`,
           ...one,
           y: fast.y + 2,
           height: FAST - 4,
           width: Math.min(one.width, fast.x + fast.width - one.x),
           name,
           letter: one.letter,
-          from: fresh ? from : undefined,
+          from: loaded < 0 ? undefined : box(done[loaded]),
           tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] },
         });
       }),

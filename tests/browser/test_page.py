@@ -320,6 +320,24 @@ def test_every_hand_is_followed_and_keys_do_the_same(sheet, file):
     assert page.faults == []
 
 
+@pytest.mark.parametrize("file", ["first_triton_kernel", "recomputation", "ring", "tiling"], indirect=True)
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_what_moves_travels_when_the_clock_goes_on(sheet, file, motion):
+    figure = sheet(file, reduced_motion=motion)
+    figure.get_by_role("button", name="back to the beginning").click()
+    travelled = []
+    for _ in range(3):
+        figure.get_by_role("button", name="one step on").click()
+        travelled += figure.locator("svg").first.evaluate(TRAVELS)
+    assert set(travelled) == ({200} if motion == "no-preference" else set())
+
+
+# For how many ms each mark is on its way.
+TRAVELS = """svg => svg.getAnimations({ subtree: true })
+    .filter(({ transitionProperty }) => transitionProperty === 'transform')
+    .map(({ effect }) => effect.getTiming().duration)"""
+
+
 def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
     figure = sheet(file)
     field = figure.locator("[data-field]").first
