@@ -58,9 +58,9 @@ test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``
   value of its control that is nearest. With ``name`` it is a handle, which keys turn, too: 24 pixels or more, one for
   a field. Every drag needs a line in ``DRAGS`` of ``tests/browser/test_page.py``.
 - Colours are the variables of ``theme.css`` only: ``--Q --K --V --S --P --O`` and on them ``--on-Q`` ...; ``--slow``
-  and ``--fast`` memory, ``--standard`` and ``--flash``; ``--ink``, ``--paper``, ``--pale``, ``--grey``, ``--wrong``.
-  Light and dark come by themselves. Hatching (``url(#stored)``) is what is in slow memory. Say nothing by colour alone:
-  a letter, hatching or an outline says it too.
+  and ``--fast`` memory, ``--standard`` and ``--flash``; ``--text-A`` ... of texts; ``--ink``, ``--paper``, ``--pale``,
+  ``--grey``, ``--wrong``. Light and dark come by themselves. Hatching (``url(#stored)``) is what is in slow memory.
+  Say nothing by colour alone: a letter, hatching or an outline says it too.
 - Quantities are to scale, or the picture says why not. Letters have 12 pixels at least. Nothing overlaps at 340.
 
 **Marks** (``marks.js``; each returns nodes, lengths in pixels, names of tensors stand for colours)

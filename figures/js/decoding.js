@@ -60,6 +60,7 @@ function lanes({ trace, now, y, width }) {
           rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
         )
       : [];
+  const none = trace.sms - now.busiest;
   const idle = now.busiest < trace.sms && width - now.busiest * lane > 150;
   const end = y + now.waves * high;
   return [
@@ -85,7 +86,7 @@ function lanes({ trace, now, y, width }) {
       rule(0, width, end, { dash: true }),
     ),
     idle &&
-      label(width - 6, y + 14, now.waves > 1 ? "idle in the last wave" : "idle", {
+      label(width - 6, y + 14, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
         anchor: "end",
         fill: "var(--grey)",
       }),

@@ -4,7 +4,6 @@ import { h } from "./svg.js";
 import { times } from "./words.js";
 import { WIDE, at, bars, knob, label, rule } from "./marks.js";
 
-const COLORS = { A: "Q", B: "K", C: "V", D: "O" };
 const PAGE = 44; // height of a page
 
 export function draw({ trace, step, width }) {
@@ -17,7 +16,7 @@ export function draw({ trace, step, width }) {
   const lists = tables({ trace, now, x: left, y: top, width: width - left });
   const below = Math.max(pool.height, top + lists.height) + 30;
   return {
-    height: below + 104,
+    height: below + 110,
     nodes: [
       h("g", { key: "pool" }, pool.nodes),
       h("g", { key: "tables" }, lists.nodes),
@@ -73,7 +72,7 @@ function pages({ trace, now, width }) {
           y: y + (part * PAGE) / names.length,
           width: Math.max(0, count * token - 3),
           height: PAGE / names.length,
-          fill: `var(--${COLORS[name]})`,
+          fill: `var(--text-${name})`,
           class: "grow",
         }),
       ),
@@ -82,7 +81,7 @@ function pages({ trace, now, width }) {
           label(x + Math.min(token, count * token) / 2 - 1, y + ((part + 0.5) * PAGE) / names.length, name, {
             anchor: "middle",
             weight: 700,
-            fill: `var(--on-${COLORS[name]})`,
+            fill: `var(--on-text-${name})`,
           }),
         ),
     );
@@ -118,8 +117,8 @@ function tables({ trace, now, x, y, width }) {
           lines: [`pages ${text.pages.join(", ") || "none"}`, "the table says where its tokens are, in order"],
         },
       },
-      h("rect", { y: 4, width: 22, height: 28, fill: `var(--${COLORS[text.name]})` }),
-      label(11, 18, text.name, { anchor: "middle", weight: 700, fill: `var(--on-${COLORS[text.name]})` }),
+      h("rect", { y: 4, width: 22, height: 28, fill: `var(--text-${text.name})` }),
+      label(11, 18, text.name, { anchor: "middle", weight: 700, fill: `var(--on-text-${text.name})` }),
       text.pages.map((page, j) => [
         h("rect", {
           key: `entry ${j}`,

@@ -10,6 +10,7 @@ import { grouped } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
+const MARGIN = 8; // beside a drawing, in theme.css
 const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
@@ -197,7 +198,7 @@ export function mount(host, data, draw, style) {
   };
   parts.connect(actions);
   const measure = () => {
-    space = parts.stage.clientWidth || 960;
+    space = Math.max(parts.stage.clientWidth - 2 * MARGIN, 0) || 960;
   }; // asked for while drawing, it would be laid out twice
   new ResizeObserver(() => {
     measure();

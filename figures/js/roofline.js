@@ -127,11 +127,6 @@ function placed({ trace, marks, step, x, y }) {
     to: (point) => ({ step: 1 + places.indexOf(nearest(places, point.x)) }),
   };
   const taken = [];
-  const trail = trace.fused
-    .slice(0, step)
-    .map((one) =>
-      h("circle", { key: `trail ${one.Br}`, cx: x(one.intensity), cy: y(one.reach), r: 3.5, fill: "var(--flash)" }),
-    );
   const drawn = marks.map((one) => {
     if (one.waits || (one.number === 5 && step === trace.fused.length)) return null; // not fused yet; or the fourth has come to the fifth
     const fused = one.number > 3;
@@ -169,7 +164,23 @@ function placed({ trace, marks, step, x, y }) {
       }),
     );
   });
-  return [trail, drawn];
+  return [trailOf({ trace, step, x, y }), drawn];
+}
+
+// What the fused kernel left behind: a dot for each of its tiles, and their queries where there is room beside the next.
+function trailOf({ trace, step, x, y }) {
+  let [right, top] = [Infinity, -Infinity];
+  return trace.fused.slice(0, step).map((_, back) => {
+    const at = step - 1 - back; // the last is named first
+    const { Br, intensity, reach } = trace.fused[at];
+    const [cx, cy] = [x(intensity), y(reach)];
+    const room = cy - top >= 13 || right - cx >= 30;
+    if (room) [right, top] = [cx, cy];
+    return [
+      h("circle", { key: `trail ${Br}`, cx, cy, r: 3.5, fill: "var(--flash)" }),
+      room && label(cx - 8, cy - 8, at ? Br : `${Br} queries`, { key: `queries ${Br}`, size: 12, anchor: "end" }),
+    ];
+  });
 }
 
 function tipOf(one, trace) {

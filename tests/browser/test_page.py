@@ -416,7 +416,7 @@ def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
 # Is the drawing as wide as there is room for?
 REDRAWN = """() => {
     const root = document.querySelector('[data-figure]').shadowRoot;
-    const wanted = Math.max(Math.min(root.querySelector('.stage').clientWidth, 1160), 340);
+    const wanted = Math.max(Math.min(root.querySelector('.stage').clientWidth - 16, 1160), 340);
     return root.querySelector('svg').viewBox.baseVal.width === wanted;
 }"""
 
