@@ -45,7 +45,7 @@ function readings({ trace, now, width }) {
       ratio === null
         ? `no ${trace.dtype} rate is documented; ${moved}`
         : `bytes take ${digits(ratio, 3)} × arithmetic (${moved})`,
-    shared: `${registers === null ? "the tiles take" : "Q, K, V take"} ${digits(shared, 3)} × the shared memory of a block`,
+    shared: `${registers === null ? "the tiles" : "Q, K, V"} take ${digits(shared, 3)} × the shared memory of a block`,
     registers: registers !== null && `S, O, m, l take ${digits(registers, 3)} × the registers`,
   };
   let y = 10;

@@ -1,4 +1,4 @@
-// The clock of a figure: which steps are events, how long play shows each, and where a moment is when a control changes.
+// The clock of a figure: which steps are events, how long play shows each, where a moment is when a control changes.
 // words: what the figure says at each step, in order.
 
 const STEP = 1000; // ms a step, at most

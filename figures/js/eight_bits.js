@@ -10,6 +10,7 @@ const HIGHEST = 120; // of a pile of weights, in pixels
 const COLUMN = 52; // height of the largest column of K with the largest outlier
 const OCTAVES = 8; // of its axis
 const OUTLIERS = 16; // the largest factor
+const TICKS = [2 ** -9, 2 ** -6, 2 ** -3, 1, 8, 64, 448];
 const LOST = [1e-5, 0.3]; // shares on the axis of sums
 
 export function draw({ trace, state, step, width }) {
@@ -38,7 +39,7 @@ const percent = (share) => `${digits(100 * share, 3)}%`;
 const power = (number) =>
   number >= 1
     ? String(number)
-    : `2${[...String(Math.round(Math.log2(number)))].map((sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`;
+    : `2${Array.from(String(Math.log2(number)), (sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`;
 
 // The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there. A pile's area
 // is the number of its weights.
@@ -52,95 +53,57 @@ function numberLine({ trace, step, width }) {
   const heights = trace.steps.flatMap((one) => [...one.counts.map(([, count]) => count / bar), one.zeros / zero]);
   const scale = HIGHEST / Math.max(...heights); // pixels of height per weight and pixel of width
   const most = now.zeros > trace.N / 2 ? "most" : "some";
-  const ticks = [2 ** -9, 2 ** -6, 2 ** -3, 1, 8, 64, 448];
-  const piles = now.counts.map(([code, count]) => {
-    const number = trace.numbers[code];
-    const high = (count * scale) / bar;
-    const tip = {
-      title: `${digits(number, 5)}, a number of e4m3`,
-      lines: [
-        `${times(count, "weight")} of “${trace.token}” became it`,
-        number < 2 ** -6
-          ? "subnormal: fewer than 3 bits of mantissa"
-          : "the next one is an eighth of a power of two away",
-      ],
-    };
-    return h(
-      "g",
-      { key: `pile ${code}`, tip },
-      h("rect", {
-        x: x(number) - bar / 2,
-        y: bottom - high,
-        width: bar,
-        height: high,
-        fill: "var(--P)",
-        class: "grow",
-      }),
-    );
-  });
-  const high = (now.zeros * scale) / zero;
-  const gone = {
+  const lost = now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes";
+  const off = width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`;
+  const strokes = trace.numbers.slice(1).map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`);
+  const small = { x: left, y: bottom - HIGHEST, width: x(2 ** -6) - left, height: HIGHEST };
+  const tick = (number) => ({ size: 12, anchor: number > 400 ? "end" : "middle", fill: "var(--grey)" });
+  return [
+    label(0, 10, `The ${trace.N} weights of “${trace.token}” × ${now.largest}, in e4m3`, { weight: 650 }),
+    h("rect", { key: "subnormal", ...small, fill: "var(--slow)", "fill-opacity": 0.22 }),
+    fits("subnormal", small.width - 8, 12) &&
+      label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
+    vanished({ now, width: zero, bottom, high: (now.zeros * scale) / zero }),
+    now.counts.map(([code, count]) => {
+      const number = trace.numbers[code];
+      return pile({ trace, code, count, number, x: x(number), width: bar, bottom, high: (count * scale) / bar });
+    }),
+    h("path", { key: "strokes", d: strokes.join(""), stroke: "var(--ink)", "stroke-width": 1 }),
+    rule(left, width, bottom + 1, { color: "var(--grey)", key: "axis" }),
+    TICKS.map((number) => label(x(number), bottom + 22, power(number), tick(number))),
+    label(zero / 2, bottom + 22, "0", { anchor: "middle", weight: 650 }),
+    label(0, bottom + 44, [lost, off].filter(Boolean).join("; "), { fill: "var(--grey)" }),
+  ];
+}
+
+// The weights that became one number.
+function pile({ trace, code, count, number, x, width, bottom, high }) {
+  const tip = {
+    title: `${digits(number, 5)}, a number of e4m3`,
+    lines: [
+      `${times(count, "weight")} of “${trace.token}” became it`,
+      number < 2 ** -6
+        ? "subnormal: fewer than 3 bits of mantissa"
+        : "the next one is an eighth of a power of two away",
+    ],
+  };
+  const bar = { x: x - width / 2, y: bottom - high, width, height: high, fill: "var(--P)", class: "grow" };
+  return h("g", { key: `pile ${code}`, tip }, h("rect", bar));
+}
+
+// The weights that became 0.
+function vanished({ now, width, bottom, high }) {
+  const tip = {
     title: `${times(now.zeros, "weight")} became 0`,
     lines: [`${percent(now.vanished)} of the row's sum is lost`, "they were 2⁻¹⁰ or less"],
   };
-  return [
-    label(0, 10, `The ${trace.N} weights of “${trace.token}” × ${now.largest}, in e4m3`, { weight: 650 }),
-    h("rect", {
-      key: "subnormal",
-      x: left,
-      y: bottom - HIGHEST,
-      width: x(2 ** -6) - left,
-      height: HIGHEST,
-      fill: "var(--slow)",
-      "fill-opacity": 0.22,
-    }),
-    fits("subnormal", x(2 ** -6) - left - 8, 12) &&
-      label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
-    h(
-      "g",
-      { key: "gone", tip: gone },
-      h("rect", {
-        x: 0,
-        y: bottom - HIGHEST,
-        width: zero,
-        height: HIGHEST,
-        fill: "transparent",
-        stroke: "var(--grey)",
-        "stroke-dasharray": "3 3",
-      }),
-      h("rect", { x: 0, y: bottom - high, width: zero, height: high, fill: "var(--wrong)", class: "grow" }),
-    ),
-    piles,
-    h("path", {
-      key: "strokes",
-      d: trace.numbers
-        .slice(1)
-        .map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`)
-        .join(""),
-      stroke: "var(--ink)",
-      "stroke-width": 1,
-    }),
-    rule(left, width, bottom + 1, { color: "var(--grey)", key: "axis" }),
-    ticks.map((number) =>
-      label(x(number), bottom + 22, power(number), {
-        size: 12,
-        anchor: number > 400 ? "end" : "middle",
-        fill: "var(--grey)",
-      }),
-    ),
-    label(zero / 2, bottom + 22, "0", { anchor: "middle", weight: 650 }),
-    label(
-      0,
-      bottom + 44,
-      [
-        now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes",
-        width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`,
-      ]
-        .filter(Boolean)
-        .join("; "),
-      { fill: "var(--grey)" },
-    ),
-  ];
+  const room = { x: 0, y: bottom - HIGHEST, width, height: HIGHEST, fill: "transparent" };
+  return h(
+    "g",
+    { key: "gone", tip },
+    h("rect", { ...room, stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
+    h("rect", { x: 0, y: bottom - high, width, height: high, fill: "var(--wrong)", class: "grow" }),
+  );
 }
 
 // Errors of the output, from each part alone and from all together.

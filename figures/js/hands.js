@@ -16,7 +16,8 @@ export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
   return values[Math.min(Math.max(by > 0 ? Math.floor(at) + 1 : Math.ceil(at) - 1, 0), values.length - 1)];
 }
 
-// Listen to a picture. get: its state, and the last step of its clock; set: takes fields that have changed.
+// Listen to a picture. get: its state, and the last step of its clock; set: takes fields that have changed, and
+// whether a pointer has changed them.
 export function handle(svg, controls, get, set) {
   let mark = null;
   const valuesOf = (field) => {
@@ -27,12 +28,12 @@ export function handle(svg, controls, get, set) {
     const { a, d, e, f } = svg.getScreenCTM();
     return { x: (x - e) / a, y: (y - f) / d };
   };
-  const ask = (wanted) => {
+  const ask = (wanted, byPointer = true) => {
     const found = Object.entries(wanted).map(([field, value]) => {
       const values = valuesOf(field);
       return [field, values.includes(value) ? value : nearest(values, value)];
     });
-    if (found.some(([field, value]) => get().state[field] !== value)) set(Object.fromEntries(found));
+    if (found.some(([field, value]) => get().state[field] !== value)) set(Object.fromEntries(found), byPointer);
   };
   svg.addEventListener("pointerdown", (event) => {
     mark = event.target.closest?.("[data-drag]");
@@ -51,7 +52,7 @@ export function handle(svg, controls, get, set) {
     const value = name && turned(way, event.key, way.values ?? valuesOf(field), get().state[field]);
     if (value === undefined && (name || event.key !== "Enter")) return;
     event.preventDefault();
-    ask(name ? { [field]: value } : press());
+    ask(name ? { [field]: value } : press(), false);
   });
   return {
     // Tell screen readers the value of each handle.

@@ -1,4 +1,4 @@
-// What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all lengths.
+// What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all.
 
 import { h } from "./svg.js";
 import { amount, digits, fits, grouped } from "./words.js";
@@ -44,7 +44,8 @@ export function draw({ trace, step, width }) {
 function card({ trace, step, side, top, name, x, y, room }) {
   const { needs, longest } = trace.ways[name];
   const need = needs[step];
-  const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side; // of N rows, the same for both ways
+  // Of N rows, the same for both ways.
+  const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side;
   const over = need.total > trace.room;
   const folded = name === "fused" && height > side; // rows go on in the next column
   const limit = SPILL * side;
@@ -181,18 +182,20 @@ function said({ trace, step, x, y }) {
   ];
 }
 
+const lasting = (way) => `which take at least ${way.ends}`;
+
 function lengths({ trace, step, y, width }) {
   const { lengths: all, ways } = trace;
   const [first, last] = [Math.log(all[0]), Math.log(all.at(-1))];
   const at = (N) => Math.min(Math.max((Math.log(Math.max(N, 1)) - first) / (last - first), 0), 1);
   const spans = Object.entries(ways).map(([name, way]) => ({
-    words: `${name}: fits until ${grouped(way.longest)} tokens${way.ends && width >= 600 ? `, which take at least ${way.ends}` : ""}`,
+    words: `${name}: fits until ${grouped(way.longest)} tokens${way.ends && width >= 600 ? `, ${lasting(way)}` : ""}`,
     color: LOOKS[name].color,
     start: 0,
     stop: at(way.longest),
     tip: {
       title: `${LOOKS[name].name} fits until ${grouped(way.longest)} tokens`,
-      lines: way.ends ? [`which take at least ${way.ends}`] : [],
+      lines: way.ends ? [lasting(way)] : [],
     },
   }));
   const ticks = [

@@ -38,53 +38,7 @@ function pages({ trace, now, width }) {
   const perRow = 16 / trace.page;
   const drawn = Array.from({ length: trace.pages }, (_, page) => {
     const [x, y] = [(page % perRow) * trace.page * token, 30 + Math.floor(page / perRow) * (PAGE + 10)];
-    const names = holders(now, page).map(({ name }) => name);
-    const count = filled(trace, now, page);
-    const copied = now.copies.some(([, to]) => to === page);
-    const tip = {
-      title: `page ${page}: ${names.length ? `held by ${names.join(" and ")}` : "free"}`,
-      lines: names.length
-        ? [
-            `${times(count, "token")} of ${trace.page}`,
-            ...(copied ? ["copied: another text holds the old one"] : []),
-            ...(names.length > 1 ? ["who writes to it gets a copy first"] : []),
-          ]
-        : ["the next text may have it"],
-      code: copied ? trace.code : undefined,
-    };
-    return h(
-      "g",
-      { key: `page ${page}`, tip },
-      h("rect", {
-        x,
-        y,
-        width: trace.page * token - 3,
-        height: PAGE,
-        fill: "var(--pale)",
-        "fill-opacity": 0.45,
-        stroke: copied ? "var(--ink)" : "var(--grey)",
-        "stroke-width": copied ? 2.5 : 1,
-      }),
-      names.map((name, part) =>
-        h("rect", {
-          key: `held by ${name}`,
-          x,
-          y: y + (part * PAGE) / names.length,
-          width: Math.max(0, count * token - 3),
-          height: PAGE / names.length,
-          fill: `var(--text-${name})`,
-          class: "grow",
-        }),
-      ),
-      count > 0 &&
-        names.map((name, part) =>
-          label(x + Math.min(token, count * token) / 2 - 1, y + ((part + 0.5) * PAGE) / names.length, name, {
-            anchor: "middle",
-            weight: 700,
-            fill: `var(--on-text-${name})`,
-          }),
-        ),
-    );
+    return pageOf({ trace, now, page, token, x, y });
   });
   const edge = knob({
     key: "edge",
@@ -97,6 +51,54 @@ function pages({ trace, now, width }) {
     nodes: [label(0, 8, `${now.what}: ${times(now.free, "page")} free`, { weight: 650, size: 15 }), drawn, edge],
     height: 30 + 4 * (PAGE + 10),
   };
+}
+
+function pageOf({ trace, now, page, token, x, y }) {
+  const names = holders(now, page).map(({ name }) => name);
+  const count = filled(trace, now, page);
+  const copied = now.copies.some(([, to]) => to === page);
+  const tip = {
+    title: `page ${page}: ${names.length ? `held by ${names.join(" and ")}` : "free"}`,
+    lines: names.length
+      ? [
+          `${times(count, "token")} of ${trace.page}`,
+          ...(copied ? ["copied: another text holds the old one"] : []),
+          ...(names.length > 1 ? ["who writes to it gets a copy first"] : []),
+        ]
+      : ["the next text may have it"],
+    code: copied ? trace.code : undefined,
+  };
+  const share = PAGE / names.length; // of the height, for each text
+  return h(
+    "g",
+    { key: `page ${page}`, tip },
+    h("rect", {
+      x,
+      y,
+      width: trace.page * token - 3,
+      height: PAGE,
+      fill: "var(--pale)",
+      "fill-opacity": 0.45,
+      stroke: copied ? "var(--ink)" : "var(--grey)",
+      "stroke-width": copied ? 2.5 : 1,
+    }),
+    names.map((name, part) =>
+      h("rect", {
+        key: `held by ${name}`,
+        x,
+        y: y + part * share,
+        width: Math.max(0, count * token - 3),
+        height: share,
+        fill: `var(--text-${name})`,
+        class: "grow",
+      }),
+    ),
+    count > 0 &&
+      names.map((name, part) => {
+        const look = { anchor: "middle", weight: 700, fill: `var(--on-text-${name})` };
+        return label(x + Math.min(token, count * token) / 2 - 1, y + (part + 0.5) * share, name, look);
+      }),
+  );
 }
 
 // The table of each text: its pages, in order.

@@ -15,7 +15,8 @@ const LOOK = {
   CPU: ["var(--standard)", 0.7],
 };
 const FLOW =
-  "@keyframes flow { to { stroke-dashoffset: -20 } } @media (prefers-reduced-motion: no-preference) { .flow { animation: flow 0.7s linear infinite } }";
+  "@keyframes flow { to { stroke-dashoffset: -20 } } " +
+  "@media (prefers-reduced-motion: no-preference) { .flow { animation: flow 0.7s linear infinite } }";
 const look = (short) => LOOK[short] ?? ["var(--slow)", 1];
 
 export function draw({ trace, step, width }) {

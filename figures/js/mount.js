@@ -40,8 +40,8 @@ export function mount(host, data, draw, style) {
     parts.svg,
     controls,
     () => ({ state, last: last() }),
-    (fields) => {
-      pulled = true;
+    (fields, byPointer) => {
+      pulled = byPointer;
       actions.set(fields);
       pulled = false;
     },
@@ -67,7 +67,7 @@ export function mount(host, data, draw, style) {
     const { height, nodes } = draw({ trace, step, state, width, brief: "brief" in host.dataset });
     const another = width !== drawn || shown === null || keyOf(controls, shown) !== keyOf(controls, state);
     const forward = !another && step === shown[clock] + 1;
-    parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
+    parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for other reasons than time jumps
     const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
     const beyond = across > space + zoom; // as on a phone, when type is larger
     parts.stage.classList.toggle("beyond", beyond);
@@ -141,7 +141,7 @@ export function mount(host, data, draw, style) {
   function stop() {
     clearTimeout(playing);
     playing = 0;
-    parts.play?.show();
+    parts.play?.show(false);
   }
 
   function play() {
@@ -281,7 +281,7 @@ function frame({ name, controls }, clock) {
 
   const MAKERS = {
     slide({ field, label, values }) {
-      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need, so that a row has room for all
+      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
       const input = element("input", {
         type: "range",
         min: 0,
@@ -393,7 +393,7 @@ function frame({ name, controls }, clock) {
   return parts;
 }
 
-// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel if one is there.
+// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel, if any.
 export function start(id, data, draw, style) {
   const hub = (globalThis.flashlab ??= { figures: {}, channels: {} });
   for (const host of document.querySelectorAll(`[id="${id}"]`)) {

@@ -1,4 +1,5 @@
-// Three units of a multiprocessor on a clock, two tiles of queries in each; below, what each share of polynomials takes.
+// Three units of a multiprocessor on a clock, two tiles of queries in each; below, what each share of polynomials
+// takes.
 
 import { h } from "./svg.js";
 import { fits, wrapped } from "./words.js";
@@ -158,60 +159,13 @@ function timeOf({ trace, now, left, from, span, width, wide, at: place, top }, b
 }
 
 // For each share a bar: how long a block takes; in it, how long each unit works for it.
-function sharesOf({ trace, width, wide }, y) {
+function sharesOf({ trace, width }, y) {
   const slot = Math.min(width / trace.shares.length, 96);
-  const thick = Math.min(11, (slot - 16) / 3);
-  const scale = BARS / trace.most;
   const floor = y + BARS + 26;
   const places = trace.shares.map((_, at) => (at + 0.5) * slot);
-  const share = ({ x }) => trace.shares[places.indexOf(nearest(places, x))].share;
-  const drag = { field: "share", to: (point) => ({ share: share(point) }) };
-  const bar = ({ share, cycles, units }, at) => {
-    const x = at * slot + (slot - 3 * thick - 6) / 2;
-    const chosen = at === trace.chosen;
-    const said = trace.lanes.map((name, lane) => `${name}: ${units[lane].toLocaleString("en")} cycles`);
-    return h(
-      "g",
-      {
-        key: `share ${share}`,
-        tip: { title: `share ${share}: a block takes ${cycles.toLocaleString("en")} cycles`, lines: said },
-        drag,
-      },
-      h("rect", {
-        key: "whole",
-        x,
-        y: floor - cycles * scale,
-        width: 3 * thick + 6,
-        height: cycles * scale,
-        fill: "var(--paper)",
-        stroke: chosen ? "var(--ink)" : "var(--grey)",
-        "stroke-width": chosen ? 2.5 : 1,
-        class: "grow",
-      }),
-      units.map((value, lane) =>
-        h("rect", {
-          key: `unit ${lane}`,
-          x: x + 3 + lane * thick,
-          y: floor - value * scale,
-          width: thick - 1,
-          height: value * scale,
-          fill: `var(--${UNITS[lane]})`,
-          "fill-opacity": chosen ? 1 : 0.45,
-          class: "grow",
-        }),
-      ),
-      lane2(x, thick, floor, units[2] * scale),
-      label(x + (3 * thick + 6) / 2, floor - Math.max(cycles, ...units) * scale - 11, cycles.toLocaleString("en"), {
-        anchor: "middle",
-        size: 12,
-        weight: chosen ? 700 : undefined,
-      }),
-      label(x + (3 * thick + 6) / 2, floor + 14, share === trace.best ? `${share} ✓` : share, {
-        anchor: "middle",
-        weight: chosen ? 700 : undefined,
-      }),
-    );
-  };
+  const nearby = ({ x }) => trace.shares[places.indexOf(nearest(places, x))].share;
+  const drag = { field: "share", to: (point) => ({ share: nearby(point) }) };
+  const frame = { width: slot - 2, height: floor + 10 - y, rx: 4, fill: "transparent", stroke: "var(--ink)" };
   const long = "cycles per block of 256 queries by 128 keys, by share of the exponentials that are polynomials";
   const title = fits(long, width, SIZE + 1) ? long : "cycles per block, by share of polynomials";
   const notes = [
@@ -222,7 +176,9 @@ function sharesOf({ trace, width, wide }, y) {
   const told = notes.flatMap((words) => wrapped(words, width, 12));
   return [
     label(0, y, title, { weight: 600 }),
-    trace.shares.map(bar),
+    trace.shares.map((one, at) =>
+      shareOf({ ...one, trace, chosen: at === trace.chosen, left: at * slot, slot, floor, drag }),
+    ),
     h(
       "g",
       {
@@ -232,19 +188,50 @@ function sharesOf({ trace, width, wide }, y) {
         drag: { ...drag, name: "share by polynomial" },
         tip: { title: `share ${trace.shares[trace.chosen].share}`, lines: ["pull the frame to another one"] },
       },
-      h("rect", {
-        x: 1,
-        y: y + 14,
-        width: slot - 2,
-        height: floor + 10 - y,
-        rx: 4,
-        fill: "transparent",
-        stroke: "var(--ink)",
-      }),
+      h("rect", { x: 1, y: y + 14, ...frame }),
     ),
     rule(0, slot * trace.shares.length, floor, { color: "var(--grey)", key: "floor" }),
     lines(0, floor + 38, told, { fill: "var(--grey)", size: 12, gap: 1.5 }),
   ];
+}
+
+function shareOf({ share, cycles, units, trace, chosen, left, slot, floor, drag }) {
+  const thick = Math.min(11, (slot - 16) / 3);
+  const scale = BARS / trace.most;
+  const x = left + (slot - 3 * thick - 6) / 2;
+  const middle = x + (3 * thick + 6) / 2;
+  const [count, weight] = [cycles.toLocaleString("en"), chosen ? 700 : undefined];
+  const said = trace.lanes.map((name, lane) => `${name}: ${units[lane].toLocaleString("en")} cycles`);
+  return h(
+    "g",
+    { key: `share ${share}`, tip: { title: `share ${share}: a block takes ${count} cycles`, lines: said }, drag },
+    h("rect", {
+      key: "whole",
+      x,
+      y: floor - cycles * scale,
+      width: 3 * thick + 6,
+      height: cycles * scale,
+      fill: "var(--paper)",
+      stroke: chosen ? "var(--ink)" : "var(--grey)",
+      "stroke-width": chosen ? 2.5 : 1,
+      class: "grow",
+    }),
+    units.map((value, lane) =>
+      h("rect", {
+        key: `unit ${lane}`,
+        x: x + 3 + lane * thick,
+        y: floor - value * scale,
+        width: thick - 1,
+        height: value * scale,
+        fill: `var(--${UNITS[lane]})`,
+        "fill-opacity": chosen ? 1 : 0.45,
+        class: "grow",
+      }),
+    ),
+    lane2(x, thick, floor, units[2] * scale),
+    label(middle, floor - Math.max(cycles, ...units) * scale - 11, count, { anchor: "middle", size: 12, weight }),
+    label(middle, floor + 14, share === trace.best ? `${share} ✓` : share, { anchor: "middle", weight }),
+  );
 }
 
 function lane2(x, thick, floor, high) {

@@ -65,65 +65,46 @@ export function draw({ trace, state, step, width }) {
 function scoresOf({ trace, state, now, column, unit, top, high, chart }) {
   const [low, most] = trace.limits;
   const y = (score) => top + ((most - score) / (most - low)) * high;
-  const bars = trace.scores.map((score, at) => {
-    const come = at < now.new[1];
-    const tip = {
-      title: `score of ${trace.tokens[at]}`,
-      lines: [
-        score === null ? "masked: −∞" : `s = ${digits(score)}`,
-        come ? "has come, and is forgotten" : "not here yet",
-      ],
-    };
-    if (score === null)
-      return label(column(at + 0.5), y(0) - 10, "−∞", {
-        anchor: "middle",
-        size: 12,
-        key: `score ${at}`,
-        rotate: unit < 18 ? -90 : undefined,
-      });
-    return h("rect", {
-      key: `score ${at}`,
-      x: column(at) + 0.12 * unit,
-      y: Math.min(y(score), y(0)),
-      width: 0.76 * unit,
-      height: Math.max(Math.abs(y(score) - y(0)), 1),
-      fill: come ? "var(--S)" : "var(--paper)",
-      stroke: come ? "var(--S)" : "var(--grey)",
-      "stroke-dasharray": come ? undefined : "2 2",
-      tip,
-    });
-  });
-  const maximum =
-    now.m === null
-      ? []
-      : [
-          h(
-            "g",
-            {
-              key: "m",
-              class: "mark",
-              style: `transform: translate(0px, ${y(now.m)}px)`,
-              tip: { title: "the running maximum", lines: [`m = ${digits(now.m)}`], code: trace.code.m },
-            },
-            rule(chart.left, chart.left + chart.width, 0, { dash: true }),
-            h("rect", { x: chart.left, y: -8, width: chart.width, height: 16, fill: "transparent" }),
-            label(chart.left + chart.width, -14, `m = ${digits(now.m)}`, { weight: 600, anchor: "end" }),
-          ),
-        ];
+  const back = (place) => most - ((place - top) / high) * (most - low);
   return [
     label(0, top - 12, "scores s", { fill: "var(--grey)" }),
     rule(chart.left, chart.left + chart.width, y(0), { color: "var(--grey)" }),
     label(chart.left - 6, y(0), "0", { anchor: "end", size: 12 }),
-    bars,
-    maximum,
-    largestOf({
-      trace,
-      state,
-      y,
-      x: column(trace.largest + 0.5),
-      score: (at) => most - ((at - top) / high) * (most - low),
-    }),
+    trace.scores.map((score, at) => scoreOf({ trace, score, at, come: at < now.new[1], y, left: column(at), unit })),
+    now.m === null ? [] : [maximumOf({ trace, m: now.m, y: y(now.m), ...chart })],
+    largestOf({ trace, state, y, x: column(trace.largest + 0.5), score: back }),
   ];
+}
+
+function scoreOf({ trace, score, at, come, y, left, unit }) {
+  const key = `score ${at}`;
+  if (score === null) {
+    const look = { anchor: "middle", size: 12, key, rotate: unit < 18 ? -90 : undefined };
+    return label(left + 0.5 * unit, y(0) - 10, "−∞", look);
+  }
+  const lines = [`s = ${digits(score)}`, come ? "has come, and is forgotten" : "not here yet"];
+  return h("rect", {
+    key,
+    x: left + 0.12 * unit,
+    y: Math.min(y(score), y(0)),
+    width: 0.76 * unit,
+    height: Math.max(Math.abs(y(score) - y(0)), 1),
+    fill: come ? "var(--S)" : "var(--paper)",
+    stroke: come ? "var(--S)" : "var(--grey)",
+    "stroke-dasharray": come ? undefined : "2 2",
+    tip: { title: `score of ${trace.tokens[at]}`, lines },
+  });
+}
+
+function maximumOf({ trace, m, y, left, width }) {
+  const tip = { title: "the running maximum", lines: [`m = ${digits(m)}`], code: trace.code.m };
+  return h(
+    "g",
+    { key: "m", class: "mark", style: `transform: translate(0px, ${y}px)`, tip },
+    rule(left, left + width, 0, { dash: true }),
+    h("rect", { x: left, y: -8, width, height: 16, fill: "transparent" }),
+    label(left + width, -14, `m = ${digits(m)}`, { weight: 600, anchor: "end" }),
+  );
 }
 
 // The end of the largest score, to pull up and down. score: from a height on the page.
@@ -190,7 +171,11 @@ function weightsOf({ trace, now, before, divided, column, unit, top, high, chart
     !divided &&
     before.m !== null &&
     now.alpha < 1 &&
-    label(chart.left + chart.width, top - 30, `the past × ${factor}`, { anchor: "end", weight: 650, fill: "var(--O)" });
+    label(chart.left + chart.width, top - 30, `the past × ${factor}`, {
+      anchor: "end",
+      weight: 650,
+      fill: "var(--O)",
+    });
   return [
     label(0, top - 30, title, { fill: "var(--grey)" }),
     arrow,

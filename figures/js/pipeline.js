@@ -1,4 +1,4 @@
-// A timeline of one multiprocessor, a row for each unit: from left to right where there is room, else from top to bottom.
+// A timeline of one multiprocessor, a row for each unit: from left to right where there is room, else downwards.
 
 import { h } from "./svg.js";
 import { fits, grouped } from "./words.js";

@@ -342,7 +342,21 @@ function lanes({ trace, pass, now, clock, x, y, scale, space }) {
   const far = (field) => now?.[field] ?? parts.reduce((total, part) => total + done(part) * part[field], 0);
   const [computed, rebuilt] = [far("flops"), far("again")];
   const [all, again] = [sum(parts, "flops"), sum(parts, "again")];
-  const end = { bytes: (whole / bytes) * scale, flops: (all / flops) * scale, once: ((all - again) / flops) * scale };
+  const ended = moved >= whole && computed >= all ? ": done" : "";
+  const wide = space > 100;
+  return h(
+    "g",
+    { key: `pass ${name}` },
+    label(0, y, `${name}${ended}${again ? ` (purple: S again, ${micro(again / flops)})` : ""}`, { weight: 600 }),
+    moving({ name, parts, whole, moved, bytes, flops, x, y: y + 12, scale, wide }),
+    computing({ name, all, again, computed, rebuilt, flops, x, y: y + LANE + 15, scale, wide }),
+  );
+}
+
+// The bytes of a pass, part by part.
+function moving({ name, parts, whole, moved, bytes, flops, x, y, scale, wide }) {
+  const long = (count) => (count / bytes) * scale;
+  const place = (one) => ({ x: x + (one.start / bytes) * scale, y, width: long(one.stop - one.start), height: LANE });
   const part = (one) => ({
     title: `${name}: ${one.name}`,
     lines: [
@@ -350,87 +364,57 @@ function lanes({ trace, pass, now, clock, x, y, scale, space }) {
       `${work(one.flops)}: ${micro(one.flops / flops)}`,
     ],
   });
-  const second = y + LANE + 22;
-  const wide = space > 100;
-  return h(
-    "g",
-    { key: `pass ${name}` },
-    label(
-      0,
-      y,
-      `${name}${moved >= whole && computed >= all ? ": done" : ""}${again ? ` (purple: S again, ${micro(again / flops)})` : ""}`,
-      { weight: 600 },
-    ),
-    label(x - 6, y + 21, "bytes", { anchor: "end", size: 12, fill: "var(--grey)" }),
-    parts.map((one, at) =>
-      slot({
-        key: `whole ${at}`,
-        x: x + (one.start / bytes) * scale,
-        y: y + 12,
-        width: ((one.stop - one.start) / bytes) * scale,
-        height: LANE,
-        tip: part(one),
-      }),
-    ),
-    h("rect", {
-      key: "moved",
-      x,
-      y: y + 12,
-      width: (moved / bytes) * scale,
-      height: LANE,
-      fill: "var(--standard)",
-      class: "grow",
-      tip: {
-        title: `${name}: bytes`,
-        lines: [
-          `${amount(moved)} of ${amount(whole)} moved`,
-          `${micro(moved / bytes)} of ${micro(whole / bytes)} at ${amount(bytes)}/s`,
-        ],
-      },
-    }),
-    label(x + end.bytes + 7, y + 21, wide ? `${amount(whole)}: ${micro(whole / bytes)}` : amount(whole)),
-    label(x - 6, second + LANE / 2 - 7, "FLOPs", { anchor: "end", size: 12, fill: "var(--grey)" }),
-    h("rect", {
-      key: "work",
-      x,
-      y: second - 7,
-      width: end.flops,
-      height: LANE,
-      fill: "var(--paper)",
-      stroke: "var(--grey)",
-    }),
-    h("rect", {
-      key: "computed",
-      x,
-      y: second - 7,
-      width: ((computed - rebuilt) / flops) * scale,
-      height: LANE,
-      fill: "var(--flash)",
-      class: "grow",
-      tip: {
-        title: `${name}: products`,
-        lines: [
-          `${work(computed)} of ${work(all)}`,
-          `${micro(computed / flops)} of ${micro(all / flops)} at ${digits(flops / 1e12, 3)} TFLOP/s`,
-        ],
-      },
-    }),
+  const tip = {
+    title: `${name}: bytes`,
+    lines: [
+      `${amount(moved)} of ${amount(whole)} moved`,
+      `${micro(moved / bytes)} of ${micro(whole / bytes)} at ${amount(bytes)}/s`,
+    ],
+  };
+  const bar = { x, y, width: long(moved), height: LANE, fill: "var(--standard)", class: "grow" };
+  return [
+    label(x - 6, y + 9, "bytes", { anchor: "end", size: 12, fill: "var(--grey)" }),
+    parts.map((one, at) => slot({ key: `whole ${at}`, ...place(one), tip: part(one) })),
+    h("rect", { key: "moved", ...bar, tip }),
+    label(x + long(whole) + 7, y + 9, wide ? `${amount(whole)}: ${micro(whole / bytes)}` : amount(whole)),
+  ];
+}
+
+// The products of a pass; in purple those that compute S again.
+function computing({ name, all, again, computed, rebuilt, flops, x, y, scale, wide }) {
+  const long = (count) => (count / flops) * scale;
+  const products = {
+    title: `${name}: products`,
+    lines: [
+      `${work(computed)} of ${work(all)}`,
+      `${micro(computed / flops)} of ${micro(all / flops)} at ${digits(flops / 1e12, 3)} TFLOP/s`,
+    ],
+  };
+  const repeated = {
+    title: "S again, to rebuild P",
+    lines: [`${work(rebuilt)}: ${micro(rebuilt / flops)}`, `one product of ${digits(all / again, 3)}`],
+  };
+  const first = long(computed - rebuilt);
+  const [bar, look] = [
+    { y, height: LANE },
+    { fill: "var(--paper)", stroke: "var(--grey)" },
+  ];
+  return [
+    label(x - 6, y + LANE / 2, "FLOPs", { anchor: "end", size: 12, fill: "var(--grey)" }),
+    h("rect", { key: "work", x, width: long(all), ...bar, ...look }),
+    h("rect", { key: "computed", x, width: first, ...bar, fill: "var(--flash)", class: "grow", tip: products }),
     again > 0 &&
       h("rect", {
         key: "again",
-        x: x + ((computed - rebuilt) / flops) * scale,
-        y: second - 7,
-        width: (rebuilt / flops) * scale,
-        height: LANE,
+        x: x + first,
+        width: long(rebuilt),
+        ...bar,
         fill: "var(--P)",
         class: "grow",
-        tip: {
-          title: "S again, to rebuild P",
-          lines: [`${work(rebuilt)}: ${micro(rebuilt / flops)}`, `one product of ${digits(all / again, 3)}`],
-        },
+        tip: repeated,
       }),
-    label(x + end.flops + 7, second + 2, wide ? `${work(all)}: ${micro(all / flops)}` : work(all)),
-  );
+    label(x + long(all) + 7, y + 9, wide ? `${work(all)}: ${micro(all / flops)}` : work(all)),
+  ];
 }
 
 const micro = (seconds) => `${digits(1e6 * seconds, 3)} µs`;

@@ -128,7 +128,8 @@ function placed({ trace, marks, step, x, y }) {
   };
   const taken = [];
   const drawn = marks.map((one) => {
-    if (one.waits || (one.number === 5 && step === trace.fused.length)) return null; // not fused yet; or the fourth has come to the fifth
+    const arrived = one.number === 5 && step === trace.fused.length; // the fourth has come to the fifth
+    if (one.waits || arrived) return null; // not fused yet
     const fused = one.number > 3;
     const [px, py] = [x(one.intensity), y(one.reach)];
     let off = fused ? -AWAY : AWAY;
@@ -167,7 +168,7 @@ function placed({ trace, marks, step, x, y }) {
   return [trailOf({ trace, step, x, y }), drawn];
 }
 
-// What the fused kernel left behind: a dot for each of its tiles, and their queries where there is room beside the next.
+// The trail of the fused kernel: a dot for each of its tiles, and their queries where there is room beside the next.
 function trailOf({ trace, step, x, y }) {
   let [right, top] = [Infinity, -Infinity];
   return trace.fused.slice(0, step).map((_, back) => {
@@ -182,6 +183,8 @@ function trailOf({ trace, step, x, y }) {
     ];
   });
 }
+
+const reached = (one) => `, ${digits(one.reach / 1e12, 3)} TFLOP/s, ${(100 * one.share).toFixed(1)}% of the peak`;
 
 function tipOf(one, trace) {
   const side = one.intensity < trace.ridge ? "bytes: left of the ridge" : "arithmetic: right of the ridge";
@@ -202,7 +205,7 @@ function listed({ trace, marks, x, y }) {
     const color = one.number > 3 ? "flash" : "standard";
     const words = one.waits
       ? "press ▶: all three in one kernel"
-      : `${digits(one.intensity, 3)} FLOP/B${trace.peak ? `, ${digits(one.reach / 1e12, 3)} TFLOP/s, ${(100 * one.share).toFixed(1)}% of the peak` : ""}`;
+      : `${digits(one.intensity, 3)} FLOP/B${trace.peak ? reached(one) : ""}`;
     return h(
       "g",
       {

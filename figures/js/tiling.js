@@ -231,6 +231,8 @@ function by(field, lines) {
   return found;
 }
 
+const trip = ({ name, kind }) => `${name} ${kind === "load" ? "loaded" : "stored"}`;
+
 // The scores: in bands that travel, or in tiles that are computed where they are used.
 function map({ trace, run, done, now, left, top, side, place }) {
   const unit = { x: side / trace.Nk, y: side / trace.Nq };
@@ -249,9 +251,7 @@ function map({ trace, run, done, now, left, top, side, place }) {
     const tip = travelled
       ? {
           title,
-          lines: [
-            `crossed to or from slow memory ${times(trips.length)}: ${trips.map((one) => `${one.name} ${one.kind === "load" ? "loaded" : "stored"}`).join(", ")}`,
-          ],
+          lines: [`crossed to or from slow memory ${times(trips.length)}: ${trips.map(trip).join(", ")}`],
         }
       : { title, lines: ["computed in fast memory, used and forgotten", "never stored"], code: last.code };
     const letter = travelled
