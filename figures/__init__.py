@@ -40,27 +40,27 @@ private function) and let ``describe`` look up in it; share what states have in 
 one. A page from a file carries all states if there are at most 64 (``page.MOST``), else those one control away from
 the first. The JSON of one state is some ten kB: a line per event, in it what differs from the line before.
 
-**The drawing** exports one pure function, ``draw({trace, state, step, width, forward})``, that returns
+**The drawing** exports one pure function, ``draw({trace, state, step, width})``, that returns
 ``{height, nodes}`` in pixels. ``width`` is what there is: 340 on a phone, 1160 at most; less with larger type. Lay out
 for all of it (see ``tiling.js``: three panels side by side, or one below the other). From ``WIDE`` (740) on, what is
 compared stands side by side, in groups of class ``compared``, and a drawing is at most 612 high: with its controls it
 fits JupyterLab's panel at 1280 x 900. An element with the attribute ``data-brief`` passes ``brief: true`` too: the
-drawing may leave out what a first look does not need. ``forward`` is true when the clock
-has just gone one step on: only then may things travel. The function keeps nothing and touches no page, so node can
+drawing may leave out what a first look does not need. The function keeps nothing and touches no page, so node can
 test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``, one line each.
 
 - ``h(tag, {attributes}, ...children)`` makes a node (``svg.js``). Give ``key`` to whatever persists: the same key is
   the same element, and what changes about it moves there (class ``grow`` for x, y, width, height; ``style: at(x, y)``
-  and class ``mark`` for a group). ``from`` is where a new element starts its journey: a tile that is loaded gets a key
-  of its own for this step, and ``from`` the place that it leaves.
+  and class ``mark`` for a group). ``from`` is where a new element starts its journey when the clock goes one step on:
+  a tile that is loaded again has a key of its own from this step on, and ``from`` the place that it leaves.
 - ``tip: {title, lines, code}`` makes a mark something to point at, by mouse, touch and keyboard: what it is, how often
-  it was read, what it waited for, the line of code. ``drag: ({x, y}) => ({field: value})`` lets it set fields
-  (``nearest`` in ``state.js`` snaps to a control's values). Every drag needs its control, for the keyboard, and a line
-  in ``DRAGS`` of ``tests/browser/test_page.py``.
+  it was read, what it waited for, the line of code.
+- ``drag: {field, to: ({x, y}) => ({field: value}), name}`` makes it something to pull (``hands.js``): it takes the
+  value of its control that is nearest. With ``name`` it is a handle, which keys turn, too: 24 pixels or more, one for
+  a field. Every drag needs a line in ``DRAGS`` of ``tests/browser/test_page.py``.
 - Colours are the variables of ``theme.css`` only: ``--Q --K --V --S --P --O`` and on them ``--on-Q`` ...; ``--slow``
-  and ``--fast`` memory, ``--standard`` and ``--flash``; ``--ink``, ``--paper``, ``--pale``, ``--grey``, ``--wrong``.
-  Light and dark come by themselves. Hatching (``url(#stored)``) is what is in slow memory. Say nothing by colour alone:
-  a letter, hatching or an outline says it too.
+  and ``--fast`` memory, ``--standard`` and ``--flash``; ``--text-A`` ... of texts; ``--ink``, ``--paper``, ``--pale``,
+  ``--grey``, ``--wrong``. Light and dark come by themselves. Hatching (``url(#stored)``) is what is in slow memory.
+  Say nothing by colour alone: a letter, hatching or an outline says it too.
 - Quantities are to scale, or the picture says why not. Letters have 12 pixels at least. Nothing overlaps at 340.
 
 **Marks** (``marks.js``; each returns nodes, lengths in pixels, names of tensors stand for colours)
@@ -73,6 +73,7 @@ test it. It imports from ``svg.js``, ``words.js``, ``marks.js`` and ``state.js``
 - ``bars({x, y, rows: [{name, parts: [{value, color, stored}], words, tip}], scale, row, key, space})``: a bill;
 - ``rule(x0, x1, y, {dash, color})``: a line across; ``ruler({key, x, y, width, spans, ticks, handle})``: an axis with
   spans above it and a handle to pull, everything at fractions of the width;
+- ``knob({key, x, y, tip, drag})``: a dot to pull; ``edges({key, x, y, unit, Br, Bc, named})``: those of a map of tiles;
 - ``legend(x, y, [{name, stored, faint, dash, words}])``, with ``dash`` for an empty place;
 - ``source(x, y, rows, {width, ran, lit, tips, key})``: code, and the lines of it that run.
 

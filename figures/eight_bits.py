@@ -69,6 +69,8 @@ def _trace(kind, outlier, per, rotated):
             | {"errors": errors | _weights_and_all(step, (Q, K, V), (q, k, v), exact)}
             for step in range(9)
         ],
+        "columns": np.abs(K).max(0).tolist(),  # [d]
+        "outlier": outlier,
         "lengths": LENGTHS,
         "sums": [{"flush": flush, "lost": _lost(flush)} for flush in FLUSHES],
     }

@@ -40,7 +40,9 @@ class State:
 @lru_cache(maxsize=128)
 def _trace(kernel, N, block):
     source = inspect.getsource(KERNELS[kernel].fn).splitlines()[1:]  # without its decorator
-    memory, ran = _followed(kernel, N, block, source)
+    function, tensors, options = _call(kernel, N, block)
+    memory, ran = _followed(KERNELS[kernel].fn, source, lambda: count_bytes(function, *tensors.values(), **options))
+    tensors["z" if kernel == "add" else "y"] = function(*tensors.values(), **options)
     accesses = []
     for now in replay(memory.events):
         if now.kind == "kernel":
@@ -57,6 +59,7 @@ def _trace(kernel, N, block):
                 "columns": columns,
                 "ran": lines,  # since the program began or moved something; the last of them moves this
                 "value": _value(source[lines[-1]]),
+                "numbers": _numbers(tensors[now.name], rows[0] if rows else (0, 1), columns),
                 "loaded": moved["load"],
                 "stored": moved["store"],
             }
@@ -73,20 +76,20 @@ def _trace(kernel, N, block):
     }
 
 
-def _run(kernel, N, block):
-    """Run a kernel in the interpreter and return the memory that counted."""
+def _call(kernel, N, block):
+    """Return a function of flashlab that launches the kernel, its tensors by name, and its options."""
+    row = torch.arange(N, dtype=torch.float32)  # [N]
     if kernel == "add":
-        return count_bytes(first_triton_kernel.add, *torch.zeros(2, N, dtype=torch.float32), block=block)
-    x = torch.zeros(ROWS, N, dtype=torch.float32)  # [ROWS, N]
+        return first_triton_kernel.add, {"x": row, "y": 10 * (row % 4 + 1)}, {"block": block}
+    x = (row + torch.arange(ROWS)[:, None]) % 4  # [ROWS, N]
     if kernel == "softmax":
-        return count_bytes(first_triton_kernel.softmax, x)
-    return count_bytes(first_triton_kernel.softmax_online, x, rows=BAND, block=block)
+        return first_triton_kernel.softmax, {"x": x}, {}
+    return first_triton_kernel.softmax_online, {"x": x}, {"rows": BAND, "block": block}
 
 
-def _followed(kernel, N, block, source):
+def _followed(kernel, source, run):
     """Return the memory of a run, and for each load and store the numbers of the lines that ran up to it."""
-    function = KERNELS[kernel].fn
-    first = function.__code__.co_firstlineno + 1  # below the decorator
+    first = kernel.__code__.co_firstlineno + 1  # below the decorator
     ran = [[]]
 
     def line(frame, event, _):
@@ -97,14 +100,14 @@ def _followed(kernel, N, block, source):
         return line
 
     def call(frame, event, _):
-        if frame.f_code.co_name == function.__name__:
+        if frame.f_code.co_name == kernel.__name__:
             ran[-1] = []  # a program begins
             return line
 
     before = sys.gettrace()
     sys.settrace(call)  # the interpreter runs a kernel as Python
     try:
-        return _run(kernel, N, block), ran
+        return run(), ran
     finally:
         sys.settrace(before)
 
@@ -117,6 +120,12 @@ def _value(line):
     """Return what a line's load is called, or what its store writes."""
     statement = ast.parse(line.strip()).body[0]
     return ast.unparse(statement.targets[0] if isinstance(statement, ast.Assign) else statement.value.args[1])
+
+
+def _numbers(tensor, rows, columns):
+    """Return the numbers in these rows and columns as they are written into a cell, for each row."""
+    block = tensor.reshape(-1, tensor.shape[-1])[slice(*rows), slice(*columns)]
+    return [[f"{x:.2f}".removeprefix("0").removesuffix(".00") or "0" for x in row] for row in block.tolist()]
 
 
 def trace(state: State) -> dict:

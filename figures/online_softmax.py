@@ -21,6 +21,7 @@ TITLES = {
     "falling": "falling scores: the first block holds the maximum",
     "masked start": "rising scores, the first quarter masked",
 }
+LIFTS = tuple(range(-4, 3))
 CODE = {
     "m": line(online_softmax.update, "m_new = "),
     "alpha": line(online_softmax.update, "alpha = "),
@@ -33,12 +34,16 @@ CODE = {
 
 @dataclass(frozen=True)
 class State:
-    """``step`` blocks of ``block`` scores have come, of at most ``tokens`` from ``source``; the last step divides."""
+    """``step`` blocks of ``block`` scores have come, of at most ``tokens`` from ``source``; the last step divides.
+
+    ``lift`` is added to the largest score.
+    """
 
     step: int = 4
     tokens: int = 23
     block: int = 4
     source: str = "real"
+    lift: int = 0
 
 
 @lru_cache(maxsize=64)
@@ -56,8 +61,12 @@ def row(source: str, n: int) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def _trace(source, n, block):
+def _trace(source, n, block, lift):
     tokens, scores, values = row(source, n)
+    largest = int(scores.argmax())
+    seen = scores[scores > -np.inf]
+    limits = min(0, seen.min(), scores.max() + LIFTS[0]), max(0, scores.max() + LIFTS[-1])
+    scores = scores + lift * (np.arange(len(scores)) == largest)  # [n]
     unit = np.eye(len(scores), dtype=np.float32)  # [n, n]   as values: the output is then the row of weights itself
     told = np.concatenate([values, unit], 1)  # [n, 1 + n]
     state = online_softmax.identity(1, told.shape[1])
@@ -78,6 +87,8 @@ def _trace(source, n, block):
         "output": _plain(output[0, :1])[0],
         "softmax": _plain(safe_softmax.safe(scores)),
         "code": CODE,
+        "largest": largest,
+        "limits": _plain(limits),
     }
 
 
@@ -94,7 +105,7 @@ def _plain(values):
 
 def trace(state: State) -> dict:
     """Return the row and every step of it: ``online_softmax.update`` run block by block, then ``finish``."""
-    return _trace(state.source, state.tokens, state.block)
+    return _trace(state.source, state.tokens, state.block, state.lift)
 
 
 def count(state: State) -> int:
@@ -132,5 +143,6 @@ CONTROLS = {
     "source": Choose(tuple(TITLES), "scores"),
     "tokens": Slide((8, 12, 16, 23)),
     "block": Slide((1, 2, 3, 4, 6, 8), "block size"),
+    "lift": Slide(LIFTS, "largest score +"),
 }
 explore = explorer(__name__)

@@ -17,7 +17,7 @@ from typing import Any
 from figures.figure import Scrub, declared, key, numbers, states
 
 HERE = Path(__file__).parent
-SHARED = ("svg", "words", "marks", "state", "clock", "tip", "mount")  # each imports from those before it
+SHARED = ("svg", "words", "marks", "state", "clock", "hands", "tip", "mount")  # each imports from those before it
 MOST = 64  # sets of numbers that a page carries; beyond that, those that differ from the first in one control
 
 PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasText }

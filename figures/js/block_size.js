@@ -2,7 +2,6 @@
 
 import { h } from "./svg.js";
 import { amount, digits, room, times, wrapped } from "./words.js";
-import { nearest } from "./state.js";
 import { SIZE, WIDE, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
@@ -42,18 +41,23 @@ function readings({ trace, now, width }) {
   const { ratio, shared, registers } = now.times;
   const moved = `${amount(now.moved)}: K and V are read ${times(now.reads)}`;
   const said = {
-    ratio: ratio === null ? `no ${trace.dtype} rate is documented; ${moved}` : `bytes take ${digits(ratio, 3)} × arithmetic (${moved})`,
-    shared: `${registers === null ? "the tiles take" : "Q, K, V take"} ${digits(shared, 3)} × the shared memory of a block`,
+    ratio:
+      ratio === null
+        ? `no ${trace.dtype} rate is documented; ${moved}`
+        : `bytes take ${digits(ratio, 3)} × arithmetic (${moved})`,
+    shared: `${registers === null ? "the tiles" : "Q, K, V"} take ${digits(shared, 3)} × the shared memory of a block`,
     registers: registers !== null && `S, O, m, l take ${digits(registers, 3)} × the registers`,
   };
   let y = 10;
-  const nodes = Object.keys(said).filter((name) => said[name]).map((name) => {
-    const words = wrapped(said[name], width - 46, SIZE + 0.5);
-    const top = y;
-    y += 20 * words.length;
-    const sample = now.times[name] !== null && h("path", { d: `M0 ${top}H34`, "stroke-width": 3, ...LOOKS[name] });
-    return h("g", { key: name }, sample, lines(44, top, words));
-  });
+  const nodes = Object.keys(said)
+    .filter((name) => said[name])
+    .map((name) => {
+      const words = wrapped(said[name], width - 46, SIZE + 0.5);
+      const top = y;
+      y += 20 * words.length;
+      const sample = now.times[name] !== null && h("path", { d: `M0 ${top}H34`, "stroke-width": 3, ...LOOKS[name] });
+      return h("g", { key: name }, sample, lines(44, top, words));
+    });
   return { nodes, height: y };
 }
 
@@ -66,36 +70,88 @@ function plotted({ trace, now, curves, plot }) {
   const y = (value) => plot.y + ((high - Math.log2(value)) / (high - low)) * plot.height;
   const bottom = plot.y + plot.height;
   const ticks = Array.from({ length: (high - low) / 2 + 1 }, (_, n) => low + 2 * n);
-  const path = (name) => trace.sizes.map((size, n) => `${n ? "L" : "M"}${x(size.B).toFixed(1)} ${y(size.times[name]).toFixed(1)}`).join("");
+  const path = (name) =>
+    trace.sizes.map((size, n) => `${n ? "L" : "M"}${x(size.B).toFixed(1)} ${y(size.times[name]).toFixed(1)}`).join("");
   const here = x(now.B);
   const units = { ratio: "arithmetic", shared: "the shared memory of a block", registers: "the registers" };
   const dot = (name) => {
     const worth = digits(now.times[name], 3);
-    const tip = { title: `B = ${now.B}: ${worth} × ${units[name]}`, lines: [now.times[name] > 1 ? (name === "ratio" ? "bytes decide" : "too large") : name === "ratio" ? "arithmetic decides" : "it has room"] };
-    return h("circle", { key: `dot ${name}`, cx: here, cy: y(now.times[name]), r: 5.5, fill: name !== "ratio" && now.times[name] > 1 ? "var(--wrong)" : LOOKS[name].stroke, stroke: "var(--paper)", "stroke-width": 1.5, tip, drag: dragged(trace, plot) });
+    const tip = {
+      title: `B = ${now.B}: ${worth} × ${units[name]}`,
+      lines: [
+        now.times[name] > 1
+          ? name === "ratio"
+            ? "bytes decide"
+            : "too large"
+          : name === "ratio"
+            ? "arithmetic decides"
+            : "it has room",
+      ],
+    };
+    return h("circle", {
+      key: `dot ${name}`,
+      cx: here,
+      cy: y(now.times[name]),
+      r: 5.5,
+      fill: name !== "ratio" && now.times[name] > 1 ? "var(--wrong)" : LOOKS[name].stroke,
+      stroke: "var(--paper)",
+      "stroke-width": 1.5,
+      tip,
+      drag: dragged(trace, plot),
+    });
   };
   return [
-    h("rect", { key: "good", x: plot.x, y: y(1), width: plot.width, height: bottom - y(1), fill: "var(--fast)", "fill-opacity": 0.09 }),
+    h("rect", {
+      key: "good",
+      x: plot.x,
+      y: y(1),
+      width: plot.width,
+      height: bottom - y(1),
+      fill: "var(--fast)",
+      "fill-opacity": 0.09,
+    }),
     ticks.map((exponent) => [
-      exponent !== 0 && rule(plot.x, plot.x + plot.width, y(2 ** exponent), { color: "var(--pale)", width: 1, key: `line ${exponent}` }),
-      label(plot.x - 8, y(2 ** exponent), exponent < 0 ? `1/${2 ** -exponent} ×` : `${2 ** exponent} ×`, { anchor: "end", size: 12, fill: "var(--grey)" }),
+      exponent !== 0 &&
+        rule(plot.x, plot.x + plot.width, y(2 ** exponent), {
+          color: "var(--pale)",
+          width: 1,
+          key: `line ${exponent}`,
+        }),
+      label(plot.x - 8, y(2 ** exponent), exponent < 0 ? `1/${2 ** -exponent} ×` : `${2 ** exponent} ×`, {
+        anchor: "end",
+        size: 12,
+        fill: "var(--grey)",
+      }),
     ]),
     rule(plot.x, plot.x + plot.width, y(1), { width: 2, key: "one" }),
-    label(plot.x + plot.width - 8, bottom - 12, "below 1 ×: it fits, and arithmetic decides", { size: 12, anchor: "end", fill: "var(--grey)" }),
+    label(plot.x + plot.width - 8, bottom - 12, "below 1 ×: it fits, and arithmetic decides", {
+      size: 12,
+      anchor: "end",
+      fill: "var(--grey)",
+    }),
     curves.map((name) => h("path", { key: name, d: path(name), fill: "none", "stroke-width": 3, ...LOOKS[name] })),
-    h("g", { key: "marker", drag: dragged(trace, plot), class: "mark", style: `transform: translate(${here}px, 0)`, tip: { title: `B = ${now.B}`, lines: ["pull the line"] } },
+    h(
+      "g",
+      {
+        key: "marker",
+        drag: dragged(trace, plot),
+        class: "mark",
+        style: `transform: translate(${here}px, 0)`,
+        tip: { title: `B = ${now.B}`, lines: ["pull the line"] },
+      },
       h("rect", { x: -12, y: plot.y, width: 24, height: plot.height, fill: "transparent" }),
-      h("path", { d: `M0 ${plot.y}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "2 3" })),
+      h("path", { d: `M0 ${plot.y}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "2 3" }),
+    ),
     curves.map(dot),
   ];
 }
 
 const at = ({ sizes }, B) => (B - sizes[0].B) / (sizes.at(-1).B - sizes[0].B);
 
-const dragged = ({ sizes }, plot) => ({ x }) => {
-  const indices = sizes.map((_, index) => index);
-  return { step: nearest(indices, ((x - plot.x) / plot.width) * (sizes.length - 1)) };
-};
+const dragged = ({ sizes }, plot) => ({
+  field: "step",
+  to: ({ x }) => ({ step: ((x - plot.x) / plot.width) * (sizes.length - 1) }),
+});
 
 // What the tiles take of each memory, and the card's answer.
 function memories({ trace, now, y, width }) {
@@ -105,11 +161,27 @@ function memories({ trace, now, y, width }) {
   const space = columns === 2 ? (width - 40) / 2 : width;
   const place = (cell) => ({ x: (cell % columns) * (space + 40), y: y + CELL * Math.floor(cell / columns) });
   const scale = space / (SPILL * Math.max(...names.map((name) => limits[name])));
-  const boxes = names.map((name, cell) => h("g", { key: name, class: "compared" }, memory({ words: `${ROOMS[name]}: ${now.takes[name]}`, tiles: now[name], limit: limits[name], scale, ...place(cell), width: space })));
+  const boxes = names.map((name, cell) =>
+    h(
+      "g",
+      { key: name, class: "compared" },
+      memory({
+        words: `${ROOMS[name]}: ${now.takes[name]}`,
+        tiles: now[name],
+        limit: limits[name],
+        scale,
+        ...place(cell),
+        width: space,
+      }),
+    ),
+  );
   const rest = place(names.length);
   const verdict = wrapped(now.refused ?? "It fits.", rest.x ? space : width, 14.5);
   const look = { fill: now.refused ? "var(--wrong)" : "var(--ink)", weight: now.refused ? 650 : undefined };
-  return { nodes: [boxes, h("g", { key: "verdict" }, lines(rest.x, rest.y, verdict, look))], bottom: rest.x ? y + CELL - 12 : rest.y + 20 * (columns === 2 ? 2 : 5) };
+  return {
+    nodes: [boxes, h("g", { key: "verdict" }, lines(rest.x, rest.y, verdict, look))],
+    bottom: rest.x ? y + CELL - 12 : rest.y + 20 * (columns === 2 ? 2 : 5),
+  };
 }
 
 function memory({ words, tiles, limit, scale, x, y, width }) {
@@ -125,25 +197,72 @@ function memory({ words, tiles, limit, scale, x, y, width }) {
     left += bytes * scale;
     const letter = NAMES[name];
     const shown = Math.min(left, edge) - start;
-    return shown > 0 && tile({ key: name, x: start, y: top + 3, width: shown, height: FAST - 6, name: COLORS[letter] ?? letter, letter, tip: { title: letter, lines: [`${room(bytes)}, ${digits((100 * bytes) / limit, 3)}% of the room`] } });
+    return (
+      shown > 0 &&
+      tile({
+        key: name,
+        x: start,
+        y: top + 3,
+        width: shown,
+        height: FAST - 6,
+        name: COLORS[letter] ?? letter,
+        letter,
+        tip: { title: letter, lines: [`${room(bytes)}, ${digits((100 * bytes) / limit, 3)}% of the room`] },
+      })
+    );
   });
   return [
     label(x, y, `${words} of ${limit / 1024} KiB`, { weight: 600, fill: over ? "var(--wrong)" : "var(--ink)" }),
     memoryBox({ x, y: top, width: limit * scale, height: FAST, color }),
     packed,
-    over && h("rect", { key: "burst", x: end, y: top - 1, width: Math.min(left, edge) - end, height: FAST + 2, fill: "var(--wrong)", "fill-opacity": 0.4, "pointer-events": "none" }),
+    over &&
+      h("rect", {
+        key: "burst",
+        x: end,
+        y: top - 1,
+        width: Math.min(left, edge) - end,
+        height: FAST + 2,
+        fill: "var(--wrong)",
+        "fill-opacity": 0.4,
+        "pointer-events": "none",
+      }),
     h("line", { key: "wall", x1: end, x2: end, y1: top - 6, y2: top + FAST + 6, stroke: color, "stroke-width": 4 }),
-    over && label(Math.min(left, edge), top + FAST + 15, left > edge ? "bursts, and goes on →" : "bursts", { anchor: "end", weight: 650, fill: "var(--wrong)" }),
+    over &&
+      label(Math.min(left, edge), top + FAST + 15, left > edge ? "bursts, and goes on →" : "bursts", {
+        anchor: "end",
+        weight: 650,
+        fill: "var(--wrong)",
+      }),
   ];
 }
 
 function sizes({ trace, now, plot, y }) {
   const { fits, enough } = trace;
   const spans = [
-    { words: fits ? `fits, to B = ${fits}` : "nothing fits", color: "var(--fast)", start: 0, stop: fits ? at(trace, fits) : 0, tip: { title: `fits to B = ${fits}`, lines: [trace.card] } },
-    { words: enough ? `arithmetic decides, from B = ${enough}` : trace.sizes[0].times.ratio === null ? `no ${trace.dtype} rate is documented` : "arithmetic decides: nowhere", color: "var(--ink)", start: enough ? at(trace, enough) : 1, stop: 1, tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] } },
+    {
+      words: fits ? `fits, to B = ${fits}` : "nothing fits",
+      color: "var(--fast)",
+      start: 0,
+      stop: fits ? at(trace, fits) : 0,
+      tip: { title: `fits to B = ${fits}`, lines: [trace.card] },
+    },
+    {
+      words: enough
+        ? `arithmetic decides, from B = ${enough}`
+        : trace.sizes[0].times.ratio === null
+          ? `no ${trace.dtype} rate is documented`
+          : "arithmetic decides: nowhere",
+      color: "var(--ink)",
+      start: enough ? at(trace, enough) : 1,
+      stop: 1,
+      tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] },
+    },
   ];
   const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: at(trace, B), words: String(B) }));
-  const handle = { at: at(trace, now.B), drag: dragged(trace, plot), tip: { title: `B = ${now.B}`, lines: ["pull, or use the clock's keys"] } };
+  const handle = {
+    at: at(trace, now.B),
+    drag: { ...dragged(trace, plot), name: "size of a tile, B" },
+    tip: { title: `B = ${now.B}`, lines: ["pull, or use the arrow keys"] },
+  };
   return [ruler({ key: "sizes", x: plot.x, y, width: plot.width, spans, ticks, handle })];
 }

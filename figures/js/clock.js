@@ -1,4 +1,4 @@
-// The clock of a figure: which steps are events, how long play shows each, and where a moment is when a control changes.
+// The clock of a figure: which steps are events, how long play shows each, where a moment is when a control changes.
 // words: what the figure says at each step, in order.
 
 const STEP = 1000; // ms a step, at most
@@ -42,7 +42,10 @@ export function moved(step, from, to) {
   if (last === end || step === 0) return Math.min(step, end);
   if (step >= last) return end;
   const there = events(to);
-  let [before, after] = [[0, 0], [last, end]];
+  let [before, after] = [
+    [0, 0],
+    [last, end],
+  ];
   for (const [plain, here] of events(from)) {
     const other = there.get(plain) ?? -1;
     if (other <= before[1]) continue; // it is not there, or comes in another order

@@ -2,29 +2,64 @@
 
 import { h } from "./svg.js";
 import { amount, digits, wrapped } from "./words.js";
+import { nearest } from "./state.js";
 import { WIDE, label, lines, rule } from "./marks.js";
 
 const GAP = 34;
 const HIGH = 168; // of a chart
 const HEAD = 84; // above it: its name, both amounts and their ratio
 const FOOT = 40; // below it: the lengths
-const LOOKS = { softmax: { color: "var(--flash)", words: "softmax" }, linear: { color: "var(--ink)", words: "linear", dash: "6 4" } };
-const TICKS = [[64, "64"], [1024, "1 K"], [16384, "16 K"]];
+const LOOKS = {
+  softmax: { color: "var(--flash)", words: "softmax" },
+  linear: { color: "var(--ink)", words: "linear", dash: "6 4" },
+};
+const TICKS = [
+  [64, "64"],
+  [1024, "1 K"],
+  [16384, "16 K"],
+];
 
-const time = (seconds) => (seconds < 1e-6 ? `${digits(seconds * 1e9, 3)} ns` : seconds < 1e-3 ? `${digits(seconds * 1e6, 3)} µs` : `${digits(seconds * 1e3, 3)} ms`);
-const count = (flops) => (flops < 1e9 ? `${digits(flops / 1e6, 3)} MFLOP` : flops < 1e12 ? `${digits(flops / 1e9, 3)} GFLOP` : `${digits(flops / 1e12, 3)} TFLOP`);
+const time = (seconds) =>
+  seconds < 1e-6
+    ? `${digits(seconds * 1e9, 3)} ns`
+    : seconds < 1e-3
+      ? `${digits(seconds * 1e6, 3)} µs`
+      : `${digits(seconds * 1e3, 3)} ms`;
+const count = (flops) =>
+  flops < 1e9
+    ? `${digits(flops / 1e6, 3)} MFLOP`
+    : flops < 1e12
+      ? `${digits(flops / 1e9, 3)} GFLOP`
+      : `${digits(flops / 1e12, 3)} TFLOP`;
 const SAID = { flops: count, bytes: amount, state: amount, seconds: time };
 
 export function draw({ trace, step, width }) {
   const across = width >= WIDE ? 4 : width >= 560 ? 2 : 1;
   const size = Math.min((width - (across - 1) * GAP) / across, 430);
   const high = HEAD + HIGH + FOOT + 12;
-  const about = wrapped(`one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear; both axes are logarithmic`, width, 13);
+  const about = wrapped(
+    `one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear; both axes are logarithmic`,
+    width,
+    13,
+  );
   const top = 30 + 19 * about.length;
-  const charts = trace.measures.map((measure, at) => chart({ trace, measure, step, x: (at % across) * (size + GAP), y: top + Math.floor(at / across) * high, width: size }));
+  const charts = trace.measures.map((measure, at) =>
+    chart({
+      trace,
+      measure,
+      step,
+      x: (at % across) * (size + GAP),
+      y: top + Math.floor(at / across) * high,
+      width: size,
+    }),
+  );
   return {
     height: top + Math.ceil(charts.length / across) * high,
-    nodes: [label(0, 10, `N = ${trace.lengths[step].toLocaleString("en")} tokens`, { weight: 650, size: 15 }), lines(0, 32, about, { fill: "var(--grey)" }), charts],
+    nodes: [
+      label(0, 10, `N = ${trace.lengths[step].toLocaleString("en")} tokens`, { weight: 650, size: 15 }),
+      lines(0, 32, about, { fill: "var(--grey)" }),
+      charts,
+    ],
   };
 }
 
@@ -38,10 +73,13 @@ function chart({ trace, measure, step, x, y, width }) {
   const place = (value, from, to, length) => (Math.log(value / from) / Math.log(to / from)) * length;
   const across = (N) => x + place(N, lengths[0], lengths.at(-1), width);
   const up = (value) => bottom - place(value, low, high, HIGH - 16) - 8;
+  const back = (at) => Math.log(lengths[0]) + ((at - x) / width) * Math.log(lengths.at(-1) / lengths[0]); // of N
   const here = across(lengths[step]);
   const ratio = measure.softmax[step] / measure.linear[step];
   const named = `${measure.name}${measure.what === "seconds" ? `, ${trace.card.split(" ")[0]}` : ""}`;
-  return h("g", { key: measure.what, class: "compared" },
+  return h(
+    "g",
+    { key: measure.what, class: "compared" },
     label(x, y + 8, named, { weight: 650 }),
     label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600 }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
@@ -50,11 +88,56 @@ function chart({ trace, measure, step, x, y, width }) {
     ]),
     h("rect", { x, y: top, width, height: HIGH, fill: "var(--pale)", "fill-opacity": 0.25 }),
     crossed({ measure, lengths, across, x, top, bottom, width }),
-    Object.entries(LOOKS).map(([name, { color, dash }]) => h("path", { key: `line ${name}`, d: `M${lengths.map((N, at) => `${round(across(N))} ${round(up(measure[name][at]))}`).join("L")}`, fill: "none", stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash })),
+    Object.entries(LOOKS).map(([name, { color, dash }]) =>
+      h("path", {
+        key: `line ${name}`,
+        d: `M${lengths.map((N, at) => `${round(across(N))} ${round(up(measure[name][at]))}`).join("L")}`,
+        fill: "none",
+        stroke: color,
+        "stroke-width": 2.5,
+        "stroke-dasharray": dash,
+      }),
+    ),
     rule(x, x + width, bottom, { color: "var(--grey)" }),
-    TICKS.map(([N, words]) => [h("path", { d: `M${across(N)} ${bottom}v5`, stroke: "var(--grey)" }), label(across(N), bottom + 16, words, { size: 12, anchor: N === lengths[0] ? "start" : "middle", fill: "var(--grey)" })]),
-    h("path", { key: "here", d: `M${round(here)} ${top}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1 }),
-    Object.entries(LOOKS).map(([name, { color, words }]) => dot({ name, words, color, x: here, y: up(measure[name][step]), title: `${words} attention: ${said(measure[name][step])}`, told: tip({ trace, measure, name, step }) })));
+    TICKS.map(([N, words]) => [
+      h("path", { d: `M${across(N)} ${bottom}v5`, stroke: "var(--grey)" }),
+      label(across(N), bottom + 16, words, {
+        size: 12,
+        anchor: N === lengths[0] ? "start" : "middle",
+        fill: "var(--grey)",
+      }),
+    ]),
+    lineOf({ trace, measure, step, here, back, top, bottom }),
+    Object.entries(LOOKS).map(([name, { color, words }]) =>
+      dot({
+        name,
+        words,
+        color,
+        x: here,
+        y: up(measure[name][step]),
+        title: `${words} attention: ${said(measure[name][step])}`,
+        told: tip({ trace, measure, name, step }),
+      }),
+    ),
+  );
+}
+
+// The line at N, to pull. back: from a place on the page to the logarithm of N.
+function lineOf({ trace, measure, step, here, back, top, bottom }) {
+  const logarithms = trace.lengths.map(Math.log);
+  const drag = {
+    field: "step",
+    name: measure === trace.measures[0] ? "tokens N" : undefined, // all four are one clock
+    to: (point) => ({ step: logarithms.indexOf(nearest(logarithms, back(point.x))) }),
+  };
+  const tip = { title: `N = ${trace.lengths[step].toLocaleString("en")}`, lines: ["pull the line"] };
+  return h(
+    "g",
+    { key: "here", drag, tip, class: "mark", style: `transform: translate(${round(here)}px, 0)` },
+    h("rect", { x: -12, y: top, width: 24, height: bottom - top + 7, fill: "transparent" }),
+    h("path", { d: `M0 ${top}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1 }),
+    h("circle", { cy: bottom, r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
+  );
 }
 
 // Where the lines cross: from there on linear attention takes no more.
@@ -63,21 +146,44 @@ function crossed({ measure, lengths, across, x, top, bottom, width }) {
   if (!inside) return null;
   const at = round(across(measure.crossing));
   const N = measure.crossing.toLocaleString("en");
-  return h("g", { key: "crossing", tip: { title: `cross at ${N}`, lines: [`from N = ${N} on linear attention takes no more`] } },
-    h("rect", { x: at, y: top, width: round(x + width - at), height: bottom - top, fill: "var(--fast)", "fill-opacity": 0.12 }),
+  return h(
+    "g",
+    { key: "crossing", tip: { title: `cross at ${N}`, lines: [`from N = ${N} on linear attention takes no more`] } },
+    h("rect", {
+      x: at,
+      y: top,
+      width: round(x + width - at),
+      height: bottom - top,
+      fill: "var(--fast)",
+      "fill-opacity": 0.12,
+    }),
     h("path", { d: `M${at} ${top}V${bottom}`, stroke: "var(--fast)", "stroke-dasharray": "3 3", "stroke-width": 1.5 }),
-    label(x + width - 4, bottom - 10, `cross at ${N}`, { anchor: "end", size: 12 }));
+    label(x + width - 4, bottom - 10, `cross at ${N}`, { anchor: "end", size: 12 }),
+  );
 }
 
 function dot({ name, words, color, x, y, title, told }) {
-  return h("g", { key: `dot ${name}`, class: "mark", style: `transform: translate(${round(x)}px, ${round(y)}px)`, tip: { title, lines: told } },
+  return h(
+    "g",
+    {
+      key: `dot ${name}`,
+      class: "mark",
+      style: `transform: translate(${round(x)}px, ${round(y)}px)`,
+      tip: { title, lines: told },
+    },
     h("circle", { r: 12, fill: "transparent" }),
-    name === "softmax" ? h("circle", { r: 5.5, fill: color, stroke: "var(--paper)" }) : h("rect", { x: -5, y: -5, width: 10, height: 10, fill: color, stroke: "var(--paper)" }));
+    name === "softmax"
+      ? h("circle", { r: 5.5, fill: color, stroke: "var(--paper)" })
+      : h("rect", { x: -5, y: -5, width: 10, height: 10, fill: color, stroke: "var(--paper)" }),
+  );
 }
 
 function tip({ trace, measure, name, step }) {
   const grows = step >= 2 ? `twice the tokens took × ${digits(measure[name][step] / measure[name][step - 2], 3)}` : "";
-  const waits = measure.what === "seconds" && name === "linear" ? `${digits(trace.intensity[step], 3)} FLOPs per byte; the ridge is at ${Math.round(trace.ridge)}` : "";
+  const waits =
+    measure.what === "seconds" && name === "linear"
+      ? `${digits(trace.intensity[step], 3)} FLOPs per byte; the ridge is at ${Math.round(trace.ridge)}`
+      : "";
   const once = measure.what === "seconds" ? "at the peaks of the card, each byte once" : "";
   return [`at N = ${trace.lengths[step].toLocaleString("en")}`, grows, waits, once].filter(Boolean);
 }

@@ -29,19 +29,70 @@ function lanes({ trace, now, y, width }) {
   const unit = LANES / longest;
   const high = now.keys * unit;
   const full = Array.from({ length: trace.sms }, (_, sm) => (sm < now.busiest ? now.waves : now.waves - 1));
-  const columns = full.map((programs, sm) => h("g", { key: `sm ${sm}`, tip: { title: `SM ${sm}: ${times(programs, "program")}`, lines: programs ? [`${grouped(now.keys)} keys each, for all query heads of a group`] : ["it has nothing to do"] } },
-    h("rect", { x: sm * lane, y, width: lane, height: LANES, fill: "var(--pale)", "fill-opacity": 0.45 }),
-    programs > 0 && h("rect", { key: "work", x: sm * lane + lane * 0.08, y, width: lane * 0.84, height: programs * high, fill: "var(--K)", class: "grow" })));
-  const waves = now.waves > 1 && now.waves <= 12 ? Array.from({ length: now.waves - 1 }, (_, wave) => rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` })) : [];
+  const columns = full.map((programs, sm) =>
+    h(
+      "g",
+      {
+        key: `sm ${sm}`,
+        tip: {
+          title: `SM ${sm}: ${times(programs, "program")}`,
+          lines: programs
+            ? [`${grouped(now.keys)} keys each, for all query heads of a group`]
+            : ["it has nothing to do"],
+        },
+      },
+      h("rect", { x: sm * lane, y, width: lane, height: LANES, fill: "var(--pale)", "fill-opacity": 0.45 }),
+      programs > 0 &&
+        h("rect", {
+          key: "work",
+          x: sm * lane + lane * 0.08,
+          y,
+          width: lane * 0.84,
+          height: programs * high,
+          fill: "var(--K)",
+          class: "grow",
+        }),
+    ),
+  );
+  const waves =
+    now.waves > 1 && now.waves <= 12
+      ? Array.from({ length: now.waves - 1 }, (_, wave) =>
+          rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
+        )
+      : [];
+  const none = trace.sms - now.busiest;
   const idle = now.busiest < trace.sms && width - now.busiest * lane > 150;
   const end = y + now.waves * high;
   return [
-    label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, { weight: 650, size: 15 }),
+    label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {
+      weight: 650,
+      size: 15,
+    }),
     columns,
     waves,
-    h("g", { key: "end", tip: { title: `${digits(now.us, 3)} µs`, lines: [`${now.kv} of keys and values, ${now.parts} for parts`, "each SM reads at an even share of the bandwidth"] } }, h("rect", { x: 0, y: end - 5, width, height: 10, fill: "transparent" }), rule(0, width, end, { dash: true })),
-    idle && label(width - 6, y + 14, now.waves > 1 ? "idle in the last wave" : "idle", { anchor: "end", fill: "var(--grey)" }),
-    label(0, y + LANES + 20, `${digits(now.us, 3)} µs: ${Math.round(100 * now.share)}% of the SMs' time is used`, { weight: 600 }),
+    h(
+      "g",
+      {
+        key: "end",
+        tip: {
+          title: `${digits(now.us, 3)} µs`,
+          lines: [
+            `${now.kv} of keys and values, ${now.parts} for parts`,
+            "each SM reads at an even share of the bandwidth",
+          ],
+        },
+      },
+      h("rect", { x: 0, y: end - 5, width, height: 10, fill: "transparent" }),
+      rule(0, width, end, { dash: true }),
+    ),
+    idle &&
+      label(width - 6, y + 14, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
+        anchor: "end",
+        fill: "var(--grey)",
+      }),
+    label(0, y + LANES + 20, `${digits(now.us, 3)} µs: ${Math.round(100 * now.share)}% of the SMs' time is used`, {
+      weight: 600,
+    }),
     label(0, y + LANES + 40, `${now.kv} of keys and values, ${now.parts} for parts`, { size: 12 }),
     label(0, y + LANES + 58, "a column per SM; time runs down to the dashes", { size: 12, fill: "var(--grey)" }),
   ];
@@ -52,12 +103,44 @@ function weights({ trace, now, y, width }) {
   const wide = width / now.weights.length;
   const color = trace.wrong ? "var(--wrong)" : "var(--P)";
   const scale = MERGE / now.heaviest / 1.3; // the same for both bases, so that they compare
-  const bar = (weight, s) => h("g", { key: `part ${s}`, tip: { title: `part ${s + 1} of ${now.weights.length}: ${digits(100 * weight, 3)}%`, lines: [trace.wrong ? "logarithms of base 2, merged as natural ones" : "e to the power of its lse minus that of the whole"], code: trace.code } },
-    h("rect", { x: s * wide, y, width: wide, height: MERGE, fill: "var(--pale)", "fill-opacity": 0.45 }),
-    h("rect", { key: "weight", x: s * wide + Math.min(2, wide * 0.1), y: y + MERGE - scale * weight, width: wide - 2 * Math.min(2, wide * 0.1), height: scale * weight, fill: color, class: "grow" }),
-    wide > 44 && label(s * wide + wide / 2, y + MERGE - scale * weight - 9, `${digits(100 * weight, 2)}%`, { size: 12, anchor: "middle" }));
+  const bar = (weight, s) =>
+    h(
+      "g",
+      {
+        key: `part ${s}`,
+        tip: {
+          title: `part ${s + 1} of ${now.weights.length}: ${digits(100 * weight, 3)}%`,
+          lines: [
+            trace.wrong
+              ? "logarithms of base 2, merged as natural ones"
+              : "e to the power of its lse minus that of the whole",
+          ],
+          code: trace.code,
+        },
+      },
+      h("rect", { x: s * wide, y, width: wide, height: MERGE, fill: "var(--pale)", "fill-opacity": 0.45 }),
+      h("rect", {
+        key: "weight",
+        x: s * wide + Math.min(2, wide * 0.1),
+        y: y + MERGE - scale * weight,
+        width: wide - 2 * Math.min(2, wide * 0.1),
+        height: scale * weight,
+        fill: color,
+        class: "grow",
+      }),
+      wide > 44 &&
+        label(s * wide + wide / 2, y + MERGE - scale * weight - 9, `${digits(100 * weight, 2)}%`, {
+          size: 12,
+          anchor: "middle",
+        }),
+    );
   return [
-    label(0, y - 18, trace.wrong ? "what the parts weigh: lse of the wrong base" : "what the parts weigh in the merge", { weight: 650, fill: trace.wrong ? "var(--wrong)" : "var(--ink)" }),
+    label(
+      0,
+      y - 18,
+      trace.wrong ? "what the parts weigh: lse of the wrong base" : "what the parts weigh in the merge",
+      { weight: 650, fill: trace.wrong ? "var(--wrong)" : "var(--ink)" },
+    ),
     now.weights.map(bar),
     label(0, y + MERGE + 16, "one row of a real text, 512 keys, in as many parts", { size: 12, fill: "var(--grey)" }),
   ];
@@ -67,8 +150,38 @@ function numbers({ trace, now, y, width }) {
   const all = trace.parts.map(({ S }) => S);
   const place = (S) => Math.log2(S) / Math.log2(all.at(-1));
   const chosen = Math.min(trace.chosen, all.at(-1));
-  const spans = [{ words: `the rule: ${times(trace.chosen, "part")}`, color: "var(--fast)", start: 0, stop: place(chosen), tip: { title: `the rule takes ${times(trace.chosen, "part")}`, lines: ["the fewest that use 95% of the best share of the SMs' time"] } }];
+  const spans = [
+    {
+      words: `the rule: ${times(trace.chosen, "part")}`,
+      color: "var(--fast)",
+      start: 0,
+      stop: place(chosen),
+      tip: {
+        title: `the rule takes ${times(trace.chosen, "part")}`,
+        lines: ["the fewest that use 95% of the best share of the SMs' time"],
+      },
+    },
+  ];
   const ticks = [1, 2, 4, 8, 16, 32, 64].map((S) => ({ at: place(S), words: String(S) }));
-  const drag = ({ x }) => ({ step: all.indexOf(nearest(all, 2 ** ((x / width) * Math.log2(all.at(-1))))) });
-  return [ruler({ key: "parts", x: 0, y, width, spans, ticks, handle: { at: place(now.S), drag, tip: { title: times(now.S, "part"), lines: ["pull, or use the clock's keys"] } } })];
+  const wanted = (x) => 2 ** ((x / width) * Math.log2(all.at(-1)));
+  const drag = {
+    field: "step",
+    name: "parts of the keys",
+    to: ({ x }) => ({ step: all.indexOf(nearest(all, wanted(x))) }),
+  };
+  return [
+    ruler({
+      key: "parts",
+      x: 0,
+      y,
+      width,
+      spans,
+      ticks,
+      handle: {
+        at: place(now.S),
+        drag,
+        tip: { title: times(now.S, "part"), lines: ["pull, or use the arrow keys"] },
+      },
+    }),
+  ];
 }

@@ -2,31 +2,44 @@
 
 import { h } from "./svg.js";
 import { digits, fits, times } from "./words.js";
-import { WIDE, bars, label, rule } from "./marks.js";
+import { WIDE, bars, knob, label, rule } from "./marks.js";
 
 const LOW = -9.6; // of the axis, as a power of two: the smallest number is 2^-9
 const HIGH = 8.95; // the largest is 448
 const HIGHEST = 120; // of a pile of weights, in pixels
+const COLUMN = 52; // height of the largest column of K with the largest outlier
+const OCTAVES = 8; // of its axis
+const OUTLIERS = 16; // the largest factor
+const TICKS = [2 ** -9, 2 ** -6, 2 ** -3, 1, 8, 64, 448];
 const LOST = [1e-5, 0.3]; // shares on the axis of sums
 
-export function draw({ trace, step, width }) {
+export function draw({ trace, state, step, width }) {
   const wide = width >= WIDE;
   const below = 40 + HIGHEST + 74;
   const panel = wide ? width / 2 - 20 : width;
   const errors = { x: 0, y: below, width: panel };
-  const sums = wide ? { x: width / 2 + 20, y: below, width: panel } : { x: 0, y: below + 156, width: panel };
+  const columns = { x: 0, y: below + 158, width: panel };
+  const sums = wide ? { x: width / 2 + 20, y: below, width: panel } : { x: 0, y: below + 268, width: panel };
   return {
     height: sums.y + 234,
     nodes: [
       h("g", { key: "line" }, numberLine({ trace, step, width })),
-      h("g", { key: "errors", class: "compared" }, costs({ trace, step, ...errors })),
+      h(
+        "g",
+        { key: "errors", class: "compared" },
+        costs({ trace, step, ...errors }),
+        columnsOf({ trace, state, ...columns }),
+      ),
       h("g", { key: "sums", class: "compared" }, long({ trace, ...sums })),
     ],
   };
 }
 
 const percent = (share) => `${digits(100 * share, 3)}%`;
-const power = (number) => (number >= 1 ? String(number) : `2${[...String(Math.round(Math.log2(number)))].map((sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`);
+const power = (number) =>
+  number >= 1
+    ? String(number)
+    : `2${Array.from(String(Math.log2(number)), (sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`;
 
 // The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there. A pile's area
 // is the number of its weights.
@@ -40,29 +53,57 @@ function numberLine({ trace, step, width }) {
   const heights = trace.steps.flatMap((one) => [...one.counts.map(([, count]) => count / bar), one.zeros / zero]);
   const scale = HIGHEST / Math.max(...heights); // pixels of height per weight and pixel of width
   const most = now.zeros > trace.N / 2 ? "most" : "some";
-  const ticks = [2 ** -9, 2 ** -6, 2 ** -3, 1, 8, 64, 448];
-  const piles = now.counts.map(([code, count]) => {
-    const number = trace.numbers[code];
-    const high = (count * scale) / bar;
-    const tip = { title: `${digits(number, 5)}, a number of e4m3`, lines: [`${times(count, "weight")} of “${trace.token}” became it`, number < 2 ** -6 ? "subnormal: fewer than 3 bits of mantissa" : "the next one is an eighth of a power of two away"] };
-    return h("g", { key: `pile ${code}`, tip }, h("rect", { x: x(number) - bar / 2, y: bottom - high, width: bar, height: high, fill: "var(--P)", class: "grow" }));
-  });
-  const high = (now.zeros * scale) / zero;
-  const gone = { title: `${times(now.zeros, "weight")} became 0`, lines: [`${percent(now.vanished)} of the row's sum is lost`, "they were 2⁻¹⁰ or less"] };
+  const lost = now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes";
+  const off = width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`;
+  const strokes = trace.numbers.slice(1).map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`);
+  const small = { x: left, y: bottom - HIGHEST, width: x(2 ** -6) - left, height: HIGHEST };
+  const tick = (number) => ({ size: 12, anchor: number > 400 ? "end" : "middle", fill: "var(--grey)" });
   return [
     label(0, 10, `The ${trace.N} weights of “${trace.token}” × ${now.largest}, in e4m3`, { weight: 650 }),
-    h("rect", { key: "subnormal", x: left, y: bottom - HIGHEST, width: x(2 ** -6) - left, height: HIGHEST, fill: "var(--slow)", "fill-opacity": 0.22 }),
-    fits("subnormal", x(2 ** -6) - left - 8, 12) && label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
-    h("g", { key: "gone", tip: gone },
-      h("rect", { x: 0, y: bottom - HIGHEST, width: zero, height: HIGHEST, fill: "transparent", stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
-      h("rect", { x: 0, y: bottom - high, width: zero, height: high, fill: "var(--wrong)", class: "grow" })),
-    piles,
-    h("path", { key: "strokes", d: trace.numbers.slice(1).map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`).join(""), stroke: "var(--ink)", "stroke-width": 1 }),
+    h("rect", { key: "subnormal", ...small, fill: "var(--slow)", "fill-opacity": 0.22 }),
+    fits("subnormal", small.width - 8, 12) &&
+      label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
+    vanished({ now, width: zero, bottom, high: (now.zeros * scale) / zero }),
+    now.counts.map(([code, count]) => {
+      const number = trace.numbers[code];
+      return pile({ trace, code, count, number, x: x(number), width: bar, bottom, high: (count * scale) / bar });
+    }),
+    h("path", { key: "strokes", d: strokes.join(""), stroke: "var(--ink)", "stroke-width": 1 }),
     rule(left, width, bottom + 1, { color: "var(--grey)", key: "axis" }),
-    ticks.map((number) => label(x(number), bottom + 22, power(number), { size: 12, anchor: number > 400 ? "end" : "middle", fill: "var(--grey)" })),
+    TICKS.map((number) => label(x(number), bottom + 22, power(number), tick(number))),
     label(zero / 2, bottom + 22, "0", { anchor: "middle", weight: 650 }),
-    label(0, bottom + 44, [now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes", width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`].filter(Boolean).join("; "), { fill: "var(--grey)" }),
+    label(0, bottom + 44, [lost, off].filter(Boolean).join("; "), { fill: "var(--grey)" }),
   ];
+}
+
+// The weights that became one number.
+function pile({ trace, code, count, number, x, width, bottom, high }) {
+  const tip = {
+    title: `${digits(number, 5)}, a number of e4m3`,
+    lines: [
+      `${times(count, "weight")} of “${trace.token}” became it`,
+      number < 2 ** -6
+        ? "subnormal: fewer than 3 bits of mantissa"
+        : "the next one is an eighth of a power of two away",
+    ],
+  };
+  const bar = { x: x - width / 2, y: bottom - high, width, height: high, fill: "var(--P)", class: "grow" };
+  return h("g", { key: `pile ${code}`, tip }, h("rect", bar));
+}
+
+// The weights that became 0.
+function vanished({ now, width, bottom, high }) {
+  const tip = {
+    title: `${times(now.zeros, "weight")} became 0`,
+    lines: [`${percent(now.vanished)} of the row's sum is lost`, "they were 2⁻¹⁰ or less"],
+  };
+  const room = { x: 0, y: bottom - HIGHEST, width, height: HIGHEST, fill: "transparent" };
+  return h(
+    "g",
+    { key: "gone", tip },
+    h("rect", { ...room, stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
+    h("rect", { x: 0, y: bottom - high, width, height: high, fill: "var(--wrong)", class: "grow" }),
+  );
 }
 
 // Errors of the output, from each part alone and from all together.
@@ -71,14 +112,71 @@ function costs({ trace, step, x, y, width }) {
   const whole = Math.max(0.1, 1.02 * errors.all);
   const space = 66;
   const room = width - space - 70;
-  const about = { "Q, K": "Q and K in 8 bits, all else exact", V: "V in e4m3, all else exact", weights: "weights in e4m3, all else exact", all: "everything in 8 bits, products exact" };
+  const about = {
+    "Q, K": "Q and K in 8 bits, all else exact",
+    V: "V in e4m3, all else exact",
+    weights: "weights in e4m3, all else exact",
+    all: "everything in 8 bits, products exact",
+  };
   const color = { "Q, K": "Q", V: "V", weights: "P", all: "O" };
-  const rows = Object.keys(about).map((name) => ({ name, parts: [{ value: Math.min(errors[name], whole), color: `var(--${color[name]})` }], words: percent(errors[name]), tip: { title: `error of O: ${percent(errors[name])}`, lines: [about[name], "relative to O, over all rows"] } }));
+  const rows = Object.keys(about).map((name) => ({
+    name,
+    parts: [{ value: Math.min(errors[name], whole), color: `var(--${color[name]})` }],
+    words: percent(errors[name]),
+    tip: { title: `error of O: ${percent(errors[name])}`, lines: [about[name], "relative to O, over all rows"] },
+  }));
   return [
     label(x, y + 10, "Error of O, part by part", { weight: 650 }),
     bars({ x, y: y + 28, rows, scale: room / whole, row: 24, key: "error", space }),
-    h("line", { key: "full", x1: x + space + room, x2: x + space + room, y1: y + 24, y2: y + 122, stroke: "var(--grey)", "stroke-dasharray": "4 4" }),
+    h("line", {
+      key: "full",
+      x1: x + space + room,
+      x2: x + space + room,
+      y1: y + 24,
+      y2: y + 122,
+      stroke: "var(--grey)",
+      "stroke-dasharray": "4 4",
+    }),
     label(x + space + room, y + 134, percent(whole), { size: 12, anchor: "middle", fill: "var(--grey)" }),
+  ];
+}
+
+// The largest number of each column of K, on a logarithmic axis; that of the outlier is pulled up.
+function columnsOf({ trace, state, x, y, width }) {
+  const { columns } = trace;
+  const floor = y + 20 + COLUMN;
+  const most = (Math.max(...columns) / state.outlier) * OUTLIERS; // of the largest outlier, so that the axis stays
+  const high = (number) => Math.max(1, (1 + Math.log2(number / most) / OCTAVES) * COLUMN);
+  const unit = width / columns.length;
+  const largest = columns.indexOf(Math.max(...columns));
+  const factor = (point) => 2 ** (((floor - point.y) / COLUMN - 1) * OCTAVES) * OUTLIERS;
+  return [
+    label(x, y, width > 340 ? "Largest |K| of each column (logarithmic)" : "Largest |K| of each column", {
+      weight: 650,
+    }),
+    columns.map((number, at) =>
+      h("rect", {
+        key: `column ${at}`,
+        x: x + at * unit + 1,
+        y: floor - high(number),
+        width: unit - 2,
+        height: high(number),
+        fill: "var(--K)",
+        class: "grow",
+        tip: {
+          title: `column ${at} of K: ${digits(number, 3)} at most`,
+          lines: ["a scale for the head covers all columns"],
+        },
+      }),
+    ),
+    rule(x, x + width, floor, { color: "var(--grey)", key: "floor" }),
+    knob({
+      key: "outlier",
+      x: x + (largest + 0.5) * unit,
+      y: floor - high(columns[largest]),
+      tip: { title: `one column of K × ${state.outlier}`, lines: ["pull it up"] },
+      drag: { field: "outlier", name: "one column of K", to: (point) => ({ outlier: factor(point) }) },
+    }),
   ];
 }
 
@@ -93,16 +191,50 @@ function long({ trace, x, y, width }) {
     const name = flush === null ? "never" : String(flush);
     const points = lost.map((share, place) => [px(trace.lengths[place]), py(share), share, trace.lengths[place]]);
     const color = flush === null ? "var(--wrong)" : "var(--fast)";
-    return h("g", { key: `sum ${name}` },
-      h("path", { d: `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}`, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": ["none", "8 3", "5 3", "2 3"][at] }),
-      points.map(([a, b, share, N]) => h("circle", { key: `point ${N}`, cx: a, cy: b, r: 4, fill: color, tip: { title: `${N.toLocaleString("en")} keys, flushed ${flush === null ? "never" : `every ${flush}`}`, lines: [`${percent(share)} of the sum is lost`] } })),
-      label(chart.left + chart.width + 10, points.at(-1)[1], flush === null ? "no flush" : `every ${name}`, { size: 12 }));
+    return h(
+      "g",
+      { key: `sum ${name}` },
+      h("path", {
+        d: `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}`,
+        fill: "none",
+        stroke: color,
+        "stroke-width": 2,
+        "stroke-dasharray": ["none", "8 3", "5 3", "2 3"][at],
+      }),
+      points.map(([a, b, share, N]) =>
+        h("circle", {
+          key: `point ${N}`,
+          cx: a,
+          cy: b,
+          r: 4,
+          fill: color,
+          tip: {
+            title: `${N.toLocaleString("en")} keys, flushed ${flush === null ? "never" : `every ${flush}`}`,
+            lines: [`${percent(share)} of the sum is lost`],
+          },
+        }),
+      ),
+      label(chart.left + chart.width + 10, points.at(-1)[1], flush === null ? "no flush" : `every ${name}`, {
+        size: 12,
+      }),
+    );
   });
   return [
-    label(x, y + 10, width > 400 ? "What 14 bits lose of a sum, by its keys" : "What 14 bits lose of a sum", { weight: 650 }),
-    h("path", { d: `M${chart.left} ${chart.top}V${bottom}H${chart.left + chart.width}`, fill: "none", stroke: "var(--grey)" }),
-    [1e-4, 1e-3, 1e-2, 1e-1].map((share) => [rule(chart.left - 5, chart.left + chart.width, py(share), { color: "var(--pale)", key: `rule ${share}` }), label(chart.left - 8, py(share), percent(share), { anchor: "end", size: 12, fill: "var(--grey)" })]),
-    [1024, 8192, 65536].map((N) => label(px(N), bottom + 15, `${N / 1024}K`, { anchor: "middle", size: 12, fill: "var(--grey)" })),
+    label(x, y + 10, width > 400 ? "What 14 bits lose of a sum, by its keys" : "What 14 bits lose of a sum", {
+      weight: 650,
+    }),
+    h("path", {
+      d: `M${chart.left} ${chart.top}V${bottom}H${chart.left + chart.width}`,
+      fill: "none",
+      stroke: "var(--grey)",
+    }),
+    [1e-4, 1e-3, 1e-2, 1e-1].map((share) => [
+      rule(chart.left - 5, chart.left + chart.width, py(share), { color: "var(--pale)", key: `rule ${share}` }),
+      label(chart.left - 8, py(share), percent(share), { anchor: "end", size: 12, fill: "var(--grey)" }),
+    ]),
+    [1024, 8192, 65536].map((N) =>
+      label(px(N), bottom + 15, `${N / 1024}K`, { anchor: "middle", size: 12, fill: "var(--grey)" }),
+    ),
     label(chart.left + chart.width + 10, bottom + 15, "keys", { size: 12, fill: "var(--grey)" }),
     lines,
   ];

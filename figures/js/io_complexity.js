@@ -1,13 +1,16 @@
-// What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all lengths.
+// What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all.
 
 import { h } from "./svg.js";
 import { amount, digits, fits, grouped } from "./words.js";
 import { nearest } from "./state.js";
-import { WIDE, label, lines, ruler } from "./marks.js";
+import { WIDE, knob, label, lines, ruler } from "./marks.js";
 
 const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
 const SAID = 196; // width of what is said beside both cards
-const LOOKS = { standard: { color: "var(--standard)", name: "standard attention" }, fused: { color: "var(--flash)", name: "FlashAttention" } };
+const LOOKS = {
+  standard: { color: "var(--standard)", name: "standard attention" },
+  fused: { color: "var(--flash)", name: "FlashAttention" },
+};
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
@@ -21,8 +24,16 @@ export function draw({ trace, step, width }) {
   return {
     height: axis + 104,
     nodes: [
-      h("g", { key: "standard", class: "compared" }, card({ ...shared, name: "standard", x: 0, y: 0, room: wide ? spilled : width })),
-      h("g", { key: "fused", class: "compared" }, card({ ...shared, name: "fused", ...second, room: wide ? spilled : width })),
+      h(
+        "g",
+        { key: "standard", class: "compared" },
+        card({ ...shared, name: "standard", x: 0, y: 0, room: wide ? spilled : width }),
+      ),
+      h(
+        "g",
+        { key: "fused", class: "compared" },
+        card({ ...shared, name: "fused", ...second, room: wide ? spilled : width }),
+      ),
       h("g", { key: "words" }, said({ trace, step, ...words })),
       h("g", { key: "ruler" }, lengths({ trace, step, y: axis, width })),
     ],
@@ -33,7 +44,8 @@ export function draw({ trace, step, width }) {
 function card({ trace, step, side, top, name, x, y, room }) {
   const { needs, longest } = trace.ways[name];
   const need = needs[step];
-  const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side; // of N rows, the same for both ways
+  // Of N rows, the same for both ways.
+  const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side;
   const over = need.total > trace.room;
   const folded = name === "fused" && height > side; // rows go on in the next column
   const limit = SPILL * side;
@@ -46,38 +58,108 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const below = y + top;
   const title = `${LOOKS[name].name}: ${amount(need.total)}`;
   const worth = need.total / trace.room;
-  const cards = worth >= 1 ? `${worth < 1000 ? digits(worth, 3) : grouped(Math.round(worth))} cards` : `${digits(100 * worth, 3)}% of the card`;
-  const drag = ({ x: across }) => {
-    const wanted = Math.max((across - left) / side, 0.001);
-    const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
-    return { step: sides.indexOf(nearest(sides, wanted)) };
-  };
+  const cards =
+    worth >= 1
+      ? `${worth < 1000 ? digits(worth, 3) : grouped(Math.round(worth))} cards`
+      : `${digits(100 * worth, 3)}% of the card`;
+  const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
+  const wanted = ({ x }) => nearest(sides, Math.max((x - left) / side, 0.001));
+  const drag = { field: "step", to: (point) => ({ step: sides.indexOf(wanted(point)) }) };
   const tip = {
-    square: { title: `N × N: ${amount(need.square)}`, lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`] },
-    thin: { title: `N × d: ${amount(need.thin + need.rows)}`, lines: [`Q, K, V, O and their gradients: ${amount(need.thin)}`, need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N"].concat(folded ? ["folded: as many tokens are higher than the card"] : []) },
-    card: { title: `memory of an ${trace.card}`, lines: [`${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`, `${LOOKS[name].name} fills it with ${grouped(longest)} tokens`] },
+    square: {
+      title: `N × N: ${amount(need.square)}`,
+      lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`],
+    },
+    thin: {
+      title: `N × d: ${amount(need.thin + need.rows)}`,
+      lines: [
+        `Q, K, V, O and their gradients: ${amount(need.thin)}`,
+        need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N",
+      ].concat(folded ? ["folded: as many tokens are higher than the card"] : []),
+    },
+    card: {
+      title: `memory of an ${trace.card}`,
+      lines: [
+        `${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`,
+        `${LOOKS[name].name} fills it with ${grouped(longest)} tokens`,
+      ],
+    },
   };
   const box = (key, color, start, stop, what) => {
     const place = { x: left + start, y: below, width: Math.max(shown(stop) - start, 0.5), height: tall, class: "grow" };
-    return start < limit && [h("rect", { key, ...place, fill: color, tip: what }), h("rect", { key: `${key} hatch`, ...place, fill: "url(#stored)", "pointer-events": "none" })];
+    return (
+      start < limit && [
+        h("rect", { key, ...place, fill: color, tip: what }),
+        h("rect", { key: `${key} hatch`, ...place, fill: "url(#stored)", "pointer-events": "none" }),
+      ]
+    );
   };
   const strip = { x: left + shown(across) + 8, y: below + Math.max(Math.min(tall, side) / 2, 16) };
   const corner = { x: left + Math.min(across, limit), y: below + tall };
   return [
     label(left, y + 8, fits(title, room, 15) ? title : title.replace(" attention", ""), { weight: 650, size: 15 }),
-    label(left, y + 30, cards + (over ? ": does not fit" : ""), { fill: over ? "var(--wrong)" : "var(--grey)", weight: over ? 700 : undefined }),
-    h("rect", { key: "card", x: left, y: below, width: side, height: side, fill: "var(--fast)", "fill-opacity": 0.1, tip: tip.card }),
+    label(left, y + 30, cards + (over ? ": does not fit" : ""), {
+      fill: over ? "var(--wrong)" : "var(--grey)",
+      weight: over ? 700 : undefined,
+    }),
+    h("rect", {
+      key: "card",
+      x: left,
+      y: below,
+      width: side,
+      height: side,
+      fill: "var(--fast)",
+      "fill-opacity": 0.1,
+      tip: tip.card,
+    }),
     need.square > 0 && box("square", "var(--S)", 0, square, tip.square),
     box("thin", "var(--Q)", square, across, tip.thin),
-    over && h("path", { key: "outside", d: `M ${left + side} ${below} H ${corner.x} V ${corner.y} H ${left} V ${below + side} H ${left + side} Z`, fill: "var(--wrong)", "fill-opacity": 0.35, "pointer-events": "none" }),
-    h("rect", { key: "frame", x: left, y: below, width: side, height: side, fill: "none", stroke: over ? "var(--wrong)" : "var(--fast)", "stroke-width": 3, "pointer-events": "none" }),
+    over &&
+      h("path", {
+        key: "outside",
+        d: `M ${left + side} ${below} H ${corner.x} V ${corner.y} H ${left} V ${below + side} H ${left + side} Z`,
+        fill: "var(--wrong)",
+        "fill-opacity": 0.35,
+        "pointer-events": "none",
+      }),
+    h("rect", {
+      key: "frame",
+      x: left,
+      y: below,
+      width: side,
+      height: side,
+      fill: "none",
+      stroke: over ? "var(--wrong)" : "var(--fast)",
+      "stroke-width": 3,
+      "pointer-events": "none",
+    }),
     name === "fused" && !over && label(left + side - 8, below + side - 14, trace.card, { anchor: "end", weight: 600 }),
     name === "fused" && across < 0.75 * side && label(strip.x, strip.y, folded ? "N × d, folded" : "N × d"),
-    name === "standard" && square > 60 && tall > 40 && [h("rect", { x: left + 8, y: below + 8, width: 52, height: 22, rx: 3, fill: "var(--paper)", "pointer-events": "none" }), label(left + 34, below + 19, "N × N", { anchor: "middle" })],
-    Math.max(full, across) > limit && [h("rect", { x: corner.x - 84, y: corner.y - 32, width: 66, height: 22, rx: 3, fill: "var(--paper)" }), label(corner.x - 51, corner.y - 21, "and on →", { anchor: "middle", size: 12 })],
-    name === "standard" && h("g", { key: "corner", drag, class: "mark", style: `transform: translate(${corner.x}px, ${corner.y}px)`, tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] } },
-      h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
-      h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" })),
+    name === "standard" &&
+      square > 60 &&
+      tall > 40 && [
+        h("rect", {
+          x: left + 8,
+          y: below + 8,
+          width: 52,
+          height: 22,
+          rx: 3,
+          fill: "var(--paper)",
+          "pointer-events": "none",
+        }),
+        label(left + 34, below + 19, "N × N", { anchor: "middle" }),
+      ],
+    Math.max(full, across) > limit && [
+      h("rect", { x: corner.x - 84, y: corner.y - 32, width: 66, height: 22, rx: 3, fill: "var(--paper)" }),
+      label(corner.x - 51, corner.y - 21, "and on →", { anchor: "middle", size: 12 }),
+    ],
+    name === "standard" &&
+      knob({
+        key: "corner",
+        ...corner,
+        drag,
+        tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] },
+      }),
   ];
 }
 
@@ -86,7 +168,9 @@ function said({ trace, step, x, y }) {
   const twice = trace.lengths.indexOf(2 * trace.lengths[step]);
   const memory = (way) => `× ${digits(way.needs[twice].total / way.needs[step].total, 3)}`;
   const time = (way) => `× ${digits(way.seconds[twice] / way.seconds[step], 3)}`;
-  const rows = fused.lasts ? [`standard: at least ${standard.lasts[step]}`, `fused: at least ${fused.lasts[step]}`] : [`no ${trace.dtype} rate is known`];
+  const rows = fused.lasts
+    ? [`standard: at least ${standard.lasts[step]}`, `fused: at least ${fused.lasts[step]}`]
+    : [`no ${trace.dtype} rate is known`];
   const longer = fused.lasts ? [`standard time ${time(standard)}`, `fused time ${time(fused)}`] : [];
   const more = twice < 0 ? [] : [`standard memory ${memory(standard)}`, `fused memory ${memory(fused)}`, ...longer];
   return [
@@ -98,19 +182,37 @@ function said({ trace, step, x, y }) {
   ];
 }
 
+const lasting = (way) => `which take at least ${way.ends}`;
+
 function lengths({ trace, step, y, width }) {
   const { lengths: all, ways } = trace;
   const [first, last] = [Math.log(all[0]), Math.log(all.at(-1))];
   const at = (N) => Math.min(Math.max((Math.log(Math.max(N, 1)) - first) / (last - first), 0), 1);
   const spans = Object.entries(ways).map(([name, way]) => ({
-    words: `${name}: fits until ${grouped(way.longest)} tokens${way.ends && width >= 600 ? `, which take at least ${way.ends}` : ""}`,
+    words: `${name}: fits until ${grouped(way.longest)} tokens${way.ends && width >= 600 ? `, ${lasting(way)}` : ""}`,
     color: LOOKS[name].color,
     start: 0,
     stop: at(way.longest),
-    tip: { title: `${LOOKS[name].name} fits until ${grouped(way.longest)} tokens`, lines: way.ends ? [`which take at least ${way.ends}`] : [] },
+    tip: {
+      title: `${LOOKS[name].name} fits until ${grouped(way.longest)} tokens`,
+      lines: way.ends ? [lasting(way)] : [],
+    },
   }));
-  const ticks = [[1024, "1 K"], [16384, "16 K"], [131072, "128 K"], [2 ** 20, "1 M"], [2 ** 23, "8 M"]].map(([N, words]) => ({ at: at(N), words }));
-  const drag = ({ x }) => ({ step: nearest(all.map((_, index) => index), (x / width) * (all.length - 1)) });
-  const handle = { at: at(all[step]), drag, tip: { title: `N = ${grouped(all[step])}`, lines: ["pull, or use the clock's keys"] } };
-  return [label(0, y - 14, "tokens N, on a logarithmic scale: pull the dot", { size: 12, fill: "var(--grey)" }), ruler({ key: "lengths", x: 0, y, width, spans, ticks, handle })];
+  const ticks = [
+    [1024, "1 K"],
+    [16384, "16 K"],
+    [131072, "128 K"],
+    [2 ** 20, "1 M"],
+    [2 ** 23, "8 M"],
+  ].map(([N, words]) => ({ at: at(N), words }));
+  const drag = { field: "step", name: "tokens N", to: ({ x }) => ({ step: (x / width) * (all.length - 1) }) };
+  const handle = {
+    at: at(all[step]),
+    drag,
+    tip: { title: `N = ${grouped(all[step])}`, lines: ["pull, or use the arrow keys"] },
+  };
+  return [
+    label(0, y - 14, "tokens N, on a logarithmic scale: pull the dot", { size: 12, fill: "var(--grey)" }),
+    ruler({ key: "lengths", x: 0, y, width, spans, ticks, handle }),
+  ];
 }

@@ -13,7 +13,11 @@ const round = (value) => Math.round(value * 100) / 100;
 // A line of text. anchor: start, middle or end.
 export function label(x, y, words, { size = SIZE, weight, anchor, fill = "var(--ink)", key, rotate } = {}) {
   const transform = rotate ? `rotate(${rotate} ${round(x)} ${round(y)})` : undefined;
-  return h("text", { key, x: round(x), y: round(y), "font-size": size, "font-weight": weight, "text-anchor": anchor, fill, transform }, words);
+  return h(
+    "text",
+    { key, x: round(x), y: round(y), "font-size": size, "font-weight": weight, "text-anchor": anchor, fill, transform },
+    words,
+  );
 }
 
 // Lines of text, one below the other.
@@ -28,21 +32,51 @@ export function tile({ key, x, y, width, height, name, letter, stored, faint, cu
   return h(
     "g",
     { key, tip, drag, style: at(x, y), from: from && { style: at(from.x, from.y) }, class: "mark" },
-    h("rect", { width: round(width), height: round(height), fill: color, "fill-opacity": faint, stroke: current ? "var(--ink)" : "var(--paper)", "stroke-width": current ? 2.5 : 1, class: "grow" }),
+    h("rect", {
+      width: round(width),
+      height: round(height),
+      fill: color,
+      "fill-opacity": faint,
+      stroke: current ? "var(--ink)" : "var(--paper)",
+      "stroke-width": current ? 2.5 : 1,
+      class: "grow",
+    }),
     stored && h("rect", { width: round(width), height: round(height), fill: "url(#stored)", class: "grow" }),
-    words !== null && label(width / 2, height / 2, words, { anchor: "middle", fill: faint ? "var(--ink)" : `var(--on-${name})` }),
+    words !== null &&
+      label(width / 2, height / 2, words, { anchor: "middle", fill: faint ? "var(--ink)" : `var(--on-${name})` }),
   );
 }
 
 // An empty place: an outline that waits for a tile.
 export function slot({ key, x, y, width, height, color = "var(--grey)", dash, tip }) {
-  return h("rect", { key, x: round(x), y: round(y), width: round(width), height: round(height), fill: "var(--paper)", stroke: color, "stroke-dasharray": dash ? "3 3" : undefined, tip });
+  return h("rect", {
+    key,
+    x: round(x),
+    y: round(y),
+    width: round(width),
+    height: round(height),
+    fill: "var(--paper)",
+    stroke: color,
+    "stroke-dasharray": dash ? "3 3" : undefined,
+    tip,
+  });
 }
 
 // A memory: a named box to scale. used and size: bytes, said above it.
 export function memoryBox({ x, y, width, height, name, color, key }) {
   return [
-    h("rect", { key, x, y, width: round(width), height, rx: 3, fill: color, "fill-opacity": 0.1, stroke: color, "stroke-width": 2 }),
+    h("rect", {
+      key,
+      x,
+      y,
+      width: round(width),
+      height,
+      rx: 3,
+      fill: color,
+      "fill-opacity": 0.1,
+      stroke: color,
+      "stroke-width": 2,
+    }),
     name && label(x, y - 12, name, { weight: 600 }),
   ];
 }
@@ -57,17 +91,50 @@ export function bars({ x, y, rows, scale, row = 20, key, space = 30 }) {
       const start = left;
       left += width;
       return [
-        h("rect", { key: `bar ${part}`, x: round(start), y: top, width: round(width), height: row * 0.7, fill: color, class: "grow" }),
-        stored && h("rect", { key: `hatch ${part}`, x: round(start), y: top, width: round(width), height: row * 0.7, fill: "url(#stored)", class: "grow" }),
+        h("rect", {
+          key: `bar ${part}`,
+          x: round(start),
+          y: top,
+          width: round(width),
+          height: row * 0.7,
+          fill: color,
+          class: "grow",
+        }),
+        stored &&
+          h("rect", {
+            key: `hatch ${part}`,
+            x: round(start),
+            y: top,
+            width: round(width),
+            height: row * 0.7,
+            fill: "url(#stored)",
+            class: "grow",
+          }),
       ];
     });
-    return h("g", { key: `${key} ${name}`, tip }, label(x + space - 6, top + row * 0.35, name, { anchor: "end" }), drawn, label(left + 6, top + row * 0.35, words));
+    return h(
+      "g",
+      { key: `${key} ${name}`, tip },
+      label(x + space - 6, top + row * 0.35, name, { anchor: "end" }),
+      drawn,
+      label(left + 6, top + row * 0.35, words),
+    );
   });
 }
 
 // A horizontal rule with a name at its end.
 export function rule(x0, x1, y, { color = "var(--ink)", dash, width = 1.2, key } = {}) {
-  return h("line", { key, x1: round(x0), x2: round(x1), y1: round(y), y2: round(y), stroke: color, "stroke-width": width, "stroke-dasharray": dash ? "5 4" : undefined, class: "grow" });
+  return h("line", {
+    key,
+    x1: round(x0),
+    x2: round(x1),
+    y1: round(y),
+    y2: round(y),
+    stroke: color,
+    "stroke-width": width,
+    "stroke-dasharray": dash ? "5 4" : undefined,
+    class: "grow",
+  });
 }
 
 // An axis with spans above it and a handle to pull. Everything is at a fraction of the width.
@@ -76,21 +143,85 @@ export function ruler({ key, x, y, width, spans, ticks, handle }) {
   const row = 36;
   const high = spans.length * row;
   const place = (fraction) => round(x + fraction * width);
-  return h("g", { key },
+  return h(
+    "g",
+    { key },
     spans.map(({ words, color, start, stop, tip }, at) => [
       label(x, y + at * row + 6, words, { size: 12 }),
-      h("rect", { key: `whole ${at}`, x, y: y + at * row + 16, width, height: 8, fill: "var(--pale)", "fill-opacity": 0.5 }),
-      stop > start && h("rect", { key: `span ${at}`, x: place(start), y: y + at * row + 16, width: round((stop - start) * width), height: 8, fill: color, class: "grow", tip }),
-      h("line", { key: `here ${at}`, x1: place(handle.at), x2: place(handle.at), y1: y + at * row + 15, y2: y + at * row + 27, stroke: "var(--ink)", "stroke-width": 2 }),
+      h("rect", {
+        key: `whole ${at}`,
+        x,
+        y: y + at * row + 16,
+        width,
+        height: 8,
+        fill: "var(--pale)",
+        "fill-opacity": 0.5,
+      }),
+      stop > start &&
+        h("rect", {
+          key: `span ${at}`,
+          x: place(start),
+          y: y + at * row + 16,
+          width: round((stop - start) * width),
+          height: 8,
+          fill: color,
+          class: "grow",
+          tip,
+        }),
+      h("line", {
+        key: `here ${at}`,
+        x1: place(handle.at),
+        x2: place(handle.at),
+        y1: y + at * row + 15,
+        y2: y + at * row + 27,
+        stroke: "var(--ink)",
+        "stroke-width": 2,
+      }),
     ]),
     rule(x, x + width, y + high, { color: "var(--grey)", key: "axis" }),
     ticks.map(({ at: fraction, words }) => [
-      h("line", { key: `tick ${words}`, x1: place(fraction), x2: place(fraction), y1: y + high, y2: y + high + 5, stroke: "var(--grey)" }),
-      label(place(fraction), y + high + 17, words, { size: 12, anchor: fraction < 0.03 ? "start" : fraction > 0.97 ? "end" : "middle", fill: "var(--grey)" }),
+      h("line", {
+        key: `tick ${words}`,
+        x1: place(fraction),
+        x2: place(fraction),
+        y1: y + high,
+        y2: y + high + 5,
+        stroke: "var(--grey)",
+      }),
+      label(place(fraction), y + high + 17, words, {
+        size: 12,
+        anchor: fraction < 0.03 ? "start" : fraction > 0.97 ? "end" : "middle",
+        fill: "var(--grey)",
+      }),
     ]),
-    h("g", { key: "handle", tip: handle.tip, drag: handle.drag, class: "mark", style: at(place(handle.at), y + high) },
-      h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
-      h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" })));
+    knob({ key: "handle", x: place(handle.at), y: y + high, tip: handle.tip, drag: handle.drag }),
+  );
+}
+
+// A dot to pull, with room for a finger.
+export function knob({ x, y, ...about }) {
+  return h(
+    "g",
+    { ...about, class: "mark", style: at(x, y) },
+    h("rect", { x: -16, y: -16, width: 32, height: 32, fill: "transparent" }),
+    h("circle", { r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
+  );
+}
+
+// The edges of the first tile of a map at (x, y), to pull: downwards for more queries, to the right for more keys.
+// unit: pixels per query and key; named: does the keyboard reach them, too?
+export function edges({ key, x, y, unit, Br, Bc, named }) {
+  const edge = (field, size, place, grows, to) =>
+    knob({
+      key: `${key} ${field}`,
+      ...place,
+      tip: { title: `${field} = ${size}`, lines: ["pull the edge of the tiles"] },
+      drag: { field, to, grows, name: named ? `edge of the tiles, ${field}` : undefined },
+    });
+  return [
+    edge("Br", Br, { x: x - 2, y: y + Br * unit.y }, [1, 1], (point) => ({ Br: (point.y - y) / unit.y })),
+    Bc && edge("Bc", Bc, { x: x + Bc * unit.x, y: y - 3 }, [1, -1], (point) => ({ Bc: (point.x - x) / unit.x })),
+  ];
 }
 
 // What the colours, the hatching and the dashed places of a drawing mean.
@@ -108,8 +239,16 @@ export function definitions() {
   return h(
     "defs",
     {},
-    h("pattern", { id: "stored", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, h("rect", { width: 2, height: 6, fill: "var(--hatch)" })),
-    h("pattern", { id: "few", width: 5, height: 5, patternUnits: "userSpaceOnUse" }, h("circle", { cx: 2, cy: 2, r: 1, fill: "var(--hatch)" })),
+    h(
+      "pattern",
+      { id: "stored", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      h("rect", { width: 2, height: 6, fill: "var(--hatch)" }),
+    ),
+    h(
+      "pattern",
+      { id: "few", width: 5, height: 5, patternUnits: "userSpaceOnUse" },
+      h("circle", { cx: 2, cy: 2, r: 1, fill: "var(--hatch)" }),
+    ),
   );
 }
 
@@ -127,13 +266,35 @@ export function source(x, y, rows, { width, ran = [], lit, tips = {}, key }) {
     const parts = folded(code.trim(), most - step, most - step - 2);
     const start = top;
     top += gap * parts.length;
-    const words = (text, left, line, fill) => h("text", { x: round(x + 6 + left * letter), y: start + gap * (line + 0.5), "font-size": 12, "font-family": "ui-monospace, 'DejaVu Sans Mono', monospace", "textLength": text.length * letter, fill }, text);
+    const words = (text, left, line, fill) =>
+      h(
+        "text",
+        {
+          x: round(x + 6 + left * letter),
+          y: start + gap * (line + 0.5),
+          "font-size": 12,
+          "font-family": "ui-monospace, 'DejaVu Sans Mono', monospace",
+          textLength: text.length * letter,
+          fill,
+        },
+        text,
+      );
     const room = parts.length === 1 && comment && step + code.trim().length + 2 + comment.length <= most;
-    return h("g", { key: `${key} ${number}`, tip: tips[number] },
-      h("rect", { x, y: start, width, height: gap * parts.length, fill: number === lit ? "var(--pale)" : "transparent" }),
-      ran.includes(number) && h("rect", { x, y: start, width: number === lit ? 4 : 2, height: gap * parts.length, fill: "var(--fast)" }),
+    return h(
+      "g",
+      { key: `${key} ${number}`, tip: tips[number] },
+      h("rect", {
+        x,
+        y: start,
+        width,
+        height: gap * parts.length,
+        fill: number === lit ? "var(--pale)" : "transparent",
+      }),
+      ran.includes(number) &&
+        h("rect", { x, y: start, width: number === lit ? 4 : 2, height: gap * parts.length, fill: "var(--fast)" }),
       parts.map((part, line) => words(part, step + (line ? 2 : 0), line, "var(--ink)")),
-      room && words(comment, step + code.trim().length + 2, 0, "var(--grey)"));
+      room && words(comment, step + code.trim().length + 2, 0, "var(--grey)"),
+    );
   });
   return { nodes: drawn, height: top - y };
 }

@@ -2,13 +2,13 @@
 
 import { h } from "./svg.js";
 import { amount, grouped, times } from "./words.js";
-import { WIDE, bars, label, legend } from "./marks.js";
+import { WIDE, bars, knob, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
 const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
 const PANEL = 330; // least width of the bars beside the square
 
-export function draw({ trace, step, width }) {
+export function draw({ trace, state, step, width }) {
   const wide = width >= WIDE;
   const side = Math.min(wide ? width - PANEL - 60 : width - 26, 460);
   const unit = side / trace.Nk;
@@ -26,47 +26,108 @@ export function draw({ trace, step, width }) {
   const counted = counts({ trace, step, x, y: stacked && !wide ? y + 26 : y, width: wide ? width - x : width });
   return {
     height: Math.max(stacked ? below + 60 : below + 20, counted.bottom),
-    nodes: [square({ trace, step, left, unit, side }), meaning, counted.nodes],
+    nodes: [
+      h("g", { key: "square" }, square({ trace, step, left, unit, side })),
+      sizeOf({ trace, state, left, unit }),
+      meaning,
+      counted.nodes,
+    ],
   };
 }
 
 function square({ trace, step, left, unit, side }) {
   const { B, Nq, Nk, tiles } = trace;
   const now = tiles[step - 1];
-  const box = ({ i, j }) => ({ x: left + j * B * unit, y: TOP + i * B * unit, width: (Math.min((j + 1) * B, Nk) - j * B) * unit, height: (Math.min((i + 1) * B, Nq) - i * B) * unit });
-  const visited = new Map(tiles.map((tile, at) => [`${tile.i} ${tile.j}`, { ...tile, at }]));
-  const across = Math.ceil(Nk / B);
-  const places = Array.from({ length: Math.ceil(Nq / B) * across }, (_, at) => ({ i: Math.floor(at / across), j: at % across }));
-  const grounds = places.map((place) => {
-    const tile = visited.get(`${place.i} ${place.j}`);
-    const done = tile && tile.at < step;
-    return h("rect", { key: `ground ${place.i} ${place.j}`, ...rounded(box(place)), fill: tile ? "var(--slow)" : "var(--paper)", "fill-opacity": tile ? (done ? DONE : TO_DO) : 1 });
+  const box = ({ i, j }) => ({
+    x: left + j * B * unit,
+    y: TOP + i * B * unit,
+    width: (Math.min((j + 1) * B, Nk) - j * B) * unit,
+    height: (Math.min((i + 1) * B, Nq) - i * B) * unit,
   });
-  const seen = places.filter((place) => visited.has(`${place.i} ${place.j}`)).map((place) => {
-    const tile = visited.get(`${place.i} ${place.j}`);
-    const [key, opacity] = [`seen ${place.i} ${place.j}`, tile.at < step ? 1 : TO_DO];
-    if (tile.whole) return h("rect", { key, ...rounded(box(place)), fill: "var(--P)", "fill-opacity": opacity });
-    return h("path", { key, d: strips(trace, place, left, unit), fill: "var(--S)", "fill-opacity": opacity });
-  });
-  const edges = places.map((place) => {
-    const tile = visited.get(`${place.i} ${place.j}`);
-    return h("rect", { key: `tile ${place.i} ${place.j}`, ...rounded(box(place)), fill: "transparent", stroke: "var(--pale)", tip: tip(trace, place, tile) });
-  });
-  const last = step > 0 && h("rect", { key: "current", ...rounded(box(now)), fill: "none", stroke: "var(--ink)", "stroke-width": 3 });
+  const here = now && box(now);
+  const frame = { fill: "none", stroke: "var(--ink)", "stroke-width": 3 };
+  const visits = now ? `tile ${step} of ${tiles.length}` : `${times(tiles.length, "tile")} to visit, pale`;
+  const [K, Q] = [
+    { fill: "var(--K)", height: 8, y: TOP - 14 },
+    { fill: "var(--Q)", width: 8, x: left - 14 },
+  ];
   return [
     label(left, 10, `${times(Nk, "key")}, ${Nk / B} tiles`, { weight: 600 }),
-    label(left + side, 10, now ? `tile ${step} of ${tiles.length}` : `${times(tiles.length, "tile")} to visit, pale`, { anchor: "end", fill: "var(--grey)" }),
-    h("rect", { key: "K", x: left, y: TOP - 14, width: side, height: 8, fill: "var(--K)", "fill-opacity": 0.25 }),
-    step > 0 && h("rect", { key: "K_j", x: box(now).x, y: TOP - 14, width: box(now).width, height: 8, fill: "var(--K)", class: "grow" }),
-    h("rect", { key: "Q", x: left - 14, y: TOP, width: 8, height: Nq * unit, fill: "var(--Q)", "fill-opacity": 0.25 }),
-    step > 0 && h("rect", { key: "Q_i", x: left - 14, y: box(now).y, width: 8, height: box(now).height, fill: "var(--Q)", class: "grow" }),
-    grounds, seen, edges, last,
+    label(left + side, 10, visits, { anchor: "end", fill: "var(--grey)" }),
+    h("rect", { key: "K", x: left, width: side, ...K, "fill-opacity": 0.25 }),
+    now && h("rect", { key: "K_j", x: here.x, width: here.width, ...K, class: "grow" }),
+    h("rect", { key: "Q", y: TOP, height: Nq * unit, ...Q, "fill-opacity": 0.25 }),
+    now && h("rect", { key: "Q_i", y: here.y, height: here.height, ...Q, class: "grow" }),
+    tilesOf({ trace, step, left, unit, box }),
+    now && h("rect", { key: "current", ...rounded(here), ...frame }),
     label(left, TOP + Nq * unit + 14, "↓ queries", { size: 12, fill: "var(--grey)" }),
     label(left + side, TOP + Nq * unit + 14, "keys →", { anchor: "end", size: 12, fill: "var(--grey)" }),
   ];
 }
 
-const rounded = (box) => Object.fromEntries(Object.entries(box).map(([name, value]) => [name, Math.round(value * 100) / 100]));
+// All tiles: their grounds, on them what is visible, on both their edges.
+function tilesOf({ trace, step, left, unit, box }) {
+  const { B, Nq, Nk, tiles } = trace;
+  const visited = new Map(tiles.map((tile, at) => [`${tile.i} ${tile.j}`, { ...tile, at }]));
+  const across = Math.ceil(Nk / B);
+  const places = Array.from({ length: Math.ceil(Nq / B) * across }, (_, at) => {
+    const place = { i: Math.floor(at / across), j: at % across };
+    const name = `${place.i} ${place.j}`;
+    return { ...place, name, tile: visited.get(name), look: rounded(box(place)) };
+  });
+  const grounds = places.map(({ name, tile, look }) => {
+    const done = tile && tile.at < step;
+    const fill = tile ? "var(--slow)" : "var(--paper)";
+    return h("rect", { key: `ground ${name}`, ...look, fill, "fill-opacity": tile ? (done ? DONE : TO_DO) : 1 });
+  });
+  const visible = places
+    .filter(({ tile }) => tile)
+    .map((place) => {
+      const { name, tile, look } = place;
+      const [key, opacity] = [`seen ${name}`, tile.at < step ? 1 : TO_DO];
+      if (tile.whole) return h("rect", { key, ...look, fill: "var(--P)", "fill-opacity": opacity });
+      return h("path", { key, d: strips(trace, place, left, unit), fill: "var(--S)", "fill-opacity": opacity });
+    });
+  const borders = places.map((place) => {
+    const { name, tile, look } = place;
+    const stroke = "var(--pale)";
+    return h("rect", { key: `tile ${name}`, ...look, fill: "transparent", stroke, tip: tip(trace, place, tile) });
+  });
+  return [grounds, visible, borders];
+}
+
+// The edge that the mask's size moves: of a window its lower one, of all others the first key without the size.
+function sizeOf({ trace, state, left, unit }) {
+  const { Nq, Nk } = trace;
+  const bottom = TOP + Nq * unit;
+  const slides = state.mask.includes("window");
+  const x = left + (slides ? Nk - state.size : state.size) * unit;
+  const down = Math.min(Nq, Nk - state.size) * unit;
+  const wanted = (point) => (slides ? Nk - (point.x - left) / unit : (point.x - left) / unit);
+  return [
+    h("path", {
+      key: "edge",
+      d: slides ? `M${x} ${bottom}l${-down} ${-down}` : `M${x} ${TOP}V${bottom}`,
+      stroke: "var(--ink)",
+      "stroke-dasharray": "4 3",
+    }),
+    knob({
+      key: "size",
+      x,
+      y: slides ? bottom : TOP,
+      tip: { title: `its size = ${state.size}`, lines: ["pull the edge of the mask"] },
+      drag: {
+        field: "size",
+        name: "edge of the mask, its size",
+        grows: slides ? [-1, 1] : [1, -1],
+        to: (point) => ({ size: wanted(point) }),
+      },
+    }),
+  ];
+}
+
+const rounded = (box) =>
+  Object.fromEntries(Object.entries(box).map(([name, value]) => [name, Math.round(value * 100) / 100]));
 
 // The visible scores of one tile as a path of one strip per query.
 function strips({ spans, B, Nq, Nk }, { i, j }, left, unit) {
@@ -75,7 +136,11 @@ function strips({ spans, B, Nq, Nk }, { i, j }, left, unit) {
   for (let row = i * B; row < Math.min((i + 1) * B, Nq); row++) {
     for (const [start, stop] of spans[row]) {
       const [from, to] = [Math.max(start, first), Math.min(stop, end)];
-      if (from < to) drawn.push(`M${at(left + from * unit)} ${at(TOP + row * unit)}h${at((to - from) * unit)}v${at(unit)}h${at((from - to) * unit)}z`);
+      if (from < to)
+        drawn.push(
+          `M${at(left + from * unit)} ${at(TOP + row * unit)}h${at((to - from) * unit)}v${at(unit)}` +
+            `h${at((from - to) * unit)}z`,
+        );
     }
   }
   return drawn.join("");
@@ -84,7 +149,8 @@ function strips({ spans, B, Nq, Nk }, { i, j }, left, unit) {
 const at = (value) => Math.round(value * 100) / 100;
 
 function tip({ B, Nq, Nk }, { i, j }, tile) {
-  const title = `queries ${i * B} to ${Math.min((i + 1) * B, Nq) - 1}, keys ${j * B} to ${Math.min((j + 1) * B, Nk) - 1}`;
+  const last = (at, N) => Math.min((at + 1) * B, N) - 1;
+  const title = `queries ${i * B} to ${last(i, Nq)}, keys ${j * B} to ${last(j, Nk)}`;
   if (!tile) return { title, lines: ["skipped: nobody sees anything here, nothing is loaded"] };
   const area = (Math.min((i + 1) * B, Nq) - i * B) * (Math.min((j + 1) * B, Nk) - j * B);
   const kind = tile.whole ? "whole: the mask is not asked" : `cut: ${times(tile.pairs, "pair")} of ${area} visible`;
@@ -101,14 +167,39 @@ function counts({ trace, step, x, y, width }) {
   const scale = (width - space - 96) / all;
   const number = (value) => grouped(Math.round(value));
   const scores = [
-    { name: "all", parts: [{ value: all, color: "var(--pale)" }], words: number(all), tip: { title: "all pairs", lines: [`${Nq} queries × ${Nk} keys`] } },
-    { name: "computed", parts: [{ value: done.length * B * B, color: "var(--slow)" }], words: number(done.length * B * B), tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] } },
-    { name: "visible", parts: [{ value: pairs, color: "var(--P)" }], words: number(pairs), tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] } },
+    {
+      name: "all",
+      parts: [{ value: all, color: "var(--pale)" }],
+      words: number(all),
+      tip: { title: "all pairs", lines: [`${Nq} queries × ${Nk} keys`] },
+    },
+    {
+      name: "computed",
+      parts: [{ value: done.length * B * B, color: "var(--slow)" }],
+      words: number(done.length * B * B),
+      tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] },
+    },
+    {
+      name: "visible",
+      parts: [{ value: pairs, color: "var(--P)" }],
+      words: number(pairs),
+      tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] },
+    },
   ];
   const longest = Math.max(trace.full, trace.moved);
   const bytes = [
-    { name: "no mask", parts: [{ value: trace.full, color: "var(--pale)" }], words: amount(trace.full), tip: { title: "without a mask", lines: ["all tiles are visited"] } },
-    { name: "moved", parts: [{ value: moved, color: "var(--fast)" }], words: amount(moved), tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] } },
+    {
+      name: "no mask",
+      parts: [{ value: trace.full, color: "var(--pale)" }],
+      words: amount(trace.full),
+      tip: { title: "without a mask", lines: ["all tiles are visited"] },
+    },
+    {
+      name: "moved",
+      parts: [{ value: moved, color: "var(--fast)" }],
+      words: amount(moved),
+      tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] },
+    },
   ];
   const share = done.length ? pairs / (done.length * B * B) : 0;
   const whole = tiles.length ? trace.pairs / trace.computed : 0;

@@ -7,18 +7,28 @@ import { WIDE, label, rule } from "./marks.js";
 const BETWEEN = 10; // between squares
 const DRAM = 3; // its place among the levels
 const TAP = 82; // the least width of a stream with its words
-const LOOK = { block: ["var(--fast)", 1], smem: ["var(--fast)", 0.8], regs: ["var(--fast)", 0.6], L2: ["var(--fast)", 0.4], CPU: ["var(--standard)", 0.7] };
-const FLOW = "@keyframes flow { to { stroke-dashoffset: -20 } } @media (prefers-reduced-motion: no-preference) { .flow { animation: flow 0.7s linear infinite } }";
+const LOOK = {
+  block: ["var(--fast)", 1],
+  smem: ["var(--fast)", 0.8],
+  regs: ["var(--fast)", 0.6],
+  L2: ["var(--fast)", 0.4],
+  CPU: ["var(--standard)", 0.7],
+};
+const FLOW =
+  "@keyframes flow { to { stroke-dashoffset: -20 } } " +
+  "@media (prefers-reduced-motion: no-preference) { .flow { animation: flow 0.7s linear infinite } }";
 const look = (short) => LOOK[short] ?? ["var(--slow)", 1];
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
   const high = wide ? 264 : 200;
-    const things = thingsOf(trace);
+  const things = thingsOf(trace);
   const dram = trace.levels[DRAM].name;
   const beside = Math.max(0.4 * width, TAP * (trace.levels.length - 1));
   const view = { x: 1, y: 48, width: (wide ? width - beside - 30 : width) - 2, height: high };
-  const taps = wide ? { x: width - beside, y: 0, width: beside, height: high + 48 } : { x: 0, y: high + 100, width, height: 190 };
+  const taps = wide
+    ? { x: width - beside, y: 0, width: beside, height: high + 48 }
+    : { x: 0, y: high + 100, width, height: 190 };
   const table = { x: 0, y: wide ? high + 100 : taps.y + taps.height + 60, width };
   return {
     height: table.y + 24 * (things.length + 1) + 6,
@@ -41,7 +51,11 @@ function thingsOf(trace) {
 
 // What a memory holds, in binary units, which is what NVIDIA means by KB, MB and GB of memory.
 const holds = (one) => (one.short === "CPU" ? `over ${digits(one.nbytes / 1e12, 3)} TB` : room(one.nbytes, 4));
-const zoomOf = (trace, nbytes) => Math.max(0, trace.windows.findLastIndex((bytes) => 0.95 * bytes >= nbytes));
+const zoomOf = (trace, nbytes) =>
+  Math.max(
+    0,
+    trace.windows.findLastIndex((bytes) => 0.95 * bytes >= nbytes),
+  );
 
 function windowOf({ trace, things, step, view }) {
   const bytes = trace.windows[step];
@@ -50,26 +64,84 @@ function windowOf({ trace, things, step, view }) {
   const measure = view.height / 16; // the side of a square that says what an area means
   const dram = trace.levels[DRAM];
   let left = view.x + 8;
-  const squares = things.filter((one) => one.nbytes).map((one) => {
-    const [x, edge] = [left, side(one.nbytes)];
-    left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
-    const end = view.x + view.width;
-    if (x > end - 12) return null;
-    const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
-    const [fill, opacity] = look(one.short);
-    const lines = [one.part > 1 ? `1/${grouped(Math.round(one.part))} of ${dram.name}` : `${digits(1 / one.part, 3)} × ${dram.name}`, edge > view.height ? `its edge is ${digits(edge / view.height, 3)} times the window's` : edge < 1 ? `${digits(edge, 2)} pixels wide here` : ""].filter(Boolean);
-    const inside = [[one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20), holds(one), edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : ""].filter(Boolean);
-    const named = width > 8 * 12 && height > 70;
-    return h("g", { key: one.short, tip: { title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`, lines } },
-      h("rect", { key: "hit", x, y: ground - Math.max(height, 22), width: Math.max(width, 8.4 * one.short.length), height: Math.max(height, 22) + 22, fill: "transparent" }),
-      h("rect", { key: "area", x, y: ground - height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
-      named && inside.filter((words) => 8.2 * words.length < width - 20).map((words, row) => h("g", { key: `words ${row}` }, h("rect", { x: x + 6, y: ground - height + 8 + 20 * row, width: words.length * (row === 0 ? 9.4 : 8) + 8, height: 20, fill: "var(--paper)", "fill-opacity": 0.85 }), label(x + 10, ground - height + 18 + 20 * row, words, { weight: row === 0 ? 600 : undefined }))),
-      x + 8 * one.short.length <= end && label(x, ground + 14, one.short, { size: 12, weight: 600 }));
-  });
-  const title = fits("how much each holds: areas to scale", view.width - 120, 15) ? "how much each holds: areas to scale" : "how much each holds";
+  const squares = things
+    .filter((one) => one.nbytes)
+    .map((one) => {
+      const [x, edge] = [left, side(one.nbytes)];
+      left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
+      const end = view.x + view.width;
+      if (x > end - 12) return null;
+      const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
+      const [fill, opacity] = look(one.short);
+      const lines = [
+        one.part > 1
+          ? `1/${grouped(Math.round(one.part))} of ${dram.name}`
+          : `${digits(1 / one.part, 3)} × ${dram.name}`,
+        edge > view.height
+          ? `its edge is ${digits(edge / view.height, 3)} times the window's`
+          : edge < 1
+            ? `${digits(edge, 2)} pixels wide here`
+            : "",
+      ].filter(Boolean);
+      const inside = [
+        [one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20),
+        holds(one),
+        edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : "",
+      ].filter(Boolean);
+      const named = width > 8 * 12 && height > 70;
+      return h(
+        "g",
+        {
+          key: one.short,
+          tip: {
+            title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`,
+            lines,
+          },
+        },
+        h("rect", {
+          key: "hit",
+          x,
+          y: ground - Math.max(height, 22),
+          width: Math.max(width, 8.4 * one.short.length),
+          height: Math.max(height, 22) + 22,
+          fill: "transparent",
+        }),
+        h("rect", { key: "area", x, y: ground - height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
+        named &&
+          inside
+            .filter((words) => 8.2 * words.length < width - 20)
+            .map((words, row) =>
+              h(
+                "g",
+                { key: `words ${row}` },
+                h("rect", {
+                  x: x + 6,
+                  y: ground - height + 8 + 20 * row,
+                  width: words.length * (row === 0 ? 9.4 : 8) + 8,
+                  height: 20,
+                  fill: "var(--paper)",
+                  "fill-opacity": 0.85,
+                }),
+                label(x + 10, ground - height + 18 + 20 * row, words, { weight: row === 0 ? 600 : undefined }),
+              ),
+            ),
+        x + 8 * one.short.length <= end && label(x, ground + 14, one.short, { size: 12, weight: 600 }),
+      );
+    });
+  const title = fits("how much each holds: areas to scale", view.width - 120, 15)
+    ? "how much each holds: areas to scale"
+    : "how much each holds";
   return [
     label(0, 10, title, { weight: 650, size: 15 }),
-    h("rect", { x: view.x + view.width - measure, y: 27, width: measure, height: measure, fill: "none", stroke: "var(--ink)", tip: { title: "the measure", lines: ["a square of this size, anywhere in the window"] } }),
+    h("rect", {
+      x: view.x + view.width - measure,
+      y: 27,
+      width: measure,
+      height: measure,
+      fill: "none",
+      stroke: "var(--ink)",
+      tip: { title: "the measure", lines: ["a square of this size, anywhere in the window"] },
+    }),
     label(view.x + view.width - measure - 6, 34, `this square: ${room(bytes / 256)}`, { anchor: "end", size: 12 }),
     h("rect", { key: "view", ...view, fill: "none", stroke: "var(--grey)" }),
     rule(view.x, view.x + view.width, ground, { key: "ground" }),
@@ -93,13 +165,55 @@ function tapsOf({ trace, dram, x, y, width, height }) {
     const [fill, opacity] = look(one.short);
     const stream = height - 84;
     const rate = one.rate ? rateOf(one.rate) : "not known";
-    const lines = [one.rate ? `${rate}, ${digits(one.times, 3)} × ${dram}` : "no document gives its bandwidth", one.cycles ? `the first byte after ${one.cycles} cycles, ${Math.round(one.ns)} ns` : "", one.rate && wide < 1 ? `${digits(wide, 2)} pixels wide` : ""].filter(Boolean);
-    return h("g", { key: `tap ${one.short}`, tip: { title: one.name, lines } },
+    const lines = [
+      one.rate ? `${rate}, ${digits(one.times, 3)} × ${dram}` : "no document gives its bandwidth",
+      one.cycles ? `the first byte after ${one.cycles} cycles, ${Math.round(one.ns)} ns` : "",
+      one.rate && wide < 1 ? `${digits(wide, 2)} pixels wide` : "",
+    ].filter(Boolean);
+    return h(
+      "g",
+      { key: `tap ${one.short}`, tip: { title: one.name, lines } },
       h("rect", { key: "hit", x: start, y: top - 10, width: slotWidth, height: stream + 10, fill: "transparent" }),
-      h("rect", { key: "valve", x: start, y: top - 10, width: Math.max(wide, 10), height: 10, rx: 2, fill: one.rate ? "var(--ink)" : "none", stroke: "var(--ink)" }),
-      one.rate && h("rect", { key: "stream", x: start, y: top, width: wide, height: stream, fill, "fill-opacity": opacity, class: "grow" }),
-      one.rate && wide > 3 && h("line", { key: "flow", x1: start + wide / 2, x2: start + wide / 2, y1: top, y2: top + stream, stroke: "var(--paper)", "stroke-opacity": 0.35, "stroke-width": wide, "stroke-dasharray": "4 16", class: "flow" }),
-      [one.short, rate, one.rate ? `${digits(one.times, 3)} ×` : "", one.cycles ? `${one.cycles} cycles` : ""].map((words, row) => label(start, top + stream + 16 + 19 * row, words, { weight: row === 0 ? 650 : undefined, size: 12 })));
+      h("rect", {
+        key: "valve",
+        x: start,
+        y: top - 10,
+        width: Math.max(wide, 10),
+        height: 10,
+        rx: 2,
+        fill: one.rate ? "var(--ink)" : "none",
+        stroke: "var(--ink)",
+      }),
+      one.rate &&
+        h("rect", {
+          key: "stream",
+          x: start,
+          y: top,
+          width: wide,
+          height: stream,
+          fill,
+          "fill-opacity": opacity,
+          class: "grow",
+        }),
+      one.rate &&
+        wide > 3 &&
+        h("line", {
+          key: "flow",
+          x1: start + wide / 2,
+          x2: start + wide / 2,
+          y1: top,
+          y2: top + stream,
+          stroke: "var(--paper)",
+          "stroke-opacity": 0.35,
+          "stroke-width": wide,
+          "stroke-dasharray": "4 16",
+          class: "flow",
+        }),
+      [one.short, rate, one.rate ? `${digits(one.times, 3)} ×` : "", one.cycles ? `${one.cycles} cycles` : ""].map(
+        (words, row) =>
+          label(start, top + stream + 16 + 19 * row, words, { weight: row === 0 ? 650 : undefined, size: 12 }),
+      ),
+    );
   });
   const title = trace.sms === 1 ? "how fast, one SM's share: widths to scale" : "how fast: widths to scale";
   return [label(x, y + 10, title, { weight: 650, size: 15 }), drawn];
@@ -109,14 +223,36 @@ const rateOf = (rate) => (rate >= 1e12 ? `${digits(rate / 1e12, 4)} TB/s` : `${d
 
 function tableOf({ trace, things, dram, x, y, width }) {
   const right = x + Math.min(width, 520);
-  const head = [label(right - 82, y + 10, "holds", { anchor: "end", fill: "var(--grey)" }), label(right, y + 10, `of ${dram}`, { anchor: "end", fill: "var(--grey)" })];
+  const head = [
+    label(right - 82, y + 10, "holds", { anchor: "end", fill: "var(--grey)" }),
+    label(right, y + 10, `of ${dram}`, { anchor: "end", fill: "var(--grey)" }),
+  ];
   const rows = things.map((one, row) => {
     const top = y + 34 + 24 * row;
     const [fill, opacity] = look(one.short);
-    const part = !one.nbytes ? "" : one.part > 1 ? `1/${grouped(Math.round(one.part))}` : one.short === "CPU" ? `${digits(1 / one.part, 3)} ×` : "";
-    const short = width > 480 ? (one.whose ? `${one.name}, ${one.whose}` : one.name) : one.name.replace(" memory +", " +");
-    const press = one.nbytes && { tip: { title: one.name, lines: ["press to let it fill the window"] }, drag: () => ({ zoom: zoomOf(trace, one.nbytes) }) };
-    return h("g", { key: `row ${one.short}`, ...press }, h("rect", { x, y: top - 12, width: right - x, height: 24, fill: "transparent" }), h("rect", { x, y: top - 7, width: 14, height: 14, fill, "fill-opacity": opacity }), label(x + 20, top, one.short, { weight: 600 }), label(x + 86, top, one.short === one.name ? "the card's DRAM" : short), label(right - 82, top, one.nbytes ? holds(one) : "differs", { anchor: "end" }), label(right, top, part, { anchor: "end" }));
+    const part = !one.nbytes
+      ? ""
+      : one.part > 1
+        ? `1/${grouped(Math.round(one.part))}`
+        : one.short === "CPU"
+          ? `${digits(1 / one.part, 3)} ×`
+          : "";
+    const short =
+      width > 480 ? (one.whose ? `${one.name}, ${one.whose}` : one.name) : one.name.replace(" memory +", " +");
+    const press = one.nbytes && {
+      tip: { title: one.name, lines: ["press to let it fill the window"] },
+      drag: { field: "zoom", to: () => ({ zoom: zoomOf(trace, one.nbytes) }) },
+    };
+    return h(
+      "g",
+      { key: `row ${one.short}`, ...press },
+      h("rect", { x, y: top - 12, width: right - x, height: 24, fill: "transparent" }),
+      h("rect", { x, y: top - 7, width: 14, height: 14, fill, "fill-opacity": opacity }),
+      label(x + 20, top, one.short, { weight: 600 }),
+      label(x + 86, top, one.short === one.name ? "the card's DRAM" : short),
+      label(right - 82, top, one.nbytes ? holds(one) : "differs", { anchor: "end" }),
+      label(right, top, part, { anchor: "end" }),
+    );
   });
   return [head, rows];
 }

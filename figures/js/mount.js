@@ -4,17 +4,19 @@ import { about, patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { ahead, moved, schedule } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
+import { handle } from "./hands.js";
 import { pointing } from "./tip.js";
 import { grouped } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
+const MARGIN = 8; // beside a drawing, in theme.css
 const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
 // data: {name, controls, state, traces: {key: {trace, words, idle}}, page: is this a page without a kernel?}
-// draw: from {trace, step, state, width, forward} to {height, nodes}. style: the text of theme.css.
+// draw: from {trace, step, state, width} to {height, nodes}. style: the text of theme.css.
 export function mount(host, data, draw, style) {
   const { name, controls } = data;
   const clock = clockOf(controls);
@@ -34,9 +36,19 @@ export function mount(host, data, draw, style) {
   const parts = frame(data, clock);
   root.replaceChildren(Object.assign(document.createElement("style"), { textContent: style }), parts.whole);
   host.setAttribute("data-lm-suppress-shortcuts", ""); // in JupyterLab m, b and dd belong to the notebook
+  const hands = handle(
+    parts.svg,
+    controls,
+    () => ({ state, last: last() }),
+    (fields, byPointer) => {
+      pulled = byPointer;
+      actions.set(fields);
+      pulled = false;
+    },
+  );
   const tips = pointing(parts.svg, parts.tip);
 
-  function set(fields, forward = false) {
+  function set(fields) {
     const wanted = { ...state, ...fields };
     if (clock in fields) moment = { step: fields[clock] };
     const found = traces[keyOf(controls, wanted)];
@@ -45,16 +57,17 @@ export function mount(host, data, draw, style) {
     moment.words ??= found.words;
     if (clock !== undefined) wanted[clock] = moved(moment.step, moment.words, found.words);
     state = wanted;
-    show(forward);
+    show();
   }
 
-  function show(forward) {
+  function show() {
     const { trace, words, idle } = traces[keyOf(controls, state)];
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
-    const { height, nodes } = draw({ trace, step, state, width, forward, brief: "brief" in host.dataset });
-    const another = width !== drawn || (!forward && shown !== null && keyOf(controls, shown) !== keyOf(controls, state));
-    parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for another reason than time jumps there
+    const { height, nodes } = draw({ trace, step, state, width, brief: "brief" in host.dataset });
+    const another = width !== drawn || shown === null || keyOf(controls, shown) !== keyOf(controls, state);
+    const forward = !another && step === shown[clock] + 1;
+    parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for other reasons than time jumps
     const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
     const beyond = across > space + zoom; // as on a phone, when type is larger
     parts.stage.classList.toggle("beyond", beyond);
@@ -62,7 +75,7 @@ export function mount(host, data, draw, style) {
     parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
     parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
     parts.stage.style.setProperty("--shape", width / height);
-    patch(parts.svg, [definitions(), ...nodes.flat(Infinity)]);
+    patch(parts.svg, [definitions(), ...nodes.flat(Infinity)], forward);
     const say = words[step];
     parts.svg.setAttribute("aria-label", say);
     if (parts.words.textContent !== say) parts.words.textContent = say;
@@ -72,13 +85,16 @@ export function mount(host, data, draw, style) {
     }
     shown = state;
     drawn = width;
+    hands.tell();
     tips.refresh();
     host.dispatchEvent(new CustomEvent("flashlab-shown", { detail: { state } }));
   }
 
   function ask(wanted) {
     stop();
-    const missing = controls.filter((control) => wanted[control.field] !== shown[control.field] && control.field !== clock);
+    const missing = controls.filter(
+      (control) => wanted[control.field] !== shown[control.field] && control.field !== clock,
+    );
     const words = missing.map((control) => `${control.label} = ${wanted[control.field]}`).join(", ");
     if (channel === null) return refuse(words);
     state = wanted;
@@ -115,7 +131,7 @@ export function mount(host, data, draw, style) {
 
   function step(by) {
     const next = state[clock] + by;
-    if (next >= 0 && next <= last()) set({ [clock]: next }, by > 0);
+    if (next >= 0 && next <= last()) set({ [clock]: next });
   }
 
   function last() {
@@ -137,8 +153,8 @@ export function mount(host, data, draw, style) {
     const tick = () => {
       if (state[clock] === last()) return stop();
       const { next, ms } = ahead(plan, state[clock], PACES[parts.pace.value]);
-      parts.whole.style.setProperty("--pace", `${Math.min(260, 0.8 * ms)}ms`);
-      set({ [clock]: next }, next === state[clock] + 1);
+      parts.whole.style.setProperty("--pace", `${Math.min(200, 0.8 * ms)}ms`);
+      set({ [clock]: next });
       at = Math.max(at + ms, performance.now()); // the time of drawing is part of it
       playing = setTimeout(tick, at - performance.now());
     };
@@ -147,36 +163,52 @@ export function mount(host, data, draw, style) {
   }
 
   const actions = {
-    set: (fields) => { stop(); set(fields, false); },
-    step: (by) => { stop(); step(by); },
+    set: (fields) => {
+      stop();
+      set(fields);
+    },
+    step: (by) => {
+      stop();
+      step(by);
+    },
     play,
-    begin: () => { stop(); set({ [clock]: 0 }); },
-    reset: () => { stop(); set(data.state); },
+    begin: () => {
+      stop();
+      set({ [clock]: 0 });
+    },
+    reset: () => {
+      stop();
+      set(data.state);
+    },
     larger: (by) => {
       zoom = Math.min(Math.max(zoom + by, 1), 2);
       parts.whole.style.setProperty("--zoom", zoom);
-      show(false);
+      show();
     },
     full: () => (document.fullscreenElement ? document.exitFullscreen() : parts.whole.requestFullscreen()),
     link: async () => {
       const words = data.page ? location.href.split("#")[0] + toHash(name, state) : python(name, state);
       if (data.page) history.replaceState(null, "", toHash(name, state));
-      const copied = await navigator.clipboard?.writeText(words).then(() => true, () => false);
+      const copied = await navigator.clipboard?.writeText(words).then(
+        () => true,
+        () => false,
+      );
       parts.message.textContent = copied ? "Copied." : words;
     },
   };
   parts.connect(actions);
-  dragging(parts.svg, (fields) => {
-    pulled = true;
-    actions.set(fields);
-    pulled = false;
-  });
-  const measure = () => { space = parts.stage.clientWidth || 960; }; // asked for while drawing, it would be laid out twice
-  new ResizeObserver(() => { measure(); show(false); }).observe(parts.stage);
+  const measure = () => {
+    space = Math.max(parts.stage.clientWidth - 2 * MARGIN, 0) || 960;
+  }; // asked for while drawing, it would be laid out twice
+  new ResizeObserver(() => {
+    measure();
+    show();
+  }).observe(parts.stage);
   measure();
   wearing(parts.whole);
   if (data.page) {
-    addEventListener("hashchange", () => { // the address was edited, or a link to a state followed
+    addEventListener("hashchange", () => {
+      // the address was edited, or a link to a state followed
       const found = fromHash(name, controls, location.hash);
       if (Object.keys(found).length) actions.set(found);
     });
@@ -185,28 +217,15 @@ export function mount(host, data, draw, style) {
   set({});
 
   return {
-    get state() { return state; },
-    connect(to) { channel = to; },
+    get state() {
+      return state;
+    },
+    connect(to) {
+      channel = to;
+    },
     receive,
     set,
   };
-}
-
-// Fields that a mark sets while it is dragged.
-function dragging(svg, set) {
-  let mark = null;
-  const point = (event) => {
-    const { a, d, e, f } = svg.getScreenCTM();
-    return { x: (event.clientX - e) / a, y: (event.clientY - f) / d };
-  };
-  svg.addEventListener("pointerdown", (event) => {
-    mark = event.target.closest?.("[data-drag]");
-    if (!mark) return;
-    svg.setPointerCapture(event.pointerId);
-    set(about(mark).drag(point(event)));
-  });
-  svg.addEventListener("pointermove", (event) => mark?.isConnected && set(about(mark).drag(point(event))));
-  for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => { mark = null; });
 }
 
 // Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
@@ -238,7 +257,12 @@ function frame({ name, controls }, clock) {
     made.addEventListener("click", () => action(parts.actions));
     return made;
   };
-  const parts = { controls: {}, connect(actions) { parts.actions = actions; } };
+  const parts = {
+    controls: {},
+    connect(actions) {
+      parts.actions = actions;
+    },
+  };
 
   function controlOf(control) {
     const made = MAKERS[control.kind](control);
@@ -257,8 +281,14 @@ function frame({ name, controls }, clock) {
 
   const MAKERS = {
     slide({ field, label, values }) {
-      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need, so that a row has room for all
-      const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, style: `width: ${width}` });
+      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
+      const input = element("input", {
+        type: "range",
+        min: 0,
+        max: values.length - 1,
+        step: 1,
+        style: `width: ${width}`,
+      });
       const output = element("output");
       input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
       const show = (value) => {
@@ -273,12 +303,24 @@ function frame({ name, controls }, clock) {
     choose({ field, label, values }) {
       const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
       input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
-      return { input, show: (value) => { input.selectedIndex = values.indexOf(value); }, label: element("label", {}, label, input) };
+      return {
+        input,
+        show: (value) => {
+          input.selectedIndex = values.indexOf(value);
+        },
+        label: element("label", {}, label, input),
+      };
     },
     toggle({ field, label }) {
       const input = element("input", { type: "checkbox" });
       input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
-      return { input, show: (value) => { input.checked = value; }, label: element("label", {}, input, label) };
+      return {
+        input,
+        show: (value) => {
+          input.checked = value;
+        },
+        label: element("label", {}, input, label),
+      };
     },
     clock({ field, label, says }) {
       const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
@@ -292,41 +334,66 @@ function frame({ name, controls }, clock) {
         count.textContent = now;
       };
       const turn = button("play", "play", ({ play }) => play());
-      parts.play = { show: (on) => {
-        turn.textContent = on ? "pause" : "play";
-        turn.title = on ? "pause" : "play";
-        turn.setAttribute("aria-label", turn.title);
-      } };
-      parts.pace = element("select", { "aria-label": "speed" }, ...Object.keys(PACES).map((pace) => element("option", {}, pace)));
+      parts.play = {
+        show: (on) => {
+          turn.textContent = on ? "pause" : "play";
+          turn.title = on ? "pause" : "play";
+          turn.setAttribute("aria-label", turn.title);
+        },
+      };
+      parts.pace = element(
+        "select",
+        { "aria-label": "speed" },
+        ...Object.keys(PACES).map((pace) => element("option", {}, pace)),
+      );
       parts.pace.value = "normal";
-      const row = element("div", { class: "clock", role: "group", "aria-label": "clock" },
+      const row = element(
+        "div",
+        { class: "clock", role: "group", "aria-label": "clock" },
         button("|◀", "back to the beginning", ({ begin }) => begin()),
-        button("◀", "one step back", ({ step }) => step(-1)), turn,
-        button("▶", "one step on", ({ step }) => step(+1)), input, count, parts.pace);
+        button("◀", "one step back", ({ step }) => step(-1)),
+        turn,
+        button("▶", "one step on", ({ step }) => step(+1)),
+        input,
+        count,
+        parts.pace,
+      );
       return { input, show, label: row };
     },
   };
 
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [field, value] of [["role", "group"], ["tabindex", "0"]]) parts.svg.setAttribute(field, value);
+  for (const [field, value] of [
+    ["role", "group"],
+    ["tabindex", "0"],
+  ])
+    parts.svg.setAttribute(field, value);
   parts.tip = element("div", { class: "tip", "aria-hidden": "true", hidden: "" });
   parts.stage = element("div", { class: "stage" }, parts.svg, parts.tip);
   parts.words = element("p", { class: "words", "aria-live": "polite" });
   parts.message = element("p", { class: "message", role: "status" });
   const rows = controls.filter((control) => control.field !== clock).map(controlOf);
   const time = controls.filter((control) => control.field === clock).map(controlOf);
-  const tools = element("div", { class: "tools" },
+  const tools = element(
+    "div",
+    { class: "tools" },
     button("reset", "reset", ({ reset }) => reset()),
     button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
     button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
     button("link", "copy a link to this state", ({ link }) => link()),
-    button("full screen", "full screen", ({ full }) => full()));
-  parts.whole = element("div", { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
-    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message), parts.stage, parts.words);
+    button("full screen", "full screen", ({ full }) => full()),
+  );
+  parts.whole = element(
+    "div",
+    { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
+    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message),
+    parts.stage,
+    parts.words,
+  );
   return parts;
 }
 
-// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel if one is there.
+// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel, if any.
 export function start(id, data, draw, style) {
   const hub = (globalThis.flashlab ??= { figures: {}, channels: {} });
   for (const host of document.querySelectorAll(`[id="${id}"]`)) {

@@ -1,11 +1,27 @@
-// Three units of a multiprocessor on a clock, two tiles of queries in each; below, what each share of polynomials takes.
+// Three units of a multiprocessor on a clock, two tiles of queries in each; below, what each share of polynomials
+// takes.
 
 import { h } from "./svg.js";
 import { fits, wrapped } from "./words.js";
-import { SIZE, WIDE, label, lines, rule } from "./marks.js";
+import { nearest } from "./state.js";
+import { SIZE, WIDE, at, label, lines, rule } from "./marks.js";
 
 const COLORS = { S: "S", PV: "O", maximum: "standard", weights: "P", rescale: "standard", divide: "standard" };
-const PLACES = [[[0, 0.5], [0.5, 1]], [[0, 0.5], [0.5, 1]], [[0, 0.4], [0.4, 0.8], [0.8, 1]]]; // of tiles and of O, in each lane
+const PLACES = [
+  [
+    [0, 0.5],
+    [0.5, 1],
+  ],
+  [
+    [0, 0.5],
+    [0.5, 1],
+  ],
+  [
+    [0, 0.4],
+    [0.4, 0.8],
+    [0.8, 1],
+  ],
+]; // of tiles and of O, in each lane
 const UNITS = ["O", "P", "standard"]; // of products, exponentials, all else
 const LANE = 62;
 const GAP = 26;
@@ -19,13 +35,26 @@ export function draw({ trace, step, width }) {
   const span = wide ? trace.cycles : SPAN;
   const from = wide ? 0 : Math.max(0, Math.min(now - 0.75 * SPAN, trace.cycles - SPAN));
   const unit = (width - left - (wide ? 6 : 0)) / span;
-  const scene = { trace, now, left, span, from, wide, width, at: (cycle) => left + (cycle - from) * unit, top: (lane) => 64 + lane * (LANE + GAP) };
+  const scene = {
+    trace,
+    now,
+    left,
+    span,
+    from,
+    wide,
+    width,
+    at: (cycle) => left + (cycle - from) * unit,
+    top: (lane) => 64 + lane * (LANE + GAP),
+  };
   const bottom = scene.top(3) - GAP;
   const chart = bottom + 66;
   return {
     height: chart + BARS + (wide ? 118 : 160),
     nodes: [
-      label(0, 10, `cycle ${now.toLocaleString("en")} of ${trace.cycles.toLocaleString("en")}`, { weight: 650, size: 15 }),
+      label(0, 10, `cycle ${now.toLocaleString("en")} of ${trace.cycles.toLocaleString("en")}`, {
+        weight: 650,
+        size: 15,
+      }),
       trace.lanes.map((words, lane) => laneOf(words, lane, scene)),
       trace.boxes.map((box, at) => boxOf(box, at, scene)),
       timeOf(scene, bottom),
@@ -37,9 +66,24 @@ export function draw({ trace, step, width }) {
 function laneOf(words, lane, { left, top, wide, width }) {
   const y = top(lane);
   return [
-    h("rect", { key: `lane ${lane}`, x: left, y, width: width - left, height: LANE, fill: "var(--pale)", "fill-opacity": 0.35 }),
+    h("rect", {
+      key: `lane ${lane}`,
+      x: left,
+      y,
+      width: width - left,
+      height: LANE,
+      fill: "var(--pale)",
+      "fill-opacity": 0.35,
+    }),
     label(0, wide ? y - 11 : y - 10, words, { weight: 600 }),
-    wide && PLACES[lane].map(([low, high], place) => label(left - 8, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], { anchor: "end", size: 12, fill: "var(--grey)" })),
+    wide &&
+      PLACES[lane].map(([low, high], place) =>
+        label(left - 8, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], {
+          anchor: "end",
+          size: 12,
+          fill: "var(--grey)",
+        }),
+      ),
   ];
 }
 
@@ -51,61 +95,153 @@ function boxOf(box, at, { trace, now, left, from, span, width, at: place, top })
   const high = (end - low) * LANE;
   const color = COLORS[box.kind];
   const cycles = [box.start, box.end, box.end - box.start].map((number) => number.toLocaleString("en"));
-  const tip = { title: box.words, lines: [`cycles ${cycles[0]} to ${cycles[1]}: ${cycles[2]}`], code: trace.code[box.kind] };
+  const tip = {
+    title: box.words,
+    lines: [`cycles ${cycles[0]} to ${cycles[1]}: ${cycles[2]}`],
+    code: trace.code[box.kind],
+  };
   const done = Math.min(place(Math.min(now, box.end)), width);
   const readable = box.name && fits(box.name, x1 - x0, SIZE) && high >= SIZE;
-  return h("g", { key: `box ${at}`, tip },
-    h("rect", { x: x0, y: y + 1, width: x1 - x0, height: high - 2, fill: `var(--${color})`, "fill-opacity": 0.25, stroke: "var(--paper)" }),
-    now > box.start && done > x0 && h("rect", { x: x0, y: y + 1, width: done - x0, height: high - 2, fill: `var(--${color})`, stroke: "var(--paper)" }),
-    readable && label((x0 + x1) / 2, y + high / 2, box.name, { anchor: "middle", fill: now > (box.start + box.end) / 2 ? `var(--on-${color})` : "var(--ink)" }));
+  return h(
+    "g",
+    { key: `box ${at}`, tip },
+    h("rect", {
+      x: x0,
+      y: y + 1,
+      width: x1 - x0,
+      height: high - 2,
+      fill: `var(--${color})`,
+      "fill-opacity": 0.25,
+      stroke: "var(--paper)",
+    }),
+    now > box.start &&
+      done > x0 &&
+      h("rect", {
+        x: x0,
+        y: y + 1,
+        width: done - x0,
+        height: high - 2,
+        fill: `var(--${color})`,
+        stroke: "var(--paper)",
+      }),
+    readable &&
+      label((x0 + x1) / 2, y + high / 2, box.name, {
+        anchor: "middle",
+        fill: now > (box.start + box.end) / 2 ? `var(--on-${color})` : "var(--ink)",
+      }),
+  );
 }
 
 // The scale of time and the clock.
 function timeOf({ trace, now, left, from, span, width, wide, at: place, top }, bottom) {
   const every = 2000;
   const ticks = [];
-  for (let cycle = Math.ceil(from / every) * every; cycle <= Math.min(from + span, trace.cycles); cycle += every) ticks.push(cycle);
+  for (let cycle = Math.ceil(from / every) * every; cycle <= Math.min(from + span, trace.cycles); cycle += every)
+    ticks.push(cycle);
   const tick = (cycle) => {
     const x = place(cycle);
-    const anchor = x < left + 14 ? "start" : x > width - 20 ? "end" : "middle";
+    const anchor = x < left + 20 ? "start" : x > width - 20 ? "end" : "middle";
     return label(x, bottom + 16, cycle.toLocaleString("en"), { anchor, size: 12 });
   };
   return [
     ticks.map(tick),
     wide && label(0, bottom + 16, "cycles", { size: 12 }),
-    h("line", { key: "clock", x1: place(now), x2: place(now), y1: top(0) - 4, y2: bottom + 5, stroke: "var(--ink)", "stroke-width": 2 }),
+    h("line", {
+      key: "clock",
+      x1: place(now),
+      x2: place(now),
+      y1: top(0) - 4,
+      y2: bottom + 5,
+      stroke: "var(--ink)",
+      "stroke-width": 2,
+    }),
   ];
 }
 
 // For each share a bar: how long a block takes; in it, how long each unit works for it.
-function sharesOf({ trace, width, wide }, y) {
+function sharesOf({ trace, width }, y) {
   const slot = Math.min(width / trace.shares.length, 96);
-  const thick = Math.min(11, (slot - 16) / 3);
-  const scale = BARS / trace.most;
   const floor = y + BARS + 26;
-  const bar = ({ share, cycles, units }, at) => {
-    const x = at * slot + (slot - 3 * thick - 6) / 2;
-    const chosen = at === trace.chosen;
-    const said = trace.lanes.map((name, lane) => `${name}: ${units[lane].toLocaleString("en")} cycles`);
-    return h("g", { key: `share ${share}`, tip: { title: `share ${share}: a block takes ${cycles.toLocaleString("en")} cycles`, lines: said } },
-      h("rect", { key: "whole", x, y: floor - cycles * scale, width: 3 * thick + 6, height: cycles * scale, fill: "var(--paper)", stroke: chosen ? "var(--ink)" : "var(--grey)", "stroke-width": chosen ? 2.5 : 1, class: "grow" }),
-      units.map((value, lane) => h("rect", { key: `unit ${lane}`, x: x + 3 + lane * thick, y: floor - value * scale, width: thick - 1, height: value * scale, fill: `var(--${UNITS[lane]})`, "fill-opacity": chosen ? 1 : 0.45, class: "grow" })),
-      lane2(x, thick, floor, units[2] * scale),
-      label(x + (3 * thick + 6) / 2, floor - Math.max(cycles, ...units) * scale - 11, cycles.toLocaleString("en"), { anchor: "middle", size: 12, weight: chosen ? 700 : undefined }),
-      label(x + (3 * thick + 6) / 2, floor + 14, share === trace.best ? `${share} ✓` : share, { anchor: "middle", weight: chosen ? 700 : undefined }));
-  };
+  const places = trace.shares.map((_, at) => (at + 0.5) * slot);
+  const nearby = ({ x }) => trace.shares[places.indexOf(nearest(places, x))].share;
+  const drag = { field: "share", to: (point) => ({ share: nearby(point) }) };
+  const frame = { width: slot - 2, height: floor + 10 - y, rx: 4, fill: "transparent", stroke: "var(--ink)" };
   const long = "cycles per block of 256 queries by 128 keys, by share of the exponentials that are polynomials";
   const title = fits(long, width, SIZE + 1) ? long : "cycles per block, by share of polynomials";
-  const notes = ["outline: how long a block takes, once all is under way", "in it, left to right: how long products, exponentials and (hatched) all else work for it", "✓: the smallest share within 0.5% of the best"];
+  const notes = [
+    "outline: how long a block takes, once all is under way",
+    "in it, left to right: how long products, exponentials and (hatched) all else work for it",
+    "✓: the smallest share within 0.5% of the best",
+  ];
   const told = notes.flatMap((words) => wrapped(words, width, 12));
   return [
     label(0, y, title, { weight: 600 }),
-    trace.shares.map(bar),
+    trace.shares.map((one, at) =>
+      shareOf({ ...one, trace, chosen: at === trace.chosen, left: at * slot, slot, floor, drag }),
+    ),
+    h(
+      "g",
+      {
+        key: "hand",
+        class: "mark",
+        style: at(trace.chosen * slot, 0),
+        drag: { ...drag, name: "share by polynomial" },
+        tip: { title: `share ${trace.shares[trace.chosen].share}`, lines: ["pull the frame to another one"] },
+      },
+      h("rect", { x: 1, y: y + 14, ...frame }),
+    ),
     rule(0, slot * trace.shares.length, floor, { color: "var(--grey)", key: "floor" }),
     lines(0, floor + 38, told, { fill: "var(--grey)", size: 12, gap: 1.5 }),
   ];
 }
 
+function shareOf({ share, cycles, units, trace, chosen, left, slot, floor, drag }) {
+  const thick = Math.min(11, (slot - 16) / 3);
+  const scale = BARS / trace.most;
+  const x = left + (slot - 3 * thick - 6) / 2;
+  const middle = x + (3 * thick + 6) / 2;
+  const [count, weight] = [cycles.toLocaleString("en"), chosen ? 700 : undefined];
+  const said = trace.lanes.map((name, lane) => `${name}: ${units[lane].toLocaleString("en")} cycles`);
+  return h(
+    "g",
+    { key: `share ${share}`, tip: { title: `share ${share}: a block takes ${count} cycles`, lines: said }, drag },
+    h("rect", {
+      key: "whole",
+      x,
+      y: floor - cycles * scale,
+      width: 3 * thick + 6,
+      height: cycles * scale,
+      fill: "var(--paper)",
+      stroke: chosen ? "var(--ink)" : "var(--grey)",
+      "stroke-width": chosen ? 2.5 : 1,
+      class: "grow",
+    }),
+    units.map((value, lane) =>
+      h("rect", {
+        key: `unit ${lane}`,
+        x: x + 3 + lane * thick,
+        y: floor - value * scale,
+        width: thick - 1,
+        height: value * scale,
+        fill: `var(--${UNITS[lane]})`,
+        "fill-opacity": chosen ? 1 : 0.45,
+        class: "grow",
+      }),
+    ),
+    lane2(x, thick, floor, units[2] * scale),
+    label(middle, floor - Math.max(cycles, ...units) * scale - 11, count, { anchor: "middle", size: 12, weight }),
+    label(middle, floor + 14, share === trace.best ? `${share} ✓` : share, { anchor: "middle", weight }),
+  );
+}
+
 function lane2(x, thick, floor, high) {
-  return h("rect", { key: "hatch", x: x + 3 + 2 * thick, y: floor - high, width: thick - 1, height: high, fill: "url(#stored)", class: "grow" });
+  return h("rect", {
+    key: "hatch",
+    x: x + 3 + 2 * thick,
+    y: floor - high,
+    width: thick - 1,
+    height: high,
+    fill: "url(#stored)",
+    class: "grow",
+  });
 }

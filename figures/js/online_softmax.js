@@ -2,13 +2,13 @@
 
 import { h } from "./svg.js";
 import { digits } from "./words.js";
-import { WIDE, label, lines, rule } from "./marks.js";
+import { WIDE, knob, label, lines, rule } from "./marks.js";
 
 const SCORES = 130; // height of the scores
 const KEPT = 150; // height of e^0
 const SIDE = 312; // width of the update in numbers
 
-export function draw({ trace, step, width }) {
+export function draw({ trace, state, step, width }) {
   const divided = step === trace.steps.length;
   const now = trace.steps[Math.min(step, trace.steps.length - 1)];
   const before = trace.steps[divided ? step - 1 : Math.max(step - 1, 0)];
@@ -22,7 +22,16 @@ export function draw({ trace, step, width }) {
   const bottom = kept.top + kept.high;
   const words = bottom + 74;
   const block = [
-    h("rect", { key: "block", x: column(now.new[0]), y: scores.top - 8, width: divided ? 0 : column(now.new[1]) - column(now.new[0]), height: bottom - scores.top + 8, fill: "var(--pale)", "fill-opacity": 0.55, class: "grow" }),
+    h("rect", {
+      key: "block",
+      x: column(now.new[0]),
+      y: scores.top - 8,
+      width: divided ? 0 : column(now.new[1]) - column(now.new[0]),
+      height: bottom - scores.top + 8,
+      fill: "var(--pale)",
+      "fill-opacity": 0.55,
+      class: "grow",
+    }),
   ];
   const side = wide ? { x: width - SIDE, y: 46, width: SIDE } : { x: 0, y: words + 30, width };
   return {
@@ -30,31 +39,88 @@ export function draw({ trace, step, width }) {
     nodes: [
       label(0, 10, trace.title, { weight: 650, size: 15 }),
       block,
-      h("g", { key: "scores" }, scoresOf({ trace, now, column, unit, ...scores, chart })),
-      h("g", { key: "kept", class: "compared" }, weightsOf({ trace, now, before, divided, column, unit, ...kept, chart })),
-      h("g", { key: "tokens" }, trace.tokens.map((token, at) => label(column(at + 0.5) + 4, bottom + 14, token, { anchor: "end", size: 12, rotate: -55, fill: at < now.new[1] ? "var(--ink)" : "var(--grey)" }))),
+      h("g", { key: "scores" }, scoresOf({ trace, state, now, column, unit, ...scores, chart })),
+      h(
+        "g",
+        { key: "kept", class: "compared" },
+        weightsOf({ trace, now, before, divided, column, unit, ...kept, chart }),
+      ),
+      h(
+        "g",
+        { key: "tokens" },
+        trace.tokens.map((token, at) =>
+          label(column(at + 0.5) + 4, bottom + 14, token, {
+            anchor: "end",
+            size: 12,
+            rotate: -55,
+            fill: at < now.new[1] ? "var(--ink)" : "var(--grey)",
+          }),
+        ),
+      ),
       h("g", { key: "side", class: "compared" }, sideOf({ trace, now, before, step, divided, ...side })),
     ],
   };
 }
 
-function scoresOf({ trace, now, column, unit, top, high, chart }) {
-  const known = trace.scores.filter((score) => score !== null);
-  const [low, most] = [Math.min(0, ...known), Math.max(0, ...known)];
+function scoresOf({ trace, state, now, column, unit, top, high, chart }) {
+  const [low, most] = trace.limits;
   const y = (score) => top + ((most - score) / (most - low)) * high;
-  const bars = trace.scores.map((score, at) => {
-    const come = at < now.new[1];
-    const tip = { title: `score of ${trace.tokens[at]}`, lines: [score === null ? "masked: −∞" : `s = ${digits(score)}`, come ? "has come, and is forgotten" : "not here yet"] };
-    if (score === null) return label(column(at + 0.5), y(0) - 10, "−∞", { anchor: "middle", size: 12, key: `score ${at}`, rotate: unit < 18 ? -90 : undefined });
-    return h("rect", { key: `score ${at}`, x: column(at) + 0.12 * unit, y: Math.min(y(score), y(0)), width: 0.76 * unit, height: Math.max(Math.abs(y(score) - y(0)), 1), fill: come ? "var(--S)" : "var(--paper)", stroke: come ? "var(--S)" : "var(--grey)", "stroke-dasharray": come ? undefined : "2 2", tip });
-  });
-  const maximum = now.m === null ? [] : [
-    h("g", { key: "m", class: "mark", style: `transform: translate(0px, ${y(now.m)}px)`, tip: { title: "the running maximum", lines: [`m = ${digits(now.m)}`], code: trace.code.m } },
-      rule(chart.left, chart.left + chart.width, 0, { dash: true }),
-      h("rect", { x: chart.left, y: -8, width: chart.width, height: 16, fill: "transparent" }),
-      label(chart.left + chart.width, -10, `m = ${digits(now.m)}`, { weight: 600, anchor: "end" })),
+  const back = (place) => most - ((place - top) / high) * (most - low);
+  return [
+    label(0, top - 12, "scores s", { fill: "var(--grey)" }),
+    rule(chart.left, chart.left + chart.width, y(0), { color: "var(--grey)" }),
+    label(chart.left - 6, y(0), "0", { anchor: "end", size: 12 }),
+    trace.scores.map((score, at) => scoreOf({ trace, score, at, come: at < now.new[1], y, left: column(at), unit })),
+    now.m === null ? [] : [maximumOf({ trace, m: now.m, y: y(now.m), ...chart })],
+    largestOf({ trace, state, y, x: column(trace.largest + 0.5), score: back }),
   ];
-  return [label(0, top - 12, "scores s", { fill: "var(--grey)" }), rule(chart.left, chart.left + chart.width, y(0), { color: "var(--grey)" }), label(chart.left - 6, y(0), "0", { anchor: "end", size: 12 }), bars, maximum];
+}
+
+function scoreOf({ trace, score, at, come, y, left, unit }) {
+  const key = `score ${at}`;
+  if (score === null) {
+    const look = { anchor: "middle", size: 12, key, rotate: unit < 18 ? -90 : undefined };
+    return label(left + 0.5 * unit, y(0) - 10, "−∞", look);
+  }
+  const lines = [`s = ${digits(score)}`, come ? "has come, and is forgotten" : "not here yet"];
+  return h("rect", {
+    key,
+    x: left + 0.12 * unit,
+    y: Math.min(y(score), y(0)),
+    width: 0.76 * unit,
+    height: Math.max(Math.abs(y(score) - y(0)), 1),
+    fill: come ? "var(--S)" : "var(--paper)",
+    stroke: come ? "var(--S)" : "var(--grey)",
+    "stroke-dasharray": come ? undefined : "2 2",
+    tip: { title: `score of ${trace.tokens[at]}`, lines },
+  });
+}
+
+function maximumOf({ trace, m, y, left, width }) {
+  const tip = { title: "the running maximum", lines: [`m = ${digits(m)}`], code: trace.code.m };
+  return h(
+    "g",
+    { key: "m", class: "mark", style: `transform: translate(0px, ${y}px)`, tip },
+    rule(left, left + width, 0, { dash: true }),
+    h("rect", { x: left, y: -8, width, height: 16, fill: "transparent" }),
+    label(left + width, -14, `m = ${digits(m)}`, { weight: 600, anchor: "end" }),
+  );
+}
+
+// The end of the largest score, to pull up and down. score: from a height on the page.
+function largestOf({ trace, state, y, x, score }) {
+  const now = trace.scores[trace.largest];
+  return knob({
+    key: "largest",
+    x,
+    y: y(now),
+    tip: { title: `score of ${trace.tokens[trace.largest]}: ${digits(now)}`, lines: ["pull it up or down"] },
+    drag: {
+      field: "lift",
+      name: "the largest score",
+      to: (point) => ({ lift: score(point.y) - now + state.lift }),
+    },
+  });
 }
 
 function weightsOf({ trace, now, before, divided, column, unit, top, high, chart }) {
@@ -63,16 +129,53 @@ function weightsOf({ trace, now, before, divided, column, unit, top, high, chart
   const look = (at) => ({ x: column(at) + 0.12 * unit, width: 0.76 * unit });
   const past = divided ? now.P : before.P;
   const factor = divided ? `1 / ℓ = 1 / ${digits(now.l)}` : `alpha = ${digits(now.alpha)}`;
-  const ghosts = past.map((value, at) => value > heights[at] + 1e-9 && h("rect", { key: `ghost ${at}`, ...look(at), y: y(value), height: value * high, fill: "none", stroke: "var(--grey)", "stroke-dasharray": "3 3" }));
+  const ghosts = past.map(
+    (value, at) =>
+      value > heights[at] + 1e-9 &&
+      h("rect", {
+        key: `ghost ${at}`,
+        ...look(at),
+        y: y(value),
+        height: value * high,
+        fill: "none",
+        stroke: "var(--grey)",
+        "stroke-dasharray": "3 3",
+      }),
+  );
   const bars = heights.map((value, at) => {
     const old = past[at];
-    const said = divided ? [`weight ${digits(value)}`, `e^(s − m) = ${digits(now.P[at])}, divided by ℓ = ${digits(now.l)}`, `the softmax of the whole row says ${digits(trace.softmax[at])}`]
-      : [`e^(s − m) = ${digits(value)}`, old === undefined ? "new in this block" : `it was ${digits(old)}, times ${factor}`];
+    const said = divided
+      ? [
+          `weight ${digits(value)}`,
+          `e^(s − m) = ${digits(now.P[at])}, divided by ℓ = ${digits(now.l)}`,
+          `the softmax of the whole row says ${digits(trace.softmax[at])}`,
+        ]
+      : [
+          `e^(s − m) = ${digits(value)}`,
+          old === undefined ? "new in this block" : `it was ${digits(old)}, times ${factor}`,
+        ];
     const code = divided ? trace.code.divide : old === undefined ? trace.code.P : trace.code.alpha;
-    return h("rect", { key: `kept ${at}`, ...look(at), y: y(value), height: Math.max(value * high, 0.5), fill: "var(--P)", class: "grow", from: { y: y(0), height: 0.5 }, tip: { title: trace.tokens[at], lines: said, code } });
+    return h("rect", {
+      key: `kept ${at}`,
+      ...look(at),
+      y: y(value),
+      height: Math.max(value * high, 0.5),
+      fill: "var(--P)",
+      class: "grow",
+      from: { y: y(0), height: 0.5 },
+      tip: { title: trace.tokens[at], lines: said, code },
+    });
   });
   const title = divided ? "divided by ℓ, once: the softmax" : "kept: e^(s − m)";
-  const arrow = !divided && before.m !== null && now.alpha < 1 && label(chart.left + chart.width, top - 30, `the past × ${factor}`, { anchor: "end", weight: 650, fill: "var(--O)" });
+  const arrow =
+    !divided &&
+    before.m !== null &&
+    now.alpha < 1 &&
+    label(chart.left + chart.width, top - 30, `the past × ${factor}`, {
+      anchor: "end",
+      weight: 650,
+      fill: "var(--O)",
+    });
   return [
     label(0, top - 30, title, { fill: "var(--grey)" }),
     arrow,
@@ -97,9 +200,32 @@ function sideOf({ trace, now, before, step, divided, x, y, width }) {
     const parts = state.P.map((value, at) => {
       up -= value * scale;
       const fresh = at >= now.new[0];
-      return h("rect", { key: `${name} ${at}`, x: left, y: up, width: wide, height: value * scale, fill: "var(--P)", "fill-opacity": name === "now" && fresh ? 1 : 0.55, stroke: "var(--paper)", "stroke-width": 0.7, class: "grow", tip: { title: `${name === "now" ? "ℓ now" : "ℓ before"}: ${digits(state.l)}`, lines: [`${trace.tokens[at]} adds ${digits(value)}`], code: trace.code.l } });
+      return h("rect", {
+        key: `${name} ${at}`,
+        x: left,
+        y: up,
+        width: wide,
+        height: value * scale,
+        fill: "var(--P)",
+        "fill-opacity": name === "now" && fresh ? 1 : 0.55,
+        stroke: "var(--paper)",
+        "stroke-width": 0.7,
+        class: "grow",
+        tip: {
+          title: `${name === "now" ? "ℓ now" : "ℓ before"}: ${digits(state.l)}`,
+          lines: [`${trace.tokens[at]} adds ${digits(value)}`],
+          code: trace.code.l,
+        },
+      });
     });
-    return [parts, label(left + wide / 2, up - 12, digits(state.l), { anchor: "middle", weight: 600 }), label(left + wide / 2, floor + 14, name === "now" ? "ℓ now" : "ℓ before", { anchor: "middle", fill: "var(--grey)" })];
+    return [
+      parts,
+      label(left + wide / 2, up - 12, digits(state.l), { anchor: "middle", weight: 600 }),
+      label(left + wide / 2, floor + 14, name === "now" ? "ℓ now" : "ℓ before", {
+        anchor: "middle",
+        fill: "var(--grey)",
+      }),
+    ];
   };
   const second = x + wide + Math.min(80, width / 4);
   const n = digits;
@@ -109,13 +235,25 @@ function sideOf({ trace, now, before, step, divided, x, y, width }) {
     ? ["all blocks have come:", `O / ℓ = ${n(now.O)} / ${n(now.l)}`, `      = ${n(trace.output)}`]
     : step === 0
       ? ["nothing has come:", "m = −∞, ℓ = 0, O = 0"]
-      : [`m: ${n(before.m)} → ${n(now.m)}`, `alpha = e^(${n(before.m)} − ${factor(now.m)}) = ${n(now.alpha)}`, `ℓ = ${n(now.alpha)} · ${n(before.l)} ${plus(now.added[0])} = ${n(now.l)}`, `O = ${n(now.alpha)} · ${factor(before.O)} ${plus(now.added[1])} = ${n(now.O)}`];
+      : [
+          `m: ${n(before.m)} → ${n(now.m)}`,
+          `alpha = e^(${n(before.m)} − ${factor(now.m)}) = ${n(now.alpha)}`,
+          `ℓ = ${n(now.alpha)} · ${n(before.l)} ${plus(now.added[0])} = ${n(now.l)}`,
+          `O = ${n(now.alpha)} · ${factor(before.O)} ${plus(now.added[1])} = ${n(now.O)}`,
+        ];
   return [
     label(x, y - 36, "all that is kept of the row: m, ℓ, O", { weight: 650, size: 15 }),
     rule(x, second + wide, floor, { color: "var(--grey)" }),
     divided ? [] : stack("before", x, before),
     stack("now", second, now),
-    !divided && step > 0 && before.m !== null && label((x + wide + second) / 2, floor - high / 2, `× ${n(now.alpha)}`, { anchor: "middle", weight: 650, fill: now.alpha < 1 ? "var(--O)" : "var(--grey)" }),
+    !divided &&
+      step > 0 &&
+      before.m !== null &&
+      label((x + wide + second) / 2, floor - high / 2, `× ${n(now.alpha)}`, {
+        anchor: "middle",
+        weight: 650,
+        fill: now.alpha < 1 ? "var(--O)" : "var(--grey)",
+      }),
     lines(x, floor + 46, rows, { gap: 1.6 }),
   ];
 }

@@ -1,7 +1,8 @@
-// A timeline of one multiprocessor, a row for each unit: from left to right where there is room, else from top to bottom.
+// A timeline of one multiprocessor, a row for each unit: from left to right where there is room, else downwards.
 
 import { h } from "./svg.js";
 import { fits, grouped } from "./words.js";
+import { nearest } from "./state.js";
 import { SIZE, WIDE, label, lines } from "./marks.js";
 
 const COLORS = { Q: "Q", K: "K", V: "V", S: "S", PV: "O", O: "O", softmax: "P", rescale: "standard" };
@@ -30,14 +31,24 @@ export function draw({ trace, step, width }) {
   const share = (value) => `${Math.round(100 * value)}%`;
   const scene = { trace, now, named, place, long, wide, unit, end, high };
   const below = high + (wide ? 42 : 24);
-  const notes = ["pale: on its way, or still to come", "half as high: the unit works for both", "dashed: waits", "grey: O is rescaled", ...(trace.workers.length > 1 ? ["tensor core: consumer 0 above, 1 below"] : [])];
-  const noted = fits(notes.join("  ·  "), width - LEFT, 12) ? [notes.join("  ·  ")] : [notes.slice(0, 2), notes.slice(2)].map((some) => some.join("  ·  "));
+  const notes = [
+    "pale: on its way, or still to come",
+    "half as high: the unit works for both",
+    "dashed: waits",
+    "grey: O is rescaled",
+    ...(trace.workers.length > 1 ? ["tensor core: consumer 0 above, 1 below"] : []),
+  ];
+  const noted = fits(notes.join("  ·  "), width - LEFT, 12)
+    ? [notes.join("  ·  ")]
+    : [notes.slice(0, 2), notes.slice(2)].map((some) => some.join("  ·  "));
   const narrow = ["pale: on its way, or still to come; dashed: waits", "half as wide: the unit works for both"];
   return {
     height: below + (wide ? 18 * noted.length - 4 : 66 + 20 * (trace.workers.length + 2 + trace.stages)),
     nodes: [
       label(0, 10, `cycle ${grouped(now)} of ${grouped(trace.cycles)}`, { weight: 650, size: 15 }),
-      label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(told.busy)} so far`, { anchor: wide ? "end" : "start" }),
+      label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(told.busy)} so far`, {
+        anchor: wide ? "end" : "start",
+      }),
       headsOf({ rows, told, trace, wide, width }),
       trace.boxes.map((box, at) => boxOf(box, at, scene)),
       trace.waits.map((wait, at) => waitOf(wait, at, scene)),
@@ -48,7 +59,12 @@ export function draw({ trace, step, width }) {
         ? lines(LEFT, below, noted, { fill: "var(--grey)", size: 12, gap: 1.5 })
         : [
             narrow.map((words, row) => label(0, below + 18 * row, words, { fill: "var(--grey)", size: 12 })),
-            [...Object.entries(told.doing).map(([name, words]) => `${name}: ${words.replace("\n", ", ")}`), ...told.phases.map(([full, empty], stage) => `stage ${stage}: full in phase ${full}, empty in phase ${empty}`)].map((words, row) => label(0, below + 52 + 20 * row, words)),
+            [
+              ...Object.entries(told.doing).map(([name, words]) => `${name}: ${words.replace("\n", ", ")}`),
+              ...told.phases.map(
+                ([full, empty], stage) => `stage ${stage}: full in phase ${full}, empty in phase ${empty}`,
+              ),
+            ].map((words, row) => label(0, below + 52 + 20 * row, words)),
           ],
     ],
   };
@@ -58,9 +74,16 @@ export function draw({ trace, step, width }) {
 function laidOut(trace, wide, width) {
   const stages = Array.from({ length: trace.stages }, (_, stage) => `stage ${stage}`);
   const gap = wide ? 10 : 5;
-  const fixed = wide ? { "copy engine": 32, "tensor core": 56, consumer: 62 } : { "copy engine": 34, "tensor core": 62, consumer: 60 };
+  const fixed = wide
+    ? { "copy engine": 32, "tensor core": 56, consumer: 62 }
+    : { "copy engine": 34, "tensor core": 62, consumer: 60 };
   const names = ["copy engine", ...stages, "tensor core", ...trace.workers];
-  const used = CLOCK + fixed["copy engine"] + fixed["tensor core"] + trace.workers.length * fixed.consumer + gap * (names.length - 1);
+  const used =
+    CLOCK +
+    fixed["copy engine"] +
+    fixed["tensor core"] +
+    trace.workers.length * fixed.consumer +
+    gap * (names.length - 1);
   const stage = wide ? 44 : Math.min((width - used - 4) / trace.stages, 60);
   let at = wide ? TOP.wide : CLOCK;
   return names.map((name) => {
@@ -79,8 +102,13 @@ function headsOf({ rows, told, trace, wide, width }) {
       label(width - RIGHT + 10, TOP.wide - 22, "now", { fill: "var(--grey)" }),
       rows.map(({ name, at, size }) => {
         const middle = at + size / 2;
-        const doing = name.startsWith("stage") ? phase(name).map((words) => words.replace(" ", " in phase ")) : told.doing[name].split("\n");
-        return [label(0, middle, name, { weight: 600 }), doing.map((words, line) => label(width - RIGHT + 10, middle + 18 * (line - (doing.length - 1) / 2), words))];
+        const doing = name.startsWith("stage")
+          ? phase(name).map((words) => words.replace(" ", " in phase "))
+          : told.doing[name].split("\n");
+        return [
+          label(0, middle, name, { weight: 600 }),
+          doing.map((words, line) => label(width - RIGHT + 10, middle + 18 * (line - (doing.length - 1) / 2), words)),
+        ];
       }),
     ];
   }
@@ -88,8 +116,17 @@ function headsOf({ rows, told, trace, wide, width }) {
   const clock = label(0, TOP.narrow - 14, "cycles", { size: 12 });
   return rows.map(({ name, at, size }) => {
     const middle = at + size / 2;
-    const above = name === "copy engine" ? ["copy"] : name === "tensor core" ? ["tensor", "core"] : name.startsWith("consumer") ? ["consumer", name.slice(9)] : [name.slice(6)];
-    const words = above.map((word, line) => label(middle, TOP.narrow - 14 - 16 * (above.length - 1 - line), word, { anchor: "middle", size: 12 }));
+    const above =
+      name === "copy engine"
+        ? ["copy"]
+        : name === "tensor core"
+          ? ["tensor", "core"]
+          : name.startsWith("consumer")
+            ? ["consumer", name.slice(9)]
+            : [name.slice(6)];
+    const words = above.map((word, line) =>
+      label(middle, TOP.narrow - 14 - 16 * (above.length - 1 - line), word, { anchor: "middle", size: 12 }),
+    );
     return name === "stage 0" ? [clock, words, label(first.at, TOP.narrow - 34, "stages", { size: 12 })] : words;
   });
 }
@@ -103,7 +140,9 @@ function boxOf(box, at, { now, named, place, wide }) {
   const faint = box.coming ? 0.35 : 1;
   const readable = box.name && fits(box.name, whole.width, SIZE) && whole.height >= SIZE;
   const seat = box.high - box.low === 1 ? box.seat : 0.5; // a consumer's products have its half for their names
-  const [x, y] = wide ? [whole.x + whole.width / 2, whole.y + seat * whole.height] : [whole.x + seat * whole.width, whole.y + whole.height / 2];
+  const [x, y] = wide
+    ? [whole.x + whole.width / 2, whole.y + seat * whole.height]
+    : [whole.x + seat * whole.width, whole.y + whole.height / 2];
   return h(
     "g",
     { key: `box ${at}`, tip: box.tip },
@@ -115,14 +154,26 @@ function boxOf(box, at, { now, named, place, wide }) {
 
 function waitOf(wait, at, { now, named, place, wide }) {
   const { x, y, width, height } = place(named[wait.row], 0, 1, wait.start, wait.end);
-  const line = wide ? { x1: x, x2: x + width, y1: y + 0.7 * height, y2: y + 0.7 * height } : { x1: x + 0.5 * width, x2: x + 0.5 * width, y1: y, y2: y + height };
+  const line = wide
+    ? { x1: x, x2: x + width, y1: y + 0.7 * height, y2: y + 0.7 * height }
+    : { x1: x + 0.5 * width, x2: x + 0.5 * width, y1: y, y2: y + height };
   const readable = fits(wait.words, width, SIZE) && height >= 2 * SIZE;
   return h(
     "g",
     { key: `wait ${at}`, tip: wait.tip },
     h("rect", { x, y, width, height, fill: "transparent" }),
-    h("line", { ...line, stroke: now > wait.start ? "var(--ink)" : "var(--grey)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }),
-    readable && wide && label(x + width / 2, y + 0.7 * height - 13, wait.words, { anchor: "middle", fill: now > wait.start ? "var(--ink)" : "var(--grey)" }),
+    h("line", {
+      ...line,
+      stroke: now > wait.start ? "var(--ink)" : "var(--grey)",
+      "stroke-width": 1.5,
+      "stroke-dasharray": "4 3",
+    }),
+    readable &&
+      wide &&
+      label(x + width / 2, y + 0.7 * height - 13, wait.words, {
+        anchor: "middle",
+        fill: now > wait.start ? "var(--ink)" : "var(--grey)",
+      }),
   );
 }
 
@@ -131,33 +182,44 @@ function timeOf({ trace, long, wide, end, high, unit }) {
   const every = wide ? 2000 : 1000;
   const ticks = Array.from({ length: Math.floor(trace.cycles / every) + 1 }, (_, at) => at * every);
   const drag = dragged(trace, wide, unit);
-  const strip = wide ? { x: LEFT, y: end, width: trace.cycles * unit, height: 26 } : { x: 0, y: TOP.narrow, width: CLOCK - 4, height: high - TOP.narrow };
+  const strip = wide
+    ? { x: LEFT, y: end, width: trace.cycles * unit, height: 26 }
+    : { x: 0, y: TOP.narrow, width: CLOCK - 4, height: high - TOP.narrow };
   return [
     ticks.map((cycle) =>
       wide
         ? label(long(cycle), end + 16, grouped(cycle), { anchor: "middle", size: 12 })
-        : label(CLOCK - 8, long(cycle), grouped(cycle), { anchor: "end", size: 12 })),
+        : label(CLOCK - 8, long(cycle), grouped(cycle), { anchor: "end", size: 12 }),
+    ),
     wide && label(0, end + 16, "cycles", { size: 12 }),
-    h("rect", { key: "time", ...strip, fill: "transparent", drag, tip: { title: "time, in cycles", lines: ["click or drag: the clock goes there"] } }),
+    h("rect", {
+      key: "time",
+      ...strip,
+      fill: "transparent",
+      drag,
+      tip: { title: "time, in cycles", lines: ["click or drag: the clock goes there"] },
+    }),
   ].filter(Boolean);
 }
 
 // From a point to the moment that is nearest.
 function dragged(trace, wide, unit) {
-  return (point) => {
-    const cycle = ((wide ? point.x - LEFT : point.y - TOP.narrow)) / unit;
-    return { step: trace.times.reduce((best, time, at) => (Math.abs(time - cycle) < Math.abs(trace.times[best] - cycle) ? at : best), 0) };
-  };
+  const cycle = (point) => (wide ? point.x - LEFT : point.y - TOP.narrow) / unit;
+  return { field: "step", to: (point) => ({ step: trace.times.indexOf(nearest(trace.times, cycle(point))) }) };
 }
 
 function clockOf({ trace, now, long, wide, end, high, unit }) {
   const at = long(now);
-  const drag = dragged(trace, wide, unit);
+  const drag = { ...dragged(trace, wide, unit), name: "the clock", grows: wide ? undefined : [1, 1] };
   const tip = { title: "the clock: drag it", lines: [`cycle ${grouped(now)}`] };
   const [top, bottom] = wide ? [TOP.wide - 14, end + 4] : [CLOCK - 6, CLOCK + 290];
   const line = wide ? { x1: at, x2: at, y1: top, y2: bottom } : { x1: top, x2: bottom, y1: at, y2: at };
-  const band = wide ? { x: at - 9, y: top - 14, width: 18, height: 16 } : { x: top - 4, y: at - 10, width: 16, height: 20 };
-  const head = wide ? `M${at - 8} ${top - 12} L${at + 8} ${top - 12} L${at} ${top + 2} Z` : `M${top - 2} ${at - 8} L${top - 2} ${at + 8} L${top + 11} ${at} Z`;
+  const band = wide
+    ? { x: at - 12, y: top - 14, width: 24, height: 16 }
+    : { x: top - 4, y: at - 12, width: 24, height: 24 };
+  const head = wide
+    ? `M${at - 8} ${top - 12} L${at + 8} ${top - 12} L${at} ${top + 2} Z`
+    : `M${top - 2} ${at - 8} L${top - 2} ${at + 8} L${top + 11} ${at} Z`;
   return h(
     "g",
     { key: "clock", drag, tip },

@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, fits, room, times } from "./words.js";
-import { WIDE, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
+import { WIDE, at, edges, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
 const STRIP = 24; // thickness of a tensor beside the scores
 const THIN = 9; // of one number per row
@@ -14,36 +14,99 @@ const COLORS = { dQ: "Q", dK: "K", dV: "V", dO: "O", lse: "standard", delta: "st
 const FAST = 44; // height of the fast memory
 const LANE = 18;
 
-export function draw({ trace, step, width, forward }) {
+export function draw({ trace, state, step, width }) {
   const now = trace.steps[step];
   const done = trace.steps.slice(1, step + 1);
   const wide = width >= WIDE;
   const side = wide ? 210 : Math.min(width - SCORES[0] - STRIP - 6, 270);
   const beside = wide ? { x: SCORES[0] + side + STRIP + 50, y: 0 } : { x: 0, y: SCORES[1] + side + 52 };
-  const squares = { x: beside.x, y: beside.y + (wide ? 226 : 258), side: Math.min(wide ? side / 2 : (width - 40) / 3, (width - beside.x - 38) / 3), words: width - beside.x };
+  const squares = {
+    x: beside.x,
+    y: beside.y + (wide ? 226 : 258),
+    side: Math.min(wide ? side / 2 : (width - 40) / 3, (width - beside.x - 38) / 3),
+    words: width - beside.x,
+  };
   const below = (wide ? SCORES[1] + side : squares.y + (trace.passes[0].squares.length ? squares.side + 34 : -40)) + 62;
   const place = placing(trace, side);
   const fast = { ...beside, y: beside.y + 62, width: width - beside.x - 2 };
   const inside = packed(trace, now, fast);
-  const arrives = forward && ["load", "rebuild"].includes(now.kind);
   const last = trace.passes[1].parts.at(-1).stop;
   return {
     height: below + 2 * 78 + 62,
     nodes: [
-      h("g", { key: "strips" }, strips({ trace, now, done, place, side })),
-      h("g", { key: "cells" }, cells({ trace, now, done, place })),
+      h("g", { key: "cells" }, cells({ trace, now, done, place }), grips({ trace, state, step, side, place })),
+      h("g", { key: "strips" }, strips({ trace, now, done, place, side, inside, fast })),
       h("g", { key: "beside" }, status({ trace, now, last, ...beside })),
       h("g", { key: "fast" }, memoryBox({ ...fast, height: FAST, color: "var(--fast)" })),
-      h("g", { key: "inside" }, inside.map((one) => tile({ key: arrives && one.name === now.name ? `${one.name} ${step}` : one.name, ...one, y: fast.y + 2, height: FAST - 4, name: COLORS[one.name] ?? one.name, letter: one.name.split("_")[0], from: arrives && one.name === now.name ? place(now.name, now.span) : undefined, tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] } }))),
-      h("g", { key: "leaving" }, forward && now.kind === "store" && tile({ key: `out ${step}`, ...place(now.name, now.span), name: COLORS[now.name] ?? now.name, from: inside.find((one) => one.name === now.name) ?? { x: fast.x, y: fast.y } })),
-      h("g", { key: "legend" }, wide ? legend(beside.x, fast.y + FAST + 70, KEY) : KEY.map((entry, row) => legend(0, fast.y + FAST + 70 + 19 * row, [entry]))),
+      h(
+        "g",
+        { key: "inside" },
+        inside.map((one) => heldTile({ ...one, y: fast.y + 2, done, place })),
+      ),
+      h(
+        "g",
+        { key: "legend" },
+        wide
+          ? legend(beside.x, fast.y + FAST + 70, KEY)
+          : KEY.map((entry, row) => legend(0, fast.y + FAST + 70 + 19 * row, [entry])),
+      ),
       h("g", { key: "squares" }, kept({ trace, now, ...squares })),
       h("g", { key: "time" }, timelines({ trace, now, y: below, width })),
     ],
   };
 }
 
-const KEY = [{ name: "K", words: "in fast memory" }, { name: "K", faint: 0.3, words: "in slow memory" }, { dash: true, words: "empty" }];
+// A tile in fast memory. What is loaded or rebuilt again is another tile, and comes from where it was.
+function heldTile({ name, bytes, x, y, width, done, place }) {
+  const came = done.findLastIndex((one) => one.name === name && one.kind !== "store");
+  return tile({
+    key: `${name} ${came}`,
+    x,
+    y,
+    width,
+    height: FAST - 4,
+    name: COLORS[name] ?? name,
+    letter: name.split("_")[0],
+    from: came < 0 ? undefined : place(name, done[came].span),
+    tip: { title: name.replace("_", " "), lines: [`${room(bytes)} of fast memory`] },
+  });
+}
+
+// The tile of this step, to pull to another one, and the edges of the tiles; a replay has those that were recorded.
+function grips({ trace, state, step, side, place }) {
+  const [x, y] = SCORES;
+  const unit = side / trace.N;
+  const all = trace.steps.flatMap((one, at) => (one.kind === "rebuild" ? [{ at, ...place("P_ij", one.span) }] : []));
+  const here = all.findLast(({ at }) => at <= step) ?? all[0];
+  const away = (one, point) => Math.hypot(one.x + one.width / 2 - point.x, one.y + one.height / 2 - point.y);
+  const best = (point) => (one, other) =>
+    away(one, point) - away(other, point) || Math.abs(one.at - step) - Math.abs(other.at - step);
+  const drag = {
+    field: "step",
+    name: "tile of P",
+    grows: [1, 1],
+    values: all.map(({ at }) => at),
+    to: (point) => ({ step: all.toSorted(best(point))[0].at }),
+  };
+  const look = {
+    width: here.width,
+    height: here.height,
+    fill: "transparent",
+    stroke: "var(--ink)",
+    "stroke-width": 2.5,
+  };
+  const tip = { title: "the tile that was rebuilt last", lines: ["pull it to another one: the clock goes there"] };
+  return [
+    h("g", { key: "hand", drag, tip, class: "mark", style: at(here.x, here.y) }, h("rect", look)),
+    state.Br && edges({ key: "edge", x, y, unit: { x: unit, y: unit }, Br: state.Br, Bc: state.Bc, named: true }),
+  ];
+}
+
+const KEY = [
+  { name: "K", words: "in fast memory" },
+  { name: "K", faint: 0.3, words: "in slow memory" },
+  { dash: true, words: "empty" },
+];
 
 // Where the tile of a tensor is, or a tile of the scores.
 function placing(trace, side) {
@@ -61,27 +124,40 @@ function placing(trace, side) {
   };
 }
 
-const spans = (N, size) => Array.from({ length: Math.ceil(N / size) }, (_, at) => [at * size, Math.min((at + 1) * size, N)]);
+const spans = (N, size) =>
+  Array.from({ length: Math.ceil(N / size) }, (_, at) => [at * size, Math.min((at + 1) * size, N)]);
 
-function strips({ trace, now, done, place, side }) {
+function strips({ trace, now, done, place, side, inside, fast }) {
   const [left, top] = SCORES;
   const names = [...Object.keys(LEFT), "dQ", ...Object.keys(ABOVE)];
   const words = { loads: (count) => `loaded ${times(count)}`, stores: (count) => `stored ${times(count)}` };
-  const tiles = names.flatMap((name) => spans(trace.N, name in ABOVE ? trace.Bc : trace.Br).map((span) => {
-    const mine = done.filter((one) => one.name === name && one.span[0] === span[0]);
-    const [loads, stores] = ["load", "store"].map((kind) => mine.filter((one) => one.kind === kind).length);
-    const held = now.held.some(([one, [start]]) => one === name && start === span[0]);
-    const there = !RESULTS.includes(name) || stores > 0;
-    const tip = {
-      title: `${name}, rows ${span[0]} to ${span[1] - 1}`,
-      lines: [[loads && words.loads(loads), stores && words.stores(stores)].filter(Boolean).join(", ") || "not moved yet", held ? "in fast memory now" : there ? "in slow memory" : "not yet written"],
-      code: mine.at(-1)?.code,
-    };
-    const box = { key: `${name} ${span[0]}`, ...place(name, span), tip };
-    if (!held && !there) return slot({ ...box, dash: true });
-    const count = RESULTS.includes(name) ? stores : loads;
-    return tile({ ...box, name: COLORS[name] ?? name, letter: count ? `${count}×` : undefined, faint: held ? undefined : 0.3, current: held });
-  }));
+  const tiles = names.flatMap((name) =>
+    spans(trace.N, name in ABOVE ? trace.Bc : trace.Br).map((span) => {
+      const mine = done.filter((one) => one.name === name && one.span[0] === span[0]);
+      const [loads, stores] = ["load", "store"].map((kind) => mine.filter((one) => one.kind === kind).length);
+      const held = now.held.some(([one, [start]]) => one === name && start === span[0]);
+      const there = !RESULTS.includes(name) || stores > 0;
+      const tip = {
+        title: `${name}, rows ${span[0]} to ${span[1] - 1}`,
+        lines: [
+          [loads && words.loads(loads), stores && words.stores(stores)].filter(Boolean).join(", ") || "not moved yet",
+          held ? "in fast memory now" : there ? "in slow memory" : "not yet written",
+        ],
+        code: mine.at(-1)?.code,
+      };
+      const from = stores ? (inside.find((one) => one.name === name) ?? fast) : undefined;
+      const box = { key: `${name} ${span[0]} ${stores}`, from, ...place(name, span), tip };
+      if (!held && !there) return slot({ ...box, dash: true });
+      const count = RESULTS.includes(name) ? stores : loads;
+      return tile({
+        ...box,
+        name: COLORS[name] ?? name,
+        letter: count ? `${count}×` : undefined,
+        faint: held ? undefined : 0.3,
+        current: held,
+      });
+    }),
+  );
   const bottom = top + side + 12;
   const under = (name, x, line = 0) => label(x, bottom + 15 * line, name, { anchor: "middle", weight: 650 });
   return [
@@ -99,21 +175,45 @@ function strips({ trace, now, done, place, side }) {
 // The tiles of P: one is there at a time, and nowhere else than in fast memory.
 function cells({ trace, now, done, place }) {
   const rebuilt = (steps, span) => steps.filter((one) => one.kind === "rebuild" && String(one.span) === String(span));
-  return spans(trace.N, trace.Br).flatMap((rows) => spans(trace.N, trace.Bc).map((cols) => {
-    const span = [rows, cols];
-    const mine = rebuilt(done, span);
-    const here = now.kind === "rebuild" && String(now.span) === String(span);
-    const title = `P of queries ${rows[0]} to ${rows[1] - 1}, keys ${cols[0]} to ${cols[1] - 1}`;
-    const never = rebuilt(trace.steps, span).length === 0;
-    const said = here ? "in fast memory, for this step only" : mine.length ? `rebuilt ${times(mine.length)}, used and forgotten` : never ? "masked: never computed" : "not yet rebuilt";
-    const box = { key: `P ${rows[0]} ${cols[0]}`, ...place("P_ij", span), tip: { title, lines: [said, "in slow memory: nothing"], code: mine.at(-1)?.code } };
-    if (here) return tile({ ...box, name: "P", letter: "P", current: true });
-    const middle = [box.x + box.width / 2, box.y + box.height / 2];
-    const words = never ? "masked" : mine.length ? `${mine.length}×` : "";
-    return h("g", { key: box.key, tip: box.tip },
-      h("rect", { x: box.x, y: box.y, width: box.width, height: box.height, fill: never ? "var(--pale)" : "var(--paper)", stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
-      fits(words, box.width, 13) && label(...middle, words, { anchor: "middle", fill: never ? "var(--ink)" : "var(--grey)" }));
-  }));
+  return spans(trace.N, trace.Br).flatMap((rows) =>
+    spans(trace.N, trace.Bc).map((cols) => {
+      const span = [rows, cols];
+      const mine = rebuilt(done, span);
+      const here = now.kind === "rebuild" && String(now.span) === String(span);
+      const title = `P of queries ${rows[0]} to ${rows[1] - 1}, keys ${cols[0]} to ${cols[1] - 1}`;
+      const never = rebuilt(trace.steps, span).length === 0;
+      const said = here
+        ? "in fast memory, for this step only"
+        : mine.length
+          ? `rebuilt ${times(mine.length)}, used and forgotten`
+          : never
+            ? "masked: never computed"
+            : "not yet rebuilt";
+      const box = {
+        key: `P ${rows[0]} ${cols[0]}`,
+        ...place("P_ij", span),
+        tip: { title, lines: [said, "in slow memory: nothing"], code: mine.at(-1)?.code },
+      };
+      if (here) return tile({ ...box, name: "P", letter: "P", current: true });
+      const middle = [box.x + box.width / 2, box.y + box.height / 2];
+      const words = never ? "masked" : mine.length ? `${mine.length}×` : "";
+      return h(
+        "g",
+        { key: box.key, tip: box.tip },
+        h("rect", {
+          x: box.x,
+          y: box.y,
+          width: box.width,
+          height: box.height,
+          fill: never ? "var(--pale)" : "var(--paper)",
+          stroke: "var(--grey)",
+          "stroke-dasharray": "3 3",
+        }),
+        fits(words, box.width, 13) &&
+          label(...middle, words, { anchor: "middle", fill: never ? "var(--ink)" : "var(--grey)" }),
+      );
+    }),
+  );
 }
 
 function status({ trace, now, last, x, y }) {
@@ -121,27 +221,44 @@ function status({ trace, now, last, x, y }) {
   const tileName = () => {
     if (now.clock > last) return `${trace.passes[1].name}: done. ${trace.passes[0].name} goes on`;
     if (!now.kind) return "before the first step";
-    if (now.kind === "rebuild") return `rebuild P(${index(now.span[0], trace.Br)}, ${index(now.span[1], trace.Bc)}), use it, forget it`;
+    if (now.kind === "rebuild")
+      return `rebuild P(${index(now.span[0], trace.Br)}, ${index(now.span[1], trace.Bc)}), use it, forget it`;
     return `${now.kind} ${now.name}(${index(now.span, now.name in ABOVE ? trace.Bc : trace.Br)})`;
   };
   const used = now.held.reduce((sum, [, , bytes]) => sum + bytes, 0);
-  const more = trace.registers && trace.peak > trace.block ? `more than the ${room(trace.block)} of a block on this card` : "";
+  const more =
+    trace.registers && trace.peak > trace.block ? `more than the ${room(trace.block)} of a block on this card` : "";
   return [
     label(x, y + 8, tileName(), { weight: 650, size: 15 }),
-    label(x, y + 46, `${trace.registers ? "fast memory" : "loaded tiles"}: ${room(used)}, at most ${room(trace.peak)}`, { weight: 600 }),
-    lines(x, y + 62 + FAST + 22, [`tiles of P rebuilt: ${now.rebuilt}${trace.registers ? "; in slow memory: 0" : ""}`, trace.registers ? more : "P and what grows are in registers, not counted"].filter(Boolean), { gap: 1.5 }),
+    label(
+      x,
+      y + 46,
+      `${trace.registers ? "fast memory" : "loaded tiles"}: ${room(used)}, at most ${room(trace.peak)}`,
+      { weight: 600 },
+    ),
+    lines(
+      x,
+      y + 62 + FAST + 22,
+      [
+        `tiles of P rebuilt: ${now.rebuilt}${trace.registers ? "; in slow memory: 0" : ""}`,
+        trace.registers ? more : "P and what grows are in registers, not counted",
+      ].filter(Boolean),
+      { gap: 1.5 },
+    ),
   ];
 }
 
 // The tiles in fast memory side by side, as wide as their bytes.
 function packed(trace, now, fast) {
   let left = fast.x;
-  return now.held.filter(([, , bytes]) => bytes > 0).map(([name, , bytes]) => {
-    const x = left;
-    const width = (bytes / trace.peak) * fast.width;
-    left += width;
-    return { name, x, y: fast.y, width, bytes };
-  });
+  return now.held
+    .filter(([, , bytes]) => bytes > 0)
+    .map(([name, , bytes]) => {
+      const x = left;
+      const width = (bytes / trace.peak) * fast.width;
+      left += width;
+      return { name, x, y: fast.y, width, bytes };
+    });
 }
 
 // The N x N matrices of the other pass, which go through slow memory.
@@ -152,14 +269,23 @@ function kept({ trace, now, x, y, side, words }) {
   return [
     label(x, y, fits(title, words, 13) ? title : `${name}, meanwhile, in slow memory`, { weight: 600 }),
     squares.map((square, at) => {
-      const part = square.stop > square.start ? Math.min(Math.max((now.clock - square.start) / (square.stop - square.start), 0), 1) : 1;
+      const part =
+        square.stop > square.start
+          ? Math.min(Math.max((now.clock - square.start) / (square.stop - square.start), 0), 1)
+          : 1;
       const box = { x: x + at * (side + 18), y: y + 18, width: side };
-      const tip = { title: square.name, lines: [`${amount(part * square.bytes)} of ${amount(square.bytes)} in slow memory`, square.said] };
-      return h("g", { key: square.name, tip },
+      const tip = {
+        title: square.name,
+        lines: [`${amount(part * square.bytes)} of ${amount(square.bytes)} in slow memory`, square.said],
+      };
+      return h(
+        "g",
+        { key: square.name, tip },
         h("rect", { ...box, height: side, fill: "var(--paper)", stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
         h("rect", { key: "there", ...box, height: part * side, fill: "var(--slow)", class: "grow" }),
         h("rect", { key: "hatch", ...box, height: part * side, fill: "url(#stored)", class: "grow" }),
-        label(box.x + side / 2, y + 32 + side, square.name, { anchor: "middle", weight: 650 }));
+        label(box.x + side / 2, y + 32 + side, square.name, { anchor: "middle", weight: 650 }),
+      );
     }),
   ];
 }
@@ -168,10 +294,14 @@ function kept({ trace, now, x, y, side, words }) {
 function timelines({ trace, now, y, width }) {
   const left = 52;
   const { bytes, flops } = trace.rates;
-  const longest = Math.max(...trace.passes.flatMap(({ parts }) => [parts.at(-1).stop / bytes, sum(parts, "flops") / flops]));
+  const longest = Math.max(
+    ...trace.passes.flatMap(({ parts }) => [parts.at(-1).stop / bytes, sum(parts, "flops") / flops]),
+  );
   const space = width >= 600 ? 190 : 82;
   const scale = (width - left - space) / longest;
-  const drawn = trace.passes.map((pass, at) => lanes({ trace, pass, now: at ? now : null, clock: now.clock, x: left, y: y + 26 + at * 78, scale, space }));
+  const drawn = trace.passes.map((pass, at) =>
+    lanes({ trace, pass, now: at ? now : null, clock: now.clock, x: left, y: y + 26 + at * 78, scale, space }),
+  );
   const floor = y + 26 + 2 * 78;
   const unit = 10 ** Math.floor(Math.log10(longest)) * (longest / 10 ** Math.floor(Math.log10(longest)) > 4 ? 1 : 0.5);
   const ticks = Array.from({ length: Math.floor(longest / unit) + 1 }, (_, at) => at * unit);
@@ -180,7 +310,21 @@ function timelines({ trace, now, y, width }) {
     label(0, y, fits(title, width, 15) ? title : `at an ${trace.card}'s peaks`, { weight: 650, size: 15 }),
     drawn,
     rule(left, left + longest * scale, floor, { color: "var(--grey)", key: "axis" }),
-    ticks.map((tick) => [h("line", { key: `tick ${tick}`, x1: left + tick * scale, x2: left + tick * scale, y1: floor, y2: floor + 5, stroke: "var(--grey)" }), label(left + tick * scale, floor + 15, digits(1e6 * tick, 3), { anchor: "middle", size: 12, fill: "var(--grey)" })]),
+    ticks.map((tick) => [
+      h("line", {
+        key: `tick ${tick}`,
+        x1: left + tick * scale,
+        x2: left + tick * scale,
+        y1: floor,
+        y2: floor + 5,
+        stroke: "var(--grey)",
+      }),
+      label(left + tick * scale, floor + 15, digits(1e6 * tick, 3), {
+        anchor: "middle",
+        size: 12,
+        fill: "var(--grey)",
+      }),
+    ]),
     label(left + longest * scale + 16, floor + 15, "µs", { size: 12, fill: "var(--grey)" }),
   ];
 }
@@ -198,22 +342,79 @@ function lanes({ trace, pass, now, clock, x, y, scale, space }) {
   const far = (field) => now?.[field] ?? parts.reduce((total, part) => total + done(part) * part[field], 0);
   const [computed, rebuilt] = [far("flops"), far("again")];
   const [all, again] = [sum(parts, "flops"), sum(parts, "again")];
-  const end = { bytes: (whole / bytes) * scale, flops: (all / flops) * scale, once: ((all - again) / flops) * scale };
-  const part = (one) => ({ title: `${name}: ${one.name}`, lines: [`${amount(one.stop - one.start)} moved: ${micro((one.stop - one.start) / bytes)}`, `${work(one.flops)}: ${micro(one.flops / flops)}`] });
-  const second = y + LANE + 22;
+  const ended = moved >= whole && computed >= all ? ": done" : "";
   const wide = space > 100;
-  return h("g", { key: `pass ${name}` },
-    label(0, y, `${name}${moved >= whole && computed >= all ? ": done" : ""}${again ? ` (purple: S again, ${micro(again / flops)})` : ""}`, { weight: 600 }),
-    label(x - 6, y + 21, "bytes", { anchor: "end", size: 12, fill: "var(--grey)" }),
-    parts.map((one, at) => slot({ key: `whole ${at}`, x: x + (one.start / bytes) * scale, y: y + 12, width: ((one.stop - one.start) / bytes) * scale, height: LANE, tip: part(one) })),
-    h("rect", { key: "moved", x, y: y + 12, width: (moved / bytes) * scale, height: LANE, fill: "var(--standard)", class: "grow", tip: { title: `${name}: bytes`, lines: [`${amount(moved)} of ${amount(whole)} moved`, `${micro(moved / bytes)} of ${micro(whole / bytes)} at ${amount(bytes)}/s`] } }),
-    label(x + end.bytes + 7, y + 21, wide ? `${amount(whole)}: ${micro(whole / bytes)}` : amount(whole)),
-    label(x - 6, second + LANE / 2 - 7, "FLOPs", { anchor: "end", size: 12, fill: "var(--grey)" }),
-    h("rect", { key: "work", x, y: second - 7, width: end.flops, height: LANE, fill: "var(--paper)", stroke: "var(--grey)" }),
-    h("rect", { key: "computed", x, y: second - 7, width: ((computed - rebuilt) / flops) * scale, height: LANE, fill: "var(--flash)", class: "grow", tip: { title: `${name}: products`, lines: [`${work(computed)} of ${work(all)}`, `${micro(computed / flops)} of ${micro(all / flops)} at ${digits(flops / 1e12, 3)} TFLOP/s`] } }),
-    again > 0 && h("rect", { key: "again", x: x + ((computed - rebuilt) / flops) * scale, y: second - 7, width: (rebuilt / flops) * scale, height: LANE, fill: "var(--P)", class: "grow", tip: { title: "S again, to rebuild P", lines: [`${work(rebuilt)}: ${micro(rebuilt / flops)}`, `one product of ${digits(all / again, 3)}`] } }),
-    label(x + end.flops + 7, second + 2, wide ? `${work(all)}: ${micro(all / flops)}` : work(all)),
+  return h(
+    "g",
+    { key: `pass ${name}` },
+    label(0, y, `${name}${ended}${again ? ` (purple: S again, ${micro(again / flops)})` : ""}`, { weight: 600 }),
+    moving({ name, parts, whole, moved, bytes, flops, x, y: y + 12, scale, wide }),
+    computing({ name, all, again, computed, rebuilt, flops, x, y: y + LANE + 15, scale, wide }),
   );
+}
+
+// The bytes of a pass, part by part.
+function moving({ name, parts, whole, moved, bytes, flops, x, y, scale, wide }) {
+  const long = (count) => (count / bytes) * scale;
+  const place = (one) => ({ x: x + (one.start / bytes) * scale, y, width: long(one.stop - one.start), height: LANE });
+  const part = (one) => ({
+    title: `${name}: ${one.name}`,
+    lines: [
+      `${amount(one.stop - one.start)} moved: ${micro((one.stop - one.start) / bytes)}`,
+      `${work(one.flops)}: ${micro(one.flops / flops)}`,
+    ],
+  });
+  const tip = {
+    title: `${name}: bytes`,
+    lines: [
+      `${amount(moved)} of ${amount(whole)} moved`,
+      `${micro(moved / bytes)} of ${micro(whole / bytes)} at ${amount(bytes)}/s`,
+    ],
+  };
+  const bar = { x, y, width: long(moved), height: LANE, fill: "var(--standard)", class: "grow" };
+  return [
+    label(x - 6, y + 9, "bytes", { anchor: "end", size: 12, fill: "var(--grey)" }),
+    parts.map((one, at) => slot({ key: `whole ${at}`, ...place(one), tip: part(one) })),
+    h("rect", { key: "moved", ...bar, tip }),
+    label(x + long(whole) + 7, y + 9, wide ? `${amount(whole)}: ${micro(whole / bytes)}` : amount(whole)),
+  ];
+}
+
+// The products of a pass; in purple those that compute S again.
+function computing({ name, all, again, computed, rebuilt, flops, x, y, scale, wide }) {
+  const long = (count) => (count / flops) * scale;
+  const products = {
+    title: `${name}: products`,
+    lines: [
+      `${work(computed)} of ${work(all)}`,
+      `${micro(computed / flops)} of ${micro(all / flops)} at ${digits(flops / 1e12, 3)} TFLOP/s`,
+    ],
+  };
+  const repeated = {
+    title: "S again, to rebuild P",
+    lines: [`${work(rebuilt)}: ${micro(rebuilt / flops)}`, `one product of ${digits(all / again, 3)}`],
+  };
+  const first = long(computed - rebuilt);
+  const [bar, look] = [
+    { y, height: LANE },
+    { fill: "var(--paper)", stroke: "var(--grey)" },
+  ];
+  return [
+    label(x - 6, y + LANE / 2, "FLOPs", { anchor: "end", size: 12, fill: "var(--grey)" }),
+    h("rect", { key: "work", x, width: long(all), ...bar, ...look }),
+    h("rect", { key: "computed", x, width: first, ...bar, fill: "var(--flash)", class: "grow", tip: products }),
+    again > 0 &&
+      h("rect", {
+        key: "again",
+        x: x + first,
+        width: long(rebuilt),
+        ...bar,
+        fill: "var(--P)",
+        class: "grow",
+        tip: repeated,
+      }),
+    label(x + long(all) + 7, y + 9, wide ? `${work(all)}: ${micro(all / flops)}` : work(all)),
+  ];
 }
 
 const micro = (seconds) => `${digits(1e6 * seconds, 3)} µs`;

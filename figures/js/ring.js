@@ -1,36 +1,130 @@
-// Three rings under one clock, a placement each: whose tokens are whose, which blocks are done, who computed and who waited.
+// A ring of processors: their queries stay, shards of K and V walk. Beside it the same steps in three placements: whose
+// tokens are whose, which blocks are done, who computed and who waited.
 
 import { h } from "./svg.js";
-import { amount, digits, fits, times } from "./words.js";
-import { WIDE, label, legend, rule } from "./marks.js";
+import { amount, digits, times } from "./words.js";
+import { WIDE, at, label, legend, rule } from "./marks.js";
 
 const STRIP = 22; // height of the tokens
 const ROW = 22; // height of a rank's time
-const ABOUT = { contiguous: "one stretch each", zigzag: "two stretches each, from either end", striped: "every P-th token" };
+const TOP = 46 + STRIP + 34; // where the blocks of scores begin, and the ring
+const SPACE = 26; // between panels
+const CARRIED = 27; // from a processor to its shard
+const ABOUT = { contiguous: "one stretch each", zigzag: "two stretches each", striped: "every P-th token" };
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
-  const space = 30;
-  const panelWidth = wide ? (width - 2 * space) / 3 : Math.min(width, 460);
-  const side = Math.min(panelWidth - 26, 200);
-  const high = 46 + STRIP + 34 + side + 34 + trace.P * ROW + 70;
+  const size = wide ? (width - 3 * SPACE) / 4 : Math.min(width, 460);
+  const side = Math.min(size - 26, 200);
+  const high = TOP + side + 34 + trace.P * ROW + (wide ? 64 : 88);
+  const ring = circle({ trace, step, width: size, middle: wide ? TOP + side / 2 : 170 });
+  const above = wide ? 0 : ring.bottom + 30; // of the first placement
   const longest = Math.max(...trace.runs.map((run) => run.makespan));
-  const panels = trace.runs.map((run, at) => panel({ trace, run, step, longest, x: wide ? at * (panelWidth + space) : 0, y: wide ? 0 : at * high, width: panelWidth, side }));
-  const bottom = (wide ? high : 3 * high) + 8;
-  const key = [{ name: "P", words: "computed in this step" }, { name: "S", words: "before" }, { name: "standard", stored: true, words: "idle" }];
-  const notes = wide ? legend(0, bottom, key) : key.map((entry, row) => legend(0, bottom + 20 * row, [entry]));
-  return { height: bottom + (wide ? 14 : 54), nodes: [panels, notes] };
+  const panels = trace.runs.map((run, place) => {
+    const [x, y] = wide ? [(place + 1) * (size + SPACE), 0] : [0, above + place * high];
+    return panel({ trace, run, step, longest, x, y, width: size, side });
+  });
+  return { height: wide ? Math.max(high, ring.bottom) : above + 3 * high, nodes: [ring.nodes, panels] };
+}
+
+const KEY = [
+  { name: "P", words: "computed in this step" },
+  { name: "S", words: "before" },
+  { name: "standard", stored: true, words: "idle" },
+];
+
+// The processors in a circle, each with the shard that it has in this step. Every shard goes on to the next one.
+function circle({ trace, step, width, middle }) {
+  const { P } = trace;
+  const radius = Math.min(width / 2 - CARRIED - 16, 80);
+  const below = middle + radius + CARRIED + 42;
+  const place = (rank, far) => {
+    const angle = (2 * Math.PI * rank) / P;
+    return [width / 2 + far * Math.sin(angle), middle - far * Math.cos(angle)];
+  };
+  const ranks = Array.from({ length: P }, (_, rank) => rank);
+  const sent = trace.runs[0].steps.slice(0, step + 1).reduce((sum, [first]) => sum + first.sent, 0);
+  const nodes = h(
+    "g",
+    { key: "ring", class: "compared" },
+    label(0, 8, "the ring", { weight: 650, size: 15 }),
+    label(0, 28, "Q stays, K and V walk", { fill: "var(--grey)" }),
+    h("circle", {
+      cx: width / 2,
+      cy: middle,
+      r: radius,
+      fill: "none",
+      stroke: "var(--grey)",
+      "stroke-dasharray": "3 3",
+    }),
+    ranks.map((rank) => processor({ rank, owner: (rank - step + P) % P, place: place(rank, radius) })),
+    ranks.map((owner) => {
+      const [x, y] = place((owner + step) % P, radius + CARRIED);
+      return shard({ owner, rank: (owner + step) % P, x, y, drag: owner ? undefined : walk({ P, width, middle }) });
+    }),
+    label(width / 2, middle, `step ${step}`, { anchor: "middle", weight: 650 }),
+    label(0, below, `sent ${amount(sent)} each`, { weight: 600 }),
+    label(0, below + 20, "pull shard 0 around", { fill: "var(--grey)" }),
+    KEY.map((entry, row) => legend(0, below + 54 + 20 * row, [entry])),
+  );
+  return { nodes, bottom: below + 108 };
+}
+
+function processor({ rank, owner, place: [x, y] }) {
+  const tip = { title: `processor ${rank}`, lines: [`its own queries meet the keys of ${owner}`] };
+  return h(
+    "g",
+    { key: `processor ${rank}`, tip },
+    h("circle", { cx: x, cy: y, r: 12, fill: "var(--Q)" }),
+    label(x, y, rank, { anchor: "middle", weight: 650, fill: "var(--on-Q)" }),
+  );
+}
+
+// The shard of K and V that belongs to a processor, where it is now.
+function shard({ owner, rank, x, y, drag }) {
+  const tip = { title: `K and V of ${owner}`, lines: [rank === owner ? "at home" : `visiting processor ${rank}`] };
+  return h(
+    "g",
+    { key: `shard ${owner}`, tip, drag, class: "mark", style: at(x, y) },
+    h("rect", { x: -14, y: -14, width: 28, height: 28, fill: "transparent" }),
+    h("rect", { x: -12, y: -8, width: 12, height: 16, fill: "var(--K)" }),
+    h("rect", { x: 0, y: -8, width: 12, height: 16, fill: "var(--V)" }),
+    h("rect", {
+      x: -12,
+      y: -8,
+      width: 24,
+      height: 16,
+      fill: "none",
+      stroke: drag ? "var(--ink)" : "none",
+      "stroke-width": 2.5,
+    }),
+    label(0, 0, owner, { anchor: "middle", weight: 650, fill: "var(--on-K)" }),
+  );
+}
+
+// Shard 0 begins at the top: where it is pulled to is the step.
+function walk({ P, width, middle }) {
+  const turn = (point) => Math.atan2(point.x - width / 2, middle - point.y) / (2 * Math.PI);
+  return {
+    field: "step",
+    name: "shard 0 of the ring",
+    grows: [1, 1],
+    to: (point) => ({ step: Math.round((turn(point) + 1) * P) % P }),
+  };
 }
 
 function panel({ trace, run, step, longest, x, y, width, side }) {
   const place = (name) => `${run.name} ${name}`;
-  const top = y + 46 + STRIP + 34;
-  return h("g", { key: place("panel"), class: "compared" },
+  const top = y + TOP;
+  return h(
+    "g",
+    { key: place("panel"), class: "compared" },
     label(x, y + 8, run.name, { weight: 650, size: 15 }),
     label(x, y + 28, ABOUT[run.name], { fill: "var(--grey)" }),
     tokens({ trace, run, x, y: y + 42, width, place }),
     square({ trace, run, step, x: x + 24, y: top, side, place }),
-    time({ trace, run, step, longest, x, y: top + side + 34, width, place }));
+    time({ trace, run, step, longest, x, y: top + side + 34, width, place }),
+  );
 }
 
 // Whose the tokens are, from the first to the last: of 2 P stretches, or of the first 2 P tokens.
@@ -39,39 +133,81 @@ function tokens({ trace, run, x, y, width, place }) {
   return run.tokens.map((rank, at) => {
     const striped = run.name === "striped";
     const from = striped ? at : (at * trace.N) / (2 * trace.P);
-    const title = striped ? `token ${at}, and every ${trace.P}th after it` : `tokens ${from} to ${from + trace.N / (2 * trace.P) - 1}`;
-    return h("g", { key: place(`token ${at}`), tip: { title, lines: [`belong to processor ${rank}`] } },
-      h("rect", { x: x + at * unit, y, width: unit, height: STRIP, fill: "var(--K)", "fill-opacity": 0.25 + (0.55 * rank) / trace.P, stroke: "var(--paper)" }),
-      label(x + (at + 0.5) * unit, y + STRIP / 2, rank, { anchor: "middle" }));
+    const title = striped
+      ? `token ${at}, and every ${trace.P}th after it`
+      : `tokens ${from} to ${from + trace.N / (2 * trace.P) - 1}`;
+    return h(
+      "g",
+      { key: place(`token ${at}`), tip: { title, lines: [`belong to processor ${rank}`] } },
+      h("rect", {
+        x: x + at * unit,
+        y,
+        width: unit,
+        height: STRIP,
+        fill: "var(--K)",
+        "fill-opacity": 0.25 + (0.55 * rank) / trace.P,
+        stroke: "var(--paper)",
+      }),
+      label(x + (at + 0.5) * unit, y + STRIP / 2, rank, { anchor: "middle" }),
+    );
   });
 }
 
 // The blocks of scores: a row per processor, a column per owner of keys. Filled as far as the mask shows them.
 function square({ trace, run, step, x, y, side, place }) {
   const unit = side / trace.P;
-  const cells = run.steps.flatMap((ranks, s) => ranks.map(({ owner, scores }, rank) => {
-    const [left, top] = [x + owner * unit, y + rank * unit];
-    const share = scores / trace.block;
-    const done = s <= step;
-    const now = s === step;
-    const said = scores ? `${times(scores, "score")}, ${digits(100 * share, 3)}% of the block` : "the mask hides all of it";
-    const tip = { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${said}`] };
-    const high = done ? share * (unit - 2) : 0;
-    const cell = { x: left + 1, y: top + 1, width: unit - 2, height: unit - 2 };
-    const bottom = top + unit - 1;
-    return h("g", { key: place(`cell ${rank} ${owner}`), tip },
-      h("rect", { key: "paper", ...cell, fill: "var(--paper)", stroke: "var(--pale)" }),
-      high > 0 && h("rect", { key: "fill", ...cell, y: bottom - high, height: high, fill: now ? "var(--P)" : "var(--S)" }),
-      now && h("rect", { key: "edge", ...cell, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
-      label(left + 11, top + Math.min(12, 0.29 * unit), s, { anchor: "middle", size: 12, fill: high > unit - 8 ? (now ? "var(--on-P)" : "var(--on-S)") : done && !scores ? "var(--grey)" : "var(--ink)" }),
-      done && !scores && unit > 40 && label(left + unit / 2 + 4, top + unit / 2 + 4, "–", { anchor: "middle", size: 14, fill: "var(--grey)" }));
-  }));
+  const cells = run.steps.flatMap((ranks, s) =>
+    ranks.map((one, rank) => block({ ...one, all: trace.block, rank, s, step, x, y, unit, place })),
+  );
   return [
     cells,
-    run.tokens.slice(0, trace.P).map((_, rank) => [label(x - 8, y + (rank + 0.5) * unit, rank, { anchor: "end", size: 12 }), label(x + (rank + 0.5) * unit, y - 9, rank, { anchor: "middle", size: 12 })]),
-    label(x + side, y + side + 12, "whose keys →", { anchor: "end", fill: "var(--grey)", size: 12 }),
-    label(x, y + side + 12, "↓ whose queries", { fill: "var(--grey)", size: 12 }),
+    run.tokens
+      .slice(0, trace.P)
+      .map((_, rank) => [
+        label(x - 8, y + (rank + 0.5) * unit, rank, { anchor: "end", size: 12 }),
+        label(x + (rank + 0.5) * unit, y - 9, rank, { anchor: "middle", size: 12 }),
+      ]),
+    label(x + side, y + side + 12, "keys →", { anchor: "end", fill: "var(--grey)", size: 12 }),
+    label(x, y + side + 12, "↓ queries", { fill: "var(--grey)", size: 12 }),
   ];
+}
+
+// One block, with the number of its step: in a corner, or in the middle where there is no room beside it.
+function block({ owner, scores, all, rank, s, step, x, y, unit, place }) {
+  const [left, top] = [x + owner * unit, y + rank * unit];
+  const share = scores / all;
+  const [done, now, small] = [s <= step, s === step, unit < 26];
+  const said = scores
+    ? `${times(scores, "score")}, ${digits(100 * share, 3)}% of the block`
+    : "the mask hides all of it";
+  const tip = { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${said}`] };
+  const high = done ? share * (unit - 2) : 0;
+  const cell = { x: left + 1, y: top + 1, width: unit - 2, height: unit - 2 };
+  const on = now ? "var(--on-P)" : "var(--on-S)";
+  const fill = high > (small ? unit / 2 : unit - 8) ? on : done && !scores ? "var(--grey)" : "var(--ink)";
+  return h(
+    "g",
+    { key: place(`cell ${rank} ${owner}`), tip },
+    h("rect", { key: "paper", ...cell, fill: "var(--paper)", stroke: "var(--pale)" }),
+    high > 0 &&
+      h("rect", {
+        key: "fill",
+        ...cell,
+        y: top + unit - 1 - high,
+        height: high,
+        fill: now ? "var(--P)" : "var(--S)",
+      }),
+    now && h("rect", { key: "edge", ...cell, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
+    label(left + (small ? unit / 2 : 11), top + (small ? unit / 2 : 0.29 * Math.min(unit, 41)), s, {
+      anchor: "middle",
+      size: 12,
+      fill,
+    }),
+    done &&
+      !scores &&
+      unit > 40 &&
+      label(left + unit / 2 + 4, top + unit / 2 + 4, "–", { anchor: "middle", size: 14, fill: "var(--grey)" }),
+  );
 }
 
 // The time of each processor: it computes, then waits until the slowest of the step is done.
@@ -79,34 +215,50 @@ function time({ trace, run, step, longest, x, y, width, place }) {
   const scale = (width - 20) / longest;
   const left = x + 20;
   const passed = run.steps.slice(0, step + 1);
-  let start = 0;
-  const spans = passed.map((ranks, s) => {
-    const slowest = Math.max(...ranks.map((rank) => rank.scores));
-    const begun = start;
-    start += slowest;
-    return ranks.map(({ scores, owner }, rank) => {
-      const top = y + rank * ROW;
-      const tip = { title: `processor ${rank}, step ${s}`, lines: [`keys of ${owner}: ${times(scores, "score")}`, scores < slowest ? `then idle for as long as ${times(slowest - scores, "score")} take` : "nobody is slower"] };
-      const span = { x: left + begun * scale, y: top, width: slowest * scale, height: ROW - 6 };
-      return h("g", { key: place(`span ${s} ${rank}`), tip },
-        scores < slowest && [h("rect", { ...span, fill: "var(--standard)", "fill-opacity": 0.35 }), h("rect", { ...span, fill: "url(#stored)" })],
-        h("rect", { key: "busy", ...span, width: scores * scale, fill: s === step ? "var(--P)" : "var(--S)", stroke: "var(--paper)" }));
-    });
-  });
+  const slowest = passed.map((ranks) => Math.max(...ranks.map(({ scores }) => scores)));
+  const spent = slowest.reduce((sum, scores) => sum + scores, 0);
+  const work = passed.flat().reduce((sum, { scores }) => sum + scores, 0);
+  const idle = spent ? 1 - work / (spent * trace.P) : 0;
   const high = trace.P * ROW;
-  const work = passed.flat().reduce((sum, rank) => sum + rank.scores, 0);
-  const idle = start ? 1 - work / (start * trace.P) : 0;
-  const sent = passed.reduce((sum, ranks) => sum + ranks[0].sent, 0);
   const ideal = left + trace.ideal * scale;
-  const said = `idle ${Math.round(100 * idle)}%, sent ${amount(sent)} each`;
-  const whole = `ends at ${digits(run.makespan / trace.ideal, 3)} × the ideal`;
+  const spans = passed.flatMap((ranks, s) => {
+    const begun = left + scale * slowest.slice(0, s).reduce((sum, scores) => sum + scores, 0);
+    return ranks.map((one, rank) =>
+      span({ ...one, rank, s, now: s === step, slowest: slowest[s], x: begun, y: y + rank * ROW, scale, place }),
+    );
+  });
   return [
     passed[0].map((_, rank) => label(left - 6, y + rank * ROW + (ROW - 6) / 2, rank, { anchor: "end", size: 12 })),
     spans,
-    h("line", { key: place("ideal"), x1: ideal, x2: ideal, y1: y - 8, y2: y + high + 4, stroke: "var(--ink)", "stroke-dasharray": "4 3", tip: { title: "the ideal", lines: ["every processor computes as much as any other, all the time"] } }),
+    h("line", {
+      key: place("ideal"),
+      x1: ideal,
+      x2: ideal,
+      y1: y - 8,
+      y2: y + high + 4,
+      stroke: "var(--ink)",
+      "stroke-dasharray": "4 3",
+      tip: { title: "the ideal", lines: ["every processor computes as much as any other, all the time"] },
+    }),
     rule(left, x + width, y + high, { color: "var(--pale)", key: place("floor") }),
     label(Math.min(ideal, x + width - 16), y + high + 14, "ideal", { anchor: "middle", size: 12, fill: "var(--grey)" }),
-    label(x, y + high + 34, fits(said, width, 13) ? said : `idle ${Math.round(100 * idle)}%`, { weight: 600 }),
-    label(x, y + high + 52, whole, { fill: "var(--grey)" }),
+    label(x, y + high + 34, `idle so far: ${Math.round(100 * idle)}%`, { weight: 600 }),
+    label(x, y + high + 52, `in all: ${digits(run.makespan / trace.ideal, 3)} × the ideal`, { fill: "var(--grey)" }),
   ];
+}
+
+// One step of one processor.
+function span({ owner, scores, rank, s, now, slowest, x, y, scale, place }) {
+  const waits = scores < slowest;
+  const rest = waits ? `then idle for as long as ${times(slowest - scores, "score")} take` : "nobody is slower";
+  const tip = { title: `processor ${rank}, step ${s}`, lines: [`keys of ${owner}: ${times(scores, "score")}`, rest] };
+  const box = { x, y, width: slowest * scale, height: ROW - 6 };
+  const fill = now ? "var(--P)" : "var(--S)";
+  return h(
+    "g",
+    { key: place(`span ${s} ${rank}`), tip },
+    waits && h("rect", { ...box, fill: "var(--standard)", "fill-opacity": 0.35 }),
+    waits && h("rect", { ...box, fill: "url(#stored)" }),
+    h("rect", { key: "busy", ...box, width: scores * scale, fill, stroke: "var(--paper)" }),
+  );
 }

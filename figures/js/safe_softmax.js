@@ -13,7 +13,10 @@ const DOT = 10; // across
 
 const EXP = {
   n: { words: "a number", shape: { fill: "var(--P)", rx: DOT / 2 } },
-  s: { words: "subnormal: few digits", shape: { fill: "var(--S)", rx: DOT / 2, stroke: "var(--ink)", "stroke-dasharray": "2 2" } },
+  s: {
+    words: "subnormal: few digits",
+    shape: { fill: "var(--S)", rx: DOT / 2, stroke: "var(--ink)", "stroke-dasharray": "2 2" },
+  },
   0: { words: "0", shape: { fill: "var(--paper)", rx: DOT / 2, stroke: "var(--ink)", "stroke-width": 1.5 } },
   i: { words: "∞", shape: { fill: "var(--wrong)", stroke: "var(--ink)", transform: "rotate(45)" } },
 };
@@ -32,7 +35,14 @@ export function draw({ trace, state, width }) {
   const half = wide ? width * 0.46 : width;
   const top = lanesOf({ trace, state, width, wide });
   const bars = barsOf({ trace, state, x: 0, y: top.bottom + 30, width: half });
-  const map = mapOf({ trace, state, x: width - half, y: wide ? top.bottom + 30 : bars.bottom + 40, width: half, legend: wide ? 0 : width - half });
+  const map = mapOf({
+    trace,
+    state,
+    x: width - half,
+    y: wide ? top.bottom + 30 : bars.bottom + 40,
+    width: half,
+    legend: wide ? 0 : width - half,
+  });
   return { height: Math.max(bars.bottom, map.bottom) + 12, nodes: [top.nodes, bars.nodes, map.nodes] };
 }
 
@@ -41,18 +51,32 @@ function lanesOf({ trace, state, width, wide }) {
   const x = (exponent) => left + ((exponent - LOW) / (HIGH - LOW)) * (width - left);
   const back = (place) => LOW + ((place - left) / (width - left)) * (HIGH - LOW);
   const step = LANE + (wide ? 26 : 54);
-  const lanes = trace.lanes.map((lane, row) => laneOf({ trace, state, lane, x, back, wide, y: (wide ? 34 : 52) + row * step }));
+  const lanes = trace.lanes.map((lane, row) =>
+    laneOf({ trace, state, lane, x, back, wide, y: (wide ? 34 : 52) + row * step }),
+  );
   const axis = (wide ? 34 : 52) + 2 * step + LANE + 26;
-  const title = wide ? "Drag the dots: eight scores, minus the shift, on their way into exp" : "Drag the dots: scores minus the shift";
-  const key = legendOf(wide ? left : 0, axis + (wide ? 38 : 64), wide ? width : 240, Object.entries(EXP).map(([kind, { words }]) => [`exp is ${words}`, (mark) => dot(kind, mark)]));
+  const title = wide
+    ? "Drag the dots: eight scores, minus the shift, on their way into exp"
+    : "Drag the dots: scores minus the shift";
+  const key = legendOf(
+    wide ? left : 0,
+    axis + (wide ? 38 : 64),
+    wide ? width : 240,
+    Object.entries(EXP).map(([kind, { words }]) => [`exp is ${words}`, (mark) => dot(kind, mark)]),
+  );
   return {
     bottom: key.bottom,
     nodes: [
       label(0, 10, title, { weight: 650, size: 15 }),
       lanes,
       rule(x(LOW), x(HIGH), axis, { color: "var(--grey)" }),
-      [-150, -100, -50, 0, 50, 100].map((tick) => [h("line", { x1: x(tick), x2: x(tick), y1: axis, y2: axis + 5, stroke: "var(--grey)" }), label(x(tick), axis + 15, digits(tick), { anchor: "middle", size: 12 })]),
-      wide ? label(0, axis + 15, "exponent", { size: 12 }) : label(width, axis + 36, "exponent = score − shift", { anchor: "end", fill: "var(--grey)" }),
+      [-150, -100, -50, 0, 50, 100].map((tick) => [
+        h("line", { x1: x(tick), x2: x(tick), y1: axis, y2: axis + 5, stroke: "var(--grey)" }),
+        label(x(tick), axis + 15, digits(tick), { anchor: "middle", size: 12 }),
+      ]),
+      wide
+        ? label(0, axis + 15, "exponent", { size: 12 })
+        : label(width, axis + 36, "exponent = score − shift", { anchor: "end", fill: "var(--grey)" }),
       key.nodes,
     ],
   };
@@ -65,8 +89,25 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
   const zone = (key, from, to, words, look, lines) => {
     const room = x(to) - x(from);
     return [
-      h("rect", { key, x: x(from), y, width: room, height: LANE, ...look, tip: { title: `${lane.dtype}: ${words}`, lines } }),
-      look.few && h("rect", { key: `${key} few`, x: x(from), y, width: room, height: LANE, fill: "url(#few)", "pointer-events": "none" }),
+      h("rect", {
+        key,
+        x: x(from),
+        y,
+        width: room,
+        height: LANE,
+        ...look,
+        tip: { title: `${lane.dtype}: ${words}`, lines },
+      }),
+      look.few &&
+        h("rect", {
+          key: `${key} few`,
+          x: x(from),
+          y,
+          width: room,
+          height: LANE,
+          fill: "url(#few)",
+          "pointer-events": "none",
+        }),
       fits(words, room - 8, 13) && label((x(from) + x(to)) / 2, y + LANE - 9, words, { anchor: "middle" }),
     ];
   };
@@ -74,24 +115,54 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
   const dots = trace.scores.map((score, n) => {
     const exponent = score - state.shift;
     const e = chosen ? said(trace.e[state.shift][n]) : EXP[kinds[n]].words;
-    const tip = { title: `score ${digits(score)} in ${lane.dtype}`, lines: [`exponent ${digits(exponent)}`, `exp is ${e}`], code: trace.code.e };
-    const drag = (point) => ({ shift: Math.round(score - back(point.x)), dtype: lane.dtype });
+    const tip = {
+      title: `score ${digits(score)} in ${lane.dtype}`,
+      lines: [`exponent ${digits(exponent)}`, `exp is ${e}`],
+      code: trace.code.e,
+    };
+    const drag = { field: "shift", to: (point) => ({ shift: score - back(point.x), dtype: lane.dtype }) };
     return dot(kinds[n], { key: `dot ${n}`, x: x(exponent), y: y + 38 - 4.2 * n, tip, drag });
   });
   const [first, last] = [trace.scores[0], trace.scores.at(-1)];
   const grip = { x: x(first - state.shift) - 14, y: y + 1, width: x(last) - x(first) + 28, height: 47, rx: 12 };
-  const hold = (point) => ({ shift: Math.round((first + last) / 2 - back(point.x)), dtype: lane.dtype });
+  const hold = {
+    field: "shift",
+    to: (point) => ({ shift: (first + last) / 2 - back(point.x), dtype: lane.dtype }),
+  };
   return h(
     "g",
     { key: lane.dtype },
     wide
       ? label(0, y + LANE / 2, lane.dtype, { weight: chosen ? 700 : undefined })
       : label(0, y - 12, lane.dtype + (chosen ? ", chosen" : ""), { weight: chosen ? 700 : undefined }),
-    zone("zero", LOW, zero, "exp is 0", { fill: "var(--paper)", stroke: "var(--pale)" }, [`for exponents below ${digits(zero)}`]),
-    zone("subnormal", zero, normal, "subnormal", { fill: "var(--fast)", "fill-opacity": 0.12, few: true }, [`few digits for exponents from ${digits(zero)} to ${digits(normal)}`]),
-    zone("normal", normal, inf, "exp is a number", { fill: "var(--fast)", "fill-opacity": 0.24 }, [`for exponents from ${digits(normal)} to ${digits(inf)}`]),
-    zone("inf", inf, HIGH, fits("exp is ∞", x(HIGH) - x(inf) - 8, 13) ? "exp is ∞" : "∞", { fill: "var(--wrong)", "fill-opacity": 0.14 }, [`for exponents above ${digits(inf)}`]),
-    h("rect", { key: "chosen", x: x(LOW), y, width: x(HIGH) - x(LOW), height: LANE, fill: "none", stroke: chosen ? "var(--ink)" : "none", "stroke-width": 2, "pointer-events": "none" }),
+    zone("zero", LOW, zero, "exp is 0", { fill: "var(--paper)", stroke: "var(--pale)" }, [
+      `for exponents below ${digits(zero)}`,
+    ]),
+    zone("subnormal", zero, normal, "subnormal", { fill: "var(--fast)", "fill-opacity": 0.12, few: true }, [
+      `few digits for exponents from ${digits(zero)} to ${digits(normal)}`,
+    ]),
+    zone("normal", normal, inf, "exp is a number", { fill: "var(--fast)", "fill-opacity": 0.24 }, [
+      `for exponents from ${digits(normal)} to ${digits(inf)}`,
+    ]),
+    zone(
+      "inf",
+      inf,
+      HIGH,
+      fits("exp is ∞", x(HIGH) - x(inf) - 8, 13) ? "exp is ∞" : "∞",
+      { fill: "var(--wrong)", "fill-opacity": 0.14 },
+      [`for exponents above ${digits(inf)}`],
+    ),
+    h("rect", {
+      key: "chosen",
+      x: x(LOW),
+      y,
+      width: x(HIGH) - x(LOW),
+      height: LANE,
+      fill: "none",
+      stroke: chosen ? "var(--ink)" : "none",
+      "stroke-width": 2,
+      "pointer-events": "none",
+    }),
     label(x(zero) - 3, y + LANE + 11, digits(zero), { anchor: "end", size: 12 }),
     label(x(inf) + 3, y + LANE + 11, digits(inf), { size: 12 }),
     h("rect", { key: "grip", ...grip, fill: "var(--paper)", "fill-opacity": 0.75, stroke: "var(--grey)", drag: hold }),
@@ -100,7 +171,11 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
 }
 
 function dot(kind, { key, x, y, tip, drag }) {
-  return h("g", { key, transform: `translate(${Math.round(x * 10) / 10} ${Math.round(y * 10) / 10})`, tip, drag }, h("rect", { x: -DOT / 2, y: -DOT / 2, width: DOT, height: DOT, ...EXP[kind].shape }));
+  return h(
+    "g",
+    { key, transform: `translate(${Math.round(x * 10) / 10} ${Math.round(y * 10) / 10})`, tip, drag },
+    h("rect", { x: -DOT / 2, y: -DOT / 2, width: DOT, height: DOT, ...EXP[kind].shape }),
+  );
 }
 
 const said = (value) => (typeof value === "number" ? digits(value) : value);
@@ -115,7 +190,11 @@ function barsOf({ trace, state, x, y, width }) {
     const start = left + n * unit;
     const tip = {
       title: `weight of score ${digits(score)}`,
-      lines: [`exp(${digits(score)} − ${state.shift}) is ${said(e[n])}`, `divided by ${said(l)}: ${said(P[n])}`, `exact: ${digits(trace.exact[n])}`],
+      lines: [
+        `exp(${digits(score)} − ${state.shift}) is ${said(e[n])}`,
+        `divided by ${said(l)}: ${said(P[n])}`,
+        `exact: ${digits(trace.exact[n])}`,
+      ],
       code: trace.code.P,
     };
     const high = typeof P[n] === "number" ? P[n] * BARS : 0;
@@ -124,24 +203,39 @@ function barsOf({ trace, state, x, y, width }) {
       "g",
       { key: `weight ${n}`, tip },
       h("rect", { x: start, y: top, width: unit, height: BARS, fill: "transparent" }),
-      h("rect", { key: "bar", x: start + 0.15 * unit, y: floor - high, width: 0.7 * unit, height: high, fill: "var(--P)" }),
+      h("rect", {
+        key: "bar",
+        x: start + 0.15 * unit,
+        y: floor - high,
+        width: 0.7 * unit,
+        height: high,
+        fill: "var(--P)",
+      }),
       rule(start + 0.08 * unit, start + 0.92 * unit, ideal, { width: 2 }),
-      typeof P[n] !== "number" && label(start + unit / 2, floor - BARS / 2, P[n], { anchor: "middle", weight: 650, fill: "var(--wrong)" }),
-      P[n] === 0 && outcome !== "right" && label(start + unit / 2, floor - BARS / 2, "0", { anchor: "middle", weight: 650, fill: "var(--wrong)" }),
+      typeof P[n] !== "number" &&
+        label(start + unit / 2, floor - BARS / 2, P[n], { anchor: "middle", weight: 650, fill: "var(--wrong)" }),
+      P[n] === 0 &&
+        outcome !== "right" &&
+        label(start + unit / 2, floor - BARS / 2, "0", { anchor: "middle", weight: 650, fill: "var(--wrong)" }),
       label(start + unit / 2, floor + 14, digits(score), { anchor: "middle", size: 12 }),
     );
   });
   return {
     bottom: floor + 54,
     nodes: [
-      label(x, y, `softmax${width < 400 ? "" : " of the eight scores"} in ${state.dtype} (lines: exact)`, { weight: 650 }),
+      label(x, y, `softmax${width < 400 ? "" : " of the eight scores"} in ${state.dtype} (lines: exact)`, {
+        weight: 650,
+      }),
       rule(left, x + width, top, { color: "var(--pale)" }),
       rule(left, x + width, floor, { color: "var(--grey)" }),
       label(x, top, "1", { size: 12 }),
       label(x, floor, "0", { size: 12 }),
       columns,
       label(x, floor + 42, `sum of exp: ${said(l)}`),
-      label(x + width / 2, floor + 42, `result: ${outcome}`, { weight: 650, fill: outcome === "right" ? "var(--ink)" : "var(--wrong)" }),
+      label(x + width / 2, floor + 42, `result: ${outcome}`, {
+        weight: 650,
+        fill: outcome === "right" ? "var(--ink)" : "var(--wrong)",
+      }),
     ],
   };
 }
@@ -151,7 +245,7 @@ function mapOf({ trace, state, x, y, width, legend }) {
   const last = trace.outcome.length - 1;
   const left = x + 68;
   const across = (shift) => left + (shift / (last + 1)) * (width - 68);
-  const drag = (point) => ({ shift: Math.round(((point.x - left) / (width - 68)) * (last + 1)) });
+  const drag = { field: "shift", to: (point) => ({ shift: ((point.x - left) / (width - 68)) * (last + 1) }) };
   const top = y + 30;
   const floor = top + trace.lanes.length * (STRIP + 6);
   const rows = trace.lanes.map((lane, row) => {
@@ -164,24 +258,61 @@ function mapOf({ trace, state, x, y, width, legend }) {
       lane.outcomes.map(({ name, first, last: until }) => {
         const box = { x: across(first), y: above, width: across(until + 1) - across(first), height: STRIP };
         const shifts = first === until ? `shift ${first}` : `shifts from ${first} to ${until}`;
-        return h("g", { key: `${first}`, tip: { title: `${lane.dtype}: ${name}`, lines: [shifts] }, drag }, outcomeOf(name, box, true));
+        return h(
+          "g",
+          { key: `${first}`, tip: { title: `${lane.dtype}: ${name}`, lines: [shifts] }, drag },
+          outcomeOf(name, box, true),
+        );
       }),
     );
   });
-  const key = legendOf(legend, floor + 62, x + width, Object.keys(OUTCOMES).map((name) => [name, ({ x: middle, y: centre }) => outcomeOf(name, { x: middle - 7, y: centre - 9, width: 14, height: 18 }, false)]));
+  const key = legendOf(
+    legend,
+    floor + 62,
+    x + width,
+    Object.keys(OUTCOMES).map((name) => [
+      name,
+      ({ x: middle, y: centre }) => outcomeOf(name, { x: middle - 7, y: centre - 9, width: 14, height: 18 }, false),
+    ]),
+  );
   const here = across(state.shift);
   return {
     bottom: key.bottom,
     nodes: [
       label(x, y, "and for every shift: drag the line", { weight: 650 }),
       rows,
-      [0, 50, 100, 150, 200].map((tick) => [h("line", { x1: across(tick), x2: across(tick), y1: floor, y2: floor + 5, stroke: "var(--grey)" }), label(across(tick), floor + 15, tick, { anchor: "middle", size: 12 })]),
-      label(x + width, floor + 36, width < 400 ? "shift (100: the maximum)" : "shift (0: nothing subtracted, 100: the maximum)", { anchor: "end", fill: "var(--grey)" }),
-      h("g", { key: "here", style: at(here, top - 10), drag, tip: { title: `shift ${state.shift}`, lines: [state.shift === 0 ? "nothing is subtracted" : state.shift === 100 ? "the maximum is subtracted" : "subtracted from every score"] } },
+      [0, 50, 100, 150, 200].map((tick) => [
+        h("line", { x1: across(tick), x2: across(tick), y1: floor, y2: floor + 5, stroke: "var(--grey)" }),
+        label(across(tick), floor + 15, tick, { anchor: "middle", size: 12 }),
+      ]),
+      label(
+        x + width,
+        floor + 36,
+        width < 400 ? "shift (100: the maximum)" : "shift (0: nothing subtracted, 100: the maximum)",
+        { anchor: "end", fill: "var(--grey)" },
+      ),
+      h(
+        "g",
+        {
+          key: "here",
+          style: at(here, top - 10),
+          drag: { ...drag, name: "shift of the scores" },
+          tip: {
+            title: `shift ${state.shift}`,
+            lines: [
+              state.shift === 0
+                ? "nothing is subtracted"
+                : state.shift === 100
+                  ? "the maximum is subtracted"
+                  : "subtracted from every score",
+            ],
+          },
+        },
         h("rect", { x: -12, y: -10, width: 24, height: floor - top + 18, fill: "transparent" }),
         h("line", { y1: 0, y2: floor - top + 8, stroke: "var(--paper)", "stroke-width": 5 }),
         h("line", { y1: 0, y2: floor - top + 8, stroke: "var(--ink)", "stroke-width": 2 }),
-        h("path", { d: "M-7 -8 L7 -8 L0 3 Z", fill: "var(--ink)" })),
+        h("path", { d: "M-7 -8 L7 -8 L0 3 Z", fill: "var(--ink)" }),
+      ),
       key.nodes,
     ],
   };
@@ -194,7 +325,10 @@ function outcomeOf(name, { x, y, width, height }, named) {
     h("rect", { key: "whole", x, y, width, height, fill: "var(--paper)" }),
     h("rect", { key: "part", ...look, fill, "fill-opacity": opacity, stroke: stroke ?? "none" }),
     few && h("rect", { key: "few", ...look, fill: "url(#few)" }),
-    named && short !== "" && fits(short, width - 4, 13) && label(x + width / 2, y + ((from + to) / 2) * height, short, { anchor: "middle", fill: on }),
+    named &&
+      short !== "" &&
+      fits(short, width - 4, 13) &&
+      label(x + width / 2, y + ((from + to) / 2) * height, short, { anchor: "middle", fill: on }),
   ];
 }
 

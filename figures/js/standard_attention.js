@@ -16,7 +16,7 @@ const COLOR = { S_masked: "S", P_dropped: "P", Z: "standard", lse: "standard", S
 const said = (name) => WORDS[name] ?? name;
 const thin = (name) => ["Q", "K", "V", "O"].includes(name);
 
-export function draw({ trace, step, width, forward }) {
+export function draw({ trace, step, width }) {
   const clock = step * trace.step;
   const wide = width >= WIDE;
   const space = 36;
@@ -27,18 +27,32 @@ export function draw({ trace, step, width, forward }) {
   const high = HEAD + 26 + 2 * (unit + NAME) + 2 * PAD + 44 + bill.length * ROW + 58;
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (across + space), 0] : [0, at * (high + 22)];
-    return panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward });
+    return panel({ trace, run, at, x, y, across, unit, clock, most, bill });
   });
   const bottom = (wide ? high : 2 * high + 22) + 6;
   const pace = `Each step moves ${amount(trace.step)}, the size of Q.`;
-  const notes = wide ? ["Equal areas are equal bytes (Z has one byte per number, the others two)."] : ["Equal areas are equal bytes", "(Z: one byte per number, the others two).", pace];
+  const notes = wide
+    ? ["Equal areas are equal bytes (Z has one byte per number, the others two)."]
+    : ["Equal areas are equal bytes", "(Z: one byte per number, the others two).", pace];
   return {
     height: bottom + 34 + 20 * notes.length,
-    nodes: [panels, h("g", { key: "notes" }, legend(0, bottom + 4, [{ name: "slow", stored: true, words: "stored in slow memory" }, { name: "slow", words: "moving or in use" }]), wide && label(width, bottom + 4, pace, { anchor: "end", fill: "var(--grey)" }), notes.map((words, row) => label(0, bottom + 28 + 20 * row, words, { fill: "var(--grey)" })))],
+    nodes: [
+      panels,
+      h(
+        "g",
+        { key: "notes" },
+        legend(0, bottom + 4, [
+          { name: "slow", stored: true, words: "stored in slow memory" },
+          { name: "slow", words: "moving or in use" },
+        ]),
+        wide && label(width, bottom + 4, pace, { anchor: "end", fill: "var(--grey)" }),
+        notes.map((words, row) => label(0, bottom + 28 + 20 * row, words, { fill: "var(--grey)" })),
+      ),
+    ],
   };
 }
 
-function panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward }) {
+function panel({ trace, run, at, x, y, across, unit, clock, most, bill }) {
   const key = (name) => `${at} ${name}`;
   const done = run.lines.filter((one) => one.moved <= clock);
   const next = run.lines[done.length];
@@ -47,7 +61,8 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward 
   const pieces = piecesOf(run, clock - trace.step, clock);
   const now = pieces.at(-1)?.line ?? done.at(-1);
   const place = layout({ x, y: y + HEAD + 26, unit });
-  const stored = (name) => run.lines.reduce((sum, one) => sum + (one.kind === "store" && one.name === name ? overlap(one, 0, clock) : 0), 0);
+  const stored = (name) =>
+    run.lines.reduce((sum, one) => sum + (one.kind === "store" && one.name === name ? overlap(one, 0, clock) : 0), 0);
   return h(
     "g",
     { key: key("panel"), class: "compared" },
@@ -58,7 +73,7 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill, forward 
     label(place.fast.x + place.fast.width, place.fast.y - 12, "fast memory", { weight: 600, anchor: "end" }),
     TENSORS.map((name) => matrix({ run, name, key, place, unit, trace, part: stored(name) / whole(trace, name) })),
     fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }),
-    pieces.map((piece, number) => flying({ ...piece, key: key(`piece ${clock} ${number}`), place, unit, trace, forward })),
+    pieces.map((piece, number) => flying({ ...piece, key: key(`piece ${clock} ${number}`), place, unit, trace })),
     arrow({ place, pieces, key }),
     billOf({ trace, run, at, x, y: place.slow.y + place.slow.height + 44, across, clock, bill }),
     foot({ run, x, y: place.slow.y + place.slow.height + 44 + bill.length * ROW + 22, across }),
@@ -71,7 +86,11 @@ function piecesOf(run, from, to) {
     .filter((one) => overlap(one, from, to) > 0)
     .map((line) => {
       const begun = line.moved - line.nbytes;
-      return { line, from: Math.max(from - begun, 0) / line.nbytes, to: Math.min(to - begun, line.nbytes) / line.nbytes };
+      return {
+        line,
+        from: Math.max(from - begun, 0) / line.nbytes,
+        to: Math.min(to - begun, line.nbytes) / line.nbytes,
+      };
     });
 }
 
@@ -88,7 +107,13 @@ function layout({ x, y, unit }) {
   const top = y + PAD + NAME;
   const below = top + unit + NAME;
   const small = (name) => ["Q", "K", "V", "O"].indexOf(name) / 4;
-  const homes = { S: [column(1), top], S_masked: [column(2), top], P: [column(0), below], P_dropped: [column(1), below], Z: [column(2), below] };
+  const homes = {
+    S: [column(1), top],
+    S_masked: [column(2), top],
+    P: [column(0), below],
+    P_dropped: [column(1), below],
+    Z: [column(2), below],
+  };
   return {
     slow,
     fast,
@@ -101,24 +126,64 @@ function meter({ run, key, x, y, across, moved, most, trace, clock }) {
   const reach = (bytes) => (bytes / most) * across;
   const squares = run.lines.reduce((sum, one) => sum + (SQUARES.includes(one.name) ? overlap(one, 0, clock) : 0), 0);
   const ended = moved === run.moved; // until then its total is the reader's to guess
-  const drag = (point) => ({ step: Math.max(0, Math.round(((point.x - x) / across) * (most / trace.step))) });
-  const tip = { title: run.name, lines: [`${amount(moved)} ${ended ? "in all" : "moved so far"}`, `N × N matrices: ${amount(squares)}; all else: ${amount(moved - squares)}`, "drag to move the clock"] };
+  const drag = {
+    field: "step",
+    name: run === trace.runs[0] ? "bytes moved" : undefined, // both meters are one clock
+    to: (point) => ({ step: ((point.x - x) / across) * (most / trace.step) }),
+  };
+  const tip = {
+    title: run.name,
+    lines: [
+      `${amount(moved)} ${ended ? "in all" : "moved so far"}`,
+      `N × N matrices: ${amount(squares)}; all else: ${amount(moved - squares)}`,
+      "drag to move the clock",
+    ],
+  };
   return [
     label(x, y + 8, run.name, { weight: 650, size: 15 }),
-    label(x + across, y + 8, ended ? `${amount(moved)} in all` : `${amount(moved)} moved`, { anchor: "end", weight: 600 }),
-    h("g", { key: key("meter"), tip, drag },
+    label(x + across, y + 8, ended ? `${amount(moved)} in all` : `${amount(moved)} moved`, {
+      anchor: "end",
+      weight: 600,
+    }),
+    h(
+      "g",
+      { key: key("meter"), tip, drag },
       h("rect", { x, y: y + 20, width: across, height: 24, fill: "transparent" }),
       h("rect", { x, y: y + 24, width: across, height: 14, fill: "var(--paper)", stroke: "var(--grey)" }),
-      h("rect", { key: "thin", x, y: y + 24, width: reach(moved - squares), height: 14, fill: "var(--ink)", class: "grow" }),
-      h("rect", { key: "squares", x: x + reach(moved - squares), y: y + 24, width: reach(squares), height: 14, fill: "var(--P)", class: "grow" })),
+      h("rect", {
+        key: "thin",
+        x,
+        y: y + 24,
+        width: reach(moved - squares),
+        height: 14,
+        fill: "var(--ink)",
+        class: "grow",
+      }),
+      h("rect", {
+        key: "squares",
+        x: x + reach(moved - squares),
+        y: y + 24,
+        width: reach(squares),
+        height: 14,
+        fill: "var(--P)",
+        class: "grow",
+      }),
+    ),
   ];
 }
 
 function status({ run, now, ended, clock, x, y, across }) {
   const same = run.kernels.every((kernel) => kernel === run.kernels[0]);
-  const what = now && (same ? `program ${now.number} of ${run.kernels.length}` : `kernel ${now.number} of ${run.kernels.length}, ${now.name && run.kernels[now.number - 1]}`);
+  const what =
+    now &&
+    (same
+      ? `program ${now.number} of ${run.kernels.length}`
+      : `kernel ${now.number} of ${run.kernels.length}, ${now.name && run.kernels[now.number - 1]}`);
   const words = ended ? "done" : clock === 0 ? "not begun" : `${what}: ${now.kind}s ${said(now.name)}`;
-  return label(x, y, fits(words, across, 13) ? words : what, { fill: ended ? "var(--ink)" : "var(--grey)", weight: ended ? 650 : undefined });
+  return label(x, y, fits(words, across, 13) ? words : what, {
+    fill: ended ? "var(--ink)" : "var(--grey)",
+    weight: ended ? 650 : undefined,
+  });
 }
 
 // A matrix in slow memory: as much of it as is there; an empty place where this way never puts one.
@@ -127,18 +192,36 @@ function matrix({ run, name, key, place, unit, trace, part }) {
   const width = widthOf(trace, name, unit);
   const given = ["Q", "K", "V"].includes(name);
   const lines = run.lines.filter((one) => one.name === name);
-  const times = (kind) => lines.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.nbytes, 0) / whole(trace, name);
+  const times = (kind) =>
+    lines.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.nbytes, 0) / whole(trace, name);
   const size = thin(name) ? `${trace.N} × ${trace.d}` : `${trace.N} × ${trace.N}`;
-  const trips = [times("store") && `stored ${times("store")}×`, times("load") && `loaded ${times("load")}×`].filter(Boolean).join(", ");
+  const trips = [times("store") && `stored ${times("store")}×`, times("load") && `loaded ${times("load")}×`]
+    .filter(Boolean)
+    .join(", ");
   const never = run.name.startsWith("Fused") ? "never in slow memory" : "this run has no such kernel";
   const title = `${name === "Z" ? "Z, the dropout mask" : said(name)}: ${size}, ${amount(whole(trace, name))}`;
   const tip = { title, lines: [lines.length ? `in the whole run ${trips}` : never], code: lines.at(-1)?.code };
   const middle = x + width / 2;
-  return h("g", { key: key(`home ${name}`), tip },
+  return h(
+    "g",
+    { key: key(`home ${name}`), tip },
     slot({ key: "slot", x, y, width, height: unit, dash: !lines.length }),
-    lines.length > 0 && (given || part > 0) && tile({ key: "there", x, y, width, height: unit * (given ? 1 : part), name: COLOR[name] ?? name, stored: true }),
-    !lines.length && run.name.startsWith("Fused") && label(middle, y + unit / 2, ["never here", "never"].find((words) => fits(words, width, 12)) ?? "", { anchor: "middle", size: 12, fill: "var(--grey)" }),
-    label(middle, y - 10, said(name), { anchor: "middle", size: 12, fill: lines.length ? "var(--ink)" : "var(--grey)" }));
+    lines.length > 0 &&
+      (given || part > 0) &&
+      tile({ key: "there", x, y, width, height: unit * (given ? 1 : part), name: COLOR[name] ?? name, stored: true }),
+    !lines.length &&
+      run.name.startsWith("Fused") &&
+      label(middle, y + unit / 2, ["never here", "never"].find((words) => fits(words, width, 12)) ?? "", {
+        anchor: "middle",
+        size: 12,
+        fill: "var(--grey)",
+      }),
+    label(middle, y - 10, said(name), {
+      anchor: "middle",
+      size: 12,
+      fill: lines.length ? "var(--ink)" : "var(--grey)",
+    }),
+  );
 }
 
 // What fast memory holds: thin tiles in their slots, and one band or tile of scores.
@@ -147,29 +230,53 @@ function fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }) 
   const held = new Set(now.resident.map(([name]) => name));
   const arriving = pieces.filter((one) => one.line.kind === "load").map((one) => one.line.name);
   const scores = SQUARES.includes(now.name) ? now.name : ["S_ij", ...SQUARES].find((name) => held.has(name));
-  const tiles = ["Q", "K", "V", "O"].filter((name) => held.has(name) || arriving.includes(name)).map((name) => {
-    const [x, y] = place.slot(name);
-    const line = run.lines.find((one) => one.name === name);
-    const rows = line ? line.rows[1] - line.rows[0] : trace.N;
-    const tip = { title: `${name} in fast memory`, lines: [`${rows} rows, ${amount(2 * rows * trace.d)}`], code: line?.code };
-    return h("g", { key: `held ${name}`, tip }, label(x + widthOf(trace, name, unit) / 2, y - 9, name, { anchor: "middle", size: 12 }), held.has(name) && tile({ key: "tile", x, y, width: widthOf(trace, name, unit), height: (unit * rows) / trace.N, name }));
-  });
+  const tiles = ["Q", "K", "V", "O"]
+    .filter((name) => held.has(name) || arriving.includes(name))
+    .map((name) => {
+      const [x, y] = place.slot(name);
+      const line = run.lines.find((one) => one.name === name);
+      const rows = line ? line.rows[1] - line.rows[0] : trace.N;
+      const tip = {
+        title: `${name} in fast memory`,
+        lines: [`${rows} rows, ${amount(2 * rows * trace.d)}`],
+        code: line?.code,
+      };
+      return h(
+        "g",
+        { key: `held ${name}`, tip },
+        label(x + widthOf(trace, name, unit) / 2, y - 9, name, { anchor: "middle", size: 12 }),
+        held.has(name) &&
+          tile({ key: "tile", x, y, width: widthOf(trace, name, unit), height: (unit * rows) / trace.N, name }),
+      );
+    });
   if (!scores) return h("g", { key: key("held") }, tiles);
   const [x, y] = place.slot(scores);
   const piece = pieces.findLast((one) => one.line.name === scores);
   const filled = piece && piece.line.kind === "load" ? piece.to : 1;
   const square = scores === "S_ij";
   const title = square ? "S_ij, then P_ij" : `a band of ${said(scores)}`;
-  const lines = square ? ["256 queries, 256 keys", "computed here, used and forgotten: never stored"] : ["256 rows; bands are this high so that they can be seen, their height changes no byte"];
-  const band = h("g", { key: "scores", tip: { title, lines, code: square ? undefined : now.code } },
+  const lines = square
+    ? ["256 queries, 256 keys", "computed here, used and forgotten: never stored"]
+    : ["256 rows; bands are this high so that they can be seen, their height changes no byte"];
+  const band = h(
+    "g",
+    { key: "scores", tip: { title, lines, code: square ? undefined : now.code } },
     label(x, y - 9, square ? "S, P" : said(scores), { size: 12 }),
     slot({ key: "slot", x, y, width: square ? unit / 4 : widthOf(trace, scores, unit), height: unit / 4, dash: true }),
-    tile({ key: `band ${scores}`, x, y, width: square ? unit / 4 : widthOf(trace, scores, unit), height: (unit / 4) * filled, name: COLOR[scores] ?? scores }));
+    tile({
+      key: `band ${scores}`,
+      x,
+      y,
+      width: square ? unit / 4 : widthOf(trace, scores, unit),
+      height: (unit / 4) * filled,
+      name: COLOR[scores] ?? scores,
+    }),
+  );
   return h("g", { key: key("held") }, tiles, band);
 }
 
 // Rows on their way: from slow memory to fast, or back.
-function flying({ line, from, to, key, place, unit, trace, forward }) {
+function flying({ line, from, to, key, place, unit, trace }) {
   if (line.name === "lse") return null; // one number per row: too thin to be seen
   const [first, last] = line.rows;
   const row = (share) => ((first + share * (last - first)) * unit) / trace.N;
@@ -180,10 +287,33 @@ function flying({ line, from, to, key, place, unit, trace, forward }) {
   const [start, end] = line.kind === "load" ? [there, here] : [here, there];
   const height = row(to) - row(from);
   const nbytes = (to - from) * line.nbytes;
-  const tip = { title: `${line.kind} ${said(line.name)}, rows ${first} to ${last - 1}`, lines: [`${amount(nbytes)} of its ${amount(line.nbytes)} in this step`], code: line.code };
+  const tip = {
+    title: `${line.kind} ${said(line.name)}, rows ${first} to ${last - 1}`,
+    lines: [`${amount(nbytes)} of its ${amount(line.nbytes)} in this step`],
+    code: line.code,
+  };
   return [
-    line.kind === "load" && h("rect", { key: `${key} taken`, x: there.x - 1, y: there.y, width: widthOf(trace, line.name, unit) + 2, height, fill: "none", stroke: "var(--ink)", "stroke-width": 2 }),
-    tile({ key, ...end, width: widthOf(trace, line.name, unit), height, name: COLOR[line.name] ?? line.name, current: height > 3, tip, from: forward ? start : undefined }),
+    line.kind === "load" &&
+      h("rect", {
+        key: `${key} taken`,
+        x: there.x - 1,
+        y: there.y,
+        width: widthOf(trace, line.name, unit) + 2,
+        height,
+        fill: "none",
+        stroke: "var(--ink)",
+        "stroke-width": 2,
+      }),
+    tile({
+      key,
+      ...end,
+      width: widthOf(trace, line.name, unit),
+      height,
+      name: COLOR[line.name] ?? line.name,
+      current: height > 3,
+      tip,
+      from: start,
+    }),
   ];
 }
 
@@ -195,21 +325,45 @@ function arrow({ place, pieces, key }) {
     const y = place.slow.y + place.slow.height / 2 + 34 * at - 8;
     const [start, tip] = kind === "load" ? [left, right] : [right, left];
     const back = kind === "load" ? -7 : 7;
-    return h("g", { key: key(`arrow ${kind}`) },
+    return h(
+      "g",
+      { key: key(`arrow ${kind}`) },
       label((left + right) / 2, y - 11, kind, { anchor: "middle", size: 12, fill: "var(--grey)" }),
-      h("path", { d: `M${start} ${y}H${tip}M${tip + back} ${y - 5}L${tip} ${y}L${tip + back} ${y + 5}`, fill: "none", stroke: "var(--ink)", "stroke-width": 2 }));
+      h("path", {
+        d: `M${start} ${y}H${tip}M${tip + back} ${y - 5}L${tip} ${y}L${tip + back} ${y + 5}`,
+        fill: "none",
+        stroke: "var(--ink)",
+        "stroke-width": 2,
+      }),
+    );
   });
 }
 
 function billOf({ trace, run, at, x, y, across, clock, bill }) {
-  const total = (one, name, kind, upTo) => one.lines.reduce((sum, line) => sum + (line.name === name && line.kind === kind ? overlap(line, 0, upTo) : 0), 0);
-  const longest = Math.max(...trace.runs.flatMap((one) => bill.map((name) => total(one, name, "load", Infinity) + total(one, name, "store", Infinity))));
+  const total = (one, name, kind, upTo) =>
+    one.lines.reduce((sum, line) => sum + (line.name === name && line.kind === kind ? overlap(line, 0, upTo) : 0), 0);
+  const longest = Math.max(
+    ...trace.runs.flatMap((one) =>
+      bill.map((name) => total(one, name, "load", Infinity) + total(one, name, "store", Infinity)),
+    ),
+  );
   const rows = bill.map((name) => {
     const [loaded, stored] = [total(run, name, "load", clock), total(run, name, "store", clock)];
     const color = `var(--${COLOR[name] ?? name})`;
-    return { name: said(name), parts: [{ value: loaded, color }, { value: stored, color, stored: true }], words: loaded + stored ? amount(loaded + stored) : "", tip: { title: said(name), lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] } };
+    return {
+      name: said(name),
+      parts: [
+        { value: loaded, color },
+        { value: stored, color, stored: true },
+      ],
+      words: loaded + stored ? amount(loaded + stored) : "",
+      tip: { title: said(name), lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] },
+    };
   });
-  return [label(x, y - 14, "moved, by matrix (hatched: stored)", { size: 12, fill: "var(--grey)" }), bars({ x, y, rows, scale: (across - 150) / longest, row: ROW, key: `${at} bill`, space: 78 })];
+  return [
+    label(x, y - 14, "moved, by matrix (hatched: stored)", { size: 12, fill: "var(--grey)" }),
+    bars({ x, y, rows, scale: (across - 150) / longest, row: ROW, key: `${at} bill`, space: 78 }),
+  ];
 }
 
 // The paper's whole run beside what is counted here.
@@ -219,6 +373,12 @@ function foot({ run, x, y, across }) {
   return [
     label(x, y, title, { fill: "var(--grey)" }),
     label(x, y + 20, `counted ${(run.whole / 1e9).toFixed(2)} GB`, { weight: 600 }),
-    label(x + 140, y + 20, fits("x".repeat(40), across - 140, 13) ? `the paper: ${gigabytes.toFixed(1)} GB in ${milliseconds} ms on an A100` : `paper: ${gigabytes.toFixed(1)} GB, ${milliseconds} ms`),
+    label(
+      x + 140,
+      y + 20,
+      fits("x".repeat(40), across - 140, 13)
+        ? `the paper: ${gigabytes.toFixed(1)} GB in ${milliseconds} ms on an A100`
+        : `paper: ${gigabytes.toFixed(1)} GB, ${milliseconds} ms`,
+    ),
   ];
 }

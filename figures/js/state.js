@@ -1,5 +1,5 @@
 // The state of a figure: what its controls say. Pure functions, no page.
-// controls: [{field, kind: "clock" | "slide" | "choose" | "toggle", label, values}], as figures/figure.py declares them.
+// controls: [{field, kind: "clock" | "slide" | "choose" | "toggle", label, values}], as figures/figure.py has them.
 
 export const clockOf = (controls) => controls.find((control) => control.kind === "clock")?.field;
 

@@ -2,7 +2,7 @@
 // A node with a key stays the same element from one drawing to the next, so that it can travel.
 
 // Return a node. Attributes with a meaning of their own: key; tip (what pointing at it shows: {title, lines, code});
-// drag (a function from a point of the drawing to the fields that it sets); from (attributes with which it enters).
+// drag (how it holds a value, as hands.js says); from (attributes with which it enters when the clock goes on).
 export function h(tag, attributes = {}, ...children) {
   return { tag, attributes, children: gathered(children, []) };
 }
@@ -22,11 +22,11 @@ const memory = new WeakMap(); // element -> {key, shown, tip, drag}
 // The tip and the drag of an element that `patch` made.
 export const about = (element) => memory.get(element) ?? {};
 
-// Make the children of an element those of a drawing.
-export function patch(parent, nodes, namespace = "http://www.w3.org/2000/svg") {
-  const entering = [];
+// Make the children of an element those of a drawing. forward: has the clock gone on, so that what enters travels?
+export function patch(parent, nodes, forward, namespace = "http://www.w3.org/2000/svg") {
+  const entering = forward ? [] : null; // with where they are going
   update(parent, nodes, namespace, entering);
-  if (entering.length === 0) return;
+  if (!entering?.length) return;
   parent.getBoundingClientRect(); // where they start is on the page now; from here they travel
   for (const [element, node] of entering) assign(element, node.attributes, {});
 }
@@ -37,12 +37,14 @@ function update(parent, nodes, namespace, entering) {
   for (const child of parent.childNodes) old.set(memory.get(child)?.key, child);
   let place = parent.firstChild;
   nodes.forEach((node, at) => {
-    const key = typeof node === "object" ? (node.attributes.key ?? `${node.tag} ${at}`) : `letters ${at}`; // never the key of an element
+    const element = typeof node === "object"; // or letters, whose key is never that of an element
+    const key = element ? (node.attributes.key ?? `${node.tag} ${at}`) : `letters ${at}`;
     let child = old.get(key);
-    if (child !== undefined && child.localName === node.tag) old.delete(key); // letters have neither
+    if (child !== undefined && child.localName === node.tag)
+      old.delete(key); // letters have neither
     else child = create(parent.ownerDocument, node, key, namespace, entering);
-    if (typeof node === "object") {
-      assign(child, node.attributes, memory.get(child).fresh ? (node.attributes.from ?? {}) : {});
+    if (element) {
+      assign(child, node.attributes, (entering && memory.get(child).fresh && node.attributes.from) || {});
       memory.get(child).fresh = false;
       update(child, node.children, namespace, entering);
     } else if (child.data !== String(node)) {
@@ -57,7 +59,7 @@ function update(parent, nodes, namespace, entering) {
 function create(document, node, key, namespace, entering) {
   const child = typeof node === "object" ? document.createElementNS(namespace, node.tag) : document.createTextNode("");
   memory.set(child, { key, shown: {}, fresh: true });
-  if (node.attributes?.from) entering.push([child, node]);
+  if (entering && node.attributes?.from) entering.push([child, node]);
   return child;
 }
 
@@ -77,8 +79,10 @@ function plain(attributes) {
     const value = attributes[name];
     if (!SPECIAL.has(name) && value !== undefined && value !== null && value !== false) kept[name] = value;
   }
-  if (attributes.tip) Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
+  if (attributes.tip)
+    Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
   if (attributes.drag) kept["data-drag"] = "";
+  if (attributes.drag?.name) Object.assign(kept, { role: "slider", tabindex: "0", "aria-label": attributes.drag.name });
   return kept;
 }
 

@@ -3,7 +3,7 @@
 
 import { h } from "./svg.js";
 import { amount, fits, room, times, wrapped } from "./words.js";
-import { SIZE, WIDE, bars, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
+import { SIZE, WIDE, bars, edges, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
 const STRIP = 24; // thickness of Q, K, V and O beside the scores
 const GAP = 5;
@@ -14,7 +14,7 @@ const ABOVE = 2 * (STRIP + 3) + GAP; // from there to where the scores begin
 const BILL = 8 + 7 * 18; // height of the bill
 const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 
-export function draw({ trace, step, width, forward, brief = false }) {
+export function draw({ trace, state, step, width, brief = false }) {
   const clock = trace.clock[step];
   const count = trace.runs.length;
   const wide = width >= (brief ? 600 : WIDE);
@@ -28,7 +28,22 @@ export function draw({ trace, step, width, forward, brief = false }) {
   const high = !brief ? head + below : wide ? head + ABOVE + side + 24 : Math.max(ABOVE + side + 24, head + 24);
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (panelWidth + space), 0] : [0, at * high];
-    return panel({ trace, run, title: titles[at], at, x, y, head, width: panelWidth, side, wide, brief, beside, clock, forward });
+    return panel({
+      trace,
+      run,
+      title: titles[at],
+      at,
+      x,
+      y,
+      head,
+      width: panelWidth,
+      side,
+      wide,
+      brief,
+      beside,
+      clock,
+      state,
+    });
   });
   const bottom = (wide ? high : count * high) + 14;
   const key = [
@@ -39,7 +54,10 @@ export function draw({ trace, step, width, forward, brief = false }) {
   const number = "3×: loaded (O: stored) 3 times";
   const notes = wide
     ? [legend(0, bottom, key), label(width, bottom, number, { anchor: "end", fill: "var(--grey)" })]
-    : [key.map((entry, row) => legend(0, bottom + 20 * row, [entry])), label(0, bottom + 60, number, { fill: "var(--grey)" })];
+    : [
+        key.map((entry, row) => legend(0, bottom + 20 * row, [entry])),
+        label(0, bottom + 60, number, { fill: "var(--grey)" }),
+      ];
   return { height: bottom + (wide ? 14 : 74), nodes: [panels, notes] };
 }
 
@@ -61,7 +79,7 @@ function until(run, clock) {
   return { done: run.lines.slice(0, low), now: run.lines[low - 1], ended: low === run.lines.length };
 }
 
-function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, forward }) {
+function panel({ trace, run, title, at, x, y: above, head, width, side, wide, brief, beside, clock, state }) {
   const { done, now, ended } = until(run, clock);
   const place = (name) => `${at} ${name}`; // keys differ from run to run
   const y = beside ? above : above + head; // below title, progress and status
@@ -78,23 +96,54 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
   };
 
   const right = left + side + STRIP + 2 * GAP + 14;
-  const fast = wide ? { x: x + 1, y: top + side + 46, width: width - 2 } : { x: right, y: y + 22, width: x + width - right - 2 };
+  const fast = wide
+    ? { x: x + 1, y: top + side + 46, width: width - 2 }
+    : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
-  const travels = forward && now?.moved === clock && now.name in strips;
   return h(
     "g",
     { key: place("panel"), class: "compared" },
-    progress({ trace, run, title, now, ended, x: x + beside, above, y: above + head, width: width - beside, place, below: beside > 0 }),
-    Object.entries(strips).map(([name, [x0, y0]]) => (name === "K" || name === "V" ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 }) : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }))),
-    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place })),
+    progress({
+      trace,
+      run,
+      title,
+      now,
+      ended,
+      x: x + beside,
+      above,
+      y: above + head,
+      width: width - beside,
+      place,
+      below: beside > 0,
+    }),
+    namesOf(strips, side),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
-    !brief && fastMemory({ trace, inside, fast, place, from: travels && now.kind === "load" ? box(now.name, now.rows) : null, now, number: done.length }),
-    !brief && travels && now.kind === "store" && tile({ key: place(`out ${done.length}`), ...box(now.name, now.rows), name: now.name, from: inside.tiles.find((one) => one.letter === now.name[0]) ?? { x: fast.x, y: fast.y } }),
-    !brief && bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
+    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place, inside, fast })),
+    grips({ trace, run, state, left, top, side, place }),
+    !brief &&
+      fastMemory({ trace, inside, fast, place, done, box: (one) => one.name in strips && box(one.name, one.rows) }),
+    !brief &&
+      bill({ trace, done, x: wide ? x : fast.x, y: fast.y + FAST + 30, width: wide ? width : fast.width, place }),
   );
 }
 
-// A run's title, the bytes that it has moved of those that it will move, and where it is. below: is that a line of its own?
+function namesOf(strips, side) {
+  return Object.entries(strips).map(([name, [x0, y0]]) =>
+    name === "K" || name === "V"
+      ? label(x0 - 8, y0 + STRIP / 2, name, { anchor: "end", weight: 650 })
+      : label(x0 + STRIP / 2, y0 + side + 11, name, { anchor: "middle", weight: 650 }),
+  );
+}
+
+// The edges of the tiles. Scores that travel do so in bands of queries; a replay has the tiles that were recorded.
+function grips({ trace, run, state, left, top, side, place }) {
+  if (state.Br === undefined) return [];
+  const unit = { x: side / trace.Nk, y: side / trace.Nq };
+  const Bc = run.lines.some(({ name }) => name[0] === "S") ? undefined : state.Bc;
+  return edges({ key: place("edge"), x: left, y: top, unit, Br: state.Br, Bc, named: run === trace.runs.at(-1) });
+}
+
+// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: is that a line of its own?
 function progress({ trace, run, title, now, ended, x, above, y, width, place, below }) {
   const longest = Math.max(...trace.runs.map((one) => one.moved));
   const moved = now?.moved ?? 0;
@@ -105,9 +154,19 @@ function progress({ trace, run, title, now, ended, x, above, y, width, place, be
   return [
     lines(x, above + 8, title, { weight: 650, size: TITLE, gap: 1.2 }),
     h("rect", { key: place("whole"), x, ...bar, width: reach(run.moved), fill: "var(--paper)", stroke: "var(--grey)" }),
-    h("rect", { key: place("moved"), x, ...bar, width: reach(moved), fill: "var(--ink)", class: "grow", tip: { title: run.name, lines: [`${far} moved`] } }),
+    h("rect", {
+      key: place("moved"),
+      x,
+      ...bar,
+      width: reach(moved),
+      fill: "var(--ink)",
+      class: "grow",
+      tip: { title: run.name, lines: [`${far} moved`] },
+    }),
     label(x, below ? y + 4 : y - 18, where, { fill: "var(--grey)" }),
-    below ? label(x, y - 18, far, { fill: "var(--grey)" }) : label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
+    below
+      ? label(x, y - 18, far, { fill: "var(--grey)" })
+      : label(x + width, y - 18, far, { anchor: "end", fill: "var(--grey)" }),
   ];
 }
 
@@ -120,18 +179,44 @@ function status(run, now, ended) {
   return same ? [which, ""] : [`${which}: ${run.kernels[now.number - 1]}`, which, ""];
 }
 
-// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored).
-function strip({ run, name, done, now, ended, box, place }) {
+// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). A stored one is another
+// one, which comes from fast memory.
+function strip({ run, name, done, now, ended, box, place, inside, fast }) {
   const kind = name === "O" ? "store" : "load";
-  const passed = by("rows", done.filter((one) => one.name === name));
-  const held = !ended && now?.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows);
-  return [...by("rows", run.lines.filter((one) => one.name === name))].map(([key, [{ rows, nbytes }]]) => {
+  const passed = by(
+    "rows",
+    done.filter((one) => one.name === name),
+  );
+  const held =
+    !ended && now?.resident.some(([held]) => held === name) && String(done.findLast((one) => one.name === name)?.rows);
+  return [
+    ...by(
+      "rows",
+      run.lines.filter((one) => one.name === name),
+    ),
+  ].map(([key, [{ rows, nbytes }]]) => {
     const lines = passed.get(key) ?? [];
     const last = lines.findLast((one) => one.kind === kind);
     const count = (what) => lines.findLast((one) => one.kind === what)?.times ?? 0;
-    const said = ["load", "store"].filter((what) => count(what)).map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
-    const tip = { title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`, lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"], code: last?.code };
-    return tile({ key: place(`${name} ${key}`), ...box(name, rows), name, letter: last && `${last.times}×`, faint: last ? undefined : name === "O" ? 0.12 : 0.3, current: key === held, tip });
+    const said = ["load", "store"]
+      .filter((what) => count(what))
+      .map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
+    const tip = {
+      title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`,
+      lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"],
+      code: last?.code,
+    };
+    const comes = kind === "store" && last;
+    return tile({
+      key: place(`${name} ${key} ${comes ? last.times : ""}`),
+      from: comes ? (inside.tiles.find(({ letter }) => letter === name) ?? fast) : undefined,
+      ...box(name, rows),
+      name,
+      letter: last && `${last.times}×`,
+      faint: last ? undefined : name === "O" ? 0.12 : 0.3,
+      current: key === held,
+      tip,
+    });
   });
 }
 
@@ -146,10 +231,17 @@ function by(field, lines) {
   return found;
 }
 
+const trip = ({ name, kind }) => `${name} ${kind === "load" ? "loaded" : "stored"}`;
+
 // The scores: in bands that travel, or in tiles that are computed where they are used.
 function map({ trace, run, done, now, left, top, side, place }) {
   const unit = { x: side / trace.Nk, y: side / trace.Nq };
-  const cells = [...by("tile", done.filter((one) => one.tile))].map(([key, lines]) => {
+  const cells = [
+    ...by(
+      "tile",
+      done.filter((one) => one.tile),
+    ),
+  ].map(([key, lines]) => {
     const last = lines.at(-1);
     const [[r0, r1], [c0, c1]] = last.tile;
     const travelled = ["S", "P"].includes(last.name[0]);
@@ -157,10 +249,30 @@ function map({ trace, run, done, now, left, top, side, place }) {
     const trips = lines.filter((one) => ["S", "P"].includes(one.name[0]));
     const title = `scores of queries ${r0} to ${r1 - 1}, keys ${c0} to ${c1 - 1}`;
     const tip = travelled
-      ? { title, lines: [`crossed to or from slow memory ${times(trips.length)}: ${trips.map((one) => `${one.name} ${one.kind === "load" ? "loaded" : "stored"}`).join(", ")}`] }
+      ? {
+          title,
+          lines: [`crossed to or from slow memory ${times(trips.length)}: ${trips.map(trip).join(", ")}`],
+        }
       : { title, lines: ["computed in fast memory, used and forgotten", "never stored"], code: last.code };
-    const letter = travelled ? (current ? `${last.name.replace("_", " ")} ${last.kind === "load" ? "comes" : "goes"}` : `crossed ${trips.length}×`) : current ? "P" : undefined;
-    return tile({ key: place(`cell ${key}`), x: left + c0 * unit.x, y: top + r0 * unit.y, width: (c1 - c0) * unit.x, height: (r1 - r0) * unit.y, name: travelled ? "slow" : current ? "P" : "S", letter, stored: travelled && !current, current, tip });
+    const letter = travelled
+      ? current
+        ? `${last.name.replace("_", " ")} ${last.kind === "load" ? "comes" : "goes"}`
+        : `crossed ${trips.length}×`
+      : current
+        ? "P"
+        : undefined;
+    return tile({
+      key: place(`cell ${key}`),
+      x: left + c0 * unit.x,
+      y: top + r0 * unit.y,
+      width: (c1 - c0) * unit.x,
+      height: (r1 - r0) * unit.y,
+      name: travelled ? "slow" : current ? "P" : "S",
+      letter,
+      stored: travelled && !current,
+      current,
+      tip,
+    });
   });
   const empty = { title: "scores", lines: ["nothing computed here yet"] };
   return [
@@ -175,19 +287,24 @@ function map({ trace, run, done, now, left, top, side, place }) {
 function packed(trace, resident, fast) {
   const order = (name) => TENSORS.indexOf(name.split("_")[0]) + (TENSORS.indexOf(name.split("_")[0]) < 0 ? 99 : 0);
   let left = fast.x;
-  const tiles = [...resident].sort(([a], [b]) => order(a) - order(b)).map(([name, bytes]) => {
-    const x = left;
-    const width = (bytes / trace.sram) * fast.width;
-    left += width;
-    return { name, letter: name[0], x, y: fast.y, width, bytes };
-  });
+  const tiles = [...resident]
+    .sort(([a], [b]) => order(a) - order(b))
+    .map(([name, bytes]) => {
+      const x = left;
+      const width = (bytes / trace.sram) * fast.width;
+      left += width;
+      return { name, letter: name[0], x, y: fast.y, width, bytes };
+    });
   return { tiles, used: resident.reduce((sum, [, bytes]) => sum + bytes, 0) };
 }
 
-function fastMemory({ trace, inside, fast, place, from, now, number }) {
+// box: where the tile of a line is in slow memory. What is loaded again is another tile, and comes from there.
+function fastMemory({ trace, inside, fast, place, done, box }) {
   const over = inside.used > trace.sram;
   const beside = `${room(inside.used)} of ${room(trace.sram)}`;
-  const words = [over ? `does not fit: ${beside}` : `fast memory: ${beside}`, beside].find((one) => fits(one, fast.width, 13)) ?? room(inside.used);
+  const words =
+    [over ? `does not fit: ${beside}` : `fast memory: ${beside}`, beside].find((one) => fits(one, fast.width, 13)) ??
+    room(inside.used);
   return h(
     "g",
     { key: place("fast") },
@@ -196,21 +313,55 @@ function fastMemory({ trace, inside, fast, place, from, now, number }) {
     inside.tiles
       .filter((one) => one.x < fast.x + fast.width)
       .map((one) => {
-        const fresh = from && one.name === now.name;
+        const loaded = done.findLastIndex(({ kind, name }) => kind === "load" && name === one.name);
         const name = ["Q", "K", "V", "S", "P", "O"].includes(one.letter) ? one.letter : "standard";
-        return tile({ key: fresh ? `${one.name} ${number}` : `${one.name} ${one.x}`, ...one, y: fast.y + 2, height: FAST - 4, width: Math.min(one.width, fast.x + fast.width - one.x), name, letter: one.letter, from: fresh ? from : undefined, tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] } });
+        return tile({
+          key: `${one.name} ${loaded}`,
+          ...one,
+          y: fast.y + 2,
+          height: FAST - 4,
+          width: Math.min(one.width, fast.x + fast.width - one.x),
+          name,
+          letter: one.letter,
+          from: loaded < 0 ? undefined : box(done[loaded]),
+          tip: { title: one.name.replace("_", " "), lines: [`${room(one.bytes)} of fast memory`] },
+        });
       }),
   );
 }
 
 function bill({ trace, done, x, y, width, place }) {
-  const total = (lines, kind, name) => lines.findLast((one) => one.kind === kind && one.name.split("_")[0] === name)?.bill ?? 0;
-  const used = TENSORS.filter((name) => trace.runs.some((run) => run.lines.some((one) => one.name.split("_")[0] === name)));
-  const longest = Math.max(...trace.runs.flatMap((run) => used.map((name) => total(run.lines, "load", name) + total(run.lines, "store", name))));
+  const total = (lines, kind, name) =>
+    lines.findLast((one) => one.kind === kind && one.name.split("_")[0] === name)?.bill ?? 0;
+  const used = TENSORS.filter((name) =>
+    trace.runs.some((run) => run.lines.some((one) => one.name.split("_")[0] === name)),
+  );
+  const longest = Math.max(
+    ...trace.runs.flatMap((run) =>
+      used.map((name) => total(run.lines, "load", name) + total(run.lines, "store", name)),
+    ),
+  );
   const rows = used.map((name) => {
     const [loaded, stored] = [total(done, "load", name), total(done, "store", name)];
     const color = `var(--${name === "lse" ? "standard" : name})`;
-    return { name, parts: [{ value: loaded, color }, { value: stored, color, stored: true }], words: loaded + stored ? amount(loaded + stored) : "", tip: { title: name, lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] } };
+    return {
+      name,
+      parts: [
+        { value: loaded, color },
+        { value: stored, color, stored: true },
+      ],
+      words: loaded + stored ? amount(loaded + stored) : "",
+      tip: { title: name, lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] },
+    };
   });
-  return [label(x, y - 8, fits("moved, by tensor (hatched: stored)", width, 12) ? "moved, by tensor (hatched: stored)" : "moved", { size: 12, fill: "var(--grey)" }), rule(x, x + width, y + 2, { color: "var(--pale)", key: place("rule") }), bars({ x, y: y + 8, rows, scale: (width - 98) / longest, row: 18, key: place("bill") })];
+  return [
+    label(
+      x,
+      y - 8,
+      fits("moved, by tensor (hatched: stored)", width, 12) ? "moved, by tensor (hatched: stored)" : "moved",
+      { size: 12, fill: "var(--grey)" },
+    ),
+    rule(x, x + width, y + 2, { color: "var(--pale)", key: place("rule") }),
+    bars({ x, y: y + 8, rows, scale: (width - 98) / longest, row: 18, key: place("bill") }),
+  ];
 }

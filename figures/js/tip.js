@@ -3,6 +3,7 @@
 import { about } from "./svg.js";
 
 const STEPS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+const MARKS = "[data-tip]:not([role=slider])"; // arrows turn a handle; Tab goes to it
 
 export function pointing(svg, box) {
   let here = null;
@@ -15,7 +16,11 @@ export function pointing(svg, box) {
     if (!tip) return;
     mark.classList.add("here");
     const part = (tag, words) => Object.assign(document.createElement(tag), { textContent: words });
-    box.replaceChildren(part("b", tip.title), ...(tip.lines ?? []).map((words) => part("span", words)), ...(tip.code ? [part("code", tip.code)] : []));
+    box.replaceChildren(
+      part("b", tip.title),
+      ...(tip.lines ?? []).map((words) => part("span", words)),
+      ...(tip.code ? [part("code", tip.code)] : []),
+    );
     const [mine, whole] = [mark.getBoundingClientRect(), svg.getBoundingClientRect()];
     const middle = mine.left + mine.width / 2 - whole.left;
     box.style.left = `${Math.max(0, Math.min(middle - box.offsetWidth / 2, whole.width - box.offsetWidth))}px`;
@@ -30,10 +35,11 @@ export function pointing(svg, box) {
   svg.addEventListener("focusin", (event) => show(marked(event)));
   svg.addEventListener("focusout", () => show(null));
   svg.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") return show(null), svg.focus();
+    if (event.defaultPrevented) return; // a hand has turned something
+    if (event.key === "Escape") return (show(null), svg.focus());
     if (!(event.key in STEPS) && event.key !== "Enter") return;
     event.preventDefault();
-    const next = event.key in STEPS ? beside(svg, marked(event), STEPS[event.key]) : svg.querySelector("[data-tip]");
+    const next = event.key in STEPS ? beside(svg, marked(event), STEPS[event.key]) : svg.querySelector(MARKS);
     next?.focus({ preventScroll: true });
     next?.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
@@ -42,7 +48,7 @@ export function pointing(svg, box) {
 
 // The mark nearest in a direction; the first of all where none has the focus.
 function beside(svg, mark, [x, y]) {
-  if (!mark) return svg.querySelector("[data-tip]");
+  if (!mark) return svg.querySelector(MARKS);
   const middle = (element) => {
     const box = element.getBoundingClientRect();
     return [box.left + box.width / 2, box.top + box.height / 2];
@@ -50,7 +56,7 @@ function beside(svg, mark, [x, y]) {
   const from = middle(mark);
   let best = null;
   let least = Infinity;
-  for (const other of svg.querySelectorAll("[data-tip]")) {
+  for (const other of svg.querySelectorAll(MARKS)) {
     const to = middle(other);
     const along = (to[0] - from[0]) * x + (to[1] - from[1]) * y;
     const aside = Math.abs((to[0] - from[0]) * y) + Math.abs((to[1] - from[1]) * x);

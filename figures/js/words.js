@@ -1,6 +1,12 @@
 // Numbers as words, the same as in the kernel's sentences.
 
-const UNITS = [["PB", 1e15], ["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];
+const UNITS = [
+  ["PB", 1e15],
+  ["TB", 1e12],
+  ["GB", 1e9],
+  ["MB", 1e6],
+  ["kB", 1e3],
+];
 
 // Bytes in decimal units: 1 MB is 10^6 bytes.
 export function amount(bytes) {
@@ -10,7 +16,12 @@ export function amount(bytes) {
 
 // Memory on a chip in binary units.
 export function room(bytes, count = 3) {
-  const [unit, size] = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, size]) => bytes >= size) ?? ["KiB", 2 ** 10];
+  const [unit, size] = [
+    ["TiB", 2 ** 40],
+    ["GiB", 2 ** 30],
+    ["MiB", 2 ** 20],
+    ["KiB", 2 ** 10],
+  ].find(([, size]) => bytes >= size) ?? ["KiB", 2 ** 10];
   return `${digits(bytes / size, count)} ${unit}`;
 }
 
@@ -18,7 +29,8 @@ export function room(bytes, count = 3) {
 export function digits(value, count = 4) {
   if (value === null) return "−∞";
   const rounded = Number(value.toPrecision(count));
-  const words = Math.abs(rounded) >= 1e6 || (rounded !== 0 && Math.abs(rounded) < 1e-4) ? rounded.toExponential() : String(rounded);
+  const words =
+    Math.abs(rounded) >= 1e6 || (rounded !== 0 && Math.abs(rounded) < 1e-4) ? rounded.toExponential() : String(rounded);
   return words.replaceAll("-", "−");
 }
 

@@ -89,15 +89,16 @@ def test_every_control_moves_the_picture_by_hand(sheet, file, hand):
 
     for control in figure.locator("[data-field]").all():
         press(figure.get_by_role("button", name="reset"))
-        before, box = shown(figure), control.bounding_box()
+        before, box, seen = shown(figure)[0], control.bounding_box(), []
         for end in (4, box["width"] - 4):  # of a slider
             if (kind := control.get_attribute("type")) == "range":
                 press(control, position={"x": end, "y": box["height"] / 2})
+                seen.append(shown(figure)[0])
         if kind == "checkbox":
             press(control)
         elif kind is None:  # a menu opens a list of the system's own
             control.select_option(index=0 if control.evaluate("one => one.selectedIndex") else 1)
-        assert shown(figure)[0] != before[0], control.get_attribute("data-field")
+        assert {*seen, shown(figure)[0]} != {before}, control.get_attribute("data-field")
     assert figure.faults == []
 
 
@@ -198,7 +199,7 @@ SET = """(one, value) => {
 def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
     figure = sheet(file, has_touch=True)
     tip = figure.locator(".tip")
-    mark = figure.locator("svg [data-tip]").nth(3)
+    mark = figure.locator("svg [data-tip]:not([role=slider])").nth(3)
     name = mark.get_attribute("aria-label")
     mark.hover(force=True)
     assert tip.is_visible() and tip.inner_text()
@@ -220,47 +221,121 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
     assert not tip.is_visible()
 
 
-# What can be dragged: a mark, by how many pixels, and the fields that change.
+# What can be dragged: a mark, by how many pixels, the fields that change, and the key that does the same to a handle.
 DRAGS = {
-    "decoding": [("[data-drag]", (200, 0), {"step"})],
     "block_size": [
-        ("[data-drag][aria-label*='pull the line']", (60, 0), {"step"}),
-        ("[data-drag][aria-label*='clock']", (-60, 0), {"step"}),
+        ("[aria-label*='pull the line']", (60, 0), {"step"}, None),
+        ("[role=slider]", (-60, 0), {"step"}, "ArrowLeft"),
     ],
-    "io_complexity": [("[data-drag][aria-label*='corner']", (-80, -80), {"step"})],
-    "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"})],
-    "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"})],
-    "roofline": [("[data-drag]", (90, 0), {"step"})],
-    "standard_attention": [("[data-drag] >> nth=0", (200, 0), {"step"})],
+    "crossover": [
+        ("[role=slider]", (60, 0), {"step"}, "ArrowRight"),
+        ("[aria-label*='pull the line'] >> nth=2", (-30, 0), {"step"}, None),
+    ],
+    "decoding": [("[role=slider]", (200, 0), {"step"}, "ArrowRight")],
+    "eight_bits": [("[role=slider]", (0, -30), {"outlier"}, "ArrowUp")],
+    "first_triton_kernel": [("[data-drag] >> nth=1", (0, 0), {"step"}, None)],
+    "io_complexity": [
+        ("[aria-label*='corner']", (-80, -80), {"step"}, None),
+        ("[role=slider]", (-100, 0), {"step"}, "ArrowLeft"),
+    ],
+    "kv_cache": [("[role=slider]", (120, 0), {"page"}, "ArrowRight")],
+    "masks": [("[role=slider]", (-60, 0), {"size"}, "ArrowLeft")],
+    "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"}, None)],
+    "next_machine": [
+        ("[role=slider]", (200, 0), {"share"}, "ArrowRight"),
+        ("[data-drag][aria-label^='share 5/16']", (0, 0), {"share"}, None),
+    ],
+    "online_softmax": [("[role=slider]", (0, 40), {"lift"}, "ArrowDown")],
     "pipeline": [
-        ("[data-drag][aria-label^='the clock']", (100, 0), {"step"}),
-        ("[data-drag][aria-label^='time']", (-100, 0), {"step"}),
+        ("[role=slider]", (100, 0), {"step"}, "ArrowRight"),
+        ("[aria-label^='time']", (-100, 0), {"step"}, None),
     ],
+    "recomputation": [
+        ("[role=slider][aria-label*=P]", (0, 60), {"step"}, "ArrowDown"),
+        ("[role=slider][aria-label*=Br]", (0, 60), {"Br"}, "ArrowDown"),
+        ("[role=slider][aria-label*=Bc]", (-30, 0), {"Bc"}, "ArrowLeft"),
+    ],
+    "ring": [("[role=slider]", (-60, -60), {"step"}, "ArrowRight")],
+    "roofline": [("[role=slider]", (90, 0), {"step"}, "ArrowRight")],
     "safe_softmax": [
-        ("[data-drag][aria-label^='score 100 in float32']", (-300, 0), {"shift"}),
-        ("[data-drag][aria-label^='score 100 in float16']", (-300, 0), {"shift", "dtype"}),
-        ("[data-drag][aria-label^='shift 0']", (200, 0), {"shift"}),
+        ("[data-drag][aria-label^='score 100 in float32']", (-300, 0), {"shift"}, None),
+        ("[data-drag][aria-label^='score 100 in float16']", (-300, 0), {"shift", "dtype"}, None),
+        ("[role=slider]", (60, 0), {"shift"}, "ArrowRight"),
+    ],
+    "standard_attention": [
+        ("[role=slider]", (200, 0), {"step"}, "ArrowRight"),
+        ("[data-drag] >> nth=1", (100, 0), {"step"}, None),
+    ],
+    "tiling": [
+        ("[role=slider][aria-label*=Br]", (0, 60), {"Br"}, "ArrowDown"),
+        ("[role=slider][aria-label*=Bc]", (-30, 0), {"Bc"}, "ArrowLeft"),
+        ("[data-drag] >> nth=0", (0, -30), {"Br"}, None),
     ],
 }
+FIELDS = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
 
 
-def test_a_mark_that_is_dragged_sets_its_fields(sheet, file):
-    figure = sheet(file, reduced_motion="reduce")  # no mark is on its way while it is looked for
+def pull(page, mark, across, down):
+    """Drag a mark by its middle."""
+    box = mark.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + across, y + down, steps=8)
+    page.mouse.up()
+
+
+def assert_hands(page, figure, drags):
+    """Drag each mark: it changes its fields, and where it is a handle its key leads to the same picture."""
+    reset = figure.get_by_role("button", name="reset")
+    for selector, (across, down), fields, key in drags:
+        reset.click()
+        mark = figure.locator(f"svg {selector}")
+        before = figure.locator("[data-field]").evaluate_all(FIELDS)
+        pull(page, mark, across, down)
+        now, seen = figure.locator("[data-field]").evaluate_all(FIELDS), shown(figure)
+        changed = {field for field in now if now[field] != before[field]}
+        assert fields <= changed <= fields | {"step"}, selector  # the clock keeps its moment, not its number
+        if key is None:
+            continue
+        box = mark.bounding_box()
+        assert min(box["width"], box["height"]) >= 24, f"{selector}: {box}"
+        reset.click()
+        passed = []
+        while shown(figure)[1] != seen[1] and passed[-1:] != [shown(figure)[1]]:
+            passed.append(shown(figure)[1])
+            mark.press(key)
+        assert shown(figure)[1] == seen[1], f"{selector}: {key} does not lead there"
+        (field,) = fields
+        assert figure.locator(f"[data-field={field}]").evaluate_all(FIELDS)[field] == now[field]
+        assert figure.locator(".message").inner_text() == ""
+
+
+def test_every_hand_is_followed_and_keys_do_the_same(sheet, file):
+    page = sheet(file, reduced_motion="reduce")  # no mark is on its way while it is looked for
     drags = DRAGS.get(file.stem, [])
-    assert bool(drags) == bool(figure.locator("svg [data-drag]").count()), "each drag has a test"
-    fields = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
-    for mark, (across, down), expected in drags:
-        figure.get_by_role("button", name="reset").click()
-        before = figure.locator("[data-field]").evaluate_all(fields)
-        box = figure.locator(f"svg {mark}").bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        figure.mouse.move(x, y)
-        figure.mouse.down()
-        figure.mouse.move(x + across, y + down, steps=8)
-        figure.mouse.up()
-        now = figure.locator("[data-field]").evaluate_all(fields)
-        assert {field for field in now if now[field] != before[field]} == expected, mark
-    assert figure.faults == []
+    assert bool(drags) == bool(page.locator("svg [data-drag]").count()), "each drag has a test"
+    assert page.locator("svg [role=slider]").count() == sum(key is not None for *_, key in drags)
+    assert_hands(page, page.locator("[data-figure]"), drags)
+    assert page.faults == []
+
+
+@pytest.mark.parametrize("file", ["first_triton_kernel", "recomputation", "ring", "tiling"], indirect=True)
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_what_moves_travels_when_the_clock_goes_on(sheet, file, motion):
+    figure = sheet(file, reduced_motion=motion)
+    figure.get_by_role("button", name="back to the beginning").click()
+    travelled = []
+    for _ in range(3):
+        figure.get_by_role("button", name="one step on").click()
+        travelled += figure.locator("svg").first.evaluate(TRAVELS)
+    assert set(travelled) == ({200} if motion == "no-preference" else set())
+
+
+# For how many ms each mark is on its way.
+TRAVELS = """svg => svg.getAnimations({ subtree: true })
+    .filter(({ transitionProperty }) => transitionProperty === 'transform')
+    .map(({ effect }) => effect.getTiming().duration)"""
 
 
 def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
@@ -341,7 +416,7 @@ def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
 # Is the drawing as wide as there is room for?
 REDRAWN = """() => {
     const root = document.querySelector('[data-figure]').shadowRoot;
-    const wanted = Math.max(Math.min(root.querySelector('.stage').clientWidth, 1160), 340);
+    const wanted = Math.max(Math.min(root.querySelector('.stage').clientWidth - 16, 1160), 340);
     return root.querySelector('svg').viewBox.baseVal.width === wanted;
 }"""
 

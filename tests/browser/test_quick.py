@@ -9,7 +9,7 @@ from docs import drawn
 from tests.browser.conftest import WIDTHS
 from tests.browser.test_in_view import assert_whole, open_figures
 from tests.browser.test_in_view import shown as scrolled_to
-from tests.browser.test_page import FITS, move, shown
+from tests.browser.test_page import DRAGS, FITS, assert_hands, move, shown
 
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 # Two figures and charts; code, and menus in the figure; tables.
@@ -32,6 +32,13 @@ def test_a_page_opens_fits_and_answers_the_keyboard(sheet, site, path):
             assert now[0] != drawing and now[1] != words, control.get_attribute("data-field")
         assert page.evaluate(FITS), f"wider than a window of {WIDTHS[width]} pixels"
         assert page.faults == []
+
+
+@pytest.mark.parametrize("name", ["tiling", "crossover"])
+def test_hands_and_keys_do_the_same(sheet, site, name):
+    page = sheet(site / f"figures/{name}.html", reduced_motion="reduce")
+    assert_hands(page, page.locator("[data-figure]"), DRAGS[name])
+    assert page.faults == []
 
 
 def test_figures_are_whole_on_the_screen_in_jupyterlab(lab):

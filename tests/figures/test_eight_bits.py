@@ -58,6 +58,14 @@ def test_the_beliefs_are_wrong_of_this_head():
     assert of_scores(kind="int8", outlier=16, rotated=True) < 0.4 * of_scores(kind="int8", outlier=16)
 
 
+@pytest.mark.parametrize("outlier", figure.CONTROLS["outlier"].values)
+def test_the_outlier_is_one_column_of_K(outlier):
+    columns, before = (figure.trace(replace(FIRST, outlier=it))["columns"] for it in (outlier, 1))
+    largest = np.argmax(before)
+    assert columns[largest] == pytest.approx(outlier * before[largest])
+    assert np.delete(columns, largest).tolist() == np.delete(before, largest).tolist()
+
+
 @pytest.mark.parametrize("flush", figure.FLUSHES)
 def test_what_a_sum_loses_is_what_the_tensor_core_loses(flush):
     A = np.random.default_rng(0).random((8, figure.LENGTHS[-1]))

@@ -36,6 +36,14 @@ def test_every_element_is_stored_exactly_once_and_loaded_as_often_as_the_kernel_
     assert (touched["store", told["tensors"][-1]] == 1).all()
 
 
+def test_the_numbers_are_those_that_the_kernel_moves():
+    accesses = figure.trace(figure.State())["accesses"]
+    x, y, z = (np.array(one["numbers"], float) for one in accesses[-3:])
+    assert x.size == 1 and (x + y == z).all() and accesses[-1]["kind"] == "store"
+    softmax = figure.trace(figure.State(kernel="softmax", N=3))["accesses"]
+    assert softmax[0]["numbers"] == [["0", "1", "2"]] and softmax[1]["numbers"] == [[".09", ".24", ".67"]]
+
+
 @states
 def test_the_last_line_that_ran_is_the_one_that_moves(state):
     told = figure.trace(state)

@@ -57,6 +57,20 @@ def test_the_kept_numbers_are_updates():
     assert (step["m"], step["l"], step["O"]) == pytest.approx((kept.m[0], kept.l[0], kept.O[0, 0]), rel=1e-6)
 
 
+@pytest.mark.parametrize("source", figure.TITLES)
+@pytest.mark.parametrize("lift", figure.LIFTS)
+def test_the_largest_score_is_lifted_and_no_other(source, lift):
+    state = figure.State(source=source, lift=lift)
+    _, scores, values = figure.row(source, state.tokens)
+    scores = scores.astype(float)
+    trace, largest = figure.trace(state), scores.argmax()
+    scores[largest] += lift
+    assert trace["largest"] == largest and trace["scores"][largest] == pytest.approx(scores[largest], rel=1e-6)
+    np.testing.assert_allclose(trace["softmax"], safe_softmax.safe(scores), 1e-5, 1e-7)
+    low, high = trace["limits"]
+    assert all(low <= score <= high for score in trace["scores"] if score is not None)
+
+
 def test_words_and_numbers_agree():
     """A maximum that stays is said to stay, and one that rises to rise, with its alpha."""
     state = figure.State()

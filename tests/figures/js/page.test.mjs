@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { h, markup, said } from "../../../figures/js/svg.js";
 import { ahead, events, moved, schedule } from "../../../figures/js/clock.js";
+import { turned } from "../../../figures/js/hands.js";
 import { fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
 import { amount, digits, fits, room, times, wrapped } from "../../../figures/js/words.js";
 
@@ -66,6 +67,16 @@ test("a dragged mark snaps to the nearest value", () => {
   assert.equal(nearest([16, 32, 64], 1000), 64);
 });
 
+test("keys turn a handle by one value, in the direction in which it moves", () => {
+  const values = [16, 32, 64];
+  const [right, left, up, down] = ["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"];
+  assert.deepEqual([right, left, up, down].map((key) => turned({}, key, values, 32)), [64, 16, 64, 16]);
+  assert.deepEqual([right, down].map((key) => turned({ grows: [-1, 1] }, key, values, 32)), [16, 64]);
+  assert.deepEqual([right, left].map((key) => turned({}, key, values, 40)), [64, 32]);
+  assert.deepEqual(["Home", "End", "Tab"].map((key) => turned({}, key, values, 32)), [16, 64, undefined]);
+  assert.equal(turned({}, right, ["0", "1/16"], "1/16"), "1/16");
+});
+
 test("numbers are said as the kernel says them", () => {
   assert.deepEqual([999, 1000, 328_000, 1.18e6, 40.3e9].map(amount), ["999 B", "1 kB", "328 kB", "1.18 MB", "40.3 GB"]);
   assert.deepEqual([20_582, 163 * 1024, 40 * 2 ** 20].map((bytes) => room(bytes)), ["20.1 KiB", "163 KiB", "40 MiB"]);
@@ -82,7 +93,7 @@ test("a text is wrapped between words, and loses none", () => {
 });
 
 test("markup escapes, and leaves out what is no attribute", () => {
-  const node = h("g", { key: "a", drag: () => ({}), x: 1, fill: undefined, tip: { title: 'a "<b>"', lines: ["c"] } }, null, false, ["1 < 2"]);
+  const node = h("g", { key: "a", drag: { field: "step", to: () => ({}) }, x: 1, fill: undefined, tip: { title: 'a "<b>"', lines: ["c"] } }, null, false, ["1 < 2"]);
   assert.equal(markup(node), '<g x="1" data-tip="" role="img" tabindex="-1" aria-label="a &quot;&lt;b>&quot;. c" data-drag="">1 &lt; 2</g>');
   assert.equal(said({ title: "K", code: "K_j = load()" }), "K. K_j = load()");
 });

@@ -1,0 +1,69 @@
+// Hands: a mark that holds the value of a control is dragged, and keys on it do the same.
+// drag: {field, to, name, grows, values}. to: from a point of the drawing to the fields that it asks for; each becomes
+// the nearest value of its control. name: the keyboard reaches the mark, as a slider of that name; without one, Enter
+// presses it. grows: towards where the value grows, right and up if left out. values: all of the control if left out.
+
+import { about } from "./svg.js";
+import { nearest } from "./state.js";
+
+// The value after a key, undefined for other keys. now may lie between two values.
+export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
+  const by = { ArrowRight: right, ArrowLeft: -right, ArrowDown: down, ArrowUp: -down }[key];
+  const at = values.includes(now) ? values.indexOf(now) : values.findLastIndex((value) => value < now) + 0.5;
+  if (key === "Home") return values[0];
+  if (key === "End") return values.at(-1);
+  if (by === undefined) return undefined;
+  return values[Math.min(Math.max(by > 0 ? Math.floor(at) + 1 : Math.ceil(at) - 1, 0), values.length - 1)];
+}
+
+// Listen to a picture. get: its state, and the last step of its clock; set: takes fields that have changed, and
+// whether a pointer has changed them.
+export function handle(svg, controls, get, set) {
+  let mark = null;
+  const valuesOf = (field) => {
+    const control = controls.find((one) => one.field === field);
+    return control.kind === "clock" ? Array.from({ length: get().last + 1 }, (_, step) => step) : control.values;
+  };
+  const point = ({ x, y }) => {
+    const { a, d, e, f } = svg.getScreenCTM();
+    return { x: (x - e) / a, y: (y - f) / d };
+  };
+  const ask = (wanted, byPointer = true) => {
+    const found = Object.entries(wanted).map(([field, value]) => {
+      const values = valuesOf(field);
+      return [field, values.includes(value) ? value : nearest(values, value)];
+    });
+    if (found.some(([field, value]) => get().state[field] !== value)) set(Object.fromEntries(found), byPointer);
+  };
+  svg.addEventListener("pointerdown", (event) => {
+    mark = event.target.closest?.("[data-drag]");
+    if (!mark) return;
+    svg.setPointerCapture(event.pointerId);
+    ask(about(mark).drag.to(point(event)));
+  });
+  svg.addEventListener("pointermove", (event) => mark?.isConnected && ask(about(mark).drag.to(point(event))));
+  for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => (mark = null));
+  svg.addEventListener("keydown", (event) => {
+    const held = event.target.closest?.("[data-drag]");
+    if (!held) return;
+    const { field, to, name, ...way } = about(held).drag;
+    const box = held.getBoundingClientRect();
+    const press = () => to(point({ x: box.x + box.width / 2, y: box.y + box.height / 2 }));
+    const value = name && turned(way, event.key, way.values ?? valuesOf(field), get().state[field]);
+    if (value === undefined && (name || event.key !== "Enter")) return;
+    event.preventDefault();
+    ask(name ? { [field]: value } : press(), false);
+  });
+  return {
+    // Tell screen readers the value of each handle.
+    tell() {
+      for (const held of svg.querySelectorAll("[role=slider]")) {
+        const { field } = about(held).drag;
+        const [values, value] = [valuesOf(field), get().state[field]];
+        held.setAttribute("aria-valuemax", values.length - 1);
+        held.setAttribute("aria-valuenow", values.indexOf(value));
+        held.setAttribute("aria-valuetext", value);
+      }
+    },
+  };
+}
