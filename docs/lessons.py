@@ -12,6 +12,7 @@ from flashlab.course.lessons import LESSONS, notebook
 REPOSITORY = "https://github.com/flashlab-course/flashlab"
 COLAB = "https://colab.research.google.com/github/flashlab-course/flashlab/blob/gh-pages/colab"
 CODESPACE = "https://codespaces.new/flashlab-course/flashlab"
+NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
 ROOT = NOTEBOOKS.parent
@@ -94,7 +95,7 @@ def readable(name: str) -> dict:
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            source = source.replace("](data/", "](../notebooks/data/")
+            source = NEIGHBOURS.sub("", source).replace("](data/", "](../notebooks/data/")
             cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/")
             asked = bool(PREDICT.search(source))
             continue

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+from itertools import groupby
 from pathlib import Path
 
 import flashlab
@@ -41,18 +42,13 @@ def write(folder: Path):
 
 def index() -> str:
     """Return the front page with the tables of contents that the sidebar shows."""
-    toctree = "\n".join(f"lessons/{notebook(lesson)}" for lesson in LESSONS)
+    parts = "\n".join(_part(part, list(some)) for part, some in groupby(LESSONS, key=lambda lesson: lesson.part))
     return f"""{front.page()}
-```{{toctree}}
-:hidden:
-:caption: Lessons
-{toctree}
-lessons/notation.ipynb
-```
-
+{parts}
 ```{{toctree}}
 :hidden:
 :caption: Beside the lessons
+lessons/notation.ipynb
 figures
 measurements
 flash_attention
@@ -64,6 +60,11 @@ accessibility
 about
 ```
 """
+
+
+def _part(part, some):
+    toctree = "\n".join(f"lessons/{notebook(lesson)}" for lesson in some)
+    return f"```{{toctree}}\n:hidden:\n:caption: {part}\n{toctree}\n```\n"
 
 
 def written(name: str) -> str:

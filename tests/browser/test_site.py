@@ -20,7 +20,10 @@ BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
+WIDTHS = (360, 390, 768, 1024, 1280, 1920, 2560)
+INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 HOST = "[data-figure]"
+WHOLE = "it => getComputedStyle(it).overflowX === 'visible' || it.scrollWidth <= it.clientWidth"
 WEARS = "due => document.querySelector('[data-figure]').shadowRoot.querySelector('.flashlab').dataset.theme === due"
 
 
@@ -61,7 +64,10 @@ def test_a_page_fits_asks_nobody_and_fails_nowhere(opened, path, look):
     SCREENSHOTS.mkdir(exist_ok=True)
     sheet.screenshot(path=SCREENSHOTS / f"site-{path.replace('/', '-').removesuffix('.html')}-{look}.png")
     assert sheet.faults == []
-    assert sheet.evaluate("document.documentElement.scrollWidth") <= LOOKS[look][0]
+    for width in WIDTHS:
+        sheet.set_viewport_size({"width": width, "height": 900})
+        assert sheet.evaluate(INSIDE), width
+    sheet.set_viewport_size({"width": LOOKS[look][0], "height": 900})
     if AXE.exists():
         sheet.evaluate(AXE.read_text(encoding="utf-8"))
         assert sheet.evaluate(FOUND) == []
@@ -76,8 +82,45 @@ def test_a_figure_leaves_the_text_and_stays_in_its_place(opened, width):
     figure.locator("svg").first.wait_for()
     box, contents = figure.bounding_box(), sheet.locator(".toc-drawer").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= contents["x"]
-    assert sheet.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert sheet.evaluate(INSIDE)
     assert (width < 1280) or box["width"] > 756  # the parts stand side by side
+
+
+@pytest.mark.parametrize("path", ["index.html", "lessons/01_memory_hierarchy.html", "lessons/12_triton_backward.html"])
+def test_paper_shows_the_page_alone_and_cuts_nothing(opened, path):
+    sheet = opened(path)
+    sheet.emulate_media(media="print")
+    sheet.set_viewport_size({"width": 680, "height": 1000})  # of A4 with its margins
+    for shown in (".skip-to-content", ".sidebar-drawer", ".related-pages", ".copy >> nth=0"):
+        assert not sheet.locator(shown).is_visible(), shown
+    assert sheet.evaluate(INSIDE)
+    for part in sheet.locator(f"{HOST}, article img, article pre, article table").all():
+        if box := part.bounding_box():
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 680 and part.evaluate(WHOLE), part
+
+
+def test_a_lesson_is_read_at_its_end_until_that_is_cleared(opened):
+    sheet = opened("lessons/06_tiling.html")
+    marks, line = sheet.locator(".sidebar-tree .read"), sheet.locator(".read-count")
+    assert marks.count() == 0 and not line.is_visible()
+    sheet.locator(".related-pages").scroll_into_view_if_needed()
+    marks.wait_for()
+    assert line.inner_text() == f"1 of {len(LESSONS) - 1} lessons read clear"
+    sheet.goto(sheet.url.replace("lessons/06_tiling", "index"))
+    assert sheet.locator(".lessons > a:has(.read)").get_attribute("href") == "lessons/06_tiling.html"
+    assert "Tiling" in sheet.locator(".sidebar-tree li:has(.read)").inner_text()
+    line.get_by_role("button").click()
+    sheet.reload()
+    assert sheet.locator(".read").count() == 0 and not line.is_visible() and sheet.faults == []
+
+
+def test_the_typefaces_come_with_the_site(opened, site):
+    sheet = opened("lessons/06_tiling.html")
+    loaded = sheet.evaluate("document.fonts.ready.then(all => [...all].filter(one => one.status === 'loaded').length)")
+    assert loaded >= 3
+    notes = {path.stem.removesuffix("-licence") for path in (site / "_static").glob("*-licence.txt")}
+    fonts = {path.stem for path in (site / "_static").glob("*.woff2")}
+    assert {re.sub("_.*|-", "", name).lower() for name in fonts} == {name.replace("-", "") for name in notes}
 
 
 def test_every_page_is_valid_html_and_every_link_leads_somewhere(site):
