@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import flashlab
-from docs import drawn, front, measurements, wrong_answers
+from docs import front, gallery, measurements, wrong_answers
 from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
@@ -29,7 +29,8 @@ def write(folder: Path):
     """Write the sources of all pages into ``folder``."""
     for name, text in {
         "index.md": index(),
-        "figures.md": gallery(),
+        "figures.md": gallery.page(),
+        "embed.md": gallery.embed(),
         "measurements.md": measurements.page(),
         "wrong_answers.md": wrong_answers.page(),
         "interface.rst": interface(),
@@ -50,6 +51,7 @@ def index() -> str:
 :caption: Beside the lessons
 lessons/notation.ipynb
 figures
+embed
 measurements
 flash_attention
 wrong_answers
@@ -72,23 +74,6 @@ def written(name: str) -> str:
     text = (HERE / f"{name}.md").read_text(encoding="utf-8")
     text = re.sub(r"\]\(\.\./notebooks/(?=\w+\.ipynb)", "](lessons/", text)
     return text.replace("](../", f"]({REPOSITORY}/blob/main/")
-
-
-def gallery() -> str:
-    """Return the page of all figures, each with a picture and a link to its own page."""
-    cards = "\n".join(_card(name) for name in drawn.names())
-    return f"""# Figures
-
-Each has a page of its own, which needs no kernel and no network. Set the controls, take the link, and all who open it
-see what you see. In a page of yours: `<iframe src="…/figures/tiling.html" width="100%" height="760"></iframe>`.
-
-{front.raw(f'<div class="cards">{cards}</div>')}
-"""
-
-
-def _card(name):
-    picture = f'<img alt="" loading="lazy" src="figures/{name}.png">'
-    return f'<a href="figures/{name}.html">{picture}<br>{drawn.title(name)}</a>'
 
 
 def interface() -> str:

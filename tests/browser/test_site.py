@@ -4,6 +4,7 @@ import http.server
 import re
 import threading
 from functools import cache, partial
+from importlib.metadata import version
 from urllib.parse import unquote, urlsplit
 
 import html5lib
@@ -15,7 +16,7 @@ from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
-BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html", "interface.html"]
+BESIDE = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
 BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
@@ -240,11 +241,58 @@ def test_search_shows_lessons_before_pages_and_those_before_modules(opened):
     assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2}
 
 
-def test_it_works_from_a_server_too(opened, site):
+@pytest.fixture
+def served(site):
+    """The address of a server of the site."""
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        sheet = opened(f"http://127.0.0.1:{server.server_port}/lessons/06_tiling.html")
-        sheet.locator(f"{HOST} svg").first.wait_for()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_it_works_from_a_server_too(opened, served):
+    sheet = opened(f"{served}/lessons/06_tiling.html")
+    sheet.locator(f"{HOST} svg").first.wait_for()
     assert sheet.faults == []
+
+
+def test_the_figure_on_the_page_about_embedding_moves(opened, served):
+    sheet = opened(f"{served}/embed.html")
+    clock, words = sheet.locator("#example .clock input"), sheet.locator("#example .words")
+    clock.press("ArrowRight")
+    assert clock.input_value() == "6"  # the example begins at 5
+    before = words.inner_text()
+    sheet.get_by_role("button", name="falling scores").click()
+    assert sheet.locator("#example [data-field=source]").input_value() == "falling" and words.inner_text() != before
+    assert sheet.faults == []
+
+
+RENDER = """async name => {
+    const { render, version, controls } = await import(`./figures/v1/${name}.js`);
+    const host = document.body.appendChild(document.createElement("div"));
+    const figure = render(host);
+    const fields = Object.keys(figure.state);
+    const one = controls.find(({ kind }) => kind !== "clock");
+    figure.set({ [one.field]: one.values[0] });
+    const marks = host.shadowRoot.querySelectorAll("svg *").length;
+    return [version, fields.sort(), figure.state[one.field] === one.values[0], marks];
+}"""
+
+
+def test_every_figure_is_a_module_that_draws_into_an_element(opened, served):
+    sheet = opened(f"{served}/404.html")
+    for name in drawn.names():
+        number, fields, follows, marks = sheet.evaluate(RENDER, name)
+        assert number == version("flashlab-course") and fields == sorted(drawn.figure(name).CONTROLS), name
+        assert follows and marks > 10, name
+    assert sheet.faults == []
+
+
+def test_a_picture_of_the_gallery_is_shown_at_its_size(opened):
+    sheet = opened("figures.html")
+    links = sheet.locator(".details a")
+    found = [link.get_attribute("href") for link in links.all()]
+    assert found == FIGURES
+    assert {picture.bounding_box()["width"] for picture in links.locator("img").all()} == {960}  # as it was taken
+    assert all(drawn.sentence(name) in link.inner_text() for name, link in zip(drawn.names(), links.all(), strict=True))
