@@ -11,6 +11,7 @@ import html5lib
 import pytest
 
 from docs import drawn, lessons, pages
+from flashlab.course import lessons as course
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
@@ -132,6 +133,15 @@ def test_every_page_is_valid_html_and_every_link_leads_somewhere(site):
         broken += [(path.name, error) for error in parser.errors]
         broken += [(path.name, link) for link in links(tree) if not leads(site, path, link)]
     assert broken == []
+
+
+def test_a_lessons_page_has_the_title_of_the_list_of_lessons_and_one_link_to_each_neighbour(site):
+    for lesson in course.LESSONS:
+        text = (site / "lessons" / course.notebook(lesson).replace(".ipynb", ".html")).read_text(encoding="utf-8")
+        heading = re.search("<h1>(.*?)<a", text)[1]
+        assert heading == f"{course.number(lesson):02} · {lesson.title}"
+        assert f"<title>{heading} - flashlab</title>" in text
+        assert text.count('class="next-page"') == 1 and "#The-map" not in text, heading
 
 
 def links(tree):
