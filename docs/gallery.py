@@ -7,13 +7,14 @@ from docs.front import raw
 
 SITE = "https://flashlab-course.github.io/flashlab"
 EXAMPLE = "online_softmax"
-EMBEDDED = f"""<p>Does a block raise the maximum? Then all that was kept is rescaled:
+EMBEDDED = f"""<p>When is the past rescaled?
 <button data-source="rising">rising scores</button>
 <button data-source="falling">falling scores</button></p>
 <div id="example">PICTURE</div>
 
 <script type="module">
-  import {{ render }} from "SITE/figures/{drawn.MODULES}/{EXAMPLE}.js";
+  import {{ render }}
+    from "SITE/figures/{drawn.MODULES}/{EXAMPLE}.js";
 
   const place = document.querySelector("#example");
   const figure = render(place, {{ state: {{ step: 5, source: "rising" }} }});
@@ -21,7 +22,7 @@ EMBEDDED = f"""<p>Does a block raise the maximum? Then all that was kept is resc
     button.addEventListener("click", () => figure.set({{ source: button.dataset.source }}));
   }}
 </script>"""
-FRAME = f'<iframe title="Tiling" src="{SITE}/figures/tiling.html#tiling?step=30" width="100%" height="760"></iframe>'
+FRAME = f'<iframe title="Tiling" width="100%" height="760"\n  src="{SITE}/figures/tiling.html#tiling?step=30"></iframe>'
 
 
 def page() -> str:
