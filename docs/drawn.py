@@ -1,17 +1,35 @@
-"""The figures of the site: one script each, which its own page and every lesson that shows it load."""
+"""The figures of the site: one script each, which its own page, every lesson that shows it and its module load."""
 
 import importlib
 import json
 import re
 import types
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from figures import page
+from figures.figure import declared
 from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, Lesson, notebook
 
+MODULES = "v1"  # the folder of the modules: another one when ``render`` takes or returns something else
 SCRIPT = '<script type="module">'
+# Numbers, drawing and style stay in the script of a figure, which a page from a file can load, too.
+RENDER = """(flashlab.renders ??= {}).NAME = (element, { state = {}, brief = false } = {}) => {
+  if (brief) element.dataset.brief = "";
+  const shown = mount.mount(element, ...figure);
+  shown.set(state);
+  return { get state() { return shown.state; }, set: (fields) => shown.set(fields) };
+};
+"""
+MODULE = """// {title}, a figure of How FlashAttention works, version {version}, MIT licence
+import "../{name}.js";
+
+export const version = "{version}";
+export const controls = {controls}; // the fields of a state, and their values
+export const render = flashlab.renders.{name}; // (element, {{ state, brief }}) => {{ state, set(fields) }}
+"""
 FIGURE = re.compile(r"^(?:figures\.)?(\w+)\.explore\(\)$", re.M)  # the line of a notebook that shows one
 
 
@@ -55,13 +73,26 @@ def alive(name: str, folder: str, *, brief: bool = False) -> str:
 
 
 def write(folder: Path):
-    """Write each figure's script, its picture, and a page of its own for links and frames, into ``folder``."""
-    folder.mkdir(exist_ok=True)
+    """Write each figure's script, module, picture, and a page of its own for links and frames, into ``folder``."""
+    (folder / MODULES).mkdir(parents=True)
     for name in names():
         whole = page.page(figure(name), alive(name, ".") + _home(name), title(name))
         (folder / f"{name}.html").write_text(whole, encoding="utf-8")
         (folder / f"{name}.js").write_text(_parts(name)[1], encoding="utf-8")
+        (folder / MODULES / f"{name}.js").write_text(module(name), encoding="utf-8")
         (folder / f"{name}.png").write_bytes(page.still(figure(name), figure(name).State()))
+
+
+def module(name: str) -> str:
+    """Return the ES module of a figure, for pages of others: it exports ``render``, ``controls`` and ``version``."""
+    controls = json.dumps(declared(figure(name)), ensure_ascii=False)
+    number = version("flashlab-course")
+    return MODULE.format(title=title(name), version=number, name=name, controls=controls)
+
+
+def sentence(name: str) -> str:
+    """Return what a figure shows, in a sentence."""
+    return figure(name).__doc__.split("\n")[0]
 
 
 def _home(name):
@@ -79,4 +110,4 @@ def _parts(name):
     it = figure(name)
     html = page.fragment(it, it.State(), page.shipped(it), id=f"figure-{name}", page=True)
     place, _, script = html.partition(SCRIPT)
-    return place, "{\n" + script.removesuffix("</script>\n") + "}\n"
+    return place, "{\n" + script.removesuffix("</script>\n") + RENDER.replace("NAME", name) + "}\n"

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from docs.drawn import FIGURE, alive
 from flashlab.course.data import NOTEBOOKS
-from flashlab.course.lessons import LESSONS, notebook
+from flashlab.course.lessons import LESSONS, notebook, number
 
 REPOSITORY = "https://github.com/flashlab-course/flashlab"
 COLAB = "https://colab.research.google.com/github/flashlab-course/flashlab/blob/gh-pages/colab"
 CODESPACE = "https://codespaces.new/flashlab-course/flashlab"
+NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
+TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # of the pages of the lessons
 ROOT = NOTEBOOKS.parent
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 # What a machine of Colab may lack (Triton, without a GPU). Its own torch and Triton stay: they belong to its driver.
@@ -94,7 +96,7 @@ def readable(name: str) -> dict:
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            source = source.replace("](data/", "](../notebooks/data/")
+            source = NEIGHBOURS.sub("", source).replace("](data/", "](../notebooks/data/")
             cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/")
             asked = bool(PREDICT.search(source))
             continue
@@ -108,7 +110,9 @@ def readable(name: str) -> dict:
             tags = [*tags, "hide-output"]
         cell["metadata"]["tags"] = tags
         asked = asked or "exercise" in tags
-    if name != "notation.ipynb":
+    if name in TITLES:
+        first = lesson["cells"][0]
+        first["source"] = re.sub("^# .*", f"# {TITLES[name]}", "".join(first["source"]))
         lesson["cells"].insert(1, links(name))
     return lesson
 

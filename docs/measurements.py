@@ -6,6 +6,7 @@ from itertools import groupby
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from docs.front import raw
 from docs.lessons import REPOSITORY
 from flashlab.course import data
 
@@ -224,8 +225,8 @@ CHARTS = {
 def page() -> str:
     """Return the page: the files that have charts, in this order, and the others by name."""
     parts = [_section(name, data.measured(name)) for name in sorted(data.names(".json"), key=_place)]
-    told = f"[the data]({REPOSITORY}/blob/main/notebooks/data/README.md)"
-    head = f"# Measurements\n\nOurs are dark red. How each file was made is told beside {told}."
+    notes = f"[notes on the data]({REPOSITORY}/blob/main/notebooks/data/README.md)"
+    head = f"# Measurements\n\nOurs are dark red. The {notes} say how each file was measured."
     return "\n\n".join([head, *parts]) + "\n"
 
 
@@ -239,13 +240,13 @@ def _section(name, stored):
     about = stored.get("about", stored)
     versions = about.get("versions") or {it: about[it] for it in ("torch", "cuda") if it in about}
     said = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
-    made = (
-        f"{about['device']}, {about['date']}; {said}. [{name}.json]({REPOSITORY}/blob/main/notebooks/data/{name}.json)"
-    )
+    where = f"{about['device']}, {about['date']}. [{name}.json]({REPOSITORY}/blob/main/notebooks/data/{name}.json)"
+    folded = raw('<details class="making"><summary>Versions and command</summary>')
+    making = "\n\n".join([folded, said, f"`{about['command']}`", raw("</details>")])
     least = charts.says in (SHORT, SHORTER)
     tables = "".join(_bars(*chart, least=least) for chart in charts.of(stored))
-    shown = f'```{{raw}} html\n<div class="cells">{tables}</div>\n```' if tables else ""
-    return f"## {charts.title}\n\n{charts.says} {made}\n\n`{about['command']}`\n\n{shown}"
+    shown = raw(f'<div class="cells">{tables}</div>') if tables else ""
+    return f"## {charts.title}\n\n{charts.says} {where}\n\n{making}\n\n{shown}"
 
 
 def _bars(words, bars, least=False):

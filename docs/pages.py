@@ -3,10 +3,11 @@
 import importlib
 import pkgutil
 import re
+from itertools import groupby
 from pathlib import Path
 
 import flashlab
-from docs import drawn, front, measurements, wrong_answers
+from docs import front, gallery, measurements, wrong_answers
 from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
@@ -28,7 +29,8 @@ def write(folder: Path):
     """Write the sources of all pages into ``folder``."""
     for name, text in {
         "index.md": index(),
-        "figures.md": gallery(),
+        "figures.md": gallery.page(),
+        "embed.md": gallery.embed(),
         "measurements.md": measurements.page(),
         "wrong_answers.md": wrong_answers.page(),
         "interface.rst": interface(),
@@ -41,19 +43,15 @@ def write(folder: Path):
 
 def index() -> str:
     """Return the front page with the tables of contents that the sidebar shows."""
-    toctree = "\n".join(f"lessons/{notebook(lesson)}" for lesson in LESSONS)
+    parts = "\n".join(_part(part, list(some)) for part, some in groupby(LESSONS, key=lambda lesson: lesson.part))
     return f"""{front.page()}
-```{{toctree}}
-:hidden:
-:caption: Lessons
-{toctree}
-lessons/notation.ipynb
-```
-
+{parts}
 ```{{toctree}}
 :hidden:
 :caption: Beside the lessons
+lessons/notation.ipynb
 figures
+embed
 measurements
 flash_attention
 wrong_answers
@@ -66,28 +64,16 @@ about
 """
 
 
+def _part(part, some):
+    toctree = "\n".join(f"lessons/{notebook(lesson)}" for lesson in some)
+    return f"```{{toctree}}\n:hidden:\n:caption: {part}\n{toctree}\n```\n"
+
+
 def written(name: str) -> str:
     """Return a page of this folder, its links to lessons as links of the site, and to other files as addresses."""
     text = (HERE / f"{name}.md").read_text(encoding="utf-8")
     text = re.sub(r"\]\(\.\./notebooks/(?=\w+\.ipynb)", "](lessons/", text)
     return text.replace("](../", f"]({REPOSITORY}/blob/main/")
-
-
-def gallery() -> str:
-    """Return the page of all figures, each with a picture and a link to its own page."""
-    cards = "\n".join(_card(name) for name in drawn.names())
-    return f"""# Figures
-
-Each has a page of its own, which needs no kernel and no network. Set the controls, take the link, and all who open it
-see what you see. In a page of yours: `<iframe src="…/figures/tiling.html" width="100%" height="760"></iframe>`.
-
-{front.raw(f'<div class="cards">{cards}</div>')}
-"""
-
-
-def _card(name):
-    picture = f'<img alt="" loading="lazy" src="figures/{name}.png">'
-    return f'<a href="figures/{name}.html">{picture}<br>{drawn.title(name)}</a>'
 
 
 def interface() -> str:

@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from urllib.parse import urlencode
 
-from docs import drawn, front
+from docs import drawn, front, gallery
 from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS
 
-ADDRESS = "https://flashlab-course.github.io/flashlab/"
+ADDRESS = f"{gallery.SITE}/"
 NAME = "How FlashAttention works"
 UNLISTED = ("404.html", "genindex.html", "py-modindex.html", "search.html")  # pages that no crawler needs
 LONGEST = 200  # characters of a description
@@ -75,7 +75,7 @@ def description(page: str, text: str) -> str:
     if page in SAYS:
         return SAYS[page]
     if page.startswith("figures/"):
-        said = drawn.figure(Path(page).stem).__doc__.split("\n")[0]
+        said = drawn.sentence(Path(page).stem)
     else:
         paragraphs = PARAGRAPH.findall(text[text.find("<article") :])
         ends = [it for it in paragraphs if it.startswith("<strong>At the end</strong>")]

@@ -98,7 +98,8 @@ def fragment(figure: Any, state: Any, traces: dict, *, id: str | None = None, pa
     return (
         f'<div id="{id}" data-figure="{name}">{captioned(still(figure, state), figure.describe(state))}</div>\n'
         f'<script type="module">\n{script(name)}\n'
-        f'mount.start("{id}", {_json(data)}, {name}.draw, {_json(style)});\n</script>\n'
+        f"const figure = [{_json(data)}, {name}.draw, {_json(style)}];\n"
+        f'mount.start("{id}", ...figure);\n</script>\n'
     )
 
 

@@ -4,23 +4,28 @@ import http.server
 import re
 import threading
 from functools import cache, partial
+from importlib.metadata import version
 from urllib.parse import unquote, urlsplit
 
 import html5lib
 import pytest
 
 from docs import drawn, lessons, pages
+from flashlab.course import lessons as course
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
-BESIDE = ["index.html", "figures.html", "measurements.html", "wrong_answers.html", "interface.html"]
+BESIDE = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
 BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
+WIDTHS = (360, 390, 768, 1024, 1280, 1920, 2560)
+INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 HOST = "[data-figure]"
+WHOLE = "it => getComputedStyle(it).overflowX === 'visible' || it.scrollWidth <= it.clientWidth"
 WEARS = "due => document.querySelector('[data-figure]').shadowRoot.querySelector('.flashlab').dataset.theme === due"
 
 
@@ -61,10 +66,18 @@ def test_a_page_fits_asks_nobody_and_fails_nowhere(opened, path, look):
     SCREENSHOTS.mkdir(exist_ok=True)
     sheet.screenshot(path=SCREENSHOTS / f"site-{path.replace('/', '-').removesuffix('.html')}-{look}.png")
     assert sheet.faults == []
-    assert sheet.evaluate("document.documentElement.scrollWidth") <= LOOKS[look][0]
+    assert sheet.evaluate(INSIDE)
     if AXE.exists():
         sheet.evaluate(AXE.read_text(encoding="utf-8"))
         assert sheet.evaluate(FOUND) == []
+
+
+@pytest.mark.parametrize("path", LESSONS + BESIDE)
+def test_no_page_scrolls_sideways(opened, path):
+    sheet = opened(path)
+    for width in WIDTHS:
+        sheet.set_viewport_size({"width": width, "height": 900})
+        assert sheet.evaluate(INSIDE), width
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1024, 1280, 1440, 1920])
@@ -76,8 +89,44 @@ def test_a_figure_leaves_the_text_and_stays_in_its_place(opened, width):
     figure.locator("svg").first.wait_for()
     box, contents = figure.bounding_box(), sheet.locator(".toc-drawer").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= contents["x"]
-    assert sheet.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert sheet.evaluate(INSIDE)
     assert (width < 1280) or box["width"] > 756  # the parts stand side by side
+
+
+@pytest.mark.parametrize("path", ["index", "figures", "lessons/01_memory_hierarchy", "lessons/12_triton_backward"])
+def test_paper_shows_the_page_alone_and_cuts_nothing(opened, path):
+    sheet = opened(f"{path}.html")
+    sheet.emulate_media(media="print")
+    sheet.set_viewport_size({"width": 680, "height": 1000})  # of A4 with its margins
+    assert not sheet.locator(".skip-to-content, .sidebar-drawer, .related-pages, .copy").filter(visible=True).count()
+    assert sheet.evaluate(INSIDE)
+    for part in sheet.locator(f"{HOST}, article img, article pre, article table").all():
+        if box := part.bounding_box():
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 680 and part.evaluate(WHOLE), part
+
+
+def test_a_lesson_is_read_at_its_end_until_that_is_cleared(opened):
+    sheet = opened("lessons/06_tiling.html")
+    marks, line = sheet.locator(".sidebar-tree .read"), sheet.locator(".read-count")
+    assert marks.count() == 0 and not line.is_visible()
+    sheet.locator(".related-pages").scroll_into_view_if_needed()
+    marks.wait_for()
+    assert line.inner_text() == f"1 of {len(LESSONS) - 1} lessons read clear"
+    sheet.goto(sheet.url.replace("lessons/06_tiling", "index"))
+    assert sheet.locator(".lessons > a:has(.read)").get_attribute("href") == "lessons/06_tiling.html"
+    assert "Tiling" in sheet.locator(".sidebar-tree li:has(.read)").inner_text()
+    line.get_by_role("button").click()
+    sheet.reload()
+    assert sheet.locator(".read").count() == 0 and not line.is_visible() and sheet.faults == []
+
+
+def test_the_typefaces_come_with_the_site(opened, site):
+    sheet = opened("lessons/06_tiling.html")
+    loaded = sheet.evaluate("document.fonts.ready.then(all => [...all].filter(one => one.status === 'loaded').length)")
+    assert loaded >= 3
+    notes = {path.stem.removesuffix("-licence") for path in (site / "_static").glob("*-licence.txt")}
+    fonts = {path.stem for path in (site / "_static").glob("*.woff2")}
+    assert {re.sub("_.*|-", "", name).lower() for name in fonts} == {name.replace("-", "") for name in notes}
 
 
 def test_every_page_is_valid_html_and_every_link_leads_somewhere(site):
@@ -88,6 +137,15 @@ def test_every_page_is_valid_html_and_every_link_leads_somewhere(site):
         broken += [(path.name, error) for error in parser.errors]
         broken += [(path.name, link) for link in links(tree) if not leads(site, path, link)]
     assert broken == []
+
+
+def test_a_lessons_page_has_the_title_of_the_list_of_lessons_and_one_link_to_each_neighbour(site):
+    for lesson in course.LESSONS:
+        text = (site / "lessons" / course.notebook(lesson).replace(".ipynb", ".html")).read_text(encoding="utf-8")
+        heading = re.search("<h1>(.*?)<a", text)[1]
+        assert heading == f"{course.number(lesson):02} · {lesson.title}"
+        assert f"<title>{heading} - flashlab</title>" in text
+        assert text.count('class="next-page"') == 1 and "#The-map" not in text, heading
 
 
 def links(tree):
@@ -197,11 +255,58 @@ def test_search_shows_lessons_before_pages_and_those_before_modules(opened):
     assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2}
 
 
-def test_it_works_from_a_server_too(opened, site):
+@pytest.fixture
+def served(site):
+    """The address of a server of the site."""
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        sheet = opened(f"http://127.0.0.1:{server.server_port}/lessons/06_tiling.html")
-        sheet.locator(f"{HOST} svg").first.wait_for()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_it_works_from_a_server_too(opened, served):
+    sheet = opened(f"{served}/lessons/06_tiling.html")
+    sheet.locator(f"{HOST} svg").first.wait_for()
     assert sheet.faults == []
+
+
+def test_the_figure_on_the_page_about_embedding_moves(opened, served):
+    sheet = opened(f"{served}/embed.html")
+    clock, words = sheet.locator("#example .clock input"), sheet.locator("#example .words")
+    clock.press("ArrowRight")
+    assert clock.input_value() == "6"  # the example begins at 5
+    before = words.inner_text()
+    sheet.get_by_role("button", name="falling scores").click()
+    assert sheet.locator("#example [data-field=source]").input_value() == "falling" and words.inner_text() != before
+    assert sheet.faults == []
+
+
+RENDER = """async name => {
+    const { render, version, controls } = await import(`./figures/v1/${name}.js`);
+    const host = document.body.appendChild(document.createElement("div"));
+    const figure = render(host);
+    const fields = Object.keys(figure.state);
+    const one = controls.find(({ kind }) => kind !== "clock");
+    figure.set({ [one.field]: one.values[0] });
+    const marks = host.shadowRoot.querySelectorAll("svg *").length;
+    return [version, fields.sort(), figure.state[one.field] === one.values[0], marks];
+}"""
+
+
+def test_every_figure_is_a_module_that_draws_into_an_element(opened, served):
+    sheet = opened(f"{served}/404.html")
+    for name in drawn.names():
+        number, fields, follows, marks = sheet.evaluate(RENDER, name)
+        assert number == version("flashlab-course") and fields == sorted(drawn.figure(name).CONTROLS), name
+        assert follows and marks > 10, name
+    assert sheet.faults == []
+
+
+def test_a_picture_of_the_gallery_is_shown_at_its_size(opened):
+    sheet = opened("figures.html")
+    links = sheet.locator(".details a")
+    found = [link.get_attribute("href") for link in links.all()]
+    assert found == FIGURES
+    assert {picture.bounding_box()["width"] for picture in links.locator("img").all()} == {960}  # as it was taken
+    assert all(drawn.sentence(name) in link.inner_text() for name, link in zip(drawn.names(), links.all(), strict=True))
