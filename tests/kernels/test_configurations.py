@@ -350,23 +350,20 @@ def test_the_choice_takes_little_longer_than_the_better_kernel():
 
 
 def test_the_choice_takes_little_longer_than_others():
-    """For shapes that the grids do not contain; the gradients of wider heads have no Hopper kernel."""
+    """For shapes that the grids do not contain."""
     rows = [row for row in data.measured("h200_choice")["rows"] if row["set"] not in ("grid", "wide")]
-    assert len(rows) == 108
+    assert {row["set"] for row in rows} == {"between", "widths", "groups"}
     for row in rows:
-        share = 0.7 if row["d"] > 128 and row["pass"] == "backward" else 0.93
-        assert row[chosen(row)] <= row["flash"] and row[chosen(row)] <= row["cudnn"] / share, row
+        assert row[chosen(row)] <= row["flash"] and row[chosen(row)] <= row["cudnn"] / 0.93, row
 
 
 def test_wide_heads_take_little_longer_than_with_others():
     tflops = {}
     for row in data.measured("h200_wide")["rows"]:
         tflops.setdefault((row["pass"], row["d"], row["causal"], row["N"]), {})[row["impl"]] = row["tflops"]
-    assert len(tflops) == 19
+    assert len(tflops) == 24
     for cell, of in tflops.items():
-        assert of["flashlab"] >= of["flash"] and of["flashlab"] >= (1 if cell[0] == "forward" else 0.7) * of["cudnn"], (
-            cell
-        )
+        assert of["flashlab"] >= of["flash"] and of["flashlab"] >= of.get("cudnn", 0), cell
 
 
 def test_the_tiles_of_192_columns_are_the_fastest_that_were_tried():
