@@ -14,7 +14,6 @@ from flashlab.kernels.hopper.query_gradients import query_gradients
 from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.launch import launch, repeat
 
-
 SHARED = 227 * 1024 - 1024  # bytes of shared memory for tiles
 
 
