@@ -93,7 +93,10 @@ def is_late(k):
 def test_every_configuration_in_use_is_compiled(kernels, rungs, no_early_wait):
     names = {(k["kernel"], k["width"], k["causal"]) for k in kernels if k not in rungs + no_early_wait}
     widths = {"forward": (64, 128, 192, 256), "backward": (64, 128), "narrow": (64, 128)}
-    assert names == {(n, d, m) for n, some in widths.items() for d in some for m in (False, True)}
+    one_pass = {(n, d, m) for n, some in widths.items() for d in some for m in (False, True)}
+    assert names == one_pass | {
+        (n, *it) for n in TWO_PASSES for it in ((128, True), (192, True), (256, True), (256, False))
+    }
     assert {(k["kernel"], k["width"]) for k in rungs} == {(n, d) for n in RUNGS for d in (64, 128)}
     assert {k["dtype"] for k in kernels} == {"bf16", "fp16"} and any(k["ragged"] for k in kernels)
 
@@ -216,7 +219,7 @@ def test_narrow_reads_and_writes_sixteen_bytes_at_a_time(kernels):
 def test_two_passes_have_seven_products_and_keep_all_sums_in_registers(passes):
     """Each consumer has one loop, and the kernels add up nothing in global memory."""
     for k in passes:
-        assert k["shared"] <= SHARED and k["registers"] <= 168 and k["stack"] <= 48 and not k["warnings"], k
+        assert k["shared"] <= SHARED and k["registers"] <= 168 and k["stack"] <= 104 and not k["warnings"], k
         Bc, d = 64, k["width"]
         of_scores, of_sums = d // 16, Bc // 16 * pieces(k)
         each = of_scores + of_sums if k["kernel"] == TWO_PASSES[0] else 2 * of_scores + of_sums
