@@ -45,7 +45,6 @@ class Variant(NamedTuple):
     mask: masks.Window  # as far as it is ``known``
     crossed: bool  # the diagonal may run through a second block of a warpgroup
     ragged: bool  # Bc does not divide Nk
-    pingpong: bool  # warpgroups issue their products in turn
     unit: float  # as in ``Problem``
 
 
@@ -73,12 +72,12 @@ def sizes(problem, Br):
     return problem.H, problem.Nq, problem.Nk, tiles.count(problem.Nq, Br), factor
 
 
-def variant(problem, rows, Bc, pingpong=False):
+def variant(problem, rows, Bc):
     """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
     mask, Nq, Nk = known(problem.mask), problem.Nq, problem.Nk
     # else the diagonal ends where a block does
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
-    return Variant(mask, crossed, Nk % Bc != 0, pingpong, problem.unit)
+    return Variant(mask, crossed, Nk % Bc != 0, problem.unit)
 
 
 def request_of(problem):

@@ -44,13 +44,13 @@ from flashlab.kernels.hopper.softmax import (
     update_sums,
     weights,
 )
-from flashlab.kernels.hopper.stages import pass_turn, release, skip_turn, wait_full, wait_turn
+from flashlab.kernels.hopper.stages import release, wait_full
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.portable import forward as portable
 
 
-def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table, launched=None):
+def run(o, lse, q, k, v, problem, c, rest=None, table=table, launched=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
@@ -68,7 +68,7 @@ def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table, lau
             (programs, 1, 1),
             (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, rest),
             (order, starts, *sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
-            + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
+            + (variant(problem, ROWS.value, c.Bc), *REGISTERS[consumers], request_of(problem)),
             warps=4,
         )
 
@@ -134,11 +134,8 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     g += skipped
     wait_full(shared.full, g)
     wait_full(shared.q_full, slot)
-    wait_turn(shared, w, 0, variant)
     Q_i = pieces.tile(shared.Q, shared.q_full, slot)  # [Br, d]
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
-    pass_turn(shared, w, variant)
-    skip_turn(shared, w, 1, skipped, variant)
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(shared.empty, g)
     S_ij = shown(S_ij, tile, 0, work, variant, first=True)
@@ -157,10 +154,8 @@ def step(
     the other two, which was measured to be faster.
     """
     two: gl.constexpr = shared.O.shape[0] == 2
-    wait_turn(shared, w, g, variant)
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
     O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
-    pass_turn(shared, w, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, tile, j, work, variant)
     m_new = new_maximum(m_i, S_ij, work.factor, variant.unit)
@@ -206,11 +201,8 @@ def boundary(
     Q_i = pieces.tile(shared.Q, shared.q_full, slot + shared.O.shape[0])  # [Br, d]
     if variant.mask.right is not None:
         wait_full(shared.full, ahead, pred=more)
-    wait_turn(shared, w, g, variant)
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, ahead))  # [Br, Bc]
     O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
-    pass_turn(shared, w, variant)
-    skip_turn(shared, w, ahead, skipped, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, following, 0, work, variant, first=True)
     m_next, l_next, P_next = first_weights(S_ij, work.factor, variant.unit)

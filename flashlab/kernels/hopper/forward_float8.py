@@ -88,7 +88,6 @@ class Variant(NamedTuple):
     mask: Window
     crossed: bool  # as in ``arguments.Variant``
     ragged: bool
-    pingpong: bool  # always False
     unit: float  # always 1
     two_level: bool  # else O is summed in the tensor core
     parts: int  # of the columns of O, multiplied one after the other: two products of all of them fill the registers

@@ -26,7 +26,6 @@ class Shared(NamedTuple):
     q_empty: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor  # of the stages of K and V
     empty: gl.shared_memory_descriptor
-    turn: gl.shared_memory_descriptor  # ping-pong: one per consumer, whose turn it is to issue products
 
 
 @gluon.jit
@@ -57,10 +56,7 @@ def barriers(Q, K, V, O, slots: gl.constexpr, stages: gl.constexpr):
         gl.allocate_shared_memory(gl.int64, [slots, 1], layout),
         gl.allocate_shared_memory(gl.int64, [stages, 1], layout),
         gl.allocate_shared_memory(gl.int64, [stages, 1], layout),
-        gl.allocate_shared_memory(gl.int64, [consumers, 1], layout),
     )  # fmt: skip
-    for w in gl.static_range(consumers):
-        mbarrier.init(shared.turn.index(w), count=1)
     for slot in gl.static_range(slots):
         mbarrier.init(shared.q_full.index(slot), count=1)
         mbarrier.init(shared.q_empty.index(slot), count=1)

@@ -1,4 +1,4 @@
-"""Stages of shared memory, turns of programs, and ping-pong: which role may go on, and when.
+"""Stages of shared memory and turns of programs: which role may go on, and when.
 
 A ring of buffers, its stages, is filled and emptied in turn. Step g uses stage g % stages, and is the
 (g // stages)-th to use it, counted from 0. Two barriers guard each stage: ``full`` completes a phase when the bytes of
@@ -13,8 +13,6 @@ when K has arrived.
 Because turns are taken in order, a program may wait until earlier ones have ended (``sums``): each of those is taken,
 each program processes its turns in order, so the earliest turn that has not ended is under way and waits for nothing.
 The ids of programs would not do: CUDA promises no order in which programs start.
-
-Ping-pong: warpgroups issue their products in turn, so that one multiplies while the next takes exponentials.
 """
 
 from typing import NamedTuple
@@ -118,26 +116,3 @@ def turn_of(shared, n, warps: gl.constexpr = 4):
     """Return the n-th turn again, before it is over. Not to be waited for: the next K may have arrived."""
     turn = stage_of(shared.turns, n).load(gl.BlockedLayout([1], [32], [warps], [0]))  # [1]
     return gl.max(turn, 0)
-
-
-@gluon.jit
-def wait_turn(shared, w: gl.constexpr, g, variant: gl.constexpr):
-    """Wait for one's turn: warpgroups issue products in turn, 0 first, and one multiplies while the next takes exps."""
-    if variant.pingpong:
-        mbarrier.wait(shared.turn.index(w), (g & 1) ^ 1 if w == 0 else g & 1)
-
-
-@gluon.jit
-def pass_turn(shared, w: gl.constexpr, variant: gl.constexpr):
-    """Let the next warpgroup issue its products (ping-pong)."""
-    if variant.pingpong:
-        mbarrier.arrive(shared.turn.index((w + 1) % shared.O.shape[0]), count=1)
-
-
-@gluon.jit
-def skip_turn(shared, w: gl.constexpr, g, skipped, variant: gl.constexpr):
-    """Take and pass the turn of a block that warpgroup w skips (ping-pong)."""
-    if variant.pingpong:
-        if skipped > 0:
-            wait_turn(shared, w, g, variant)
-            pass_turn(shared, w, variant)
