@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.interpreter import bits_of_bfloat16, truth
+from flashlab.kernels.interpreter import truth
+from flashlab.kernels.interpreter_numbers import bits_of_bfloat16
 
 ARRAYS = {  # Triton's type: numpy's, for arithmetic
     gl.int1: np.bool_,
