@@ -69,11 +69,11 @@ def refusal(noted: str) -> str | None:
 
 def _launch(function, names, args, kwargs):
     """Return a launch as plain data: the text of its kernel, and each argument's type, or its value if constant."""
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
     sources, signature, constants = {}, {}, {}
     _add_source(function, sources)
     for name in names:
-        value = given.get(name, inspect.signature(function).parameters[name].default)
+        value = values.get(name, inspect.signature(function).parameters[name].default)
         annotation = str(function.__annotations__.get(name, ""))
         if hasattr(value, "dtype") and hasattr(value, "data_ptr"):
             signature[name] = "*" + TYPES[str(value.dtype).removeprefix("torch.")]
@@ -95,8 +95,8 @@ def _with_all_flags(launch):
     constants = launch["constants"]
     flags = [name for name, it in constants.items() if isinstance(it.get("value"), bool)]
     values = product((False, True), repeat=len(flags))
-    chosen = ({name: {"value": value} for name, value in zip(flags, some, strict=True)} for some in values)
-    return [{**launch, "constants": constants | some} for some in chosen]
+    combinations = ({name: {"value": value} for name, value in zip(flags, some, strict=True)} for some in values)
+    return [{**launch, "constants": constants | some} for some in combinations]
 
 
 def _add_source(function, sources):

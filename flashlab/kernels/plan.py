@@ -16,7 +16,7 @@ from flashlab.kernels.scores import Softcap
 
 MOST = 256  # plans; the first one more begins anew
 PLAIN = Tensor, torch.nn.Parameter  # subclasses may compute operators themselves
-_kept: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
+_cached: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
 _times_forgotten = 0
 
 
@@ -93,14 +93,14 @@ def _layout(x):
 def find(kind: tuple, mask, device) -> Plan | None:
     """Return the plan of a kind of call with this mask, None if there is none."""
     if type(mask) is not masks.Rule:
-        return _kept.get(kind)
+        return _cached.get(kind)
     plan = _of_rule(mask, device).get(kind)
     return None if plan is None else plan.under(mask)
 
 
 def keep(kind: tuple, plan: Plan) -> None:
     """Keep the plan for later calls of this kind."""
-    plans, mask = _kept, plan.problem.mask
+    plans, mask = _cached, plan.problem.mask
     if type(mask) is masks.Rule:  # which must not hold itself
         plans, plan = _of_rule(mask, plan.problem.device), plan.under(None)
     if len(plans) >= MOST:
@@ -111,7 +111,7 @@ def keep(kind: tuple, plan: Plan) -> None:
 def forget() -> None:
     """Forget all plans, as if no call had been made."""
     global _times_forgotten
-    _kept.clear()
+    _cached.clear()
     _times_forgotten += 1
 
 

@@ -81,8 +81,8 @@ def table_of(values: dict, kernels: tuple[str, ...]) -> Table:
             raise ValueError(f"expected extras out of {EXTRAS}, got {row}")
         if row.warps not in (4, 8, 12, 16) or not 1 <= row.stages <= 4 or row.products not in (None, "tensor", "plain"):
             raise ValueError(f"expected 4 to 16 warps, 1 to 4 stages, tensor or plain products, got {row}")
-    made = Table(**{**values, "rows": rows})
-    return made._replace(capability=tuple(made.capability))
+    table = Table(**{**values, "rows": rows})
+    return table._replace(capability=tuple(table.capability))
 
 
 def _read(name):

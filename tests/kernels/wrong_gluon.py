@@ -119,7 +119,7 @@ BACKWARD = [
     (backward_roles, "step", "warpgroup_mma_wait(1, deps=(dQ_i,))", "warpgroup_mma_wait(2, deps=(dQ_i,))"),
     (backward_roles, "step", "share_of_dQ(shared, kept, t - 1, w)", "share_of_dQ(shared, kept, t, w)"),
     (backward_roles, "share_of_dQ", "part * BUFFERS + t % BUFFERS", "part * BUFFERS + (t + 1) % BUFFERS"),
-    (stages, "taken", "    wait_full(shared.k_full, n)\n", ""),
+    (stages, "next_turn", "    wait_full(shared.k_full, n)\n", ""),
     (stages, "finish", "turns.all + gl.num_programs(0) - 1", "turns.all"),
     (stages, "take", "1, sem", "0, sem"),
     (sums, "hold", "held.full.index(stage), count=1", "held.full.index(stage), count=2"),

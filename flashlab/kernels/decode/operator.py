@@ -262,8 +262,8 @@ def for_hopper(q, cache, problem) -> bool:
     plain = plain and not problem.natural
     copied = (cache.table is None or page % 64 == 0) and all(x.data_ptr() % 16 == 0 for x in (q, cache.K))
     copied = copied and all(stride % 8 == 0 for x in (q, cache.K) for stride in x.stride()[:3])
-    known = here is not None and here.capability == ON_HOPPER.capability and str(q.dtype) in ON_HOPPER.dtypes
-    return known and fits and plain and copied
+    measured = here is not None and here.capability == ON_HOPPER.capability and str(q.dtype) in ON_HOPPER.dtypes
+    return measured and fits and plain and copied
 
 
 def in_pairs(x) -> bool:

@@ -23,9 +23,7 @@ from flashlab.machine.sm import Race
 def warp_specialize(partitions, worker_num_warps, worker_num_regs):
     """Run functions, each with its arguments, side by side; the first one in the calling agent."""
     whole = me()
-    agents = [
-        Agent(name, whole.program, whole.run, whole.knowledge.copy()) for name in names(partitions, whole.program)
-    ]
+    agents = [Agent(name, whole.program, whole.run, whole.history.copy()) for name in names(partitions, whole.program)]
     alive = list(agents[1:])
 
     def play(agent, function, arguments):
@@ -42,7 +40,7 @@ def warp_specialize(partitions, worker_num_warps, worker_num_regs):
     whole.pause(lambda: not alive, "the other roles to end")
     whole.name = name
     for agent in agents[1:]:
-        whole.knowledge.learn(agent.knowledge)
+        whole.history.include(agent.history)
 
 
 def names(partitions, program):
@@ -103,7 +101,7 @@ def moved(args, dtype):
 
 def fence(args, dtype):
     """Let the asynchronous proxy see what the role knows to be written."""
-    me().knowledge.fence()
+    me().history.fence()
 
 
 MEANINGS = {

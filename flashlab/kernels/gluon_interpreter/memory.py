@@ -16,7 +16,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, Knowledge, Shadow, me
+from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, History, Shadow, me
 from flashlab.kernels.gluon_interpreter.values import OF_TORCH, Value, in_memory, narrowed, value, widened
 
 CELL = 16  # bytes that are watched as one, at most: part of a row of a tile
@@ -81,9 +81,9 @@ class View:
         """Return the same bytes in another shape."""
         return self._part(("reshape", *shape), lambda: self.places.reshape(shape), self.at)
 
-    def _part(self, how, made, at):
+    def _part(self, how, make, at):
         if how not in self._parts:
-            self._parts[how] = View(self.allocation, self.dtype, self.layout, made(), at)
+            self._parts[how] = View(self.allocation, self.dtype, self.layout, make(), at)
         return self._parts[how]
 
     def _reinterpret(self, dtype, shape, layout):
@@ -133,8 +133,8 @@ def allocate_shared_memory(dtype, shape, layout, value=None):
     caller = sys._getframe(1)
     variable = re.match(r"\s*(\w+) = ", linecache.getline(caller.f_code.co_filename, caller.f_lineno))
     name = variable[1] if variable else "shared memory"
-    made = Allocation(math.prod(shape) * itemsize, math.gcd(CELL, shape[-1] * itemsize), name)
-    return View.of(made, dtype, shape, layout)
+    allocation = Allocation(math.prod(shape) * itemsize, math.gcd(CELL, shape[-1] * itemsize), name)
+    return View.of(allocation, dtype, shape, layout)
 
 
 @functools.cache
@@ -169,7 +169,7 @@ class Memory:
         self.first = tensor.data_ptr() - storage.data_ptr() if tensor.numel() else 0  # bytes
         if storage.data_ptr() not in shadows:  # tensors may share memory
             shadows[storage.data_ptr()] = Shadow(-(-storage.nbytes() // CELL), begins_unwritten=False), {}
-        self.shadow, self.left = shadows[storage.data_ptr()]  # left: by counter, what agents knew who released it
+        self.shadow, self.released = shadows[storage.data_ptr()]  # released: by counter, a ``History``
 
     def cells(self, offsets):
         """Return the watched cells of the numbers at these offsets."""
@@ -249,18 +249,18 @@ def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
         cell = int(memory.cells(offsets)[0])
         for (kind, _), numbers in memory.shadow.others.items():
             if kind == ADD and numbers[cell] >= 0:
-                agent.know(int(numbers[cell]))
+                agent.record(int(numbers[cell]))
     before = memory.flat[pointer.data]
     added = np.broadcast_to(value(x).to(memory.dtype).data, pointer.data.shape)[seen]
     np.add.at(memory.flat, offsets, added)
     memory.access(offsets, ADD, "adds to")
     if alone:
         agent.polled = (memory, int(offsets[0]), before.item()) if not added.any() else None
-        left = memory.left.setdefault(int(offsets[0]), Knowledge())
+        released = memory.released.setdefault(int(offsets[0]), History())
         if sem in ("release", "acq_rel"):
-            left.learn(agent.knowledge)
+            released.include(agent.history)
         if sem in ("acquire", "acq_rel"):
-            agent.knowledge.learn(left)
+            agent.history.include(released)
     return Value(before, memory.dtype)
 
 

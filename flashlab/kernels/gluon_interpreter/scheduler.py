@@ -28,24 +28,24 @@ from flashlab.machine.sm import Deadlock, Race
 READ, WRITE, ADD = "read", "write", "add"
 
 
-class Knowledge:
+class History:
     """The accesses of which a role knows, or which it has left at a barrier."""
 
-    def __init__(self, known=0, fenced=0):
-        self.known, self.fenced = known, fenced
+    def __init__(self, before=0, fenced=0):
+        self.before, self.fenced = before, fenced
 
-    def learn(self, other):
+    def include(self, other):
         """Take in what somebody else knows."""
-        self.known |= other.known
+        self.before |= other.before
         self.fenced |= other.fenced
 
     def fence(self):
         """Let the asynchronous proxy see what is known."""
-        self.fenced |= self.known
+        self.fenced |= self.before
 
     def copy(self):
         """Return the same, for somebody who begins with it."""
-        return Knowledge(self.known, self.fenced)
+        return History(self.before, self.fenced)
 
 
 class Access(NamedTuple):
@@ -68,8 +68,8 @@ class Shadow:
         self.writes = np.full(cells, -1, np.int32)  # [cells]      the number of the last access that wrote
         self.others = {}  # (kind, lane): the same of those that read, or add, [cells]
 
-    def note(self, access, cells, region, knowledge, accesses):
-        """Remember an access to these cells of a region, made with this knowledge. Return its races, a sentence each.
+    def note(self, access, cells, region, history, accesses):
+        """Remember an access to these cells of a region, made with this history. Return its races, a sentence each.
 
         accesses: all earlier ones, by number.
         """
@@ -79,7 +79,7 @@ class Shadow:
         if self.begins_unwritten and access.kind != WRITE and not access.asynchronous and writes.min() < 0:
             races.append(f"{access.who} {access.does} {region}{access.place}, where nobody has written yet")
         others = [x[cells] for (kind, _), x in self.others.items() if access.kind == WRITE or kind != access.kind]
-        between = (race(access, accesses[n], region, knowledge) for n in distinct([writes, *others]))
+        between = (race(access, accesses[n], region, history) for n in distinct([writes, *others]))
         races += [sentence for sentence in between if sentence]
         if access.kind == WRITE:
             self.writes[cells] = access.number
@@ -93,13 +93,13 @@ class Shadow:
         return races
 
 
-def race(access, earlier, region, knowledge):
-    """Return what an access does without the knowledge that it needs of an earlier one; None if it has it."""
+def race(access, earlier, region, history):
+    """Return what an access does without the history that it needs of an earlier one; None if it has it."""
     what = f"{access.who} {access.does} {region}{access.place}, and {earlier.who} {earlier.does} it{earlier.place}"
-    if not knowledge.known >> earlier.number & 1:
+    if not history.before >> earlier.number & 1:
         return f"{what}: no barrier keeps the two apart"
     needs_a_fence = access.asynchronous and not earlier.asynchronous and earlier.kind != READ
-    if needs_a_fence and not knowledge.fenced >> earlier.number & 1:
+    if needs_a_fence and not history.fenced >> earlier.number & 1:
         return f"{what}: there is no fence between the two"
     return None
 
@@ -129,9 +129,9 @@ class Stopped(BaseException):
 class Agent:
     """One role of a program, or a program before its warps have roles."""
 
-    def __init__(self, name, program, run, knowledge=None):
+    def __init__(self, name, program, run, history=None):
         self.name, self.program, self.run = name, program, run
-        self.knowledge = Knowledge() if knowledge is None else knowledge
+        self.history = History() if history is None else history
         self.baton = threading.Semaphore(0)
         self.ready, self.waits_for = None, ""  # None: it can go on
         self.products, self.stores = [], []  # not waited for, the oldest first
@@ -148,16 +148,16 @@ class Agent:
         self.polled = None
         access = Access(len(self.run.accesses), (self.name, engine), kind, bool(engine), self.name, does, place())
         if len(cells):  # else the tile is past the ends of its tensor
-            for race in shadow.note(access, cells, region, self.knowledge, self.run.accesses):
+            for race in shadow.note(access, cells, region, self.history, self.run.accesses):
                 self.run.tell(race)
         self.run.accesses.append(access)
         if not engine:
-            self.know(access.number)
+            self.record(access.number)
         return access.number
 
-    def know(self, number):
+    def record(self, number):
         """Let the agent know of an access that is over."""
-        self.knowledge.known |= 1 << number
+        self.history.before |= 1 << number
 
 
 class Run:
@@ -215,9 +215,9 @@ class Run:
         """Let somebody go on, perhaps the agent itself; return when it is the agent's turn again."""
         if agent.ready is None and self.random.random() < 0.5:
             return
-        chosen = self._drawn()
-        if chosen is not agent:
-            chosen.baton.release()
+        following = self._drawn()
+        if following is not agent:
+            following.baton.release()
             agent.baton.acquire()
         if self.error is not None:
             raise Stopped

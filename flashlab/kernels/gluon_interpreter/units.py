@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashlab.kernels.gluon_interpreter.memory import View
-from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, Knowledge, me, place
+from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, History, me, place
 from flashlab.kernels.gluon_interpreter.values import Value
 from flashlab.machine import operations
 from flashlab.machine.sm import Race
@@ -23,24 +23,24 @@ class Barrier(operations.Barrier):
     def __init__(self, view, count):
         super().__init__(str(view), count)
         self.view = view  # its place, which may get its name later
-        self.left, self.told = Knowledge(), Knowledge()  # in the open phase, and in the last one that is complete
+        self.open, self.complete = History(), History()  # in the open phase, and in the last one that is complete
 
     def arrive(self, nbytes=0):
         """Arrive, announce so many bytes, and leave what the agent knows."""
         if self.pending == 0:
             raise Race(f"{me().name} arrives at {self.view}, where all arrivals of the open phase are in")
-        self.left.learn(me().knowledge)
+        self.open.include(me().history)
         return super().arrive(nbytes)
 
-    def deliver(self, nbytes, knowledge):
+    def deliver(self, nbytes, history):
         """Take in bytes that a copy brought, and what was known of it."""
-        self.left.learn(knowledge)
+        self.open.include(history)
         return super().deliver(nbytes)
 
     def _advance(self):
         complete = super()._advance()
         if complete:
-            self.told, self.left = self.left, Knowledge()
+            self.complete, self.open = self.open, History()
         elif self.pending == 0 and self.pending_bytes < 0:
             raise Race(f"{self.view} gets {-self.pending_bytes:,} bytes more than it expects")
         return complete
@@ -84,7 +84,7 @@ def wait(view, phase, pred=True, deps=()):
     if pred:
         barrier, phase = barrier_of(view, "waits at"), int(phase)
         me().pause(lambda: barrier.completed(phase), Waited(barrier, phase))
-        me().knowledge.learn(barrier.told)
+        me().history.include(barrier.complete)
 
 
 class Waited:
@@ -104,17 +104,17 @@ class Load:
 
     def __init__(self, tile, to, barrier):
         self.tile, self.to, self.barrier = tile, to, barrier
-        self.knowledge = me().knowledge.copy()  # what is known of the copy where it has arrived
+        self.history = me().history.copy()  # what is known of the copy where it has arrived
         for number in (
             tile.access(READ, "has the copy engine read"),
             to.access(WRITE, "has the copy engine write", "copies"),
         ):
-            self.knowledge.known |= 1 << number
+            self.history.before |= 1 << number
 
     def land(self):
         """Write the tile, and deliver its bytes."""
         self.to.write(self.tile.read())
-        self.barrier.deliver(self.to.nbytes, self.knowledge)
+        self.barrier.deliver(self.to.nbytes, self.history)
 
 
 class Store:
@@ -159,7 +159,7 @@ def store_wait(pendings):
     awaited = agent.stores[: max(len(agent.stores) - pendings, 0)]
     agent.pause(lambda: all(store.landed for store in awaited), "its copies to global memory")
     for store in awaited:
-        agent.know(store.read)
+        agent.record(store.read)
         agent.stores.remove(store)
 
 
@@ -188,7 +188,7 @@ class Sums(Value):
         if self.begin is not None:
             self.sums += self.begin.data
         for number in self.reads:
-            self.agent.know(number)
+            self.agent.record(number)
         self.a = self.b = self.begin = None
 
 

@@ -147,8 +147,8 @@ def together(a, b, division=False):
     plain = [not isinstance(x, Value) for x in (a, b)]
     layout = next((x._layout for x in (a, b) if isinstance(x, Value) and x._layout is not None), None)
     if plain[0] != plain[1]:
-        known, x = (b, a) if plain[0] else (a, b)
-        dtype = known.dtype
+        typed, x = (b, a) if plain[0] else (a, b)
+        dtype = typed.dtype
         if dtype == gl.int1 and not isinstance(x, bool):
             dtype = value(x).dtype
         elif isinstance(x, float) and not floating(dtype):

@@ -15,7 +15,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import scores
-from flashlab.kernels.hopper.scores import LATER, Intervals, known
+from flashlab.kernels.hopper.scores import LATER, Intervals, static_window
 from flashlab.kernels.launch import describe
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 class Variant(NamedTuple):
     """The part of a problem that the compiler knows: each variant is a kernel of its own."""
 
-    mask: masks.Window  # as far as it is ``known``
+    mask: masks.Window  # ``static_window``
     crossed: bool  # the diagonal may run through a second block of a warpgroup
     ragged: bool  # Bc does not divide Nk
     unit: float  # as in ``Problem``
@@ -62,8 +62,8 @@ class Request(NamedTuple):
 def descriptors(o, q, k, v, rows, Br, Bc, width):
     """Return Q, K, V, O and O_first as the kernels take them."""
     Nq = q.shape[2]
-    made = [descriptor(x, r, width) for x, r in zip((q, k, v, o), (rows, Bc, Bc, rows), strict=True)]
-    return [*made, descriptor(o, rows, width, Nq - (tiles.count(Nq, Br) - 1) * Br)]
+    described = [descriptor(x, r, width) for x, r in zip((q, k, v, o), (rows, Bc, Bc, rows), strict=True)]
+    return [*described, descriptor(o, rows, width, Nq - (tiles.count(Nq, Br) - 1) * Br)]
 
 
 def sizes(problem, Br):
@@ -74,7 +74,7 @@ def sizes(problem, Br):
 
 def variant(problem, rows, Bc):
     """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
-    mask, Nq, Nk = known(problem.mask), problem.Nq, problem.Nk
+    mask, Nq, Nk = static_window(problem.mask), problem.Nq, problem.Nk
     # else the diagonal ends where a block does
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
     return Variant(mask, crossed, Nk % Bc != 0, problem.unit)
@@ -82,7 +82,7 @@ def variant(problem, rows, Bc):
 
 def request_of(problem):
     """Return what a problem asks for beside a full or causal mask, as ``Request``."""
-    ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
+    ends = problem.mask if LATER.value in static_window(problem.mask) else masks.full()
     intervals = Intervals.of(problem) if isinstance(problem.mask, masks.Rule) else None
     if problem.score is None:
         args = None if problem.scales is None else problem.scales.kernel_args

@@ -23,10 +23,10 @@ from flashlab.kernels.hopper.stages import (
     announce,
     finish,
     matrix,
+    next_turn,
     release,
     stage_of,
     take,
-    taken,
     turn_of,
     wait_empty,
     wait_full,
@@ -248,11 +248,11 @@ def consume(
 ):  # fmt: skip
     """Be warpgroup w, which has the keys w * ROWS .. (w + 1) * ROWS of a tile. late: the first queries see none."""
     n, t = 0, 0
-    turn = taken(shared, 0)
+    turn = next_turn(shared, 0)
     while turn < turns.all:
         t = consume_turn(shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t, w, ragged, late, unit)
         n += 1
-        turn = taken(shared, n)
+        turn = next_turn(shared, n)
     tma.store_wait(0)
 
 

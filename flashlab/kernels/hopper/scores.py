@@ -95,7 +95,7 @@ def distances(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
 LATER = gl.constexpr(-1)  # the end of a window that the compiler does not know, only the launch
 
 
-def known(mask):
+def static_window(mask):
     """Return a window as far as the compiler knows it: which ends are missing, and which are 0. Of a ``Rule``: none."""
     ends = mask if isinstance(mask, masks.Window) else masks.full()
     return masks.Window(*(end if end in (None, 0) else LATER.value for end in ends))
@@ -116,9 +116,9 @@ class Intervals(NamedTuple):
 
 
 @gluon.jit
-def end_of(known: gl.constexpr, end):
+def end_of(static: gl.constexpr, end):
     """Return an end of a window: what is known of it, or else what comes with the launch."""
-    return end if known == LATER else known
+    return end if static == LATER else static
 
 
 @gluon.jit

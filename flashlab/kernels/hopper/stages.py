@@ -37,10 +37,10 @@ def matrix(buffer):
 @gluon.jit
 def new_barriers(count: gl.constexpr, arrivals: gl.constexpr):
     """Return a ring of this many new barriers. A phase of each completes after so many arrivals."""
-    made = gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
+    barriers = gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(count):
-        mbarrier.init(made.index(stage), count=arrivals)
-    return made
+        mbarrier.init(barriers.index(stage), count=arrivals)
+    return barriers
 
 
 @gluon.jit
@@ -105,7 +105,7 @@ def announce(ring, n, turn):
 
 
 @gluon.jit
-def taken(shared, n, warps: gl.constexpr = 4):
+def next_turn(shared, n, warps: gl.constexpr = 4):
     """Wait for the K of the n-th turn of this program, and return the turn; this many warps do."""
     wait_full(shared.k_full, n)
     return turn_of(shared, n, warps)

@@ -21,7 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.hopper.stages import release, stage_of, taken, wait_full
+from flashlab.kernels.hopper.stages import next_turn, release, stage_of, wait_full
 
 HALVES = gl.constexpr(2)
 PART_ROWS, PART_COLUMNS = gl.constexpr(32), gl.constexpr(32)  # of 1,024 sums, narrowed at a time, for the copy engine
@@ -105,7 +105,7 @@ def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, pr
     parts: descriptor of the sums. Tiles are ``transposed``.
     """
     ended, n, m = counters + 1, 0, 0
-    turn = taken(shared, 0, warps)
+    turn = next_turn(shared, 0, warps)
     while turn < turns.all:
         g = turn // turns.tiles
         earlier = g - lag
@@ -121,7 +121,7 @@ def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, pr
         barrier()
         gl.atomic_add(ended + g, 1, sem="acq_rel")
         n += 1
-        turn = taken(shared, n, warps)
+        turn = next_turn(shared, n, warps)
 
 
 @gluon.jit
