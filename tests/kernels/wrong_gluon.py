@@ -117,7 +117,7 @@ BACKWARD = [
     (backward_roles, "step", "    shared.dSt.index(w * BUFFERS + t % BUFFERS).store(dSt_ij)\n", ""),
     (backward_roles, "step", "        dQ_i = warpgroup_mma_wait(1, deps=(dQ_i,))\n", ""),
     (backward_roles, "step", "warpgroup_mma_wait(1, deps=(dQ_i,))", "warpgroup_mma_wait(2, deps=(dQ_i,))"),
-    (backward_roles, "step", "share_of_dQ(shared, kept, t - 1, w)", "share_of_dQ(shared, kept, t, w)"),
+    (backward_roles, "step", "share_of_dQ(shared, operands, t - 1, w)", "share_of_dQ(shared, operands, t, w)"),
     (backward_roles, "share_of_dQ", "part * BUFFERS + t % BUFFERS", "part * BUFFERS + (t + 1) % BUFFERS"),
     (stages, "next_turn", "    wait_full(shared.k_full, n)\n", ""),
     (stages, "finish", "turns.all + gl.num_programs(0) - 1", "turns.all"),

@@ -1,4 +1,4 @@
-"""Compile ``toy.one_tile`` for Blackwell, on any machine with Triton, and read what the compiler made of it.
+"""Compile ``toy.one_tile`` for Blackwell, on any machine with Triton, and count its instructions.
 
 The compiler and the interpreter cannot share a process, so ``machine_code`` starts one:
 ``python -m flashlab.kernels.blackwell.machine_code polynomial`` prints its answer as JSON.

@@ -1,8 +1,8 @@
 """The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, on each ``Value``.
 
 Types, layouts and constants have no function here: they are Triton's own. ``warp_specialize`` makes one agent of each
-role, and the program continues when all have ended. ``inline_asm_elementwise`` computes what a block of PTX does, and
-refuses a block that is not in its table.
+role, and the program continues when all have ended. ``inline_asm_elementwise`` computes the result of a block of PTX,
+and refuses a block that is not in its table.
 """
 
 from collections import Counter
@@ -62,10 +62,10 @@ def end(agent):
 
 
 def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
-    """Compute what a block of PTX does.
+    """Compute the result of a block of PTX.
 
     Raises:
-        NotImplementedError: the block is not known here.
+        NotImplementedError: the block is not in the table.
     """
     if asm not in MEANINGS:
         raise NotImplementedError(f"the interpreter does not know what this PTX computes: {asm[:60]!r}")
@@ -100,7 +100,7 @@ def moved(args, dtype):
 
 
 def fence(args, dtype):
-    """Let the asynchronous proxy see what the role knows to be written."""
+    """Let the asynchronous proxy see all that the role has seen."""
     me().history.fence()
 
 

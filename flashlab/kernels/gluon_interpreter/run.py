@@ -23,7 +23,7 @@ from flashlab.kernels.gluon_interpreter.values import value
 
 
 def fence_async_shared(cluster=False):
-    """Let the copy engine and the tensor cores see what the role knows to be written."""
+    """Let the copy engine and the tensor cores see all that the role has seen."""
     me().history.fence()
 
 
@@ -38,7 +38,7 @@ BUILTINS = {"range": language.counted}
 
 
 class Names(dict):
-    """The names of a function's module. Each is bound, when first asked for, to what the interpreter has for it."""
+    """The names of a function's module. The first use of a name binds it to the interpreter's counterpart."""
 
     def __init__(self, originals, bound):
         self.originals, self.bound = originals, bound
@@ -67,13 +67,13 @@ class Module:
 
 
 class Binder:
-    """Makes functions of Python from kernels, for one launch: the next may find other ones under the same names."""
+    """Make functions of Python from kernels, for one launch: the next may have other kernels of the same names."""
 
     def __init__(self):
         self.functions = {}
 
     def __call__(self, x):
-        """Return what the interpreter has for an object that a kernel names."""
+        """Return the interpreter's counterpart of an object that a kernel names."""
         if isinstance(x, gl.constexpr):
             return x.value
         if isinstance(x, types.ModuleType):
@@ -120,12 +120,12 @@ def name(x, words):
 
 BESIDE = 4  # programs at a time
 _seeds = [0]  # the last one counts
-_noted = [None]  # the last one counts: the list that takes races; None: they are raised
+_noted = [None]  # the last one counts: a list for races; None: they are raised
 
 
 @contextmanager
 def seeded(seed):
-    """Inside, let roles, programs and copies take turns in the order that belongs to this seed."""
+    """Order roles, programs and copies inside by this seed."""
     _seeds.append(seed)
     try:
         yield
@@ -135,7 +135,7 @@ def seeded(seed):
 
 @contextmanager
 def noted():
-    """Note races between accesses to memory inside, and go on. Yields the list of them, a sentence each."""
+    """Collect races between accesses to memory inside, instead of raising them. Yields their list, a sentence each."""
     _noted.append([])
     try:
         yield _noted[-1]
@@ -162,8 +162,8 @@ def interpret(kernel, grid, tensors, numbers):
 
     Raises:
         Race: two accesses to the same memory that nothing keeps apart, one of which writes; or a barrier gets more than
-            it expects. Deadlock: all wait. IndexError: an access outside a tensor. NotImplementedError: what this
-            interpreter does not know.
+            it expects. Deadlock: all wait. IndexError: an access outside a tensor. NotImplementedError: a function
+            that this interpreter lacks.
     """
     run, shadows, bound = Run(_seeds[-1], _noted[-1]), {}, Binder()
     arguments = []
@@ -185,7 +185,7 @@ def interpret(kernel, grid, tensors, numbers):
 
 
 def argument(x, name, shadows, bound):
-    """Return an argument that the compiler does not know."""
+    """Return the value of an argument that is no compile-time value."""
     if isinstance(x, torch.Tensor):
         return Pointer(Memory(x, name, shadows))
     if hasattr(x, "block_shape"):
