@@ -1,6 +1,6 @@
 """The course around the library: lessons, exercises, checks and hints, and the answers of stored measurements.
 
 ``check`` judges an attempt, ``hint`` and ``solution`` help, ``overview`` shows the exercises. ``which_version_when``
-tells from stored measurements which version of attention to call, ``doctor`` what this machine can run, and ``source``
+chooses a version of attention from stored measurements, ``doctor`` reports what this machine can run, and ``source``
 displays functions of the library in lessons.
 """

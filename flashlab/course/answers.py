@@ -12,8 +12,8 @@ from flashlab.grading.exercise import Exercise
 def mine(name: str) -> Callable:
     """Return the learner's function or kernel for the exercise ``name``.
 
-    Where there is none, or none that passes its check today, print so and return the course's own solution. Raises
-    ValueError for an unknown exercise and for a question, whose answer is no function.
+    Without one that passes its check today, print a sentence and return the course's own solution. Raises ValueError
+    for an unknown exercise and for a question, whose answer is no function.
     """
     exercise = find(name)
     if not isinstance(exercise, Exercise):
@@ -26,7 +26,7 @@ def mine(name: str) -> Callable:
         answer = self_contained.loaded(source, f"<your answer to {name}>")
         with defaults():
             passes = judged(name, exercise, answer, compiled=False).mark == "✓"
-    except (Exception, SystemExit):  # of a file that its owner may have edited
+    except (Exception, SystemExit):  # the learner may have edited the file
         passes = False
     if passes:
         return answer

@@ -7,26 +7,26 @@ from html import escape
 from typing import NamedTuple
 
 COLOURS = {"✓": "seagreen", "✗": "crimson"}  # at least 3 to 1 on a white and on a black page
-EDGES = {"✓": "solid", "✗": "double"}  # which differ in grey, too
+EDGES = {"✓": "solid", "✗": "double"}  # they differ in grey, too
 WORDS = {"✓": "right", "✗": "wrong"}
 ROW = "text-align: left; vertical-align: top; padding: 1px 12px 1px 0; background: none; border: 0"
 
 
 class Verdict(NamedTuple):
-    """Hold what a check says of an attempt."""
+    """The verdict of a check on an attempt."""
 
     mark: str  # ✓ ✗ or ○ (not judged)
     line: str  # the verdict in a line
     did: str = ""  # the diagnosis: what the learner did, and what to do
-    says: str = ""  # what else is wrong with the results, in a sentence or two
-    inputs: tuple[tuple[str, str], ...] = ()  # the smallest ones for which it is wrong: name and value
-    results: tuple[tuple[str, str], ...] = ()  # what was expected, and what came
+    says: str = ""  # other faults of the results, in a sentence or two
+    inputs: tuple[tuple[str, str], ...] = ()  # the smallest wrong ones: name and value
+    results: tuple[tuple[str, str], ...] = ()  # the expected results, and those of the attempt
     printed: str = ""  # by the attempt
     next: str = ""  # a call that helps
 
 
 def said(verdict: Verdict) -> str:
-    """Return what is said of an attempt, in lines."""
+    """Return the lines of a verdict as text."""
     pairs = [f"  {key} = {value}" for key, value in (*verdict.inputs, *verdict.results)]
     says = [f"  {line}" for line in verdict.says.splitlines()]
     printed = ["  it printed:", *(f"    {line}" for line in verdict.printed.splitlines())] if verdict.printed else []
@@ -40,7 +40,7 @@ def text(name: str, verdict: Verdict) -> str:
 
 
 def _joint(verdict):
-    """Return what stands between the name of an exercise and the line, of which it may be the subject."""
+    """Return the text between the name of an exercise and the line: the name may be the line's subject."""
     return " " if verdict.line.startswith("fails for ") else ": "
 
 
@@ -78,7 +78,7 @@ def _row(pair):
 
 
 def display(name: str, verdict: Verdict, words: str) -> bool:
-    """Display a verdict as a card, and ``words`` where no card can be shown. Return whether a notebook asked."""
+    """Display a verdict as a card, or ``words`` where there are no cards. Return whether a notebook runs."""
     try:
         from IPython import display, get_ipython
     except ImportError:

@@ -1,4 +1,4 @@
-"""A character model that trains on *Alice* in seconds. How it attends is an argument.
+"""A character model that trains on *Alice* in seconds. Its attention is an argument.
 
 An attention is a function (Q, K, V, *, causal) -> O on [B, H, N, d], such as ``flash_attention`` or ``plain.dense``.
 """
@@ -22,7 +22,7 @@ Attention = Callable[..., torch.Tensor]
 
 
 class Block(nn.Module):
-    """Positions look at each other, then each thinks for itself; both results are added to the input."""
+    """Attention over all positions, then a small network at each position; both results are added to the input."""
 
     def __init__(self, d_model: int, num_heads: int, attention: Attention):
         super().__init__()
@@ -103,7 +103,7 @@ def train(
         starts = torch.randint(len(tokens) - CONTEXT, (steps,)).tolist()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses, threads = [], torch.get_num_threads()
-    torch.set_num_threads(1)  # every machine then splits sums alike, and with tensors this small it is no slower
+    torch.set_num_threads(1)  # then every machine splits sums alike; for small tensors it is no slower
     try:
         for start in starts:
             stretch = tokens[start : start + CONTEXT + 1].to(DEVICE)  # [N + 1]
@@ -114,7 +114,7 @@ def train(
             loss = F.cross_entropy(scores, following, reduction="sum") / CONTEXT
             optimizer.zero_grad()
             loss.backward()
-            if add_up is not None:  # each process has the loss of its own tokens, and what that gives to the gradients
+            if add_up is not None:  # each process has the loss of its own tokens, and its share of the gradients
                 for tensor in (loss.detach(), *(parameter.grad for parameter in model.parameters())):
                     add_up(tensor)
             optimizer.step()

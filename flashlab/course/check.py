@@ -6,7 +6,7 @@ breaks. If the attempt matches a known mistake, the check names it. An attempt t
 neither right nor wrong, and is not stored; neither is a function of the course. The settings of the learner's process
 do not reach a check: ``grading.defaults``.
 
-``python -m flashlab.course.check`` prints how far you are.
+``python -m flashlab.course.check`` prints your progress.
 """
 
 import argparse
@@ -37,17 +37,17 @@ __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 PATIENCE = 8.0  # seconds of computing that an attempt may take for all cases, or more where the reference is slow
 LONGEST = 2000  # characters of a message
-AROUND = " \t\n=:;.,'\"`"  # what may stand around an answer in words
+AROUND = " \t\n=:;.,'\"`"  # characters to strip from a text answer
 NOT_JUDGED = "patience", "memory", "killed"  # ends of a process whose attempt may be right
 ROUNDING = 1e-9  # relative, of an integer that was computed in floats
-SLOW = 2.0  # seconds after which a check says that it is at work
+SLOW = 2.0  # seconds before a progress message appears
 COMPILES = 3.0  # seconds that it takes to compile a kernel
 
 
 def check(name: str, attempt: object, *, note: bool = True) -> None:
     """Show whether ``attempt`` (a function, or the answer to a question) solves the exercise ``name``.
 
-    note: store how it went, for ``overview``.
+    note: store the result, for ``overview``.
     """
     try:
         exercise = find(name)
@@ -62,12 +62,12 @@ def check(name: str, attempt: object, *, note: bool = True) -> None:
         _say(f"○ {name}: interrupted, so not judged.")
     except UnknownExercise as error:
         _say(f"○ {error}")
-    except BaseException as error:  # an attempt may raise SystemExit where it is looked at
+    except BaseException as error:  # to inspect an attempt may raise SystemExit
         _say(shortened(f"○ {name}: this could not be judged: {says(error)}", LONGEST))
 
 
 def hint(name: str, layer: int = 1) -> None:
-    """Print one of three hints for the exercise ``name``: 1 says where to look, 3 nearly says it all."""
+    """Print one of three hints for the exercise ``name``: 1 is a nudge, 3 is nearly the answer."""
     hints = find(name).hints
     if whole_number(layer) not in (1, 2, 3):
         raise ValueError(f"hints have three layers, 1 to 3, got {layer!r}")
@@ -94,9 +94,9 @@ def overview() -> None:
 
     The lesson of this notebook, or the first one that is not done, shows its exercises and how the last attempts ended.
     """
-    tried, lessons = progress.read(), {}
+    entries, lessons = progress.read(), {}
     for name, exercise in every().items():
-        entry = tried.get(name, {"solved": False, "said": ""})
+        entry = entries.get(name, {"solved": False, "said": ""})
         lessons.setdefault(name.split(".")[0], []).append((name, exercise, entry))
     left = {lesson.name: _left(lesson, lessons[lesson.name]) for lesson in LESSONS if lesson.name in lessons}
     solved = sum(entry["solved"] for rows in lessons.values() for *_, entry in rows)
@@ -111,8 +111,8 @@ def overview() -> None:
             _say(f"{number:02} {lesson.title:28} {done:>8}   {time_left}")
         for name, exercise, entry in rows if rows and lesson.name == open_one else ():
             mark = "✓" if entry["solved"] else "✗" if entry["said"] else "○"
-            said = "" if entry["solved"] else shortened(entry["said"].split("\n")[0], 60)
-            _say(f"   {mark} {name:40} {'*' * exercise.level:4} {exercise.minutes:3} min   {said}".rstrip())
+            message = "" if entry["solved"] else shortened(entry["said"].split("\n")[0], 60)
+            _say(f"   {mark} {name:40} {'*' * exercise.level:4} {exercise.minutes:3} min   {message}".rstrip())
 
 
 def _left(lesson, rows):
@@ -154,7 +154,7 @@ def _store(name, result, attempt):
 def judged(name: str, exercise: Exercise | Question, attempt: object, *, compiled: bool = True) -> Verdict:
     """Return the verdict on an attempt at an exercise.
 
-    compiled: see what a GPU's compiler says of a kernel that is right in the interpreter.
+    compiled: also compile a kernel that is right in the interpreter, as for a GPU.
     """
     if attempt is ...:
         return Verdict("○", f'not answered yet.   (hint("{name}") helps)')
@@ -174,33 +174,33 @@ def _attempted(name, exercise, attempt, compiled):
     with _Waiting(name, len(outcomes.cases(exercise))) as waiting:
         if _is_stub(exercise, attempt, waiting):
             return _not_attempted(name)
-        due, patience = _expected(exercise)
-        tried = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
-        first = verdict.first_wrong(exercise, tried.values, due)
-        if first is None and tried.end and tried.end not in NOT_JUDGED:  # once more: was it the machine?
-            tried = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
-            first = verdict.first_wrong(exercise, tried.values, due)
+        expected, patience = _expected(exercise)
+        run = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
+        first = verdict.first_wrong(exercise, run.values, expected)
+        if first is None and run.end and run.end not in NOT_JUDGED:  # once more: was it the machine?
+            run = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
+            first = verdict.first_wrong(exercise, run.values, expected)
         if first is not None:
             at, fault = first
             fault = _smaller(exercise, attempt, at, fault, patience, waiting)
-            mistake = forked.run(partial(mistakes.recognise, exercise, tried.values, at, due), 3 * patience, waiting)
-            return _wrong(name, fault, next(iter(mistake.values), None), _printed(tried, at))
-    if any(outcome.missing for outcome in tried.values):
+            mistake = forked.run(partial(mistakes.recognise, exercise, run.values, at, expected), 3 * patience, waiting)
+            return _wrong(name, fault, next(iter(mistake.values), None), _printed(run, at))
+    if any(outcome.missing for outcome in run.values):
         return _not_attempted(name)
-    if tried.end == "patience":
-        return Verdict("○", f"still running after {tried.waited:.1f} s, so it was stopped and is not judged. "
+    if run.end == "patience":
+        return Verdict("○", f"still running after {run.waited:.1f} s, so it was stopped and is not judged. "
                             "Does a loop never end?")  # fmt: skip
-    if tried.end == "memory":
+    if run.end == "memory":
         return Verdict("○", "the machine ran out of memory and stopped it, so it is not judged.")
-    if tried.end == "killed":
+    if run.end == "killed":
         return Verdict("○", "its process was killed (SIGKILL), so it is not judged. The sender is not on record.")
     cases = outcomes.cases(exercise)
-    if tried.end or len(tried.values) < len(cases):
-        at = min(len(tried.values), len(cases) - 1)
-        fault = verdict.on(verdict.Fault(f"it ended Python: {tried.end or 'too early'}."), exercise, at)
-        return _wrong(name, fault, None, _printed(tried, -1))
+    if run.end or len(run.values) < len(cases):
+        at = min(len(run.values), len(cases) - 1)
+        fault = verdict.on(verdict.Fault(f"it ended Python: {run.end or 'too early'}."), exercise, at)
+        return _wrong(name, fault, None, _printed(run, -1))
     refused = _refused(name, exercise, attempt, patience) if compiled else ""
-    return Verdict("✓", f"right in all {len(tried.values)} cases.", refused)
+    return Verdict("✓", f"right in all {len(run.values)} cases.", refused)
 
 
 def _smaller(exercise, attempt, at, fault, patience, waiting):
@@ -209,8 +209,8 @@ def _smaller(exercise, attempt, at, fault, patience, waiting):
         return fault
     edges = draws.smaller(exercise, at - len(exercise.edges))
     smaller = dataclasses.replace(exercise, edges=edges, draws=0, once=())  # laws with inputs of their own spoke before
-    tried = forked.run(partial(outcomes.outcomes, smaller, attempt), patience, waiting)
-    found = verdict.first_wrong(smaller, tried.values, outcomes.known(smaller))
+    run = forked.run(partial(outcomes.outcomes, smaller, attempt), patience, waiting)
+    found = verdict.first_wrong(smaller, run.values, outcomes.known(smaller))
     return fault if found is None else found[1]
 
 
@@ -240,8 +240,8 @@ def _is_stub(exercise, attempt, waiting):
     function = inspect.getattr_static(attempt, "fn", attempt)  # of a kernel; without a call of its __getattr__
     if type(function) is not FunctionType or "NotImplementedError" not in function.__code__.co_names:
         return False
-    tried = forked.run(lambda: islice(outcomes.outcomes(exercise, attempt), 1), PATIENCE, waiting)
-    return any(outcome.missing for outcome in tried.values)
+    run = forked.run(lambda: islice(outcomes.outcomes(exercise, attempt), 1), PATIENCE, waiting)
+    return any(outcome.missing for outcome in run.values)
 
 
 def _refused(name, exercise, attempt, patience):
@@ -258,31 +258,31 @@ def _refused(name, exercise, attempt, patience):
     return f"But for a GPU it does not compile: {reason}" if reason else ""
 
 
-_KNOWN: dict[Exercise, tuple] = {}  # what the reference answers, and the patience that an attempt deserves
+_CACHED: dict[Exercise, tuple] = {}  # the reference's results, and its seconds times 10
 
 
 def _expected(exercise):
-    """Return the reference's answer to each case, and how long an attempt may compute. Found once."""
-    if exercise not in _KNOWN:
+    """Return the reference's answer to each case, and the time limit of an attempt. Computed once."""
+    if exercise not in _CACHED:
         found = forked.run(partial(outcomes.expected, exercise), 60 * max(1, PATIENCE))
         if found.end:
             raise RuntimeError(f"the reference did not come to its end here ({found.end} {found.printed[-1]})".strip())
-        _KNOWN[exercise] = tuple(found.values), 10 * found.seconds
-    due, seconds = _KNOWN[exercise]
-    return due, max(PATIENCE, seconds)
+        _CACHED[exercise] = tuple(found.values), 10 * found.seconds
+    expected, seconds = _CACHED[exercise]
+    return expected, max(PATIENCE, seconds)
 
 
-def _printed(tried, at):
+def _printed(run, at):
     """Return the output that an attempt printed in a case, shortened."""
-    lines = tried.printed[at].strip().splitlines()
+    lines = run.printed[at].strip().splitlines()
     return "\n".join([shortened(line, 100) for line in lines[:8]] + ["…"] * (len(lines) > 8))
 
 
 class _Waiting:
-    """Says that a check is at work, once it takes long, and takes that back when it is done."""
+    """A progress line, shown while a check is slow and erased when it is done."""
 
     def __init__(self, name, cases):
-        self.name, self.cases, self.next, self.said = name, cases, time.monotonic() + SLOW, ""
+        self.name, self.cases, self.next, self.line = name, cases, time.monotonic() + SLOW, ""
 
     def __enter__(self):
         return self
@@ -292,14 +292,14 @@ class _Waiting:
             self.say(f"at work, {done} of {self.cases} cases")
 
     def say(self, words):
-        """Say at once what the check is doing."""
+        """Show what the check is doing."""
         line = f"… {self.name}: {words}"
-        _say(f"\r{line:{len(self.said)}}", end="")
-        self.said, self.next = line, time.monotonic() + 1
+        _say(f"\r{line:{len(self.line)}}", end="")
+        self.line, self.next = line, time.monotonic() + 1
 
     def __exit__(self, *_):
-        if self.said:
-            _say("\r" + " " * len(self.said) + "\r", end="")
+        if self.line:
+            _say("\r" + " " * len(self.line) + "\r", end="")
 
 
 # Answers
@@ -311,15 +311,15 @@ def _answered(name, question, answer):
     for wrong, why in question.wrong:
         if _same(question, answer, wrong):
             return Verdict("✗", f"not {shortened(answer, 60)}.", why, next=_next(name))
-    return Verdict("✗", f"not {shortened(_repr(answer), 60)}.", _wanted(question, answer), next=_next(name))
+    return Verdict("✗", f"not {shortened(_repr(answer), 60)}.", _kind_of_answer(question, answer), next=_next(name))
 
 
-def _wanted(question, answer):
-    """Return the kind of answer that a question wants, where it got one of another kind."""
+def _kind_of_answer(question, answer):
+    """Return a hint about the expected kind of answer, or "" if the answer is of that kind."""
     if isinstance(question.answer, str):
         choices = question.answer, *(wrong for wrong, _ in question.wrong)
-        chosen = any(_same(question, answer, choice) for choice in choices)
-        return "" if chosen else f"Choose one of {', '.join(sorted(set(choices)))}."
+        offered = any(_same(question, answer, choice) for choice in choices)
+        return "" if offered else f"Choose one of {', '.join(sorted(set(choices)))}."
     return "" if _number(answer, question.unit) is not None else "A number is wanted."
 
 

@@ -3,8 +3,8 @@
 ``make lab`` calls ``python -m flashlab.course.copies``. It makes the copies that are missing and updates those without
 a changed cell. Where both sides changed, it says so and leaves the copy as it is; ``--take 06_tiling`` then writes the
 newest version with the learner's cells in it, and keeps the old copy under another name. Cells are compared by their
-ids and sources. ``versions.json`` stores the digests of the cells that a copy was made from. A lesson that gets another
-number takes its copy along.
+ids and sources. ``versions.json`` stores the digests of the cells that a copy was made from. If a lesson
+gets another number, its copy is renamed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ DEEPER = re.compile(r"\]\((?=\.\./|data/)")  # links that lead out of the folder
 
 
 def refresh(notebooks: Path = NOTEBOOKS) -> list[str]:
-    """Make missing copies and update those without a changed cell. Return what the learner should read, in sentences.
+    """Make missing copies and update those without a changed cell. Return messages to the learner, a sentence each.
 
     Raises OSError if a copy cannot be written.
     """
@@ -104,7 +104,7 @@ def _refreshed(lesson, versions, edited):
     newest, copy, title = _published(lesson, edited), _copy(lesson), _title(lesson)
     version, before = digests(newest), versions.get(title)
     if not copy.exists():
-        _write(copy, _read(lesson))  # with the answers that already stand in it
+        _write(copy, _read(lesson))  # with the answers that it already contains
         versions[title] = version
         path = _short(lesson)
         moved = f"What you changed in {path} is in your copy now; git restore {path} undoes it there."

@@ -1,12 +1,12 @@
 """The stored data of the course: inputs captured from a trained model, measurements of GPUs, and a book.
 
-This is the one module that knows where they are. How each file was made is written in ``notebooks/data/README.md``.
+Only this module contains their paths. ``notebooks/data/README.md`` describes how each file was made.
 
 The captured queries, keys and values answer "and on real data?". The model is
 sentence-transformers/all-MiniLM-L6-v2, an encoder: it has no causal mask, so every token sees every token. ``LAYER``
 and ``HEAD`` name the head that the lessons look at: from "bank" it looks at the words that tell which bank is meant. It
-belongs to the first layer, where a query knows its word and its position but nothing yet of the sentence, so it gathers
-the evidence for a meaning and has not decided on one. It was chosen because it is easy to read: most heads are not.
+belongs to the first layer, where a query depends only on its word and its position, not yet on the sentence: the head
+gathers the evidence for a meaning. It is easy to read, unlike most heads.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Say how each lesson runs on this machine, what is missing, and which installed versions do not go together.
+"""Report how each lesson runs on this machine, what is missing, and which installed versions conflict.
 
-``python -m flashlab.course.doctor`` prints it. With a shape it says which version of attention to call there, and why:
+``python -m flashlab.course.doctor`` prints the report. With a shape it recommends a version of attention, with reasons:
 
     python -m flashlab.course.doctor --shape 1 16 16384 128 --mask causal --direction both
 
-With ``--limits`` it prints what each version cannot do.
+With ``--limits`` it prints the limits of each version.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def hopper(machine: Machine) -> tuple[str, str]:
 
 
 def lacks(machine: Machine) -> list[str]:
-    """Return what would run more of the lessons' kernels on a machine with Triton: one sentence each."""
+    """Return what a machine with Triton lacks to run more of the lessons' kernels: one sentence each."""
     if kernels(machine)[0] == "interpreted":
         return ["an NVIDIA GPU. One of compute capability 8.0 or later compiles the kernels, and times them."]
     if hopper(machine)[0] == "interpreted":
@@ -68,7 +68,7 @@ def lacks(machine: Machine) -> list[str]:
 
 
 def findings(machine: Machine) -> list[str]:
-    """Return what is known to go wrong with what is installed: one sentence each, with what to do."""
+    """Return known problems of the installed versions: one sentence each, with a remedy."""
     have = {package: _release(version) for package, version in machine.versions.items()}
     triton, numpy = have.get("triton"), have.get("numpy")
     found = []

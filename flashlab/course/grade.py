@@ -1,13 +1,13 @@
-"""Grade what a class handed in: ``python -m flashlab.course.grade FOLDER --csv grades.csv``.
+"""Grade the answers of a class: ``python -m flashlab.course.grade FOLDER --csv grades.csv``.
 
 Every file and folder in FOLDER belongs to one learner, whose name it has: a notebook, or a folder with notebooks and
 perhaps the learner's ``progress.json``. The table has a row per learner and exercise: the verdict ("right", "wrong",
 "not judged", "not attempted"), the first case that fails with its inputs, what was wrong, and a note.
 
-What a notebook printed counts for nothing, and so does a check that it defines: from its source are taken the lines
-that an answer needs. They run in a process of their own, which may crash, hang or print what it likes: only the results
-of the answer come back, and they are judged here. Such a process may still read and write files as you may, so grade on
-a machine, or in a container, where that does no harm.
+Neither the output of a notebook counts, nor a check that it defines. The lines that an answer needs are taken from its
+source and run in a process of their own. That process may crash, hang or print: only the results of the answer come
+back, and they are judged here. It may read and write files as you may, so grade on a machine, or in a container, where
+that does no harm.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 def answers(path: Path) -> dict[str, Program]:
-    """Return a learner's answers by exercise, those of notebooks before those that ``progress.json`` keeps.
+    """Return a learner's answers by exercise, those of notebooks before those of ``progress.json``.
 
     Files that cannot be read are left out; ``unreadable`` names them.
     """
@@ -62,7 +62,7 @@ def answers(path: Path) -> dict[str, Program]:
 
 
 def unreadable(path: Path) -> list[str]:
-    """Return the names of a learner's notebooks that are none."""
+    """Return the names of a learner's files that are no valid notebooks."""
     return [file.name for file in _notebooks(path) if not isinstance(_json(file).get("cells"), list)]
 
 
@@ -81,17 +81,17 @@ def _json(file):
     return found if isinstance(found, dict) else {}
 
 
-def _in_notebook(notebook, learner, kept):
-    """Yield the name and the ``Program`` of each answer that a notebook checks; stubs only where none is ``kept``."""
+def _in_notebook(notebook, learner, stored):
+    """Yield the name and the ``Program`` of each answer that a notebook checks; no stub of a ``stored`` answer."""
     earlier = []
     for cell in notebook.get("cells") or ():
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         statements, error = _parsed("".join(cell.get("source") or ""))
-        checks = [asked for it in statements if (asked := _asked(it))]
+        checks = [answer for it in statements if (answer := _asked(it))]
         own = [it for it in statements if not _asked(it)]
         for name, value in checks:
-            if name in kept and any("NotImplementedError" in ast.unparse(it) for it in own):
+            if name in stored and any("NotImplementedError" in ast.unparse(it) for it in own):
                 continue
             needed = _needed(earlier, own, value)
             yield name, Program(_written(needed), ast.unparse(value), f"<{learner}: {name}>")
@@ -103,7 +103,7 @@ def _in_notebook(notebook, learner, kept):
 
 
 def _parsed(source):
-    """Return the statements of a cell without lines of IPython, and what is wrong with it."""
+    """Return the statements of a cell without lines of IPython, and its syntax error, if any."""
     lines = ["pass" if line.startswith(("%", "!")) else line for line in source.splitlines()]
     try:
         return ast.parse("\n".join(lines)).body, ""
@@ -124,7 +124,7 @@ def _calls_check(statement):
 
 
 def _asked_in_a_loop(needed, learner):
-    """Yield the answers of a cell that does not write the names of its exercises: it runs with a check that notes."""
+    """Yield the answers of a cell without literal names of exercises: it runs with a check that records them."""
     noting = "_asked = {}\ndef check(name, answer=..., **_): _asked[name] = answer\n"
     source = noting + _written(it for it in needed if "check" not in _bound(it)) + "\n"
     program = Program(source, "tuple(map(str, _asked))", f"<{learner}>")
@@ -137,20 +137,20 @@ def _written(statements):
 
 
 def _name_in(source):
-    """Return the exercise that a cell asks for which cannot be parsed; "" if none."""
+    """Return the exercise that an unparsable cell checks; "" if none."""
     before, _, after = source.partition('check("')
     return after.partition('"')[0] if before != source else ""
 
 
 def _needed(earlier, own, value):
-    """Return the statements of a cell, and those before that bind what it uses, and what these use."""
-    wanted = _used([value, *own])
-    kept = []
+    """Return the statements of a cell, with all earlier statements that bind the names it uses, directly or not."""
+    names = _used([value, *own])
+    bindings = []
     for statement in reversed(earlier):
-        if _bound(statement) & wanted:
-            kept.append(statement)
-            wanted |= _used([statement])
-    return [*reversed(kept), *own]
+        if _bound(statement) & names:
+            bindings.append(statement)
+            names |= _used([statement])
+    return [*reversed(bindings), *own]
 
 
 def _used(nodes):
@@ -215,7 +215,7 @@ def _plain(value):
 
 
 def _note(name, program):
-    """Say that an answer is the course's own solution, but for names and comments."""
+    """Return a note if an answer is the course's own solution, but for names and comments."""
     try:
         own = _shape(source_of(find(name).reference))
     except (AttributeError, NotSelfContained):
@@ -245,8 +245,8 @@ def grade(
 ) -> Iterator[Row]:
     """Yield the rows of all learners in a folder.
 
-    names: the exercises that count; by default those that anybody handed in. Raises ValueError for a name that is no
-    exercise, and for a folder that is none.
+    names: the exercises that count; by default those with an answer of some learner. Raises ValueError for a name that
+    is no exercise, and for a folder that does not exist.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
@@ -256,13 +256,13 @@ def grade(
     everything = {path: answers(path) for path in paths}
     order = list(every())
     handed_in = {name for found in everything.values() for name in found}
-    wanted = list(names) if names else [it for it in order if it in handed_in]
+    exercises = list(names) if names else [it for it in order if it in handed_in]
     first: dict[tuple[str, str], str] = {}
     for done, (path, found) in enumerate(everything.items()):
         on_learner(done, len(paths), path.stem)
         for file in unreadable(path):
             yield Row(path.stem, "", "not judged", note=f"{file} is no notebook")
-        for name in [*wanted, *sorted(set(found) - set(order))]:
+        for name in [*exercises, *sorted(set(found) - set(order))]:
             if name not in found:
                 yield Row(path.stem, name, "not attempted", note="not handed in")
                 continue

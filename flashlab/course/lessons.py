@@ -1,7 +1,7 @@
 """The lessons of the course, in order. This is the only list: a lesson's number is its place here.
 
 The README, the map in the first notebook, the site, the doctor, the registry of exercises and the tests read it, so a
-lesson is inserted by inserting a line. Code names a lesson and never numbers it.
+new lesson is a new line. Code refers to lessons by name, not by number.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Needs = Literal["numpy", "triton", "hopper"]
 
 
 class Lesson(NamedTuple):
-    """One idea: a notebook, and whatever else bears its name (a module, a figure, exercises, a test)."""
+    """One idea: a notebook, and the module, figure, exercises and test of the same name."""
 
     name: str  # of its notebook without the number, and of its modules
     title: str
@@ -19,7 +19,7 @@ class Lesson(NamedTuple):
     minutes: int  # of the whole lesson, with its exercises
     proves: str  # the sentence that it proves
     needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: such a GPU or the course's interpreter
-    prerequisites: tuple[str, ...] = ()  # an elective's; a lesson of the core has none: it builds on the core before it
+    prerequisites: tuple[str, ...] = ()  # of an elective; a lesson of the core builds on all of the core before it
 
 
 LESSONS = (
@@ -90,7 +90,7 @@ CORE = tuple(lesson for lesson in LESSONS if not lesson.prerequisites)
 
 
 class Way(NamedTuple):
-    """Some lessons in the order of the course. What they need from lessons between them, they say in their opening."""
+    """Some lessons in the order of the course. Their openings name what they need from the lessons between them."""
 
     name: str
     end: str  # what a learner ends with
@@ -98,7 +98,7 @@ class Way(NamedTuple):
 
     @property
     def minutes(self) -> int:
-        """How long its lessons take together."""
+        """The sum of the lessons' minutes."""
         return sum(lesson.minutes for lesson in self.lessons)
 
 

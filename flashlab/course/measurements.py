@@ -1,7 +1,7 @@
-"""Read the stored measurements of all files into one table: how long a version of attention took for a call.
+"""Read the stored measurements of all files into one table: the time of a call by a version of attention.
 
-``READERS`` has a reader for each format. Rows of one file and one call are a cell: only they were timed in turns, so
-only they may be compared. A row whose kernel has changed since is ``outdated``.
+``READERS`` has a reader for each format. Rows of one file and one call are a cell: they were timed in turns, so only
+they can be compared with each other. A row whose kernel has changed since is ``outdated``.
 """
 
 import re
@@ -33,7 +33,7 @@ TOKENS, WIDTH = 16384, 2048  # of flashlab.bench and its like: B N, and H d
 
 
 class Row(NamedTuple):
-    """A measurement: how long the GPU took for a call of a version."""
+    """A measurement: the time of the GPU for a call by a version."""
 
     call: Call
     version: str
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
     @property
     def outdated(self) -> bool:
-        """Return whether the kernel has changed since. That of others is a release, which does not change."""
+        """Return whether the kernel has changed since. Rivals are releases, which do not change."""
         return self.date < since(self.version)
 
 
@@ -136,7 +136,7 @@ def read_ring(report: dict, groups: list[int]) -> Iterator[tuple[Call, str, dict
 
 
 def read_models(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
-    """Read the rows of ``flashlab.bench.models``. Where the GPU waits for Python, ``host_us`` says for how long."""
+    """Read the rows of ``flashlab.bench.models``. ``host_us`` is the time in Python, for which the GPU may wait."""
     for row in report["rows"]:
         features = {"window": row["window"] is not None, "softcap": row["cap"], "sinks": row["sinks"]}
         plain = "causal" if row["causal"] and row["Nq"] > 1 else "full"

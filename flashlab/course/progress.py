@@ -1,4 +1,4 @@
-"""Keep a record of solved exercises, with the answers, in ``progress.json`` beside the notebooks, which git ignores.
+"""Store which exercises are solved, with the answers, in ``progress.json`` beside the notebooks, which git ignores.
 
 The variable FLASHLAB_PROGRESS names another file, or ``os.devnull`` to store nothing. Only the learner may read the
 file. A damaged file is saved beside it as ``.bak``, a later one as ``.bak2``. Several notebooks may write at once.
@@ -28,7 +28,7 @@ def read() -> dict[str, dict]:
 
 
 def note(name: str, solved: bool, said: str, answer: str = "") -> None:
-    """Store how the last attempt at an exercise went. What was solved once stays solved, and an answer stays stored.
+    """Store the result of the last attempt at an exercise. A solved exercise stays solved, and an answer stays stored.
 
     Raises OSError if the file cannot be written, and leaves it as it was.
     """
@@ -64,7 +64,7 @@ def _bytes(file):
 
 
 def _parsed(stored):
-    """Return the good entries of what is stored, and whether that is all there is."""
+    """Return the valid entries of a file, and whether all entries are valid."""
     if not stored:
         return {}, True
     try:
@@ -83,7 +83,7 @@ def _entry(found):
 
 
 def _write(file, data):
-    """Replace a file by one that only its owner may read; all or nothing: what breaks off leaves the old one."""
+    """Replace a file by one that only its owner may read; all or nothing: after an error, the old file remains."""
     half = file.with_name(f"{file.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     try:
         with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
@@ -97,7 +97,7 @@ def _write(file, data):
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep other writers out. Who cannot get the lock in time goes on without: a lesson must not wait."""
+    """Keep other writers out. A writer without the lock after ``LOCK_WAIT`` goes on: a lesson must not wait."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -11,7 +11,7 @@ HOME = "flashlab.course.exercises"
 
 
 class UnknownExercise(ValueError):
-    """Says that there is no exercise of that name, and which were perhaps meant."""
+    """There is no exercise of that name. The message has similar names."""
 
 
 def find(name: str) -> Exercise | Question:
@@ -47,7 +47,7 @@ def _near(lesson, exercise):
 
 
 def _of(lesson):
-    """Return the exercises of a lesson by name; imported when they are asked for, as some need Triton.
+    """Return the exercises of a lesson by name. They are imported only now, since some need Triton.
 
     They are in the order of the module, or of ``__all__`` where a package gathers them from several.
     """

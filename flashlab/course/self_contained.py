@@ -14,7 +14,7 @@ from flashlab.grading.program import Program
 
 
 class NotSelfContained(ValueError):
-    """Says what keeps the source of a function from being defined elsewhere."""
+    """A function's source cannot be defined elsewhere. The message has the reason."""
 
 
 def source_of(function: Callable) -> str:
@@ -31,7 +31,7 @@ def source_of(function: Callable) -> str:
 def loaded(source: str, filename: str) -> Callable:
     """Return the last function that a source defines. Raises what the source raises.
 
-    filename: what tracebacks call it; Triton and ``show`` find the source under this name.
+    filename: the name in tracebacks; Triton and ``show`` find the source under this name.
     """
     return Program(source, ast.parse(source).body[-1].name, filename).run()
 

@@ -1,4 +1,4 @@
-"""Source code as a lesson shows it: the module's own text, so that prose and code cannot drift apart."""
+"""Display source code in lessons: the text of the modules themselves, so that prose and code agree."""
 
 import ast
 import inspect
@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from flashlab.machine.arguments import check_arguments
 
-WIDTH = 100  # characters of a line that a cell has room for on a window of 1,280 pixels
+WIDTH = 100  # characters of a line in a cell, on a window of 1,280 pixels
 GAP = "   "
 CHECK = re.compile(r"\s*(@check_arguments|_?check\w*)\(.*\)")  # a line
 
@@ -37,7 +37,7 @@ class Folded(Source):
 def show(*functions: Callable, folded: bool | str = False) -> None:
     """Display the source of a function, class or Triton kernel; of several functions, their statements side by side.
 
-    folded: behind a line to click, where an exercise asks for what is shown; or the words of that line.
+    folded: whether the source is behind a line to click, as the answer to an exercise; or the words of that line.
     """
     text = _text(functions[0]) if len(functions) == 1 else beside(*functions)
     source = Folded(text) if folded else Source(text)
@@ -55,8 +55,8 @@ def show(*functions: Callable, folded: bool | str = False) -> None:
 def beside(*functions: Callable, width: int = WIDTH) -> str:
     """Return the bodies of functions for comparing, aligned to the first one's, under the functions' names.
 
-    What gives a value to a name is beside what gives it to the same name in the first function: in columns where these
-    fit into ``width`` characters, otherwise line under line. Docstrings, comments and checks of arguments are left out.
+    Assignments to a name stand beside assignments to the same name in the first function: in columns if these fit into
+    ``width`` characters, otherwise line under line. Docstrings, comments and checks of arguments are left out.
     """
     if not functions:
         raise TypeError("expected at least one function to show")

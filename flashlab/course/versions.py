@@ -1,4 +1,4 @@
-"""The versions of attention that can be called today: how each is called, what it cannot do, and how to tell which ran.
+"""The versions of attention: the call of each, its limits, and a way to find out which one ran.
 
 A limit is a sentence with its source and a test, so that the table of the lesson and the answers of
 ``which_version_when`` cannot differ. The sources were read on 22 November 2026; versions change.
@@ -20,7 +20,7 @@ MASKS = *PLAIN, *BY_TENSOR, "softcap", "sinks", "dropout"
 
 
 class Call(NamedTuple):
-    """A call of attention, as far as the choice depends on it."""
+    """The properties of a call of attention that the choice depends on."""
 
     B: int
     H: int
@@ -85,17 +85,17 @@ def check_mask(name: str, mask: str) -> None:
         check_choice(name, part, MASKS)
 
 
-def check_choice(name: str, x: str, known: Iterable[str]) -> None:
-    """Raise ValueError for a name that is not among those that are known."""
-    if not (isinstance(x, str) and x in known):
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {x!r:.40}")
+def check_choice(name: str, x: str, choices: Iterable[str]) -> None:
+    """Raise ValueError unless x is one of ``choices``."""
+    if not (isinstance(x, str) and x in choices):
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {x!r:.40}")
 
 
 class Limit(NamedTuple):
-    """A thing that a version cannot do."""
+    """A kind of call that a version does not support."""
 
     says: str
-    of: Callable[[Call], bool]  # whether a call asks for it
+    of: Callable[[Call], bool]  # whether a call is of that kind
     source: str
 
 
@@ -280,7 +280,7 @@ def against(version: Version, call: Call) -> list[Limit]:
 
 
 def shown(name: str) -> str | None:
-    """Return whose kernel or operator has this name in a profile; None if it is nobody's attention.
+    """Return the version whose kernel or operator has this name in a profile, or None.
 
     flashlab's portable and Hopper kernels share their names; ``flashlab.kernels.configuration`` tells them apart.
     """
@@ -291,7 +291,7 @@ def shown(name: str) -> str | None:
 def ran(function: Callable, *args, **options) -> tuple[str, ...]:
     """Call a function under torch's profiler and return the versions of attention that ran, sorted by name.
 
-    On a GPU kernels tell, elsewhere operators. An attention that was written out, product by product, is not seen.
+    It looks at kernels on a GPU, elsewhere at operators. It does not find attention that consists of separate products.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read by the first profile: it would log to standard error
     import torch
@@ -299,8 +299,8 @@ def ran(function: Callable, *args, **options) -> tuple[str, ...]:
 
     gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu
-    with profile(activities=activities) as told:
+    with profile(activities=activities) as profiled:
         function(*args, **options)
         if gpu:
             torch.cuda.synchronize()
-    return tuple(sorted({version for event in told.key_averages() if (version := shown(event.key))}))
+    return tuple(sorted({version for event in profiled.key_averages() if (version := shown(event.key))}))

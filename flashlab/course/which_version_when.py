@@ -1,4 +1,4 @@
-"""Which version of attention to call for a shape: looked up in the stored measurements.
+"""Choose a version of attention for a shape from the stored measurements.
 
 ``which`` answers with the fastest version of the cell (``measurements.cells``) that has exactly this call. Where none
 has, the nearest cell of the same head dimension, mask and direction decides, and is called a neighbour: a guess with
@@ -31,7 +31,7 @@ from flashlab.machine.arguments import check_arguments
 
 
 class Published(NamedTuple):
-    """What others have published of a card on which nothing was measured here."""
+    """Published results of others on a card without measurements here."""
 
     card: str
     version: str
@@ -42,13 +42,13 @@ class Published(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A version, and what the choice rests on."""
+    """A version, and the reasons for its choice."""
 
     call: Call
-    version: str | None  # None: nothing that was measured or published says which
+    version: str | None  # None: no measurement and no publication decides
     cell: tuple[Row, ...]  # the nearest measurements, of versions that can compute the call, fastest first
     differs: tuple[str, ...]  # how the cell differs from the call; nothing if exactly this was measured
-    published: Published | None  # what it rests on instead, for a card without measurements
+    published: Published | None  # the reason for a card without measurements
     able: tuple[str, ...]  # all versions that can compute the call
     refused: dict[str, Limit]  # those that cannot, each with its first limit
 
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """Return the versions that were as fast as the fastest, but for ``TIE``."""
+        """Return the versions that were as fast as the fastest, up to ``TIE``."""
         return tuple(row.version for row in self.cell[1:] if row.us <= TIE * self.cell[0].us)
 
     @property
@@ -90,7 +90,7 @@ class Answer(NamedTuple):
 
     @property
     def waits(self) -> str:
-        """Say for which versions the GPU waits, and what their calls take in Python; "" if for none."""
+        """Return for which versions the GPU waits, and the time of their calls in Python; "" if for none."""
         slow = [row for row in self.cell if row.host_us and row.host_us > row.us]
         times = ", ".join(f"{row.version} {row.host_us:,.0f} µs" for row in slow)
         return f" Outside a CUDA graph the GPU waits for Python: {times}." if slow else ""
@@ -132,7 +132,7 @@ PUBLISHED = (
 
 @check_arguments()
 def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
-    """Return which version to call, and why.
+    """Return the version to call, and the reason.
 
     installed: names of the versions to choose from; all if None. What cannot compute the call, by ``versions.against``,
     is left out of every cell.
@@ -164,7 +164,7 @@ def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     return Answer(call, version, nearest, differences(call, other) if other else (), paper, names, refused)
 
 
-KINDS = {  # what makes another question of a call, and the words for it
+KINDS = {  # the fields that make a call incomparable, and the words for them
     "gpus": "{} GPUs", "direction": "{}", "card": "card {}", "mask": "mask {}", "dtype": "{}",
     "d": "d = {}", "dv": "dv = {}",
 }  # fmt: skip
@@ -174,7 +174,7 @@ WEIGHTS = dict(zip(reversed(KINDS), (100 * 2**n for n in range(len(KINDS))), str
 
 @check_arguments()
 def differences(call: Call, other: Call) -> tuple[str, ...]:
-    """Say in which points another call differs, as far as the time depends on them."""
+    """Return in words the differences of another call that the time depends on."""
 
     def words(field):
         value = getattr(other, field)
@@ -186,7 +186,7 @@ def differences(call: Call, other: Call) -> tuple[str, ...]:
 
 
 def _different(call, other):
-    """Return the fields in which two calls differ, as far as the time depends on them."""
+    """Return the fields that the time depends on in which two calls differ."""
     return [field for field in (*KINDS, *SIZES) if _differ(field, call, other)]
 
 
@@ -199,10 +199,10 @@ def neighbours(call: Call, other: Call) -> bool:
 
 
 def _order(call, cell):
-    """Sort cells: by how far they are from a call, then those with most versions, of today's kernels, the newest.
+    """Return the sort key of a cell: the distance from a call, then more versions, kernels of today, a newer date.
 
-    Whoever differs in kind is further than all neighbours; what matters most weighs most. Two octaves further, a rival
-    is worth more than a cell of ours alone.
+    A call of another kind is further than all neighbours. A cell of ours alone counts as two octaves further, so that a
+    rival may be preferred.
     """
     other, date = cell[0].call, cell[0].date
     fields = _different(call, other)
@@ -234,7 +234,7 @@ def _about(paper, call):
 
 @check_arguments()
 def sentence(answer: Answer) -> str:
-    """Say the answer: on this card, for this shape, which version, because of what."""
+    """Return the answer as a sentence: card, shape, version and reason."""
     call = answer.call
     where = f"{f'On the {call.card}' if call.card else 'Without a GPU'}, for {call}: "
     if answer.version is None:
@@ -248,15 +248,15 @@ def sentence(answer: Answer) -> str:
 
 
 def advice(call: Call) -> list[str]:
-    """Return all there is to say for a call, a sentence each: the answer, what comes with torch, what cannot do it."""
+    """Return sentences for a call: the answer, the best version in torch, the versions that cannot compute it."""
     answer = which(call)
-    said = [sentence(answer)]
+    sentences = [sentence(answer)]
     if answer.version and not BY_NAME.get(answer.version, VERSIONS[0]).comes_with_torch and not answer.published:
         inside = which(call, installed=[it.name for it in VERSIONS if it.comes_with_torch])
         if inside.version:
-            said.append(f"With torch alone: {BY_NAME[inside.version].called}, because {inside.because}.")
-    said += [f"{name} cannot: {limit.says} ({limit.source})." for name, limit in answer.refused.items()]
-    return said
+            sentences.append(f"With torch alone: {BY_NAME[inside.version].called}, because {inside.because}.")
+    sentences += [f"{name} cannot: {limit.says} ({limit.source})." for name, limit in answer.refused.items()]
+    return sentences
 
 
 @check_arguments()
@@ -274,15 +274,15 @@ def table(direction: str, masks: Iterable[str] = PLAIN, *, gpus: int = 1, files:
         check_choice("files", file, READERS)
     some = [cell for cell in cells() if files is None or cell[0].file in files]
     calls = dict.fromkeys(cell[0].call for cell in some)
-    wanted = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
-    if not wanted:
+    selected = [it for it in calls if it.direction == direction and it.mask in masks and it.gpus == gpus]
+    if not selected:
         raise ValueError(
             f"no call of this kind was measured: {direction}, {' or '.join(masks) or 'no mask'}, {gpus} GPUs"
         )
     runs: dict[str, set[str]] = {}
     outdated = set()
     lines = [f"{'B×H/Hk':>8} {'N':>9} {'d':>4}  {'mask, dtype':15}{'fastest':21}{'µs':>7}  next"]
-    for call in sorted(wanted, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
+    for call in sorted(selected, key=lambda it: (it.Nq == 1, it.dtype, it.mask, it.d, it.Nk, it.B)):
         best, *others = min((cell for cell in some if cell[0].call == call), key=lambda cell: _order(call, cell))
         if best.version.startswith("flashlab"):
             others = [row for row in others if not row.version.startswith("flashlab")]

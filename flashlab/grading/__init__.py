@@ -1,5 +1,5 @@
 """Run and judge an attempt at an exercise. No lesson is in it.
 
-``exercise`` says what an exercise is, ``verdict`` whether an attempt is right, and two runners run the attempt:
+``exercise`` defines exercises, ``verdict`` decides whether an attempt is right, and two runners run the attempt:
 ``forked`` in a process of its own, ``in_place`` in a thread with a time limit.
 """

@@ -17,7 +17,7 @@ PRINTED = {
 
 @contextmanager
 def defaults() -> Iterator[None]:
-    """Set how numpy treats errors and prints, and which warnings are shown, to the defaults; undo it at the end."""
+    """Set numpy's errors and printing, and the filters of warnings, to their defaults; restore them at the end."""
     errors = np.errstate(all="warn", under="ignore")
     with ONE_AT_A_TIME, warnings.catch_warnings(), errors, np.printoptions(**PRINTED):
         warnings.resetwarnings()

@@ -1,7 +1,7 @@
-"""Inputs of exercises drawn from the whole domain of their statements: the same for everybody, small ones first.
+"""Inputs of exercises drawn from the whole domain of their statements: the same for all learners, small ones first.
 
-An exercise has a function ``draw(rng, size)`` that returns inputs whose lengths reach ``size``. Here are the cases that
-it makes, and draws that several exercises share.
+An exercise has a function ``draw(rng, size)`` that returns inputs with lengths up to ``size``. This file has the cases
+built from it, and draws that several exercises share.
 """
 
 import zlib
@@ -20,13 +20,13 @@ inf = np.inf
 
 
 def cases(exercise: Exercise) -> Iterator[Case]:
-    """Yield the drawn cases of an exercise, of sizes that grow."""
+    """Yield the drawn cases of an exercise, in order of size."""
     for n in range(exercise.draws if exercise.draw else 0):
         yield _case(exercise, _size(exercise, n), n)
 
 
 def smaller(exercise: Exercise, n: int) -> tuple[Case, ...]:
-    """Return more draws of the sizes below that of draw ``n``, small ones first."""
+    """Return more draws, smaller than draw ``n``, small ones first."""
     sizes, times = range(1, min(_size(exercise, n), LARGEST + 1)), max(1, exercise.draws // SHARE)
     return tuple(_case(exercise, size, exercise.draws + again) for size in sizes for again in range(times))
 
@@ -91,11 +91,11 @@ def hidden(rng: np.random.Generator, rows: int, keys: int) -> np.ndarray:
 
 
 def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw what attention leaves of S parts of the keys of each row: O_s [S, rows, dv] and lse_s [S, rows] in float32.
+    """Draw results of attention to S parts of the keys of each row: O_s [S, rows, dv], lse_s [S, rows] in float32.
 
-    A part that saw no key has O = 0 and lse = -inf. All but the heaviest of the others may, too. Right answers may take
-    differences of outputs, and e^(lse_s - lse) of the lse of the whole: so the numbers of O_s are of one size, and
-    an lse far from 0 is far above the others.
+    A part without a visible key has O = 0 and lse = -inf; so may any part but the heaviest. Right answers may subtract
+    outputs, or take e^(lse_s - lse) with the lse of the whole. So the numbers of O_s are of one size, and an lse far
+    from 0 is far above the others.
     """
     lse_s = rng.choice([0, 4]) * rng.uniform(-1, 1, rows) + rng.choice([0, 0.1, 1, 5]) * rng.normal(size=(S, rows))
     if rng.random() < 0.5:

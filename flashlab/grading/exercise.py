@@ -1,22 +1,22 @@
-"""The parts of an exercise: a reference, cases, laws, hints, and the mistakes that people make.
+"""The parts of an exercise: a reference, cases, laws, hints, and common mistakes.
 
-An exercise is a name of ``flashlab.course.exercises.LESSON`` and is asked for as "LESSON.NAME". It is right if
+An exercise is NAME in ``flashlab.course.exercises.LESSON``, and its address is "LESSON.NAME". An attempt is right if
 
 - its results are the reference's on every ``Case``, to the precision of the reference itself, and its inputs unchanged;
 - it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
-  a sentence if something is wrong that its results do not show, otherwise None: it held more than a tile at once, read
-  a row twice, visited a tile that no query sees. A law in ``moves`` runs nothing: it is passed what each program of a
+  a sentence for a fault that its results do not show, otherwise None: more than a tile held at once, a row read
+  twice, a visit of a tile that no query sees. A law in ``moves`` runs nothing: it is passed what each program of a
   kernel loaded and stored in the case (``programs``). A law in ``once`` brings inputs of its own, runs on the first
-  case only, and returns them in words beside the sentence: ``Broken``. Laws are heard where all results are right;
+  case only, and returns them in words beside the sentence: ``Broken``. Laws count if all results are right;
   where some are wrong, one with inputs of its own may still tell the reason. ``watch.Reads`` counts what an attempt in
   numpy takes of an array.
 
-``edges`` are a few small cases that can be followed by hand, each with a sentence; the first one that fails is shown.
-``draw`` returns inputs from the whole domain that the statement allows, and nothing else: ``draws.cases`` calls it with
-the same seeds for everybody. Without ``draw`` the edges are all.
+``edges`` are a few small cases for computation by hand, each with a sentence; the first one that fails is shown.
+``draw`` returns inputs from the whole domain of the statement and from nowhere else. ``draws.cases`` calls it with the
+same seeds for all learners. Without ``draw`` the edges are the only cases.
 
 Each case of an attempt runs on private copies, in a process of its own that may be ended (``forked``). There, memory
-that was never written and what a masked load without ``other`` leaves out read NaN.
+before the first write, and masked elements of a load without ``other``, are NaN.
 """
 
 import inspect
@@ -60,7 +60,7 @@ class Mistake:
 
     @property
     def says(self) -> str:
-        """Return what went wrong and what to do about it, to the learner."""
+        """Return the mistake and its remedy, as a text for the learner."""
         return f"You {self.did} {self.do}"
 
     def function(self, reference: Callable) -> Callable:
@@ -88,7 +88,7 @@ class Exercise:
     sways: bool = False  # roundings of the inputs may show: scores are computed from Q and K, or in base 2
 
     def run(self, function: Callable) -> Callable:
-        """Return the function, or what launches it, as a function of a case's arguments."""
+        """Return the function, or its launch, as a function of a case's arguments."""
         return function if self.launch is None else partial(self.launch, function)
 
     def truth(self) -> Callable:
@@ -126,5 +126,5 @@ def edited(function: Callable, old: str, new: str) -> Callable:
 
 @cache
 def _source(function):
-    """Return the source of a function or method, asked for once: to find its end takes longer than to compile it."""
+    """Return the source of a function or method. Cached: to find its end takes longer than to compile it."""
     return textwrap.dedent(inspect.getsource(function))

@@ -1,8 +1,8 @@
-"""Run work that may never end, or end everything, apart from the notebook: in a process that can be killed.
+"""Run work that may never end, or crash Python, in a process of its own that can be killed.
 
-On Linux the process is a fork of the notebook's. It has whatever the notebook has (closures, kernels, modules) and
-starts at once. What it patches, allocates or takes down ends with it, and so does every process that it started, in any
-session. Processes that the notebook started before go on. The notebook receives the values that the work yields, as
+On Linux the process is a fork of the notebook's. It has all objects of the notebook (closures, kernels, modules) and
+starts at once. Its patches and allocations end with it, and so does every process that it started, in any session.
+Processes that the notebook started before continue. The notebook receives the values that the work yields, as
 ``records``, and what it printed. The work has finished only if a last record says so, whatever the exit status.
 
 Where forking is not safe (macOS, Windows, a GPU in use), the work runs ``in_place``.
@@ -37,7 +37,7 @@ ONE_AT_A_TIME = threading.Lock()  # threads share standard output, and processes
 
 
 def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], None] = lambda done: None) -> Run:
-    """Run ``work()`` to its end, or until it has computed for ``patience`` seconds, and return what it yielded.
+    """Run ``work()`` until it ends or has computed for ``patience`` seconds, and return the values that it yielded.
 
     ``records`` must be able to send the values. ``on_wait(n)`` is called every now and then with the number of values
     so far. An exception ends the work; ``Run.end`` names it. KeyboardInterrupt ends the work and is raised.
@@ -59,7 +59,7 @@ def forks() -> bool:
 
 @contextmanager
 def _interrupts_noted():
-    """Note Ctrl-C instead of raising KeyboardInterrupt at once; raise it at the end. Yield what says whether it came.
+    """Record Ctrl-C, and raise KeyboardInterrupt only at the end. Yield a function that returns whether it came.
 
     Raised while a process is forked, or waited for, it would be lost (Python swallows what a hook of ``os.fork``
     raises) or leave that process behind.
@@ -170,7 +170,7 @@ def _memory_limit(pid):
 
 
 def _child(work, answers, prints):
-    """Be the forked process. It has one thread and does nothing that waits for the notebook's others."""
+    """Run the forked process. It has one thread, and never waits for the notebook's other threads."""
     status = 1
     try:
         ONE_AT_A_TIME.release()
@@ -223,8 +223,11 @@ def _send(descriptor, record):
 
 
 def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
-    """Gather what a process sends and prints. Return "" once it has sent that it finished, "patience" if that ended
-    first, and None if the process ended first or is interrupted."""
+    """Collect the values and the output of a process.
+
+    Return "" once it has sent that it finished, "patience" if that ended first, and None if the process ended first or
+    is interrupted.
+    """
     clock, received, finished = _clock_of(pid), bytearray(), False
     begun = moved = time.monotonic()  # moved: when it last computed anything worth the name
     used = 0.0
@@ -263,7 +266,7 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
 
 
 def _clock_of(pid):
-    """Return a function that tells how many seconds a process has computed."""
+    """Return a function that returns the seconds that a process has computed."""
     clock, last = ~pid << 3 | 2, 0.0  # as clock_getcpuclockid makes it
 
     def seconds():
@@ -276,7 +279,7 @@ def _clock_of(pid):
 
 
 def _read(received, values):
-    """Move the values of whole lines out of the bytes received so far. Return True once the work has finished."""
+    """Move the values of complete lines from the received bytes to ``values``. Return True if the work has finished."""
     *lines, received[:] = received.split(b"\n")
     for line in lines:
         kind, *value = records.load(bytes(line))
@@ -287,7 +290,7 @@ def _read(received, values):
 
 
 def _keep(printed, data):
-    """Add what was printed to what is kept; a zero byte ends a value."""
+    """Append output to ``printed``; a zero byte ends a value."""
     for at, part in enumerate(data.decode("utf-8", "replace").split("\0")):
         if at:
             printed.append("")
@@ -295,7 +298,7 @@ def _keep(printed, data):
 
 
 def _memory_kills():
-    """Return how many processes the machine has killed because it ran out of memory; 0 if it does not count them."""
+    """Return the number of processes that the machine has killed for lack of memory; 0 if it does not count them."""
     with suppress(OSError):
         counts = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
         return int(counts.get("oom_kill", 0))

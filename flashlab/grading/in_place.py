@@ -1,4 +1,4 @@
-"""Run work in a thread of this process, with a time limit: where no process can be forked.
+"""Run work in a thread of this process, with a time limit, on systems without fork.
 
 The thread is asked to stop when its time is over, and mostly does. Its patches of modules and the processes that it
 started remain.
@@ -24,7 +24,7 @@ def run(
     on_wait: Callable[[int], None] = lambda done: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Run work in a thread. Changes that concern all threads are undone even where that thread never stops."""
+    """Run work in a thread. Changes for all threads are undone even if that thread never stops."""
     result, stop, printed = Run(end="patience"), threading.Event(), io.StringIO()
 
     def go():
@@ -58,7 +58,7 @@ def run(
 
 
 class _Apart(io.TextIOBase):
-    """Keep what one thread prints; what the others print goes on to where it went."""
+    """A standard output that stores the output of one thread and passes on that of the others."""
 
     def __init__(self, thread, kept, onward):
         self.thread, self.kept, self.onward = thread, kept, onward

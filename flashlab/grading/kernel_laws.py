@@ -1,6 +1,6 @@
-"""Launches of attempts in Triton, and laws of what a launch loads, stores and computes with.
+"""Launches of attempts in Triton, and laws on the loads, stores and operands of a launch.
 
-They count in the interpreter; on a GPU nothing is counted and nothing asked.
+They count in the interpreter; on a GPU they count nothing and accept every attempt.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ def moved(kind: str, programs: Iterable[Iterable[Event]]) -> int:
 
 
 def stored_too_often(programs, expected):
-    """Return a sentence if programs stored more than ``expected`` bytes: one stores what is another's, or twice."""
+    """Return a sentence if programs stored more than ``expected`` bytes: elements of another program, or twice."""
     stored = moved("store", programs)
     if stored > expected:
         return (
@@ -74,7 +74,7 @@ def stored_too_often(programs, expected):
 def loads_at_most(loads: Callable[..., int], before: str, stores: Callable[..., int]) -> Callable:
     """Build a law: a launch loads no more than ``loads(*args)`` bytes, and stores no more than ``stores(*args)``.
 
-    before: what is loaded before the loop, in words.
+    before: the loads before the loop, in words.
     """
 
     def law(programs, *args):
@@ -101,8 +101,8 @@ def factors_are_wide(launch, *args):
 def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callable], Broken | None]:
     """Build a law of its own inputs: no small number is added where it makes a division or a logarithm safe.
 
-    Where all scores are 0, what is added in float32 is 0 or at least 1e-3, unless it was typed. What is so small that
-    it changes no sum, which is 0 or at least 1, in float64 either, is as good as a guard.
+    If all scores are 0, the terms of all sums are 0 or at least 1e-3: a smaller one is a constant in the source. A
+    constant too small to change a sum of at least 1, even in float64, is accepted: it is as good as a guard.
     """
 
     def law(kernel):
@@ -127,7 +127,7 @@ ROUNDED = "the offsets are not exact where they are large: floats were used for 
 def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], Broken | None]:
     """Build a law of its own inputs: offsets are right where they exceed 2³¹. Nothing is loaded from there.
 
-    The kernel of so many tensors of float32, and ``sizes``, runs as program 0 and as ``program``. From one to the
+    The kernel, with ``tensors`` tensors of float32 and ``sizes``, runs as program 0 and as ``program``. From one to the
     other, each address moves by one of these numbers of elements.
     """
 

@@ -1,4 +1,4 @@
-"""Laws that several exercises share: what an attempt must keep although its results do not show it."""
+"""Laws that several exercises share: properties of an attempt that its results do not show."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def no_nan_replaced(attempt: Callable, *args) -> str | None:
 def nothing_added(ones: Callable) -> Callable[..., Broken | None]:
     """Build a law: no small number is added where it makes a division or a logarithm safe.
 
-    ``ones(attempt, *args)`` runs the attempt on inputs in float64 for which it is due to return ones, without any
+    ``ones(attempt, *args)`` runs the attempt on inputs in float64 for which a right one returns ones, without any
     rounding: in float32 a denominator of at least 1 hides a number such as 1e-9. Results that fit into float32 may have
     been computed in it, and be a few roundings off.
     """
@@ -78,7 +78,7 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
     """Build a law of its own inputs: the weight of a score far below the largest is its exponential: no limit, not 0.
 
     ``weights(attempt, x)`` returns the weights of scores x, of which only the first is near the largest. Beside weights
-    near 1 an error of theirs would not show. What is wrong for other reasons is left to the cases.
+    near 1 an error of theirs would not show. Other faults are left to the cases.
     """
 
     def law(attempt):
@@ -108,10 +108,10 @@ SIZED = (
 
 
 def proportional(results: Callable, what: str, sizes: Sequence[float] = tuple(SIZES)) -> Callable:
-    """Build a law of its own inputs: results grow and shrink as an input does of which they are multiples.
+    """Build a law of its own inputs: results are proportional to an input.
 
     ``results(attempt, size)`` returns an array of such results for that input, ``what`` in words, multiplied by
-    ``size``. What is wrong for size 1, or returned in float16, is left to the cases.
+    ``size``. Faults for size 1, and results in float16, are left to the cases.
     """
 
     def law(attempt):

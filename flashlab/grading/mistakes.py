@@ -1,4 +1,4 @@
-"""Name the mistake behind a wrong attempt: the known mistake that answers as the attempt does."""
+"""Name the mistake behind a wrong attempt: the known mistake with the same answers."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ LATER = 16  # cases after the one that is wrong first in which mistakes are comp
 def recognise(
     exercise: Exercise, tried: Sequence[Outcome], first: int, due: Sequence[Expected]
 ) -> Iterator[str | None]:
-    """Yield, once, what the known mistake says that goes wrong first where the attempt does, and answers alike.
+    """Yield, once, the text of the known mistake that fails first where the attempt does, with the same answer.
 
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
     answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
@@ -66,7 +66,7 @@ def _alike(a, b):
 
 
 def _failure(error):
-    """Return what two errors share that have one cause: a message without its places, or its end without names."""
+    """Return the common part of errors with one cause: the message without its places, or its end without names."""
     anywhere = PLACES.sub("", error)
     return error.rsplit(": ", 1)[-1] if anywhere == error else anywhere
 

@@ -1,6 +1,6 @@
 """Run an attempt, or the reference, on the cases of an exercise.
 
-``outcomes`` runs code that is not trusted and yields plain data, so that it can run in a process of its own.
+``outcomes`` runs untrusted code and yields plain data, so that it can run in a process of its own.
 """
 
 import copy
@@ -30,7 +30,7 @@ def cases(exercise: Exercise) -> tuple:
 
 @cache
 def known(exercise: Exercise) -> tuple[Expected, ...]:
-    """Return what the reference answers to each case, computed once in this process."""
+    """Return the reference's answer to each case, computed once in this process."""
     with np.errstate(all="ignore"):
         return tuple(expected(exercise))
 
@@ -74,7 +74,7 @@ def _arrays(result):
 
 
 def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
-    """Run a function, or what a ``Program`` defines, on private copies of each case's arguments."""
+    """Run a function, or that of a ``Program``, on private copies of each case's arguments."""
     try:
         function = defined(function)
     except BaseException as error:  # SystemExit too

@@ -1,4 +1,4 @@
-"""Undefined memory reads NaN, so that a program that depends on it shows."""
+"""Fill undefined memory with NaN, to find programs that depend on it."""
 
 import sys
 from contextlib import contextmanager, nullcontext
@@ -8,7 +8,7 @@ import numpy as np
 
 @contextmanager
 def poisoned():
-    """Let memory hold NaN until it is written: results of np.empty and torch.empty, and what a masked load skips."""
+    """Fill unwritten memory with NaN: results of np.empty and torch.empty, and masked elements of a load."""
     torch, interpreter = sys.modules.get("torch"), sys.modules.get("flashlab.kernels.interpreter")
     patches = [(np, name, _full_of_nan) for name in ("empty", "empty_like")]
     if torch is not None:

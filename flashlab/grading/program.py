@@ -1,4 +1,4 @@
-"""An answer as a text that is not trusted: it is run where it is judged, in a process of its own, and nowhere else."""
+"""An answer as untrusted source code, which runs only in the process that judges it."""
 
 import linecache
 from collections.abc import Callable
@@ -6,21 +6,21 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """The source that defines an answer, and the expression that gives it."""
+    """The source that defines an answer, and the expression for it."""
 
     source: str
     value: str
     filename: str  # what tracebacks call it
 
     def run(self) -> object:
-        """Return the answer. Raises what the source raises."""
+        """Return the answer. Raises the errors of the source."""
         linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(keepends=True), self.filename)
         namespace = {"__name__": "__main__"}
         exec(compile(self.source, self.filename, "exec"), namespace)
         return eval(compile(self.value, self.filename, "eval"), namespace)
 
     def __call__(self, *args: object) -> object:
-        """Refuse: whoever runs an attempt runs what ``run`` returns."""
+        """Raise: only the result of ``run`` may be called."""
         raise TypeError("a program is no function: run it")
 
 

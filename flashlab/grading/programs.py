@@ -1,4 +1,4 @@
-"""What each program of a launch in Triton loads and stores, counted while a case runs."""
+"""Count the loads and stores of each program of a launch in Triton while a case runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

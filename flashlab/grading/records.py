@@ -47,7 +47,7 @@ class Expected(NamedTuple):
 
 @dataclass
 class Run:
-    """The values that work yielded, and how it ended."""
+    """The values that work yielded, and its end."""
 
     values: list = field(default_factory=list)
     printed: list[str] = field(default_factory=lambda: [""])  # before each value, and after the last

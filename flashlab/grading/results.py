@@ -9,7 +9,7 @@ DEEPEST = 8  # levels of tuples; one nested deeper is no result
 
 
 def mapped(function: Callable, tree: Any) -> Any:
-    """Return nested tuples of the same kinds, with each leaf replaced by what ``function`` returns for it."""
+    """Return nested tuples of the same kinds, with each leaf replaced by ``function(leaf)``."""
     if isinstance(tree, tuple):
         branches = [mapped(function, branch) for branch in tree]
         return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
@@ -17,7 +17,7 @@ def mapped(function: Callable, tree: Any) -> Any:
 
 
 def result_leaves(returned: Any) -> list:
-    """Return the leaves of what a function returned. A list of results serves for a tuple."""
+    """Return the leaves of what a function returned. A list of results counts as a tuple."""
     return leaves(tuple(returned) if type(returned) is list else returned)
 
 

@@ -1,12 +1,12 @@
-"""Decide whether an attempt is right, from what it answers and what the reference answers.
+"""Decide whether an attempt is right, from its answers and those of the reference.
 
-What runs code that is not trusted is ``outcomes``; what judges (``first_wrong``) runs no such code. ``check`` puts the
-two together; ``first_failure`` does so in this process.
+``outcomes`` runs untrusted code; ``first_wrong``, which judges, runs none. ``check`` combines the two;
+``first_failure`` does so in this process.
 
 An attempt is as right as the reference is exact: its error against the reference in float64 may be twice the
-reference's own in the dtype of the inputs, and a few roundings. Where an exercise says so (``sways``), also what a few
-roundings of the inputs change: products that are added in another order give other scores, and far from zero much
-changes with them. NaN is never right where a number is due.
+reference's own in the dtype of the inputs, and a few roundings. If an exercise sets ``sways``, it may also have
+the effect of a few roundings of the inputs: products added in another order give other scores, and far from zero the
+results change much with them. NaN is never right in place of a number.
 """
 
 import inspect
@@ -26,7 +26,7 @@ NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an outpu
 
 
 class Fault(NamedTuple):
-    """Hold what is wrong with an attempt: a sentence, and names with values in words."""
+    """A fault of an attempt: a sentence, and names with values in words."""
 
     says: str
     results: tuple[tuple[str, str], ...] = ()  # what was expected, and what came
@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 
 
 def first_failure(exercise: Exercise, attempt: Callable) -> Fault | None:
-    """Return what is wrong with an attempt on the first case that it gets wrong, None if it is right on all of them.
+    """Return the fault of an attempt on the first wrong case, or None if it is right on all cases.
 
     Runs the attempt in this process. Raises NotImplementedError for one that was not attempted.
     """
@@ -57,9 +57,9 @@ def _attempted(outcomes):
 
 
 def first_wrong(exercise: Exercise, outcomes: Iterable[Outcome], due: Sequence[Expected]) -> tuple[int, Fault] | None:
-    """Return the first case that an attempt gets wrong, and what is wrong. None if it is right.
+    """Return the first wrong case of an attempt, and its fault. None if it is right.
 
-    A law speaks only where the results of all cases are right: its sentence may say that they are.
+    Laws count only if the results of all cases are right, which their sentences may presuppose.
     """
     lawless = None
     for at, outcome in enumerate(outcomes):
@@ -141,7 +141,7 @@ def _explained_by_rounding(value, exact, limit, eps):
 
 
 def _left_as_before(what, value):
-    """Say which rows of an output hold what they held before the launch; "" if none does."""
+    """Return in words which rows of an output are as before the launch; "" if none is."""
     before = never_stored(value)
     rows = np.flatnonzero(before.reshape(len(before), -1).any(1)) if before.ndim else np.empty(0)
     if not rows.size:

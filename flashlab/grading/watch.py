@@ -1,11 +1,11 @@
-"""Count what a function in numpy takes of its arguments: for laws on tiles, passes and bytes.
+"""Count the elements that a function in numpy uses of its arguments, for laws on tiles, passes and bytes.
 
     reads = Reads()
     inside(Q_i, reads.watch("K", K), V, Bc)
     if reads.largest("K") > Bc * d: ...
 
-A watched array behaves like the array. Slices, transposes and copies of it are watched too; what is computed from it is
-plain. To cut it, to move it and to ask for its shape is to compute nothing.
+A watched array behaves like the array. Slices, transposes and copies of it are watched too; results of computations
+are plain. Slicing, moving and inspecting the shape are not counted.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Reads:
-    """A record of what was computed with watched arrays: ``log`` has (name, operand) for each operand."""
+    """A record of computations with watched arrays: ``log`` has (name, operand) for each operand."""
 
     def __init__(self):
         self.log: list[tuple[str, np.ndarray]] = []
@@ -28,7 +28,7 @@ class Reads:
 
     @contextmanager
     def through_copies(self) -> Iterator[None]:
-        """Let what numpy copies or converts stay watched, which it would return as a plain array."""
+        """Keep copies and conversions by numpy watched, which numpy would return as plain arrays."""
         names = "array", "asarray", "ascontiguousarray"
         originals = [getattr(np, name) for name in names]
 
@@ -48,11 +48,11 @@ class Reads:
                 setattr(np, name, original)
 
     def largest(self, name: str) -> int:
-        """Return how many elements of an array were used at once, at most."""
+        """Return the largest number of elements of an array that were used at once."""
         return max((operand.size for used, operand in self.log if used == name), default=0)
 
     def loaded(self, name: str) -> int:
-        """Return how many elements of an array were loaded: a tile stays at hand until another of the array is used."""
+        """Return the number of loaded elements of an array: a tile stays loaded until another of the array is used."""
         elements, at_hand = 0, None
         for used, operand in self.log:
             place = operand.ctypes.data, operand.size
@@ -112,5 +112,5 @@ def _booked(operand):
 
 
 def _within(do, values):
-    """Return what a function makes of values, and of those in a list, as np.concatenate takes and np.split gives."""
+    """Apply a function to values, and to those in a list: an argument of np.concatenate, a result of np.split."""
     return [type(it)(map(do, it)) if type(it) in (list, tuple) else do(it) for it in values]

@@ -18,7 +18,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def described(value: Any) -> str:
-    """Return what kind of thing a value is, with its article."""
+    """Return the kind of a value, with its article."""
     name = type(value).__name__
     if value is None:
         return "None"
@@ -27,7 +27,7 @@ def described(value: Any) -> str:
 
 
 def says(error: BaseException) -> str:
-    """Return an error in words, cut to a length. Some errors cannot say anything."""
+    """Return an error in words, cut to a length. The text of some errors raises another."""
     while error.__cause__ is not None and type(error).__name__ in ("InterpreterError", "CompilationError"):
         error = error.__cause__
     try:
@@ -38,7 +38,7 @@ def says(error: BaseException) -> str:
 
 
 def where(error: BaseException | None) -> str:
-    """Return the last line of the learner's in a traceback, with its number; "" if there is none."""
+    """Return the learner's last line in a traceback, with its number; "" if there is none."""
     found = ""
     seen = set()
     while error is not None and id(error) not in seen:
@@ -53,7 +53,7 @@ def where(error: BaseException | None) -> str:
 
 
 def apart(expected: np.ndarray, given: np.ndarray) -> tuple[str, str]:
-    """Return two arrays in words, with as many digits as it takes to tell them apart."""
+    """Return two arrays in words, with enough digits to distinguish them."""
     for digits in (4, 7, 10, 16):
         if (due := short(expected, digits)) != (yours := short(given, digits)):
             break

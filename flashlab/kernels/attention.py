@@ -58,32 +58,32 @@ def flash_attention(
     Args:
         q: queries [B, H, Nq, d].
         k: keys [B, Hk, Nk, d].
-        v: values [B, Hk, Nk, dv]. All three have one dtype out of float16, bfloat16 and float32, and one device; d and
-            dv are 1 to 256; H is a multiple of Hk, and query head h uses key/value head h // (H // Hk). Any strides
-            will do; inputs whose rows do not start at multiples of 16 bytes, or whose last stride is not 1, are copied.
+        v: values [B, Hk, Nk, dv]. All three have one dtype (float16, bfloat16 or float32) and one device; d and dv are
+            1 to 256; H is a multiple of Hk, and query head h uses key/value head h // (H // Hk). Any strides are
+            accepted; inputs are copied if rows do not start at multiples of 16 bytes, or the last stride is not 1.
         causal: query i sees the keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones. Short
             for mask=masks.causal().
         mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``, or ``masks.dense(seen)`` of a
-            boolean tensor. None: every query sees every key, or what ``causal`` says.
+            boolean tensor. None: ``causal`` decides.
         score: a function of the scaled scores, of ``flashlab.kernels.scores``, such as ``scores.softcap(30)``, or a
             tuple of them, applied in its order. Slopes and biases get gradients.
-        dropout: each weight becomes 0 with this probability, rounded to a multiple of 2^-16, and the others grow.
+        dropout: each weight becomes 0 with this probability, rounded to a multiple of 2^-16; the others are scaled up.
         seed: 0 to 2^64 - 1; the same seed drops the same weights in every kernel. None: torch's generator draws one.
-        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0; finite, or -inf for
-            a head without one. On a GPU, where the host does not read them, others make their rows NaN. They get a
-            gradient.
+        sinks: [H], one extra score per head in the denominator of each row, that of a key whose value is 0; finite, or
+            -inf for a head without a sink. On a GPU, the host does not read them: NaN and +inf make their rows NaN.
+            They get a gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"
-            for few queries, whose keys are divided among programs; None for those that should be fastest:
-            ``configuration("forward", q, k, v, causal=causal)`` tells which, and why.
+            for few queries, whose keys are divided among programs; None for the fastest by measurement:
+            ``configuration("forward", q, k, v, causal=causal)`` returns this choice and its reason.
 
     Returns:
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
-        O = 0, lse = -inf (its sink, if there is one) and no gradient; under a window it must be finite all the same,
-        since NaN in it reaches the gradients of the keys in its tile. The same inputs give the same bits, gradients
+        O = 0, lse = -inf (its sink, if there is one) and no gradient. Under a window, its query must be finite too:
+        a NaN would reach the gradients of the keys in its tile. The same inputs give the same bits, gradients
         included, with two exceptions: the Hopper kernels for up to 128 columns add up dQ in an order that varies, and
-        so do all kernels the gradient of a bias that is broadcast. Under ``torch.use_deterministic_algorithms(True)``
+        all kernels so add up the gradient of a broadcast bias. Under ``torch.use_deterministic_algorithms(True)``
         other kernels compute these dQ, and the gradient of a bias takes as much memory as [B, H, Nq, Nk] numbers.
 
     Only -inf hides a key: every other float32 number is a score. A backward pass in 16 bits without a score function
@@ -138,7 +138,7 @@ def attend(
     if not compiling and _has_no_dropout(dropout, seed) and texts is None and not transformed():
         kind = plans.kind_of(q, k, v, causal, mask, score, sinks, scale, kernel)
     if kind is not None and (plan := plans.find(kind, mask, q.device)) is not None:
-        check_sink_values(sinks)  # of a parameter, which may have changed
+        check_sink_values(sinks)  # a parameter may have changed since
         o, lse, _ = _run(q, k, v, plan)
         return (o, lse) if return_lse else o
     check(q, k, v)
@@ -196,7 +196,7 @@ def _run(q, k, v, plan):
         return _Transformed.apply(*inputs, plan, training)
     if training:
         return _Recorded.apply(*inputs, plan, training)
-    return _forward(q, k, v, plan, training)  # a third of the host time is autograd's
+    return _forward(q, k, v, plan, training)  # without autograd, which takes a third of the host time
 
 
 def _check_more_than_a_window(problem, q, k, v):
@@ -244,7 +244,7 @@ def _forward(q, k, v, plan, training=True):
 def gradients_of(do, dlse, q, k, v, o, lse, rest, plan, sums=()):
     """Run the backward pass. Return dQ, dK, dV and, with sinks, delta [B, H, Nq] or longer, else None.
 
-    rest: what float32 cannot hold of lse, or None. sums: as for ``portable.backward.run``.
+    rest: the part of lse beyond float32, or None. sums: as for ``portable.backward.run``.
     """
     gradients, problem = _new_gradients(q, k, v), plan.problem
     if o.numel() == 0 or problem.Nk == 0:
@@ -303,7 +303,7 @@ def _split(x, problem, dim):
 
 
 class _Recorded(torch.autograd.Function):
-    """One step of autograd. torch takes a third of the time that it takes for ``_Transformed``."""
+    """A call as one step of autograd. torch takes a third of its time for ``_Transformed``."""
 
     @staticmethod
     def forward(ctx, *inputs):
@@ -331,7 +331,7 @@ class _Recorded(torch.autograd.Function):
 
 
 class _Transformed(_Recorded):
-    """The same for ``torch.func``."""
+    """A call as one step of ``torch.func``."""
 
     setup_context = _Recorded.save
 
@@ -350,9 +350,9 @@ def _gradients(ctx, do, dlse, o, lse, rest, q, k, v, sinks, *tensors):
     check_gradient(do)
     problem = ctx.plan.problem
     steps = [] if problem.score is None else problem.score.steps
-    needed = iter(ctx.needs_input_grad[4:])
-    wanted = [any([next(needed) for _ in step.tensors]) for step in steps]
-    sums = [step.sums(problem) if want else None for step, want in zip(steps, wanted, strict=True)]
+    needs = iter(ctx.needs_input_grad[4:])
+    learns = [any([next(needs) for _ in step.tensors]) for step in steps]
+    sums = [step.sums(problem) if it else None for step, it in zip(steps, learns, strict=True)]
     *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, rest, ctx.plan, sums)
     dsinks = _gradient_of_sinks(sinks, lse, rest, delta) if ctx.needs_input_grad[3] else None
     others = [

@@ -31,9 +31,10 @@ def flash_attention_float8(
     """Compute attention of queries, keys and values in float8, as ``float8.quantise`` makes them, forward only.
 
     The scores are sums of products of codes, times the scales. The weights, too, are rounded to float8 before they
-    multiply the values: the largest of a row so far is 2^8 then, so that those down to 2^-17 of it do not vanish. The
-    sum of their products with the values leaves the tensor core after every tile of keys and goes on in float32. The
-    row's sum l is that of the weights before they are rounded, so a mean of all values is kept to 0.1 % or so.
+    multiply the values. Before, they are scaled so that the largest of a row so far is 2^8: weights down to 2^-17 of it
+    do not vanish. The sum of their products with the values leaves the tensor core after every tile of keys and is
+    continued in float32. The row's sum l adds the weights before rounding, so the mean of all values is right to about
+    0.1 %.
 
     Args:
         q: queries [B, H, Nq, d] in float8_e4m3fn.
@@ -96,7 +97,7 @@ def run(q, k, v, problem, dtype, kernel=None, c=None):
 
 
 def _kernel(choice):
-    """Return the module that has the chosen kernel."""
+    """Return the module of the kernel in a ``Choice``."""
     if choice.implementation == "portable":
         return portable.forward
     from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
@@ -121,7 +122,7 @@ def _scales(scales, q, k, v):
         if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or scale.device != x.device:
             found = f"{scale.dtype} on {scale.device}" if isinstance(scale, Tensor) else type(scale).__name__
             raise TypeError(f"the scale of {name} must be a float32 tensor on {x.device}, got {found}")
-        if scale.device.type == "cpu" and bool((scale <= 0).any()):  # NaN and infinity are those of ``quantise``
+        if scale.device.type == "cpu" and bool((scale <= 0).any()):  # not NaN and infinity, which ``quantise`` returns
             raise ValueError(f"the scales of {name} must be above 0, got {scale.min():g}")
         shape = *x.shape[:2], 1 if name == "v" else tiles.count(x.shape[2], BLOCK.value)
         try:

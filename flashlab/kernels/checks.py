@@ -114,7 +114,7 @@ def check_device(**tensors: Tensor) -> None:
 
 
 def check_values(name: str, x: Tensor, least: float = -math.inf, most: float = LARGEST) -> None:
-    """Raise ValueError if an element is NaN or outside of these bounds. A GPU is not waited for: there nothing is read.
+    """Raise ValueError if an element is NaN or outside of these bounds. On a GPU nothing is read: a read waits.
 
     name: the argument, and in words the numbers that it may hold.
     """
@@ -154,7 +154,7 @@ def check_function(function, arguments: tuple, parameters: tuple[str, ...]) -> N
 
 
 def differentiated(x) -> bool:
-    """Return whether a derivative with respect to x is wanted, backward or forward."""
+    """Return whether a call needs a derivative with respect to x, backward or forward."""
     if not isinstance(x, Tensor):
         return False
     return (x.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(x).tangent is not None

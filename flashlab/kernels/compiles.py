@@ -1,9 +1,9 @@
-"""Say what Triton's compiler refuses of a kernel that is right in its interpreter: no GPU is needed to ask.
+"""Return the objection of Triton's compiler to a kernel that is right in its interpreter. No GPU is needed.
 
-The interpreter takes what a GPU does not: a scalar that becomes a block as a loop goes on, a global that is no
-``tl.constexpr``, ``break``. ``launches`` notes how kernels are launched, as text, and with both values of every flag;
+The interpreter accepts code that a GPU does not: a scalar that becomes a block inside a loop, a global that is no
+``tl.constexpr``, ``break``. ``launches`` records launches of kernels as text, with both values of every flag;
 ``refusal`` compiles that text for compute capability 8.0 and 9.0, in a process with a compiler. That process runs this
-file by its path: it starts in a third of the time without the package's torch.
+file by its path: without the package's torch it starts in a third of the time.
 """
 
 import inspect
@@ -22,8 +22,8 @@ from functools import cache
 from itertools import product
 
 CAPABILITIES = (80, 90)
-PATIENCE = 20.0  # seconds after which nothing is said
-REFUSED = "refused:"  # begins the line that tells why
+PATIENCE = 20.0  # seconds for the compiler; after them there is no objection
+REFUSED = "refused:"  # begins the line with the reason
 TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
     "int32": "i32", "int64": "i64", "int8": "i8", "uint8": "u8", "bool": "i1",
@@ -32,7 +32,7 @@ TYPES = {
 
 @contextmanager
 def launches() -> Iterator[Callable[[], str]]:
-    """Note the launches of kernels inside the context. Yield a function that returns them as JSON."""
+    """Record the launches of kernels inside the context. Yield a function that returns them as JSON."""
     from flashlab.kernels import interpreter
 
     found = {}
@@ -50,7 +50,7 @@ def launches() -> Iterator[Callable[[], str]]:
 
 @cache
 def refusal(noted: str) -> str | None:
-    """Return in a sentence what the compiler refuses of these launches; None if nothing, or if it cannot be asked."""
+    """Return the compiler's objection to these launches, a sentence; None if there is none, or no compiler."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run(
@@ -69,11 +69,11 @@ def refusal(noted: str) -> str | None:
 
 def _launch(function, names, args, kwargs):
     """Return a launch as plain data: the text of its kernel, and each argument's type, or its value if constant."""
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
     sources, signature, constants = {}, {}, {}
     _add_source(function, sources)
     for name in names:
-        value = given.get(name, inspect.signature(function).parameters[name].default)
+        value = values.get(name, inspect.signature(function).parameters[name].default)
         annotation = str(function.__annotations__.get(name, ""))
         if hasattr(value, "dtype") and hasattr(value, "data_ptr"):
             signature[name] = "*" + TYPES[str(value.dtype).removeprefix("torch.")]
@@ -95,12 +95,12 @@ def _with_all_flags(launch):
     constants = launch["constants"]
     flags = [name for name, it in constants.items() if isinstance(it.get("value"), bool)]
     values = product((False, True), repeat=len(flags))
-    chosen = ({name: {"value": value} for name, value in zip(flags, some, strict=True)} for some in values)
-    return [{**launch, "constants": constants | some} for some in chosen]
+    combinations = ({name: {"value": value} for name, value in zip(flags, some, strict=True)} for some in values)
+    return [{**launch, "constants": constants | some} for some in combinations]
 
 
 def _add_source(function, sources):
-    """Add the text of a kernel and of what it uses of its module: other kernels, constants, names of modules."""
+    """Add the text of a kernel and of all that it uses from its module: kernels, constants, names of modules."""
     if function.__name__ in sources:
         return
     for name in function.__code__.co_names:
@@ -138,7 +138,7 @@ def _refused(launch):
         try:
             source = ASTSource(kernel, launch["signature"], constants)
             triton.compile(source, target=GPUTarget("cuda", capability, 32))
-        except (OSError, ImportError):  # the compiler's own affair
+        except (OSError, ImportError):  # the compiler's installation is broken
             return None
         except Exception as error:
             return _sentence(error)

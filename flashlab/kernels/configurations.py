@@ -1,9 +1,9 @@
-"""Choose the kernels and tiles of a call: looked up in tables, never searched for at run time.
+"""Choose the kernels and tiles of a call from tables, without a search at run time.
 
 For measured cards, ``portable.json`` and ``hopper.json`` hold the fastest launches, with how and when they were
-measured. For other cards, ``portable.json`` lists launches by kernel and width of a head, and the first that fits the
-shared memory is taken. ``shared_bytes`` bounds the shared memory before the launch, so no launch runs out of it on a
-GPU with 64 KB or more per program.
+measured. For other cards, ``portable.json`` lists launches by kernel and width of a head; the choice is the first
+that fits the shared memory. ``shared_bytes`` bounds the shared memory before the launch, so no launch runs out of it
+on a GPU with 64 KB or more per program.
 """
 
 import functools
@@ -58,7 +58,7 @@ STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # th
 # h200_hopper.json, d = 128. Tried by hand on an H200 (22 November 2026), not stored: in the schedule, costs from 0 to 4
 # blocks differed by noise.
 BOUNDARY = 1.7
-LATE = 1.1  # of ``parts_of_groups``: parts must be added up, and that takes time, too
+LATE = 1.1  # of ``parts_of_groups``: adding the parts up takes time, too
 INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
 
 
@@ -149,9 +149,9 @@ def divided(launches: dict, card: Card | None, problem: Problem) -> dict:
 
 
 def parts_of_groups(problem: Problem, c: Configuration, multiprocessors: int) -> int:
-    """Return into how many parts the backward pass divides each group of query heads that share keys.
+    """Return the number of parts into which the backward pass divides each group of query heads that share keys.
 
-    A program computes what one part gives to c.Bc rows of dK and dV. The rule: the fewest parts of equal size with
+    A program computes the share of one part in c.Bc rows of dK and dV. The rule: the fewest parts of equal size with
     which the last program ends at most ``LATE`` times as late as with a part per head. Without a mask, programs come
     in rounds. Under one they are half as long on average, and one of them follows a fair share of all the work.
 
@@ -171,7 +171,7 @@ def parts_of_groups(problem: Problem, c: Configuration, multiprocessors: int) ->
 
 
 def of_backward(card: Card | None, problem: Problem) -> tuple[str, ...]:
-    """Return the portable kernels of a backward pass: dK and dV have one each where that was measured to be faster."""
+    """Return the portable kernels of a backward pass: one for dK and dV, or one each where that was faster."""
     halves = all(measured(name, card, problem) for name in HALVES)
     return (*(HALVES if halves else ("key_value_gradients",)), "query_gradients")
 
@@ -283,7 +283,7 @@ def on_hopper(kernel: str, problem: Problem, multiprocessors: int = 132) -> Conf
 
 
 def row_on_hopper(kernel: str, problem: Problem, multiprocessors: int) -> Row:
-    """Return the row of a Hopper kernel; of several, the one with which the busiest multiprocessor is done first."""
+    """Return the row of a Hopper kernel; of several, that whose busiest multiprocessor ends first."""
     name = kernel if problem.scales is None else "forward_float8"
     width = hopper_width(problem.d, problem.dv, 8 * problem.dtype.itemsize)
     sought = name, width, problem.mask != masks.full()
@@ -295,13 +295,13 @@ def row_on_hopper(kernel: str, problem: Problem, multiprocessors: int) -> Row:
 
 
 def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
-    """Estimate what the busiest multiprocessor has to do in a forward pass, in pairs of a row and a block of keys.
+    """Estimate the work of the busiest multiprocessor in a forward pass, in pairs of a row and a block of keys.
 
-    A persistent program per multiprocessor computes tile after tile; ``hopper.schedule`` deals them out.
+    A persistent program per multiprocessor computes tile after tile; ``hopper.schedule`` assigns them.
     """
     last = tiles.count(problem.Nk, row.Bc)  # blocks of keys of the last tile
     heads, Tr, rows = problem.B * problem.H, tiles.count(problem.Nq, row.Br), min(row.Br, problem.Nq)
-    if problem.mask == masks.full():  # all tiles are equal, and go round
+    if problem.mask == masks.full():  # all tiles are equal, and are assigned in rounds
         return tiles.count(heads * Tr, multiprocessors) * (last + BOUNDARY) * rows
     first = max(1, tiles.count(problem.Nk - problem.Nq + rows, row.Bc))
     left, right = problem.mask if isinstance(problem.mask, masks.Window) else (None, None)
@@ -312,7 +312,7 @@ def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
 
 
 def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> str | None:
-    """Return why to prefer the portable kernels: the Hopper ones were measured slower at this size. None if not.
+    """Return why the portable kernels are faster at this size, by measurement; None if they are not.
 
     The Hopper kernels take longer to start, and less time per tile.
     """

@@ -1,4 +1,4 @@
-"""Count what a call of kernels loads and stores, on any machine: in the interpreter."""
+"""Count the loads and stores of a call of kernels on any machine, in the interpreter."""
 
 import os
 import pickle
@@ -17,9 +17,9 @@ from flashlab.machine.memory import Memory
 def count(function, *args, **kwargs) -> Memory:
     """Return the bytes and events of ``function(*args, **kwargs)``, a function of flashlab that launches kernels.
 
-    Tensors are booked under the names of the kernels' parameters; see ``interpreter.count``. Where kernels are
-    compiled for a GPU, which counts nothing, the call is repeated by an interpreter in a process of its own: the same
-    kernel, the same tiles, the same bytes.
+    Tensors are booked under the names of the kernels' parameters; see ``interpreter.count``. A GPU counts nothing. So
+    where kernels are compiled, an interpreter repeats the call in a process of its own: with the same kernel, the same
+    tiles and the same bytes.
 
     Raises:
         TypeError: function is not at the top level of a module, where another process finds it.

@@ -25,8 +25,8 @@ def _import_triton():
     """Import triton with the choice made, or refuse if it was imported with the other choice."""
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    wanted = os.environ.get("TRITON_INTERPRET") == "1"
-    if wanted and "triton" in sys.modules and not _interprets(sys.modules["triton"]):
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted and "triton" in sys.modules and not _interprets(sys.modules["triton"]):
         raise ImportError(
             "triton was imported before flashlab.kernels could choose its interpreter, which a machine without a GPU "
             "needs: import flashlab.kernels first, or set the variable TRITON_INTERPRET=1 before Python starts."

@@ -1,8 +1,7 @@
 """Dropout in the kernels: whether a weight is kept is a function of the seed and of the weight's place.
 
-The bits are those of ``reference.dropout``: a call of Philox4x32-7 makes 16 bits each for eight weights, which one
-thread of a GPU holds after a product of tiles. Here it is written once per weight; the compiler finds what calls have
-in common.
+The bits are those of ``reference.dropout``: a call of Philox4x32-7 draws 16 bits for each of eight weights, which one
+thread of a GPU holds after a product of tiles. Here each weight has its own call; the compiler merges equal calls.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
@@ -27,7 +26,7 @@ class Dropout(NamedTuple):
 
     @property
     def kernel_args(self):
-        """The same as the kernels take it."""
+        """The kernel arguments of the dropout."""
         return self.seed, self.threshold, self.factor
 
 
@@ -77,5 +76,5 @@ def drop(dropout, X, b, h, i, j):
     right = tl.where((i & 8) == 0, words[1], words[3])
     word = tl.where((j & 8) == 0, left, right)
     high = tl.where((j & 1) == 0, word << 16, word)  # the weight's 16 bits are in front: one comparison, no shift
-    # A product, where a choice of X or 0 would be moved past its narrowing, and take five instructions more.
+    # A product: the compiler would move a choice of X or 0 past the narrowing, which takes five instructions more.
     return X * tl.where(high >= tl.full([], threshold, tl.uint32) << 16, factor, 0.0)

@@ -2,7 +2,7 @@
 
 A code has 3 bits of mantissa: it is within 1/16 of any number from 2^-6 to 448 in size, and coarser below. The scale
 makes the largest number of a block 448. A rotation spreads a column of large numbers over the others, where their
-rounding errors no longer add up in one place; the products of queries and keys stay what they were.
+rounding errors no longer add up in one place. Products of queries and keys do not change.
 
 Source: FlashAttention-3, section 3.3.
 """
@@ -24,7 +24,7 @@ from flashlab.machine.arguments import check_arguments, check_flag, shown
 E4M3 = torch.float8_e4m3fn
 BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
 GROUP = tl.constexpr(128)  # columns that are rotated together, at most
-LARGEST = tl.constexpr(448.0)  # of the numbers that have a code
+LARGEST = tl.constexpr(448.0)  # number with a code
 PROGRAMS, MOST = 256, 8  # with more blocks than PROGRAMS, a program computes several, at most MOST
 OFFSET = 8  # the largest weight is 2^8: were it 1, those below 2^-10 would have the code 0
 LEAST = tl.constexpr(2.0**-126)  # of the products of scales: 0 * -inf would be NaN

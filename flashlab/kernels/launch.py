@@ -63,9 +63,9 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False) -> L
     numbers: sizes, strides, constexprs, tables, and the arguments of a problem, which may contain tensors.
     early: start before the previous kernel has ended; the kernel waits for it itself (compute capability 9.0).
     """
-    made = Launch(kernel, grid, tensors, numbers, warps, stages, early)
-    made.start(tensors)
-    return made
+    result = Launch(kernel, grid, tensors, numbers, warps, stages, early)
+    result.start(tensors)
+    return result
 
 
 def repeat(launched: dict, name, tensors: tuple, first: Callable[[], Launch]) -> None:

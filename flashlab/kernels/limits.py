@@ -61,7 +61,7 @@ FORWARD = (
         lambda p: p.mask != "rule" and endless(p.mask),
     ),
 )
-OF_TENSORS = (  # reasons that tensors and functions decide
+OF_TENSORS = (  # reasons that depend on tensors and functions
     ("the Hopper kernels call no functions of your own", lambda p: any(map(is_custom, (*steps(p), *p.mask.parts)))),
     (
         "the Hopper kernels need a query for every key, and there may be keys that no query sees",
@@ -83,7 +83,7 @@ def endless(window):
 
 
 def is_rule(problem):
-    """Return whether the mask is no window."""
+    """Return whether the mask of a problem is a ``Rule``, not a window."""
     return isinstance(problem.mask, masks.Rule)
 
 
@@ -108,7 +108,7 @@ def reason(limits, problem: Problem) -> str | None:
 
 
 def against_decoding(card: Card | None, problem: Problem, requested: bool) -> str | None:
-    """Return why keys are not divided among programs, as ``kernels.decode`` does it; None if they are."""
+    """Return why ``kernels.decode``, which divides the keys among programs, does not compute a problem, or None."""
     against = reason(DECODING, problem)
     if against or requested:
         return against

@@ -1,9 +1,10 @@
 """Linear attention with decay in Triton, forward only: chunk by chunk, with the past in one matrix.
 
-The loop is that of ``reference.linear_attention.chunked``. A program has a head and some columns of V: the state's
-columns never meet, so they can be divided. Tokens cannot: each chunk needs the state that the one before it left.
+The loop is that of ``reference.linear_attention.chunked``. A program computes some columns of V for one head: the
+columns of the state do not depend on each other, so programs divide them. They cannot divide the tokens: each chunk
+needs the state after the previous chunk.
 
-It shows what takes the place of the six lines. It compiles for GPUs, and has never been timed on one.
+The state takes the place of the six lines. The kernel compiles for GPUs; it was never timed on one.
 
 Source: Sun et al. 2023, arXiv 2307.08621.
 """
@@ -21,7 +22,7 @@ from flashlab.machine.arguments import check_flag, shown
 from flashlab.machine.numbers import whole_number
 
 LONGEST_CHUNK = 1024  # its scores are one block
-COLUMNS, WARPS = 32, 8  # of V per program, and its warps: plausible, never swept
+COLUMNS, WARPS = 32, 8  # of V per program, and its warps: not tuned
 
 
 @stepped_around("linear_attention")
@@ -30,10 +31,10 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
 
     Args:
         q, k: [B, H, N, d]; v: [B, H, N, dv]; of one dtype out of float16, bfloat16 and float32, d and dv from 1 to 256.
-        decay: [H] float32, above 0 and at most 1: by how much each token shrinks what came before it; 1 if None.
+        decay: [H] float32, above 0 and at most 1: the factor by which each token shrinks the state; 1 if None.
         start: the state [B, H, d, dv] before the first token, float32; zeros if None.
-        return_state: also return the state after the last token, with which the next call can go on.
-        chunk: tokens per chunk, a power of two from 16 to 1,024; if None, 64 where the registers hold them, or 32.
+        return_state: also return the state after the last token, the ``start`` of the next call.
+        chunk: tokens per chunk, a power of two from 16 to 1,024; if None, 64 if the registers hold them, else 32.
 
     Returns:
         O [B, H, N, dv] in the dtype of q, or (O, state) with the state [B, H, d, dv] in float32. No gradients.
@@ -70,7 +71,7 @@ def linear_attention_chunks(
     N, d, dv,
     C: tl.constexpr, width: tl.constexpr, Bv: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Compute Bv columns of O for one head, and leave the same columns of its state."""
+    """Compute Bv columns of O for one head, and the same columns of its state."""
     h, head = tl.program_id(1), (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
     Q, K, V, O = Q + head * N * d, K + head * N * d, V + head * N * dv, O + head * N * dv
     cols, cols_v = tl.arange(0, width)[None, :], (tl.program_id(0) * Bv + tl.arange(0, Bv))[None, :]  # [1, d], [1, Bv]

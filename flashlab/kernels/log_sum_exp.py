@@ -1,7 +1,7 @@
 """The log-sum-exp of a row: its computation at the end of the row, and the weights that a backward pass rebuilds.
 
 lse is the sum of two numbers in float32. A score of 1e9 and the logarithm of the number of keys, or the digits that
-gradients in float32 need, do not fit into one. The second number is computed only where a backward pass asks for it.
+gradients in float32 need, do not fit into one. The second number is computed only for a backward pass.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def finish(m_i, l_i, sink):
-    """Return lse of some rows [Br], the rest that float32 cannot hold of it, and the factor that normalises O_i.
+    """Return the lse of some rows [Br], its rest beyond float32, and the factor that normalises O_i.
 
     m_i: the largest score; l_i: the sum of all weights e^(score - m_i), 0 where a row sees no key: then lse = -inf.
     sink: the score of one more key, whose value is 0; None: there is none.
@@ -33,8 +33,8 @@ def finish(m_i, l_i, sink):
 def weights(S_ij, lse_i, rest_i, factor, unit: tl.constexpr):
     """Return P_ij = e^(S_ij - lse) [Br, Bc], or all of it transposed.
 
-    lse_i, rest_i: of ``backward.Constants`` [Br, 1]; rest_i may be None. An error of lse would be one of all weights of
-    the row, relative to their size, so its rest is subtracted, too. factor, unit: as in ``Problem``.
+    lse_i, rest_i: of ``backward.Constants`` [Br, 1]; rest_i may be None. An error in lse scales all weights of the
+    row, so the rest is subtracted, too. factor, unit: as in ``Problem``.
     """
     power = (S_ij * factor - lse_i) * unit  # [Br, Bc]
     if rest_i is not None:

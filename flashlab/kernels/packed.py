@@ -2,7 +2,7 @@
 
 All texts are one row for the kernels, and a mask keeps them apart: tiles in which no query and key share a text are
 never visited. Masks and score functions count places from the first token of a text. Dropout counts them from
-the first token of the row: so the weights of one thread share a call of Philox, wherever texts begin.
+the first token of the row, so that the weights of one thread share a call of Philox wherever texts begin.
 """
 
 import torch
@@ -40,11 +40,11 @@ def flash_attention_packed(
     return_lse: bool = False,
     kernel: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention inside each of several texts, as ``flash_attention`` does for each alone; dropout apart.
+    """Compute attention inside each of several texts. Without dropout, the results are those of a call per text.
 
     Args:
         q: queries [Tq, H, d] of all texts, one after another; k: keys [Tk, Hk, d]; v: values [Tk, Hk, dv].
-        offsets_q: integers [texts + 1] from 0 to Tq that never fall: text t has the queries offsets_q[t] to
+        offsets_q: integers [texts + 1] from 0 to Tq that never decrease: text t has the queries offsets_q[t] to
             offsets_q[t + 1] - 1. offsets_k: the same for keys and values, offsets_q if None. A text may be empty.
         causal, mask, score, dropout, seed, sinks, scale, return_lse, kernel: as for ``flash_attention``. Tensors of
             masks and score functions have a batch per text, and their last dimensions are as long as the longest text.

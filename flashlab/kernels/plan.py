@@ -1,7 +1,7 @@
-"""Plans: what a kind of call needs that does not depend on addresses, worked out in its first call and kept.
+"""Plans: all results of a kind of call that do not depend on addresses, computed in its first call and cached.
 
-A kind has the same shapes, strides, dtypes, devices and options. Its plan has the ``Problem``, the choices of kernels
-and, once they have been started, the launches: later calls skip all checks, and only fill in addresses.
+Calls of a kind have the same shapes, strides, dtypes, devices and options. A plan has the ``Problem``, the choices of
+kernels and, after the first call, the launches: later calls skip all checks, and only fill in addresses.
 """
 
 from types import NoneType
@@ -14,14 +14,14 @@ from flashlab.kernels.configurations import Choice, choose
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.scores import Softcap
 
-MOST = 256  # plans; the first one more begins anew
+MOST = 256  # plans; one more empties the cache
 PLAIN = Tensor, torch.nn.Parameter  # subclasses may compute operators themselves
-_kept: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
+_cached: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` has its own until one of its tensors changes
 _times_forgotten = 0
 
 
 class Plan:
-    """A kind of call: its ``Problem``, and what its first calls worked out.
+    """The plan of a kind of call: its ``Problem``, and the choices and launches of its first calls.
 
     problem, kernel: as for ``configurations.choose``.
     """
@@ -53,7 +53,7 @@ class Plan:
 
 
 def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel) -> tuple | None:
-    """Return the kind of a call, as a key for ``find``; None if its plan cannot be kept.
+    """Return the kind of a call, as a key for ``find``; None if its plan cannot be cached.
 
     Of score functions, soft caps have a kind, by value. Sinks have one if they are a parameter: the same one each time.
     """
@@ -93,15 +93,15 @@ def _layout(x):
 def find(kind: tuple, mask, device) -> Plan | None:
     """Return the plan of a kind of call with this mask, None if there is none."""
     if type(mask) is not masks.Rule:
-        return _kept.get(kind)
+        return _cached.get(kind)
     plan = _of_rule(mask, device).get(kind)
     return None if plan is None else plan.under(mask)
 
 
 def keep(kind: tuple, plan: Plan) -> None:
     """Keep the plan for later calls of this kind."""
-    plans, mask = _kept, plan.problem.mask
-    if type(mask) is masks.Rule:  # which must not hold itself
+    plans, mask = _cached, plan.problem.mask
+    if type(mask) is masks.Rule:  # a mask must not contain itself
         plans, plan = _of_rule(mask, plan.problem.device), plan.under(None)
     if len(plans) >= MOST:
         plans.clear()
@@ -111,7 +111,7 @@ def keep(kind: tuple, plan: Plan) -> None:
 def forget() -> None:
     """Forget all plans, as if no call had been made."""
     global _times_forgotten
-    _kept.clear()
+    _cached.clear()
     _times_forgotten += 1
 
 

@@ -1,4 +1,4 @@
-"""One call of attention, described once: what tables, schedules and kernels need to know of it beside its tensors."""
+"""The ``Problem``: one call of attention without its tensors, for tables, schedules and kernels."""
 
 import math
 import numbers
@@ -20,7 +20,7 @@ LOG2_E = tl.constexpr(math.log2(math.e))  # e^x = 2^(LOG2_E * x)
 
 
 class Problem(NamedTuple):
-    """Sizes, dtype, device and options of one call. Made where the arguments are checked, and never changed."""
+    """Sizes, dtype, device and options of one call, from checked arguments. They never change."""
 
     B: int  # batches
     H: int  # query heads
@@ -151,14 +151,14 @@ class KernelArgs(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """The part of a launch that the compiler knows."""
+    """The compile-time part of a launch."""
 
     Br: int
     Bc: int
     width: int  # columns of tiles of Q and K
     width_v: int  # of V and O
     ragged: bool  # Bc does not divide Nk
-    unseen: bool  # there may be keys that no query sees; they must not matter, whatever they are
+    unseen: bool  # there may be keys that no query sees; they must not matter, even if they are NaN
     precision: str  # of float32 products
     unit: float  # as in ``Problem``
     transposed: bool = False  # in memory, the keys of V are side by side, as tensor cores need them in float8
@@ -203,7 +203,7 @@ def check(q, k, v, dtypes=DTYPES, names=("q", "k", "v")):
 
 
 def whole_groups(H, Hk) -> bool:
-    """Return whether each of Hk key/value heads can have as many of the H query heads as any other."""
+    """Return whether H query heads can be divided evenly among Hk key/value heads."""
     return H % Hk == 0 if Hk > 0 else H == 0
 
 
@@ -249,7 +249,7 @@ def scale_of(scale, d, name="scale") -> float:
 
 
 def scale_above_zero(scale, d) -> float:
-    """Return ``scale_of`` for kernels that take no other: the scale must be above 0."""
+    """Return ``scale_of``, or raise ValueError unless it is above 0."""
     scale = scale_of(scale, d)
     if scale <= 0:
         raise ValueError(f"scale must be a number from 2^-126 to 2^126, got {scale}")

@@ -185,7 +185,7 @@ class Softcap(Score):
         return hash(self.cap)
 
     def check(self, problem):
-        """Every cap fits every problem."""
+        """Accept every problem: every cap fits."""
 
     def kernel_args(self, problem):
         return (self.cap,)
@@ -290,7 +290,7 @@ def slope_of_user(s, b, h, i, j, Nq, Nk, custom):
 @triton.constexpr_function
 def is_score(function, s, score):
     """Return True, or raise."""
-    return Returned(function, s, score).fits  # of a class, since Triton lets its functions call no others of Python
+    return Returned(function, s, score).fits  # a class: functions in Triton may not call Python's
 
 
 @triton.constexpr_function
@@ -424,7 +424,7 @@ def differentiate(problem, S, dS, b, h, i, j, learning: tl.constexpr):
 
 @triton.jit
 def back(score, S, dS, b, h, i, j, Nq, Nk, learning: tl.constexpr):
-    """Return the gradient of S, the last step first."""
+    """Return the gradient of S, through the last step first."""
     steps: tl.constexpr = len(score)
     for k in tl.static_range(steps - 1, -1, -1):
         if learning and len(score[k]) > 4:

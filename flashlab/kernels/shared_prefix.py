@@ -25,7 +25,7 @@ from flashlab.kernels.merge import check_results, check_state, merged
 from flashlab.kernels.tiles import count, width_of
 from flashlab.machine.arguments import check_flag
 
-ROWS = 16  # that one program merges
+ROWS = 16  # of results that a program merges
 
 
 class Prefix(NamedTuple):

@@ -8,16 +8,16 @@ from flashlab.kernels import masks
 from flashlab.kernels.problem import Problem
 
 PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
-HALVES = "key_gradients", "value_gradients"  # what may take the place of the second
+HALVES = "key_gradients", "value_gradients"  # these two may replace the second
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
 EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
 OF_KEYS = "backward", "key_value_gradients", *HALVES  # the kernels that compute dK and dV
-TWO_PASSES = "key_value_gradients", "query_gradients"  # on Hopper, what may take the place of "backward"
+TWO_PASSES = "key_value_gradients", "query_gradients"  # on Hopper, these two may replace "backward"
 HOPPER = "forward", "forward_float8", "backward", *TWO_PASSES
 
 
 class Row(NamedTuple):
-    """A launch, and the conditions under which it is taken. A condition that is None always holds."""
+    """A launch, and the conditions of its use. A condition that is None always holds."""
 
     kernel: str
     width: int  # columns of a tile: exactly these if measured, otherwise at most these
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows, and how they were found. A measured table holds for one card, and names it."""
+    """Rows, and their origin. A measured table holds for one card, and names it."""
 
     how: str
     rows: tuple[Row, ...]
@@ -81,8 +81,8 @@ def table_of(values: dict, kernels: tuple[str, ...]) -> Table:
             raise ValueError(f"expected extras out of {EXTRAS}, got {row}")
         if row.warps not in (4, 8, 12, 16) or not 1 <= row.stages <= 4 or row.products not in (None, "tensor", "plain"):
             raise ValueError(f"expected 4 to 16 warps, 1 to 4 stages, tensor or plain products, got {row}")
-    made = Table(**{**values, "rows": rows})
-    return made._replace(capability=tuple(made.capability))
+    table = Table(**{**values, "rows": rows})
+    return table._replace(capability=tuple(table.capability))
 
 
 def _read(name):

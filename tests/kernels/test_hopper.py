@@ -25,13 +25,12 @@ from tests.tools.bounds import assert_as_exact_as_plain
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 DEVICE = "cuda" if HOPPER else "cpu"
 hopper_only = pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
-CONFIGURATIONS = {  # name: (width, Configuration, ping-pong)
-    "128": (128, Configuration(128, 128, 12, 2), False),
-    "128 ping-pong": (128, Configuration(128, 128, 12, 2), True),
-    "64": (64, Configuration(128, 128, 12, 3), False),
-    "64 three consumers": (64, Configuration(192, 128, 16, 3), False),
-    "192": (192, Configuration(128, 64, 12, 2), False),
-    "256": (256, Configuration(128, 64, 12, 2), False),
+CONFIGURATIONS = {  # name: (width, Configuration)
+    "128": (128, Configuration(128, 128, 12, 2)),
+    "64": (64, Configuration(128, 128, 12, 3)),
+    "64 three consumers": (64, Configuration(192, 128, 16, 3)),
+    "192": (192, Configuration(128, 64, 12, 2)),
+    "256": (256, Configuration(128, 64, 12, 2)),
 }
 
 
@@ -145,8 +144,7 @@ def hold(run, kinds, width):
 
 
 def forward_run(name):
-    _, c, pingpong = CONFIGURATIONS[name]
-    return functools.partial(forward.run, c=c, pingpong=pingpong)
+    return functools.partial(forward.run, c=CONFIGURATIONS[name][1])
 
 
 def forward_equals_dense(name):

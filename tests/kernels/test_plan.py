@@ -201,7 +201,7 @@ def test_the_kept_plans_are_bounded(monkeypatch):
     q = randn(1, 1, 16, 16)
     for N in range(1, 11):
         flash_attention(q, q[:, :, :N], q[:, :, :N])
-        assert 1 <= len(plan._kept) <= 4
+        assert 1 <= len(plan._cached) <= 4
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")

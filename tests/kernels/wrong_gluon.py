@@ -63,7 +63,7 @@ FORWARD = [  # module, function, what is replaced, what by
     (forward, "complete", "    release(shared.empty, g)\n", ""),
     (forward, "boundary", "    release(shared.q_empty, slot)\n", ""),
     (forward, "boundary", "    wait_full(shared.q_full, slot + shared.O.shape[0], pred=more)\n", ""),
-    (forward, "boundary", "wait_full(shared.full, ahead, pred=more)\n    wait_turn", "pass\n    wait_turn"),
+    (forward, "boundary", "wait_full(shared.full, ahead, pred=more)\n    S_ij", "pass\n    S_ij"),
     (forward, "boundary", "    tma.store_wait(0)  # the O of the tile before has left its buffer\n", ""),
     (forward, "boundary", "    O_i = pieces.finished(O_i)\n    release(shared.empty, g)",
      "    release(shared.empty, g)\n    O_i = pieces.finished(O_i)"),
@@ -73,8 +73,6 @@ FORWARD = [  # module, function, what is replaced, what by
     (forward, "consume", "    tma.store_wait(0)", "    pass"),
     (work, "tile_of", "(work.first + t) * columns", "(work.first + t + 1) * columns"),
     (softmax, "finish", "(row >= 0) & (row < tile.end)", "row < tile.end + 64"),
-    (stages, "pass_turn", "(w + 1) % shared.O.shape[0]", "w"),
-    (stages, "wait_turn", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1"),
 ]  # fmt: skip
 
 BACKWARD = [
@@ -119,9 +117,9 @@ BACKWARD = [
     (backward_roles, "step", "    shared.dSt.index(w * BUFFERS + t % BUFFERS).store(dSt_ij)\n", ""),
     (backward_roles, "step", "        dQ_i = warpgroup_mma_wait(1, deps=(dQ_i,))\n", ""),
     (backward_roles, "step", "warpgroup_mma_wait(1, deps=(dQ_i,))", "warpgroup_mma_wait(2, deps=(dQ_i,))"),
-    (backward_roles, "step", "share_of_dQ(shared, kept, t - 1, w)", "share_of_dQ(shared, kept, t, w)"),
+    (backward_roles, "step", "share_of_dQ(shared, operands, t - 1, w)", "share_of_dQ(shared, operands, t, w)"),
     (backward_roles, "share_of_dQ", "part * BUFFERS + t % BUFFERS", "part * BUFFERS + (t + 1) % BUFFERS"),
-    (stages, "taken", "    wait_full(shared.k_full, n)\n", ""),
+    (stages, "next_turn", "    wait_full(shared.k_full, n)\n", ""),
     (stages, "finish", "turns.all + gl.num_programs(0) - 1", "turns.all"),
     (stages, "take", "1, sem", "0, sem"),
     (sums, "hold", "held.full.index(stage), count=1", "held.full.index(stage), count=2"),

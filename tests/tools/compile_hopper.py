@@ -50,7 +50,7 @@ def compile_forward(row, dtype, ragged):
         "shape": shape,
         "rest": None,
     }
-    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, False, 1)
+    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, 1)
     constants |= {"consumers": consumers}
     constants |= dict(zip(("registers", "producer_registers"), arguments.REGISTERS[consumers], strict=True))
     rows = ROWS | {"Br": 64, "Bc": row["Bc"]}

@@ -1,4 +1,4 @@
 """A first kernel for Blackwell (compute capability 10.0), in Gluon, to be compiled and read.
 
-No such card was at hand: nothing here was ever run. ``flash_attention`` runs the portable kernels there.
+Nothing here was ever run: the authors had no such card. ``flash_attention`` runs the portable kernels there.
 """

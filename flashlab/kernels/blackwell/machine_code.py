@@ -1,4 +1,4 @@
-"""Compile ``toy.one_tile`` for Blackwell, on any machine with Triton, and read what the compiler made of it.
+"""Compile ``toy.one_tile`` for Blackwell, on any machine with Triton, and count its instructions.
 
 The compiler and the interpreter cannot share a process, so ``machine_code`` starts one:
 ``python -m flashlab.kernels.blackwell.machine_code polynomial`` prints its answer as JSON.
@@ -74,9 +74,9 @@ def machine(cubin) -> Counter:
 
 def main(way):
     """Print the ``Code`` of the kernel as JSON."""
-    made = compiled(way)
-    counts = portable(made.asm["ptx"]), machine(made.asm["cubin"])
-    print(json.dumps(Code(*counts, made.metadata.shared, made.metadata.tmem_size)._asdict()))
+    kernel = compiled(way)
+    counts = portable(kernel.asm["ptx"]), machine(kernel.asm["cubin"])
+    print(json.dumps(Code(*counts, kernel.metadata.shared, kernel.metadata.tmem_size)._asdict()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The keys and values of the past as the kernels of decoding see them: pages, a table of them, lengths, scales.
+"""The keys and values of the past for the kernels of decoding: pages, a table of pages, lengths, scales.
 
 In 8 bits, they are rounded to float8 (e4m3) or int8, with a scale for each token and head. A scale cures a wrong range,
 and e4m3 keeps 3 bits of mantissa in any range: its error is about four times that of int8, whose 255 steps are even.

@@ -48,8 +48,8 @@ def decode(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention of n new tokens per text to the keys and values of a cache, theirs included.
 
-    It is made for few tokens, whose queries in all the heads that share a key are the rows of one tile. It takes any
-    number, so that a prompt, too, can read its keys from pages.
+    It is fast for few tokens: the rows of one tile are their queries in all heads that share a key. It takes any number
+    of tokens, so that a prompt, too, can read its keys from pages.
 
     Args:
         q: queries of the new tokens [B, H, n, d] in float16, bfloat16 or float32.
@@ -63,8 +63,7 @@ def decode(
             ``causal() & (sinks(4) | window(W - 1))``: their pages may be gone. All other masks only hide.
         score: a function of the scaled scores, from ``kernels.scores``, or a tuple of them. Tensors of masks and
             scores have places for the n new tokens and for all N keys of the cache.
-        sinks: [H], a score per head in the denominator of each row, as of a key whose value is 0; as for
-            ``flash_attention``.
+        sinks: [H], one extra score per head in the denominator of each row, as for ``flash_attention``.
         scale: factor on the scores, above 0; 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms.
         fixed_split: keys per part, a multiple of 128. A text's result then has the same bits whatever else is in the
@@ -75,7 +74,7 @@ def decode(
         and lse = -inf (its sink, if there is one). On a GPU, a text whose length is negative or beyond the cache has
         NaN in both: lengths are not read on the host, which would wait for the GPU.
 
-    No gradients: ``flash_attention`` has them. Sums and parts are kept in float32.
+    No gradients: ``flash_attention`` has them. Sums and parts are in float32.
 
     Raises:
         TypeError, ValueError: an argument is not as described.
@@ -99,7 +98,7 @@ def decode(
 
 
 def checked(q, cache, mask, scale, fixed_split, score=None, sinks=None):
-    """Return the ``Problem`` that the arguments of ``decode`` mean, cache a ``Cache`` with its lengths, or raise."""
+    """Return the ``Problem`` of the arguments of ``decode``, or raise. cache: a ``Cache`` with its lengths."""
     check_cache(q, cache)
     keys = whole_number(fixed_split)
     if fixed_split is not None and (keys is None or not 128 <= keys <= FARTHEST or keys % 128):
@@ -172,7 +171,7 @@ class Step:
 
 
 def run(q, cache, step, out=None):
-    """Compute O and lse of a ``Step`` from arguments that are right.
+    """Compute O and lse of a ``Step`` from checked arguments.
 
     out: O [B, H, n, dv] of any dtype, and lse and rest (as for ``log_sum_exp.store``) [B, H, n], all contiguous, to be
     filled; if None, new tensors, and no rest. Their dtypes and presence are the same for all calls of a step.
@@ -262,8 +261,8 @@ def for_hopper(q, cache, problem) -> bool:
     plain = plain and not problem.natural
     copied = (cache.table is None or page % 64 == 0) and all(x.data_ptr() % 16 == 0 for x in (q, cache.K))
     copied = copied and all(stride % 8 == 0 for x in (q, cache.K) for stride in x.stride()[:3])
-    known = here is not None and here.capability == ON_HOPPER.capability and str(q.dtype) in ON_HOPPER.dtypes
-    return known and fits and plain and copied
+    measured = here is not None and here.capability == ON_HOPPER.capability and str(q.dtype) in ON_HOPPER.dtypes
+    return measured and fits and plain and copied
 
 
 def in_pairs(x) -> bool:

@@ -109,14 +109,14 @@ class Pool:
             pages, length = list(self.texts[number].pages), self.texts[number].length
             copied = n and length % self.page and self.holders[pages[-1]] - left[pages[-1]] > 1
             needed = -(-(length + n) // self.page) - len(pages) + bool(copied)
-            taken = list(islice(free, needed))
-            missing += needed - len(taken)
+            fresh = list(islice(free, needed))
+            missing += needed - len(fresh)
             if copied:
                 left[pages[-1]] += 1
-                room.copies.extend((pages[-1], page) for page in taken[:1])
+                room.copies.extend((pages[-1], page) for page in fresh[:1])
                 pages.pop()
-            room.texts[number] = Text(pages + taken, length + n)
-            room.pages.extend(taken)
+            room.texts[number] = Text(pages + fresh, length + n)
+            room.pages.extend(fresh)
         if missing > 0:
             raise PoolFull(
                 f"{n} more tokens in {len(texts)} texts need {missing} more pages of {self.page} than are free"

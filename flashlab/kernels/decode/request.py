@@ -18,7 +18,7 @@ class Reach(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The kernel arguments of a step, without those known to the compiler."""
+    """The kernel arguments of a step that are not compile-time values."""
 
     scale: float
     factor: float  # as in ``Problem``
@@ -62,7 +62,7 @@ def reach(mask: masks.Window | masks.Rule) -> Reach:
 def hides_what_is_read(mask: masks.Window | masks.Rule) -> bool:
     """Return whether keys in the ``reach`` of a mask may be hidden from all tokens, or from those of other texts.
 
-    Windows, and first keys beside them, show what they read to some token, and all their tokens belong to one text.
+    A window shows each key in its reach to some token, with and without first keys; its tokens belong to one text.
     """
     if isinstance(mask, masks.Window):
         return False

@@ -1,8 +1,8 @@
 """Attention of new tokens to a part of the past: the tile loop, for one head's group of queries, as a kernel.
 
-A step has few queries, so the programs divide the keys. One program takes one part of them for all the query heads
-that share them: its tile of Q has a row for each (token, head), and K and V are read once for the whole group. It
-leaves its normalised output and lse in float32 for ``combine``.
+A step has few queries, so programs divide the keys. One program takes one part of the keys for all query heads that
+share them: its tile of Q has a row for each (token, head), and K and V are read once for the whole group. It stores
+its normalised output and lse in float32 for ``combine``.
 
 A cache is addressed by pages. Key j of batch b is in page ``table[b, j // page]``, at row ``j % page``. Without a
 table, batch b is one page as long as the cache: an ordinary tensor [B, Hk, N, d].
@@ -198,7 +198,7 @@ def update(m_i, l_i, O_i, S_ij, V_j, V_scale, factor, unit: tl.constexpr, precis
 
 @triton.jit
 def divided(splits, n, Nk, most, reach, Bc: tl.constexpr):
-    """Return the keys that are read, those that are skipped, before the window, and the keys per part.
+    """Return the numbers of keys to read, of keys to skip before the window, and of keys per part.
 
     The last two are multiples of Bc. The first keys of a ``Reach``, in whole tiles, are not skipped.
 
@@ -243,7 +243,7 @@ def gather(at, there, cols, d, scales):
 def apart(X, kind: tl.constexpr):
     """Return the even and the odd columns of X, which holds pairs of 8-bit numbers of this kind, in float16.
 
-    Pairs have the 16 bits that the loads before a matrix instruction are made for. They read single ones one by one.
+    A pair has 16 bits, the size that loads for a matrix instruction need. Single codes would be read one by one.
     """
     if COMPILED and kind == tl.int8:
         even, odd = tl.inline_asm_elementwise(PAIRS_OF_INT8, "=r,=r,r", [X], HALVES, is_pure=True, pack=2)
@@ -257,7 +257,7 @@ def apart(X, kind: tl.constexpr):
 
 @triton.jit
 def widened(X, scales):
-    """Return X in float16 if there are scales, the dtype in which 8 bits are computed with; otherwise unchanged.
+    """Return X in float16, the dtype of arithmetic on 8-bit numbers, if there are scales; otherwise unchanged.
 
     For int8 the conversion is slow. But the last bits of the float16 1024 + 128 + c are those of c + 128.
     """

@@ -1,4 +1,4 @@
-"""Choose tiles and splits for a step of decoding: looked up and computed, never searched for at run time."""
+"""Choose tiles and splits for a step of decoding by a table and a formula, without a search at run time."""
 
 import functools
 import math
@@ -67,13 +67,13 @@ def launch_for(device: torch.device, rows: int, width: int, itemsize: int, paged
     """
     here = card(device)
     height = 64 if rows > 16 and (here is None or here.capability >= (9, 0)) else 16
-    chosen = next(launch for widest, launch in LAUNCHES[height] if width <= widest)
+    choice = next(launch for widest, launch in LAUNCHES[height] if width <= widest)
     if height == 16 and width <= 128:
-        chosen = PAGED if paged else OF_BYTES if itemsize == 1 else OF_SHORT if short else chosen
-    chosen = chosen._replace(Bc=chosen.Bc if itemsize <= 2 else chosen.Bc // 2)
-    while here and shared_bytes(chosen, width, itemsize) > here.shared_bytes:
-        chosen = chosen._replace(stages=chosen.stages - 1) if chosen.stages > 1 else chosen._replace(Bc=chosen.Bc // 2)
-    return chosen
+        choice = PAGED if paged else OF_BYTES if itemsize == 1 else OF_SHORT if short else choice
+    choice = choice._replace(Bc=choice.Bc if itemsize <= 2 else choice.Bc // 2)
+    while here and shared_bytes(choice, width, itemsize) > here.shared_bytes:
+        choice = choice._replace(stages=choice.stages - 1) if choice.stages > 1 else choice._replace(Bc=choice.Bc // 2)
+    return choice
 
 
 def shared_bytes(launch: Launch, width: int, itemsize: int) -> int:
@@ -90,8 +90,8 @@ def splits_for(programs: int, most: int, launch: Launch, sms: int) -> int:
 
     programs: without splits; most: keys of the longest text. The card runs ``slots`` programs at once, so S splits take
     w = programs * S / slots waves. The rule takes the smallest S with w / ceil(w) of at least ``WORTH`` times the best.
-    FlashAttention has 0.85, and two exceptions, as ``reference.decoding.splits`` says, which is the same rule. On the
-    H200 0.95 was never slower, and 3 % faster in the shortest step.
+    ``reference.decoding.splits`` has the same rule. FlashAttention has 0.85, and two exceptions. On the H200 0.95 was
+    never slower, and 3 % faster in the shortest step.
     """
     slots = sms * launch.per_sm
     limit = max(1, min(tiles.count(most, launch.Bc), MOST_SPLITS))

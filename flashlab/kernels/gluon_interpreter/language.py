@@ -1,8 +1,8 @@
 """The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, on each ``Value``.
 
 Types, layouts and constants have no function here: they are Triton's own. ``warp_specialize`` makes one agent of each
-role, and the program continues when all have ended. ``inline_asm_elementwise`` computes what a block of PTX does, and
-refuses a block that is not in its table.
+role, and the program continues when all have ended. ``inline_asm_elementwise`` computes the result of a block of PTX,
+and refuses a block that is not in its table.
 """
 
 from collections import Counter
@@ -23,9 +23,7 @@ from flashlab.machine.sm import Race
 def warp_specialize(partitions, worker_num_warps, worker_num_regs):
     """Run functions, each with its arguments, side by side; the first one in the calling agent."""
     whole = me()
-    agents = [
-        Agent(name, whole.program, whole.run, whole.knowledge.copy()) for name in names(partitions, whole.program)
-    ]
+    agents = [Agent(name, whole.program, whole.run, whole.history.copy()) for name in names(partitions, whole.program)]
     alive = list(agents[1:])
 
     def play(agent, function, arguments):
@@ -42,7 +40,7 @@ def warp_specialize(partitions, worker_num_warps, worker_num_regs):
     whole.pause(lambda: not alive, "the other roles to end")
     whole.name = name
     for agent in agents[1:]:
-        whole.knowledge.learn(agent.knowledge)
+        whole.history.include(agent.history)
 
 
 def names(partitions, program):
@@ -64,10 +62,10 @@ def end(agent):
 
 
 def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
-    """Compute what a block of PTX does.
+    """Compute the result of a block of PTX.
 
     Raises:
-        NotImplementedError: the block is not known here.
+        NotImplementedError: the block is not in the table.
     """
     if asm not in MEANINGS:
         raise NotImplementedError(f"the interpreter does not know what this PTX computes: {asm[:60]!r}")
@@ -102,8 +100,8 @@ def moved(args, dtype):
 
 
 def fence(args, dtype):
-    """Let the asynchronous proxy see what the role knows to be written."""
-    me().knowledge.fence()
+    """Let the asynchronous proxy see all that the role has seen."""
+    me().history.fence()
 
 
 MEANINGS = {

@@ -16,14 +16,14 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, Knowledge, Shadow, me
+from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, History, Shadow, me
 from flashlab.kernels.gluon_interpreter.values import OF_TORCH, Value, in_memory, narrowed, value, widened
 
-CELL = 16  # bytes that are watched as one, at most: part of a row of a tile
+CELL = 16  # bytes, at most, that are watched together: part of a row of a tile
 
 
 class Allocation:
-    """Bytes of shared memory, and the last accesses to them. The name is that of the variable, or of the field."""
+    """Bytes of shared memory, and the last accesses to them, under the name of a variable or a field."""
 
     def __init__(self, nbytes, cell, name):
         self.cell, self.name = cell, name
@@ -81,9 +81,9 @@ class View:
         """Return the same bytes in another shape."""
         return self._part(("reshape", *shape), lambda: self.places.reshape(shape), self.at)
 
-    def _part(self, how, made, at):
+    def _part(self, how, make, at):
         if how not in self._parts:
-            self._parts[how] = View(self.allocation, self.dtype, self.layout, made(), at)
+            self._parts[how] = View(self.allocation, self.dtype, self.layout, make(), at)
         return self._parts[how]
 
     def _reinterpret(self, dtype, shape, layout):
@@ -115,26 +115,26 @@ class View:
         self.write(value(x).to(self.dtype).data)
 
     def access(self, kind, does, engine=""):
-        """Note an access by the agent that calls, or by a unit that works for it. Return its number."""
+        """Record an access by the running agent, or by a unit that works for it. Return its number."""
         return me().access(self.allocation.shadow, self.cells, self, kind, does, engine)
 
     def read(self):
-        """Return what the bytes hold now."""
+        """Return the current numbers."""
         return widened(self.allocation.bytes.view(in_memory(self.dtype))[self.places], self.dtype)
 
     def write(self, array):
-        """Replace what the bytes hold."""
+        """Replace the numbers."""
         self.allocation.bytes.view(in_memory(self.dtype))[self.places] = narrowed(array, self.dtype)
 
 
 def allocate_shared_memory(dtype, shape, layout, value=None):
-    """Allocate a tile, or as many as the first dimension says. What a line like ``ring = ...`` makes is named ring."""
+    """Allocate a tile, or several: the first dimension. A line like ``ring = ...`` gives the name ring."""
     itemsize = dtype.primitive_bitwidth // 8
     caller = sys._getframe(1)
     variable = re.match(r"\s*(\w+) = ", linecache.getline(caller.f_code.co_filename, caller.f_lineno))
     name = variable[1] if variable else "shared memory"
-    made = Allocation(math.prod(shape) * itemsize, math.gcd(CELL, shape[-1] * itemsize), name)
-    return View.of(made, dtype, shape, layout)
+    allocation = Allocation(math.prod(shape) * itemsize, math.gcd(CELL, shape[-1] * itemsize), name)
+    return View.of(allocation, dtype, shape, layout)
 
 
 @functools.cache
@@ -153,8 +153,8 @@ def places(shape, itemsize, layout):
     return by_panel.swapaxes(1, 2).reshape(shape)
 
 
-CELL = 4  # bytes that are watched as one
-OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # whose bits numpy can take over
+CELL = 4  # bytes that are watched together
+OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # types that numpy has
 
 
 class Memory:
@@ -169,7 +169,7 @@ class Memory:
         self.first = tensor.data_ptr() - storage.data_ptr() if tensor.numel() else 0  # bytes
         if storage.data_ptr() not in shadows:  # tensors may share memory
             shadows[storage.data_ptr()] = Shadow(-(-storage.nbytes() // CELL), begins_unwritten=False), {}
-        self.shadow, self.left = shadows[storage.data_ptr()]  # left: by counter, what agents knew who released it
+        self.shadow, self.released = shadows[storage.data_ptr()]  # released: by counter, a ``History``
 
     def cells(self, offsets):
         """Return the watched cells of the numbers at these offsets."""
@@ -210,7 +210,7 @@ class Pointer(Value):
 
 
 def load(pointer, mask=None, other=None, **hints):
-    """Load numbers; where the mask hides them, ``other``, or garbage."""
+    """Load numbers, and ``other`` or garbage where the mask hides them."""
     memory = pointer.memory
     offsets, seen = pointer.reached(mask, "load")
     bits = np.full(pointer.data.shape, -1, np.int64).astype(in_memory(memory.dtype))
@@ -235,10 +235,10 @@ def store(pointer, x, mask=None, **hints):
 
 
 def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
-    """Add to numbers in one go each, and return what they were.
+    """Add to each number atomically, and return the earlier numbers.
 
-    Additions do not race with each other. Those to one address, a counter, are in an order on which all agree; and with
-    ``sem`` an agent leaves there what it knows (release), or learns what others have left (acquire).
+    Additions do not race with each other. All agents see additions to one address, a counter, in the same order. With
+    ``sem`` an agent leaves its history there (release), or includes the histories that are there (acquire).
     """
     memory, agent = pointer.memory, me()
     offsets, seen = pointer.reached(mask, "atomic_add")
@@ -249,30 +249,30 @@ def atomic_add(pointer, x, mask=None, sem="acq_rel", scope=None):
         cell = int(memory.cells(offsets)[0])
         for (kind, _), numbers in memory.shadow.others.items():
             if kind == ADD and numbers[cell] >= 0:
-                agent.know(int(numbers[cell]))
+                agent.record(int(numbers[cell]))
     before = memory.flat[pointer.data]
     added = np.broadcast_to(value(x).to(memory.dtype).data, pointer.data.shape)[seen]
     np.add.at(memory.flat, offsets, added)
     memory.access(offsets, ADD, "adds to")
     if alone:
         agent.polled = (memory, int(offsets[0]), before.item()) if not added.any() else None
-        left = memory.left.setdefault(int(offsets[0]), Knowledge())
+        released = memory.released.setdefault(int(offsets[0]), History())
         if sem in ("release", "acq_rel"):
-            left.learn(agent.knowledge)
+            released.include(agent.history)
         if sem in ("acquire", "acq_rel"):
-            agent.knowledge.learn(left)
+            agent.history.include(released)
     return Value(before, memory.dtype)
 
 
 def poll(agent, memory, at):
-    """Where an agent has just read this counter, and does nothing else, let it wait until the counter has changed."""
+    """Wait until this counter has changed, if the agent has just read it and done nothing else."""
     seen = memory.flat[at].item()
     if agent.polled == (memory, at, seen):
         agent.pause(lambda: memory.flat[at] != seen, f"{memory.name}[{at}] to be other than {seen}")
 
 
 class Descriptor:
-    """A tensor in tiles, as a descriptor tells the copy engine."""
+    """A tensor in tiles, as a descriptor defines them."""
 
     def __init__(self, memory, shape, strides, block_shape, layout):
         self.memory, self.block_shape, self.layout, self.dtype = memory, list(block_shape), layout, memory.dtype

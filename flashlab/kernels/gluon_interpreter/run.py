@@ -23,8 +23,8 @@ from flashlab.kernels.gluon_interpreter.values import value
 
 
 def fence_async_shared(cluster=False):
-    """Let the copy engine and the tensor cores see what the role knows to be written."""
-    me().knowledge.fence()
+    """Let the copy engine and the tensor cores see all that the role has seen."""
+    me().history.fence()
 
 
 MODULES = {gl: language, tl: language, hopper.mbarrier: units, hopper.tma: units}
@@ -38,13 +38,13 @@ BUILTINS = {"range": language.counted}
 
 
 class Names(dict):
-    """The names of a function's module. Each is bound, when first asked for, to what the interpreter has for it."""
+    """The names of a function's module. The first use of a name binds it to the interpreter's counterpart."""
 
-    def __init__(self, known, bound):
-        self.known, self.bound = known, bound
+    def __init__(self, originals, bound):
+        self.originals, self.bound = originals, bound
 
     def __missing__(self, name):
-        found = self.known[name] if name in self.known else BUILTINS[name]  # KeyError: one of Python's own
+        found = self.originals[name] if name in self.originals else BUILTINS[name]  # KeyError: one of Python's own
         self[name] = self.bound(found)
         return self[name]
 
@@ -67,13 +67,13 @@ class Module:
 
 
 class Binder:
-    """Makes functions of Python from kernels, for one launch: the next may find other ones under the same names."""
+    """Make functions of Python from kernels, for one launch: the next may have other kernels of the same names."""
 
     def __init__(self):
-        self.made = {}
+        self.functions = {}
 
     def __call__(self, x):
-        """Return what the interpreter has for an object that a kernel names."""
+        """Return the interpreter's counterpart of an object that a kernel names."""
         if isinstance(x, gl.constexpr):
             return x.value
         if isinstance(x, types.ModuleType):
@@ -92,19 +92,21 @@ class Binder:
 
     def function(self, plain):
         """Return a kernel's function, for the interpreter."""
-        if plain not in self.made:
+        if plain not in self.functions:
             defaults = tuple(map(self, plain.__defaults__ or ()))
             names = Names(plain.__globals__, self)
-            self.made[plain] = types.FunctionType(plain.__code__, names, plain.__name__, defaults, plain.__closure__)
-        return self.made[plain]
+            self.functions[plain] = types.FunctionType(
+                plain.__code__, names, plain.__name__, defaults, plain.__closure__
+            )
+        return self.functions[plain]
 
 
 def named(cls, *values, **more):
     """Make a NamedTuple; shared memory has the name of its field from then on."""
-    made = cls(*values, **more)
-    for field, x in zip(cls._fields, made, strict=True):
+    result = cls(*values, **more)
+    for field, x in zip(cls._fields, result, strict=True):
         name(x, field)
-    return made
+    return result
 
 
 def name(x, words):
@@ -118,12 +120,12 @@ def name(x, words):
 
 BESIDE = 4  # programs at a time
 _seeds = [0]  # the last one counts
-_noted = [None]  # the last one counts: the list that takes races; None: they are raised
+_noted = [None]  # the last one counts: a list for races; None: they are raised
 
 
 @contextmanager
 def seeded(seed):
-    """Inside, let roles, programs and copies take turns in the order that belongs to this seed."""
+    """Order roles, programs and copies inside by this seed."""
     _seeds.append(seed)
     try:
         yield
@@ -133,7 +135,7 @@ def seeded(seed):
 
 @contextmanager
 def noted():
-    """Note races between accesses to memory inside, and go on. Yields the list of them, a sentence each."""
+    """Collect races between accesses to memory inside, instead of raising them. Yields their list, a sentence each."""
     _noted.append([])
     try:
         yield _noted[-1]
@@ -160,13 +162,13 @@ def interpret(kernel, grid, tensors, numbers):
 
     Raises:
         Race: two accesses to the same memory that nothing keeps apart, one of which writes; or a barrier gets more than
-            it expects. Deadlock: all wait. IndexError: an access outside a tensor. NotImplementedError: what this
-            interpreter does not know.
+            it expects. Deadlock: all wait. IndexError: an access outside a tensor. NotImplementedError: a function
+            that this interpreter lacks.
     """
     run, shadows, bound = Run(_seeds[-1], _noted[-1]), {}, Binder()
     arguments = []
     for parameter, x in zip(kernel.params, (*tensors, *numbers), strict=True):
-        arguments.append(bound(x) if parameter.is_constexpr else given(x, parameter.name, shadows, bound))
+        arguments.append(bound(x) if parameter.is_constexpr else argument(x, parameter.name, shadows, bound))
     function = bound(kernel)
     waiting = itertools.product(*map(range, reversed(grid)))  # x counts first
 
@@ -182,14 +184,14 @@ def interpret(kernel, grid, tensors, numbers):
     run.go()
 
 
-def given(x, name, shadows, bound):
-    """Return an argument that the compiler does not know."""
+def argument(x, name, shadows, bound):
+    """Return the value of an argument that is no compile-time value."""
     if isinstance(x, torch.Tensor):
         return Pointer(Memory(x, name, shadows))
     if hasattr(x, "block_shape"):
         return Descriptor(Memory(x.base, name, shadows), x.shape, x.strides, x.block_shape, x.layout)
     if isinstance(x, tuple):
         fields = getattr(x, "_fields", [name] * len(x))
-        parts = [given(part, field, shadows, bound) for part, field in zip(x, fields, strict=True)]
+        parts = [argument(part, field, shadows, bound) for part, field in zip(x, fields, strict=True)]
         return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
     return value(x) if isinstance(x, bool | int | float) else bound(x)

@@ -28,28 +28,28 @@ from flashlab.machine.sm import Deadlock, Race
 READ, WRITE, ADD = "read", "write", "add"
 
 
-class Knowledge:
-    """The accesses of which a role knows, or which it has left at a barrier."""
+class History:
+    """The accesses that happened before a moment of a role, or before a phase of a barrier."""
 
-    def __init__(self, known=0, fenced=0):
-        self.known, self.fenced = known, fenced
+    def __init__(self, before=0, fenced=0):
+        self.before, self.fenced = before, fenced
 
-    def learn(self, other):
-        """Take in what somebody else knows."""
-        self.known |= other.known
+    def include(self, other):
+        """Include another history."""
+        self.before |= other.before
         self.fenced |= other.fenced
 
     def fence(self):
-        """Let the asynchronous proxy see what is known."""
-        self.fenced |= self.known
+        """Let the asynchronous proxy see all earlier accesses."""
+        self.fenced |= self.before
 
     def copy(self):
-        """Return the same, for somebody who begins with it."""
-        return Knowledge(self.known, self.fenced)
+        """Return a copy, with which another role begins."""
+        return History(self.before, self.fenced)
 
 
 class Access(NamedTuple):
-    """An access to memory. A role that knows of one knows of all earlier ones of its lane."""
+    """An access to memory. A history with one access of a lane has all earlier ones of that lane."""
 
     number: int
     lane: tuple
@@ -68,23 +68,23 @@ class Shadow:
         self.writes = np.full(cells, -1, np.int32)  # [cells]      the number of the last access that wrote
         self.others = {}  # (kind, lane): the same of those that read, or add, [cells]
 
-    def note(self, access, cells, region, knowledge, accesses):
-        """Remember an access to these cells of a region, made with this knowledge. Return its races, a sentence each.
+    def note(self, access, cells, region, history, accesses):
+        """Record an access with this history to cells of a region. Return its races, a sentence each.
 
         accesses: all earlier ones, by number.
         """
         writes = self.writes[cells]
         races = []
-        # What a product takes in may be unused, so only its result is NaN.
+        # The inputs of a product may be unused, so only its result is NaN.
         if self.begins_unwritten and access.kind != WRITE and not access.asynchronous and writes.min() < 0:
             races.append(f"{access.who} {access.does} {region}{access.place}, where nobody has written yet")
         others = [x[cells] for (kind, _), x in self.others.items() if access.kind == WRITE or kind != access.kind]
-        between = (race(access, accesses[n], region, knowledge) for n in distinct([writes, *others]))
+        between = (race(access, accesses[n], region, history) for n in distinct([writes, *others]))
         races += [sentence for sentence in between if sentence]
         if access.kind == WRITE:
             self.writes[cells] = access.number
             for numbers in self.others.values():
-                numbers[cells] = -1  # a role that knows of this access knows of them
+                numbers[cells] = -1  # a history with this access has them, too
         else:
             key = access.kind, access.lane
             if key not in self.others:
@@ -93,13 +93,13 @@ class Shadow:
         return races
 
 
-def race(access, earlier, region, knowledge):
-    """Return what an access does without the knowledge that it needs of an earlier one; None if it has it."""
+def race(access, earlier, region, history):
+    """Return a sentence if an access races with an earlier one, because its history lacks that one; else None."""
     what = f"{access.who} {access.does} {region}{access.place}, and {earlier.who} {earlier.does} it{earlier.place}"
-    if not knowledge.known >> earlier.number & 1:
+    if not history.before >> earlier.number & 1:
         return f"{what}: no barrier keeps the two apart"
     needs_a_fence = access.asynchronous and not earlier.asynchronous and earlier.kind != READ
-    if needs_a_fence and not knowledge.fenced >> earlier.number & 1:
+    if needs_a_fence and not history.fenced >> earlier.number & 1:
         return f"{what}: there is no fence between the two"
     return None
 
@@ -118,7 +118,7 @@ _here = threading.local()  # .agent: whose thread this is
 
 
 def me():
-    """Return the agent that calls."""
+    """Return the agent of the running thread."""
     return _here.agent
 
 
@@ -129,16 +129,16 @@ class Stopped(BaseException):
 class Agent:
     """One role of a program, or a program before its warps have roles."""
 
-    def __init__(self, name, program, run, knowledge=None):
+    def __init__(self, name, program, run, history=None):
         self.name, self.program, self.run = name, program, run
-        self.knowledge = Knowledge() if knowledge is None else knowledge
+        self.history = History() if history is None else history
         self.baton = threading.Semaphore(0)
         self.ready, self.waits_for = None, ""  # None: it can go on
         self.products, self.stores = [], []  # not waited for, the oldest first
         self.polled = None  # (memory, offset, value) of a counter read by adding 0; None: the agent did something since
 
     def pause(self, ready=None, waits_for=""):
-        """Let others go on, and oneself when ``ready()``."""
+        """Let other agents run, and continue when ``ready()``."""
         self.ready, self.waits_for = ready, waits_for
         self.run.hand_on(self)
         self.ready = None
@@ -148,20 +148,20 @@ class Agent:
         self.polled = None
         access = Access(len(self.run.accesses), (self.name, engine), kind, bool(engine), self.name, does, place())
         if len(cells):  # else the tile is past the ends of its tensor
-            for race in shadow.note(access, cells, region, self.knowledge, self.run.accesses):
+            for race in shadow.note(access, cells, region, self.history, self.run.accesses):
                 self.run.tell(race)
         self.run.accesses.append(access)
         if not engine:
-            self.know(access.number)
+            self.record(access.number)
         return access.number
 
-    def know(self, number):
-        """Let the agent know of an access that is over."""
-        self.knowledge.known |= 1 << number
+    def record(self, number):
+        """Add a finished access to the agent's history."""
+        self.history.before |= 1 << number
 
 
 class Run:
-    """A launch: its agents, its copies under way, all accesses to memory, and races, where these are only noted."""
+    """A launch: its agents, copies under way, accesses to memory, and the list for races, if there is one."""
 
     def __init__(self, seed, races=None):
         self.random, self.races = random.Random(seed), races
@@ -169,13 +169,13 @@ class Run:
         self.error, self.over = None, threading.Event()
 
     def tell(self, race):
-        """Raise a race, or note it."""
+        """Raise a race, or add it to the list."""
         if self.races is None:
             raise Race(race)
         self.races.append(race)
 
     def add(self, agent, function):
-        """Let an agent begin, when it is drawn, with ``function()``."""
+        """Add an agent, which runs ``function()`` when it is drawn."""
         self.agents.append(agent)
         threading.Thread(target=self._live, args=(agent, function), daemon=True).start()
 
@@ -194,7 +194,7 @@ class Run:
             self.fail(error)
 
     def go(self):
-        """Run all agents to their ends. Raises what one of them raised."""
+        """Run all agents until they end. Raise the error of an agent."""
         self._pass_on()
         try:
             self.over.wait()
@@ -212,12 +212,12 @@ class Run:
         self.over.set()
 
     def hand_on(self, agent):
-        """Let somebody go on, perhaps the agent itself; return when it is the agent's turn again."""
+        """Let a drawn agent run, perhaps this one; return when this one is drawn again."""
         if agent.ready is None and self.random.random() < 0.5:
             return
-        chosen = self._drawn()
-        if chosen is not agent:
-            chosen.baton.release()
+        following = self._drawn()
+        if following is not agent:
+            following.baton.release()
             agent.baton.acquire()
         if self.error is not None:
             raise Stopped
@@ -231,7 +231,7 @@ class Run:
         self.over.set()
 
     def _drawn(self):
-        """Return an agent that can go on; copies may land before."""
+        """Draw an agent that can run; copies may land before."""
         while True:
             able = [agent for agent in self.agents if agent.ready is None or agent.ready()]
             at = self.random.randrange(len(able) + len(self.flights)) if able or self.flights else None
@@ -243,14 +243,14 @@ class Run:
             self._land()
 
     def _land(self):
-        """Let a copy land: any load, or the first store of an agent."""
+        """Complete a drawn copy: any load, or the first store of an agent."""
         flight = self.random.choice([f for f in self.flights if f.before is None or f.before not in self.flights])
         self.flights.remove(flight)
         flight.land()
 
 
 def place():
-    """Return where in the kernel's source an access is made, and from which file it is asked for; for a sentence."""
+    """Return the line of the running access in the kernel's source and the file that calls it, for a sentence."""
     frame = sys._getframe(2)
     while frame and frame.f_code.co_filename.startswith(HERE):
         frame = frame.f_back

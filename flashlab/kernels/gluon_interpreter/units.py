@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashlab.kernels.gluon_interpreter.memory import View
-from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, Knowledge, me, place
+from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, History, me, place
 from flashlab.kernels.gluon_interpreter.values import Value
 from flashlab.machine import operations
 from flashlab.machine.sm import Race
@@ -18,29 +18,29 @@ MBarrierLayout = mbarrier.MBarrierLayout
 
 
 class Barrier(operations.Barrier):
-    """A barrier that also hands on what the arriving agents know."""
+    """A barrier that also passes on the histories of the agents that arrive."""
 
     def __init__(self, view, count):
         super().__init__(str(view), count)
-        self.view = view  # its place, which may get its name later
-        self.left, self.told = Knowledge(), Knowledge()  # in the open phase, and in the last one that is complete
+        self.view = view  # its place; the name may come later
+        self.open, self.complete = History(), History()  # of the open phase, and of the last complete one
 
     def arrive(self, nbytes=0):
-        """Arrive, announce so many bytes, and leave what the agent knows."""
+        """Arrive, announce this many bytes, and leave the agent's history."""
         if self.pending == 0:
             raise Race(f"{me().name} arrives at {self.view}, where all arrivals of the open phase are in")
-        self.left.learn(me().knowledge)
+        self.open.include(me().history)
         return super().arrive(nbytes)
 
-    def deliver(self, nbytes, knowledge):
-        """Take in bytes that a copy brought, and what was known of it."""
-        self.left.learn(knowledge)
+    def deliver(self, nbytes, history):
+        """Count the bytes of a copy, and include its history."""
+        self.open.include(history)
         return super().deliver(nbytes)
 
     def _advance(self):
         complete = super()._advance()
         if complete:
-            self.told, self.left = self.left, Knowledge()
+            self.complete, self.open = self.open, History()
         elif self.pending == 0 and self.pending_bytes < 0:
             raise Race(f"{self.view} gets {-self.pending_bytes:,} bytes more than it expects")
         return complete
@@ -71,7 +71,7 @@ def expect(view, nbytes, pred=True):
 
 
 def arrive(view, *, count=1, pred=True):
-    """Arrive so many times."""
+    """Arrive this many times."""
     if pred:
         barrier = barrier_of(view, "arrives at")
         for _ in range(count):
@@ -80,15 +80,15 @@ def arrive(view, *, count=1, pred=True):
 
 
 def wait(view, phase, pred=True, deps=()):
-    """Wait until the phase of this parity is complete, and learn what was left there."""
+    """Wait until the phase of this parity is complete, and include its history."""
     if pred:
         barrier, phase = barrier_of(view, "waits at"), int(phase)
         me().pause(lambda: barrier.completed(phase), Waited(barrier, phase))
-        me().knowledge.learn(barrier.told)
+        me().history.include(barrier.complete)
 
 
 class Waited:
-    """What an agent waits for, in words."""
+    """A phase of a barrier, as text: the reason of an agent's wait."""
 
     def __init__(self, barrier, phase):
         self.barrier, self.phase = barrier, phase
@@ -104,17 +104,17 @@ class Load:
 
     def __init__(self, tile, to, barrier):
         self.tile, self.to, self.barrier = tile, to, barrier
-        self.knowledge = me().knowledge.copy()  # what is known of the copy where it has arrived
+        self.history = me().history.copy()  # of the copy, for those who wait for it
         for number in (
             tile.access(READ, "has the copy engine read"),
             to.access(WRITE, "has the copy engine write", "copies"),
         ):
-            self.knowledge.known |= 1 << number
+            self.history.before |= 1 << number
 
     def land(self):
         """Write the tile, and deliver its bytes."""
         self.to.write(self.tile.read())
-        self.barrier.deliver(self.to.nbytes, self.knowledge)
+        self.barrier.deliver(self.to.nbytes, self.history)
 
 
 class Store:
@@ -134,7 +134,7 @@ class Store:
 
 
 def async_copy_global_to_shared(tensor_desc, coord, barrier, result, pred=True, multicast=False):
-    """Ask for the tile at these coordinates, zeros past the tensor's end; its bytes arrive at the barrier."""
+    """Copy the tile at these coordinates, with zeros past the tensor's end; its bytes arrive at the barrier."""
     if not pred:
         return
     tile = tensor_desc.tile(coord)
@@ -145,7 +145,7 @@ def async_copy_global_to_shared(tensor_desc, coord, barrier, result, pred=True, 
 
 
 def async_copy_shared_to_global(tensor_desc, coord, src):
-    """Have a tile carried to these coordinates; what is past the tensor's end is not written."""
+    """Copy a tile to these coordinates, except for its part past the tensor's end."""
     if src.shape != tensor_desc.block_shape:
         raise ValueError(f"{src} {src.shape} is no tile {tensor_desc.block_shape}")
     store = Store(tensor_desc.tile(coord), src)
@@ -154,17 +154,17 @@ def async_copy_shared_to_global(tensor_desc, coord, src):
 
 
 def store_wait(pendings):
-    """Wait until at most so many of the agent's tiles are still being read from shared memory."""
+    """Wait until at most this many of the agent's stores still read shared memory."""
     agent = me()
     awaited = agent.stores[: max(len(agent.stores) - pendings, 0)]
     agent.pause(lambda: all(store.landed for store in awaited), "its copies to global memory")
     for store in awaited:
-        agent.know(store.read)
+        agent.record(store.read)
         agent.stores.remove(store)
 
 
 class Sums(Value):
-    """The sums of a product, which nobody may read before a wait has covered it."""
+    """The sums of a product. They may be read only after a wait that covers the product."""
 
     def __init__(self, a, b, begin, layout):
         self.a, self.b, self.begin, self.dtype, self._layout = a, b, begin, gl.float32, layout
@@ -182,13 +182,13 @@ class Sums(Value):
         return self.sums
 
     def finish(self):
-        """Compute the sums, and let the agent know that its operands are read."""
+        """Compute the sums, and record that the operands are read."""
         A, B = (x.read() if isinstance(x, View) else x.data for x in (self.a, self.b))
         self.sums = A.astype(np.float32) @ B.astype(np.float32)
         if self.begin is not None:
             self.sums += self.begin.data
         for number in self.reads:
-            self.agent.know(number)
+            self.agent.record(number)
         self.a = self.b = self.begin = None
 
 
@@ -202,7 +202,7 @@ def warpgroup_mma(a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_
 
 
 def warpgroup_mma_wait(num_outstanding=0, deps=None):
-    """Wait until at most so many products are under way, and return ``deps``; one alone is returned as it is."""
+    """Wait until at most this many products are under way, and return ``deps``, a single one without its tuple."""
     products = me().products
     while len(products) > num_outstanding:
         products.pop(0).finish()

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels.interpreter import bits_of_bfloat16, truth
+from flashlab.kernels.interpreter import truth
+from flashlab.kernels.interpreter_numbers import bits_of_bfloat16
 
 ARRAYS = {  # Triton's type: numpy's, for arithmetic
     gl.int1: np.bool_,
@@ -54,7 +55,7 @@ def narrowed(array, dtype):
 
 
 def widened(bits, dtype):
-    """Return the numbers that these bits in memory are."""
+    """Return the numbers with these bits in memory."""
     if dtype == gl.bfloat16:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype in FLOAT8:
@@ -119,12 +120,12 @@ def whole(x):
 
 
 def floating(dtype):
-    """Tell whether a type has fractions."""
+    """Return whether a type has fractions."""
     return dtype.is_floating()
 
 
 def common(a, b, division=False):
-    """Return the type in which two values meet, as Triton has it; ``division`` by / gives fractions."""
+    """Return the common type of two values, by Triton's rules; ``division`` by / gives fractions."""
     if floating(a) != floating(b):
         return a if floating(a) else b
     wider = max(a, b, key=lambda dtype: dtype.primitive_bitwidth)
@@ -139,15 +140,15 @@ def common(a, b, division=False):
 
 
 def together(a, b, division=False):
-    """Return two operands as arrays of the type in which they meet, that type, and their layout.
+    """Return two operands as arrays of their common type, that type, and their layout.
 
-    Beside a value, one of Python's numbers does not count, unless it has fractions and the value has none.
+    A number of Python takes the type of a value beside it, unless it has fractions and the type has none.
     """
     plain = [not isinstance(x, Value) for x in (a, b)]
     layout = next((x._layout for x in (a, b) if isinstance(x, Value) and x._layout is not None), None)
     if plain[0] != plain[1]:
-        known, x = (b, a) if plain[0] else (a, b)
-        dtype = known.dtype
+        typed, x = (b, a) if plain[0] else (a, b)
+        dtype = typed.dtype
         if dtype == gl.int1 and not isinstance(x, bool):
             dtype = value(x).dtype
         elif isinstance(x, float) and not floating(dtype):
@@ -164,7 +165,7 @@ def together(a, b, division=False):
 
 
 def computed(function, a, b, division=False):
-    """Return function(a, b) of two arrays as a ``Value`` of the type in which they meet."""
+    """Return function(a, b) of two arrays as a ``Value`` of their common type."""
     a, b, dtype, layout = together(a, b, division)
     result = function(a, b)
     return Value(rounded(result, dtype) if dtype in BITS else result, dtype, layout)

@@ -15,7 +15,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import scores
-from flashlab.kernels.hopper.scores import LATER, Intervals, known
+from flashlab.kernels.hopper.scores import LATER, Intervals, static_window
 from flashlab.kernels.launch import describe
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
@@ -40,19 +40,18 @@ class Shape(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """The part of a problem that the compiler knows: each variant is a kernel of its own."""
+    """The compile-time part of a problem: each variant is a kernel of its own."""
 
-    mask: masks.Window  # as far as it is ``known``
+    mask: masks.Window  # ``static_window``
     crossed: bool  # the diagonal may run through a second block of a warpgroup
     ragged: bool  # Bc does not divide Nk
-    pingpong: bool  # warpgroups issue their products in turn
     unit: float  # as in ``Problem``
 
 
 class Request(NamedTuple):
     """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
 
-    mask: masks.Window  # with the ends that the compiler does not know
+    mask: masks.Window  # with the ends that are not compile-time values
     intervals: Intervals | None  # of a ``Rule``: the keys that each query sees
     score: tuple | None  # as ``scores.kernel_args``
     scale: float | None  # the factor on the scores before them
@@ -61,29 +60,29 @@ class Request(NamedTuple):
 
 
 def descriptors(o, q, k, v, rows, Br, Bc, width):
-    """Return Q, K, V, O and O_first as the kernels take them."""
+    """Return the descriptors of Q, K, V, O and O_first."""
     Nq = q.shape[2]
-    made = [descriptor(x, r, width) for x, r in zip((q, k, v, o), (rows, Bc, Bc, rows), strict=True)]
-    return [*made, descriptor(o, rows, width, Nq - (tiles.count(Nq, Br) - 1) * Br)]
+    described = [descriptor(x, r, width) for x, r in zip((q, k, v, o), (rows, Bc, Bc, rows), strict=True)]
+    return [*described, descriptor(o, rows, width, Nq - (tiles.count(Nq, Br) - 1) * Br)]
 
 
 def sizes(problem, Br):
-    """Return H, Nq, Nk, Tr and the factor on the scores as the kernels take them."""
+    """Return H, Nq, Nk, Tr and the factor on the scores."""
     factor = problem.factor if problem.score is None else scores.factors(problem)[1]
     return problem.H, problem.Nq, problem.Nk, tiles.count(problem.Nq, Br), factor
 
 
-def variant(problem, rows, Bc, pingpong=False):
+def variant(problem, rows, Bc):
     """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
-    mask, Nq, Nk = known(problem.mask), problem.Nq, problem.Nk
-    # else the diagonal ends where a block does
+    mask, Nq, Nk = static_window(problem.mask), problem.Nq, problem.Nk
+    # If not, the diagonal ends at the end of a block.
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
-    return Variant(mask, crossed, Nk % Bc != 0, pingpong, problem.unit)
+    return Variant(mask, crossed, Nk % Bc != 0, problem.unit)
 
 
 def request_of(problem):
-    """Return what a problem asks for beside a full or causal mask, as ``Request``."""
-    ends = problem.mask if LATER.value in known(problem.mask) else masks.full()
+    """Return the ``Request`` of a problem."""
+    ends = problem.mask if LATER.value in static_window(problem.mask) else masks.full()
     intervals = Intervals.of(problem) if isinstance(problem.mask, masks.Rule) else None
     if problem.score is None:
         args = None if problem.scales is None else problem.scales.kernel_args
@@ -92,9 +91,9 @@ def request_of(problem):
 
 
 def without_unseen(k, v, problem):
-    """Return keys, values and problem without the first keys, where no window reaches them.
+    """Return keys, values and problem without the first keys that no window reaches.
 
-    Their weights are 0. But 0 times a value that is not finite would be NaN.
+    The weights of those keys are 0, but 0 times a value that is not finite would be NaN.
     """
     if isinstance(problem.mask, masks.Rule) or problem.mask.left is None:
         return k, v, problem
@@ -113,7 +112,7 @@ DTYPES = {
 def descriptor(x, rows, width, N=None):
     """Describe x [B, H, N, d], ready (``tiles.ready``), in tiles of rows x width; or only its first N rows.
 
-    What is past the end reads as zero and is never written.
+    Elements past the end are read as zeros and never written.
     """
     shape = x.shape if N is None else (*x.shape[:2], N, x.shape[3])
     return _described(x, shape, tiles.strides_of(x), (1, 1, rows, width))
@@ -155,9 +154,9 @@ def layout(block, dtype):
 
 @functools.cache
 def multiprocessors(device):
-    """Return how many programs of these kernels run side by side: each takes most of a multiprocessor's memory.
+    """Return the number of programs of these kernels that run at once: each takes most of a multiprocessor's memory.
 
-    In the interpreter a few, so that each computes several tiles.
+    In the interpreter there are few, so that each computes several tiles.
     """
     if device.type != "cuda":
         return 3

@@ -23,10 +23,10 @@ from flashlab.kernels.hopper.stages import (
     announce,
     finish,
     matrix,
+    next_turn,
     release,
     stage_of,
     take,
-    taken,
     turn_of,
     wait_empty,
     wait_full,
@@ -62,7 +62,7 @@ class Shared(NamedTuple):
 
 @gluon.jit
 def allocate(Q, dO, K, V, lse, delta, rest, lag, Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr):
-    """Return shared memory for what the descriptors bring, and barriers in their first phase."""
+    """Return shared memory for the tiles of the descriptors, and barriers in their first phase."""
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     dSt_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, Br], Q.dtype)
     shared = Shared(
@@ -95,7 +95,7 @@ def allocate(Q, dO, K, V, lse, delta, rest, lag, Br: gl.constexpr, width: gl.con
     return shared
 
 
-class Kept(NamedTuple):
+class Operands(NamedTuple):
     """The operands that all steps of a warpgroup have in common: in registers if there is room, or in shared memory."""
 
     K_j: gl.tensor  # [Bc, d]
@@ -105,45 +105,45 @@ class Kept(NamedTuple):
 
 
 @gluon.jit
-def keep(shared, problem, w: gl.constexpr, zero=0):
-    """Return what warpgroup w keeps of K and V. Score functions need the registers themselves. zero: see ``step``."""
+def operands_of(shared, problem, w: gl.constexpr, zero=0):
+    """Return the ``Operands`` of warpgroup w. Score functions leave no registers for operands. zero: see ``step``."""
     Br: gl.constexpr = shared.Q.shape[3]
     half: gl.constexpr = shared.Q.shape[4] // CONSUMERS
     K_j, V_j = matrix(shared.K.index(w + zero)), matrix(shared.V.index(w + zero))  # [Bc, d]
     K_0, K_1 = matrix(shared.K.index(zero)), matrix(shared.K.index(1 + zero))  # [Bc, d]
     if not transposed(shared.Q.shape[4]):
-        return Kept(K_j, V_j, K_0.slice(w * half, half, dim=1), K_1.slice(w * half, half, dim=1))
+        return Operands(K_j, V_j, K_0.slice(w * half, half, dim=1), K_1.slice(w * half, half, dim=1))
     elif problem.score is not None:
-        return Kept(K_j, V_j, K_0.permute((1, 0)), K_1.permute((1, 0)))
+        return Operands(K_j, V_j, K_0.permute((1, 0)), K_1.permute((1, 0)))
     else:
         left: gl.constexpr = gl.DotOperandLayout(0, accumulator(Br), 2)
         of_dQ: gl.constexpr = gl.DotOperandLayout(0, accumulator(half), 2)
         K_0, K_1 = K_0.permute((1, 0)).load(of_dQ), K_1.permute((1, 0)).load(of_dQ)
-        return Kept(K_j.load(left), V_j.load(left), K_0, K_1)
+        return Operands(K_j.load(left), V_j.load(left), K_0, K_1)
 
 
 @gluon.jit
 def step(
-    shared, kept, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
+    shared, operands, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
     w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
-    """Take step t: these queries contribute to dK_j and dV_j, and the tile of the step before gets its share of dQ."""
+    """Compute step t: these queries' share of dK_j and dV_j, and the share of dQ for the previous step's tile."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     dtype: gl.constexpr = shared.K.dtype
     if not transposed(width):
-        # t >> 31 is 0, but the assembler cannot know it: it computes the addresses of K_j and V_j again in each step.
+        # t >> 31 is 0, which the assembler cannot derive: it computes the addresses of K_j and V_j again in each step.
         # Otherwise it computes them before the loop and spills them: on an H200, grouped heads take 1.27 times as long.
-        kept = keep(shared, problem, w, t >> 31)
+        operands = operands_of(shared, problem, w, t >> 31)
     Q_i, dO_i = matrix(stage_of(shared.Q, t)), matrix(stage_of(shared.dO, t))  # [Br, d]
     wait_full(shared.q_full, t)
     lse_i = along_queries(of_lse(shared, t, 0), accumulator(Br))  # [1, Br], before products keep the memory busy
     rest_i = None
     if shared.lse.shape[0] > shared.delta.shape[0]:
         rest_i = along_queries(of_lse(shared, t, 1), accumulator(Br))  # [1, Br]
-    St_ij = product(kept.K_j, Q_i)  # [Bc, Br]
+    St_ij = product(operands.K_j, Q_i)  # [Bc, Br]
     wait_full(shared.do_full, t)
-    dPt_ij = product(kept.V_j, dO_i)  # [Bc, Br]
+    dPt_ij = product(operands.V_j, dO_i)  # [Bc, Br]
     St_ij = warpgroup_mma_wait(1, deps=(St_ij,))
     scarce: gl.constexpr = width > 64  # registers
     windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
@@ -158,7 +158,7 @@ def step(
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
     else:
         if not hides:
-            wait_full(shared.do_full, t)  # over already; it keeps the exponentials beside the product for dP
+            wait_full(shared.do_full, t)  # complete already; it keeps the exponentials beside the product for dP
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
         dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))
     dSt_ij = (sloped * (dPt_ij - delta_i)).to(dtype)  # [Bc, Br]
@@ -173,7 +173,7 @@ def step(
     fence_async_shared()
     release(shared.ds_full, t)
     if not first:
-        dQ_i = share_of_dQ(shared, kept, t - 1, w)
+        dQ_i = share_of_dQ(shared, operands, t - 1, w)
     dK_j = warpgroup_mma(dSt_left, Q_i, dK_j, use_acc=not first, is_async=True)
     if not first:
         dQ_i = warpgroup_mma_wait(1, deps=(dQ_i,))
@@ -219,7 +219,7 @@ def along_queries(x, layout: gl.constexpr):
 
 
 @gluon.jit
-def share_of_dQ(shared, kept, t, w: gl.constexpr):
+def share_of_dQ(shared, operands, t, w: gl.constexpr):
     """Issue this warpgroup's half of dQ_i = dS_ij K_j of step t: of its columns, or transposed, of its queries."""
     width: gl.constexpr = shared.Q.shape[4]
     columns: gl.constexpr = width // CONSUMERS
@@ -227,16 +227,16 @@ def share_of_dQ(shared, kept, t, w: gl.constexpr):
     for part in gl.static_range(CONSUMERS):  # the keys of one warpgroup
         dSt_ij = shared.dSt.index(part * BUFFERS + t % BUFFERS)
         if transposed(width):
-            left, right = kept[2 + part], dSt_ij.slice(w * columns, columns, dim=1)
+            left, right = operands[2 + part], dSt_ij.slice(w * columns, columns, dim=1)
         else:
-            left, right = dSt_ij.permute((1, 0)), kept[2 + part]
+            left, right = dSt_ij.permute((1, 0)), operands[2 + part]
         dQ_i = warpgroup_mma(left, right, dQ_i, use_acc=part > 0, is_async=True)
     return dQ_i
 
 
 @gluon.jit
 def let_leave():
-    """Wait until what ``store`` wrote in the turn before has left the buffers."""
+    """Wait until the results of ``store`` in the previous turn have left the buffers."""
     tma.store_wait(0)
     barrier()
 
@@ -246,13 +246,13 @@ def consume(
     shared, dK, dV, sums, turns, Nq_padded, problem, lag,
     w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
-    """Be warpgroup w, which has the keys w * ROWS .. (w + 1) * ROWS of a tile. late: the first queries see none."""
+    """Run warpgroup w, with the keys w * ROWS .. (w + 1) * ROWS of a tile. late: the first queries see none."""
     n, t = 0, 0
-    turn = taken(shared, 0)
+    turn = next_turn(shared, 0)
     while turn < turns.all:
         t = consume_turn(shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t, w, ragged, late, unit)
         n += 1
-        turn = taken(shared, n)
+        turn = next_turn(shared, n)
     tma.store_wait(0)
 
 
@@ -261,7 +261,7 @@ def consume_turn(
     shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t,
     w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr, unit: gl.constexpr,
 ):  # fmt: skip
-    """Take the n-th turn of this program, which begins with step t. Return the step after it."""
+    """Process the n-th turn of this program from step t on. Return the step after it."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     work = queries.work_of(turn, turns, problem, Nq_padded, lag, CONSUMERS * ROWS, Br)
@@ -270,22 +270,24 @@ def consume_turn(
     keys = queries.keys_of(problem, work.b, start, ROWS, ragged, gl.SliceLayout(1, accumulator(Br)))
     these = queries.first(work, problem, Br)
     wait_full(shared.v_full, n)
-    kept = keep(shared, problem, w)
+    operands = operands_of(shared, problem, w)
     if late:
         leave_out(shared, t, w)
         dK_j, dV_j = nothing, nothing
     else:
-        dK_j, dV_j = step(shared, kept, sums, nothing, nothing, these, keys, work, problem, t, 0, w, ragged, True, unit)
+        dK_j, dV_j = step(
+            shared, operands, sums, nothing, nothing, these, keys, work, problem, t, 0, w, ragged, True, unit
+        )
     end = t + queries.count(work, problem)
     for at in range(t + 1, end):
         tile_before = these.tile
         these = queries.following(these, work, problem, Br)
         dK_j, dV_j = step(
-            shared, kept, sums, dK_j, dV_j, these, keys, work, problem, at, tile_before, w, ragged, False, unit
+            shared, operands, sums, dK_j, dV_j, these, keys, work, problem, at, tile_before, w, ragged, False, unit
         )
 
     wait_full(shared.ds_full, end - 1)
-    dQ_i = share_of_dQ(shared, kept, end - 1, w)
+    dQ_i = share_of_dQ(shared, operands, end - 1, w)
     dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))
     release(shared.k_empty, n)
     add(sums, these.tile, w, dQ_i)
@@ -301,7 +303,7 @@ def consume_turn(
 
 @gluon.jit
 def leave_out(shared, t, w: gl.constexpr):
-    """Take step t without products: no score counts."""
+    """Process step t without products: no score counts."""
     Br: gl.constexpr = shared.Q.shape[3]
     nothing = gl.zeros([ROWS, Br], gl.float32, accumulator(Br))  # [Bc, Br]
     wait_full(shared.q_full, t)
@@ -314,7 +316,7 @@ def leave_out(shared, t, w: gl.constexpr):
 
 @gluon.jit
 def store(shared, dK, dV, dK_j, dV_j, work, w: gl.constexpr):
-    """Write a warpgroup's rows of dK and dV by way of its buffers of dS^T, which nobody reads any more."""
+    """Write a warpgroup's rows of dK and dV through its buffers of dS^T, which have no more readers."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     half: gl.constexpr = width // Br  # of the buffers, at 128 columns
@@ -345,7 +347,7 @@ def produce(shared, Q, dO, K, V, lse, delta, rest, counter, turns, Nq_padded, pr
 
 @gluon.jit
 def produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, Nq_padded, problem, lag, n, t):
-    """Do so for the n-th turn of this program, which begins with step t. Return the step after it."""
+    """Ask for the tiles of the n-th turn of this program from step t on. Return the step after it."""
     stages: gl.constexpr = shared.Q.shape[0]
     Br: gl.constexpr = shared.Q.shape[3]
     work = queries.work_of(turn, turns, problem, Nq_padded, lag, CONSUMERS * ROWS, Br, 1)

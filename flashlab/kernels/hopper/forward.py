@@ -1,14 +1,14 @@
-"""The forward pass for compute capability 9.0: warps that copy, and warps that compute, meeting at barriers.
+"""The forward pass for compute capability 9.0: producer and consumer warps, synchronised by barriers.
 
-A program has one producer, a warp that asks the copy engine for tiles, and two or three consumers, groups of four warps
-(warpgroups) with 64 rows of Q each. A consumer's step g issues two products, S = Q K_g^T and O += P_(g-1) V_(g-1), and
-takes the softmax of S beside the second. What a step needs, K_g and V_(g-1), shares one stage of shared memory and
-arrives at one barrier. The last step of a tile of Q issues the first product of the next tile. Tiles of more than 128
-columns come in ``pieces``.
+A program has one producer, a warp that issues the loads of tiles by the copy engine (TMA), and two or three consumers,
+groups of four warps (warpgroups) with 64 rows of Q each. A consumer's step g issues two products, S = Q K_g^T and
+O += P_(g-1) V_(g-1), and computes the softmax of S while the second product runs. K_g and V_(g-1) share one stage of
+shared memory and one barrier. The last step of a tile of Q issues the first product of the next tile. Tiles of more
+than 128 columns come in ``pieces``.
 
-Here are the launch and the consumers. ``arguments`` are made from a problem, ``roles`` has shared memory and
-the producer, ``work`` finds the tiles, ``softmax`` ends them. Steps are counted over all tiles of a program. ``stages``
-says which stage a step uses and for which phase it waits.
+This file has the launch and the consumers. ``arguments`` builds the arguments, ``roles`` has shared memory and the
+producer, ``work`` finds the tiles, ``softmax`` writes the results. Steps are counted over all tiles of a program.
+``stages`` defines the stage of a step and the phase of its barrier.
 
 Source: FlashAttention-3, section 3, Algorithm 2; the order of tiles: ``schedule``.
 """
@@ -44,18 +44,19 @@ from flashlab.kernels.hopper.softmax import (
     update_sums,
     weights,
 )
-from flashlab.kernels.hopper.stages import pass_turn, release, skip_turn, wait_full, wait_turn
+from flashlab.kernels.hopper.stages import release, wait_full
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.portable import forward as portable
 
 
-def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table, launched=None):
+def run(o, lse, q, k, v, problem, c, rest=None, table=table, launched=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
     float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
-    ALiBi; no dropout, and packed texts without score functions. A ``Rule`` shows each query one interval of keys, and
-    each key to some query. rest, launched: as for ``portable.forward.run``. table: as ``schedule.table``.
+    ALiBi; no dropout, and packed texts without score functions. A ``Rule`` must show each query one interval of
+    keys, and hide no key from all queries. rest, launched: as for ``portable.forward.run``. table: as
+    ``schedule.table``.
     """
     launched = {} if launched is None else launched
     k, v, problem = without_unseen(k, v, problem)
@@ -68,7 +69,7 @@ def run(o, lse, q, k, v, problem, c, rest=None, pingpong=False, table=table, lau
             (programs, 1, 1),
             (*descriptors(o, q, k, v, ROWS.value, c.Br, c.Bc, shape.columns), lse, rest),
             (order, starts, *sizes(problem, c.Br), c.Bc, shape, consumers, c.stages)
-            + (variant(problem, ROWS.value, c.Bc, pingpong), *REGISTERS[consumers], request_of(problem)),
+            + (variant(problem, ROWS.value, c.Bc), *REGISTERS[consumers], request_of(problem)),
             warps=4,
         )
 
@@ -102,7 +103,7 @@ def attention_forward(
 def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     """Compute, in warpgroup w, rows w * ROWS .. (w + 1) * ROWS of each tile.
 
-    P_before are the weights of the block before: their product goes out beside the next block's softmax.
+    P_before holds the weights of the previous block; their product with V overlaps the next block's softmax.
     """
     Bc: gl.constexpr = shared.K.shape[3]
     rows: gl.constexpr = shared.Q.shape[3]
@@ -111,8 +112,8 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     Q_i, P_before, m_i, l_i, g = begin(shared, work, tile, skipped, 0, 0, w, variant)
     for t in range(work.count):
         O_i = pieces.zeros(rows, shared.V, shared.full)  # [Br, d]
-        # ``start_of`` needs ``tile.blocks``, too. Otherwise it would keep its first value: Triton 3.6 and 3.7 take a
-        # number for dead that a loop only carries to end an inner loop (Triton's pull request 9036).
+        # ``start_of`` uses ``tile.blocks``, too. Otherwise it would keep its first value: Triton 3.6 and 3.7 treat a
+        # number as dead if a loop carries it only as the end of an inner loop (Triton's pull request 9036).
         for j in range(1, tile.blocks):
             g += 1
             P_before, m_i, l_i, O_i = step(shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w, variant)
@@ -124,9 +125,9 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
 
 @gluon.jit
 def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.constexpr):
-    """Begin the t-th tile at step g with nothing to overlap: its queries, and the weights of its first block.
+    """Start tile t at step g, before there is anything to overlap: load Q_i and compute the first block's weights.
 
-    Returns the step of that block, too.
+    Also returns the step of that block.
     """
     slot = t * shared.O.shape[0] + w
     wait_full(shared.full, g)
@@ -134,11 +135,8 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     g += skipped
     wait_full(shared.full, g)
     wait_full(shared.q_full, slot)
-    wait_turn(shared, w, 0, variant)
     Q_i = pieces.tile(shared.Q, shared.q_full, slot)  # [Br, d]
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
-    pass_turn(shared, w, variant)
-    skip_turn(shared, w, 1, skipped, variant)
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(shared.empty, g)
     S_ij = shown(S_ij, tile, 0, work, variant, first=True)
@@ -151,16 +149,14 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
 def step(
     shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Take step g in a tile: scores of its j-th block, the product of the block before, and the softmax beside it.
+    """Compute step g of a tile: the scores of block j, the product of the previous block, and the softmax during it.
 
-    Of three consumers, each takes only the maximum beside its own product: its exponentials run beside the products of
-    the other two, which was measured to be faster.
+    One of three consumers computes only the maximum during its own product. Its exponentials run during the products of
+    the other two, which was faster.
     """
     two: gl.constexpr = shared.O.shape[0] == 2
-    wait_turn(shared, w, g, variant)
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
     O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
-    pass_turn(shared, w, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, tile, j, work, variant)
     m_new = new_maximum(m_i, S_ij, work.factor, variant.unit)
@@ -176,9 +172,9 @@ def step(
 
 @gluon.jit
 def complete(shared, O_i, g):
-    """Wait for the second product of step g, and give the stage back.
+    """Wait for the second product of step g, and release the stage.
 
-    Waiting for the next stage here, not at its use, keeps the assembler from moving what is before this wait past it.
+    The wait for the next stage is here, not at its use: it keeps the assembler from moving earlier code past it.
     """
     wait_full(shared.full, g + 1)
     O_i = pieces.finished(O_i)
@@ -190,9 +186,9 @@ def complete(shared, O_i, g):
 def boundary(
     shared, out, work, tile, P_before, m_i, l_i, O_i, g, t, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Take step g, with which the t-th tile ends: its last product goes out with the first one of the next tile.
+    """Compute step g, the last one of tile t: its last product, together with the first product of the next tile.
 
-    Returns what ``begin`` does for the next tile, and that tile. After the last tile this is stale, and never used.
+    Returns the next tile and the results of ``begin`` for it. After the last tile they are not used.
     """
     rows: gl.constexpr = shared.Q.shape[3]
     Bc: gl.constexpr = shared.K.shape[3]
@@ -206,19 +202,16 @@ def boundary(
     Q_i = pieces.tile(shared.Q, shared.q_full, slot + shared.O.shape[0])  # [Br, d]
     if variant.mask.right is not None:
         wait_full(shared.full, ahead, pred=more)
-    wait_turn(shared, w, g, variant)
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, ahead))  # [Br, Bc]
     O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
-    pass_turn(shared, w, variant)
-    skip_turn(shared, w, ahead, skipped, variant)
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, following, 0, work, variant, first=True)
     m_next, l_next, P_next = first_weights(S_ij, work.factor, variant.unit)
     P_next = operand(P_next, shared.V.dtype, shared.Q.shape[4])
     inverse = finish(m_i, total(l_i, m_i), out, tile, work, variant)
     tma.store_wait(0)  # the O of the tile before has left its buffer
-    # This wait is over before it begins; it keeps the exponentials where they are, as in ``step``. The next stage
-    # cannot be waited for here: after a skipped block it is the one that is given back below.
+    # The phase is complete already: this wait only keeps the exponentials in place, as in ``complete``. A wait for
+    # the next stage is impossible here: after a skipped block, that stage is released below.
     wait_full(shared.full, ahead, pred=more)
     O_i = pieces.finished(O_i)
     release(shared.empty, g)

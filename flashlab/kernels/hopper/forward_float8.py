@@ -5,7 +5,7 @@ Roles, stages and barriers are those of ``forward``. Six things differ:
 - Values are transposed: a product of 8 bits needs the keys of both operands side by side.
 - A thread holds the weights of two neighbouring keys out of eight, and an operand of 8 bits takes four neighbours from
   it. So the copy engine brings the keys of a block in another order: 0 1, 4 5, 8 9, ..., then 2 3, 6 7, 10 11, ...
-  The weights that a thread holds are then those that it must hand over, and none moves between threads.
+  Then a thread holds exactly the weights that its operand needs, and none moves between threads.
 - A tensor core keeps about 14 bits of a sum. So P_ij V_j begins at 0 in each step, and is added to O_i in float32: the
   second level. Left in the tensor core for 512 keys, 131,072 positive values have 1.1 times the error of exact sums,
   for 1,024 keys 1.3, and for all 15 to 18 times.
@@ -83,12 +83,11 @@ def variant(problem, Bc):
 
 
 class Variant(NamedTuple):
-    """The part of a problem that the compiler knows: each variant is a kernel of its own."""
+    """The compile-time part of a problem: each variant is a kernel of its own."""
 
     mask: Window
     crossed: bool  # as in ``arguments.Variant``
     ragged: bool
-    pingpong: bool  # always False
     unit: float  # always 1
     two_level: bool  # else O is summed in the tensor core
     parts: int  # of the columns of O, multiplied one after the other: two products of all of them fill the registers
@@ -235,7 +234,7 @@ def begin(shared, work, tile, skipped, w: gl.constexpr, variant: gl.constexpr):
 def step(
     shared, Q_i, P_before, m_i, l_i, O_i, g, limit, scale_ij, cut: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g within a tile: the product of the block before, the scores of one block, and their softmax."""
+    """Compute step g within a tile: the product of the previous block, the scores of one block, and their softmax."""
     S_ij, O_i = products(shared, Q_i, P_before, O_i, g, g, variant)
     release(shared.empty, g)
     if cut:
@@ -302,9 +301,9 @@ def first_weights(S_ij, limit, scale_ij, variant: gl.constexpr):
 def boundary(
     shared, out, work, tile, P_before, m_i, l_i, O_i, g, t, w: gl.constexpr, variant: gl.constexpr
 ):  # fmt: skip
-    """Step g, with which the t-th tile ends: its last product, and the first one of the next tile.
+    """Compute step g, the last one of tile t: its last product, and the first one of the next tile.
 
-    Returns what ``begin`` does for the next tile, and that tile. After the last tile this is stale, and never used.
+    Returns the next tile and the results of ``begin`` for it. After the last tile they are not used.
     """
     rows: gl.constexpr = shared.Q.shape[3]
     Bc: gl.constexpr = shared.K.shape[3]

@@ -1,8 +1,8 @@
 """Latent attention of one new token per text on compute capability 9.0: a part of the past, for 64 heads.
 
 Keys are 512 + 64 columns wide, and the first 512 are the values, too. Sums O_i [64, 512] are more than the registers of
-four warps, so two warpgroups take half of the columns each. Both compute all the scores: a warpgroup that had half of
-them would need the other's at every block. A producer brings the next block of keys while they compute.
+four warps, so two warpgroups take half of the columns each. Both compute all scores: a warpgroup with half of them
+would need the other half at every block. A producer loads the next block of keys while they compute.
 
 The results are splits, as ``decode.split`` leaves them.
 """
@@ -213,8 +213,8 @@ def consume(shared, out, part, scale_log2, w: gl.constexpr):
 def clear(V_j, n):
     """Write zeros over the rows of V_j [Bc, 256] in shared memory from the n-th on.
 
-    The other warpgroup may be reading them as keys, and no barrier keeps the two apart. That does no harm: the rows
-    before the n-th keep their bits, and the scores of the others are hidden.
+    The other warpgroup may read them as keys at the same time, without a barrier. That does no harm: rows before the
+    n-th do not change, and the scores of the other rows are hidden.
     """
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
     for k in gl.static_range(V_j.shape[0] // 16):  # few at a time: the registers hold O_i

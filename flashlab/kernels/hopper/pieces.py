@@ -70,7 +70,7 @@ def add_product(P, V, O):
 
 @gluon.jit
 def finished(O, later: gl.constexpr = 0):
-    """Wait for all products but the ``later`` last ones, and return the sums O."""
+    """Wait for all products but the last ``later``, and return the sums O."""
     if len(O) == 1:
         return (warpgroup_mma_wait(later, deps=O),)
     else:

@@ -27,7 +27,7 @@ def product(A, B):
 
 @gluon.jit
 def operand(P_ij, dtype: gl.constexpr, width: gl.constexpr):
-    """Return P_ij narrowed, as the left operand of a product with ``width`` columns: no number leaves its register."""
+    """Return P_ij, narrowed, as the left operand of a product with ``width`` columns: no number changes its thread."""
     left: gl.constexpr = gl.DotOperandLayout(0, accumulator(width, P_ij.shape[0]), 2)
     return gl.convert_layout(P_ij.to(dtype), left, assert_trivial=True)
 
@@ -36,14 +36,14 @@ def operand(P_ij, dtype: gl.constexpr, width: gl.constexpr):
 def fours(P_ij):
     """Return P_ij [Br, Bc] in e4m3, the weights of four keys in a number of 32 bits: [Br, Bc / 4].
 
-    Columns are in the order of ``forward_float8.key_of``. Loops carry them so: 8 bits would take a register each.
+    Columns are in the order of ``forward_float8.key_of``. Loops carry this form: a number of 8 bits takes a register.
     """
     Br: gl.constexpr = P_ij.shape[0]
     Bc: gl.constexpr = P_ij.shape[1]
     even, odd = gl.split(gl.permute(gl.reshape(P_ij, [Br, 2, Bc // 4, 2]), (0, 2, 1, 3)))
     P_0, P_2 = gl.split(even)  # [Br, Bc / 4]
     P_1, P_3 = gl.split(odd)  # [Br, Bc / 4]
-    # Not pure, so it stays where it is: no register of an operand may be written while a product is on its way.
+    # Not pure, so that it stays in place: no register of an operand may be written while a product runs.
     return gl.inline_asm_elementwise(NARROW, "=r,f,f,f,f", [P_0, P_1, P_2, P_3], dtype=gl.int32, is_pure=False, pack=1)
 
 
@@ -60,7 +60,7 @@ def operand_of_fours(fours, width: gl.constexpr):
 
 @gluon.jit
 def along_rows(x, O_i, free: gl.constexpr = True):
-    """Return x [Br] in the layout of the rows of O_i. free: no number may leave its register."""
+    """Return x [Br] in the layout of the rows of O_i. free: raise if a number would have to move."""
     return gl.convert_layout(x, gl.SliceLayout(1, O_i.type.layout), assert_trivial=free)
 
 

@@ -1,8 +1,8 @@
 """The tiles of queries that a tile of keys meets, in the backward kernel's order, and which of their scores count.
 
-A loop with the keys outside asks a mask with queries and keys exchanged. The queries that see a key are an interval
-under most masks: a window's is computed, and that of documents is read from a table. Any other ``Rule`` has its lists
-of tiles, and functions.
+With keys in the outer loop, queries and keys of a mask exchange their roles. Under most masks, the queries that see a
+key are an interval: that of a window is computed, that of documents is read from a table. Any other ``Rule`` has its
+lists of tiles, and functions.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels import masks
 from flashlab.kernels.masks import questions
 
-NEVER = gl.constexpr(2**30)  # a query that no sequence has
+NEVER = gl.constexpr(2**30)  # above all queries
 ENDLESS = masks.Window(None, 2**28)  # its end is past all keys
 
 
 class Mask(NamedTuple):
-    """A mask as the kernel takes it: two ends, a table, or lists and rules."""
+    """The kernel arguments of a mask: two ends, a table, or lists and rules."""
 
     left: int | None  # of a window: how many queries before its own see a key
     right: int | None  # and how many after it
@@ -35,7 +35,7 @@ class Mask(NamedTuple):
 def kernel_args(problem, Br, keys):
     """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys.
 
-    With more than 64 columns and many queries, no mask is told as ``ENDLESS``, which hides nothing. The branch for it
+    With more than 64 columns and many queries, ``ENDLESS``, which hides nothing, takes the place of no mask. Its branch
     keeps the assembler from mixing conversions with exponentials: on an H200, d = 128, 2 % faster at N = 4,096 and
     3 % at 16,384; at 1,024 it was 1 % slower.
     """

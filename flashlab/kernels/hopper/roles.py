@@ -1,7 +1,7 @@
 """The roles of warps in the forward kernels, and their shared memory: rings of tiles with barriers (``stages``).
 
-Each kernel has its own consumers; the producer is the same for all. A kernel may pass functions that issue the copies
-of keys and values in another way, as ``forward_float8`` does.
+Each kernel has its own consumers; the producer is the same for all. ``forward_float8`` passes functions of its own that
+issue the copies of keys and values.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,6 @@ class Shared(NamedTuple):
     q_empty: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor  # of the stages of K and V
     empty: gl.shared_memory_descriptor
-    turn: gl.shared_memory_descriptor  # ping-pong: one per consumer, whose turn it is to issue products
 
 
 @gluon.jit
@@ -34,7 +33,7 @@ def allocate(
     Q, K, V, O, rows: gl.constexpr, Bc: gl.constexpr, shape: gl.constexpr,
     consumers: gl.constexpr, stages: gl.constexpr,
 ):  # fmt: skip
-    """Return shared memory for what the descriptors bring, and barriers in their first phase."""
+    """Return shared memory for the tiles of the descriptors, and barriers in their first phase."""
     columns: gl.constexpr = shape.columns
     slots: gl.constexpr = shape.turns * consumers
     return barriers(
@@ -57,10 +56,7 @@ def barriers(Q, K, V, O, slots: gl.constexpr, stages: gl.constexpr):
         gl.allocate_shared_memory(gl.int64, [slots, 1], layout),
         gl.allocate_shared_memory(gl.int64, [stages, 1], layout),
         gl.allocate_shared_memory(gl.int64, [stages, 1], layout),
-        gl.allocate_shared_memory(gl.int64, [consumers, 1], layout),
     )  # fmt: skip
-    for w in gl.static_range(consumers):
-        mbarrier.init(shared.turn.index(w), count=1)
     for slot in gl.static_range(slots):
         mbarrier.init(shared.q_full.index(slot), count=1)
         mbarrier.init(shared.q_empty.index(slot), count=1)
@@ -76,9 +72,9 @@ def specialize(
     consume: gl.constexpr, ask_for_keys: gl.constexpr, ask_for_values: gl.constexpr,
     shared, Q, K, V, out, work, variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
-    """Give each warp its role: that of ``consume``, or of ``produce``, which has the other two ask for tiles.
+    """Give each warp its role: ``consume``, or ``produce``, which calls the other two functions.
 
-    A function, since functions that come with ``Request`` can be handed on, but not kept.
+    This is a function because the functions in ``Request`` can be passed as arguments, but not assigned to variables.
     """
     consumers: gl.constexpr = shared.O.shape[0]
     if consumers == 2:
@@ -106,7 +102,7 @@ def specialize(
 
 @gluon.jit
 def take(role: gl.constexpr, shared, out, work, w: gl.constexpr, variant: gl.constexpr):
-    """Take a role that came as an argument, which ``warp_specialize`` cannot."""
+    """Call a role that is an argument: ``warp_specialize`` cannot."""
     role(shared, out, work, w, variant)
 
 
@@ -124,7 +120,7 @@ def ask_for_values(shared, V, b, hk, start, full, g, pred=True):
 
 @gluon.jit
 def ask_for_queries(shared, Q, tile, t):
-    """Ask for the rows of the t-th tile, those of each consumer at a barrier of their own."""
+    """Ask for the rows of the t-th tile; those of each consumer arrive at a barrier of their own."""
     consumers: gl.constexpr = shared.O.shape[0]
     rows: gl.constexpr = shared.Q.shape[3]
     size: gl.constexpr = pieces.bytes_of(shared.Q, shared.q_full)
@@ -143,7 +139,7 @@ def produce(
 ):  # fmt: skip
     """Ask for every tile in the order in which it is used, as soon as there is room for it.
 
-    Blocks of keys come from right to left: then a causal mask meets only the first ones.
+    Blocks of keys come from right to left, so that a causal mask cuts only the first ones.
     """
     Bc: gl.constexpr = shared.K.shape[3]
     consumers: gl.constexpr = shared.O.shape[0]

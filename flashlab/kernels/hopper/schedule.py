@@ -1,4 +1,4 @@
-"""Assign the tiles of O to programs, and order them: decided on the host, read by the kernel from a table.
+"""Assign the tiles of O to programs, and order them, on the host. The kernel reads the result from a table.
 
 A persistent grid has as many programs as the GPU has multiprocessors, and each computes tiles until its list is empty.
 The lists come from list scheduling, longest tile first: in that order each tile goes to the program that is free
@@ -65,9 +65,9 @@ def assign(costs, programs):
 def ordered_tiles(problem, Br, counts=None):
     """Return all tiles of O, [tiles, 4]: columns i, b, h, hk.
 
-    counts: blocks that each tile meets, broadcastable to [B, H, Tr]. If they are given, the longest come first among
-    the heads that share the L2 cache. Tiles up to an eighth as long as the longest come after all others: they fill
-    what gaps are left. Without counts, tiles come head by head.
+    counts: blocks that each tile meets, broadcastable to [B, H, Tr]. With counts, the longest come first among the
+    heads that share the L2 cache; tiles up to an eighth as long as the longest come last, to fill the remaining gaps.
+    Without counts, tiles come head by head.
     """
     B, H, Hk, Nq, Nk, d, _ = problem[:7]
     Tr = tiles.count(Nq, Br)
@@ -87,7 +87,7 @@ def ordered_tiles(problem, Br, counts=None):
 
 
 def parts_of(blocks, programs):
-    """Return into how many parts the lists are cut if all tiles together meet so many blocks of keys."""
+    """Return the number of parts of each list, if all tiles together meet this many blocks of keys."""
     return max(1, int(blocks / programs / PART))
 
 
@@ -154,7 +154,7 @@ def intervals_of_tiles(problem, Br, Bc):
 
 
 def plain_table(problem, Br, Bc, programs):
-    """Return the same for tiles in plain order, dealt out in turn: with as many programs as tiles, each has one."""
+    """Return the same for tiles in plain order, assigned in turn: with as many programs as tiles, each has one."""
     met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
     unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0, score=None, sinks=None)
@@ -173,10 +173,10 @@ def _on_device(order, costs, programs, parts, device):
 
 
 def lasting(arrays, device):
-    """Return arrays as tensors on a device that later calls may read, whatever the present one is part of.
+    """Return arrays as tensors on a device that later calls may read, even if this call is part of a CUDA graph.
 
-    A CUDA graph of ``torch.compile`` owns all that its thread allocates, and refuses to have it kept. So another thread
-    makes these, on the same stream.
+    A CUDA graph of ``torch.compile`` owns all memory that its thread allocates, and forbids its use afterwards. So
+    another thread allocates these, on the same stream.
     """
     stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 

@@ -1,11 +1,11 @@
 """Masks and score functions in the Hopper kernels, and the derivatives of score functions.
 
 Soft caps and ALiBi are those of ``flashlab.kernels.scores`` in Gluon. A function there takes the positions of all
-scores, i [Br, 1] and j [1, Bc]; a function here takes those of the first row and the first key.
+scores, i [Br, 1] and j [1, Bc]; a function here takes only those of the first row and the first key.
 
 ``flashlab.kernels.masks`` decides which keys a row sees; the schedule on the host runs the same lines.
 
-The backward kernel has no registers for scores that wait for their gradient, so it multiplies the weights by the
+The backward kernel has no registers to hold scores until their gradient is there, so it multiplies the weights by the
 derivative at once.
 """
 
@@ -79,8 +79,8 @@ def lowered_before(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
 def distances(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
     """Return a head's slope per block of keys, the keys at the places of the queries [Br], and all keys [Bc].
 
-    The keys are in blocks from ``key`` - Bc on, in float32. To convert an integer takes the hardware as long as an
-    exponential. So the bits of 1 + j / Bc are put together instead.
+    The keys are in blocks from ``key`` - Bc on, in float32. The conversion of an integer takes as long as an
+    exponential, so the bits of 1 + j / Bc are put together instead.
     """
     Bc: gl.constexpr = S_ij.shape[1]
     gl.static_assert(Bc == 64 or Bc == 128, "the number of a key has 6 or 7 bits")
@@ -92,17 +92,17 @@ def distances(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
     return gl.load(slopes + b * batch + h * head).to(gl.float32) * Bc, own, place
 
 
-LATER = gl.constexpr(-1)  # the end of a window that the compiler does not know, only the launch
+LATER = gl.constexpr(-1)  # the end of a window that only the launch passes
 
 
-def known(mask):
-    """Return a window as far as the compiler knows it: which ends are missing, and which are 0. Of a ``Rule``: none."""
+def static_window(mask):
+    """Return the compile-time part of a window: which ends are missing, and which are 0. A ``Rule`` has no ends."""
     ends = mask if isinstance(mask, masks.Window) else masks.full()
     return masks.Window(*(end if end in (None, 0) else LATER.value for end in ends))
 
 
 class Intervals(NamedTuple):
-    """A ``Rule`` as the forward kernel takes it: the first and the last key that each query sees."""
+    """The forward kernel's arguments of a ``Rule``: the first and the last key that each query sees."""
 
     table: torch.Tensor  # int32 [B or 1, Nq, 2]
     batch: int  # from the table of one batch to that of the next
@@ -116,16 +116,16 @@ class Intervals(NamedTuple):
 
 
 @gluon.jit
-def end_of(known: gl.constexpr, end):
-    """Return an end of a window: what is known of it, or else what comes with the launch."""
-    return end if known == LATER else known
+def end_of(static: gl.constexpr, end):
+    """Return an end of a window: the compile-time value, or else that of the launch."""
+    return end if static == LATER else static
 
 
 @gluon.jit
 def blocks(variant: gl.constexpr, mask, start, rows: gl.constexpr, Bc: gl.constexpr, Nq, Nk):
     """Return begin and end (excluded) of the blocks of keys that the rows start .. start + rows meet in a window.
 
-    mask: the ends that come with the launch. There is at least 1 block, which may be hidden as a whole.
+    mask: the ends that the launch passes. There is at least 1 block, which may be hidden as a whole.
     """
     left: gl.constexpr = variant.mask.left
     right: gl.constexpr = variant.mask.right

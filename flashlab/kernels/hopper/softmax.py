@@ -1,8 +1,8 @@
 """The softmax of one block of scores, as the fast forward kernels compute it, and the end of a tile.
 
 The six lines are those of ``rungs.one_consumer.update``, with three liberties. The maximum is raised lazily, which is
-one line more. The denominator stays in partial sums until a tile ends. And the last line, O_i = alpha * O_i + P_ij V_j,
-is left to the caller, who issues the product a step later and rescales in between (``products.rescale``).
+one line more. The denominator stays in partial sums until a tile ends. The caller computes the last line,
+O_i = alpha * O_i + P_ij V_j: it issues the product a step later and rescales in between (``products.rescale``).
 
 Scores keep the units of ``Problem.natural``: S_ij * factor has those of m_i, and times ``unit`` those of log2.
 

@@ -1,4 +1,4 @@
-"""Stages of shared memory, turns of programs, and ping-pong: which role may go on, and when.
+"""Stages of shared memory and turns of programs: which role may go on, and when.
 
 A ring of buffers, its stages, is filled and emptied in turn. Step g uses stage g % stages, and is the
 (g // stages)-th to use it, counted from 0. Two barriers guard each stage: ``full`` completes a phase when the bytes of
@@ -6,15 +6,13 @@ a step have arrived, ``empty`` when all readers have released them. A barrier kn
 
 In the backward kernel, the next free program takes the next tile of keys, a turn. There are as many programs as the GPU
 has multiprocessors. Turn n is tile n % tiles of head n // tiles, and a counter in global memory holds the next turn.
-The producer takes a turn as soon as it has issued all copies of the previous one, so that nothing waits for the
-counter, and issues the first copies while the consumers finish theirs. The other roles read the turn from shared memory
-when K has arrived.
+The producer takes a turn as soon as it has issued all copies of the previous one, so that no role waits for the
+counter, and issues the first copies while the consumers finish the previous turn. The other roles read the turn from
+shared memory when K has arrived.
 
-Because turns are taken in order, a program may wait until earlier ones have ended (``sums``): each of those is taken,
-each program processes its turns in order, so the earliest turn that has not ended is under way and waits for nothing.
-The ids of programs would not do: CUDA promises no order in which programs start.
-
-Ping-pong: warpgroups issue their products in turn, so that one multiplies while the next takes exponentials.
+A program may wait until earlier turns have ended (``sums``). There is no deadlock, because turns are taken in order and
+each program processes its turns in order: the earliest turn that has not ended is under way and waits for no other.
+Program ids in place of turns would not work: CUDA promises no order in which programs start.
 """
 
 from typing import NamedTuple
@@ -38,11 +36,11 @@ def matrix(buffer):
 
 @gluon.jit
 def new_barriers(count: gl.constexpr, arrivals: gl.constexpr):
-    """Return a ring of this many new barriers. A phase of each completes after so many arrivals."""
-    made = gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
+    """Return a ring of ``count`` new barriers. A phase of each completes after ``arrivals`` arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(count):
-        mbarrier.init(made.index(stage), count=arrivals)
-    return made
+        mbarrier.init(barriers.index(stage), count=arrivals)
+    return barriers
 
 
 @gluon.jit
@@ -64,15 +62,15 @@ def wait_empty(empty, g):
 
 @gluon.jit
 def release(empty, g, pred=True):
-    """Arrive at the barrier of step g: this reader is done with its stage."""
+    """Arrive at the barrier of step g: this reader no longer needs its stage."""
     mbarrier.arrive(stage_of(empty, g), count=1, pred=pred)
 
 
 @gluon.constexpr_function
 def gives_back_early(stages):
-    """Tell whether the product of the step before goes first, not last, so that its stage is free sooner.
+    """Return whether the product of the previous step comes first, not last, so that its stage is free sooner.
 
-    That is for ``two_passes``. With two stages, copies are late otherwise: on an H200, d = 256, causal, N = 4,096, the
+    For ``two_passes``. With two stages, copies are late otherwise: on an H200, d = 256, causal, N = 4,096, the
     kernel of dK and dV takes 0.88 of the time, and that of dQ 0.90. With three stages, d = 192, they take 1.06 times as
     long, and 1.05.
     """
@@ -84,7 +82,7 @@ class Turns(NamedTuple):
 
     tiles: gl.tensor  # of a head
     heads: gl.tensor  # of keys and values, in a batch
-    all: gl.tensor  # turns; a turn of this number or a larger one is none
+    all: gl.tensor  # turns: their numbers are below this one
 
 
 @gluon.jit
@@ -95,49 +93,26 @@ def take(counter):
 
 @gluon.jit
 def finish(counter, turn, turns):
-    """Make the counter ready for the next kernel, in the program that was the last to find no turn left."""
+    """Reset the counter for the next kernel, in the last program that finds no turn left."""
     if turn == turns.all + gl.num_programs(0) - 1:
         gl.store(counter, 0)
 
 
 @gluon.jit
 def announce(ring, n, turn):
-    """Write the n-th turn of this program to shared memory; one warp does."""
+    """Write the n-th turn of this program to shared memory. One warp calls this."""
     stage_of(ring, n).store(gl.full([1], turn, gl.int32, gl.BlockedLayout([1], [32], [1], [0])))
 
 
 @gluon.jit
-def taken(shared, n, warps: gl.constexpr = 4):
-    """Wait for the K of the n-th turn of this program, and return the turn; this many warps do."""
+def next_turn(shared, n, warps: gl.constexpr = 4):
+    """Wait for the K of the n-th turn of this program, and return the turn. This many warps call this."""
     wait_full(shared.k_full, n)
     return turn_of(shared, n, warps)
 
 
 @gluon.jit
 def turn_of(shared, n, warps: gl.constexpr = 4):
-    """Return the n-th turn again, before it is over. Not to be waited for: the next K may have arrived."""
+    """Return the n-th turn again, before it ends, without a wait: the K of the next turn may have arrived."""
     turn = stage_of(shared.turns, n).load(gl.BlockedLayout([1], [32], [warps], [0]))  # [1]
     return gl.max(turn, 0)
-
-
-@gluon.jit
-def wait_turn(shared, w: gl.constexpr, g, variant: gl.constexpr):
-    """Wait for one's turn: warpgroups issue products in turn, 0 first, and one multiplies while the next takes exps."""
-    if variant.pingpong:
-        mbarrier.wait(shared.turn.index(w), (g & 1) ^ 1 if w == 0 else g & 1)
-
-
-@gluon.jit
-def pass_turn(shared, w: gl.constexpr, variant: gl.constexpr):
-    """Let the next warpgroup issue its products (ping-pong)."""
-    if variant.pingpong:
-        mbarrier.arrive(shared.turn.index((w + 1) % shared.O.shape[0]), count=1)
-
-
-@gluon.jit
-def skip_turn(shared, w: gl.constexpr, g, skipped, variant: gl.constexpr):
-    """Take and pass the turn of a block that warpgroup w skips (ping-pong)."""
-    if variant.pingpong:
-        if skipped > 0:
-            wait_turn(shared, w, g, variant)
-            pass_turn(shared, w, variant)

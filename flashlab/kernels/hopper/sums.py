@@ -4,11 +4,11 @@ Many programs add to the same sums. A tile [64, width] is added in two halves of
 rows. Within a half, the sums are in the order in which four warps hold a product [64, width / 2] in their registers. So
 each thread adds four neighbours with one instruction, and a warp adds 512 adjacent bytes.
 
-Sums of all heads are more than L2 holds, and to write, read and narrow them would take as long as a tenth of the
-products. So the heads take turns: there is room for 2 * lag key/value heads, and the programs that have tiles of head g
-narrow the sums of head g - lag, and zero them for head g + lag. A counter per head says how many of its tiles are done.
-All those of head g - lag have to be before a program starts to add to the sums of head g; they will be, because tiles
-are taken in order (``stages.Turns``). Last, the sums of the last ``lag`` heads are narrowed by a kernel of their own.
+Sums of all heads do not fit L2; to write, read and narrow them would take a tenth of the time of the products. So heads
+share memory: there is room for 2 * lag key/value heads. The programs with tiles of head g narrow the sums of head
+g - lag, and zero them for head g + lag. A counter per head holds the number of its finished tiles. A program adds to
+the sums of head g only after all tiles of head g - lag have ended; they do, because tiles are taken in order
+(``stages.Turns``). At the end, a kernel of its own narrows the sums of the last ``lag`` heads.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.hopper.stages import release, stage_of, taken, wait_full
+from flashlab.kernels.hopper.stages import next_turn, release, stage_of, wait_full
 
 HALVES = gl.constexpr(2)
 PART_ROWS, PART_COLUMNS = gl.constexpr(32), gl.constexpr(32)  # of 1,024 sums, narrowed at a time, for the copy engine
@@ -31,11 +31,11 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # of Triton 3.7, or
 
 
 def lag_of(problem, keys, width):
-    """Return the lag between a program of this many keys and the key/value head that it narrows; None: it narrows none.
+    """Return the lag, in key/value heads, between a program of this many keys and the head that it narrows, or None.
 
-    So many heads that it need not wait: their programs have ended when it starts. Causal, the first of a head take
-    twice as long as they do on average. With 128 columns, the additions to L2 are the bottleneck, and what narrows
-    beside them costs what it saves.
+    The lag is so large that a program need not wait: the programs of the earlier head have ended when it starts.
+    Causal, the first programs of a head take twice the average time. With 128 columns nothing is narrowed early (None):
+    additions to L2 are the bottleneck there, and narrowing beside them costs as much as it saves.
     """
     if not transposed(width):
         return None
@@ -44,7 +44,7 @@ def lag_of(problem, keys, width):
 
 
 def size_of(heads, lag, Nq_padded, width, group):
-    """Return how many numbers ``ring_of`` takes: with a lag, or, None, for all heads."""
+    """Return the number of sums and counters in ``ring_of``: with a lag, or for all heads if it is None."""
     room = heads if lag is None else min(2 * lag, heads)
     return room * group * Nq_padded * width + heads + 1
 
@@ -60,7 +60,7 @@ def ring_of(numbers, heads, Nq_padded, width):
 
 @gluon.constexpr_function
 def transposed(width):
-    """Tell whether tiles of dQ come transposed: where K^T, then their left operand, fits into registers."""
+    """Return whether tiles of dQ come transposed: if K^T, then their left operand, fits into registers."""
     return width == 64
 
 
@@ -101,11 +101,11 @@ def hold(parts):
 def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, problem, lag, d, warps: gl.constexpr):
     """In each turn, narrow a share of the sums of the head ``lag`` before, and zero them for the one ``lag`` after.
 
-    Arrive at v_full when the program may add, and count the turn when the consumers have, who then release ``added``.
+    Arrive at v_full when the program may add. Count the turn when the consumers have added and released ``added``.
     parts: descriptor of the sums. Tiles are ``transposed``.
     """
     ended, n, m = counters + 1, 0, 0
-    turn = taken(shared, 0, warps)
+    turn = next_turn(shared, 0, warps)
     while turn < turns.all:
         g = turn // turns.tiles
         earlier = g - lag
@@ -121,7 +121,7 @@ def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, pr
         barrier()
         gl.atomic_add(ended + g, 1, sem="acq_rel")
         n += 1
-        turn = taken(shared, n, warps)
+        turn = next_turn(shared, n, warps)
 
 
 @gluon.jit
@@ -180,13 +180,13 @@ def narrow_part(x, at, dQ, start, Nq, d, warps: gl.constexpr):
 
 @gluon.jit
 def hidden(x):
-    """Return x, such that the compiler does not know it: what follows from it then takes no register of other roles."""
+    """Return x, hidden from the compiler, so that values derived from it take no registers of other roles."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
 def fence_async():
-    """Let the copy engine see what this thread sees of global memory."""
+    """Let the copy engine see all writes to global memory that this thread sees."""
     gl.inline_asm_elementwise("fence.proxy.async; mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 

@@ -44,11 +44,11 @@ def gram(x, rows=128, stages=2):
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    made = torch.empty(WIDTH, WIDTH, dtype=torch.float32, device=x.device)
+    result = torch.empty(WIDTH, WIDTH, dtype=torch.float32, device=x.device)
     layout = gl.NVMMASharedLayout.get_default_for([rows, WIDTH], DTYPES[x.dtype])
     X = TensorDescriptor.from_tensor(x, [rows, WIDTH], layout)
-    launch(gram_kernel, (1, 1, 1), (X, made), (-(-len(x) // rows), stages), warps=4)
-    return made
+    launch(gram_kernel, (1, 1, 1), (X, result), (-(-len(x) // rows), stages), warps=4)
+    return result
 
 
 @gluon.jit
@@ -148,9 +148,9 @@ def compiled(name):
 
 def main(name):
     """Print the ``Code`` of a kernel as JSON."""
-    made = compiled(name)
-    ptx = [line.strip() for line in made.asm["ptx"].splitlines() if line.startswith("\t")]
-    print(json.dumps({"ptx": ptx, "shared": made.metadata.shared}))
+    kernel = compiled(name)
+    ptx = [line.strip() for line in kernel.asm["ptx"].splitlines() if line.startswith("\t")]
+    print(json.dumps({"ptx": ptx, "shared": kernel.metadata.shared}))
 
 
 if __name__ == "__main__":

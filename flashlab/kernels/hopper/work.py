@@ -49,8 +49,8 @@ def lines_of(starts):
 def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
     """Return the program's t-th ``Tile``.
 
-    Where windows end after a query's own key, tiles are aligned at the last row. So it is the first tile of a head that
-    is cut short, the one that has least to do. Other tiles are aligned at the first row.
+    If windows end after a query's own key, tiles are aligned at the last row: then the incomplete tile of a head is the
+    first one, which has the least work. Otherwise tiles are aligned at the first row.
     """
     columns: gl.constexpr = 4 if work.request.intervals is None else 8
     line = work.table + (work.first + t) * columns
@@ -72,9 +72,9 @@ def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
 
 @gluon.jit
 def part_of(tile, work, shared, w: gl.constexpr, variant: gl.constexpr):
-    """Return the part of a ``Tile`` that warpgroup w computes, and how many blocks, from the right, it skips: 0 or 1.
+    """Return the part of a ``Tile`` for warpgroup w, and the number of blocks that it skips on the right: 0 or 1.
 
-    Causal: it skips a block that only the rows of the warpgroups below see.
+    Causal: it skips a block that only the rows of later warpgroups see.
     """
     Bc: gl.constexpr = shared.K.shape[3]
     consumers: gl.constexpr = shared.O.shape[0]

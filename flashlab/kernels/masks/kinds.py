@@ -249,7 +249,7 @@ def boolean(b, h, i, j, Nq, Nk, custom):
 @triton.constexpr_function
 def returns_booleans(function, seen):
     """Return whether a mask of the user returned booleans, or False for the integers 0 and 1."""
-    return Returned(function, seen).booleans  # of a class, since Triton lets its functions call no others of Python
+    return Returned(function, seen).booleans  # a class: functions in Triton may not call Python's
 
 
 class Returned:

@@ -1,12 +1,12 @@
 """The backward pass: ``recomputation.gradients`` as Triton kernels. P_ij is rebuilt from lse, and never stored.
 
 Each of the two large kernels keeps the sums it owns in registers and writes them once, so no two programs add to the
-same number, and the same inputs give the same bits. The price: both rebuild P_ij, 7 products of tiles instead of 5.
-Where a head is so wide that registers cannot hold dK_j beside dV_j, the kernel runs once for each: 8 products.
+same number, and the same inputs give the same bits. But both kernels rebuild P_ij: 7 products of tiles instead of 5.
+If a head is too wide for registers to hold dK_j and dV_j together, the kernel runs once for each: 8 products.
 
-Query heads that share keys are a group, and one program adds up what all of them give to a tile of keys. Where that
-makes too few programs, the group is divided: each program takes a part of it, and the gradients of the parts, rounded
-to the dtype of the keys, are added up at the end, always in the same order (``configurations.parts_of_groups``).
+Query heads that share keys are a group. One program adds up the contributions of a group to a tile of keys. If that
+makes too few programs, each program takes a part of the group. The gradients of the parts, rounded to the dtype of the
+keys, are added up at the end, always in the same order (``configurations.parts_of_groups``).
 
 Source: FlashAttention-2, Algorithm 2, its loop over keys split in two.
 """
@@ -37,10 +37,9 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
     """Fill gradients (dq, dk, dv) from incoming (do, dlse) and saved (q, k, v, o, lse), for a ``Problem``.
 
     The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
-    those of ``OF_KEYS_AND_VALUES`` that are wanted, and "query_gradients". dlse may be None. sums: per step of the
-    score function, what the gradient of its tensor is added to, or None. rest: what float32 cannot hold of lse, or
-    None. launched: as for ``launch.repeat``. Returns delta if there are sinks, whose gradient takes it,
-    [B, H, Nq_padded].
+    one or two of ``OF_KEYS_AND_VALUES``, and "query_gradients". dlse may be None. sums: per step of the score
+    function, the sum of its tensor's gradient, or None. rest: the part of lse beyond float32, or None. launched: as
+    for ``launch.repeat``. Returns delta [B, H, Nq_padded], for the gradient of the sinks; None without sinks.
     """
     launched = {} if launched is None else launched
     dq, *of_keys = gradients
@@ -49,9 +48,9 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
     parts = max(c.parts for c in launches.values())
     constants, shares = constants_for(lse, rest), shares_of(of_keys, parts)
     start_rows(o, do, lse, rest, dlse, constants, None, problem.unit, launches["row_constants"], launched)
-    for name, wanted in OF_KEYS_AND_VALUES.items():
+    for name, outputs in OF_KEYS_AND_VALUES.items():
         if name in launches:
-            start_keys(q, k, v, do, *shares, constants, problem, launches[name], wanted, launched)
+            start_keys(q, k, v, do, *shares, constants, problem, launches[name], outputs, launched)
     learning = any(total is not None for total in sums)  # into sums over many tiles, which cannot be repaired
     apart = problem.mask.keeps_apart and learning
     start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums, launched, apart=apart)
@@ -64,16 +63,16 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
 def repair(gradients, q, k, v, do, constants, problem, launches, launched):
     """Compute again those tiles of gradients (dq, dk, dv) that have NaN or infinities, which may be of other texts."""
     dq, *of_keys = gradients
-    for name, wanted in OF_KEYS_AND_VALUES.items():
+    for name, outputs in OF_KEYS_AND_VALUES.items():
         if name in launches:
             c = launches[name]._replace(parts=1, stages=1)
-            start_keys(q, k, v, do, *of_keys, constants, problem, c, wanted, launched, repair=True)
+            start_keys(q, k, v, do, *of_keys, constants, problem, c, outputs, launched, repair=True)
     c = launches["query_gradients"]._replace(stages=1)
     start_queries(q, k, v, do, dq, constants, problem, c, (), launched, apart=True, repair=True)
 
 
 def shares_of(gradients, parts):
-    """Return new memory for what each part of a group adds to dK and dV, [B, Hk * parts, Nk, d] each.
+    """Return new memory for the share of each part of a group in dK and dV, [B, Hk * parts, Nk, d] each.
 
     If a group is one part, the shares are the gradients themselves.
     """
@@ -83,7 +82,7 @@ def shares_of(gradients, parts):
 
 
 class Constants(NamedTuple):
-    """Hold what the kernels need of each row, [B, H, Nq_padded] each, float32."""
+    """Numbers of each row for the kernels, [B, H, Nq_padded] each, float32."""
 
     lse: torch.Tensor  # in the units of the kernels' scores
     delta: torch.Tensor
@@ -91,7 +90,7 @@ class Constants(NamedTuple):
 
 
 def constants_for(lse, rest=None):
-    """Return new memory for the ``Constants`` of lse [B, H, Nq]; rest: what float32 cannot hold of it, or None."""
+    """Return new memory for the ``Constants`` of lse [B, H, Nq]; rest: its part beyond float32, or None."""
     B, H, Nq = lse.shape
     shape = B, H, padded_rows(Nq)
     return Constants(lse.new_empty(shape), lse.new_empty(shape), None if rest is None else lse.new_empty(shape))
@@ -125,8 +124,8 @@ def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c, launched):
     repeat(launched, "rows", tensors, first)
 
 
-def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted, launched, **flags):
-    """Launch the kernel of dK and dV; wanted: as in ``OF_KEYS_AND_VALUES``; flags: of ``Tile``."""
+def start_keys(q, k, v, do, dk, dv, constants, problem, c, outputs, launched, **flags):
+    """Launch the kernel of dK and dV; outputs: as in ``OF_KEYS_AND_VALUES``; flags: of ``Tile``."""
 
     def first():
         args, tile = problem.kernel_args(c, transposed=True, in_pieces=True)
@@ -136,13 +135,13 @@ def start_keys(q, k, v, do, dk, dv, constants, problem, c, wanted, launched, **f
             key_value_gradients,
             (tiles.count(problem.Nk, c.Bc), problem.Hk * c.parts, problem.B),
             (*described, constants),
-            (strides, args, tile._replace(**flags), *wanted),
+            (strides, args, tile._replace(**flags), *outputs),
             warps=c.warps,
             stages=c.stages,
         )
 
     tensors = q, k, v, do, dk, dv
-    repeat(launched, ("keys", *wanted, *flags.items()), (*tensors, constants), first)
+    repeat(launched, ("keys", *outputs, *flags.items()), (*tensors, constants), first)
 
 
 def start_queries(q, k, v, do, dq, constants, problem, c, sums, launched, **flags):
@@ -167,7 +166,7 @@ def start_queries(q, k, v, do, dq, constants, problem, c, sums, launched, **flag
 def start_sums(gradients, shares, parts, launched):
     """Launch the kernel that adds up the parts of groups, if there are several.
 
-    The gradients may be the ends of the rows of longer ones.
+    The rows of the gradients may be the last ones of longer tensors.
     """
     if parts == 1:
         return
@@ -190,17 +189,17 @@ def start_sums(gradients, shares, parts, launched):
 @triton.jit
 def row_constants(
     O, dO, lse, rest, dlse,  # O dO [B, H, Nq, dv]: descriptors or pointers; pointers to the others [B, H, Nq]
-    lse_padded, delta, rest_padded, sums,  # pointers to ``Constants`` and to what starts at 0 [zeroed]
+    lse_padded, delta, rest_padded, sums,  # pointers to ``Constants``, and to the sums that start at 0 [zeroed]
     O_strides, dO_strides,
     Nq, Nq_padded, dv, zeroed,
     unit: tl.constexpr, Br: tl.constexpr, width_v: tl.constexpr,
 ):  # fmt: skip
-    """Compute what the other kernels need of each row: delta = rowsum(dO * O) - dlse, and lse in the units of scores.
+    """Compute ``Constants`` of each row: delta = rowsum(dO * O) - dlse, and lse in the units of scores.
 
     lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta. rest, dlse and sums may be
     None.
-    The first programs have the last heads: what the next kernel reads first is then in L2.
-    Rows that see no key, and rows past the end, get the lse +inf: then all their weights are e^(S - inf) = 0.
+    The first programs have the last heads, so that those which the next kernel reads first are in L2.
+    Rows that see no key and rows past the end get lse = +inf, so all their weights are e^(S - inf) = 0.
     """
     H, B = tl.num_programs(1), tl.num_programs(2)
     i, h, b = tl.program_id(0), H - 1 - tl.program_id(1), B - 1 - tl.program_id(2)
@@ -238,8 +237,8 @@ def key_value_gradients(
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV in key/value head hk of batch b: program (j, hk, b).
 
     All tiles are transposed, [Bc, Br]: then P^T and dS^T multiply from the left as they come out of the registers.
-    Causal: the first programs have the keys that most queries see. Where a group has several parts, a head of K and V
-    counts as a row of heads, each with its own part of the group and its own dK and dV.
+    Causal: the first programs have the keys that most queries see. A group with several parts is treated as several
+    key/value heads in a row, each with its own part of the query heads and its own dK and dV.
     """
     Br: tl.constexpr = tile.Br
     Bc: tl.constexpr = tile.Bc
@@ -380,7 +379,7 @@ def add_columns(
     dQ_i, Q_i, dO_i, lse_i, rest_i, delta_i, K, V, b, h, start, rows,
     problem, tile: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-    """Add what one tile of keys and values gives to dQ_i."""
+    """Add the contribution of one tile of keys and values to dQ_i."""
     hk, Nq, Nk = h // problem.group, problem.Nq, problem.Nk
     i, j = rows[:, None], (start + tl.arange(0, tile.Bc))[None, :]  # [Br, 1], [1, Bc]
     K_j = pieces.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]

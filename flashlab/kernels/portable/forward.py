@@ -1,7 +1,7 @@
-"""The forward pass: the tile loop, with queries outside, as a Triton kernel.
+"""The forward pass as a Triton kernel: the tile loop with queries in the outer loop.
 
-One program computes one tile of O. It differs from ``reference.tiling.fa2_forward`` in loads, stores, masks, the one
-narrowing of P_ij, and in powers of two: the hardware has 2^x, not e^x.
+One program computes one tile of O. It differs from ``reference.tiling.fa2_forward`` only in loads, stores, masks, the
+narrowing of P_ij and the base of exponentials: the hardware has 2^x, not e^x.
 
 The scale turns scores into units of log2 at once if no product can overflow. Otherwise they stay natural, and the
 change of base comes after the maximum is subtracted: every finite score counts (``Problem.natural``).
@@ -21,7 +21,7 @@ from flashlab.kernels.problem import LOG2_E
 def run(o, lse, q, k, v, problem, c, rest=None, launched=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    rest: like lse, for what float32 cannot hold of it; None: not wanted. launched: as for ``launch.repeat``.
+    rest: like lse, for its part beyond float32, or None. launched: as for ``launch.repeat``.
     """
     launched = {} if launched is None else launched
     start(o, lse, q, k, v, problem, c, rest, launched)

@@ -1,7 +1,7 @@
 """The smallest attention kernel: one head, with pointers, for lengths that the tiles divide.
 
-Beside ``forward``, the kernel that ``flash_attention`` runs, it lacks all but the loop: other lengths, masks, batches
-and heads, lse, powers of two. It is where a first reader begins.
+It has only the loop of ``forward``, the kernel that ``flash_attention`` runs: no other lengths, masks, batches, heads,
+lse or powers of two. Begin here.
 
 Source: FlashAttention-2, Algorithm 1.
 """
