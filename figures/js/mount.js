@@ -5,6 +5,7 @@ import { definitions } from "./marks.js";
 import { ahead, moved, schedule } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
 import { handle } from "./hands.js";
+import { wearing } from "./theme.js";
 import { pointing } from "./tip.js";
 import { grouped } from "./words.js";
 
@@ -226,22 +227,6 @@ export function mount(host, data, draw, style) {
     receive,
     set,
   };
-}
-
-// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
-function wearing(whole) {
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dress = () => {
-    const { jpThemeLight, theme = document.documentElement.dataset.theme } = document.body.dataset;
-    const said = { true: "light", false: "dark" }[jpThemeLight] ?? { light: "light", dark: "dark" }[theme];
-    whole.dataset.theme = said ?? (system.matches ? "dark" : "light");
-  };
-  dress();
-  system.addEventListener("change", dress);
-  const watch = new MutationObserver(dress);
-  for (const page of [document.body, document.documentElement]) {
-    watch.observe(page, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-theme"] });
-  }
 }
 
 // The elements around a picture, and how each control shows its value.
