@@ -1,6 +1,6 @@
 // A figure on a page: its controls, its clock, its picture, its words, and where its numbers come from.
 
-import { about, patch } from "./svg.js";
+import { patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { ahead, moved, schedule } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
@@ -197,7 +197,7 @@ export function mount(host, data, draw, style) {
       parts.message.textContent = copied ? "Copied." : words;
     },
   };
-  parts.connect(actions);
+  parts.actions = actions;
   const measure = () => {
     space = Math.max(parts.stage.clientWidth - 2 * MARGIN, 0) || 960;
   }; // asked for while drawing, it would be laid out twice
@@ -229,149 +229,147 @@ export function mount(host, data, draw, style) {
   };
 }
 
-// The elements around a picture, and how each control shows its value.
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [field, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(field, value);
+  made.append(...children);
+  return made;
+}
+
+function buttonOf(parts, words, title, action) {
+  const made = element("button", { type: "button", title, "aria-label": title }, words);
+  made.addEventListener("click", () => action(parts.actions));
+  return made;
+}
+
+// How each kind of control looks: {input, label, show(value, last step)}.
+const MAKERS = { slide: sliderOf, choose: menuOf, toggle: boxOf, clock: clockRowOf };
+
+function controlOf(parts, control) {
+  const made = MAKERS[control.kind](parts, control);
+  made.input.dataset.field = control.field;
+  const reason = element("span");
+  made.rest = (why = "") => {
+    if (why === reason.textContent) return;
+    reason.textContent = why;
+    made.input.disabled = why !== "";
+    if (why) made.label.append(reason);
+    else reason.remove();
+  };
+  parts.controls[control.field] = made;
+  return made.label;
+}
+
+function sliderOf(parts, { field, label, values }) {
+  const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
+  const input = element("input", {
+    type: "range",
+    min: 0,
+    max: values.length - 1,
+    step: 1,
+    style: `width: ${width}`,
+  });
+  const output = element("output");
+  input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
+  const show = (value) => {
+    const said = typeof value === "number" ? grouped(value) : value;
+    input.value = values.indexOf(value);
+    if (output.textContent === said) return; // a text that is set is laid out again
+    input.setAttribute("aria-valuetext", said);
+    output.textContent = said;
+  };
+  return { input, show, label: element("label", {}, label, input, output) };
+}
+
+function menuOf(parts, { field, label, values }) {
+  const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
+  input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
+  const show = (value) => {
+    input.selectedIndex = values.indexOf(value);
+  };
+  return { input, show, label: element("label", {}, label, input) };
+}
+
+function boxOf(parts, { field, label }) {
+  const input = element("input", { type: "checkbox" });
+  input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
+  const show = (value) => {
+    input.checked = value;
+  };
+  return { input, show, label: element("label", {}, input, label) };
+}
+
+function clockRowOf(parts, { field, label, says }) {
+  const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
+  const count = element("span", { class: "count" });
+  input.addEventListener("input", () => parts.actions.set({ [field]: input.valueAsNumber }));
+  const show = (value, last) => {
+    input.max = last;
+    input.value = value;
+    const now = says?.[value] ?? `${label} ${value} of ${last}`;
+    input.setAttribute("aria-valuetext", now);
+    count.textContent = now;
+  };
+  const turn = buttonOf(parts, "play", "play", ({ play }) => play());
+  parts.play = {
+    show: (on) => {
+      turn.textContent = on ? "pause" : "play";
+      turn.title = on ? "pause" : "play";
+      turn.setAttribute("aria-label", turn.title);
+    },
+  };
+  const paces = Object.keys(PACES).map((pace) => element("option", {}, pace));
+  parts.pace = element("select", { "aria-label": "speed" }, ...paces);
+  parts.pace.value = "normal";
+  const row = element(
+    "div",
+    { class: "clock", role: "group", "aria-label": "clock" },
+    buttonOf(parts, "|◀", "back to the beginning", ({ begin }) => begin()),
+    buttonOf(parts, "◀", "one step back", ({ step }) => step(-1)),
+    turn,
+    buttonOf(parts, "▶", "one step on", ({ step }) => step(+1)),
+    input,
+    count,
+    parts.pace,
+  );
+  return { input, show, label: row };
+}
+
+function toolsOf(parts) {
+  return element(
+    "div",
+    { class: "tools" },
+    buttonOf(parts, "reset", "reset", ({ reset }) => reset()),
+    buttonOf(parts, "A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
+    buttonOf(parts, "A+", "A+: larger type", ({ larger }) => larger(+0.25)),
+    buttonOf(parts, "link", "copy a link to this state", ({ link }) => link()),
+    buttonOf(parts, "full screen", "full screen", ({ full }) => full()),
+  );
+}
+
+// The elements around a picture, and how each control shows its value. actions: what its buttons do, once they are set.
 function frame({ name, controls }, clock) {
-  const element = (tag, attributes = {}, ...children) => {
-    const made = document.createElement(tag);
-    for (const [field, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(field, value);
-    made.append(...children);
-    return made;
-  };
-  const button = (words, title, action) => {
-    const made = element("button", { type: "button", title, "aria-label": title }, words);
-    made.addEventListener("click", () => action(parts.actions));
-    return made;
-  };
-  const parts = {
-    controls: {},
-    connect(actions) {
-      parts.actions = actions;
-    },
-  };
-
-  function controlOf(control) {
-    const made = MAKERS[control.kind](control);
-    made.input.dataset.field = control.field;
-    const reason = element("span");
-    made.rest = (why = "") => {
-      if (why === reason.textContent) return;
-      reason.textContent = why;
-      made.input.disabled = why !== "";
-      if (why) made.label.append(reason);
-      else reason.remove();
-    };
-    parts.controls[control.field] = made;
-    return made.label;
-  }
-
-  const MAKERS = {
-    slide({ field, label, values }) {
-      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
-      const input = element("input", {
-        type: "range",
-        min: 0,
-        max: values.length - 1,
-        step: 1,
-        style: `width: ${width}`,
-      });
-      const output = element("output");
-      input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
-      const show = (value) => {
-        const said = typeof value === "number" ? grouped(value) : value;
-        input.value = values.indexOf(value);
-        if (output.textContent === said) return; // a text that is set is laid out again
-        input.setAttribute("aria-valuetext", said);
-        output.textContent = said;
-      };
-      return { input, show, label: element("label", {}, label, input, output) };
-    },
-    choose({ field, label, values }) {
-      const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
-      input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
-      return {
-        input,
-        show: (value) => {
-          input.selectedIndex = values.indexOf(value);
-        },
-        label: element("label", {}, label, input),
-      };
-    },
-    toggle({ field, label }) {
-      const input = element("input", { type: "checkbox" });
-      input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
-      return {
-        input,
-        show: (value) => {
-          input.checked = value;
-        },
-        label: element("label", {}, input, label),
-      };
-    },
-    clock({ field, label, says }) {
-      const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
-      const count = element("span", { class: "count" });
-      input.addEventListener("input", () => parts.actions.set({ [field]: input.valueAsNumber }));
-      const show = (value, last) => {
-        input.max = last;
-        input.value = value;
-        const now = says?.[value] ?? `${label} ${value} of ${last}`;
-        input.setAttribute("aria-valuetext", now);
-        count.textContent = now;
-      };
-      const turn = button("play", "play", ({ play }) => play());
-      parts.play = {
-        show: (on) => {
-          turn.textContent = on ? "pause" : "play";
-          turn.title = on ? "pause" : "play";
-          turn.setAttribute("aria-label", turn.title);
-        },
-      };
-      parts.pace = element(
-        "select",
-        { "aria-label": "speed" },
-        ...Object.keys(PACES).map((pace) => element("option", {}, pace)),
-      );
-      parts.pace.value = "normal";
-      const row = element(
-        "div",
-        { class: "clock", role: "group", "aria-label": "clock" },
-        button("|◀", "back to the beginning", ({ begin }) => begin()),
-        button("◀", "one step back", ({ step }) => step(-1)),
-        turn,
-        button("▶", "one step on", ({ step }) => step(+1)),
-        input,
-        count,
-        parts.pace,
-      );
-      return { input, show, label: row };
-    },
-  };
-
+  const parts = { controls: {}, actions: {} };
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [field, value] of [
-    ["role", "group"],
-    ["tabindex", "0"],
-  ])
-    parts.svg.setAttribute(field, value);
+  parts.svg.setAttribute("role", "group");
+  parts.svg.setAttribute("tabindex", "0");
   parts.tip = element("div", { class: "tip", "aria-hidden": "true", hidden: "" });
   parts.stage = element("div", { class: "stage" }, parts.svg, parts.tip);
   parts.words = element("p", { class: "words", "aria-live": "polite" });
   parts.message = element("p", { class: "message", role: "status" });
-  const rows = controls.filter((control) => control.field !== clock).map(controlOf);
-  const time = controls.filter((control) => control.field === clock).map(controlOf);
-  const tools = element(
-    "div",
-    { class: "tools" },
-    button("reset", "reset", ({ reset }) => reset()),
-    button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
-    button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
-    button("link", "copy a link to this state", ({ link }) => link()),
-    button("full screen", "full screen", ({ full }) => full()),
-  );
+  const made = (some) => some.map((control) => controlOf(parts, control));
+  const rows = made(controls.filter((control) => control.field !== clock));
+  const time = made(controls.filter((control) => control.field === clock));
   parts.whole = element(
     "div",
     { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
-    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message),
+    element(
+      "div",
+      { class: "head" },
+      element("div", { class: "controls" }, ...rows, toolsOf(parts)),
+      ...time,
+      parts.message,
+    ),
     parts.stage,
     parts.words,
   );
