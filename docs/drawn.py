@@ -14,6 +14,7 @@ from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, Lesson, notebook
 
 MODULES = "v1"  # the folder of the modules: another one when ``render`` takes or returns something else
+CHARTS = '<script defer src="../figures/charts.js"></script>'  # it makes all charts of a lesson answer
 SCRIPT = '<script type="module">'
 # Numbers, drawing and style stay in the script of a figure, which a page from a file can load, too.
 RENDER = """(flashlab.renders ??= {}).NAME = (element, { state = {}, brief = false } = {}) => {
@@ -73,8 +74,9 @@ def alive(name: str, folder: str, *, brief: bool = False) -> str:
 
 
 def write(folder: Path):
-    """Write each figure's script, module, picture, and a page of its own for links and frames, into ``folder``."""
+    """Write the script of charts, and each figure's script, module, picture and own page, into ``folder``."""
     (folder / MODULES).mkdir(parents=True)
+    (folder / "charts.js").write_text("{\n" + page.chart_script() + "}\n", encoding="utf-8")
     for name in names():
         whole = page.page(figure(name), alive(name, ".") + _home(name), title(name))
         (folder / f"{name}.html").write_text(whole, encoding="utf-8")

@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from docs.drawn import FIGURE, alive
+from docs.drawn import CHARTS, FIGURE, alive
 from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, notebook, number
 
@@ -110,11 +110,19 @@ def readable(name: str) -> dict:
             tags = [*tags, "hide-output"]
         cell["metadata"]["tags"] = tags
         asked = asked or "exercise" in tags
+    if charts := [data for data in _html(lesson) if "data-chart=" in "".join(data["text/html"])]:
+        charts[0]["text/html"] = "".join(charts[0]["text/html"]) + CHARTS
     if name in TITLES:
         first = lesson["cells"][0]
         first["source"] = re.sub("^# .*", f"# {TITLES[name]}", "".join(first["source"]))
         lesson["cells"].insert(1, links(name))
     return lesson
+
+
+def _html(lesson):
+    """Return the data of each output that has HTML."""
+    shown = [output.get("data", {}) for cell in lesson["cells"] for output in cell.get("outputs", [])]
+    return [data for data in shown if "text/html" in data]
 
 
 def links(name: str) -> dict:

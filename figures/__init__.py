@@ -86,7 +86,8 @@ figure needs goes into these two files, and a line into this guide.
 flashlab's; ``pytest tests/browser/test_page.py -k NAME`` drives every control and leaves screenshots, light and dark,
 at 1280 and 390 pixels in ``tests/browser/screenshots``: look at them. ``make notebooks`` stores the new output.
 
-``states(figure)`` enumerates what a reader can reach. Charts (``charts.py``, ``whole.py``) are painted by matplotlib.
+``states(figure)`` enumerates what a reader can reach. Charts (``charts.py``, ``whole.py``) are painted by matplotlib;
+``scene.py`` writes down what it paints, and ``js/chart.js`` draws that on the page.
 """
 
 from figures.figure import states, steps

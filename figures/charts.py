@@ -1,8 +1,9 @@
 """Plain charts for a cell: bars, lines, dots and a map of weights, each with its words beside it."""
 
 import io
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from PIL import Image
 
-from figures import page, style
+from figures import page, scene, style
 
 LOOKS = (  # of lines in one chart: a colour, and dashes for those who do not see it
     (style.O, "-"),
@@ -21,28 +22,64 @@ LOOKS = (  # of lines in one chart: a colour, and dashes for those who do not se
 )
 
 
-class Chart:
-    """A still picture. In words it is what the caption says."""
+class Mark(NamedTuple):
+    """A place of a chart that says its value: x and y, each (from, to), in the axes' units."""
 
-    def __init__(self, figure: Figure, caption: str) -> None:
-        self._png = _painted(figure)
+    ax: Any
+    x: tuple
+    y: tuple
+    title: str
+    lines: list
+    share: float | None = None  # of the darkest colour, in %, where the place itself has the colour
+
+    def placed(self, height: float) -> dict:
+        """Return the place as data for the page, in pixels from the upper left corner of the picture."""
+        left, right = sorted(self.ax.transData.transform((x, self.y[0]))[0] for x in self.x)
+        top, bottom = sorted(height - self.ax.transData.transform((self.x[0], y))[1] for y in self.y)
+        box = [round(float(it), 1) for it in (left, top, right - left, bottom - top)]
+        shown = {"box": box, "title": self.title, "lines": self.lines}
+        return shown if self.share is None else shown | {"share": self.share}
+
+
+class Chart:
+    """A picture whose marks say their values where scripts run. In words it is what the caption says."""
+
+    def __init__(self, figure: Figure, caption: str, marks: Sequence[Mark] = ()) -> None:
+        self._png, canvas = _painted(figure)
+        self._drawing = _drawing(canvas, marks) if marks else None
         self._caption = caption
 
     def __repr__(self):
         return self._caption
 
     def _repr_mimebundle_(self, **_):
-        return {"text/plain": self._caption, "text/html": page.chart(self._png, self._caption)}
+        shown = page.chart(self._png, self._caption, self._drawing)
+        if self._drawing and os.environ.get("FLASHLAB_FIGURES") != "still":
+            shown += f'<script type="module">\n{page.chart_script()}</script>'
+        return {"text/plain": self._caption, "text/html": shown}
 
 
-def _painted(figure) -> bytes:
-    """Return the picture as PNG."""
+def _painted(figure):
+    """Return the picture as PNG, and the canvas that it was painted on."""
     canvas = FigureCanvasAgg(figure)
     with style.quick_text():
         canvas.draw()
     buffer = io.BytesIO()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(buffer, "png", compress_level=6)
-    return buffer.getvalue()
+    return buffer.getvalue(), canvas
+
+
+def _drawing(canvas, marks):
+    """Return the picture as data: what the page draws, and the marks below it."""
+    recorder = scene.Recorder(canvas.get_renderer())
+    canvas.figure.draw(recorder)
+    width, height = canvas.get_width_height()
+    return {
+        "width": width,
+        "height": height,
+        "nodes": recorder.nodes,
+        "marks": [mark.placed(height) for mark in marks],
+    }
 
 
 def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.FLASH, width: float = 7.0) -> Chart:
@@ -54,7 +91,13 @@ def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.F
     ax.bar_label(drawn, [f" {words}" for words in said], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
     ax.invert_yaxis()
-    return Chart(ax.figure, _words(title, map(" ".join, zip(values, said, strict=True))))
+    inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: all of the row answers, its name and its number, too
+    across = ax.transData.inverted().transform(inside)[:, 0]
+    marks = [
+        Mark(ax, across, (row - 0.5, row + 0.5), name, [words])
+        for row, (name, words) in enumerate(zip(values, said, strict=True))
+    ]
+    return Chart(ax.figure, _words(title, map(" ".join, zip(values, said, strict=True))), marks)
 
 
 class _Plain(LogFormatter):
@@ -88,15 +131,28 @@ def lines(
     if log and len(x) <= 6:
         ax.set_xticks(x, [f"{value:,g}" for value in x])
         ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    elif log:
+        ax.xaxis.set(major_formatter=_Plain(), minor_formatter=_Plain())
     if log:
-        ax.yaxis.set_major_formatter(_Plain())
-        ax.yaxis.set_minor_formatter(_Plain())
+        ax.yaxis.set(major_formatter=_Plain(), minor_formatter=_Plain())
         ax.tick_params(axis="y", which="minor", labelsize=9)
     ax.set_xlabel(xlabel, color=style.INK)
     ax.set_ylabel(ylabel, color=style.INK)
     _keep_apart(ax, ends.values())
     say = style.number if decimals is None else lambda value: f"{value:.{decimals}f}"
-    return Chart(ax.figure, _words(title, (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())))
+    said = (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())
+    return Chart(ax.figure, _words(title, said), list(_columns(ax, x, series, xlabel, say)))
+
+
+def _columns(ax, x, series, xlabel, say):
+    """Yield a mark for each x, as high as the axes, which says all values there; its sides are halfway to the next."""
+    place = ax.transData
+    pixels = place.transform([(value, ax.get_ylim()[0]) for value in x])  # [len(x), 2]
+    middles = (pixels[1:] + pixels[:-1]) / 2
+    sides = place.inverted().transform([2 * pixels[0] - middles[0], *middles, 2 * pixels[-1] - middles[-1]])[:, 0]
+    for at, value in enumerate(x):
+        values = [f"{name} {say(y[at])}" for name, y in series.items()]
+        yield Mark(ax, (sides[at], sides[at + 1]), ax.get_ylim(), f"{xlabel} {value:,.6g}".strip(), values)
 
 
 def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = "", width: float = 7.0) -> Chart:
@@ -111,7 +167,17 @@ def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = ""
     ax.set_yticks(range(len(rows)), rows, fontsize=9)
     ax.tick_params(top=False, labeltop=True, left=False, labelleft=True)
     said = (f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True))
-    return Chart(ax.figure, _words(title, said))
+    marks = [
+        Mark(ax, (j - 0.5, j + 0.5), (i - 0.5, i + 0.5), f"{row} → {column}", [f"{P[i, j]:.2f}"], _share(P[i, j]))
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+    ]
+    return Chart(ax.figure, _words(title, said), marks)
+
+
+def _share(weight):
+    """Return the share of the darkest colour in %, such that letters are legible on it, as on the map of colours."""
+    return round(100 * float(weight) ** 0.8)
 
 
 def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), width: float = 8.0) -> Chart:
@@ -125,7 +191,7 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
     figure, inside = whole.figure, whole.get_position()
     whole.remove()
     step = inside.width / len(panels)
-    said = []
+    said, marked = [], []
     for at, (panel, values) in enumerate(panels.items()):
         ax = figure.add_axes((inside.x0 + at * step, inside.y0, 0.88 * step, inside.height))
         style.quiet(ax, x=True, y=False).set_title(panel, loc="left", fontsize=10, color=style.INK)
@@ -144,8 +210,12 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
         ax.hlines(names, *ax.get_xlim(), color=style.PALE, lw=0.8, zorder=0)
         ax.set_xlim(ax.get_xlim())
         ax.tick_params(left=False, labelleft=at == 0, labelsize=9)
+        marked += [
+            Mark(ax, ax.get_xlim(), (at - 0.5, at + 0.5), f"{name}: {panel}", [_span(dot)])
+            for at, (name, dot) in enumerate(rows.items())
+        ]
         said.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
-    return Chart(figure, _words(title, said))
+    return Chart(figure, _words(title, said), marked)
 
 
 def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):

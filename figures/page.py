@@ -17,26 +17,30 @@ from typing import Any
 from figures.figure import Scrub, declared, key, numbers, states
 
 HERE = Path(__file__).parent
-SHARED = ("svg", "words", "marks", "state", "clock", "hands", "tip", "mount")  # each imports from those before it
+SHARED = ("svg", "words", "marks", "state", "clock", "hands", "tip", "theme", "mount")  # each imports from those before
+CHARTS = ("svg", "theme", "tip", "chart")  # what draws charts, likewise
 MOST = 64  # sets of numbers that a page carries; beyond that, those that differ from the first in one control
 
 PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasText }
 h1 { margin: 8px } a { color: LinkText }
 body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }"""
 
-# The theme is that of JupyterLab, of the page, or else of the system, as for figures (``mount.js``). White becomes the
+# The theme is that of JupyterLab, of the page, or else of the system, as for figures (``theme.js``). White becomes the
 # paper of JupyterLab's dark theme; hues stay. On a narrow screen a chart is scrolled, so that its words stay legible.
-INVERTED = ".flashlab-chart { filter: invert(0.93) hue-rotate(180deg) }"
+# On others no output cuts off what a mark says.
+INVERTED = "img.flashlab-chart { filter: invert(0.93) hue-rotate(180deg) }"
 CHART = (
     f':is([data-jp-theme-light="false"], [data-theme="dark"]) {INVERTED} @media (prefers-color-scheme: dark) '
     f'{{ :root:not([data-theme="light"]) body:not([data-jp-theme-light], [data-theme="light"]) {INVERTED} }} '
-    "@media (max-width: 46em) { .flashlab-chart { min-width: 640px } }"
+    ".flashlab-chart { display: block } @media (max-width: 46em) { .flashlab-chart { min-width: 640px } } "
+    "@media (min-width: 46em) { .jp-Cell:not(.jp-mod-outputsScrolled) :is(.jp-OutputArea, .jp-OutputArea-child, "
+    ".jp-RenderedHTML):has(.flashlab-chart) { overflow: visible } }"
 )
 
 
 def drawn() -> list[str]:
     """Return the names of all figures that have a drawing."""
-    return [path.stem for path in sorted((HERE / "js").glob("*.js")) if path.stem not in SHARED]
+    return [path.stem for path in sorted((HERE / "js").glob("*.js")) if path.stem not in {*SHARED, *CHARTS}]
 
 
 def name_of(figure: Any) -> str:
@@ -54,6 +58,13 @@ def title_of(figure: Any) -> str:
 def script(name: str) -> str:
     """Return the modules that draw a figure as one text: each module becomes a function that is called once."""
     return "\n".join(_wrapped(module) for module in (*SHARED, name))
+
+
+@cache
+def chart_script() -> str:
+    """Return the text that makes the charts of a page answer."""
+    style = "".join((HERE / "js" / name).read_text(encoding="utf-8") for name in ("theme.css", "chart.css"))
+    return "\n".join([*map(_wrapped, CHARTS), f"chart.start({_json(style)});\n"])
 
 
 def _wrapped(module):
@@ -76,9 +87,13 @@ def picture(png: bytes, words: str, style: str = "max-width: 100%") -> str:
     return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{data}" style="{style}">'
 
 
-def chart(png: bytes, words: str) -> str:
-    """Return a chart as HTML: dark on light, and light on dark where the theme is dark and styles are kept."""
-    return f'{picture(png, words)[:-1]} class="flashlab-chart"><style>{CHART}</style>'
+def chart(png: bytes, words: str, drawing: dict | None = None) -> str:
+    """Return a chart as HTML: dark on light, and light on dark where the theme is dark and styles are kept.
+
+    drawing: the chart as data, of which ``chart_script`` makes one that answers.
+    """
+    data = f" data-chart='{html.escape(_json(drawing), quote=False).replace(chr(39), '&#39;')}'" if drawing else ""
+    return f'{picture(png, words)[:-1]} class="flashlab-chart"{data}><style>{CHART}</style>'
 
 
 def captioned(png: bytes | None, words: str) -> str:

@@ -1,10 +1,11 @@
 // A figure on a page: its controls, its clock, its picture, its words, and where its numbers come from.
 
-import { about, patch } from "./svg.js";
+import { patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { ahead, moved, schedule } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
 import { handle } from "./hands.js";
+import { wearing } from "./theme.js";
 import { pointing } from "./tip.js";
 import { grouped } from "./words.js";
 
@@ -18,63 +19,95 @@ const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be g
 // data: {name, controls, state, traces: {key: {trace, words, idle}}, page: is this a page without a kernel?}
 // draw: from {trace, step, state, width} to {height, nodes}. style: the text of theme.css.
 export function mount(host, data, draw, style) {
-  const { name, controls } = data;
-  const clock = clockOf(controls);
-  const traces = { ...data.traces };
-  let channel = null;
-  let state = { ...data.state, ...(data.page ? fromHash(name, controls, location.hash) : {}) };
-  let moment = { step: state[clock] }; // where the clock was put, and among which words
-  let shown = null; // the state on the picture
-  let drawn = 0; // the width of the picture in its own pixels
-  let space = 0; // for the picture on the page
-  let zoom = 1;
-  let playing = 0;
-  let waiting = 0;
-  let pulled = false; // what is dragged follows the hand at once
-
+  const figure = new Figure(host, data, draw);
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
-  const parts = frame(data, clock);
-  root.replaceChildren(Object.assign(document.createElement("style"), { textContent: style }), parts.whole);
+  const sheet = Object.assign(document.createElement("style"), { textContent: style });
+  root.replaceChildren(sheet, figure.parts.whole);
   host.setAttribute("data-lm-suppress-shortcuts", ""); // in JupyterLab m, b and dd belong to the notebook
-  const hands = handle(
-    parts.svg,
-    controls,
-    () => ({ state, last: last() }),
-    (fields, byPointer) => {
-      pulled = byPointer;
-      actions.set(fields);
-      pulled = false;
-    },
-  );
-  const tips = pointing(parts.svg, parts.tip);
+  figure.open();
+  return figure;
+}
 
-  function set(fields) {
-    const wanted = { ...state, ...fields };
-    if (clock in fields) moment = { step: fields[clock] };
-    const found = traces[keyOf(controls, wanted)];
-    if (!found) return ask(wanted);
-    settle();
-    moment.words ??= found.words;
-    if (clock !== undefined) wanted[clock] = moved(moment.step, moment.words, found.words);
-    state = wanted;
-    show();
+class Figure {
+  constructor(host, data, draw) {
+    Object.assign(this, { host, data, draw });
+    this.clock = clockOf(data.controls);
+    this.traces = { ...data.traces };
+    this.channel = null;
+    this.state = { ...data.state, ...(data.page ? fromHash(data.name, data.controls, location.hash) : {}) };
+    this.moment = { step: this.state[this.clock] }; // where the clock was put, and among which words
+    this.shown = null; // the state on the picture
+    this.drawn = 0; // the width of the picture in its own pixels
+    this.space = 0; // for the picture on the page
+    this.zoom = 1;
+    this.playing = 0;
+    this.waiting = 0;
+    this.pulled = false; // what is dragged follows the hand at once
+    this.parts = frame(data, this.clock);
+    this.actions = this.parts.actions = actionsOf(this);
   }
 
-  function show() {
-    const { trace, words, idle } = traces[keyOf(controls, state)];
+  // Show the first picture, and listen to the page.
+  open() {
+    const { data, parts } = this;
+    const pull = (fields, byPointer) => {
+      this.pulled = byPointer;
+      this.actions.set(fields);
+      this.pulled = false;
+    };
+    this.hands = handle(parts.svg, data.controls, () => ({ state: this.state, last: this.last() }), pull);
+    this.tips = pointing(parts.svg, parts.tip);
+    new ResizeObserver(() => {
+      this.measure();
+      this.show();
+    }).observe(parts.stage);
+    this.measure();
+    wearing(parts.whole);
+    if (data.page) {
+      addEventListener("hashchange", () => {
+        // the address was edited, or a link to a state followed
+        const found = fromHash(data.name, data.controls, location.hash);
+        if (Object.keys(found).length) this.actions.set(found);
+      });
+    }
+    if (!this.numbers(this.state)) this.state = data.state;
+    this.set({});
+  }
+
+  // The numbers of a state, if they are there.
+  numbers(state) {
+    return this.traces[keyOf(this.data.controls, state)];
+  }
+
+  // Asked for while drawing, it would be laid out twice.
+  measure() {
+    this.space = Math.max(this.parts.stage.clientWidth - 2 * MARGIN, 0) || 960;
+  }
+
+  set(fields) {
+    const { clock } = this;
+    const wanted = { ...this.state, ...fields };
+    if (clock in fields) this.moment = { step: fields[clock] };
+    const found = this.numbers(wanted);
+    if (!found) return this.ask(wanted);
+    this.settle();
+    this.moment.words ??= found.words;
+    if (clock !== undefined) wanted[clock] = moved(this.moment.step, this.moment.words, found.words);
+    this.state = wanted;
+    this.show();
+  }
+
+  show() {
+    const { host, parts, state, shown, clock, draw } = this;
+    const { controls } = this.data;
+    const { trace, words, idle } = this.numbers(state);
     const step = clock === undefined ? 0 : state[clock];
-    const width = Math.round(Math.max(Math.min(space, WIDEST) / zoom, NARROWEST));
+    const width = Math.round(Math.max(Math.min(this.space, WIDEST) / this.zoom, NARROWEST));
     const { height, nodes } = draw({ trace, step, state, width, brief: "brief" in host.dataset });
-    const another = width !== drawn || shown === null || keyOf(controls, shown) !== keyOf(controls, state);
+    const another = width !== this.drawn || shown === null || keyOf(controls, shown) !== keyOf(controls, state);
     const forward = !another && step === shown[clock] + 1;
-    parts.stage.classList.toggle("still", pulled || another); // what is elsewhere for other reasons than time jumps
-    const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
-    const beyond = across > space + zoom; // as on a phone, when type is larger
-    parts.stage.classList.toggle("beyond", beyond);
-    parts.svg.style.width = beyond ? `${across}px` : "";
-    parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
-    parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
-    parts.stage.style.setProperty("--shape", width / height);
+    parts.stage.classList.toggle("still", this.pulled || another); // only time makes things travel
+    this.fit(width, height);
     patch(parts.svg, [definitions(), ...nodes.flat(Infinity)], forward);
     const say = words[step];
     parts.svg.setAttribute("aria-label", say);
@@ -83,310 +116,280 @@ export function mount(host, data, draw, style) {
       parts.controls[field].show(state[field], words.length - 1);
       parts.controls[field].rest(idle[field]);
     }
-    shown = state;
-    drawn = width;
-    hands.tell();
-    tips.refresh();
+    this.shown = state;
+    this.drawn = width;
+    this.hands.tell();
+    this.tips.refresh();
     host.dispatchEvent(new CustomEvent("flashlab-shown", { detail: { state } }));
   }
 
-  function ask(wanted) {
-    stop();
-    const missing = controls.filter(
-      (control) => wanted[control.field] !== shown[control.field] && control.field !== clock,
+  // Give a drawing of this size its place on the page.
+  fit(width, height) {
+    const { parts, zoom, space } = this;
+    const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
+    const beyond = across > space + zoom; // as on a phone, when type is larger
+    parts.stage.classList.toggle("beyond", beyond);
+    parts.svg.style.width = beyond ? `${across}px` : "";
+    parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
+    parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
+    parts.stage.style.setProperty("--shape", width / height);
+  }
+
+  ask(wanted) {
+    this.stop();
+    const missing = this.data.controls.filter(
+      ({ field }) => wanted[field] !== this.shown[field] && field !== this.clock,
     );
-    const words = missing.map((control) => `${control.label} = ${wanted[control.field]}`).join(", ");
-    if (channel === null) return refuse(words);
-    state = wanted;
-    parts.stage.classList.add("busy");
-    parts.message.textContent = "";
-    clearTimeout(waiting);
-    waiting = setTimeout(() => refuse(words), PATIENCE);
+    const words = missing.map(({ field, label }) => `${label} = ${wanted[field]}`).join(", ");
+    if (this.channel === null) return this.refuse(words);
+    this.state = wanted;
+    this.parts.stage.classList.add("busy");
+    this.parts.message.textContent = "";
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.refuse(words), PATIENCE);
     try {
-      channel.send({ state: wanted });
+      this.channel.send({ state: wanted });
     } catch {
-      refuse(words); // the kernel is gone, and the channel with it
+      this.refuse(words); // the kernel is gone, and the channel with it
     }
   }
 
-  function refuse(words) {
-    settle();
-    set(shown);
-    parts.message.textContent = data.page
+  refuse(words) {
+    this.settle();
+    this.set(this.shown);
+    this.parts.message.textContent = this.data.page
       ? `This page has no numbers for ${words}: the notebook computes them.`
       : `No kernel answers, so there are no numbers for ${words}: run this cell again.`;
   }
 
-  function settle() {
-    clearTimeout(waiting);
-    parts.stage.classList.remove("busy");
-    parts.message.textContent = "";
+  settle() {
+    clearTimeout(this.waiting);
+    this.parts.stage.classList.remove("busy");
+    this.parts.message.textContent = "";
   }
 
-  function receive({ key, error, ...numbers }) {
-    if (error) return refuse(error);
-    traces[key] = numbers;
-    if (key === keyOf(controls, state)) set({});
+  connect(channel) {
+    this.channel = channel;
   }
 
-  function step(by) {
-    const next = state[clock] + by;
-    if (next >= 0 && next <= last()) set({ [clock]: next });
+  receive({ key, error, ...numbers }) {
+    if (error) return this.refuse(error);
+    this.traces[key] = numbers;
+    if (key === keyOf(this.data.controls, this.state)) this.set({});
   }
 
-  function last() {
-    return traces[keyOf(controls, shown)].words.length - 1;
+  // The last step of the clock.
+  last() {
+    return this.numbers(this.shown).words.length - 1;
   }
 
-  function stop() {
-    clearTimeout(playing);
-    playing = 0;
-    parts.play?.show(false);
+  stop() {
+    clearTimeout(this.playing);
+    this.playing = 0;
+    this.parts.play?.show(false);
   }
 
-  function play() {
-    if (playing) return stop();
-    if (state !== shown) return; // the kernel has been asked
-    if (state[clock] === last()) set({ [clock]: 0 });
-    const plan = schedule(traces[keyOf(controls, state)].words);
+  play() {
+    const { clock } = this;
+    if (this.playing) return this.stop();
+    if (this.state !== this.shown) return; // the kernel has been asked
+    if (this.state[clock] === this.last()) this.set({ [clock]: 0 });
+    const plan = schedule(this.numbers(this.state).words);
     let at = performance.now();
     const tick = () => {
-      if (state[clock] === last()) return stop();
-      const { next, ms } = ahead(plan, state[clock], PACES[parts.pace.value]);
-      parts.whole.style.setProperty("--pace", `${Math.min(200, 0.8 * ms)}ms`);
-      set({ [clock]: next });
+      if (this.state[clock] === this.last()) return this.stop();
+      const { next, ms } = ahead(plan, this.state[clock], PACES[this.parts.pace.value]);
+      this.parts.whole.style.setProperty("--pace", `${Math.min(200, 0.8 * ms)}ms`);
+      this.set({ [clock]: next });
       at = Math.max(at + ms, performance.now()); // the time of drawing is part of it
-      playing = setTimeout(tick, at - performance.now());
+      this.playing = setTimeout(tick, at - performance.now());
     };
-    parts.play.show(true);
-    playing = setTimeout(tick, 0);
+    this.parts.play.show(true);
+    this.playing = setTimeout(tick, 0);
   }
 
-  const actions = {
-    set: (fields) => {
-      stop();
-      set(fields);
-    },
+  // Copy a link to the state, or show it where nothing can be copied.
+  async link() {
+    const { data, state } = this;
+    const hash = toHash(data.name, state);
+    const words = data.page ? location.href.split("#")[0] + hash : python(data.name, state);
+    if (data.page) history.replaceState(null, "", hash);
+    const copied = await navigator.clipboard?.writeText(words).then(
+      () => true,
+      () => false,
+    );
+    this.parts.message.textContent = copied ? "Copied." : words;
+  }
+}
+
+// What the controls and buttons of a figure do. Whatever sets a state stops the clock.
+function actionsOf(figure) {
+  const { clock, parts } = figure;
+  const set = (fields) => {
+    figure.stop();
+    figure.set(fields);
+  };
+  return {
+    set,
     step: (by) => {
-      stop();
-      step(by);
+      figure.stop();
+      const next = figure.state[clock] + by;
+      if (next >= 0 && next <= figure.last()) figure.set({ [clock]: next });
     },
-    play,
-    begin: () => {
-      stop();
-      set({ [clock]: 0 });
-    },
-    reset: () => {
-      stop();
-      set(data.state);
-    },
+    play: () => figure.play(),
+    begin: () => set({ [clock]: 0 }),
+    reset: () => set(figure.data.state),
     larger: (by) => {
-      zoom = Math.min(Math.max(zoom + by, 1), 2);
-      parts.whole.style.setProperty("--zoom", zoom);
-      show();
+      figure.zoom = Math.min(Math.max(figure.zoom + by, 1), 2);
+      parts.whole.style.setProperty("--zoom", figure.zoom);
+      figure.show();
     },
     full: () => (document.fullscreenElement ? document.exitFullscreen() : parts.whole.requestFullscreen()),
-    link: async () => {
-      const words = data.page ? location.href.split("#")[0] + toHash(name, state) : python(name, state);
-      if (data.page) history.replaceState(null, "", toHash(name, state));
-      const copied = await navigator.clipboard?.writeText(words).then(
-        () => true,
-        () => false,
-      );
-      parts.message.textContent = copied ? "Copied." : words;
-    },
-  };
-  parts.connect(actions);
-  const measure = () => {
-    space = Math.max(parts.stage.clientWidth - 2 * MARGIN, 0) || 960;
-  }; // asked for while drawing, it would be laid out twice
-  new ResizeObserver(() => {
-    measure();
-    show();
-  }).observe(parts.stage);
-  measure();
-  wearing(parts.whole);
-  if (data.page) {
-    addEventListener("hashchange", () => {
-      // the address was edited, or a link to a state followed
-      const found = fromHash(name, controls, location.hash);
-      if (Object.keys(found).length) actions.set(found);
-    });
-  }
-  if (!traces[keyOf(controls, state)]) state = data.state;
-  set({});
-
-  return {
-    get state() {
-      return state;
-    },
-    connect(to) {
-      channel = to;
-    },
-    receive,
-    set,
+    link: () => figure.link(),
   };
 }
 
-// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
-function wearing(whole) {
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dress = () => {
-    const { jpThemeLight, theme = document.documentElement.dataset.theme } = document.body.dataset;
-    const said = { true: "light", false: "dark" }[jpThemeLight] ?? { light: "light", dark: "dark" }[theme];
-    whole.dataset.theme = said ?? (system.matches ? "dark" : "light");
-  };
-  dress();
-  system.addEventListener("change", dress);
-  const watch = new MutationObserver(dress);
-  for (const page of [document.body, document.documentElement]) {
-    watch.observe(page, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-theme"] });
-  }
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [field, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(field, value);
+  made.append(...children);
+  return made;
 }
 
-// The elements around a picture, and how each control shows its value.
+function buttonOf(parts, words, title, action) {
+  const made = element("button", { type: "button", title, "aria-label": title }, words);
+  made.addEventListener("click", () => action(parts.actions));
+  return made;
+}
+
+// How each kind of control looks: {input, label, show(value, last step)}.
+const MAKERS = { slide: sliderOf, choose: menuOf, toggle: boxOf, clock: clockRowOf };
+
+function controlOf(parts, control) {
+  const made = MAKERS[control.kind](parts, control);
+  made.input.dataset.field = control.field;
+  const reason = element("span");
+  made.rest = (why = "") => {
+    if (why === reason.textContent) return;
+    reason.textContent = why;
+    made.input.disabled = why !== "";
+    if (why) made.label.append(reason);
+    else reason.remove();
+  };
+  parts.controls[control.field] = made;
+  return made.label;
+}
+
+function sliderOf(parts, { field, label, values }) {
+  const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
+  const input = element("input", {
+    type: "range",
+    min: 0,
+    max: values.length - 1,
+    step: 1,
+    style: `width: ${width}`,
+  });
+  const output = element("output");
+  input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
+  const show = (value) => {
+    const said = typeof value === "number" ? grouped(value) : value;
+    input.value = values.indexOf(value);
+    if (output.textContent === said) return; // a text that is set is laid out again
+    input.setAttribute("aria-valuetext", said);
+    output.textContent = said;
+  };
+  return { input, show, label: element("label", {}, label, input, output) };
+}
+
+function menuOf(parts, { field, label, values }) {
+  const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
+  input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
+  const show = (value) => {
+    input.selectedIndex = values.indexOf(value);
+  };
+  return { input, show, label: element("label", {}, label, input) };
+}
+
+function boxOf(parts, { field, label }) {
+  const input = element("input", { type: "checkbox" });
+  input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
+  const show = (value) => {
+    input.checked = value;
+  };
+  return { input, show, label: element("label", {}, input, label) };
+}
+
+function clockRowOf(parts, { field, label, says }) {
+  const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
+  const count = element("span", { class: "count" });
+  input.addEventListener("input", () => parts.actions.set({ [field]: input.valueAsNumber }));
+  const show = (value, last) => {
+    input.max = last;
+    input.value = value;
+    const now = says?.[value] ?? `${label} ${value} of ${last}`;
+    input.setAttribute("aria-valuetext", now);
+    count.textContent = now;
+  };
+  const turn = buttonOf(parts, "play", "play", ({ play }) => play());
+  parts.play = {
+    show: (on) => {
+      turn.textContent = on ? "pause" : "play";
+      turn.title = on ? "pause" : "play";
+      turn.setAttribute("aria-label", turn.title);
+    },
+  };
+  const paces = Object.keys(PACES).map((pace) => element("option", {}, pace));
+  parts.pace = element("select", { "aria-label": "speed" }, ...paces);
+  parts.pace.value = "normal";
+  const row = element(
+    "div",
+    { class: "clock", role: "group", "aria-label": "clock" },
+    buttonOf(parts, "|◀", "back to the beginning", ({ begin }) => begin()),
+    buttonOf(parts, "◀", "one step back", ({ step }) => step(-1)),
+    turn,
+    buttonOf(parts, "▶", "one step on", ({ step }) => step(+1)),
+    input,
+    count,
+    parts.pace,
+  );
+  return { input, show, label: row };
+}
+
+function toolsOf(parts) {
+  return element(
+    "div",
+    { class: "tools" },
+    buttonOf(parts, "reset", "reset", ({ reset }) => reset()),
+    buttonOf(parts, "A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
+    buttonOf(parts, "A+", "A+: larger type", ({ larger }) => larger(+0.25)),
+    buttonOf(parts, "link", "copy a link to this state", ({ link }) => link()),
+    buttonOf(parts, "full screen", "full screen", ({ full }) => full()),
+  );
+}
+
+// The elements around a picture, and how each control shows its value. actions: what its buttons do, once they are set.
 function frame({ name, controls }, clock) {
-  const element = (tag, attributes = {}, ...children) => {
-    const made = document.createElement(tag);
-    for (const [field, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(field, value);
-    made.append(...children);
-    return made;
-  };
-  const button = (words, title, action) => {
-    const made = element("button", { type: "button", title, "aria-label": title }, words);
-    made.addEventListener("click", () => action(parts.actions));
-    return made;
-  };
-  const parts = {
-    controls: {},
-    connect(actions) {
-      parts.actions = actions;
-    },
-  };
-
-  function controlOf(control) {
-    const made = MAKERS[control.kind](control);
-    made.input.dataset.field = control.field;
-    const reason = element("span");
-    made.rest = (why = "") => {
-      if (why === reason.textContent) return;
-      reason.textContent = why;
-      made.input.disabled = why !== "";
-      if (why) made.label.append(reason);
-      else reason.remove();
-    };
-    parts.controls[control.field] = made;
-    return made.label;
-  }
-
-  const MAKERS = {
-    slide({ field, label, values }) {
-      const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
-      const input = element("input", {
-        type: "range",
-        min: 0,
-        max: values.length - 1,
-        step: 1,
-        style: `width: ${width}`,
-      });
-      const output = element("output");
-      input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
-      const show = (value) => {
-        const said = typeof value === "number" ? grouped(value) : value;
-        input.value = values.indexOf(value);
-        if (output.textContent === said) return; // a text that is set is laid out again
-        input.setAttribute("aria-valuetext", said);
-        output.textContent = said;
-      };
-      return { input, show, label: element("label", {}, label, input, output) };
-    },
-    choose({ field, label, values }) {
-      const input = element("select", {}, ...values.map((value) => element("option", {}, String(value))));
-      input.addEventListener("change", () => parts.actions.set({ [field]: values[input.selectedIndex] }));
-      return {
-        input,
-        show: (value) => {
-          input.selectedIndex = values.indexOf(value);
-        },
-        label: element("label", {}, label, input),
-      };
-    },
-    toggle({ field, label }) {
-      const input = element("input", { type: "checkbox" });
-      input.addEventListener("change", () => parts.actions.set({ [field]: input.checked }));
-      return {
-        input,
-        show: (value) => {
-          input.checked = value;
-        },
-        label: element("label", {}, input, label),
-      };
-    },
-    clock({ field, label, says }) {
-      const input = element("input", { type: "range", min: 0, step: 1, "aria-label": label });
-      const count = element("span", { class: "count" });
-      input.addEventListener("input", () => parts.actions.set({ [field]: input.valueAsNumber }));
-      const show = (value, last) => {
-        input.max = last;
-        input.value = value;
-        const now = says?.[value] ?? `${label} ${value} of ${last}`;
-        input.setAttribute("aria-valuetext", now);
-        count.textContent = now;
-      };
-      const turn = button("play", "play", ({ play }) => play());
-      parts.play = {
-        show: (on) => {
-          turn.textContent = on ? "pause" : "play";
-          turn.title = on ? "pause" : "play";
-          turn.setAttribute("aria-label", turn.title);
-        },
-      };
-      parts.pace = element(
-        "select",
-        { "aria-label": "speed" },
-        ...Object.keys(PACES).map((pace) => element("option", {}, pace)),
-      );
-      parts.pace.value = "normal";
-      const row = element(
-        "div",
-        { class: "clock", role: "group", "aria-label": "clock" },
-        button("|◀", "back to the beginning", ({ begin }) => begin()),
-        button("◀", "one step back", ({ step }) => step(-1)),
-        turn,
-        button("▶", "one step on", ({ step }) => step(+1)),
-        input,
-        count,
-        parts.pace,
-      );
-      return { input, show, label: row };
-    },
-  };
-
+  const parts = { controls: {}, actions: {} };
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [field, value] of [
-    ["role", "group"],
-    ["tabindex", "0"],
-  ])
-    parts.svg.setAttribute(field, value);
+  parts.svg.setAttribute("role", "group");
+  parts.svg.setAttribute("tabindex", "0");
   parts.tip = element("div", { class: "tip", "aria-hidden": "true", hidden: "" });
   parts.stage = element("div", { class: "stage" }, parts.svg, parts.tip);
   parts.words = element("p", { class: "words", "aria-live": "polite" });
   parts.message = element("p", { class: "message", role: "status" });
-  const rows = controls.filter((control) => control.field !== clock).map(controlOf);
-  const time = controls.filter((control) => control.field === clock).map(controlOf);
-  const tools = element(
-    "div",
-    { class: "tools" },
-    button("reset", "reset", ({ reset }) => reset()),
-    button("A−", "A−: smaller type", ({ larger }) => larger(-0.25)),
-    button("A+", "A+: larger type", ({ larger }) => larger(+0.25)),
-    button("link", "copy a link to this state", ({ link }) => link()),
-    button("full screen", "full screen", ({ full }) => full()),
-  );
+  const made = (some) => some.map((control) => controlOf(parts, control));
+  const rows = made(controls.filter((control) => control.field !== clock));
+  const time = made(controls.filter((control) => control.field === clock));
   parts.whole = element(
     "div",
     { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },
-    element("div", { class: "head" }, element("div", { class: "controls" }, ...rows, tools), ...time, parts.message),
+    element(
+      "div",
+      { class: "head" },
+      element("div", { class: "controls" }, ...rows, toolsOf(parts)),
+      ...time,
+      parts.message,
+    ),
     parts.stage,
     parts.words,
   );

@@ -27,7 +27,7 @@ export function patch(parent, nodes, forward, namespace = "http://www.w3.org/200
   const entering = forward ? [] : null; // with where they are going
   update(parent, nodes, namespace, entering);
   if (!entering?.length) return;
-  parent.getBoundingClientRect(); // where they start is on the page now; from here they travel
+  void getComputedStyle(entering.at(-1)[0]).opacity; // their start counts now, without a layout; from here they travel
   for (const [element, node] of entering) assign(element, node.attributes, {});
 }
 

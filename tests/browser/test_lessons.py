@@ -13,6 +13,7 @@ from tests.browser.lab import ROOT, figures
 
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 REPLAYS = [name for name, path in NOTEBOOKS.items() if ".replay(" in path.read_text(encoding="utf-8")]
+ACTIVE = "() => jupyterapp.shell.currentWidget.content.activeCellIndex"
 SHOWN = "at => jupyterapp.shell.currentWidget.content.scrollToItem(at, 'start')"
 
 
@@ -34,16 +35,23 @@ def test_lesson_opens_in_the_browser(lab, name):
 
 
 def test_a_chart_wears_the_theme_and_its_words_stay_legible(lab):
-    """Light paper and dark words, or the other way round; on a narrow screen it is scrolled, in its own cell."""
+    """Light paper and dark words, or the other way round; on a narrow screen it is scrolled, in its own cell.
+
+    Its marks say their values by key, and arrows move no cell.
+    """
     assert lab.open("19_packed_texts_and_dropout").errors() == []
     (at,) = pictures("19_packed_texts_and_dropout")
     lab.page.evaluate(SHOWN, at)
-    chart = lab.page.locator(".flashlab-chart")
-    for light, paper in (("true", 255), ("false", 17)):
+    chart = lab.page.locator(".flashlab-chart:not(img)")
+    for light, paper in (("true", 255), ("false", 24)):
         lab.page.evaluate("light => { document.body.dataset.jpThemeLight = light }", light)
         shades = Image.open(io.BytesIO(chart.screenshot())).convert("L")
         darkest, lightest = shades.getextrema()
         assert abs(shades.getpixel((1, shades.height - 2)) - paper) <= 2 and lightest - darkest > 150
+    chart.locator("svg").focus()
+    lab.page.keyboard.press("Enter")
+    lab.page.keyboard.press("ArrowDown")
+    assert chart.locator(".tip").is_visible() and lab.page.evaluate(ACTIVE) == at
     lab.page.set_viewport_size({"width": 390, "height": 900})
     assert chart.bounding_box()["width"] == 640
     assert lab.page.evaluate("document.documentElement.scrollWidth") <= 390

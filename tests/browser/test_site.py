@@ -12,6 +12,7 @@ import pytest
 
 from docs import drawn, lessons, pages
 from flashlab.course import lessons as course
+from flashlab.course.data import NOTEBOOKS
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
@@ -21,6 +22,9 @@ BESIDE = ["index.html", "figures.html", "embed.html", "measurements.html", "wron
 BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
+CHARTS = [
+    name.removesuffix(".ipynb") for name in lessons.names() if "data-chart=" in (NOTEBOOKS / name).read_text("utf-8")
+]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 WIDTHS = (360, 390, 768, 1024, 1280, 1920, 2560)
 INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
@@ -210,11 +214,27 @@ def test_without_scripts_there_are_pictures_words_and_formulas(opened, path):
 def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look):
     sheet = opened("lessons/06_tiling.html", look)
     sheet.locator(f"{HOST} svg").first.wait_for()
-    chart = sheet.locator(".flashlab-chart").first
+    chart = sheet.locator(".flashlab-chart svg").first
+    chart.wait_for()
     for chosen, due in {"auto": LOOKS[look][1], "dark": "dark", "light": "light"}.items():
         sheet.evaluate("theme => { document.body.dataset.theme = theme }", chosen)
         sheet.wait_for_function(WEARS, arg=due)
-        assert ("invert" in chart.evaluate("it => getComputedStyle(it).filter")) == (due == "dark")
+        assert chart.evaluate("it => it.closest('[data-theme]').dataset.theme") == due
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_charts_of_a_lesson_answer(opened, look, name):
+    """All but a picture that has no data, in the column, by key: there a folded answer, too, is open."""
+    sheet = opened(f"lessons/{name}.html", look)
+    sheet.locator("details.hide").evaluate_all("folded => folded.forEach(it => { it.open = true; })")
+    sheet.locator(".flashlab-chart svg").first.wait_for()
+    assert sheet.locator("img[data-chart]").count() == 0
+    for chart in sheet.locator(".flashlab-chart:not(img)").all():
+        chart.locator("svg").focus()
+        sheet.keyboard.press("Enter")
+        assert chart.locator(".tip").is_visible()
+        sheet.keyboard.press("Escape")
+    assert sheet.evaluate(INSIDE) and sheet.faults == []
 
 
 def test_a_still_is_scrolled_on_a_narrow_screen(opened):

@@ -1,5 +1,7 @@
 """Charts: every number is drawn and in the words, and every name is inside the picture."""
 
+import html
+import json
 import re
 
 import numpy as np
@@ -14,7 +16,7 @@ from figures import charts, page, style
 def drawn(monkeypatch):
     """The matplotlib figures of the charts made in a test."""
     figures, chart = [], charts.Chart
-    monkeypatch.setattr(charts, "Chart", lambda figure, words: figures.append(figure) or chart(figure, words))
+    monkeypatch.setattr(charts, "Chart", lambda figure, *more: figures.append(figure) or chart(figure, *more))
     return figures
 
 
@@ -80,10 +82,90 @@ def contrast(one, other):
     return light.max() / light.min()
 
 
-def test_a_chart_brings_its_looks_in_dark_themes_and_on_narrow_screens():
-    shown = charts.bars({"ours": 1})._repr_mimebundle_()["text/html"]
-    picture, looks = re.fullmatch(r"(<img [^>]*>)<style>(.*)</style>", shown).groups()
-    assert 'class="flashlab-chart"' in picture and looks == page.CHART
+KINDS = {
+    "bars": lambda: charts.bars({"ours": 812.3, "theirs": 31}, unit="TFLOP/s", colors=[style.Q, style.FAST], title="t"),
+    "lines": lambda: charts.lines([1, 10, 1000], {f"rung {n}": [n, 2 * n, 3 * n] for n in range(1, 6)}, log=True),
+    "weights": lambda: charts.weights([[0.25, 0.75]], ["river"], ["bank", "boat"]),
+    "dots": lambda: charts.dots(PANELS, log=("bytes",), marks={"bytes": 1}, title="costs"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chart_carries_its_drawing_in_the_colours_of_the_theme(kind, monkeypatch):
+    monkeypatch.setenv("FLASHLAB_FIGURES", "live")
+    live = KINDS[kind]()._repr_mimebundle_()["text/html"]
+    monkeypatch.setenv("FLASHLAB_FIGURES", "still")
+    still = KINDS[kind]()._repr_mimebundle_()["text/html"]
+    assert live == f'{still}<script type="module">\n{page.chart_script()}</script>'
+    data, looks = re.fullmatch(
+        "<img [^>]* class=\"flashlab-chart\" data-chart='([^'>]*)'><style>(.*)</style>", still
+    ).groups()
+    drawing = json.loads(html.unescape(data))
+    assert looks == page.CHART and "#" not in data and "$" not in data
+    assert drawing["nodes"] and len(drawing["marks"]) > 1
+
+
+SAID = {
+    "bars": {("ours", "812.3 TFLOP/s"), ("theirs", "31 TFLOP/s")},
+    "lines": {(str(x), *(f"rung {n} {at * n}" for n in range(1, 6))) for at, x in ((1, 1), (2, 10), (3, "1,000"))},
+    "weights": {("river → bank", "0.25"), ("river → boat", "0.75")},
+    "dots": {
+        ("one road: error", "0.25"),
+        ("another: error", "0.12 to 0.5"),
+        ("one road: bytes", "20"),
+        ("another: bytes", "0.1 to 3"),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_marks_of_a_chart_say_every_value_and_do_not_overlap(kind):
+    drawing = drawing_of(KINDS[kind]())
+    assert {(mark["title"], *mark["lines"]) for mark in drawing["marks"]} == SAID[kind]
+    boxes = [mark["box"] for mark in drawing["marks"]]
+    for at, (x, y, width, height) in enumerate(boxes):
+        assert 0 <= x < x + width <= drawing["width"] and 0 <= y < y + height <= drawing["height"]
+        for left, top, across, high in boxes[:at]:
+            assert (
+                min(x + width, left + across) - max(x, left) <= 0.2 or min(y + height, top + high) - max(y, top) <= 0.2
+            )
+
+
+def test_a_mark_is_where_its_value_is():
+    drawing = drawing_of(charts.lines([1, 2, 4], {"a": [1, 2, 3]}))
+    (dots,) = [
+        attributes["d"] for tag, attributes in (node[:2] for node in drawing["nodes"]) if "a" in attributes.get("d", "")
+    ]
+    left = [float(x) + 2 for x in re.findall(r"M([\d.]+) ", dots)]
+    for at, mark in zip(left, drawing["marks"], strict=True):
+        x, _, width, _ = mark["box"]
+        assert x < at < x + width
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("weight", np.linspace(0, 1, 21))
+def test_the_number_on_a_weight_is_legible_on_the_page(theme, weight):
+    drawing = drawing_of(charts.weights([[weight]], ["river"], ["bank"]))
+    (ink,) = [node[1]["fill"] for node in drawing["nodes"] if node[-1] == f"{weight:.2f}"]
+    colors = page_colors(theme)
+    share = drawing["marks"][0]["share"] / 100
+    ground = share * np.array(to_rgb(colors["most"])) + (1 - share) * np.array(to_rgb(colors["paper"]))
+    assert contrast(colors[re.search("--([a-z]+)", ink)[1]], ground) >= 3.6
+
+
+def drawing_of(chart):
+    """Return what the page draws of a chart."""
+    return json.loads(html.unescape(re.search("data-chart='([^']*)'", chart._repr_mimebundle_()["text/html"])[1]))
+
+
+def page_colors(theme):
+    """Return the colours of the page in a theme, by name."""
+    text = "".join((page.HERE / "js" / name).read_text(encoding="utf-8") for name in ("theme.css", "chart.css"))
+    found = {}
+    for selector, rules in re.findall(r"([^{}]+)\{([^{}]*)\}", text):
+        if theme == "dark" or "dark" not in selector:
+            found |= re.findall(r"--(\w+): (#\w{6})", rules)
+    return found
 
 
 def test_the_longest_name_of_a_bar_is_inside_the_picture(drawn):

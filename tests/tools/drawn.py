@@ -16,7 +16,7 @@ PROGRAM = """
 import { readFileSync } from "node:fs";
 const { jobs, controls } = JSON.parse(readFileSync(0, "utf8"));
 const said = jobs.map(({ trace, state, step, width }) => {
-  const { height, nodes } = NAME.draw({ trace, state, step, width, forward: true });
+  const { height, nodes } = NAME.draw({ trace, state, step, width });
   if (!(height > 0)) throw new Error(`height ${height} at width ${width}`);
   return { key: state_.keyOf(controls, state), height, markup: nodes.flat(Infinity).map(svg.markup).join("\\n") };
 });

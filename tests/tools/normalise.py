@@ -1,8 +1,9 @@
 """Run notebooks and store them in the one form in which they are committed: `make notebooks`.
 
 A change in the file is then a change in the lesson: cell ids are words, outputs carry no time, no path and no widget
-state, pictures have their words as alt text, and a figure's output is its picture and its words (its script means
-little without a kernel). Exercises are tagged, and nbval compares no output that depends on the learner's answer.
+state, pictures have their words as alt text, and no script is stored: a figure's output is its picture and its words, a
+chart's is its picture and its data. Exercises are tagged, and nbval compares no output that depends on the learner's
+answer.
 
     python -m tests.tools.normalise notebooks/04_online_softmax.ipynb             run it, then store it
     python -m tests.tools.normalise --stored notebooks/04_online_softmax.ipynb    store it with the outputs that it has
@@ -133,7 +134,9 @@ def _normalise_output(output, count):
 
 
 def _still(shown, words):
-    """Return what is left of a live figure without its script; other HTML as it is."""
+    """Return what is left of a live figure or chart without its script; other HTML as it is."""
+    if "data-chart=" in shown:
+        return re.sub("<script.*</script>", "", shown, flags=re.S)
     if "data-figure=" not in shown:
         return shown
     still = re.search("<figure.*</figure>", shown, re.S)[0]

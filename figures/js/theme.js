@@ -1,0 +1,15 @@
+// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
+export function wearing(whole) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const dress = () => {
+    const { jpThemeLight, theme = document.documentElement.dataset.theme } = document.body.dataset;
+    const said = { true: "light", false: "dark" }[jpThemeLight] ?? { light: "light", dark: "dark" }[theme];
+    whole.dataset.theme = said ?? (system.matches ? "dark" : "light");
+  };
+  dress();
+  system.addEventListener("change", dress);
+  const watch = new MutationObserver(dress);
+  for (const page of [document.body, document.documentElement]) {
+    watch.observe(page, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-theme"] });
+  }
+}
