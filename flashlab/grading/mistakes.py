@@ -22,9 +22,10 @@ def recognise(
 
     tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
     answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
-    attempt is wrong once more, and no less often than the attempt answers wrongly in another way. An attempt that
-    breaks a law, all of whose results are right, has only mistakes that break it, too, and whose results are right.
-    Where results are wrong and no mistake is known, a broken law that found the reason names it.
+    attempt is wrong once more, and no less often than the attempt answers wrongly in another way. A mistake that is
+    wrong where the attempt is right is not named. An attempt that breaks a law, all of whose results are right, has
+    only mistakes that break it, too, and whose results are right. Where results are wrong and no mistake is known, a
+    broken law that found the reason names it.
     """
     lawless = fault_of(tried[first], due[first]) is None
     together = tried[: first + 1 + LATER]
@@ -37,11 +38,14 @@ def recognise(
             continue
         if _law(theirs) != _law(tried[first]) if lawless else fault_of(theirs, due[first]) is None:
             continue
-        same = set()
+        same = {first}
         for at, mine in enumerate(together):
-            if at == first or _alike(outcome_of(exercise, wrong, cases(exercise)[at].args, laws=False), mine):
+            if at == first:
+                continue
+            theirs = outcome_of(exercise, wrong, cases(exercise)[at].args, laws=False)
+            if _alike(theirs, mine):
                 same.add(at)
-            elif at < first:
+            elif at < first or at not in again and fault_of(theirs, due[at]):
                 break
         else:
             refuted = sum(not together[at].error for at in again - same)

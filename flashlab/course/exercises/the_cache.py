@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.grading.draws import lengths
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
 
 __all__ = [
     "latent_bytes",
@@ -217,10 +217,30 @@ def absorbed_heads(q, q_rope, C, R, W_K, W_V, scale):
     return np.einsum("hr,hvr->hv", P @ C, W_V)
 
 
-def _one_head(latents, q=1, q_rope=1, W=1):
+def _one_head(latents, q=1, q_rope=1, W=1, dtype=np.float32):
     """Return one head whose vectors have one column each. The columns with the position are the latents once more."""
-    C, W = np.float32(latents)[:, None], np.float32([[[W]]])  # [N, 1], [1, 1, 1]
-    return np.float32([[q]]), np.float32([[q_rope]]), C, C, W, W, 2**-0.5
+    C, W = np.array(latents, dtype)[:, None], np.array([[[W]]], dtype)  # [N, 1], [1, 1, 1]
+    return np.array([[q]], dtype), np.array([[q_rope]], dtype), C, C, W, W, 2**-0.5
+
+
+def _two_large_tokens(size, dtype):
+    """Return one head with keys and values of ``size`` squared and its negative, scores of 0, and an output of 0."""
+    return _one_head([size, -size], q=2.0**8 / size / size, q_rope=-(2.0**8) / size, W=size, dtype=dtype)
+
+
+def _makes_no_keys(attempt):
+    """Law of its own inputs: keys and values that float64 does not hold are not made, either.
+
+    An attempt that computes in float32, whatever its inputs are, is left to the cases.
+    """
+
+    def is_right(size):
+        return np.array_equal(np.asarray(attempt(*_two_large_tokens(size, np.float64))), [[0]])
+
+    if is_right(2.0**256) and not is_right(2.0**512):
+        says = "the numbers are right, but keys or values were made. Move W_K to the query, and apply W_V last."
+        return Broken("latents in float64, with keys and values that float64 does not hold", says, if_right=True)
+    return None
 
 
 def _two_heads():
@@ -244,9 +264,10 @@ absorb = Exercise(
         Case("two heads whose scores lie far apart", _two_heads()),
         Case("scores whose exponentials overflow", _one_head([100, 101])),
         Case("keys and values that float32 does not hold: they are not made",
-             _one_head([2.0**64, -(2.0**64)], q=2.0**-120, q_rope=-(2.0**-56), W=2.0**64)),
+             _two_large_tokens(2.0**64, np.float32)),
     ),
     draw=_draw_absorb,
+    once=(_makes_no_keys,),
     sways=True,
     mistakes=(
         Mistake("left out the columns with the position.", "They have a part in the score: q_rope @ R.T.",

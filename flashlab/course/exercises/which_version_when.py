@@ -33,18 +33,18 @@ def _draw_cells(rng, size):
     return (lengths, us, able, N) if exists else _draw_cells(rng, size)
 
 
-LENGTHS = np.array([1024.0, 4096.0])
+LENGTHS = np.array([1024.0, 8192.0])
 TIMES = np.array([[10.0, 12], [40, 35]])
 ALL = np.array([True, True])
 
 choose = Exercise(
     reference=choose_version,
     edges=(
-        Case("a length that was measured", (LENGTHS, TIMES, ALL, 4096)),
-        Case("the fastest version cannot compute this", (LENGTHS, TIMES, np.array([True, False]), 4096)),
-        Case("a length that is nearer to 1,024 in tokens and to 4,096 in ratio", (LENGTHS, TIMES, ALL, 2400)),
+        Case("a length that was measured", (LENGTHS, TIMES, ALL, 8192)),
+        Case("the fastest version cannot compute this", (LENGTHS, TIMES, np.array([True, False]), 8192)),
+        Case("a length that is nearer to 1,024 in tokens and to 8,192 in ratio", (LENGTHS, TIMES, ALL, 4500)),
         Case("the nearest cell has no time of an able version",
-             (LENGTHS, np.array([[10, 12], [40, inf]]), np.array([False, True]), 4096)),
+             (LENGTHS, np.array([[10, 12], [40, inf]]), np.array([False, True]), 8192)),
         Case("the longest cell first, and a shorter length than all", (LENGTHS[::-1].copy(), TIMES, ALL, 17)),
     ),
     draw=_draw_cells,

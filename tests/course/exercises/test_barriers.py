@@ -66,6 +66,12 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
     assert first_failure(find(name), solution) is None
 
 
+def test_a_mistake_that_is_wrong_where_the_attempt_is_right_is_not_named(capsys):
+    check("barriers.phase", lambda it, stages: (it % stages, int(it % (2 * stages) > stages)))
+    shown = capsys.readouterr().out
+    assert "fails for" in shown and "never changed the phase" not in shown
+
+
 CONSUME = find("barriers.consume").reference
 
 

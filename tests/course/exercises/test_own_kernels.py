@@ -113,11 +113,18 @@ def programs_for_each_query(kernel, Q, K, V, causal):
     return O, lse
 
 
+COUNTED = pytest.mark.skipif(not INTERPRETED, reason="a GPU counts nothing")
+
+
+def launch_in_float32(kernel, Q, K, V, causal):
+    return find("triton_forward.launch").reference(kernel, Q.float(), K.float(), V.float(), causal)
+
+
 @pytest.mark.parametrize("name, attempt, words", [
     ("triton_backward.function", KeptInCtx, "tensors that autograd does not watch"),
     ("triton_backward.function", lambda *args: 0, "inherits from torch.autograd.Function"),
-    pytest.param("triton_forward.launch", programs_for_each_query, "programs were launched",
-                 marks=pytest.mark.skipif(not INTERPRETED, reason="a GPU counts nothing")),
+    pytest.param("triton_forward.launch", programs_for_each_query, "programs were launched", marks=COUNTED),
+    pytest.param("triton_forward.launch", launch_in_float32, "pass Q, K and V in float16", marks=COUNTED),
     ("triton_forward.launch", lambda kernel, Q, K, V, causal: (Q, Q[:, 0]), "expected O in torch.float32"),
 ])  # fmt: skip
 def test_what_numbers_do_not_tell_is_found(name, attempt, words):

@@ -65,3 +65,20 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
 def test_keys_and_values_must_not_be_made():
     fault = first_failure(find("the_cache.absorb"), the_cache.expanded)
     assert fault is not None and "they are not made" in fault.on
+
+
+def in_float64(q, q_rope, C, R, W_K, W_V, scale):
+    return the_cache.expanded(*(X.astype(np.float64) for X in (q, q_rope, C, R, W_K, W_V)), scale)
+
+
+@pytest.mark.parametrize("narrowed", [np.float64, np.float32])
+def test_keys_and_values_must_not_be_made_in_float64(narrowed):
+    fault = first_failure(find("the_cache.absorb"), lambda *args: in_float64(*args).astype(narrowed))
+    assert fault is not None and "keys or values were made" in fault.says
+
+
+def test_absorbed_in_float32_whatever_the_inputs_are_is_right():
+    def narrowed(*tensors, scale):
+        return the_cache.absorbed(*(X.astype(np.float32) for X in tensors), scale)
+
+    assert first_failure(find("the_cache.absorb"), lambda *args: narrowed(*args[:-1], scale=args[-1])) is None

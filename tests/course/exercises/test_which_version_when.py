@@ -4,9 +4,11 @@ import math
 
 import torch
 
+from flashlab.course.check import check
 from flashlab.course.registry import find
 from flashlab.course.versions import Call, ran
 from flashlab.course.which_version_when import which
+from flashlab.grading.exercise import edited
 from flashlab.grading.verdict import first_failure
 
 
@@ -21,6 +23,13 @@ def choose_with_loops(lengths, us, able, N):
 
 def test_a_right_solution_passes_however_it_is_written():
     assert first_failure(find("which_version_when.choose"), choose_with_loops) is None
+
+
+def test_rounded_logarithms_are_not_taken_for_differences_of_lengths(capsys):
+    ratio = "np.abs(np.log2(lengths / N))"
+    check("which_version_when.choose", edited(find("which_version_when.choose").reference, ratio, f"{ratio}.round()"))
+    shown = capsys.readouterr().out
+    assert "fails for" in shown and "difference of lengths" not in shown
 
 
 def test_the_answers_are_those_of_measurements():

@@ -5,6 +5,7 @@ import torch
 
 from flashlab.course.exercises.triton_forward.one_head import Output, attention_one_head
 from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.kernel_laws import moved
 from flashlab.kernels import DEVICE, triton
 from flashlab.reference import masks
 from flashlab.reference.attention import attention
@@ -61,6 +62,17 @@ def _no_idle_program(programs, Q, *others):
     return None
 
 
+def _passes_16_bits(programs, Q, K, V, *others):
+    """Return a sentence if programs loaded more than Q once, and K and V once per program; None if not."""
+    loaded, enough = moved("load", programs), Q.nbytes + len(programs) * (K.nbytes + V.nbytes)
+    if loaded > enough:
+        return (
+            f"the numbers are right, but {loaded:,} bytes were loaded where {enough:,} will do: pass Q, K and V in "
+            "float16, as they are."
+        )
+    return None
+
+
 launch = Exercise(
     reference=attention_of_one_head,
     launch=_launch,
@@ -74,7 +86,7 @@ launch = Exercise(
     ),
     draw=_draw,
     draws=10,
-    moves=(_no_idle_program,),
+    moves=(_no_idle_program, _passes_16_bits),
     sways=True,
     mistakes=(
         Mistake("rounded the grid down, so that the last queries have no program.", "Use triton.cdiv(Nq, Br).",
