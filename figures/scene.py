@@ -17,7 +17,7 @@ VARIABLES = {
         to_hex(style.written(color)): f"color-mix(in srgb, var(--{name}), var(--ink))" for name, color in TOKENS.items()
     },
     **{color: f"var(--{name})" for name, color in TOKENS.items()},
-    "#000000": "var(--ink)",
+    to_hex("black"): "var(--ink)",
 }
 LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
 
@@ -30,19 +30,19 @@ class Recorder(RendererBase):
         self.nodes: list[list] = []
         self._agg = agg
 
-    def points_to_pixels(self, points):
+    def points_to_pixels(self, points: Any) -> Any:
         """Return a length in the pixels of the picture."""
         return self._agg.points_to_pixels(points)
 
-    def get_text_width_height_descent(self, s, prop, ismath):
+    def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
         """Return the size of words as the picture has them: they are placed by it."""
         return self._agg.get_text_width_height_descent(s, prop, ismath)
 
-    def get_canvas_width_height(self):
+    def get_canvas_width_height(self) -> tuple[float, float]:
         """Return the size of the picture."""
         return self._agg.get_canvas_width_height()
 
-    def draw_path(self, gc, path, transform, rgbFace=None):
+    def draw_path(self, gc: Any, path: Path, transform: Any, rgbFace: Any = None) -> None:
         """Write a path down, unless it is as large as the picture: the ground is that of the page."""
         d = "".join(
             LETTERS[code] + " ".join(f"{value:g}" for value in self._placed(points))
@@ -60,18 +60,22 @@ class Recorder(RendererBase):
                 attributes["stroke-dasharray"] = " ".join(f"{self.points_to_pixels(it):.3g}" for it in dashes)
         self.nodes.append(["path", {name: it for name, it in attributes.items() if (name, it) != ("opacity", 1)}])
 
-    def draw_markers(self, gc, marker_path, marker_trans, path, trans, rgbFace=None):
+    def draw_markers(
+        self, gc: Any, marker_path: Path, marker_trans: Any, path: Path, trans: Any, rgbFace: Any = None
+    ) -> None:
         """Write dots down as circles, in a path; other markers, such as ticks, one by one."""
         if Path.CURVE4 not in (marker_path.codes if marker_path.codes is not None else ()):
-            return super().draw_markers(gc, marker_path, marker_trans, path, trans, rgbFace)
+            super().draw_markers(gc, marker_path, marker_trans, path, trans, rgbFace)
+            return
         r = round(marker_path.get_extents(marker_trans).width / 2, 1)
         circle = f"a{r} {r} 0 1 0 {2 * r:g} 0a{r} {r} 0 1 0 {-2 * r:g} 0"
         at = np.reshape(self._placed(trans.transform(path.vertices)), (-1, 2)) - (r, 0)
         d = "".join(f"M{x:g} {y:g}{circle}" for x, y in at)
         self.nodes.append(["path", {"d": d, "fill": colored(rgbFace), "opacity": round(gc.get_alpha(), 2)}])
-        return None
 
-    def draw_text(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
+    def draw_text(
+        self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: Any = False, mtext: Any = None
+    ) -> None:
         """Write words down. They hang at the side by which the chart aligns them: the page has another typeface."""
         width = self.get_text_width_height_descent(s, prop, ismath)[0]
         share, anchor = {"left": (0, "start"), "center": (0.5, "middle"), "right": (1, "end")}[mtext.get_ha()]
@@ -85,7 +89,7 @@ class Recorder(RendererBase):
             attributes["transform"] = f"rotate({-angle:g} {x} {y})"
         self.nodes.append(["text", attributes, s])
 
-    def draw_image(self, gc, x, y, im, transform=None):
+    def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
         """Leave an image out: a chart's marks are its cells."""
 
     def _placed(self, points):
