@@ -119,7 +119,7 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
     namesOf(strips, side),
     map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
     Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place, inside, fast })),
-    grips({ trace, run, state, left, top, side, place }),
+    !brief && grips({ trace, run, state, left, top, side, place }),
     !brief &&
       fastMemory({ trace, inside, fast, place, done, box: (one) => one.name in strips && box(one.name, one.rows) }),
     !brief &&
