@@ -93,7 +93,7 @@ def module(name: str) -> str:
 
 
 def sentence(name: str) -> str:
-    """Return what a figure shows, in a sentence."""
+    """Return the sentence of a figure."""
     return figure(name).__doc__.split("\n")[0]
 
 

@@ -23,7 +23,7 @@ LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C
 
 
 class Recorder(RendererBase):
-    """A renderer that writes down what it is asked to draw: ``nodes``, each [tag, attributes, words]."""
+    """A renderer that records a drawing as ``nodes``, each [tag, attributes, words]."""
 
     def __init__(self, agg: Any) -> None:
         super().__init__()

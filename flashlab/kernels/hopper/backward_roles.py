@@ -355,9 +355,7 @@ def produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, Nq_padded, 
     for member in range(problem.group):
         h = work.hk * problem.group + member
         head = (work.b * work.H + h) * work.Nq_padded
-        begin, end = work.begin, work.end
-        if problem.mask.rules is not None:
-            _, end = queries.places(work, problem, h)
+        begin, end = queries.span(work, problem, h)
         for place in range(begin, end):
             i = queries.at(work, problem, h, place)
             # The stage is free when both consumers are in the step after the one that used it.

@@ -238,9 +238,7 @@ def produce(shared, Q, dO, K, V, lse, delta, rest, turns, Nq_padded, problem):
     for member in range(problem.group):
         h = work.hk * problem.group + member
         head = (work.b * work.H + h) * work.Nq_padded
-        begin, end = work.begin, work.end
-        if problem.mask.rules is not None:
-            _, end = queries.places(work, problem, h)
+        begin, end = queries.span(work, problem, h)
         for place in range(begin, end):
             i = queries.at(work, problem, h, place)
             full = stage_of(shared.q_full, t)

@@ -140,6 +140,15 @@ def places(work, problem, h):
 
 
 @gluon.jit
+def span(work, problem, h):
+    """Return the first place of head h, and one past its last: of its list, or in a window of its tiles."""
+    begin, end = work.begin, work.end
+    if problem.mask.rules is not None:
+        _, end = places(work, problem, h)
+    return begin, end
+
+
+@gluon.jit
 def at(work, problem, h, place):
     """Return the tile of queries at a place of the list of head h; in a window, that is its place."""
     if problem.mask.rules is None:
