@@ -55,12 +55,12 @@ class KernelGradients(Gradients):
 
     def _on_hopper(self, choice, problem, q, do, k, v, row):
         """Return dK and dV by the Hopper kernel; queries begin at ``row``."""
-        from flashlab.kernels.hopper.backward import Sums  # late: Gluon is slow to import
+        from flashlab.kernels.hopper.backward import Sums, columns_of  # late: Gluon is slow to import
 
         if self.hopper_sums is None:
             dO, _, O, lse = self.saved
-            width = hopper_width(problem.d, problem.dv)
-            self.hopper_sums = Sums(dO, None, O, lse, width, problem.unit, choice.launches["row_constants"])
+            columns = columns_of(problem.d, hopper_width(problem.d, problem.dv))
+            self.hopper_sums = Sums(dO, None, O, lse, columns, problem.unit, choice.launches["row_constants"])
         k, v = tiles.ready(k), tiles.ready(v)
         gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v)]
         self.hopper_sums.add((q, do), (k, v), gradients, problem, choice.launches["backward"], row)

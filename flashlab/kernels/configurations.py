@@ -29,7 +29,7 @@ from flashlab.kernels.tables import (
 )
 
 WORK = {  # by direction, the size of a call
-    "forward": "the busiest multiprocessor has the work of {:,.0f} pairs of a row and a block of keys",
+    "forward": "the busiest multiprocessor has the work of {:,.0f} pairs of a query and a key",
     "backward": "Nk = {:,}",
 }
 
@@ -291,7 +291,7 @@ def row_on_hopper(kernel: str, problem: Problem, multiprocessors: int) -> Row:
     rows = [row for row in rows if problem.Nk >= row.N_from]
     if not rows:
         raise ValueError(f"hopper.json has no row for {sought} and {problem.Nk} keys")
-    return min(rows, key=lambda row: row.pace * busiest(row, problem, multiprocessors)) if len(rows) > 1 else rows[0]
+    return min(rows, key=lambda row: row.pace * row.Bc * busiest(row, problem, multiprocessors))
 
 
 def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
@@ -319,7 +319,7 @@ def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 13
     if max(problem.d, problem.dv) < ON_HOPPER.columns:
         return f"heads of fewer than {ON_HOPPER.columns} columns gain nothing on Hopper"
     row = row_on_hopper(on_hopper_kernels(direction, problem)[0], problem, multiprocessors)
-    work = busiest(row, problem, multiprocessors) if direction == "forward" else problem.Nk
+    work = busiest(row, problem, multiprocessors) * row.Bc if direction == "forward" else problem.Nk
     if work < row.least:
         return f"{WORK[direction].format(work)}; the Hopper kernels were faster from {row.least:,} on"
     return None

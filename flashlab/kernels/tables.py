@@ -32,7 +32,9 @@ class Row(NamedTuple):
     products: str | None = None  # "tensor" by tensor cores, "plain" without
     bytes: int | None = None  # per element
     major: int | None = None  # compute capability
-    pace: float = 1.0  # time per row and block of keys where all multiprocessors are busy, relative to other rows
+    pace: float = 1.0  # time per row and key where all multiprocessors are busy, relative to other rows
+    width_v: int | None = None  # most columns of V
+    sectors: bool | None = None  # whether the rows of heads are whole sectors of memory, 32 bytes
     least: float = 0  # of ``WORK``: the least with which this is faster than the portable kernels
 
     @property
@@ -41,8 +43,10 @@ class Row(NamedTuple):
         return self.Br, self.Bc, self.warps, self.stages
 
     def takes(self, problem):
-        """Return whether the row is for a problem with these extras."""
-        return self.extras is None or extras(problem) <= set(self.extras)
+        """Return whether the row is for a problem with these extras and heads of this size."""
+        sectors = problem.d * problem.dtype.itemsize % 32 == 0
+        fits = self.sectors in (None, sectors) and problem.dv <= (self.width_v or problem.dv)
+        return fits and (self.extras is None or extras(problem) <= set(self.extras))
 
 
 class Table(NamedTuple):

@@ -306,8 +306,8 @@ def test_the_portable_backward_pass_has_a_launch_for_each_of_its_kernels():
 @pytest.mark.parametrize(
     "direction, sizes, why",
     [
-        ("forward", {"Nq": 512, "Nk": 512}, "the work of 730 pairs"),  # 64 tiles, of which the last has 4 blocks
-        ("forward", {"B": 9, "Nq": 100, "Nk": 100}, "pairs of a row and a block of keys; the Hopper kernels were"),
+        ("forward", {"Nq": 512, "Nk": 512}, "the work of 93,389 pairs"),  # 64 tiles, the last of 512 keys
+        ("forward", {"B": 9, "Nq": 100, "Nk": 100}, "pairs of a query and a key; the Hopper kernels were"),
         ("forward", {"B": 8, "d": 31, "dv": 31}, "fewer than 32 columns"),
         ("backward", {"B": 9, "Nq": 100, "Nk": 100}, "Nk = 100; the Hopper kernels were faster from 129 on"),
         ("backward", {"B": 8, "d": 31, "dv": 31}, "fewer than 32 columns"),

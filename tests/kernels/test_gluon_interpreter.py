@@ -1,5 +1,6 @@
 """The interpreter of Gluon: the Hopper kernels are right in it, in every order, and wrong ones are rejected by name."""
 
+import functools
 import inspect
 import math
 from unittest import mock
@@ -154,6 +155,14 @@ def test_forward_equals_dense(name, causal):
     cases.assert_equals_dense(cases.forward_run(name), *cases.inputs(2, 3, 1, 300, 333, width), causal)
 
 
+def test_heads_of_fewer_columns_than_their_tiles_equal_dense():
+    for d, dv, keys in ((72, 96, 64), (40, 128, 128)):
+        run = functools.partial(cases.forward.run, c=Configuration(128, keys, 12, 2))
+        cases.assert_equals_dense(run, *cases.inputs(1, 3, 1, 200, 333, d, dv), True)
+    run = functools.partial(cases.forward.run, c=Configuration(128, 128, 12, 2))
+    cases.assert_equals_dense(run, *cases.inputs(1, 3, 1, 200, 333, 192, 128), True)
+
+
 def forward_is_right():
     run = cases.forward_run("64")
     cases.assert_equals_dense(run, *cases.inputs(2, 4, 2, 300, 400, 64), True)
@@ -194,12 +203,13 @@ def small(of):
 
 
 def backward_is_right(seed=0):
-    """Head dimensions 64 and 128, sums of dQ that are narrowed by turns and not, turns of one step, several calls."""
+    """Head dimensions of 64 to 128, sums of dQ that are narrowed by turns and not, turns of one step, several calls."""
     with seeded(seed):
         gradients(1, 64, (2, 4, 2, 256, 256), math.inf, 0)  # the second warpgroup begins late
         gradients(1, 64, (2, 3, 3, 300, 300), math.inf, math.inf)
         gradients(None, 64, (2, 4, 4, 40, 300), math.inf, math.inf)
         gradients(None, 128, (1, 4, 2, 200, 130), 90, 9)
+        gradients(None, 96, (1, 2, 1, 200, 130, 80), 90, 9)
         in_two_calls()
 
 
@@ -233,16 +243,16 @@ def in_two_calls():
 
 
 def gradients(lag, d, sizes, left, right, **options):
-    seen = of_backward.in_window(left, right, *sizes[3:])
+    seen = of_backward.in_window(left, right, *sizes[3:5])
     with mock.patch.object(of_backward.backward, "lag_of", lambda *_: lag):
         mask = masks.window(left, right)
-        of_backward.assert_gradients("here", (*sizes, d), mask, seen, programs=2, **options)
+        of_backward.assert_gradients("here", (*sizes[:5], d, *sizes[5:]), mask, seen, programs=2, **options)
 
 
 @loops
 def test_gradients_equal_dense_ones():
     gradients(1, 64, (2, 2, 2, 128, 128), math.inf, 0)
-    gradients(None, 128, (1, 4, 2, 70, 133), 90, 9)
+    gradients(None, 80, (1, 4, 2, 70, 133, 40), 90, 9)
     *_, (_, score, plain_score) = of_backward.functions(2, 70, 133)  # several in turn
     gradients(None, 64, (1, 2, 1, 70, 133), math.inf, math.inf, score=score, plain_score=plain_score)
 

@@ -27,6 +27,7 @@ DEVICE = "cuda" if HOPPER else "cpu"
 hopper_only = pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
 CONFIGURATIONS = {  # name: (width, Configuration)
     "128": (128, Configuration(128, 128, 12, 2)),
+    "128, 64 keys": (128, Configuration(128, 64, 12, 4)),
     "64": (64, Configuration(128, 128, 12, 3)),
     "64 three consumers": (64, Configuration(192, 128, 16, 3)),
     "192": (192, Configuration(128, 64, 12, 2)),
@@ -82,7 +83,7 @@ LENGTHS = [
 ]  # fmt: skip
 DIMENSIONS = {
     64: [(16, 16), (40, 40), (16, 64)],
-    128: [(80, 80), (104, 104), (64, 128), (128, 16)],
+    128: [(80, 80), (72, 96), (96, 72), (104, 104), (64, 128), (128, 16)],
     192: [(136, 136), (160, 192), (192, 128), (128, 192), (16, 176)],
     256: [(208, 208), (240, 64), (64, 256)],
 }
@@ -297,6 +298,19 @@ MASKED = (windows, score_functions, sinks, rules)
 
 def masked_equals_written_out(name, kind):
     hold_masked(forward_run(name), kind(CONFIGURATIONS[name][0]))
+
+
+def narrower_values():
+    """With at most 128 columns of V, heads of 192 take tiles of 128 keys."""
+    run = functools.partial(forward.run, c=Configuration(128, 128, 12, 2))
+    for Nq, Nk in LENGTHS:
+        for causal in (False, True):
+            assert_equals_dense(run, *inputs(2, 4, 2, Nq, Nk, 192, 128), causal)
+
+
+@hopper_only
+def test_forward_with_narrower_values_equals_dense(in_time):
+    in_time(narrower_values)
 
 
 @hopper_only

@@ -214,14 +214,14 @@ def in_parts(d):
 
 
 @hopper_only
-@pytest.mark.parametrize("d", [64, 128, 192, 256])
+@pytest.mark.parametrize("d", [64, 80, 128, 192, 256])
 @pytest.mark.parametrize("kind", [windows, with_sinks, with_scores, rules, texts])
 def test_gradients_equal_dense_ones(kind, d, in_time):
     in_time(kind, d)
 
 
 @hopper_only
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("d", [64, 96, 128])
 def test_gradients_in_parts_equal_dense_ones(d, in_time):
     in_time(in_parts, d)
 
@@ -302,20 +302,23 @@ def test_sums_start_at_zero():
 
 
 def in_order(dQ, width):
-    """Return tiles dQ [..., 64, width] in the order of ``sums.add``, number by number: [..., 64 * width]."""
+    """Return tiles dQ [..., 64, width] in the order of ``sums.add``, number by number: [..., 64 * width].
+
+    Both halves of 64 have as many columns of a product; otherwise the first has 64.
+    """
     parts = dQ.mT if transposed(width) else dQ  # [..., 64 rows of a product, columns]
     at = torch.empty(dQ.shape[-2:], dtype=torch.long)
-    half = parts.shape[-1] // 2
+    first = 32 if transposed(width) else 64
     for row, column in itertools.product(range(parts.shape[-2]), range(parts.shape[-1])):
-        w, c = divmod(column, half)
+        w, c = divmod(column, first)
         warp, r = divmod(row, 16)
         place = ((c // 8 * 4 + warp) * 8 + r % 8) * 16 + c % 8 // 2 * 4 + r // 8 * 2 + c % 2
-        at[(column, row) if transposed(width) else (row, column)] = w * 64 * half + place
+        at[(column, row) if transposed(width) else (row, column)] = w * 64 * first + place
     at = at.flatten().to(dQ.device).expand_as(dQ.flatten(-2))
     return torch.empty_like(dQ).flatten(-2).scatter(-1, at, dQ.flatten(-2))
 
 
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("width", [64, 80, 96, 128])
 def test_the_last_heads_are_narrowed_from_where_they_are(width):
     """Seven heads of 70 queries, of which the last three are left; the sums have room for four."""
     exact = randn(7, 128, width, dtype=torch.float32, seed=1)

@@ -28,6 +28,7 @@ from flashlab.course.exercises.gluon.edits import EDITS
 from flashlab.kernels import masks, portable
 from flashlab.kernels.hopper import arguments, forward
 from flashlab.kernels.hopper.arguments import layout
+from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.tables import ON_HOPPER
 from tests.tools.compile_for import BINARIES, Elsewhere, compiled_instead, compiling, resources
@@ -40,17 +41,18 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 
 def compile_forward(row, dtype, ragged):
-    """Return what the kernel takes and contains, as a dict. row: as in hopper.json."""
+    """Return what the kernel takes and contains, as a dict. row: as in hopper.json, with d and dv."""
     function, consumers = forward.attention_forward, row["Br"] // 64
     mask = masks.causal() if row["causal"] else masks.full()
-    shape = arguments.Shape.of(row["width"], row["width"])
+    shape = arguments.Shape.of(row["d"], row["dv"])
+    shape = shape.with_turns(row["Br"], row["Bc"], row["stages"])
     constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {
         "mask": mask,
         "ragged": ragged,
         "shape": shape,
         "rest": None,
     }
-    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, 1)
+    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, 1, filled(row["d"]))
     constants |= {"consumers": consumers}
     constants |= dict(zip(("registers", "producer_registers"), arguments.REGISTERS[consumers], strict=True))
     rows = ROWS | {"Br": 64, "Bc": row["Bc"]}
@@ -174,14 +176,19 @@ def beside(loop):
 
 
 def cases():
-    """Yield arguments of ``compile_forward``: every row in use, causal ones with ragged lengths, one in float16 too."""
-    fields = ("Br", "Bc", "width", "causal", "stages")
+    """Yield arguments of ``compile_forward``: every row in use, causal ones with ragged lengths.
+
+    With 128 columns and no mask also in float16, and with heads of 80 columns.
+    """
+    fields = ("Br", "Bc", "width", "width_v", "causal", "stages")
     rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == "forward"]
     for values in dict.fromkeys(rows):
         row = dict(zip(fields, values, strict=True))
+        row |= {"d": row["width"], "dv": row.pop("width_v") or row["width"]}
         yield row, torch.bfloat16, row["causal"]
         if row["width"] == 128 and not row["causal"]:
             yield row, torch.float16, False
+            yield row | {"d": 80, "dv": 80}, torch.bfloat16, False
 
 
 def main(names):

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from flashlab.kernels import masks, portable, scores
-from flashlab.kernels.configurations import STREAMED, Card, Configuration, divided
+from flashlab.kernels.configurations import STREAMED, Card, Configuration, divided, hopper_width
 from flashlab.kernels.hopper import backward, two_passes
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.tables import ON_HOPPER, TWO_PASSES
@@ -36,9 +36,9 @@ def kinds():
     yield "group in parts", masks.causal(), None, EVEN
 
 
-def problem_of(name, mask, score, N, width, dtype):
-    """Return the problem of this kind, with heads of this width."""
-    q = torch.empty(1, H, N, width, dtype=dtype)
+def problem_of(name, mask, score, N, d, dtype):
+    """Return the problem of this kind, with heads of d columns."""
+    q = torch.empty(1, H, N, d, dtype=dtype)
     k = q[:, :1] if name == "group in parts" else q
     sinks = torch.zeros(H) if name == "sink" else None
     return Problem.of(q, k, k, mask, 0.1, score=scores.chain(score), sinks=sinks)
@@ -56,28 +56,30 @@ def compile_kernels(problem, launches):
 
 
 def cases():
-    """Yield each kind of problem with its width, dtype, and the kernels of its backward pass."""
+    """Yield each kind of problem with its heads' columns, dtype, and the kernels of its backward pass."""
     for kind in kinds():
-        for width in (64, 128):
-            for dtype in (torch.bfloat16, torch.float16) if (kind[0], width) == ("full", 128) else (torch.bfloat16,):
-                yield kind, width, dtype, ("backward",)
+        for d in (64, 80, 128) if kind[0] == "causal" else (64, 128):
+            for dtype in (torch.bfloat16, torch.float16) if (kind[0], d) == ("full", 128) else (torch.bfloat16,):
+                yield kind, d, dtype, ("backward",)
         widths = {"causal": (128, 192, 256), "full": (256,), "soft cap in a window": (256,), "documents": (256,)}
-        for width in widths.get(kind[0], ()):
-            yield kind, width, torch.bfloat16, TWO_PASSES
+        for d in widths.get(kind[0], ()):
+            yield kind, d, torch.bfloat16, TWO_PASSES
 
 
 def main():
     """Print each case."""
     rows = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
-    for kind, width, dtype, names in cases():
+    for kind, d, dtype, names in cases():
+        width = hopper_width(d, d)
         some = [rows[name, width, kind[1] != masks.full()] for name in names]
-        problem = problem_of(*kind, width, dtype)
+        problem = problem_of(*kind, d, dtype)
         launches = {row.kernel: Configuration(*row.launch) for row in some}
         made = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)
         for (name, compiled), row in zip(made, (some * 2)[:2], strict=True):
             if name != "narrow" or kind[0] in ("full", "causal"):
                 code = assembled(compiled.asm["ptx"])
                 code |= {"kernel": name, "dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
+                code["d"] = d
                 code |= {"Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
                 print(json.dumps(code | {"shared": compiled.metadata.shared}), flush=True)
 

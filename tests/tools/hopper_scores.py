@@ -112,7 +112,7 @@ def substitutes(problem, rows, Bc, arrived, counts):
         if pred:
             arrived[stage] = at[2]
 
-    def product(Q_i, K_j):
+    def product(Q_i, K_j, columns=None):
         keys = np.zeros(Bc, bool) if K_j is None else np.ones(Bc, bool)  # after the last tile, what comes is stale
         return Scores(Q_i, K_j, np.broadcast_to(keys, (rows, Bc)))
 
@@ -244,7 +244,7 @@ def taken(Nq, Nk, mask, Br, kernel="forward", Bc=128):
     instead = substitutes(problem, rows, Bc, {}, counts)
     variant, asking = arguments.variant(problem, rows, Bc), ()
     if kernel == "float8":
-        variant, instead = forward_float8.Variant(*variant, True, 1), in_float8(instead)
+        variant, instead = forward_float8.Variant(*variant[:4], True, 1), in_float8(instead)
         asking = instead["ask_for_keys"], in_python(forward_float8.ask_for_values, instead)
     out = softmax.Output(SimpleNamespace(N=Nq), SimpleNamespace(N=Nq - (work.Tr - 1) * Br), None)
     tensor = SimpleNamespace(block_type=SimpleNamespace(nbytes=0), dtype=SimpleNamespace(primitive_bitwidth=0))

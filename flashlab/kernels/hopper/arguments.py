@@ -15,11 +15,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.configurations import hopper_width
 from flashlab.kernels.hopper import scores
+from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.scores import LATER, Intervals, static_window
 from flashlab.kernels.launch import describe
 
 ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
-SHAPES = {64: (64, 2), 128: (128, 2), 192: (64, 2), 256: (128, 1)}  # by width of heads: as for ``Shape``
+COLUMNS = {64: 64, 128: 128, 192: 64, 256: 128}  # of a piece, by width of heads
+SHARED = 227 * 1024 - 1024  # bytes of shared memory for tiles
 SIZES = ["H", "Nq", "Nk", "Tr"]  # numbers that change from call to call: one compilation for all
 REGISTERS = {2: (240, 24), 3: (160, 32)}  # per thread, by the number of consumers: of a consumer, of the producer
 
@@ -28,15 +30,20 @@ class Shape(NamedTuple):
     """How tiles of Q, K, V and O are divided into ``pieces`` of their columns."""
 
     columns: int  # of a piece
-    turns: int  # tiles of Q for each consumer in shared memory: this one, and the next if there is room
     pieces: int  # of a tile of Q, and of K
     pieces_v: int  # of V, and of O
+    turns: int = 1  # tiles of Q for each consumer in shared memory: this one, and the next
 
     @classmethod
     def of(cls, d, dv):
         """Return the shape for heads of d and dv columns."""
-        columns, turns = SHAPES[hopper_width(d, dv)]
-        return cls(columns, turns, tiles.count(d, columns), tiles.count(dv, columns))
+        columns = COLUMNS[hopper_width(d, dv)]
+        return cls(columns, tiles.count(d, columns), tiles.count(dv, columns))
+
+    def with_turns(self, Br, Bc, stages):
+        """Return the shape with two turns, if they fit beside the stages of K and V and a piece of O; 16 bits each."""
+        rows = 2 * Br * self.pieces + stages * Bc * (self.pieces + self.pieces_v) + Br  # of a piece
+        return self._replace(turns=2 if 2 * rows * self.columns <= SHARED else 1)
 
 
 class Variant(NamedTuple):
@@ -46,6 +53,7 @@ class Variant(NamedTuple):
     crossed: bool  # the diagonal may run through a second block of a warpgroup
     ragged: bool  # Bc does not divide Nk
     unit: float  # as in ``Problem``
+    columns: int  # of Q and K, as ``products.filled``
 
 
 class Request(NamedTuple):
@@ -77,7 +85,7 @@ def variant(problem, rows, Bc):
     mask, Nq, Nk = static_window(problem.mask), problem.Nq, problem.Nk
     # If not, the diagonal ends at the end of a block.
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
-    return Variant(mask, crossed, Nk % Bc != 0, problem.unit)
+    return Variant(mask, crossed, Nk % Bc != 0, problem.unit, filled(problem.d))
 
 
 def request_of(problem):

@@ -29,10 +29,12 @@ from flashlab.kernels.configurations import choose, hopper_width
 from flashlab.kernels.hopper import queries, scores, two_passes
 from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, multiprocessors, rows_descriptor
 from flashlab.kernels.hopper.backward_roles import CONSUMERS, ROWS, allocate, consume, produce
+from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.hopper.sums import (
     PART_COLUMNS,
     PART_ROWS,
+    columns_of,
     hold,
     lag_of,
     narrow,
@@ -95,10 +97,11 @@ def start_one_pass(rows, q, k, v, do, dq, dk, dv, problem, launches, launched):
     """Launch the kernels that compute dK, dV and the sums of dQ, and narrow these. rows: as for ``start_rows``."""
     lse, constants = rows[2], rows[5]
     c, width = launches["backward"], hopper_width(problem.d, problem.dv)
+    columns = columns_of(problem.d, width)
     lag = lag_of(problem, KEYS, width)
     heads, group, Nq_padded = problem.B * problem.Hk * c.parts, problem.group // c.parts, padded_rows(problem.Nq)
-    zeros = lse.new_empty(size_of(heads, lag, Nq_padded, width, group))
-    sums, counters = ring_of(zeros, heads, Nq_padded, width)
+    zeros = lse.new_empty(size_of(heads, lag, Nq_padded, columns, group))
+    sums, counters = ring_of(zeros, heads, Nq_padded, columns)
     start_rows(*rows, zeros, problem.unit, launches["row_constants"], launched)
     start_products(q, do, k, v, dk, dv, constants, sums, counters, dq, Nq_padded, problem, lag, c, launched)
     start_narrow(dq, sums, problem.scale, min(lag or heads, heads) * group, launched)
@@ -107,15 +110,15 @@ def start_one_pass(rows, q, k, v, do, dq, dk, dv, problem, launches, launched):
 class Sums:
     """The sums of dQ, to which several calls may add, each with other keys, and what all of them need of each row.
 
-    do and o [B, H, Nq, dv]; lse [B, H, Nq] is that of all keys. width: columns of the kernel's tiles. unit: as in
+    do and o [B, H, Nq, dv]; lse [B, H, Nq] is that of all keys. columns: as ``columns_of`` gives. unit: as in
     ``Problem``.
     """
 
-    def __init__(self, do, dlse, o, lse, width, unit, launch_of_rows):
+    def __init__(self, do, dlse, o, lse, columns, unit, launch_of_rows):
         B, H, Nq = lse.shape
-        zeros = lse.new_empty(size_of(B * H, None, padded_rows(Nq), width, 1))
+        zeros = lse.new_empty(size_of(B * H, None, padded_rows(Nq), columns, 1))
         self.constants = constants_for(lse)
-        self.dQ, self.counters = ring_of(zeros, B * H, padded_rows(Nq), width)
+        self.dQ, self.counters = ring_of(zeros, B * H, padded_rows(Nq), columns)
         start_rows(o, do, lse, None, dlse, self.constants, zeros, unit, launch_of_rows, {})
 
     def add(self, of_queries, of_keys, gradients, problem, c, row=0):
@@ -125,9 +128,9 @@ class Sums:
         """
         problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
         constants = Constants(*(None if x is None else x.view(-1)[row:] for x in self.constants))
-        _, Nq_padded, width = self.dQ.shape
+        _, Nq_padded, columns = self.dQ.shape
         shares = shares_of((dk, dv), c.parts)
-        tensors = *of_queries, k, v, *shares, constants, self.dQ.view(-1, width)[row:], self.counters, None
+        tensors = *of_queries, k, v, *shares, constants, self.dQ.view(-1, columns)[row:], self.counters, None
         start_products(*tensors, Nq_padded, problem, None, c, {})
         start_sums((dk, dv), shares, c.parts, {})
 
@@ -145,7 +148,7 @@ def start_products(
     """
 
     def first():
-        width = sums.shape[-1]
+        width = hopper_width(problem.d, problem.dv)
         streamed = [descriptor(x, c.Br, width) for x in (q, do)]
         kept = [descriptor(x, ROWS.value, width) for x in (k, v, dk, dv)]
         of_rows = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
@@ -153,7 +156,8 @@ def start_products(
         args, _ = problem._replace(mask=masks.full(), sinks=None).kernel_args(c)
         Hk = problem.Hk * c.parts
         score = scores.derivative_args(problem)
-        args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score, d=None, dv=None)
+        args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score)
+        args = args._replace(d=gl.constexpr(filled(problem.d)), dv=gl.constexpr(filled(problem.dv)))
         tiles_of_keys = tiles.count(problem.Nk, KEYS)
         all_turns = tiles_of_keys * Hk * problem.B
         flags = problem.Nk % KEYS != 0, is_late(problem, width), problem.unit
@@ -183,9 +187,9 @@ def start_narrow(dq, sums, scale, last, launched):
 
     def first():
         B, H, Nq, d = dq.shape
-        heads, Nq_padded, width = sums.shape
+        heads, Nq_padded, columns = sums.shape
         grid = tiles.count(Nq, ROWS_OF_QUERIES), CONSUMERS.value, last
-        numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, width
+        numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, columns
         return launch(narrow, grid, (dq, sums), numbers, warps=4)
 
     repeat(launched, "narrow", (dq, sums), first)

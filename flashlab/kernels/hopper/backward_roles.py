@@ -31,7 +31,7 @@ from flashlab.kernels.hopper.stages import (
     wait_empty,
     wait_full,
 )
-from flashlab.kernels.hopper.sums import add, barrier, transposed
+from flashlab.kernels.hopper.sums import add, barrier, half_of, transposed
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -108,16 +108,16 @@ class Operands(NamedTuple):
 def operands_of(shared, problem, w: gl.constexpr, zero=0):
     """Return the ``Operands`` of warpgroup w. Score functions leave no registers for operands. zero: see ``step``."""
     Br: gl.constexpr = shared.Q.shape[3]
-    half: gl.constexpr = shared.Q.shape[4] // CONSUMERS
     K_j, V_j = matrix(shared.K.index(w + zero)), matrix(shared.V.index(w + zero))  # [Bc, d]
     K_0, K_1 = matrix(shared.K.index(zero)), matrix(shared.K.index(1 + zero))  # [Bc, d]
     if not transposed(shared.Q.shape[4]):
-        return Operands(K_j, V_j, K_0.slice(w * half, half, dim=1), K_1.slice(w * half, half, dim=1))
+        half: gl.constexpr = half_of(problem.d, shared.Q.shape[4], w)
+        return Operands(K_j, V_j, K_0.slice(w * 64, half, dim=1), K_1.slice(w * 64, half, dim=1))
     elif problem.score is not None:
         return Operands(K_j, V_j, K_0.permute((1, 0)), K_1.permute((1, 0)))
     else:
         left: gl.constexpr = gl.DotOperandLayout(0, accumulator(Br), 2)
-        of_dQ: gl.constexpr = gl.DotOperandLayout(0, accumulator(half), 2)
+        of_dQ: gl.constexpr = gl.DotOperandLayout(0, accumulator(Br // CONSUMERS), 2)
         K_0, K_1 = K_0.permute((1, 0)).load(of_dQ), K_1.permute((1, 0)).load(of_dQ)
         return Operands(K_j.load(left), V_j.load(left), K_0, K_1)
 
@@ -141,9 +141,9 @@ def step(
     rest_i = None
     if shared.lse.shape[0] > shared.delta.shape[0]:
         rest_i = along_queries(of_lse(shared, t, 1), accumulator(Br))  # [1, Br]
-    St_ij = product(operands.K_j, Q_i)  # [Bc, Br]
+    St_ij = product(operands.K_j, Q_i, problem.d)  # [Bc, Br]
     wait_full(shared.do_full, t)
-    dPt_ij = product(operands.V_j, dO_i)  # [Bc, Br]
+    dPt_ij = product(operands.V_j, dO_i, problem.dv)  # [Bc, Br]
     St_ij = warpgroup_mma_wait(1, deps=(St_ij,))
     scarce: gl.constexpr = width > 64  # registers
     windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
@@ -173,11 +173,11 @@ def step(
     fence_async_shared()
     release(shared.ds_full, t)
     if not first:
-        dQ_i = share_of_dQ(shared, operands, t - 1, w)
+        dQ_i = share_of_dQ(shared, operands, problem, t - 1, w)
     dK_j = warpgroup_mma(dSt_left, Q_i, dK_j, use_acc=not first, is_async=True)
     if not first:
         dQ_i = warpgroup_mma_wait(1, deps=(dQ_i,))
-        add(sums, tile_before, w, dQ_i)
+        add(sums, tile_before, w, dQ_i, problem.d, width)
     return warpgroup_mma_wait(0, deps=(dK_j, dV_j))
 
 
@@ -219,10 +219,10 @@ def along_queries(x, layout: gl.constexpr):
 
 
 @gluon.jit
-def share_of_dQ(shared, operands, t, w: gl.constexpr):
+def share_of_dQ(shared, operands, problem, t, w: gl.constexpr):
     """Issue this warpgroup's half of dQ_i = dS_ij K_j of step t: of its columns, or transposed, of its queries."""
     width: gl.constexpr = shared.Q.shape[4]
-    columns: gl.constexpr = width // CONSUMERS
+    columns: gl.constexpr = half_of(problem.d, width, w)
     dQ_i = gl.zeros([ROWS, columns], gl.float32, accumulator(columns))  # [Br, d / 2], or [d, Br / 2]
     for part in gl.static_range(CONSUMERS):  # the keys of one warpgroup
         dSt_ij = shared.dSt.index(part * BUFFERS + t % BUFFERS)
@@ -287,10 +287,10 @@ def consume_turn(
         )
 
     wait_full(shared.ds_full, end - 1)
-    dQ_i = share_of_dQ(shared, operands, end - 1, w)
+    dQ_i = share_of_dQ(shared, operands, problem, end - 1, w)
     dQ_i = warpgroup_mma_wait(0, deps=(dQ_i,))
     release(shared.k_empty, n)
-    add(sums, these.tile, w, dQ_i)
+    add(sums, these.tile, w, dQ_i, problem.d, width)
     if lag is not None:
         barrier()
         release(shared.added, n)

@@ -62,7 +62,8 @@ def run(o, lse, q, k, v, problem, c, rest=None, table=table, launched=None):
     k, v, problem = without_unseen(k, v, problem)
 
     def first():
-        consumers, shape = c.Br // ROWS.value, Shape.of(problem.d, problem.dv)
+        consumers = c.Br // ROWS.value
+        shape = Shape.of(problem.d, problem.dv).with_turns(c.Br, c.Bc, c.stages)
         order, starts, programs = table(problem, c.Br, c.Bc, multiprocessors(problem.device))
         return launch(
             attention_forward,
@@ -136,7 +137,7 @@ def begin(shared, work, tile, skipped, g, t, w: gl.constexpr, variant: gl.conste
     wait_full(shared.full, g)
     wait_full(shared.q_full, slot)
     Q_i = pieces.tile(shared.Q, shared.q_full, slot)  # [Br, d]
-    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
+    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g), variant.columns)  # [Br, Bc]
     S_ij = warpgroup_mma_wait(0, deps=(S_ij,))
     release(shared.empty, g)
     S_ij = shown(S_ij, tile, 0, work, variant, first=True)
@@ -155,7 +156,7 @@ def step(
     the other two, which was faster.
     """
     two: gl.constexpr = shared.O.shape[0] == 2
-    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g))  # [Br, Bc]
+    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g), variant.columns)  # [Br, Bc]
     O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, tile, j, work, variant)
@@ -202,7 +203,7 @@ def boundary(
     Q_i = pieces.tile(shared.Q, shared.q_full, slot + shared.O.shape[0])  # [Br, d]
     if variant.mask.right is not None:
         wait_full(shared.full, ahead, pred=more)
-    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, ahead))  # [Br, Bc]
+    S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, ahead), variant.columns)  # [Br, Bc]
     O_i = pieces.add_product(P_before, pieces.tile(shared.V, shared.full, g), O_i)  # [Br, d]
     S_ij = warpgroup_mma_wait(len(O_i), deps=(S_ij,))
     S_ij = shown(S_ij, following, 0, work, variant, first=True)

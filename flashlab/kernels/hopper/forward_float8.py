@@ -79,7 +79,7 @@ def variant(problem, Bc):
     """Return the ``Variant`` for a problem."""
     plain = arguments.variant(problem, ROWS.value, Bc)
     parts = 4 if hopper_width(problem.d, problem.dv, 8) == WIDEST else 1
-    return Variant(*plain, problem.scales.two_level, parts)
+    return Variant(plain.mask, plain.crossed, plain.ragged, plain.unit, problem.scales.two_level, parts)
 
 
 class Variant(NamedTuple):

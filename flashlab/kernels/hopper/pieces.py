@@ -51,9 +51,9 @@ def tile(ring, full, g):
 
 
 @gluon.jit
-def product(A, B):
-    """Issue A B^T, of two tiles."""
-    S = products.product(A[0], B[0])
+def product(A, B, columns: gl.constexpr = None):
+    """Issue A B^T, of two tiles. columns: those of a single piece that count, as for ``products.product``."""
+    S = products.product(A[0], B[0], columns if len(A) == 1 else None)
     for p in gl.static_range(1, len(A)):
         S = warpgroup_mma(A[p], B[p].permute((1, 0)), S, is_async=True)
     return S

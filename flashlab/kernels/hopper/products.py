@@ -16,13 +16,34 @@ def accumulator(columns, rows=64, bits=16):
     return gl.NVMMADistributedLayout([3, 0], [rows // 16, 1], [16, columns, 256 // bits])
 
 
+@gluon.constexpr_function
+def filled(d):
+    """Return how many columns of a tile hold the d numbers of its rows: 64, or 64 and 16 or 32 more, or all 128.
+
+    The others are zeros: products leave them out where that makes an instruction fewer.
+    """
+    return next((columns for columns in (64, 80, 96) if d <= columns), 128)
+
+
 @gluon.jit
-def product(A, B):
-    """Issue A B^T, of tiles in shared memory: B's transpose is another view of the same bytes."""
+def product(A, B, columns: gl.constexpr = None):
+    """Issue A B^T, of tiles in shared memory: B's transpose is another view of the same bytes.
+
+    columns: those that count, as ``filled``. None: all.
+    """
     rows: gl.constexpr = A.shape[0]
-    columns: gl.constexpr = B.shape[0]
-    zeros = gl.zeros([rows, columns], gl.float32, accumulator(columns, rows, A.dtype.primitive_bitwidth))
-    return warpgroup_mma(A, B.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    rows_B: gl.constexpr = B.shape[0]
+    zeros = gl.zeros([rows, rows_B], gl.float32, accumulator(rows_B, rows, A.dtype.primitive_bitwidth))
+    if columns is None or columns == A.shape[1]:
+        return warpgroup_mma(A, B.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    else:
+        A_0, B_0 = A.slice(0, 64, dim=1), B.slice(0, 64, dim=1)
+        S = warpgroup_mma(A_0, B_0.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        more: gl.constexpr = columns - 64
+        if more > 0:
+            A_1, B_1 = A.slice(64, more, dim=1), B.slice(64, more, dim=1)
+            S = warpgroup_mma(A_1, B_1.permute((1, 0)), S, is_async=True)
+        return S
 
 
 @gluon.jit

@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from flashlab.kernels import masks, tiles
+from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.stages import next_turn, release, stage_of, wait_full
 
 HALVES = gl.constexpr(2)
@@ -64,8 +65,20 @@ def transposed(width):
     return width == 64
 
 
+@gluon.constexpr_function
+def columns_of(d, width):
+    """Return the columns of the sums of dQ, of which d have numbers, beside tiles of this width."""
+    return width if transposed(width) else max(80, filled(d))
+
+
+@gluon.constexpr_function
+def half_of(d, width, w):
+    """Return the columns of half w of a product [64, ..] for dQ: both have 32 if ``transposed``, else the first 64."""
+    return width // 2 if transposed(width) else 64 if w == 0 else columns_of(d, width) - 64
+
+
 @gluon.jit
-def add(sums, tile, w: gl.constexpr, dQ):
+def add(sums, tile, w: gl.constexpr, dQ, d: gl.constexpr, width: gl.constexpr):
     """Add dQ [64, columns], the sums of a product in the registers of four warps, to half w of a tile."""
     columns: gl.constexpr = dQ.shape[1]
     size: gl.constexpr = dQ.shape[0] * columns
@@ -73,7 +86,8 @@ def add(sums, tile, w: gl.constexpr, dQ):
     x = gl.reshape(dQ, [4, 2, 8, columns // 8, 4, 2])
     x = gl.reshape(gl.permute(x, (3, 0, 2, 4, 1, 5)), [size])
     x = gl.convert_layout(x, flat, assert_trivial=True)
-    at = tile.to(gl.int64) * (HALVES * size) + w * size
+    first: gl.constexpr = half_of(d, width, 0)
+    at = tile.to(gl.int64) * (64 * (first + half_of(d, width, 1))) + w * (64 * first)
     gl.atomic_add(sums + at + gl.arange(0, size, layout=flat), x, sem="relaxed")
 
 
@@ -203,17 +217,29 @@ def narrow(
     i, half = tl.program_id(0), tl.program_id(1)
     h = tl.num_programs(2) - 1 - tl.program_id(2)  # L2 still has the last sums
     head = first + h.to(tl.int64)
-    columns: tl.constexpr = width // HALVES
-    size: tl.constexpr = Br * columns
-    x = tl.load(sums + head % heads * Nq_padded * width + (i * HALVES + half) * size + tl.arange(0, size))
-    x = tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2])
+    sums += (head % heads * Nq_padded + i * Br) * width
+    dQ += head * Nq * d
     if transposed(width):
-        dQ_i = tl.reshape(tl.permute(x, (0, 3, 5, 1, 4, 2)), [Br // HALVES, width]) * scale  # [Br / 2, d]
-        row = i * Br + half * (Br // HALVES) + tl.arange(0, Br // HALVES)  # [Br / 2]
-        column = tl.arange(0, width)  # [d]
+        size: tl.constexpr = Br * width // HALVES
+        x = tl.load(sums + half * size + tl.arange(0, size))
+        x = tl.permute(tl.reshape(x, [width // 16, 4, 8, 4, 2, 2]), (0, 3, 5, 1, 4, 2))
+        dQ_i = tl.reshape(x, [Br // HALVES, width]) * scale  # [Br / 2, d]
+        narrowed(dQ, dQ_i, i * Br + half * (Br // HALVES), 0, Nq, d)
+    elif half == 0:
+        narrowed(dQ, columns_in_order(sums, Br, 64) * scale, i * Br, 0, Nq, d)
     else:
-        dQ_i = tl.reshape(tl.permute(x, (1, 4, 2, 0, 3, 5)), [Br, columns]) * scale  # [Br, d / 2]
-        row = i * Br + tl.arange(0, Br)  # [Br]
-        column = half * columns + tl.arange(0, columns)  # [d / 2]
-    at = dQ + (head * Nq + row[:, None]) * d + column[None, :]
-    tl.store(at, dQ_i.to(dQ.dtype.element_ty), mask=(row < Nq)[:, None] & (column < d)[None, :])
+        narrowed(dQ, columns_in_order(sums + Br * 64, Br, width - 64) * scale, i * Br, 64, Nq, d)
+
+
+@triton.jit
+def columns_in_order(sums, rows: tl.constexpr, columns: tl.constexpr):
+    """Return half a tile of sums, [rows, columns], that ``add`` left at this address."""
+    x = tl.load(sums + tl.arange(0, rows * columns))
+    return tl.reshape(tl.permute(tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2]), (1, 4, 2, 0, 3, 5)), [rows, columns])
+
+
+@triton.jit
+def narrowed(dQ, x, row, column, Nq, d):
+    """Write x [rows, columns] in the dtype of dQ [Nq, d], from this row and column on."""
+    i, j = row + tl.arange(0, x.shape[0])[:, None], column + tl.arange(0, x.shape[1])[None, :]
+    tl.store(dQ + i * d + j, x.to(dQ.dtype.element_ty), mask=(i < Nq) & (j < d))

@@ -8,13 +8,11 @@ loads alone, at the rate of the products.
 
 from flashlab.kernels import tiles
 from flashlab.kernels.hopper import queries, scores
-from flashlab.kernels.hopper.arguments import REGISTERS, Shape, descriptor, flat_descriptor
+from flashlab.kernels.hopper.arguments import REGISTERS, SHARED, Shape, descriptor, flat_descriptor
 from flashlab.kernels.hopper.key_gradients import ROWS, key_value_gradients
 from flashlab.kernels.hopper.query_gradients import query_gradients
 from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.launch import launch, repeat
-
-SHARED = 227 * 1024 - 1024  # bytes of shared memory for tiles
 
 
 def start_keys(q, k, v, do, dk, dv, constants, problem, c, launched):
