@@ -59,75 +59,8 @@ const zoomOf = (trace, nbytes) =>
 
 function windowOf({ trace, things, step, view }) {
   const bytes = trace.windows[step];
-  const side = (nbytes) => view.height * Math.sqrt(nbytes / bytes);
-  const ground = view.y + view.height;
   const measure = view.height / 16; // the side of a square that says what an area means
-  const dram = trace.levels[DRAM];
-  let left = view.x + 8;
-  const squares = things
-    .filter((one) => one.nbytes)
-    .map((one) => {
-      const [x, edge] = [left, side(one.nbytes)];
-      left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
-      const end = view.x + view.width;
-      if (x > end - 12) return null;
-      const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
-      const [fill, opacity] = look(one.short);
-      const lines = [
-        one.part > 1
-          ? `1/${grouped(Math.round(one.part))} of ${dram.name}`
-          : `${digits(1 / one.part, 3)} × ${dram.name}`,
-        edge > view.height
-          ? `its edge is ${digits(edge / view.height, 3)} times the window's`
-          : edge < 1
-            ? `${digits(edge, 2)} pixels wide here`
-            : "",
-      ].filter(Boolean);
-      const inside = [
-        [one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20),
-        holds(one),
-        edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : "",
-      ].filter(Boolean);
-      const named = width > 8 * 12 && height > 70;
-      return h(
-        "g",
-        {
-          key: one.short,
-          tip: {
-            title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`,
-            lines,
-          },
-        },
-        h("rect", {
-          key: "hit",
-          x,
-          y: ground - Math.max(height, 22),
-          width: Math.max(width, 8.4 * one.short.length),
-          height: Math.max(height, 22) + 22,
-          fill: "transparent",
-        }),
-        h("rect", { key: "area", x, y: ground - height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
-        named &&
-          inside
-            .filter((words) => 8.2 * words.length < width - 20)
-            .map((words, row) =>
-              h(
-                "g",
-                { key: `words ${row}` },
-                h("rect", {
-                  x: x + 6,
-                  y: ground - height + 8 + 20 * row,
-                  width: words.length * (row === 0 ? 9.4 : 8) + 8,
-                  height: 20,
-                  fill: "var(--paper)",
-                  "fill-opacity": 0.85,
-                }),
-                label(x + 10, ground - height + 18 + 20 * row, words, { weight: row === 0 ? 600 : undefined }),
-              ),
-            ),
-        x + 8 * one.short.length <= end && label(x, ground + 14, one.short, { size: 12, weight: 600 }),
-      );
-    });
+  const ground = view.y + view.height;
   const title = fits("how much each holds: areas to scale", view.width - 120, 15)
     ? "how much each holds: areas to scale"
     : "how much each holds";
@@ -145,8 +78,83 @@ function windowOf({ trace, things, step, view }) {
     label(view.x + view.width - measure - 6, 34, `this square: ${room(bytes / 256)}`, { anchor: "end", size: 12 }),
     h("rect", { key: "view", ...view, fill: "none", stroke: "var(--grey)" }),
     rule(view.x, view.x + view.width, ground, { key: "ground" }),
-    squares,
+    squaresOf({ trace, things, bytes, view }),
   ];
+}
+
+// The memories side by side on the ground, as far as the window shows them.
+function squaresOf({ trace, things, bytes, view }) {
+  const end = view.x + view.width;
+  let left = view.x + 8;
+  return things
+    .filter((one) => one.nbytes)
+    .map((one) => {
+      const x = left;
+      const edge = view.height * Math.sqrt(one.nbytes / bytes);
+      left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
+      return x <= end - 12 && squareOf({ one, dram: trace.levels[DRAM], x, edge, end, view });
+    });
+}
+
+// A memory as a square of this edge, cut off where the window ends.
+function squareOf({ one, dram, x, edge, end, view }) {
+  const ground = view.y + view.height;
+  const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
+  const [fill, opacity] = look(one.short);
+  const title = `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`;
+  return h(
+    "g",
+    { key: one.short, tip: { title, lines: comparison({ one, dram, edge, view }) } },
+    h("rect", {
+      key: "hit",
+      x,
+      y: ground - Math.max(height, 22),
+      width: Math.max(width, 8.4 * one.short.length),
+      height: Math.max(height, 22) + 22,
+      fill: "transparent",
+    }),
+    h("rect", { key: "area", x, y: ground - height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
+    width > 8 * 12 && height > 70 && wordsIn({ one, edge, view, x, y: ground - height, width }),
+    x + 8 * one.short.length <= end && label(x, ground + 14, one.short, { size: 12, weight: 600 }),
+  );
+}
+
+// A memory beside the DRAM and beside the window.
+function comparison({ one, dram, edge, view }) {
+  return [
+    one.part > 1 ? `1/${grouped(Math.round(one.part))} of ${dram.name}` : `${digits(1 / one.part, 3)} × ${dram.name}`,
+    edge > view.height
+      ? `its edge is ${digits(edge / view.height, 3)} times the window's`
+      : edge < 1
+        ? `${digits(edge, 2)} pixels wide here`
+        : "",
+  ].filter(Boolean);
+}
+
+// The name of a memory and what it holds, in its corner, as far as they fit.
+function wordsIn({ one, edge, view, x, y, width }) {
+  return [
+    [one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20),
+    holds(one),
+    edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : "",
+  ]
+    .filter(Boolean)
+    .filter((words) => 8.2 * words.length < width - 20)
+    .map((words, row) =>
+      h(
+        "g",
+        { key: `words ${row}` },
+        h("rect", {
+          x: x + 6,
+          y: y + 8 + 20 * row,
+          width: words.length * (row === 0 ? 9.4 : 8) + 8,
+          height: 20,
+          fill: "var(--paper)",
+          "fill-opacity": 0.85,
+        }),
+        label(x + 10, y + 18 + 20 * row, words, { weight: row === 0 ? 600 : undefined }),
+      ),
+    );
 }
 
 function tapsOf({ trace, dram, x, y, width, height }) {
@@ -156,67 +164,71 @@ function tapsOf({ trace, dram, x, y, width, height }) {
   let unit = width / most; // pixels per rate, as many as fit
   while (taken(unit) > Math.max(width, TAP * taps.length)) unit *= 0.98;
   let left = x;
-  const top = y + 52;
   const drawn = taps.map((one) => {
-    const wide = (one.rate ?? 0) * unit;
-    const slotWidth = Math.max(wide, TAP - 8);
     const start = left;
-    left += slotWidth + 8;
-    const [fill, opacity] = look(one.short);
-    const stream = height - 84;
-    const rate = one.rate ? rateOf(one.rate) : "not known";
-    const lines = [
-      one.rate ? `${rate}, ${digits(one.times, 3)} × ${dram}` : "no document gives its bandwidth",
-      one.cycles ? `the first byte after ${one.cycles} cycles, ${Math.round(one.ns)} ns` : "",
-      one.rate && wide < 1 ? `${digits(wide, 2)} pixels wide` : "",
-    ].filter(Boolean);
-    return h(
-      "g",
-      { key: `tap ${one.short}`, tip: { title: one.name, lines } },
-      h("rect", { key: "hit", x: start, y: top - 10, width: slotWidth, height: stream + 10, fill: "transparent" }),
-      h("rect", {
-        key: "valve",
-        x: start,
-        y: top - 10,
-        width: Math.max(wide, 10),
-        height: 10,
-        rx: 2,
-        fill: one.rate ? "var(--ink)" : "none",
-        stroke: "var(--ink)",
-      }),
-      one.rate &&
-        h("rect", {
-          key: "stream",
-          x: start,
-          y: top,
-          width: wide,
-          height: stream,
-          fill,
-          "fill-opacity": opacity,
-          class: "grow",
-        }),
-      one.rate &&
-        wide > 3 &&
-        h("line", {
-          key: "flow",
-          x1: start + wide / 2,
-          x2: start + wide / 2,
-          y1: top,
-          y2: top + stream,
-          stroke: "var(--paper)",
-          "stroke-opacity": 0.35,
-          "stroke-width": wide,
-          "stroke-dasharray": "4 16",
-          class: "flow",
-        }),
-      [one.short, rate, one.rate ? `${digits(one.times, 3)} ×` : "", one.cycles ? `${one.cycles} cycles` : ""].map(
-        (words, row) =>
-          label(start, top + stream + 16 + 19 * row, words, { weight: row === 0 ? 650 : undefined, size: 12 }),
-      ),
-    );
+    const wide = (one.rate ?? 0) * unit;
+    const slot = Math.max(wide, TAP - 8);
+    left += slot + 8;
+    return tapOf({ one, dram, x: start, top: y + 52, wide, slot, high: height - 84 });
   });
   const title = trace.sms === 1 ? "how fast, one SM's share: widths to scale" : "how fast: widths to scale";
   return [label(x, y + 10, title, { weight: 650, size: 15 }), drawn];
+}
+
+// A level's bandwidth as a stream out of a valve. slot: its width with its words.
+function tapOf({ one, dram, x, top, wide, slot, high }) {
+  const rate = one.rate ? rateOf(one.rate) : "not known";
+  const tips = [
+    one.rate ? `${rate}, ${digits(one.times, 3)} × ${dram}` : "no document gives its bandwidth",
+    one.cycles ? `the first byte after ${one.cycles} cycles, ${Math.round(one.ns)} ns` : "",
+    one.rate && wide < 1 ? `${digits(wide, 2)} pixels wide` : "",
+  ].filter(Boolean);
+  const words = [
+    one.short,
+    rate,
+    one.rate ? `${digits(one.times, 3)} ×` : "",
+    one.cycles ? `${one.cycles} cycles` : "",
+  ];
+  return h(
+    "g",
+    { key: `tap ${one.short}`, tip: { title: one.name, lines: tips } },
+    h("rect", { key: "hit", x, y: top - 10, width: slot, height: high + 10, fill: "transparent" }),
+    h("rect", {
+      key: "valve",
+      x,
+      y: top - 10,
+      width: Math.max(wide, 10),
+      height: 10,
+      rx: 2,
+      fill: one.rate ? "var(--ink)" : "none",
+      stroke: "var(--ink)",
+    }),
+    one.rate && streamOf({ one, x, top, wide, high }),
+    words.map((said, row) =>
+      label(x, top + high + 16 + 19 * row, said, { weight: row === 0 ? 650 : undefined, size: 12 }),
+    ),
+  );
+}
+
+function streamOf({ one, x, top, wide, high }) {
+  const [fill, opacity] = look(one.short);
+  const box = { x, y: top, width: wide, height: high };
+  return [
+    h("rect", { key: "stream", ...box, fill, "fill-opacity": opacity, class: "grow" }),
+    wide > 3 &&
+      h("line", {
+        key: "flow",
+        x1: x + wide / 2,
+        x2: x + wide / 2,
+        y1: top,
+        y2: top + high,
+        stroke: "var(--paper)",
+        "stroke-opacity": 0.35,
+        "stroke-width": wide,
+        "stroke-dasharray": "4 16",
+        class: "flow",
+      }),
+  ];
 }
 
 const rateOf = (rate) => (rate >= 1e12 ? `${digits(rate / 1e12, 4)} TB/s` : `${digits(rate / 1e9, 3)} GB/s`);
