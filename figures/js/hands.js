@@ -1,10 +1,15 @@
 // Hands: a mark that holds the value of a control is dragged, and keys on it do the same.
-// drag: {field, to, name, grows, values}. to: from a point of the drawing to the fields that it asks for; each becomes
-// the nearest value of its control. name: the keyboard reaches the mark, as a slider of that name; without one, Enter
-// presses it. grows: towards where the value grows, right and up if left out. values: all of the control if left out.
+// drag: {field, to, name, grows, values, zooms}. to: from a point of the drawing and the start of the pull, {point,
+// state}, to the fields that it asks for; each becomes the nearest value of its control. Enter has no start.
+// name: the keyboard reaches the mark, as a slider of that name; without one, Enter presses it. grows: towards where
+// the value grows, right and up if left out. values: all of the control if left out. zooms, for a clock: Ctrl and the
+// wheel turn it as well (the wheel alone scrolls the page), and what a pull changes travels as after a key.
 
 import { about } from "./svg.js";
 import { nearest } from "./state.js";
+
+const NOTCH = 20; // pixels of the wheel for a step
+const LINE = 33; // pixels of a line, in which some mice count
 
 // The value after a key, undefined for other keys. now may lie between two values.
 export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
@@ -20,6 +25,8 @@ export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
 // whether a pointer has changed them.
 export function handle(svg, controls, get, set) {
   let mark = null;
+  let start = null; // of the pull
+  let wound = 0; // pixels of the wheel that are no step yet
   const valuesOf = (field) => {
     const control = controls.find((one) => one.field === field);
     return control.kind === "clock" ? Array.from({ length: get().last + 1 }, (_, step) => step) : control.values;
@@ -35,14 +42,30 @@ export function handle(svg, controls, get, set) {
     });
     if (found.some(([field, value]) => get().state[field] !== value)) set(Object.fromEntries(found), byPointer);
   };
+  const pull = (event) => {
+    const { to, zooms } = about(mark).drag;
+    ask(to(point(event), start), !zooms);
+  };
   svg.addEventListener("pointerdown", (event) => {
     mark = event.target.closest?.("[data-drag]");
     if (!mark) return;
-    svg.setPointerCapture(event.pointerId);
-    ask(about(mark).drag.to(point(event)));
+    if (event.pointerType !== "touch") svg.setPointerCapture(event.pointerId); // fingers are, and their taps show tips
+    start = { point: point(event), state: get().state };
+    pull(event);
   });
-  svg.addEventListener("pointermove", (event) => mark?.isConnected && ask(about(mark).drag.to(point(event))));
+  svg.addEventListener("pointermove", (event) => mark?.isConnected && pull(event));
+  svg.addEventListener("selectstart", (event) => mark && event.preventDefault()); // letters on the way of a pull
   for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => (mark = null));
+  const wheel = (event) => {
+    const { field, zooms } = about(event.target.closest?.("[data-drag]")).drag ?? {};
+    if (!zooms || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    wound -= event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_LINE ? LINE : 1);
+    const steps = Math.trunc(wound / NOTCH);
+    wound -= steps * NOTCH;
+    ask({ [field]: get().state[field] + steps }, false);
+  };
+  svg.addEventListener("wheel", wheel, { passive: false });
   svg.addEventListener("keydown", (event) => {
     const held = event.target.closest?.("[data-drag]");
     if (!held) return;
