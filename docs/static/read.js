@@ -1,4 +1,4 @@
-// Lessons that were read to their end are marked in the sidebar and on the map. The browser keeps their names, nobody else.
+// Lessons that were read to their end are marked in the sidebar and on the map. Only the browser keeps their names.
 {
   const KEY = "flashlab-read";
   const LESSON = /lessons\/\d\d_(\w+)\.html$/;
