@@ -16,8 +16,14 @@
   let before = 0;
   let running = 0;
 
-  const say = (words) => { button.textContent = words; };
-  const rest = (words) => { cancelAnimationFrame(running); running = 0; say(words); };
+  const say = (words) => {
+    button.textContent = words;
+  };
+  const rest = (words) => {
+    cancelAnimationFrame(running);
+    running = 0;
+    say(words);
+  };
   const over = () => {
     rest("play again");
     passed = 0;
@@ -45,7 +51,9 @@
   button.addEventListener("click", () => (running ? rest("play") : run()));
   button.hidden = false;
   part(".flashlab").append(part(".head"));
-  addEventListener("hashchange", () => { if (running && isState()) over(); });
+  addEventListener("hashchange", () => {
+    if (running && isState()) over();
+  });
   const brought = isState();
   // For listeners: all else is seen.
   Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" });
