@@ -24,10 +24,9 @@ export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
 // Listen to a picture. get: its state, and the last step of its clock; set: takes fields that have changed, and
 // whether a pointer has changed them.
 export function handle(svg, controls, get, set) {
-  const valuesOf = (field) => {
-    const control = controls.find((one) => one.field === field);
-    return control.kind === "clock" ? Array.from({ length: get().last + 1 }, (_, step) => step) : control.values;
-  };
+  const controlOf = (field) => controls.find((one) => one.field === field);
+  const steps = () => Array.from({ length: get().last + 1 }, (_, step) => step); // of the clock
+  const valuesOf = (field) => controlOf(field).values ?? steps();
   const ask = (wanted, byPointer) => {
     const found = Object.entries(wanted).map(([field, value]) => {
       const values = valuesOf(field);
@@ -46,7 +45,7 @@ export function handle(svg, controls, get, set) {
         const [values, value] = [valuesOf(field), get().state[field]];
         held.setAttribute("aria-valuemax", values.length - 1);
         held.setAttribute("aria-valuenow", values.indexOf(value));
-        held.setAttribute("aria-valuetext", value);
+        held.setAttribute("aria-valuetext", controlOf(field).says?.[value] ?? value);
       }
     },
   };

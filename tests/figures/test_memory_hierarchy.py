@@ -45,6 +45,8 @@ def test_areas_are_to_scale(width):
         assert whole
         for nbytes, _, height in whole:
             assert height**2 / high**2 == pytest.approx(nbytes / told["windows"][state.zoom], rel=1e-6)
+        beyond = [box for size, box in zip(sizes, squares, strict=False) if size > 1.1 * told["windows"][state.zoom]]
+        assert beyond and all(height > high for _, height in beyond), "they go on into the torn edge"
 
 
 def areas(markup):
