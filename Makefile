@@ -16,7 +16,9 @@ SITE_STAMP := .venv/.stamp-site
 # JupyterLab keeps its layout here: a learner's other projects keep theirs.
 WORKSPACES := .venv/workspaces
 WORKSPACE := $(WORKSPACES)/default-37a8.jupyterlab-workspace
-AXE := .venv/node_modules/axe-core/axe.min.js
+# npm writes it when it has installed what the lock file names.
+NODE_STAMP := .venv/node_modules/.package-lock.json
+BIOME := .venv/node_modules/.bin/biome
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python tests/tools/environment.py install --constraint $(CONSTRAINTS)
@@ -57,7 +59,7 @@ help:
 	@echo 'make test-page     every figure on its page of the site, and three lessons; needs Chromium'
 	@echo 'make test-browser  every figure driven in a real JupyterLab, and all pages of the site; needs Chromium'
 	@echo 'make test-gpu      the kernels on this GPU: make test-gpu-values (GPU_TESTS=... for some), make test-gpu-memory'
-	@echo 'make lint          ruff and mypy; make format fixes what ruff can fix'
+	@echo 'make lint          ruff and mypy, and Biome for JavaScript; make format fixes what they can fix'
 	@echo 'make notebooks     runs the notebooks and stores their outputs (NOTEBOOKS=... for some of them)'
 	@echo 'make bench         how fast figures answer a key and notebooks run here'
 	@echo 'make site          the course as web pages, in _site/: open _site/index.html'
@@ -73,14 +75,16 @@ lab: $(STAMP) $(WORKSPACE)
 $(WORKSPACE): | $(STAMP)
 	@mkdir -p $(@D) && cp .jupyter/workspace.json $@
 
-lint: $(TEST_STAMP)
+lint: $(TEST_STAMP) $(NODE_STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check --quiet . || { echo "make format writes the files above in ruff's form."; exit 1; }
 	$(BIN)/python -m mypy
+	@test ! -e $(NODE_STAMP) || $(BIOME) check --error-on-warnings
 
-format: $(TEST_STAMP)
+format: $(TEST_STAMP) $(NODE_STAMP)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
+	@test ! -e $(NODE_STAMP) || $(BIOME) check --write
 
 test: $(TEST_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(QUICK_WORKERS) $(NBVAL) tests notebooks
@@ -91,7 +95,7 @@ test-all: test $(TRANSFORMERS_STAMP)
 test-page: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest tests/browser/test_quick.py
 
-test-browser: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP) $(AXE)
+test-browser: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP) $(NODE_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest $(BROWSER_TESTS)
 
 # Two parts, which can be made alone: the first compiles, and the second, in which kernels are slow, finds them compiled.
@@ -156,11 +160,12 @@ $(STAMP)-%: $(STAMP)
 			"then run the same command again."; exit 1; }
 	@$(BIN)/python tests/tools/environment.py stamp $@
 
-# The checker of accessibility, for these tests only: the file that the lock file names, and no script of its package.
-$(AXE): tests/browser/package.json tests/browser/package-lock.json | $(STAMP)
-	@command -v npm >/dev/null || { echo "There is no npm here, so the tests with axe are skipped."; exit 0; }; \
+# Biome, and the checker of accessibility: what the lock file names, and no script of a package.
+$(NODE_STAMP): tests/tools/package.json tests/tools/package-lock.json | $(STAMP)
+	@command -v npm >/dev/null || { \
+		echo "There is no npm here: JavaScript is left out of lint and format, and tests with axe are skipped."; exit 0; }; \
 		cp $^ .venv && npm ci --prefix .venv --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@ || { \
-		echo "axe-core could not be installed, for the reason above: check the network, then run the same" \
+		echo "The packages of npm could not be installed, for the reason above: check the network, then run the same" \
 			"command again."; exit 1; }
 
 .DEFAULT:

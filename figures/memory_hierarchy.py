@@ -11,17 +11,19 @@ from figures.explore import explorer
 from figures.figure import Choose, Scrub, Toggle
 from flashlab.machine import hardware
 
-WINDOWS = tuple(2**40 // 4**zoom for zoom in range(12))  # bytes in a square as high as the window: 1 TiB to 256 KiB
+DOUBLING = 8  # steps of the zoom for an edge of twice the pixels
+# Bytes in a square as high as the window: 1 TiB to 256 KiB.
+WINDOWS = tuple(2 ** (40 - 2 * zoom / DOUBLING) for zoom in range(11 * DOUBLING + 1))
 SHORT = ("regs", "smem", "L2", None, "CPU")  # of the levels; DRAM goes by its kind
 DRAM = 3  # its place among the levels
 
 
 @dataclass(frozen=True)
 class State:
-    """``zoom``: each step halves the edge of what is in view; ``card`` by its name in ``hardware.CARDS``; ``one_sm``
-    for what one streaming multiprocessor has."""
+    """``zoom``: ``DOUBLING`` steps halve the edge of what is in view; ``card`` by its name in ``hardware.CARDS``;
+    ``one_sm`` for what one streaming multiprocessor has."""
 
-    zoom: int = 2
+    zoom: int = 2 * DOUBLING
     card: str = "A100 40 GB"
     one_sm: bool = False
 
@@ -80,7 +82,7 @@ def _size(nbytes):
 
 
 CONTROLS = {
-    "zoom": Scrub(lambda _: len(WINDOWS) - 1, "zoom"),
+    "zoom": Scrub(lambda _: len(WINDOWS) - 1, "zoom", [f"{_size(window)} in view" for window in WINDOWS]),
     "card": Choose(tuple(hardware.CARDS)),
     "one_sm": Toggle("one SM's share"),
 }

@@ -201,12 +201,13 @@ def test_no_job_that_runs_this_project_can_write(name):
         assert not (checkouts and "permissions" in job)
 
 
-def test_the_package_of_npm_is_locked():
-    wanted, locked = (json.loads(read(f"tests/browser/{name}.json")) for name in ("package", "package-lock"))
-    assert locked["packages"].pop("")["devDependencies"] == wanted["devDependencies"]
-    assert {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()} == {
-        "axe-core": wanted["devDependencies"]["axe-core"]
-    }
+def test_the_packages_of_npm_are_locked():
+    wanted, locked = (json.loads(read(f"tests/tools/{name}.json")) for name in ("package", "package-lock"))
+    versions = wanted["devDependencies"]
+    assert locked["packages"].pop("")["devDependencies"] == versions
+    found = {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()}
+    binaries = {name: version for name, version in found.items() if name.startswith("@biomejs/cli-")}
+    assert binaries and found == versions | binaries and set(binaries.values()) == {versions["@biomejs/biome"]}
     assert all(it["integrity"].startswith("sha512-") for it in locked["packages"].values())
     (command,) = re.findall(r"npm (?:ci|install|i) .*", read("Makefile"))
     assert command.startswith("npm ci --prefix .venv --ignore-scripts ")

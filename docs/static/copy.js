@@ -10,7 +10,8 @@
     try {
       await navigator.clipboard.writeText(code.textContent.trimEnd());
       say(button, "copied");
-    } catch { // no clipboard: an address without https, or a refusal
+    } catch {
+      // no clipboard: an address without https, or a refusal
       getSelection().selectAllChildren(code);
       say(button, "selected");
     }

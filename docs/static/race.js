@@ -1,5 +1,6 @@
-// The race on the front page: the figure plays once by itself, the same number of bytes per second for all. Its controls
-// wait until then, in their place below it. Who asked for less motion, or brought a state along, sees the end at once.
+// The race on the front page: the figure plays once by itself, the same number of bytes per second for all. Its
+// controls wait until then, in their place below it. Who asked for less motion, or brought a state along, sees the end
+// at once.
 {
   const MS = 8000;
   const LEAP = 100; // ms a picture, at most: a page that was hidden goes on where it was
@@ -15,8 +16,14 @@
   let before = 0;
   let running = 0;
 
-  const say = (words) => { button.textContent = words; };
-  const rest = (words) => { cancelAnimationFrame(running); running = 0; say(words); };
+  const say = (words) => {
+    button.textContent = words;
+  };
+  const rest = (words) => {
+    cancelAnimationFrame(running);
+    running = 0;
+    say(words);
+  };
   const over = () => {
     rest("play again");
     passed = 0;
@@ -44,9 +51,12 @@
   button.addEventListener("click", () => (running ? rest("play") : run()));
   button.hidden = false;
   part(".flashlab").append(part(".head"));
-  addEventListener("hashchange", () => { if (running && isState()) over(); });
+  addEventListener("hashchange", () => {
+    if (running && isState()) over();
+  });
   const brought = isState();
-  Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" }); // for listeners: the rest is seen
+  // For listeners: all else is seen.
+  Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" });
   if (brought || matchMedia("(prefers-reduced-motion: reduce)").matches) {
     if (!brought) figure.set({ step: last });
     over();

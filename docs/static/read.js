@@ -1,4 +1,4 @@
-// Lessons that were read to their end are marked in the sidebar and on the map. The browser keeps their names, nobody else.
+// Lessons that were read to their end are marked in the sidebar and on the map. Only the browser keeps their names.
 {
   const KEY = "flashlab-read";
   const LESSON = /lessons\/\d\d_(\w+)\.html$/;
@@ -6,14 +6,17 @@
   const load = () => {
     try {
       return JSON.parse(localStorage.getItem(KEY)) ?? [];
-    } catch { // no storage, or not ours
+    } catch {
+      // no storage, or not ours
       return [];
     }
   };
   const save = (names) => {
     try {
       localStorage.setItem(KEY, JSON.stringify(names));
-    } catch { /* a browser that keeps nothing */ }
+    } catch {
+      /* a browser that keeps nothing */
+    }
     show();
   };
 
@@ -31,7 +34,8 @@
     for (const link of [...listed, ...document.querySelectorAll(".lessons > a")]) {
       const isRead = read.includes(nameOf(link.href));
       link.querySelector(":scope > .read")?.remove();
-      if (isRead) link.append(Object.assign(document.createElement("span"), { className: "read", textContent: " ✓ read" }));
+      if (isRead)
+        link.append(Object.assign(document.createElement("span"), { className: "read", textContent: " ✓ read" }));
     }
     const done = listed.filter((link) => read.includes(nameOf(link.href))).length;
     count.textContent = `${done} of ${listed.length} lessons read`;

@@ -68,82 +68,80 @@ function plotted({ trace, now, curves, plot }) {
   const [low, high] = [power(Math.floor, Math.min(...all, 0.9)), power(Math.ceil, Math.max(...all, 1.1))];
   const x = (B) => plot.x + at(trace, B) * plot.width;
   const y = (value) => plot.y + ((high - Math.log2(value)) / (high - low)) * plot.height;
-  const bottom = plot.y + plot.height;
-  const ticks = Array.from({ length: (high - low) / 2 + 1 }, (_, n) => low + 2 * n);
   const path = (name) =>
     trace.sizes.map((size, n) => `${n ? "L" : "M"}${x(size.B).toFixed(1)} ${y(size.times[name]).toFixed(1)}`).join("");
-  const here = x(now.B);
-  const units = { ratio: "arithmetic", shared: "the shared memory of a block", registers: "the registers" };
-  const dot = (name) => {
-    const worth = digits(now.times[name], 3);
-    const tip = {
-      title: `B = ${now.B}: ${worth} × ${units[name]}`,
-      lines: [
-        now.times[name] > 1
-          ? name === "ratio"
-            ? "bytes decide"
-            : "too large"
-          : name === "ratio"
-            ? "arithmetic decides"
-            : "it has room",
-      ],
-    };
-    return h("circle", {
-      key: `dot ${name}`,
-      cx: here,
-      cy: y(now.times[name]),
-      r: 5.5,
-      fill: name !== "ratio" && now.times[name] > 1 ? "var(--wrong)" : LOOKS[name].stroke,
-      stroke: "var(--paper)",
-      "stroke-width": 1.5,
-      tip,
-      drag: dragged(trace, plot),
-    });
-  };
+  const drag = dragged(trace, plot);
   return [
-    h("rect", {
-      key: "good",
-      x: plot.x,
-      y: y(1),
-      width: plot.width,
-      height: bottom - y(1),
-      fill: "var(--fast)",
-      "fill-opacity": 0.09,
-    }),
+    grid({ low, high, plot, y }),
+    curves.map((name) => h("path", { key: name, d: path(name), fill: "none", "stroke-width": 3, ...LOOKS[name] })),
+    marker({ B: now.B, x: x(now.B), plot, drag }),
+    curves.map((name) => dot({ name, now, x: x(now.B), y: y(now.times[name]), drag })),
+  ];
+}
+
+// The lines of the axis, and the ground below 1. low and high: its ends, as powers of 2.
+function grid({ low, high, plot, y }) {
+  const [right, bottom] = [plot.x + plot.width, plot.y + plot.height];
+  const ticks = Array.from({ length: (high - low) / 2 + 1 }, (_, n) => low + 2 * n);
+  const good = { x: plot.x, y: y(1), width: plot.width, height: bottom - y(1) };
+  return [
+    h("rect", { key: "good", ...good, fill: "var(--fast)", "fill-opacity": 0.09 }),
     ticks.map((exponent) => [
       exponent !== 0 &&
-        rule(plot.x, plot.x + plot.width, y(2 ** exponent), {
-          color: "var(--pale)",
-          width: 1,
-          key: `line ${exponent}`,
-        }),
+        rule(plot.x, right, y(2 ** exponent), { color: "var(--pale)", width: 1, key: `line ${exponent}` }),
       label(plot.x - 8, y(2 ** exponent), exponent < 0 ? `1/${2 ** -exponent} ×` : `${2 ** exponent} ×`, {
         anchor: "end",
         size: 12,
         fill: "var(--grey)",
       }),
     ]),
-    rule(plot.x, plot.x + plot.width, y(1), { width: 2, key: "one" }),
-    label(plot.x + plot.width - 8, bottom - 12, "below 1 ×: it fits, and arithmetic decides", {
+    rule(plot.x, right, y(1), { width: 2, key: "one" }),
+    label(right - 8, bottom - 12, "below 1 ×: it fits, and arithmetic decides", {
       size: 12,
       anchor: "end",
       fill: "var(--grey)",
     }),
-    curves.map((name) => h("path", { key: name, d: path(name), fill: "none", "stroke-width": 3, ...LOOKS[name] })),
-    h(
-      "g",
-      {
-        key: "marker",
-        drag: dragged(trace, plot),
-        class: "mark",
-        style: `transform: translate(${here}px, 0)`,
-        tip: { title: `B = ${now.B}`, lines: ["pull the line"] },
-      },
-      h("rect", { x: -12, y: plot.y, width: 24, height: plot.height, fill: "transparent" }),
-      h("path", { d: `M0 ${plot.y}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "2 3" }),
-    ),
-    curves.map(dot),
   ];
+}
+
+// The line at the size of the tiles, to pull.
+function marker({ B, x, plot, drag }) {
+  const down = `M0 ${plot.y}V${plot.y + plot.height}`;
+  return h(
+    "g",
+    {
+      key: "marker",
+      drag,
+      class: "mark",
+      style: `transform: translate(${x}px, 0)`,
+      tip: { title: `B = ${B}`, lines: ["pull the line"] },
+    },
+    h("rect", { x: -12, y: plot.y, width: 24, height: plot.height, fill: "transparent" }),
+    h("path", { d: down, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "2 3" }),
+  );
+}
+
+// What a curve is a multiple of, and what a value above and below 1 means.
+const MEANS = {
+  ratio: { unit: "arithmetic", above: "bytes decide", below: "arithmetic decides" },
+  shared: { unit: "the shared memory of a block", above: "too large", below: "it has room" },
+  registers: { unit: "the registers", above: "too large", below: "it has room" },
+};
+
+function dot({ name, now, x, y, drag }) {
+  const value = now.times[name];
+  const { unit, above, below } = MEANS[name];
+  return h("circle", {
+    key: `dot ${name}`,
+    cx: x,
+    cy: y,
+    r: 5.5,
+    fill: name !== "ratio" && value > 1 ? "var(--wrong)" : LOOKS[name].stroke,
+    stroke: "var(--paper)",
+    "stroke-width": 1.5,
+    tip: { title: `B = ${now.B}: ${digits(value, 3)} × ${unit}`, lines: [value > 1 ? above : below] },
+    drag,
+  });
 }
 
 const at = ({ sizes }, B) => (B - sizes[0].B) / (sizes.at(-1).B - sizes[0].B);

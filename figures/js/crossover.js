@@ -99,19 +99,11 @@ function chart({ trace, measure, step, x, y, width }) {
       }),
     ),
     rule(x, x + width, bottom, { color: "var(--grey)" }),
-    TICKS.map(([N, words]) => [
-      h("path", { d: `M${across(N)} ${bottom}v5`, stroke: "var(--grey)" }),
-      label(across(N), bottom + 16, words, {
-        size: 12,
-        anchor: N === lengths[0] ? "start" : "middle",
-        fill: "var(--grey)",
-      }),
-    ]),
+    ticksOf(across, bottom),
     lineOf({ trace, measure, step, here, back, top, bottom }),
     Object.entries(LOOKS).map(([name, { color, words }]) =>
       dot({
         name,
-        words,
         color,
         x: here,
         y: up(measure[name][step]),
@@ -120,6 +112,13 @@ function chart({ trace, measure, step, x, y, width }) {
       }),
     ),
   );
+}
+
+function ticksOf(across, bottom) {
+  return TICKS.map(([N, words], at) => [
+    h("path", { d: `M${across(N)} ${bottom}v5`, stroke: "var(--grey)" }),
+    label(across(N), bottom + 16, words, { size: 12, anchor: at === 0 ? "start" : "middle", fill: "var(--grey)" }),
+  ]);
 }
 
 // The line at N, to pull. back: from a place on the page to the logarithm of N.
@@ -162,7 +161,7 @@ function crossed({ measure, lengths, across, x, top, bottom, width }) {
   );
 }
 
-function dot({ name, words, color, x, y, title, told }) {
+function dot({ name, color, x, y, title, told }) {
   return h(
     "g",
     {

@@ -24,21 +24,47 @@ export function draw({ trace, step, width }) {
 
 // Time goes down, to scale with the first choice, in which nothing is split: what the split saves is empty below.
 function lanes({ trace, now, y, width }) {
-  const lane = width / trace.sms;
   const longest = Math.max(...trace.parts.map((part) => part.waves * part.keys));
-  const unit = LANES / longest;
-  const high = now.keys * unit;
-  const full = Array.from({ length: trace.sms }, (_, sm) => (sm < now.busiest ? now.waves : now.waves - 1));
-  const columns = full.map((programs, sm) =>
-    h(
+  const high = now.keys * (LANES / longest); // of one program
+  const none = trace.sms - now.busiest;
+  const idle = now.busiest < trace.sms && width - (now.busiest * width) / trace.sms > 150;
+  return [
+    label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {
+      weight: 650,
+      size: 15,
+    }),
+    columns({ sms: trace.sms, now, high, y, width }),
+    now.waves <= 12 &&
+      Array.from({ length: now.waves - 1 }, (_, wave) =>
+        rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
+      ),
+    ending({ now, y: y + now.waves * high, width }),
+    idle &&
+      label(width - 6, y + 14, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
+        anchor: "end",
+        fill: "var(--grey)",
+      }),
+    label(0, y + LANES + 20, `${digits(now.us, 3)} µs: ${Math.round(100 * now.share)}% of the SMs' time is used`, {
+      weight: 600,
+    }),
+    label(0, y + LANES + 40, `${now.kv} of keys and values, ${now.parts} for parts`, { size: 12 }),
+    label(0, y + LANES + 58, "a column per SM; time runs down to the dashes", { size: 12, fill: "var(--grey)" }),
+  ];
+}
+
+// A column per SM, as long as its programs take.
+function columns({ sms, now, high, y, width }) {
+  const lane = width / sms;
+  return Array.from({ length: sms }, (_, sm) => {
+    const programs = sm < now.busiest ? now.waves : now.waves - 1;
+    const each = `${grouped(now.keys)} keys each, for all query heads of a group`;
+    return h(
       "g",
       {
         key: `sm ${sm}`,
         tip: {
           title: `SM ${sm}: ${times(programs, "program")}`,
-          lines: programs
-            ? [`${grouped(now.keys)} keys each, for all query heads of a group`]
-            : ["it has nothing to do"],
+          lines: programs ? [each] : ["it has nothing to do"],
         },
       },
       h("rect", { x: sm * lane, y, width: lane, height: LANES, fill: "var(--pale)", "fill-opacity": 0.45 }),
@@ -52,50 +78,22 @@ function lanes({ trace, now, y, width }) {
           fill: "var(--K)",
           class: "grow",
         }),
-    ),
-  );
-  const waves =
-    now.waves > 1 && now.waves <= 12
-      ? Array.from({ length: now.waves - 1 }, (_, wave) =>
-          rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
-        )
-      : [];
-  const none = trace.sms - now.busiest;
-  const idle = now.busiest < trace.sms && width - now.busiest * lane > 150;
-  const end = y + now.waves * high;
-  return [
-    label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {
-      weight: 650,
-      size: 15,
-    }),
-    columns,
-    waves,
-    h(
-      "g",
-      {
-        key: "end",
-        tip: {
-          title: `${digits(now.us, 3)} µs`,
-          lines: [
-            `${now.kv} of keys and values, ${now.parts} for parts`,
-            "each SM reads at an even share of the bandwidth",
-          ],
-        },
-      },
-      h("rect", { x: 0, y: end - 5, width, height: 10, fill: "transparent" }),
-      rule(0, width, end, { dash: true }),
-    ),
-    idle &&
-      label(width - 6, y + 14, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
-        anchor: "end",
-        fill: "var(--grey)",
-      }),
-    label(0, y + LANES + 20, `${digits(now.us, 3)} µs: ${Math.round(100 * now.share)}% of the SMs' time is used`, {
-      weight: 600,
-    }),
-    label(0, y + LANES + 40, `${now.kv} of keys and values, ${now.parts} for parts`, { size: 12 }),
-    label(0, y + LANES + 58, "a column per SM; time runs down to the dashes", { size: 12, fill: "var(--grey)" }),
+    );
+  });
+}
+
+// The dashes at which the last program ends.
+function ending({ now, y, width }) {
+  const lines = [
+    `${now.kv} of keys and values, ${now.parts} for parts`,
+    "each SM reads at an even share of the bandwidth",
   ];
+  return h(
+    "g",
+    { key: "end", tip: { title: `${digits(now.us, 3)} µs`, lines } },
+    h("rect", { x: 0, y: y - 5, width, height: 10, fill: "transparent" }),
+    rule(0, width, y, { dash: true }),
+  );
 }
 
 // One row of a real text: a bar per part, as wide as its share of the keys and as high as its weight.

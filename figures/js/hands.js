@@ -1,10 +1,15 @@
 // Hands: a mark that holds the value of a control is dragged, and keys on it do the same.
-// drag: {field, to, name, grows, values}. to: from a point of the drawing to the fields that it asks for; each becomes
-// the nearest value of its control. name: the keyboard reaches the mark, as a slider of that name; without one, Enter
-// presses it. grows: towards where the value grows, right and up if left out. values: all of the control if left out.
+// drag: {field, to, name, grows, values, zooms}. to: from a point of the drawing and the start of the pull, {point,
+// state}, to the fields that it asks for; each becomes the nearest value of its control. Enter has no start.
+// name: the keyboard reaches the mark, as a slider of that name; without one, Enter presses it. grows: towards where
+// the value grows, right and up if left out. values: all of the control if left out. zooms, for a clock: Ctrl and the
+// wheel turn it as well (the wheel alone scrolls the page), and what a pull changes travels as after a key.
 
 import { about } from "./svg.js";
 import { nearest } from "./state.js";
+
+const NOTCH = 20; // pixels of the wheel for a step
+const LINE = 33; // pixels of a line, in which some mice count
 
 // The value after a key, undefined for other keys. now may lie between two values.
 export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
@@ -19,41 +24,19 @@ export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
 // Listen to a picture. get: its state, and the last step of its clock; set: takes fields that have changed, and
 // whether a pointer has changed them.
 export function handle(svg, controls, get, set) {
-  let mark = null;
-  const valuesOf = (field) => {
-    const control = controls.find((one) => one.field === field);
-    return control.kind === "clock" ? Array.from({ length: get().last + 1 }, (_, step) => step) : control.values;
-  };
-  const point = ({ x, y }) => {
-    const { a, d, e, f } = svg.getScreenCTM();
-    return { x: (x - e) / a, y: (y - f) / d };
-  };
-  const ask = (wanted, byPointer = true) => {
+  const controlOf = (field) => controls.find((one) => one.field === field);
+  const steps = () => Array.from({ length: get().last + 1 }, (_, step) => step); // of the clock
+  const valuesOf = (field) => controlOf(field).values ?? steps();
+  const ask = (wanted, byPointer) => {
     const found = Object.entries(wanted).map(([field, value]) => {
       const values = valuesOf(field);
       return [field, values.includes(value) ? value : nearest(values, value)];
     });
     if (found.some(([field, value]) => get().state[field] !== value)) set(Object.fromEntries(found), byPointer);
   };
-  svg.addEventListener("pointerdown", (event) => {
-    mark = event.target.closest?.("[data-drag]");
-    if (!mark) return;
-    svg.setPointerCapture(event.pointerId);
-    ask(about(mark).drag.to(point(event)));
-  });
-  svg.addEventListener("pointermove", (event) => mark?.isConnected && ask(about(mark).drag.to(point(event))));
-  for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => (mark = null));
-  svg.addEventListener("keydown", (event) => {
-    const held = event.target.closest?.("[data-drag]");
-    if (!held) return;
-    const { field, to, name, ...way } = about(held).drag;
-    const box = held.getBoundingClientRect();
-    const press = () => to(point({ x: box.x + box.width / 2, y: box.y + box.height / 2 }));
-    const value = name && turned(way, event.key, way.values ?? valuesOf(field), get().state[field]);
-    if (value === undefined && (name || event.key !== "Enter")) return;
-    event.preventDefault();
-    ask(name ? { [field]: value } : press(), false);
-  });
+  followPulls(svg, get, ask);
+  followWheel(svg, get, ask);
+  followKeys(svg, get, ask, valuesOf);
   return {
     // Tell screen readers the value of each handle.
     tell() {
@@ -62,8 +45,67 @@ export function handle(svg, controls, get, set) {
         const [values, value] = [valuesOf(field), get().state[field]];
         held.setAttribute("aria-valuemax", values.length - 1);
         held.setAttribute("aria-valuenow", values.indexOf(value));
-        held.setAttribute("aria-valuetext", value);
+        held.setAttribute("aria-valuetext", controlOf(field).says?.[value] ?? value);
       }
     },
   };
+}
+
+const heldBy = (event) => event.target.closest?.("[data-drag]");
+
+// A point of the window as one of the drawing.
+function pointOf(svg, { x, y }) {
+  const { a, d, e, f } = svg.getScreenCTM();
+  return { x: (x - e) / a, y: (y - f) / d };
+}
+
+function followPulls(svg, get, ask) {
+  let mark = null;
+  let start = null;
+  const pull = (event) => {
+    const { to, zooms } = about(mark).drag;
+    ask(to(pointOf(svg, event), start), !zooms);
+  };
+  const release = () => {
+    mark = null;
+  };
+  svg.addEventListener("pointerdown", (event) => {
+    mark = heldBy(event);
+    if (!mark) return;
+    if (event.pointerType !== "touch") svg.setPointerCapture(event.pointerId); // fingers are, and their taps show tips
+    start = { point: pointOf(svg, event), state: get().state };
+    pull(event);
+  });
+  svg.addEventListener("pointermove", (event) => mark?.isConnected && pull(event));
+  svg.addEventListener("pointerup", release);
+  svg.addEventListener("pointercancel", release);
+  svg.addEventListener("selectstart", (event) => mark && event.preventDefault()); // letters on the way of a pull
+}
+
+function followWheel(svg, get, ask) {
+  let left = 0; // pixels of the wheel that are no step yet
+  const turn = (event) => {
+    const { field, zooms } = about(heldBy(event)).drag ?? {};
+    if (!zooms || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    left -= event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_LINE ? LINE : 1);
+    const steps = Math.trunc(left / NOTCH);
+    left -= steps * NOTCH;
+    ask({ [field]: get().state[field] + steps }, false);
+  };
+  svg.addEventListener("wheel", turn, { passive: false });
+}
+
+function followKeys(svg, get, ask, valuesOf) {
+  svg.addEventListener("keydown", (event) => {
+    const held = heldBy(event);
+    if (!held) return;
+    const { field, to, name, ...way } = about(held).drag;
+    const value = name && turned(way, event.key, way.values ?? valuesOf(field), get().state[field]);
+    if (value === undefined && (name || event.key !== "Enter")) return;
+    event.preventDefault();
+    const box = held.getBoundingClientRect();
+    const middle = () => pointOf(svg, { x: box.x + box.width / 2, y: box.y + box.height / 2 });
+    ask(name ? { [field]: value } : to(middle()), false);
+  });
 }

@@ -7,6 +7,7 @@ import { WIDE, knob, label, lines, ruler } from "./marks.js";
 
 const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
 const SAID = 196; // width of what is said beside both cards
+const THROUGH = { "pointer-events": "none" }; // the pointer finds what is behind
 const LOOKS = {
   standard: { color: "var(--standard)", name: "standard attention" },
   fused: { color: "var(--flash)", name: "FlashAttention" },
@@ -42,125 +43,137 @@ export function draw({ trace, step, width }) {
 
 // The card's memory as a square, and in it, to scale, what one way holds: as many rows as tokens.
 function card({ trace, step, side, top, name, x, y, room }) {
-  const { needs, longest } = trace.ways[name];
-  const need = needs[step];
+  const need = trace.ways[name].needs[step];
+  const area = areaOf({ trace, step, name, side, left: x, below: y + top });
+  const over = need.total > trace.room;
+  const square = { x, y: y + top, width: side, height: side };
+  return [
+    heading({ trace, name, need, over, x, y, room }),
+    h("rect", { key: "card", ...square, fill: "var(--fast)", "fill-opacity": 0.1, tip: cardTip(trace, name) }),
+    holdings(need, area),
+    over && h("path", { key: "outside", d: outside(area), fill: "var(--wrong)", "fill-opacity": 0.35, ...THROUGH }),
+    h("rect", {
+      key: "frame",
+      ...square,
+      fill: "none",
+      stroke: over ? "var(--wrong)" : "var(--fast)",
+      "stroke-width": 3,
+      ...THROUGH,
+    }),
+    name === "fused" ? thinNames({ trace, area, over }) : squareName(area),
+    Math.max(area.full, area.across) > area.limit && [
+      h("rect", { x: area.corner.x - 84, y: area.corner.y - 32, width: 66, height: 22, rx: 3, fill: "var(--paper)" }),
+      label(area.corner.x - 51, area.corner.y - 21, "and on →", { anchor: "middle", size: 12 }),
+    ],
+    name === "standard" &&
+      knob({
+        key: "corner",
+        ...area.corner,
+        drag: lengthAt({ trace, left: x, side }),
+        tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] },
+      }),
+  ];
+}
+
+// The pixels of what one way holds. full and across: its height and width; tall: what is drawn of the height; square:
+// the part of the width that N × N takes; limit: how far anything is drawn; corner: where the drawn part ends.
+function areaOf({ trace, step, name, side, left, below }) {
+  const need = trace.ways[name].needs[step];
   // Of N rows, the same for both ways.
   const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side;
-  const over = need.total > trace.room;
   const folded = name === "fused" && height > side; // rows go on in the next column
   const limit = SPILL * side;
   const full = folded ? side : height;
   const tall = Math.min(full, limit);
   const across = ((need.total / trace.room) * side * side) / full;
   const square = (need.square / need.total) * across;
-  const shown = (wanted) => Math.max(Math.min(wanted, limit), 0);
-  const left = x;
-  const below = y + top;
+  const corner = { x: left + Math.min(across, limit), y: below + tall };
+  return { left, below, side, folded, limit, full, tall, across, square, corner };
+}
+
+function heading({ trace, name, need, over, x, y, room }) {
   const title = `${LOOKS[name].name}: ${amount(need.total)}`;
   const worth = need.total / trace.room;
   const cards =
     worth >= 1
       ? `${worth < 1000 ? digits(worth, 3) : grouped(Math.round(worth))} cards`
       : `${digits(100 * worth, 3)}% of the card`;
-  const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
-  const wanted = ({ x }) => nearest(sides, Math.max((x - left) / side, 0.001));
-  const drag = { field: "step", to: (point) => ({ step: sides.indexOf(wanted(point)) }) };
-  const tip = {
-    square: {
-      title: `N × N: ${amount(need.square)}`,
-      lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`],
-    },
-    thin: {
-      title: `N × d: ${amount(need.thin + need.rows)}`,
-      lines: [
-        `Q, K, V, O and their gradients: ${amount(need.thin)}`,
-        need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N",
-      ].concat(folded ? ["folded: as many tokens are higher than the card"] : []),
-    },
-    card: {
-      title: `memory of an ${trace.card}`,
-      lines: [
-        `${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`,
-        `${LOOKS[name].name} fills it with ${grouped(longest)} tokens`,
-      ],
-    },
-  };
-  const box = (key, color, start, stop, what) => {
-    const place = { x: left + start, y: below, width: Math.max(shown(stop) - start, 0.5), height: tall, class: "grow" };
-    return (
-      start < limit && [
-        h("rect", { key, ...place, fill: color, tip: what }),
-        h("rect", { key: `${key} hatch`, ...place, fill: "url(#stored)", "pointer-events": "none" }),
-      ]
-    );
-  };
-  const strip = { x: left + shown(across) + 8, y: below + Math.max(Math.min(tall, side) / 2, 16) };
-  const corner = { x: left + Math.min(across, limit), y: below + tall };
   return [
-    label(left, y + 8, fits(title, room, 15) ? title : title.replace(" attention", ""), { weight: 650, size: 15 }),
-    label(left, y + 30, cards + (over ? ": does not fit" : ""), {
+    label(x, y + 8, fits(title, room, 15) ? title : title.replace(" attention", ""), { weight: 650, size: 15 }),
+    label(x, y + 30, cards + (over ? ": does not fit" : ""), {
       fill: over ? "var(--wrong)" : "var(--grey)",
       weight: over ? 700 : undefined,
     }),
-    h("rect", {
-      key: "card",
-      x: left,
-      y: below,
-      width: side,
-      height: side,
-      fill: "var(--fast)",
-      "fill-opacity": 0.1,
-      tip: tip.card,
-    }),
-    need.square > 0 && box("square", "var(--S)", 0, square, tip.square),
-    box("thin", "var(--Q)", square, across, tip.thin),
-    over &&
-      h("path", {
-        key: "outside",
-        d: `M ${left + side} ${below} H ${corner.x} V ${corner.y} H ${left} V ${below + side} H ${left + side} Z`,
-        fill: "var(--wrong)",
-        "fill-opacity": 0.35,
-        "pointer-events": "none",
-      }),
-    h("rect", {
-      key: "frame",
-      x: left,
-      y: below,
-      width: side,
-      height: side,
-      fill: "none",
-      stroke: over ? "var(--wrong)" : "var(--fast)",
-      "stroke-width": 3,
-      "pointer-events": "none",
-    }),
-    name === "fused" && !over && label(left + side - 8, below + side - 14, trace.card, { anchor: "end", weight: 600 }),
-    name === "fused" && across < 0.75 * side && label(strip.x, strip.y, folded ? "N × d, folded" : "N × d"),
-    name === "standard" &&
-      square > 60 &&
-      tall > 40 && [
-        h("rect", {
-          x: left + 8,
-          y: below + 8,
-          width: 52,
-          height: 22,
-          rx: 3,
-          fill: "var(--paper)",
-          "pointer-events": "none",
-        }),
-        label(left + 34, below + 19, "N × N", { anchor: "middle" }),
-      ],
-    Math.max(full, across) > limit && [
-      h("rect", { x: corner.x - 84, y: corner.y - 32, width: 66, height: 22, rx: 3, fill: "var(--paper)" }),
-      label(corner.x - 51, corner.y - 21, "and on →", { anchor: "middle", size: 12 }),
-    ],
-    name === "standard" &&
-      knob({
-        key: "corner",
-        ...corner,
-        drag,
-        tip: { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the corner"] },
-      }),
   ];
+}
+
+const cardTip = (trace, name) => ({
+  title: `memory of an ${trace.card}`,
+  lines: [
+    `${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`,
+    `${LOOKS[name].name} fills it with ${grouped(trace.ways[name].longest)} tokens`,
+  ],
+});
+
+// What is held: N × N, if anything, and beside it N × d.
+function holdings(need, { left, below, folded, limit, tall, across, square }) {
+  const box = (key, color, start, stop, tip) => {
+    const width = Math.max(Math.max(Math.min(stop, limit), 0) - start, 0.5);
+    const place = { x: left + start, y: below, width, height: tall, class: "grow" };
+    return (
+      start < limit && [
+        h("rect", { key, ...place, fill: color, tip }),
+        h("rect", { key: `${key} hatch`, ...place, fill: "url(#stored)", ...THROUGH }),
+      ]
+    );
+  };
+  const squareTip = {
+    title: `N × N: ${amount(need.square)}`,
+    lines: ["every head's scores, whole", `grows with N²: twice the tokens, four times as much`],
+  };
+  const thinTip = {
+    title: `N × d: ${amount(need.thin + need.rows)}`,
+    lines: [
+      `Q, K, V, O and their gradients: ${amount(need.thin)}`,
+      need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N",
+    ].concat(folded ? ["folded: as many tokens are higher than the card"] : []),
+  };
+  return [
+    need.square > 0 && box("square", "var(--S)", 0, square, squareTip),
+    box("thin", "var(--Q)", square, across, thinTip),
+  ];
+}
+
+// The outline of what is outside of the card.
+const outside = ({ left, below, side, corner }) =>
+  `M ${left + side} ${below} H ${corner.x} V ${corner.y} H ${left} V ${below + side} H ${left + side} Z`;
+
+function thinNames({ trace, area: { left, below, side, folded, limit, tall, across }, over }) {
+  const strip = {
+    x: left + Math.max(Math.min(across, limit), 0) + 8,
+    y: below + Math.max(Math.min(tall, side) / 2, 16),
+  };
+  return [
+    !over && label(left + side - 8, below + side - 14, trace.card, { anchor: "end", weight: 600 }),
+    across < 0.75 * side && label(strip.x, strip.y, folded ? "N × d, folded" : "N × d"),
+  ];
+}
+
+function squareName({ left, below, tall, square }) {
+  return (
+    square > 60 &&
+    tall > 40 && [
+      h("rect", { x: left + 8, y: below + 8, width: 52, height: 22, rx: 3, fill: "var(--paper)", ...THROUGH }),
+      label(left + 34, below + 19, "N × N", { anchor: "middle" }),
+    ]
+  );
+}
+
+// The corner of the square is pulled to another number of tokens.
+function lengthAt({ trace, left, side }) {
+  const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
+  const wanted = ({ x }) => nearest(sides, Math.max((x - left) / side, 0.001));
+  return { field: "step", to: (point) => ({ step: sides.indexOf(wanted(point)) }) };
 }
 
 function said({ trace, step, x, y }) {

@@ -1,10 +1,15 @@
 // Memories as squares on one ground, seen through a window that zooms; beside them their bandwidths as streams.
+// A memory that goes on beyond the window has a torn edge there.
 
 import { h } from "./svg.js";
 import { digits, fits, grouped, room } from "./words.js";
-import { WIDE, label, rule } from "./marks.js";
+import { WIDE, at, label, rule } from "./marks.js";
 
 const BETWEEN = 10; // between squares
+const MEASURE = 20; // the most that the edge of the measure has
+const TORN = [8, 3, 6, 2, 7, 4]; // how far the teeth of a torn edge stand out, in their order
+const TOOTH = 7; // from one to the next
+const BEYOND = Math.max(...TORN);
 const DRAM = 3; // its place among the levels
 const TAP = 82; // the least width of a stream with its words
 const LOOK = {
@@ -25,11 +30,12 @@ export function draw({ trace, step, width }) {
   const things = thingsOf(trace);
   const dram = trace.levels[DRAM].name;
   const beside = Math.max(0.4 * width, TAP * (trace.levels.length - 1));
-  const view = { x: 1, y: 48, width: (wide ? width - beside - 30 : width) - 2, height: high };
+  const view = { x: 1, y: 56, width: (wide ? width - beside - 30 : width - BEYOND) - 2, height: high };
+  const ground = view.y + high;
   const taps = wide
-    ? { x: width - beside, y: 0, width: beside, height: high + 48 }
-    : { x: 0, y: high + 100, width, height: 190 };
-  const table = { x: 0, y: wide ? high + 100 : taps.y + taps.height + 60, width };
+    ? { x: width - beside, y: 0, width: beside, height: ground }
+    : { x: 0, y: ground + 56, width, height: 190 };
+  const table = { x: 0, y: wide ? ground + 56 : taps.y + taps.height + 60, width };
   return {
     height: table.y + 24 * (things.length + 1) + 6,
     nodes: [
@@ -59,94 +65,134 @@ const zoomOf = (trace, nbytes) =>
 
 function windowOf({ trace, things, step, view }) {
   const bytes = trace.windows[step];
-  const side = (nbytes) => view.height * Math.sqrt(nbytes / bytes);
   const ground = view.y + view.height;
-  const measure = view.height / 16; // the side of a square that says what an area means
-  const dram = trace.levels[DRAM];
-  let left = view.x + 8;
-  const squares = things
-    .filter((one) => one.nbytes)
-    .map((one) => {
-      const [x, edge] = [left, side(one.nbytes)];
-      left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
-      const end = view.x + view.width;
-      if (x > end - 12) return null;
-      const [width, height] = [Math.min(edge, end - x), Math.min(edge, view.height)];
-      const [fill, opacity] = look(one.short);
-      const lines = [
-        one.part > 1
-          ? `1/${grouped(Math.round(one.part))} of ${dram.name}`
-          : `${digits(1 / one.part, 3)} × ${dram.name}`,
-        edge > view.height
-          ? `its edge is ${digits(edge / view.height, 3)} times the window's`
-          : edge < 1
-            ? `${digits(edge, 2)} pixels wide here`
-            : "",
-      ].filter(Boolean);
-      const inside = [
-        [one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20),
-        holds(one),
-        edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : "",
-      ].filter(Boolean);
-      const named = width > 8 * 12 && height > 70;
-      return h(
-        "g",
-        {
-          key: one.short,
-          tip: {
-            title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`,
-            lines,
-          },
-        },
-        h("rect", {
-          key: "hit",
-          x,
-          y: ground - Math.max(height, 22),
-          width: Math.max(width, 8.4 * one.short.length),
-          height: Math.max(height, 22) + 22,
-          fill: "transparent",
-        }),
-        h("rect", { key: "area", x, y: ground - height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
-        named &&
-          inside
-            .filter((words) => 8.2 * words.length < width - 20)
-            .map((words, row) =>
-              h(
-                "g",
-                { key: `words ${row}` },
-                h("rect", {
-                  x: x + 6,
-                  y: ground - height + 8 + 20 * row,
-                  width: words.length * (row === 0 ? 9.4 : 8) + 8,
-                  height: 20,
-                  fill: "var(--paper)",
-                  "fill-opacity": 0.85,
-                }),
-                label(x + 10, ground - height + 18 + 20 * row, words, { weight: row === 0 ? 600 : undefined }),
-              ),
-            ),
-        x + 8 * one.short.length <= end && label(x, ground + 14, one.short, { size: 12, weight: 600 }),
-      );
-    });
+  const pull = pullOf(trace, view);
   const title = fits("how much each holds: areas to scale", view.width - 120, 15)
     ? "how much each holds: areas to scale"
     : "how much each holds";
   return [
     label(0, 10, title, { weight: 650, size: 15 }),
+    measureOf({ bytes, view }),
     h("rect", {
-      x: view.x + view.width - measure,
-      y: 27,
-      width: measure,
-      height: measure,
+      key: "view",
+      ...view,
+      fill: "transparent",
+      stroke: "var(--grey)",
+      style: SCROLLS,
+      drag: { ...ZOOM, name: "zoom of the window", to: pull },
+    }),
+    rule(view.x, view.x + view.width, ground, { key: "ground" }),
+    h("clipPath", { key: "torn", id: "torn" }, h("path", { d: tornOf(view) })),
+    h("g", { key: "squares", "clip-path": "url(#torn)" }, squaresOf({ trace, things, bytes, view, pull })),
+    label(view.x, ground + 36, "zoom: pull a square, Ctrl + wheel, or arrow keys", { size: 12, fill: "var(--grey)" }),
+  ];
+}
+
+const ZOOM = { field: "zoom", zooms: true };
+const SCROLLS = "touch-action: pan-y"; // a finger that goes up or down moves the page
+
+// A square of a round number of bytes, as the scale of a map.
+function measureOf({ bytes, view }) {
+  const measure = 2 ** Math.floor(Math.log2(bytes * (MEASURE / view.height) ** 2));
+  const edge = view.height * Math.sqrt(measure / bytes);
+  const right = view.x + view.width;
+  return [
+    h("rect", {
+      key: "measure",
+      x: right - edge,
+      y: 42 - edge,
+      width: edge,
+      height: edge,
       fill: "none",
       stroke: "var(--ink)",
+      class: "grow",
       tip: { title: "the measure", lines: ["a square of this size, anywhere in the window"] },
     }),
-    label(view.x + view.width - measure - 6, 34, `this square: ${room(bytes / 256)}`, { anchor: "end", size: 12 }),
-    h("rect", { key: "view", ...view, fill: "none", stroke: "var(--grey)" }),
-    rule(view.x, view.x + view.width, ground, { key: "ground" }),
-    squares,
+    label(right - MEASURE - 6, 33, `this square: ${room(measure)}`, { anchor: "end", size: 12 }),
   ];
+}
+
+// The outline of what is seen: the window, and the teeth of what goes on above it and to its right.
+function tornOf({ x, y, width, height }) {
+  const [right, ground, foot] = [x + width, y + height, y + height + 24];
+  const teeth = (length, place) =>
+    Array.from({ length: Math.floor(length / TOOTH) }, (_, n) => `L ${place(n * TOOTH, TORN[n % TORN.length])}`);
+  const above = teeth(width, (along, out) => `${x + along} ${y - out}`);
+  const beside = teeth(height, (along, out) => `${right + out} ${y + along}`);
+  const corners = [`M ${x} ${foot}`, `L ${right + 4} ${y - 5}`, `L ${right} ${ground} V ${foot} Z`];
+  return [corners[0], ...above, corners[1], ...beside, corners[2]].join(" ");
+}
+
+// From a pull to the zoom: what was taken stays in the hand, as the lower left corner stays where it is.
+function pullOf(trace, view) {
+  const perDoubling = 2 / Math.log2(trace.windows[0] / trace.windows[1]); // steps, for an edge of twice the pixels
+  const away = ({ x, y }) => Math.max(Math.hypot(x - view.x, view.y + view.height - y), 24);
+  return (point, start) => ({ zoom: start.state.zoom + perDoubling * Math.log2(away(point) / away(start.point)) });
+}
+
+// The memories side by side on the ground. Those beyond the window wait at its right edge, without a width.
+function squaresOf({ trace, things, bytes, view, pull }) {
+  const end = view.x + view.width;
+  let left = view.x + 8;
+  return things
+    .filter((one) => one.nbytes)
+    .map((one) => {
+      const x = Math.min(left, end + BEYOND);
+      const edge = view.height * Math.sqrt(one.nbytes / bytes);
+      left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
+      return squareOf({ trace, one, x, edge, end, view, pull });
+    });
+}
+
+// A memory as a square of this edge, torn off where the window ends.
+function squareOf({ trace, one, x, edge, end, view, pull }) {
+  const [width, height] = [Math.min(edge, end + BEYOND - x), Math.min(edge, view.height + BEYOND)];
+  const [fill, opacity] = look(one.short);
+  const words = 8.4 * one.short.length;
+  const seen = x <= end - 12 && {
+    tip: {
+      title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`,
+      lines: comparison({ one, dram: trace.levels[DRAM], edge, view }),
+    },
+    drag: { ...ZOOM, to: (point, start) => (start ? pull(point, start) : { zoom: zoomOf(trace, one.nbytes) }) },
+  };
+  const hit = { width: Math.max(width, words), height: Math.max(height, 22) + 22 };
+  const inside = { edge, view, width: Math.min(edge, end - x), high: Math.min(edge, view.height) };
+  return h(
+    "g",
+    { key: one.short, ...seen, class: "mark", style: `${at(x, view.y + view.height)}; ${SCROLLS}` },
+    seen && h("rect", { key: "hit", x: 0, y: 22 - hit.height, ...hit, fill: "transparent" }),
+    h("rect", { key: "area", x: 0, y: -height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
+    seen && wordsIn({ one, ...inside }),
+    seen && x + words <= end && label(0, 14, one.short, { size: 12, weight: 600, key: "short" }),
+  );
+}
+
+// A memory beside the DRAM and beside the window.
+function comparison({ one, dram, edge, view }) {
+  return [
+    one.part > 1 && `1/${grouped(Math.round(one.part))} of ${dram.name}`,
+    one.part < 1 && `${digits(1 / one.part, 3)} × ${dram.name}`,
+    edge > view.height && `its edge is ${digits(edge / view.height, 3)} times the window's`,
+    edge < 1 && `${digits(edge, 2)} pixels wide here`,
+  ].filter(Boolean);
+}
+
+// The name of a memory and what it holds, in its corner, as far as they fit.
+function wordsIn({ one, edge, view, width, high }) {
+  const rows = [
+    [one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20),
+    holds(one),
+    edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : "",
+  ].filter((words) => words && 8.2 * words.length < width - 20);
+  if (rows.length === 0 || width <= 8 * 12 || high <= 70) return null;
+  const across = Math.max(...rows.map((words, row) => words.length * (row === 0 ? 9.4 : 8)));
+  return h(
+    "g",
+    { key: "words", class: "mark", style: at(6, 8 - high) },
+    h("rect", { width: across + 8, height: 20 * rows.length, fill: "var(--paper)", "fill-opacity": 0.85 }),
+    rows.map((words, row) => label(4, 10 + 20 * row, words, { weight: row === 0 ? 600 : undefined })),
+  );
 }
 
 function tapsOf({ trace, dram, x, y, width, height }) {
@@ -156,67 +202,71 @@ function tapsOf({ trace, dram, x, y, width, height }) {
   let unit = width / most; // pixels per rate, as many as fit
   while (taken(unit) > Math.max(width, TAP * taps.length)) unit *= 0.98;
   let left = x;
-  const top = y + 52;
   const drawn = taps.map((one) => {
-    const wide = (one.rate ?? 0) * unit;
-    const slotWidth = Math.max(wide, TAP - 8);
     const start = left;
-    left += slotWidth + 8;
-    const [fill, opacity] = look(one.short);
-    const stream = height - 84;
-    const rate = one.rate ? rateOf(one.rate) : "not known";
-    const lines = [
-      one.rate ? `${rate}, ${digits(one.times, 3)} × ${dram}` : "no document gives its bandwidth",
-      one.cycles ? `the first byte after ${one.cycles} cycles, ${Math.round(one.ns)} ns` : "",
-      one.rate && wide < 1 ? `${digits(wide, 2)} pixels wide` : "",
-    ].filter(Boolean);
-    return h(
-      "g",
-      { key: `tap ${one.short}`, tip: { title: one.name, lines } },
-      h("rect", { key: "hit", x: start, y: top - 10, width: slotWidth, height: stream + 10, fill: "transparent" }),
-      h("rect", {
-        key: "valve",
-        x: start,
-        y: top - 10,
-        width: Math.max(wide, 10),
-        height: 10,
-        rx: 2,
-        fill: one.rate ? "var(--ink)" : "none",
-        stroke: "var(--ink)",
-      }),
-      one.rate &&
-        h("rect", {
-          key: "stream",
-          x: start,
-          y: top,
-          width: wide,
-          height: stream,
-          fill,
-          "fill-opacity": opacity,
-          class: "grow",
-        }),
-      one.rate &&
-        wide > 3 &&
-        h("line", {
-          key: "flow",
-          x1: start + wide / 2,
-          x2: start + wide / 2,
-          y1: top,
-          y2: top + stream,
-          stroke: "var(--paper)",
-          "stroke-opacity": 0.35,
-          "stroke-width": wide,
-          "stroke-dasharray": "4 16",
-          class: "flow",
-        }),
-      [one.short, rate, one.rate ? `${digits(one.times, 3)} ×` : "", one.cycles ? `${one.cycles} cycles` : ""].map(
-        (words, row) =>
-          label(start, top + stream + 16 + 19 * row, words, { weight: row === 0 ? 650 : undefined, size: 12 }),
-      ),
-    );
+    const wide = (one.rate ?? 0) * unit;
+    const slot = Math.max(wide, TAP - 8);
+    left += slot + 8;
+    return tapOf({ one, dram, x: start, top: y + 52, wide, slot, high: height - 84 });
   });
   const title = trace.sms === 1 ? "how fast, one SM's share: widths to scale" : "how fast: widths to scale";
   return [label(x, y + 10, title, { weight: 650, size: 15 }), drawn];
+}
+
+// A level's bandwidth as a stream out of a valve. slot: its width with its words.
+function tapOf({ one, dram, x, top, wide, slot, high }) {
+  const rate = one.rate ? rateOf(one.rate) : "not known";
+  const tips = [
+    one.rate ? `${rate}, ${digits(one.times, 3)} × ${dram}` : "no document gives its bandwidth",
+    one.cycles ? `the first byte after ${one.cycles} cycles, ${Math.round(one.ns)} ns` : "",
+    one.rate && wide < 1 ? `${digits(wide, 2)} pixels wide` : "",
+  ].filter(Boolean);
+  const words = [
+    one.short,
+    rate,
+    one.rate ? `${digits(one.times, 3)} ×` : "",
+    one.cycles ? `${one.cycles} cycles` : "",
+  ];
+  return h(
+    "g",
+    { key: `tap ${one.short}`, tip: { title: one.name, lines: tips } },
+    h("rect", { key: "hit", x, y: top - 10, width: slot, height: high + 10, fill: "transparent" }),
+    h("rect", {
+      key: "valve",
+      x,
+      y: top - 10,
+      width: Math.max(wide, 10),
+      height: 10,
+      rx: 2,
+      fill: one.rate ? "var(--ink)" : "none",
+      stroke: "var(--ink)",
+    }),
+    one.rate && streamOf({ one, x, top, wide, high }),
+    words.map((said, row) =>
+      label(x, top + high + 16 + 19 * row, said, { weight: row === 0 ? 650 : undefined, size: 12 }),
+    ),
+  );
+}
+
+function streamOf({ one, x, top, wide, high }) {
+  const [fill, opacity] = look(one.short);
+  const box = { x, y: top, width: wide, height: high };
+  return [
+    h("rect", { key: "stream", ...box, fill, "fill-opacity": opacity, class: "grow" }),
+    wide > 3 &&
+      h("line", {
+        key: "flow",
+        x1: x + wide / 2,
+        x2: x + wide / 2,
+        y1: top,
+        y2: top + high,
+        stroke: "var(--paper)",
+        "stroke-opacity": 0.35,
+        "stroke-width": wide,
+        "stroke-dasharray": "4 16",
+        class: "flow",
+      }),
+  ];
 }
 
 const rateOf = (rate) => (rate >= 1e12 ? `${digits(rate / 1e12, 4)} TB/s` : `${digits(rate / 1e9, 3)} GB/s`);

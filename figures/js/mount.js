@@ -398,12 +398,14 @@ function frame({ name, controls }, clock) {
 
 // Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel, if any.
 export function start(id, data, draw, style) {
-  const hub = (globalThis.flashlab ??= { figures: {}, channels: {} });
+  globalThis.flashlab ??= { figures: {}, channels: {} };
+  const { figures, channels } = globalThis.flashlab;
   for (const host of document.querySelectorAll(`[id="${id}"]`)) {
     if (host.shadowRoot) continue;
     const figure = mount(host, data, draw, style);
-    (hub.figures[id] ??= []).push(figure);
-    if (hub.channels[id]) figure.connect(hub.channels[id]);
+    figures[id] ??= [];
+    figures[id].push(figure);
+    if (channels[id]) figure.connect(channels[id]);
     requestAnimationFrame(() => requestAnimationFrame(() => keepInView(host)));
   }
 }

@@ -124,9 +124,9 @@ function largestOf({ trace, state, y, x, score }) {
 }
 
 function weightsOf({ trace, now, before, divided, column, unit, top, high, chart }) {
-  const heights = divided ? trace.weights : now.P;
   const y = (value) => top + (1 - value) * high;
-  const look = (at) => ({ x: column(at) + 0.12 * unit, width: 0.76 * unit });
+  const place = (at) => ({ x: column(at) + 0.12 * unit, width: 0.76 * unit });
+  const heights = divided ? trace.weights : now.P;
   const past = divided ? now.P : before.P;
   const factor = divided ? `1 / ℓ = 1 / ${digits(now.l)}` : `alpha = ${digits(now.alpha)}`;
   const ghosts = past.map(
@@ -134,7 +134,7 @@ function weightsOf({ trace, now, before, divided, column, unit, top, high, chart
       value > heights[at] + 1e-9 &&
       h("rect", {
         key: `ghost ${at}`,
-        ...look(at),
+        ...place(at),
         y: y(value),
         height: value * high,
         fill: "none",
@@ -142,45 +142,27 @@ function weightsOf({ trace, now, before, divided, column, unit, top, high, chart
         "stroke-dasharray": "3 3",
       }),
   );
-  const bars = heights.map((value, at) => {
-    const old = past[at];
-    const said = divided
-      ? [
-          `weight ${digits(value)}`,
-          `e^(s − m) = ${digits(now.P[at])}, divided by ℓ = ${digits(now.l)}`,
-          `the softmax of the whole row says ${digits(trace.softmax[at])}`,
-        ]
-      : [
-          `e^(s − m) = ${digits(value)}`,
-          old === undefined ? "new in this block" : `it was ${digits(old)}, times ${factor}`,
-        ];
-    const code = divided ? trace.code.divide : old === undefined ? trace.code.P : trace.code.alpha;
-    return h("rect", {
+  const bars = heights.map((value, at) =>
+    h("rect", {
       key: `kept ${at}`,
-      ...look(at),
+      ...place(at),
       y: y(value),
       height: Math.max(value * high, 0.5),
       fill: "var(--P)",
       class: "grow",
       from: { y: y(0), height: 0.5 },
-      tip: { title: trace.tokens[at], lines: said, code },
-    });
-  });
-  const title = divided ? "divided by ℓ, once: the softmax" : "kept: e^(s − m)";
-  const arrow =
-    !divided &&
-    before.m !== null &&
-    now.alpha < 1 &&
-    label(chart.left + chart.width, top - 30, `the past × ${factor}`, {
-      anchor: "end",
-      weight: 650,
-      fill: "var(--O)",
-    });
+      tip: divided ? weightTip({ trace, now, at }) : keptTip({ trace, at, value, old: past[at], factor }),
+    }),
+  );
+  const right = chart.left + chart.width;
   return [
-    label(0, top - 30, title, { fill: "var(--grey)" }),
-    arrow,
-    rule(chart.left, chart.left + chart.width, y(1), { color: "var(--pale)" }),
-    rule(chart.left, chart.left + chart.width, y(0), { color: "var(--grey)" }),
+    label(0, top - 30, divided ? "divided by ℓ, once: the softmax" : "kept: e^(s − m)", { fill: "var(--grey)" }),
+    !divided &&
+      before.m !== null &&
+      now.alpha < 1 &&
+      label(right, top - 30, `the past × ${factor}`, { anchor: "end", weight: 650, fill: "var(--O)" }),
+    rule(chart.left, right, y(1), { color: "var(--pale)" }),
+    rule(chart.left, right, y(0), { color: "var(--grey)" }),
     label(chart.left - 6, y(1), "1", { anchor: "end", size: 12 }),
     label(chart.left - 6, y(0), "0", { anchor: "end", size: 12 }),
     ghosts,
@@ -188,72 +170,87 @@ function weightsOf({ trace, now, before, divided, column, unit, top, high, chart
   ];
 }
 
+const weightTip = ({ trace, now, at }) => ({
+  title: trace.tokens[at],
+  lines: [
+    `weight ${digits(trace.weights[at])}`,
+    `e^(s − m) = ${digits(now.P[at])}, divided by ℓ = ${digits(now.l)}`,
+    `the softmax of the whole row says ${digits(trace.softmax[at])}`,
+  ],
+  code: trace.code.divide,
+});
+
+const keptTip = ({ trace, at, value, old, factor }) => ({
+  title: trace.tokens[at],
+  lines: [
+    `e^(s − m) = ${digits(value)}`,
+    old === undefined ? "new in this block" : `it was ${digits(old)}, times ${factor}`,
+  ],
+  code: old === undefined ? trace.code.P : trace.code.alpha,
+});
+
 // l as a stack of what is kept, before and after the block, and the update in numbers.
 function sideOf({ trace, now, before, step, divided, x, y, width }) {
-  const most = Math.max(...trace.steps.map((one) => one.l)) || 1;
   const high = 170;
   const floor = y + 24 + high;
-  const scale = high / most;
+  const scale = high / (Math.max(...trace.steps.map((one) => one.l)) || 1);
   const wide = Math.min(70, width / 4);
-  const stack = (name, left, state, alpha) => {
-    let up = floor;
-    const parts = state.P.map((value, at) => {
-      up -= value * scale;
-      const fresh = at >= now.new[0];
-      return h("rect", {
-        key: `${name} ${at}`,
-        x: left,
-        y: up,
-        width: wide,
-        height: value * scale,
-        fill: "var(--P)",
-        "fill-opacity": name === "now" && fresh ? 1 : 0.55,
-        stroke: "var(--paper)",
-        "stroke-width": 0.7,
-        class: "grow",
-        tip: {
-          title: `${name === "now" ? "ℓ now" : "ℓ before"}: ${digits(state.l)}`,
-          lines: [`${trace.tokens[at]} adds ${digits(value)}`],
-          code: trace.code.l,
-        },
-      });
-    });
-    return [
-      parts,
-      label(left + wide / 2, up - 12, digits(state.l), { anchor: "middle", weight: 600 }),
-      label(left + wide / 2, floor + 14, name === "now" ? "ℓ now" : "ℓ before", {
-        anchor: "middle",
-        fill: "var(--grey)",
-      }),
-    ];
-  };
   const second = x + wide + Math.min(80, width / 4);
-  const n = digits;
-  const plus = (value) => (value < 0 ? `− ${n(-value)}` : `+ ${n(value)}`);
-  const factor = (value) => (value === null || value < 0 ? `(${n(value)})` : n(value));
-  const rows = divided
-    ? ["all blocks have come:", `O / ℓ = ${n(now.O)} / ${n(now.l)}`, `      = ${n(trace.output)}`]
-    : step === 0
-      ? ["nothing has come:", "m = −∞, ℓ = 0, O = 0"]
-      : [
-          `m: ${n(before.m)} → ${n(now.m)}`,
-          `alpha = e^(${n(before.m)} − ${factor(now.m)}) = ${n(now.alpha)}`,
-          `ℓ = ${n(now.alpha)} · ${n(before.l)} ${plus(now.added[0])} = ${n(now.l)}`,
-          `O = ${n(now.alpha)} · ${factor(before.O)} ${plus(now.added[1])} = ${n(now.O)}`,
-        ];
+  const shared = { floor, scale, wide, code: trace.code.l, tokens: trace.tokens };
   return [
     label(x, y - 36, "all that is kept of the row: m, ℓ, O", { weight: 650, size: 15 }),
     rule(x, second + wide, floor, { color: "var(--grey)" }),
-    divided ? [] : stack("before", x, before),
-    stack("now", second, now),
+    !divided && stackOf({ ...shared, name: "before", left: x, kept: before, fresh: Infinity }),
+    stackOf({ ...shared, name: "now", left: second, kept: now, fresh: now.new[0] }),
     !divided &&
       step > 0 &&
       before.m !== null &&
-      label((x + wide + second) / 2, floor - high / 2, `× ${n(now.alpha)}`, {
+      label((x + wide + second) / 2, floor - high / 2, `× ${digits(now.alpha)}`, {
         anchor: "middle",
         weight: 650,
         fill: now.alpha < 1 ? "var(--O)" : "var(--grey)",
       }),
-    lines(x, floor + 46, rows, { gap: 1.6 }),
+    lines(x, floor + 46, updateOf({ trace, now, before, step, divided }), { gap: 1.6 }),
+  ];
+}
+
+// What is kept, one weight on the other. fresh: the first token of the block.
+function stackOf({ name, left, kept, fresh, floor, scale, wide, code, tokens }) {
+  let up = floor;
+  const parts = kept.P.map((value, at) => {
+    up -= value * scale;
+    return h("rect", {
+      key: `${name} ${at}`,
+      x: left,
+      y: up,
+      width: wide,
+      height: value * scale,
+      fill: "var(--P)",
+      "fill-opacity": at >= fresh ? 1 : 0.55,
+      stroke: "var(--paper)",
+      "stroke-width": 0.7,
+      class: "grow",
+      tip: { title: `ℓ ${name}: ${digits(kept.l)}`, lines: [`${tokens[at]} adds ${digits(value)}`], code },
+    });
+  });
+  return [
+    parts,
+    label(left + wide / 2, up - 12, digits(kept.l), { anchor: "middle", weight: 600 }),
+    label(left + wide / 2, floor + 14, `ℓ ${name}`, { anchor: "middle", fill: "var(--grey)" }),
+  ];
+}
+
+// The update in numbers, line by line.
+function updateOf({ trace, now, before, step, divided }) {
+  const n = digits;
+  const plus = (value) => (value < 0 ? `− ${n(-value)}` : `+ ${n(value)}`);
+  const factor = (value) => (value === null || value < 0 ? `(${n(value)})` : n(value));
+  if (divided) return ["all blocks have come:", `O / ℓ = ${n(now.O)} / ${n(now.l)}`, `      = ${n(trace.output)}`];
+  if (step === 0) return ["nothing has come:", "m = −∞, ℓ = 0, O = 0"];
+  return [
+    `m: ${n(before.m)} → ${n(now.m)}`,
+    `alpha = e^(${n(before.m)} − ${factor(now.m)}) = ${n(now.alpha)}`,
+    `ℓ = ${n(now.alpha)} · ${n(before.l)} ${plus(now.added[0])} = ${n(now.l)}`,
+    `O = ${n(now.alpha)} · ${factor(before.O)} ${plus(now.added[1])} = ${n(now.O)}`,
   ];
 }

@@ -31,16 +31,7 @@ export function draw({ trace, step, width }) {
   const share = (value) => `${Math.round(100 * value)}%`;
   const scene = { trace, now, named, place, long, wide, unit, end, high };
   const below = high + (wide ? 42 : 24);
-  const notes = [
-    "pale: on its way, or still to come",
-    "half as high: the unit works for both",
-    "dashed: waits",
-    "grey: O is rescaled",
-    ...(trace.workers.length > 1 ? ["tensor core: consumer 0 above, 1 below"] : []),
-  ];
-  const noted = fits(notes.join("  ·  "), width - LEFT, 12)
-    ? [notes.join("  ·  ")]
-    : [notes.slice(0, 2), notes.slice(2)].map((some) => some.join("  ·  "));
+  const noted = notesOf(trace, width);
   const narrow = ["pale: on its way, or still to come; dashed: waits", "half as wide: the unit works for both"];
   return {
     height: below + (wide ? 18 * noted.length - 4 : 66 + 20 * (trace.workers.length + 2 + trace.stages)),
@@ -49,7 +40,7 @@ export function draw({ trace, step, width }) {
       label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(told.busy)} so far`, {
         anchor: wide ? "end" : "start",
       }),
-      headsOf({ rows, told, trace, wide, width }),
+      headsOf({ rows, told, wide, width }),
       trace.boxes.map((box, at) => boxOf(box, at, scene)),
       trace.waits.map((wait, at) => waitOf(wait, at, scene)),
       timeOf(scene),
@@ -68,6 +59,19 @@ export function draw({ trace, step, width }) {
           ],
     ],
   };
+}
+
+// What the marks of a wide picture mean, in one line or two.
+function notesOf(trace, width) {
+  const notes = [
+    "pale: on its way, or still to come",
+    "half as high: the unit works for both",
+    "dashed: waits",
+    "grey: O is rescaled",
+    ...(trace.workers.length > 1 ? ["tensor core: consumer 0 above, 1 below"] : []),
+  ];
+  const line = (some) => some.join("  ·  ");
+  return fits(line(notes), width - LEFT, 12) ? [line(notes)] : [line(notes.slice(0, 2)), line(notes.slice(2))];
 }
 
 // Where each row begins, across time, and how thick it is.
@@ -95,7 +99,7 @@ function laidOut(trace, wide, width) {
 }
 
 // The names of the rows, and what each does now.
-function headsOf({ rows, told, trace, wide, width }) {
+function headsOf({ rows, told, wide, width }) {
   const phase = (name) => told.phases[Number(name.slice(6))].map((bit, at) => `${["full", "empty"][at]} ${bit}`);
   if (wide) {
     return [
@@ -208,7 +212,7 @@ function dragged(trace, wide, unit) {
   return { field: "step", to: (point) => ({ step: trace.times.indexOf(nearest(trace.times, cycle(point))) }) };
 }
 
-function clockOf({ trace, now, long, wide, end, high, unit }) {
+function clockOf({ trace, now, long, wide, end, unit }) {
   const at = long(now);
   const drag = { ...dragged(trace, wide, unit), name: "the clock", grows: wide ? undefined : [1, 1] };
   const tip = { title: "the clock: drag it", lines: [`cycle ${grouped(now)}`] };

@@ -82,76 +82,17 @@ function lanesOf({ trace, state, width, wide }) {
   };
 }
 
-// The window of a dtype, and the cloud in it. Each dot follows the pointer that took it.
+// The window of a dtype, and the cloud in it. x: the place of an exponent; back: the exponent of a place.
 function laneOf({ trace, state, lane, x, back, wide, y }) {
-  const { zero, normal, inf } = lane.window;
+  const { zero, inf } = lane.window;
   const chosen = lane.dtype === state.dtype;
-  const zone = (key, from, to, words, look, lines) => {
-    const room = x(to) - x(from);
-    return [
-      h("rect", {
-        key,
-        x: x(from),
-        y,
-        width: room,
-        height: LANE,
-        ...look,
-        tip: { title: `${lane.dtype}: ${words}`, lines },
-      }),
-      look.few &&
-        h("rect", {
-          key: `${key} few`,
-          x: x(from),
-          y,
-          width: room,
-          height: LANE,
-          fill: "url(#few)",
-          "pointer-events": "none",
-        }),
-      fits(words, room - 8, 13) && label((x(from) + x(to)) / 2, y + LANE - 9, words, { anchor: "middle" }),
-    ];
-  };
-  const kinds = lane.kinds[state.shift];
-  const dots = trace.scores.map((score, n) => {
-    const exponent = score - state.shift;
-    const e = chosen ? said(trace.e[state.shift][n]) : EXP[kinds[n]].words;
-    const tip = {
-      title: `score ${digits(score)} in ${lane.dtype}`,
-      lines: [`exponent ${digits(exponent)}`, `exp is ${e}`],
-      code: trace.code.e,
-    };
-    const drag = { field: "shift", to: (point) => ({ shift: score - back(point.x), dtype: lane.dtype }) };
-    return dot(kinds[n], { key: `dot ${n}`, x: x(exponent), y: y + 38 - 4.2 * n, tip, drag });
-  });
-  const [first, last] = [trace.scores[0], trace.scores.at(-1)];
-  const grip = { x: x(first - state.shift) - 14, y: y + 1, width: x(last) - x(first) + 28, height: 47, rx: 12 };
-  const hold = {
-    field: "shift",
-    to: (point) => ({ shift: (first + last) / 2 - back(point.x), dtype: lane.dtype }),
-  };
   return h(
     "g",
     { key: lane.dtype },
     wide
       ? label(0, y + LANE / 2, lane.dtype, { weight: chosen ? 700 : undefined })
       : label(0, y - 12, lane.dtype + (chosen ? ", chosen" : ""), { weight: chosen ? 700 : undefined }),
-    zone("zero", LOW, zero, "exp is 0", { fill: "var(--paper)", stroke: "var(--pale)" }, [
-      `for exponents below ${digits(zero)}`,
-    ]),
-    zone("subnormal", zero, normal, "subnormal", { fill: "var(--fast)", "fill-opacity": 0.12, few: true }, [
-      `few digits for exponents from ${digits(zero)} to ${digits(normal)}`,
-    ]),
-    zone("normal", normal, inf, "exp is a number", { fill: "var(--fast)", "fill-opacity": 0.24 }, [
-      `for exponents from ${digits(normal)} to ${digits(inf)}`,
-    ]),
-    zone(
-      "inf",
-      inf,
-      HIGH,
-      fits("exp is ∞", x(HIGH) - x(inf) - 8, 13) ? "exp is ∞" : "∞",
-      { fill: "var(--wrong)", "fill-opacity": 0.14 },
-      [`for exponents above ${digits(inf)}`],
-    ),
+    zonesOf({ lane, x, y }),
     h("rect", {
       key: "chosen",
       x: x(LOW),
@@ -165,9 +106,70 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
     }),
     label(x(zero) - 3, y + LANE + 11, digits(zero), { anchor: "end", size: 12 }),
     label(x(inf) + 3, y + LANE + 11, digits(inf), { size: 12 }),
-    h("rect", { key: "grip", ...grip, fill: "var(--paper)", "fill-opacity": 0.75, stroke: "var(--grey)", drag: hold }),
-    dots,
+    cloudOf({ trace, state, lane, chosen, x, back, y }),
   );
+}
+
+// What exp is in a dtype, by exponent.
+function zonesOf({ lane, x, y }) {
+  const { zero, normal, inf } = lane.window;
+  const zone = (key, from, to, words, look, said) => {
+    const room = x(to) - x(from);
+    const box = { x: x(from), y, width: room, height: LANE };
+    const tip = { title: `${lane.dtype}: ${words}`, lines: [said] };
+    return [
+      h("rect", { key, ...box, ...look, tip }),
+      look.few && h("rect", { key: `${key} few`, ...box, fill: "url(#few)", "pointer-events": "none" }),
+      fits(words, room - 8, 13) && label((x(from) + x(to)) / 2, y + LANE - 9, words, { anchor: "middle" }),
+    ];
+  };
+  const number = { fill: "var(--fast)", "fill-opacity": 0.24 };
+  const few = { fill: "var(--fast)", "fill-opacity": 0.12, few: true };
+  const infinite = { fill: "var(--wrong)", "fill-opacity": 0.14 };
+  const short = fits("exp is ∞", x(HIGH) - x(inf) - 8, 13) ? "exp is ∞" : "∞";
+  return [
+    zone(
+      "zero",
+      LOW,
+      zero,
+      "exp is 0",
+      { fill: "var(--paper)", stroke: "var(--pale)" },
+      `for exponents below ${digits(zero)}`,
+    ),
+    zone(
+      "subnormal",
+      zero,
+      normal,
+      "subnormal",
+      few,
+      `few digits for exponents from ${digits(zero)} to ${digits(normal)}`,
+    ),
+    zone("normal", normal, inf, "exp is a number", number, `for exponents from ${digits(normal)} to ${digits(inf)}`),
+    zone("inf", inf, HIGH, short, infinite, `for exponents above ${digits(inf)}`),
+  ];
+}
+
+// The scores on a grip. Each dot follows the pointer that took it.
+function cloudOf({ trace, state, lane, chosen, x, back, y }) {
+  const kinds = lane.kinds[state.shift];
+  const dragged = (score) => ({
+    field: "shift",
+    to: (point) => ({ shift: score - back(point.x), dtype: lane.dtype }),
+  });
+  const dots = trace.scores.map((score, n) => {
+    const exponent = score - state.shift;
+    const e = chosen ? said(trace.e[state.shift][n]) : EXP[kinds[n]].words;
+    const tip = {
+      title: `score ${digits(score)} in ${lane.dtype}`,
+      lines: [`exponent ${digits(exponent)}`, `exp is ${e}`],
+      code: trace.code.e,
+    };
+    return dot(kinds[n], { key: `dot ${n}`, x: x(exponent), y: y + 38 - 4.2 * n, tip, drag: dragged(score) });
+  });
+  const [first, last] = [trace.scores[0], trace.scores.at(-1)];
+  const box = { x: x(first - state.shift) - 14, y: y + 1, width: x(last) - x(first) + 28, height: 47, rx: 12 };
+  const look = { fill: "var(--paper)", "fill-opacity": 0.75, stroke: "var(--grey)" };
+  return [h("rect", { key: "grip", ...box, ...look, drag: dragged((first + last) / 2) }), dots];
 }
 
 function dot(kind, { key, x, y, tip, drag }) {
@@ -248,7 +250,39 @@ function mapOf({ trace, state, x, y, width, legend }) {
   const drag = { field: "shift", to: (point) => ({ shift: ((point.x - left) / (width - 68)) * (last + 1) }) };
   const top = y + 30;
   const floor = top + trace.lanes.length * (STRIP + 6);
-  const rows = trace.lanes.map((lane, row) => {
+  const key = legendOf(
+    legend,
+    floor + 62,
+    x + width,
+    Object.keys(OUTCOMES).map((name) => [
+      name,
+      ({ x: middle, y: centre }) => outcomeOf(name, { x: middle - 7, y: centre - 9, width: 14, height: 18 }, false),
+    ]),
+  );
+  return {
+    bottom: key.bottom,
+    nodes: [
+      label(x, y, "and for every shift: drag the line", { weight: 650 }),
+      outcomesOf({ trace, state, x, top, across, drag }),
+      [0, 50, 100, 150, 200].map((tick) => [
+        h("line", { x1: across(tick), x2: across(tick), y1: floor, y2: floor + 5, stroke: "var(--grey)" }),
+        label(across(tick), floor + 15, tick, { anchor: "middle", size: 12 }),
+      ]),
+      label(
+        x + width,
+        floor + 36,
+        width < 400 ? "shift (100: the maximum)" : "shift (0: nothing subtracted, 100: the maximum)",
+        { anchor: "end", fill: "var(--grey)" },
+      ),
+      shiftLine({ shift: state.shift, x: across(state.shift), top, floor, drag }),
+      key.nodes,
+    ],
+  };
+}
+
+// A strip per dtype: its outcomes, by shift.
+function outcomesOf({ trace, state, x, top, across, drag }) {
+  return trace.lanes.map((lane, row) => {
     const above = top + row * (STRIP + 6);
     const chosen = lane.dtype === state.dtype;
     return h(
@@ -266,56 +300,24 @@ function mapOf({ trace, state, x, y, width, legend }) {
       }),
     );
   });
-  const key = legendOf(
-    legend,
-    floor + 62,
-    x + width,
-    Object.keys(OUTCOMES).map((name) => [
-      name,
-      ({ x: middle, y: centre }) => outcomeOf(name, { x: middle - 7, y: centre - 9, width: 14, height: 18 }, false),
-    ]),
+}
+
+const SHIFTS = { 0: "nothing is subtracted", 100: "the maximum is subtracted" };
+
+function shiftLine({ shift, x, top, floor, drag }) {
+  return h(
+    "g",
+    {
+      key: "here",
+      style: at(x, top - 10),
+      drag: { ...drag, name: "shift of the scores" },
+      tip: { title: `shift ${shift}`, lines: [SHIFTS[shift] ?? "subtracted from every score"] },
+    },
+    h("rect", { x: -12, y: -10, width: 24, height: floor - top + 18, fill: "transparent" }),
+    h("line", { y1: 0, y2: floor - top + 8, stroke: "var(--paper)", "stroke-width": 5 }),
+    h("line", { y1: 0, y2: floor - top + 8, stroke: "var(--ink)", "stroke-width": 2 }),
+    h("path", { d: "M-7 -8 L7 -8 L0 3 Z", fill: "var(--ink)" }),
   );
-  const here = across(state.shift);
-  return {
-    bottom: key.bottom,
-    nodes: [
-      label(x, y, "and for every shift: drag the line", { weight: 650 }),
-      rows,
-      [0, 50, 100, 150, 200].map((tick) => [
-        h("line", { x1: across(tick), x2: across(tick), y1: floor, y2: floor + 5, stroke: "var(--grey)" }),
-        label(across(tick), floor + 15, tick, { anchor: "middle", size: 12 }),
-      ]),
-      label(
-        x + width,
-        floor + 36,
-        width < 400 ? "shift (100: the maximum)" : "shift (0: nothing subtracted, 100: the maximum)",
-        { anchor: "end", fill: "var(--grey)" },
-      ),
-      h(
-        "g",
-        {
-          key: "here",
-          style: at(here, top - 10),
-          drag: { ...drag, name: "shift of the scores" },
-          tip: {
-            title: `shift ${state.shift}`,
-            lines: [
-              state.shift === 0
-                ? "nothing is subtracted"
-                : state.shift === 100
-                  ? "the maximum is subtracted"
-                  : "subtracted from every score",
-            ],
-          },
-        },
-        h("rect", { x: -12, y: -10, width: 24, height: floor - top + 18, fill: "transparent" }),
-        h("line", { y1: 0, y2: floor - top + 8, stroke: "var(--paper)", "stroke-width": 5 }),
-        h("line", { y1: 0, y2: floor - top + 8, stroke: "var(--ink)", "stroke-width": 2 }),
-        h("path", { d: "M-7 -8 L7 -8 L0 3 Z", fill: "var(--ink)" }),
-      ),
-      key.nodes,
-    ],
-  };
 }
 
 function outcomeOf(name, { x, y, width, height }, named) {

@@ -93,11 +93,11 @@ export function said(tip) {
 
 // The drawing as text, for a page without scripts and for tests.
 export function markup(node) {
-  if (typeof node !== "object") return escape(String(node));
-  const words = Object.entries(plain(node.attributes)).map(([name, value]) => ` ${name}="${escape(String(value))}"`);
+  if (typeof node !== "object") return escaped(String(node));
+  const words = Object.entries(plain(node.attributes)).map(([name, value]) => ` ${name}="${escaped(String(value))}"`);
   return `<${node.tag}${words.join("")}>${node.children.map(markup).join("")}</${node.tag}>`;
 }
 
-function escape(text) {
+function escaped(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
 }

@@ -117,7 +117,7 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
       below: beside > 0,
     }),
     namesOf(strips, side),
-    map({ trace, run, done, now: ended ? undefined : now, left, top, side, place }),
+    map({ trace, done, now: ended ? undefined : now, left, top, side, place }),
     Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place, inside, fast })),
     !brief && grips({ trace, run, state, left, top, side, place }),
     !brief &&
@@ -234,7 +234,7 @@ function by(field, lines) {
 const trip = ({ name, kind }) => `${name} ${kind === "load" ? "loaded" : "stored"}`;
 
 // The scores: in bands that travel, or in tiles that are computed where they are used.
-function map({ trace, run, done, now, left, top, side, place }) {
+function map({ trace, done, now, left, top, side, place }) {
   const unit = { x: side / trace.Nk, y: side / trace.Nq };
   const cells = [
     ...by(

@@ -36,7 +36,10 @@ export function pointing(svg, box) {
   svg.addEventListener("focusout", () => show(null));
   svg.addEventListener("keydown", (event) => {
     if (event.defaultPrevented) return; // a hand has turned something
-    if (event.key === "Escape") return (show(null), svg.focus());
+    if (event.key === "Escape") {
+      show(null);
+      svg.focus();
+    }
     if (!(event.key in STEPS) && event.key !== "Enter") return;
     event.preventDefault();
     const next = event.key in STEPS ? beside(svg, marked(event), STEPS[event.key]) : svg.querySelector(MARKS);

@@ -240,7 +240,11 @@ DRAGS = {
     ],
     "kv_cache": [("[role=slider]", (120, 0), {"page"}, "ArrowRight")],
     "masks": [("[role=slider]", (-60, 0), {"size"}, "ArrowLeft")],
-    "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"}, None)],
+    "memory_hierarchy": [
+        ("[role=slider]", (100, 0), {"zoom"}, "ArrowRight"),
+        ("[data-drag][aria-label^='HBM2: '] >> nth=0", (0, 100), {"zoom"}, None),
+        ("[data-drag][aria-label^='L2 cache'] >> nth=1", (0, 0), {"zoom"}, None),
+    ],
     "next_machine": [
         ("[role=slider]", (200, 0), {"share"}, "ArrowRight"),
         ("[data-drag][aria-label^='share 5/16']", (0, 0), {"share"}, None),
@@ -318,6 +322,22 @@ def test_every_hand_is_followed_and_keys_do_the_same(sheet, file):
     assert page.locator("svg [role=slider]").count() == sum(key is not None for *_, key in drags)
     assert_hands(page, page.locator("[data-figure]"), drags)
     assert page.faults == []
+
+
+@pytest.mark.parametrize("file", ["memory_hierarchy"], indirect=True)
+def test_the_wheel_scrolls_the_page_and_zooms_with_ctrl(sheet, file):
+    page = sheet(file, reduced_motion="reduce")
+    page.set_viewport_size({"width": 1280, "height": 500})  # lower than the page
+    page.locator("svg [role=slider]").hover(force=True)
+    zoom = page.locator("[data-field=zoom]")
+    before = zoom.input_value()
+    page.mouse.wheel(0, 40)
+    page.wait_for_function("() => scrollY === 40")
+    assert zoom.input_value() == before
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -40)
+    page.wait_for_function(f"one => one.value === '{int(before) + 2}'", arg=zoom.element_handle())
+    assert page.evaluate("scrollY") == 40
 
 
 @pytest.mark.parametrize("file", ["first_triton_kernel", "recomputation", "ring", "tiling"], indirect=True)

@@ -1,5 +1,5 @@
 import re
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -23,9 +23,10 @@ def test_the_numbers_are_the_cards(state):
     assert told["levels"][figure.DRAM]["name"] == card.dram_kind
 
 
-def test_each_step_of_the_zoom_halves_the_edge_from_all_to_one_block():
+def test_steps_of_the_zoom_divide_the_edge_alike_from_all_to_one_block():
     windows = figure.trace(figure.State())["windows"]
-    assert all(wide == 4 * narrow for wide, narrow in zip(windows, windows[1:], strict=False))
+    assert all(wide == 4 * narrow for wide, narrow in zip(windows, windows[figure.DOUBLING :], strict=False))
+    assert all(wide / narrow == pytest.approx(windows[0] / windows[1]) for wide, narrow in pairwise(windows))
     for card in hardware.CARDS.values():
         assert windows[0] > max(card.dram_bytes, card.host_bytes or 0)
         assert card.per_sm.block_bytes < windows[-1] <= card.per_sm.register_bytes
@@ -35,7 +36,7 @@ def test_each_step_of_the_zoom_halves_the_edge_from_all_to_one_block():
 @pytest.mark.parametrize("width", [340, 960])
 def test_areas_are_to_scale(width):
     """All squares that are whole have one measure, without a logarithm."""
-    for state in (figure.State(7), figure.State(2), figure.State(11, "H100 SXM", True)):
+    for state in (figure.State(53), figure.State(16), figure.State(88, "H100 SXM", True)):
         told = figure.trace(state)
         squares = areas(drawn.draw(figure, [state], width)[0]["markup"].split("how fast")[0])
         high = 264 if width == 960 else 200
@@ -44,6 +45,8 @@ def test_areas_are_to_scale(width):
         assert whole
         for nbytes, _, height in whole:
             assert height**2 / high**2 == pytest.approx(nbytes / told["windows"][state.zoom], rel=1e-6)
+        beyond = [box for size, box in zip(sizes, squares, strict=False) if size > 1.1 * told["windows"][state.zoom]]
+        assert beyond and all(height > high for _, height in beyond), "they go on into the torn edge"
 
 
 def areas(markup):
@@ -57,7 +60,7 @@ def test_words_have_the_numbers():
         "A100 40 GB, 64 GiB in view: HBM2 is 62% of it, the shared memory and L1 of all 108 SMs 0.031% of it. "
         "A block of threads gets 163 KiB. Shared memory hands over 12.5 times the bytes."
     )
-    assert "HBM2 is 163,840 windows" in figure.describe(figure.State(11))
+    assert "HBM2 is 163,840 windows" in figure.describe(figure.State(88))
     assert "GDDR6X" in figure.describe(figure.State(card="RTX 4090"))
     for state in figures.states(figure):
         assert "nan" not in figure.describe(state)

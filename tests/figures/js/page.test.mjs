@@ -20,15 +20,22 @@ test("the key of a state is all its fields but the clock", () => {
   assert.equal(keyOf(controls, { ...state, step: 9 }), keyOf(controls, state));
 });
 
-const words = (count, marks) => Array.from({ length: count }, (_, step) => marks[step] ?? `Step ${step}, 1${step % 7} kB.`);
+const words = (count, marks) =>
+  Array.from({ length: count }, (_, step) => marks[step] ?? `Step ${step}, 1${step % 7} kB.`);
 
 test("an event says something new besides its numbers", () => {
-  assert.deepEqual([...events(["0 B.", "1.5 kB.", "Done after 2 MB.", "3.2e−5 GB.", "Done after 4 MB."]).values()], [0, 2]);
+  assert.deepEqual(
+    [...events(["0 B.", "1.5 kB.", "Done after 2 MB.", "3.2e−5 GB.", "Done after 4 MB."]).values()],
+    [0, 2],
+  );
   assert.deepEqual([...events(["K₃ comes in 1 µs.", "K₂ comes in −2 ms.", "V₂ comes in 1.2 h."]).values()], [0, 2]);
 });
 
 test("a short clock shows each step for a second, a long one takes 12 in all and holds its events", () => {
-  assert.deepEqual(schedule(words(7, {})).map(({ ms }) => ms), Array(7).fill(1000));
+  assert.deepEqual(
+    schedule(words(7, {})).map(({ ms }) => ms),
+    Array(7).fill(1000),
+  );
   const plan = schedule(words(2000, { 700: "The first is done." }));
   assert.deepEqual([plan[700].ms, plan[0].ms], [1000, 1000]);
   assert.ok(Math.abs(plan.reduce((sum, { ms }) => sum + ms, 0) - 12_000) < 1e-6);
@@ -44,8 +51,14 @@ test("steps in which nothing happens share a picture, and no event is left out",
 test("a moment stays: the same step, or as far between the same events", () => {
   const from = words(101, { 50: "Half is done." });
   const to = words(201, { 150: "Half is done." });
-  assert.deepEqual([0, 25, 50, 75, 100].map((step) => moved(step, from, to)), [0, 75, 150, 175, 200]);
-  assert.deepEqual([0, 150, 200].map((step) => moved(step, to, from)), [0, 50, 100]);
+  assert.deepEqual(
+    [0, 25, 50, 75, 100].map((step) => moved(step, from, to)),
+    [0, 75, 150, 175, 200],
+  );
+  assert.deepEqual(
+    [0, 150, 200].map((step) => moved(step, to, from)),
+    [0, 50, 100],
+  );
   assert.equal(moved(30, from, words(101, { 70: "Half is done." })), 30);
   assert.equal(moved(50, from, words(41, {})), 20);
   assert.equal(moved(300, from, from), 100);
@@ -59,7 +72,10 @@ test("a link gives the state back, and nothing that the controls do not offer", 
 });
 
 test("the line of Python shows the state", () => {
-  assert.equal(python("tiling", state), 'figures.tiling.explore(figures.tiling.State(step=3, N=128, source="masked start", causal=True))');
+  assert.equal(
+    python("tiling", state),
+    'figures.tiling.explore(figures.tiling.State(step=3, N=128, source="masked start", causal=True))',
+  );
 });
 
 test("a dragged mark snaps to the nearest value", () => {
@@ -70,20 +86,44 @@ test("a dragged mark snaps to the nearest value", () => {
 test("keys turn a handle by one value, in the direction in which it moves", () => {
   const values = [16, 32, 64];
   const [right, left, up, down] = ["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"];
-  assert.deepEqual([right, left, up, down].map((key) => turned({}, key, values, 32)), [64, 16, 64, 16]);
-  assert.deepEqual([right, down].map((key) => turned({ grows: [-1, 1] }, key, values, 32)), [16, 64]);
-  assert.deepEqual([right, left].map((key) => turned({}, key, values, 40)), [64, 32]);
-  assert.deepEqual(["Home", "End", "Tab"].map((key) => turned({}, key, values, 32)), [16, 64, undefined]);
+  assert.deepEqual(
+    [right, left, up, down].map((key) => turned({}, key, values, 32)),
+    [64, 16, 64, 16],
+  );
+  assert.deepEqual(
+    [right, down].map((key) => turned({ grows: [-1, 1] }, key, values, 32)),
+    [16, 64],
+  );
+  assert.deepEqual(
+    [right, left].map((key) => turned({}, key, values, 40)),
+    [64, 32],
+  );
+  assert.deepEqual(
+    ["Home", "End", "Tab"].map((key) => turned({}, key, values, 32)),
+    [16, 64, undefined],
+  );
   assert.equal(turned({}, right, ["0", "1/16"], "1/16"), "1/16");
 });
 
 test("numbers are said as the kernel says them", () => {
   assert.deepEqual([999, 1000, 328_000, 1.18e6, 40.3e9].map(amount), ["999 B", "1 kB", "328 kB", "1.18 MB", "40.3 GB"]);
-  assert.deepEqual([20_582, 163 * 1024, 40 * 2 ** 20].map((bytes) => room(bytes)), ["20.1 KiB", "163 KiB", "40 MiB"]);
-  assert.deepEqual([40 * 2 ** 30, 2 ** 40].map((bytes) => room(bytes)), ["40 GiB", "1 TiB"]);
+  assert.deepEqual(
+    [20_582, 163 * 1024, 40 * 2 ** 20].map((bytes) => room(bytes)),
+    ["20.1 KiB", "163 KiB", "40 MiB"],
+  );
+  assert.deepEqual(
+    [40 * 2 ** 30, 2 ** 40].map((bytes) => room(bytes)),
+    ["40 GiB", "1 TiB"],
+  );
   assert.equal(room(20.25 * 2 ** 20, 4), "20.25 MiB");
-  assert.deepEqual([0.2056214, -0.5, null, 0, 2].map((value) => digits(value)), ["0.2056", "−0.5", "−∞", "0", "2"]);
-  assert.deepEqual([1, 2000].map((count) => times(count)), ["1 time", "2,000 times"]);
+  assert.deepEqual(
+    [0.2056214, -0.5, null, 0, 2].map((value) => digits(value)),
+    ["0.2056", "−0.5", "−∞", "0", "2"],
+  );
+  assert.deepEqual(
+    [1, 2000].map((count) => times(count)),
+    ["1 time", "2,000 times"],
+  );
   assert.ok(fits("Q", 12, 13) && !fits("queries", 12, 13));
 });
 
@@ -93,7 +133,22 @@ test("a text is wrapped between words, and loses none", () => {
 });
 
 test("markup escapes, and leaves out what is no attribute", () => {
-  const node = h("g", { key: "a", drag: { field: "step", to: () => ({}) }, x: 1, fill: undefined, tip: { title: 'a "<b>"', lines: ["c"] } }, null, false, ["1 < 2"]);
-  assert.equal(markup(node), '<g x="1" data-tip="" role="img" tabindex="-1" aria-label="a &quot;&lt;b>&quot;. c" data-drag="">1 &lt; 2</g>');
+  const node = h(
+    "g",
+    {
+      key: "a",
+      drag: { field: "step", to: () => ({}) },
+      x: 1,
+      fill: undefined,
+      tip: { title: 'a "<b>"', lines: ["c"] },
+    },
+    null,
+    false,
+    ["1 < 2"],
+  );
+  assert.equal(
+    markup(node),
+    '<g x="1" data-tip="" role="img" tabindex="-1" aria-label="a &quot;&lt;b>&quot;. c" data-drag="">1 &lt; 2</g>',
+  );
   assert.equal(said({ title: "K", code: "K_j = load()" }), "K. K_j = load()");
 });
