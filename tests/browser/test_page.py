@@ -262,6 +262,12 @@ DRAGS = {
         ("[data-drag][aria-label^='score 100 in float16']", (-300, 0), {"shift", "dtype"}, None),
         ("[role=slider]", (60, 0), {"shift"}, "ArrowRight"),
     ],
+    "schedules": [
+        ("[role=slider][aria-label*=clock]", (-100, 0), {"step"}, "ArrowLeft"),
+        ("[role=slider][aria-label*=programs]", (0, 25), {"programs"}, "ArrowDown"),
+        ("[aria-label^='time, in blocks']", (-100, 0), {"step"}, None),
+        ("[data-drag][aria-label^='longest first'] >> nth=0", (0, 0), {"order"}, None),
+    ],
     "standard_attention": [
         ("[role=slider]", (200, 0), {"step"}, "ArrowRight"),
         ("[data-drag] >> nth=1", (100, 0), {"step"}, None),
