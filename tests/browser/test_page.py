@@ -239,6 +239,10 @@ DRAGS = {
         ("[role=slider]", (-100, 0), {"step"}, "ArrowLeft"),
     ],
     "kv_cache": [("[role=slider]", (120, 0), {"page"}, "ArrowRight")],
+    "layouts": [
+        ("[role=slider]", (60, 0), {"step"}, "ArrowRight"),
+        ("[data-drag][aria-label^='thread 22'] >> nth=0", (0, 0), {"step"}, None),
+    ],
     "masks": [("[role=slider]", (-60, 0), {"size"}, "ArrowLeft")],
     "memory_hierarchy": [("[data-drag] >> nth=0", (0, 0), {"zoom"}, None)],
     "next_machine": [
