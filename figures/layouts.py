@@ -1,11 +1,11 @@
-"""Which thread holds which number of a tile, and which bank of shared memory: both layouts, and how they get along.
+"""Which thread holds which number of a tile, which bank of shared memory has it, and how many turns an access takes.
 
-Kills two beliefs: that a thread holds a row or a block of a product (of every eight rows it has two numbers of one, and
-the next two are eight columns on), and that conflicts of banks belong to shared memory alone (they come from both
-layouts: lanes along a row have none, those of the accumulator need a swizzle).
+Kills two beliefs: that a thread holds a row or a block of a product (it has two numbers in each of two rows, and the
+same again every eight columns), and that conflicts of banks come from shared memory alone (they come from both layouts:
+lanes along a row have none, those of the accumulator have some unless the tile is swizzled).
 
-Both layouts are those that Triton computes from the objects which kernels pass to it. They are linear: the place of
-number ``r`` of thread ``t`` is the XOR of one place per bit of ``r`` and ``t``, so the trace has these places only.
+Triton computes both layouts, from the objects that kernels pass to it. They are linear: the place of a number is the
+XOR of one place for each bit of its thread and its register. So the trace has these few places, and no table.
 """
 
 import re
@@ -82,11 +82,10 @@ def words(layout: str, swizzled: bool, register: int) -> np.ndarray:
 @cache
 def _trace(layout, register, swizzled):
     places, shared = numbers_of(layout), offsets(swizzled)
-    bits = 2 ** np.arange(5)
     moved = words(layout, swizzled, register) % BANKS  # [groups, 32]
     return {
         "of_thread": places[2 ** np.arange(7), 0].tolist(),  # a place per bit of a thread's number,
-        "of_register": places[0, bits].tolist(),  # and of a register's
+        "of_register": places[0, 2 ** np.arange(5)].tolist(),  # and of a register's
         "offset_of_row": shared[2 ** np.arange(6), 0].tolist(),
         "offset_of_column": shared[0, 2 ** np.arange(6)].tolist(),
         "layout": layout,

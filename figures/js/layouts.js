@@ -124,10 +124,7 @@ function cellOf(scene, { thread, register, row, column, x, y }, { unit, to }) {
     drag: { field: "step", to },
     tip: {
       title: `thread ${thread}, registers ${range(register, trace.together)}`,
-      lines: [
-        `row ${row}, columns ${range(column, trace.together)}`,
-        lane(thread),
-      ],
+      lines: [`row ${row}, columns ${range(column, trace.together)}`, lane(thread)],
       code: trace.code,
     },
   });

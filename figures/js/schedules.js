@@ -204,20 +204,20 @@ function chart({ key, title, rows, most, limit, named, chosen, code }, { x, y, w
     { key, class: "compared" },
     label(left, y, title, { weight: 650 }),
     rows.map(({ name, parts, words, tips }, row) => {
-      const weight = name === chosen ? 650 : undefined;
+      const outlined = name === chosen;
       const top = y + 26 + row * ROW;
       const ends = x + scale * Math.max(limit.value, sumOf(parts));
       return h(
         "g",
         {
           key: `row ${name}`,
-          tip: { title: name, lines: [...tips, "press: show this order"], code: weight && code },
+          tip: { title: name, lines: [...tips, "press: show this order"], code: outlined ? code : undefined },
           drag: { field: "order", to: () => ({ order: name }) },
         },
         h("rect", { x: left, y: top - 12, width: x + width - left, height: ROW, fill: "transparent" }),
         named && label(0, top, name),
-        barOf({ parts, x, y: top - 8, scale, outlined: name === chosen }),
-        label(ends + 8, top, words, { weight }),
+        barOf({ parts, x, y: top - 8, scale, outlined }),
+        label(ends + 8, top, words, { weight: outlined ? 650 : undefined }),
       );
     }),
     limitOf({ x: x + limit.value * scale, y, words: limit.words }),
