@@ -64,7 +64,6 @@ const moved = ({ trace, lanes, chosen, run }, { thread, register }) =>
 
 const lane = (thread) => `lane ${thread % WARP} of warp ${Math.floor(thread / WARP)}`;
 const range = (start, count) => `${start}–${start + count - 1}`;
-const last = (all, outlined) => [...all.filter((one) => !outlined(one)), ...all.filter(outlined)]; // over neighbours
 const indices = (count) => Array.from({ length: count }, (_, index) => index);
 const above = (x, y, words) => label(x, y, words, { size: 12, anchor: "middle", fill: "var(--grey)" });
 const beside = (row, x, y) =>
@@ -100,7 +99,10 @@ function registersOf(scene) {
       above(x + LEFT + (2 * pair + 1) * unit, top - 12, range(first.column + 2 * pair, 2)),
     ),
     indices(SHOWN).map((row) => beside(first.row + row, x, top + row * ROW)),
-    last(cells, (cell) => cell.thread === chosen.thread).map((cell) => cellOf(scene, cell, { unit, to })),
+    cells.map((cell) => cellOf(scene, cell, { unit, to })),
+    cells
+      .filter((cell) => cell.thread === chosen.thread)
+      .map((cell) => outline({ ...cell, width: together * unit, key: `outline ${cell.register}` })),
     handleOf({ chosen, register, ...own, unit, to }),
     label(x, below + 22, `thread ${chosen.thread}: ${lane(chosen.thread)}`, { weight: 600 }),
     label(x, below + 42, `register ${register}: row ${chosen.row}, column ${chosen.column} (thick line)`),
@@ -110,25 +112,42 @@ function registersOf(scene) {
 }
 
 function cellOf(scene, { thread, register, row, column, x, y }, { unit, to }) {
-  const { trace, chosen } = scene;
-  return tile({
-    key: `number ${row} ${column}`,
-    x,
-    y,
-    width: trace.together * unit,
-    height: ROW,
-    name: "P",
-    letter: thread,
-    faint: moved(scene, { thread, register }) ? undefined : 0.25,
-    current: thread === chosen.thread,
-    drag: { field: "step", to },
-    tip: {
-      title: `thread ${thread}, registers ${range(register, trace.together)}`,
-      lines: [`row ${row}, columns ${range(column, trace.together)}`, lane(thread)],
-      code: trace.code,
-    },
-  });
+  const { trace } = scene;
+  const width = trace.together * unit;
+  const filled = moved(scene, { thread, register });
+  const tip = {
+    title: `thread ${thread}, registers ${range(register, trace.together)}`,
+    lines: [`row ${row}, columns ${range(column, trace.together)}`, lane(thread)],
+    code: trace.code,
+  };
+  return [
+    h("rect", {
+      key: `number ${row} ${column}`,
+      x,
+      y,
+      width,
+      height: ROW,
+      fill: "var(--P)",
+      "fill-opacity": filled ? 1 : 0.25,
+      stroke: "var(--paper)",
+      drag: { field: "step", to },
+      tip,
+    }),
+    label(x + width / 2, y + ROW / 2, thread, {
+      key: `thread ${row} ${column}`,
+      anchor: "middle",
+      fill: filled ? "var(--on-P)" : "var(--ink)",
+    }),
+  ];
 }
+
+// Around what belongs to the chosen thread, over its neighbours.
+const outline = ({ key, x, y, width }) =>
+  h(
+    "g",
+    { key, class: "mark", style: at(x, y), "pointer-events": "none" },
+    h("rect", { width, height: ROW, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
+  );
 
 // The number of the chosen register, to pull.
 function handleOf({ chosen, register, x, y, unit, to }) {
@@ -156,7 +175,14 @@ function banksOf(scene) {
   const turns = Math.max(...counts);
   const used = counts.filter((count) => count > 0).length;
   const own = chosen.column - (chosen.column % PIECE);
-  const pieces = indices(SHOWN).flatMap((down) => indices(PIECE).map((piece) => [first.row + down, piece * PIECE]));
+  const pieces = indices(SHOWN).flatMap((down) =>
+    indices(PIECE).map((piece) => {
+      const [row, column] = [first.row + down, piece * PIECE];
+      const line = (offset(trace, row, column) - offset(trace, first.row, 0)) * 2; // in bytes
+      const bank = Math.floor((line % 128) / 4);
+      return { row, column, bank, x: x + LEFT + (bank / 4) * unit, y: top + Math.floor(line / 128) * ROW };
+    }),
+  );
   const end = `${times(turns, "turn")}${turns > 1 ? " instead of 1" : ""}`;
   const cells = "above: banks; in a piece of 16 bytes: its columns";
   const moves = `bars: ${lanes} lanes move ${BANKS} words, in ${used} of ${BANKS} banks; a bank serves one in a turn`;
@@ -168,9 +194,8 @@ function banksOf(scene) {
     label(x, y + 30, trace.swizzled ? "swizzled" : "in order", { fill: "var(--grey)" }),
     indices(PIECE).map((at) => above(x + LEFT + (at + 0.5) * unit, top - 12, range(4 * at, 4))),
     indices(SHOWN).map((row) => beside(first.row + row, x, top + row * ROW)),
-    last(pieces, ([row, column]) => row === chosen.row && column === own).map(([row, column]) =>
-      pieceOf(scene, row, column, { x: x + LEFT, top, unit, own }),
-    ),
+    pieces.map((piece) => pieceOf(scene, piece, unit)),
+    outline({ key: "own", width: unit, ...pieces.find(({ row, column }) => row === chosen.row && column === own) }),
     counts.map((count, bank) =>
       barOf({ count, bank, turns, x: x + LEFT + (bank * unit) / 4, y: below + 8, width: unit / 4 }),
     ),
@@ -181,22 +206,19 @@ function banksOf(scene) {
 }
 
 // 16 bytes of a row, where shared memory has them.
-function pieceOf(scene, row, column, { x, top, unit, own }) {
-  const { trace, held, chosen, first } = scene;
-  const line = (offset(trace, row, column) - offset(trace, first.row, 0)) * 2; // in bytes
-  const bank = Math.floor((line % 128) / 4);
+function pieceOf(scene, { row, column, bank, x, y }, unit) {
+  const { trace, held } = scene;
   const numbers = indices(PIECE).map((next) => held[row * SIZE + column + next]);
   const words = range(column, PIECE);
   return tile({
     key: `piece ${row} ${column}`,
-    x: x + (bank / 4) * unit,
-    y: top + Math.floor(line / 128) * ROW,
+    x,
+    y,
     width: unit,
     height: ROW,
     name: "P",
     letter: fits(words, unit - 3, 13) ? words : column,
     faint: numbers.some((number) => moved(scene, number)) ? undefined : 0.25,
-    current: row === chosen.row && column === own,
     tip: {
       title: `row ${row}, columns ${words}: banks ${range(bank, 4)}`,
       lines: [`of ${numbers[0].thread === numbers[7].thread ? "thread" : "threads"} ${threads(numbers)}`],
