@@ -239,6 +239,10 @@ DRAGS = {
         ("[role=slider]", (-100, 0), {"step"}, "ArrowLeft"),
     ],
     "kv_cache": [("[role=slider]", (120, 0), {"page"}, "ArrowRight")],
+    "layouts": [
+        ("[role=slider]", (60, 0), {"step"}, "ArrowRight"),
+        ("[data-drag][aria-label^='thread 22'] >> nth=0", (0, 0), {"step"}, None),
+    ],
     "masks": [("[role=slider]", (-60, 0), {"size"}, "ArrowLeft")],
     "memory_hierarchy": [
         ("[role=slider]", (100, 0), {"zoom"}, "ArrowRight"),
@@ -265,6 +269,12 @@ DRAGS = {
         ("[data-drag][aria-label^='score 100 in float32']", (-300, 0), {"shift"}, None),
         ("[data-drag][aria-label^='score 100 in float16']", (-300, 0), {"shift", "dtype"}, None),
         ("[role=slider]", (60, 0), {"shift"}, "ArrowRight"),
+    ],
+    "schedules": [
+        ("[role=slider][aria-label*=clock]", (-100, 0), {"step"}, "ArrowLeft"),
+        ("[role=slider][aria-label*=programs]", (0, 25), {"programs"}, "ArrowDown"),
+        ("[aria-label^='time, in blocks']", (-100, 0), {"step"}, None),
+        ("[data-drag][aria-label^='longest first'] >> nth=0", (0, 0), {"order"}, None),
     ],
     "standard_attention": [
         ("[role=slider]", (200, 0), {"step"}, "ArrowRight"),
