@@ -1,7 +1,7 @@
 """The tables of ``teach.md``, from the lists of lessons and exercises: `python -m docs.teaching` prints them."""
 
 from flashlab.course.graded import GRADED
-from flashlab.course.lessons import LESSONS, duration, notebook, number
+from flashlab.course.lessons import LESSONS, notebook, number
 from flashlab.course.registry import find
 
 # Numbers of lessons by week. A learner chooses one of the lessons after "or".
@@ -20,25 +20,28 @@ def exercises() -> list[str]:
 
 def questions() -> list[str]:
     """Return the table of a question per exercise."""
-    rows = [f"| `{it.exercise}` | {it.question} | {it.expected} | {it.usual} |" for it in GRADED]
-    return ["| exercise | question | answer | usual wrong answer |", "|---|---|---|---|", *rows]
+    rows = [f"| {_lesson(it)} | `{_short(it)}` | {it.question} | {it.expected} | {it.usual} |" for it in GRADED]
+    return ["| lesson | exercise | question | answer | usual wrong answer |", "|---|---|---|---|---|", *rows]
 
 
 def weeks(route: int) -> list[str]:
-    """Return the table of a route of so many weeks: lessons, their time, exercises to hand in, and the sentence."""
+    """Return the table of a route of so many weeks: lessons, their minutes, exercises to hand in, and the sentence."""
     rows = [_week(at, [LESSONS[int(it)] for it in lessons.split()]) for at, lessons in enumerate(ROUTES[route], 1)]
-    return ["| week | lessons | time | to hand in | the week's sentence |", "|---|---|---|---|---|", *rows]
+    return ["| week | lessons | minutes | to hand in | the week's sentence |", "|---|---|---|---|---|", *rows]
 
 
 def _week(at, lessons):
     links = ", ".join(f"[{number(it):02}](../notebooks/{notebook(it)})" for it in lessons)
-    names = [it.exercise.partition(".") for it in GRADED]
-    due = ", ".join(f"`{name}`" for lesson, _, name in names if lesson in {it.name for it in lessons})
-    return f"| {at} | {links} | {duration(sum(it.minutes for it in lessons))} | {due or '–'} | {lessons[-1].proves} |"
+    due = ", ".join(f"`{_short(it)}`" for it in GRADED if _lesson(it) in {f"{number(lesson):02}" for lesson in lessons})
+    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {due or '–'} | {lessons[-1].proves} |"
 
 
 def _lesson(graded):
     return next(f"{number(it):02}" for it in LESSONS if it.name == graded.exercise.partition(".")[0])
+
+
+def _short(graded):
+    return graded.exercise.partition(".")[2]
 
 
 if __name__ == "__main__":
