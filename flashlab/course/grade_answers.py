@@ -19,6 +19,7 @@ from flashlab.grading.program import Program
 
 MAGIC = re.compile(r"[%!?]|[\w.]+\?{1,2}\s*$")  # the start of a line that only IPython understands
 CHECK = re.compile(r"""\bcheck\(\s*["']([\w.]+)["']""")
+IPYTHON = frozenset({"display", "get_ipython"})  # bound in every notebook
 HOMES = {lesson.name: notebook(lesson) for lesson in LESSONS}
 
 
@@ -63,7 +64,7 @@ def _in_notebook(content, learner) -> Iterator[tuple[str, Answer]]:
     """Yield the name and the answer of each check in a notebook."""
     cells = ["".join(it.get("source") or "") for it in content["cells"] if _is_code(it)]
     parsed = [_parsed(source) for source in cells]
-    names = frozenset().union(*(_bound(it) for statements, _ in parsed for it in statements))
+    names = IPYTHON.union(*(_bound(it) for statements, _ in parsed for it in statements))
     names |= {word for source, (_, error) in zip(cells, parsed, strict=True) if error for word in _words(source)}
     earlier: list[ast.stmt] = []
     for source, (statements, error) in zip(cells, parsed, strict=True):
@@ -114,19 +115,23 @@ def _is_stub(statement):
 def _asked(statement):
     """Return the name and the answer of a statement check("name", answer); None for another one, or a trial of it."""
     match statement:
-        case ast.Expr(ast.Call(func=ast.Name("check"), args=[ast.Constant(str(name)), value], keywords=[])):
+        case ast.Expr(ast.Call(func=func, args=[ast.Constant(str(name)), value], keywords=[])) if _is_check(func):
             return name, value
     return None
 
 
 def _calls_check(statement):
-    return any(isinstance(it, ast.Call) and ast.unparse(it.func) == "check" for it in ast.walk(statement))
+    return any(isinstance(it, ast.Call) and _is_check(it.func) for it in ast.walk(statement))
+
+
+def _is_check(function):
+    return ast.unparse(function).split(".")[-1] == "check"
 
 
 def _asked_in_a_loop(earlier, own, learner):
     """Yield the answers of a cell without literal names of exercises: it runs with a check that records them."""
     earlier, own = ([it for it in part if "check" not in _bound(it)] for part in (earlier, own))
-    noting = "_asked = {}\ndef check(name, answer=..., note=True):\n    if note:\n        _asked[name] = answer\n"
+    noting = "_asked = {}\ndef check(name, attempt=..., note=True):\n    if note:\n        _asked[name] = attempt\n"
     program = Program(noting + _needed(earlier, own, ast.Constant(None)), "tuple(map(str, _asked))", f"<{learner}>")
     for names in forked.run(lambda: iter([program.run()]), check.PATIENCE).values:
         yield from ((name, program._replace(value=f"_asked[{name!r}]")) for name in names)
@@ -138,7 +143,8 @@ def _asked_in_a_loop(earlier, own, learner):
 def _needed(earlier, own, value):
     """Return the source of a cell, after all earlier statements that bind a name which it uses, directly or not.
 
-    An earlier statement may raise, as its cell may have done in the notebook; those after it run all the same.
+    An earlier statement may raise, as its cell may have done in the notebook; those after it run all the same. So may a
+    statement of the cell itself that binds nothing, such as display(…): IPython is not here.
     """
     names = set()
     for statement in reversed([*own, ast.Expr(value)]):
@@ -150,6 +156,7 @@ def _needed(earlier, own, value):
         kept |= new
         names = names.union(*map(_used, new.values()))
     before = [it if isinstance(it, ast.FunctionDef | ast.ClassDef) else _tried(it) for _, it in sorted(kept.items())]
+    own = [_tried(it) if isinstance(it, ast.Expr) else it for it in own]
     return "\n".join(map(ast.unparse, [*before, *own])) + "\n"
 
 

@@ -67,7 +67,7 @@ def _files(path) -> Iterator[tuple[str, bytes]]:
 def _of_a_file(file, name):
     try:
         if file.suffix.lower() == ".zip":
-            yield from _in_zip(file)
+            yield from ((f"{name}/{member}", data) for member, data in _in_zip(file))
         elif _wanted(name):
             yield name, file.read_bytes()
         else:

@@ -23,6 +23,7 @@ from tests.tools.long import long_except
 
 pytestmark = pytest.mark.skipif(not forked.forks(), reason="an answer is run in a process of its own")
 
+HOME = "04_online_softmax.ipynb"
 FORMS = {  # cells that bind ONE, or change it to 1
     "call": ("ONE = int('1')",),
     "tuple": ("ZERO, ONE = 0, 1",),
@@ -55,10 +56,10 @@ FORMS = {  # cells that bind ONE, or change it to 1
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_all_forms_of_a_binding_are_kept(form, tmp_path):
-    answer = MERGE.replace("alpha * a.l", "ONE * alpha * a.l")
-    (row,) = grade.grade(class_of(tmp_path, ada=merged(answer, *FORMS[form])))
-    assert row.verdict == "right", row
+def test_all_forms_of_a_binding_are_kept(form):
+    notebook = json.loads(cells(IMPORTS, *FORMS[form], "def merge(a, b):\n    return ONE" + CHECK))
+    found = answers(HandIn("ada", {HOME: notebook}, [], []))["online_softmax.merge"]
+    assert found.program.run()(0, 0) == 1
 
 
 DROPPED = [
@@ -89,6 +90,27 @@ def test_what_comes_after_a_check_does_not_count(tmp_path):
     assert row.verdict == "right"
 
 
+CHECKS = {  # the last line of a cell
+    "keyword": 'check("online_softmax.merge", attempt=merge)',
+    "of a module": 'flashlab.course.check.check("online_softmax.merge", merge)',
+    "by a name": 'name = "online_softmax.merge"\ncheck(name, merge)',
+    "after what only IPython has": 'display(merge)\ncheck("online_softmax.merge", merge)',
+}
+
+
+@pytest.mark.parametrize("form", CHECKS)
+def test_a_check_has_many_forms(form, tmp_path):
+    notebook = cells(IMPORTS, "import flashlab.course.check", MERGE + CHECKS[form])
+    (row,) = grade.grade(class_of(tmp_path, ada=notebook))
+    assert row.verdict == "right"
+
+
+def test_a_trial_is_no_answer(tmp_path):
+    trial = 'check("online_softmax.merge", lambda a, b: a, note=False)'
+    (row,) = grade.grade(class_of(tmp_path, ada=cells(IMPORTS, MERGE + CHECK, trial)))
+    assert row.verdict == "right"
+
+
 def test_only_what_an_answer_needs_is_run():
     more = "import time", "wait = time.sleep(1000)", "m = wait", "print(time.sleep(1000))"
     hand_in = HandIn("ada", {"a.ipynb": json.loads(merged(MERGE, *more))}, [], [])
@@ -96,7 +118,7 @@ def test_only_what_an_answer_needs_is_run():
 
 
 WRONG = MERGE.replace("alpha * a.l", "a.l")
-HOME, BEFORE, MINE = "04_online_softmax.ipynb", "04_online_softmax_before.ipynb", "merge.ipynb"
+BEFORE, MINE = "04_online_softmax_before.ipynb", "merge.ipynb"
 STORED = {"online_softmax.merge": {"solved": True, "said": "", "answer": textwrap.dedent(IMPORTS) + MERGE}}
 FILES = {  # what is in a learner's folder: the verdict, and a file that the note names
     "an older copy": ({HOME: MERGE, BEFORE: WRONG}, "right", BEFORE),

@@ -64,8 +64,9 @@ def test_an_empty_folder_has_a_row(tmp_path):
 def test_a_folder_and_a_zip_of_one_name_are_one_learner(tmp_path):
     zipped(tmp_path / "ada.zip", **{HOME: merged(MERGE)})
     (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / HOME).write_text(merged(MERGE), encoding="utf-8")
     (row,) = grade.grade(tmp_path)
-    assert row.verdict == "right"
+    assert row.verdict == "right" and row.note == f"also answered in {HOME}"
 
 
 @pytest.mark.parametrize(
