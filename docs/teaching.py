@@ -20,7 +20,7 @@ def exercises() -> list[str]:
 
 def questions() -> list[str]:
     """Return the table of a question per exercise."""
-    rows = [f"| {_lesson(it)} | `{_short(it)}` | {it.question} | {it.expected} | {it.usual} |" for it in GRADED]
+    rows = [f"| {_lesson(it)} | {_short(it)} | {it.question} | {it.expected} | {it.usual} |" for it in GRADED]
     return ["| lesson | exercise | question | answer | usual wrong answer |", "|---|---|---|---|---|", *rows]
 
 
