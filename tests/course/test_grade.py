@@ -1,15 +1,20 @@
 """Made-up submissions of a class: what each learner handed in, and the verdict that it deserves."""
 
+import ast
 import csv
 import json
 import textwrap
 
 import pytest
 
-from flashlab.course import check, grade
-from flashlab.course.registry import find
+from flashlab.course import check, grade, progress
+from flashlab.course.grade_notes import runs_the_course
+from flashlab.course.graded import GRADED
+from flashlab.course.registry import every, find
 from flashlab.course.self_contained import source_of
 from flashlab.grading import forked
+from flashlab.grading.exercise import Exercise
+from flashlab.grading.program import Program
 from tests.tools.long import long_except
 
 pytestmark = pytest.mark.skipif(not forked.forks(), reason="an answer is run in a process of its own")
@@ -45,11 +50,12 @@ def merged(answer, *more):
 
 STUB = "def merge(a, b):\n    raise NotImplementedError\n"
 PRINTED = [{"output_type": "stream", "name": "stdout", "text": ["✓ online_softmax.merge: right in all 205 cases.\n"]}]
+FUNCTIONS = [name for name, exercise in every().items() if isinstance(exercise, Exercise)]
 SUBMISSIONS = {  # learner: the notebook, and the verdict with a part of the reason or the note
     "right": (merged(MERGE), "right", ""),
     "helper": (merged(MERGE.replace("np.exp(", "shrink("), "def shrink(x):\n    return np.exp(x)\n"), "right", ""),
     "constant": (merged(SHIFTED.replace("-np.inf", "NONE"), "NONE = -np.inf"), "right", ""),
-    "constant called": (merged(MERGE.replace("np.exp", "E"), "E = getattr(np, 'exp')"), "wrong", "E"),
+    "constant called": (merged(MERGE.replace("np.exp", "E"), "E = getattr(np, 'exp')"), "right", ""),
     "magic": (merged(MERGE, "%matplotlib inline\n!ls\nimport math"), "right", ""),
     "lambda": (merged("merge = lambda a, b: State(*a)"), "wrong", ""),
     "wrong": (merged(MERGE.replace("alpha * a.l", "a.l")), "wrong", ""),
@@ -69,7 +75,7 @@ SUBMISSIONS = {  # learner: the notebook, and the verdict with a part of the rea
     "loop": (merged("def merge(a, b):\n    while True:\n        pass"), "not judged", "still running"),
     "loop when defined": (merged(MERGE + "\nwhile True:\n    pass"), "not judged", "still running"),
     "copied": (merged(source_of(find("online_softmax.merge").reference)), "right", "the course's solution"),
-    "neighbour": (merged(MERGE.replace("merge(", "mine(") + "    # my own\nmerge = mine\n"), "right", "same text"),
+    "neighbour": (merged(MERGE.replace("merge(", "mine(") + "    # my own\nmerge = mine\n"), "right", "have this text"),
     "own check": (cells(IMPORTS, "def check(*_):\n    print('✓ right')\n", MERGE + CHECK), "right", ""),
     "edited check": (cells(IMPORTS, "def check(*_):\n    print('✓ right')\n", STUB + CHECK), "not attempted", ""),
     "printed": (cells(IMPORTS, STUB + CHECK, outputs=PRINTED), "not attempted", ""),
@@ -127,6 +133,56 @@ def class_of(tmp_path, **files):
     return tmp_path
 
 
+O = "from flashlab.reference import online_softmax as o\n"
+SOLUTION = source_of(find("online_softmax.merge").reference)
+CHEATS = {  # cells after the imports, whose answer is the course's
+    "imported": ("from flashlab.reference.online_softmax import merge" + CHECK,),
+    "imported before": (O, "merge = o.merge", CHECK),
+    "wrapped": (O + "def merge(a, b):\n    return o.merge(a, b)" + CHECK,),
+    "wrapped twice": (O + "def both(a, b):\n    return o.merge(a, b)", "merge = lambda a, b: both(a, b)" + CHECK),
+    "partial": ("import functools\n" + O + "merge = functools.partial(o.merge)" + CHECK,),
+    "found": ("from flashlab.course.registry import find\nmerge = find('online_softmax.merge').reference" + CHECK,),
+    "mine": ("from flashlab.course.answers import mine\nmerge = mine('online_softmax.merge')" + CHECK,),
+    "copied": (SOLUTION + CHECK,),
+    "renamed": (SOLUTION.replace("alpha", "x").replace("m_safe", "y") + CHECK,),
+    "shortened": (SOLUTION.replace("check_one_shape(a=a, b=b)", "") + CHECK,),
+    "lengthened": (SOLUTION.replace("    return", "    n = len(m)\n    return") + CHECK,),
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_the_course_is_named_where_an_answer_runs_it_or_has_its_text(cheat, tmp_path):
+    (row,) = grade.grade(class_of(tmp_path, ada=cells(IMPORTS, *CHEATS[cheat])))
+    assert row.verdict == "right" and "the course's solution" in row.note
+
+
+def test_a_function_of_the_course_is_named_unless_the_solution_calls_it_too(tmp_path):
+    extra = MERGE.replace("    m =", "    online_softmax.finish(a)\n    m =")
+    (row,) = grade.grade(class_of(tmp_path, ada=merged("from flashlab.reference import online_softmax\n" + extra)))
+    assert row.verdict == "right" and row.note == "it calls the course's online_softmax.finish"
+
+
+@pytest.mark.parametrize("name", long_except(["tiling.forward", "triton_forward.update"], FUNCTIONS))
+def test_an_answer_that_calls_what_its_solution_calls_has_no_note_on_it(name):
+    source = source_of(find(name).reference)
+    assert runs_the_course(name, Program(source, ast.parse(source).body[-1].name, "<answer>")) == ""
+
+
+@pytest.mark.parametrize("name", long_except(["triton_forward.update"], FUNCTIONS))
+def test_each_solution_is_named(name):
+    program = Program("from flashlab.course.registry import find", f"find({name!r}).reference", "<answer>")
+    assert runs_the_course(name, program) == "it runs the course's solution"
+
+
+def test_a_text_in_common_is_noted_for_all_who_have_it(tmp_path):
+    renamed = MERGE.replace("alpha", "x").replace("m_safe", "safe")
+    other = MERGE.replace("np.exp(a.m - m_safe), np.exp(b.m - m_safe)", "np.exp([a.m - m_safe, b.m - m_safe])")
+    hand_ins = {"ada": MERGE, "bob": renamed, "cy": other}
+    rows = grade.grade(class_of(tmp_path, **{learner: merged(it) for learner, it in hand_ins.items()}))
+    words = "2 of 3 answers have this text"
+    assert {row.learner: row.note for row in rows} == {"ada": words, "bob": words, "cy": ""}
+
+
 def test_questions_in_a_cell_and_in_a_loop_are_judged(tmp_path):
     quiz = """
         answers = {"half": 1, "passes": 2}
@@ -142,22 +198,46 @@ def test_questions_in_a_cell_and_in_a_loop_are_judged(tmp_path):
     assert found["online_softmax.quiz_half"].verdict in ("right", "wrong")
 
 
-def test_kept_answers_count_where_the_notebook_has_a_stub(tmp_path):
-    (tmp_path / "ada").mkdir()
-    kept = {"online_softmax.merge": {"solved": False, "said": "", "answer": textwrap.dedent(IMPORTS) + MERGE}}
-    (tmp_path / "ada" / "progress.json").write_text(json.dumps(kept), encoding="utf-8")
-    (tmp_path / "ada" / "04.ipynb").write_text(merged(STUB), encoding="utf-8")
-    (row,) = grade.grade(tmp_path)
-    assert row.verdict == "right"
+def test_an_answer_of_the_teacher_helps_nobody(tmp_path, monkeypatch):
+    stored = {"online_softmax.merge": {"solved": True, "said": "", "answer": textwrap.dedent(IMPORTS) + MERGE}}
+    file = tmp_path / "progress.json"
+    file.write_text(json.dumps(stored), encoding="utf-8")
+    monkeypatch.setattr(progress, "FILE", file)
+    (tmp_path / "class").mkdir()
+    (row,) = grade.grade(class_of(tmp_path / "class", ada=cells(IMPORTS, *CHEATS["mine"])))
+    assert row.note == "it runs the course's solution" and progress.FILE == file
+
+
+def test_a_class_gets_a_line_per_learner_with_minutes(tmp_path):
+    hand_ins = {"ada": MERGE, "bob": STUB, "cy": SHIFTED.replace("alpha * a.l", "a.l")}
+    folder = class_of(tmp_path, **{learner: merged(it) for learner, it in hand_ins.items()})
+    rows = list(grade.grade(folder, ["online_softmax.merge", "online_softmax.finish"], learners=["ada", "dan"]))
+    head, *lines = grade.wide(rows)
+    minutes = find("online_softmax.merge").minutes
+    assert head[:3] == ("learner", "online_softmax.merge", "online_softmax.finish")
+    assert [line[:4] for line in lines] == [
+        ("ada", "right", "not attempted", minutes),
+        ("bob", "not attempted", "not attempted", 0),
+        ("cy", "wrong", "not attempted", 0),
+        ("dan", "not attempted", "not attempted", 0),
+    ]
+    merge, _ = grade.counts(rows)
+    assert merge.startswith("online_softmax.merge: 1 right, 1 wrong, 2 not attempted; 1 times: ")
 
 
 def test_the_command_writes_a_table_that_no_spreadsheet_runs(tmp_path, capsys):
     folder = class_of(tmp_path, **{"=cmd": merged(MERGE)})
-    file = tmp_path / "grades.csv"
-    assert grade.main([str(folder), "--csv", str(file)]) == 0
-    head, row = csv.reader(file.open(encoding="utf-8"))
+    file, names = tmp_path / "grades.csv", tmp_path / "names.csv"
+    names.write_text("name,e-mail\n=cmd,\nada,\n", encoding="utf-8")
+    options = [str(folder), "--csv", str(file), "--roster", str(names)]
+    assert grade.main([*options, "--exercises", "online_softmax.merge"]) == 0
+    head, row, absent, _ = csv.reader(file.open(encoding="utf-8"))
     assert tuple(head) == grade.COLUMNS and row[:3] == ["'=cmd", "online_softmax.merge", "right"]
-    assert "1 of 1 learners" in capsys.readouterr().err
+    assert absent == ["ada", "", "not attempted", "", "", "", "nothing handed in"]
+    assert "2 of 2 learners" in capsys.readouterr().err
+    assert grade.main([*options, "--graded", "--wide"]) == 0
+    head, *lines = csv.reader(file.open(encoding="utf-8"))
+    assert head[1:-5] == [it.exercise for it in GRADED] and [line[0] for line in lines] == ["'=cmd", "ada"]
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], [".", "--exercises", "online_softmax.merg"]])
