@@ -9,7 +9,7 @@ order that differs from run to run, and so do the last bits of dQ. ``flashlab.ke
 bits every time.
 
 Tiles are transposed, [Bc, Br], so that P^T and dS^T multiply from the left as they come out of the registers. dS^T also
-goes to shared memory, because dQ_i takes the keys of both consumers: each then makes one half of dQ_i. That product is
+goes to shared memory, because dQ_i takes the keys of both consumers: each then makes a part of dQ_i. That product is
 issued a step late, after the next S^T, so that the tensor cores are busy with it while P is computed.
 
 Shared memory delivers 128 bytes per cycle, and products of tiles in shared memory would take all of them. With 64

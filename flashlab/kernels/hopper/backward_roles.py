@@ -31,7 +31,7 @@ from flashlab.kernels.hopper.stages import (
     wait_empty,
     wait_full,
 )
-from flashlab.kernels.hopper.sums import add, barrier, half_of, transposed
+from flashlab.kernels.hopper.sums import add, barrier, columns_of_part, transposed
 
 ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
 CONSUMERS = gl.constexpr(2)
@@ -100,7 +100,7 @@ class Operands(NamedTuple):
 
     K_j: gl.tensor  # [Bc, d]
     V_j: gl.tensor  # [Bc, d]
-    K_0: gl.tensor  # of dQ_i, the keys of both warpgroups: half of their columns, [Bc, d / 2], or transposed, [d, Bc]
+    K_0: gl.tensor  # of dQ_i, the keys of both warpgroups: this one's columns, [Bc, ..], or transposed, [d, Bc]
     K_1: gl.tensor
 
 
@@ -111,8 +111,8 @@ def operands_of(shared, problem, w: gl.constexpr, zero=0):
     K_j, V_j = matrix(shared.K.index(w + zero)), matrix(shared.V.index(w + zero))  # [Bc, d]
     K_0, K_1 = matrix(shared.K.index(zero)), matrix(shared.K.index(1 + zero))  # [Bc, d]
     if not transposed(shared.Q.shape[4]):
-        half: gl.constexpr = half_of(problem.d, shared.Q.shape[4], w)
-        return Operands(K_j, V_j, K_0.slice(w * 64, half, dim=1), K_1.slice(w * 64, half, dim=1))
+        columns: gl.constexpr = columns_of_part(problem.d, shared.Q.shape[4], w)
+        return Operands(K_j, V_j, K_0.slice(w * 64, columns, dim=1), K_1.slice(w * 64, columns, dim=1))
     elif problem.score is not None:
         return Operands(K_j, V_j, K_0.permute((1, 0)), K_1.permute((1, 0)))
     else:
@@ -220,10 +220,10 @@ def along_queries(x, layout: gl.constexpr):
 
 @gluon.jit
 def share_of_dQ(shared, operands, problem, t, w: gl.constexpr):
-    """Issue this warpgroup's half of dQ_i = dS_ij K_j of step t: of its columns, or transposed, of its queries."""
+    """Issue this warpgroup's part of dQ_i = dS_ij K_j of step t: of its columns, or transposed, of its queries."""
     width: gl.constexpr = shared.Q.shape[4]
-    columns: gl.constexpr = half_of(problem.d, width, w)
-    dQ_i = gl.zeros([ROWS, columns], gl.float32, accumulator(columns))  # [Br, d / 2], or [d, Br / 2]
+    columns: gl.constexpr = columns_of_part(problem.d, width, w)
+    dQ_i = gl.zeros([ROWS, columns], gl.float32, accumulator(columns))  # [Br, ..], or [d, Br / 2]
     for part in gl.static_range(CONSUMERS):  # the keys of one warpgroup
         dSt_ij = shared.dSt.index(part * BUFFERS + t % BUFFERS)
         if transposed(width):

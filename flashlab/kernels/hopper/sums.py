@@ -1,8 +1,9 @@
 """Add to the sums of dQ in global memory, float32, and narrow them.
 
-Many programs add to the same sums. A tile [64, width] is added in two halves of its columns, or, ``transposed``, of its
-rows. Within a half, the sums are in the order in which four warps hold a product [64, width / 2] in their registers. So
-each thread adds four neighbours with one instruction, and a warp adds 512 adjacent bytes.
+Many programs add to the same sums. A tile [64, columns] is added in two parts, one per consumer: its first 64 columns
+and the others, or, ``transposed``, halves of its rows. Within a part, the sums are in the order in which four warps
+hold a product [64, ..] in their registers. So each thread adds four neighbours with one instruction, and a warp adds
+512 adjacent bytes.
 
 Sums of all heads do not fit L2; to write, read and narrow them would take a tenth of the time of the products. So heads
 share memory: there is room for 2 * lag key/value heads. The programs with tiles of head g narrow the sums of head
@@ -72,22 +73,22 @@ def columns_of(d, width):
 
 
 @gluon.constexpr_function
-def half_of(d, width, w):
-    """Return the columns of half w of a product [64, ..] for dQ: both have 32 if ``transposed``, else the first 64."""
+def columns_of_part(d, width, w):
+    """Return the columns of consumer w's product [64, ..] for dQ: each has 32 if ``transposed``, else the first 64."""
     return width // 2 if transposed(width) else 64 if w == 0 else columns_of(d, width) - 64
 
 
 @gluon.jit
 def add(sums, tile, w: gl.constexpr, dQ, d: gl.constexpr, width: gl.constexpr):
-    """Add dQ [64, columns], the sums of a product in the registers of four warps, to half w of a tile."""
+    """Add dQ [64, columns], the sums of a product in the registers of four warps, to part w of a tile."""
     columns: gl.constexpr = dQ.shape[1]
     size: gl.constexpr = dQ.shape[0] * columns
     flat: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     x = gl.reshape(dQ, [4, 2, 8, columns // 8, 4, 2])
     x = gl.reshape(gl.permute(x, (3, 0, 2, 4, 1, 5)), [size])
     x = gl.convert_layout(x, flat, assert_trivial=True)
-    first: gl.constexpr = half_of(d, width, 0)
-    at = tile.to(gl.int64) * (64 * (first + half_of(d, width, 1))) + w * (64 * first)
+    first: gl.constexpr = columns_of_part(d, width, 0)
+    at = tile.to(gl.int64) * (64 * (first + columns_of_part(d, width, 1))) + w * (64 * first)
     gl.atomic_add(sums + at + gl.arange(0, size, layout=flat), x, sem="relaxed")
 
 
@@ -210,22 +211,22 @@ def narrow(
     scale, Nq, Nq_padded, d, first, heads,
     Br: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Write scale * sums, in the order of dQ, as one half of a tile: program (i, half, head), from the last head on.
+    """Write scale * sums, in the order of dQ, as one part of a tile: program (i, w, head), from the last head on.
 
     first: of the query heads that are left. heads: how many the sums have room for.
     """
-    i, half = tl.program_id(0), tl.program_id(1)
+    i, w = tl.program_id(0), tl.program_id(1)
     h = tl.num_programs(2) - 1 - tl.program_id(2)  # L2 still has the last sums
     head = first + h.to(tl.int64)
     sums += (head % heads * Nq_padded + i * Br) * width
     dQ += head * Nq * d
     if transposed(width):
         size: tl.constexpr = Br * width // HALVES
-        x = tl.load(sums + half * size + tl.arange(0, size))
+        x = tl.load(sums + w * size + tl.arange(0, size))
         x = tl.permute(tl.reshape(x, [width // 16, 4, 8, 4, 2, 2]), (0, 3, 5, 1, 4, 2))
         dQ_i = tl.reshape(x, [Br // HALVES, width]) * scale  # [Br / 2, d]
-        narrowed(dQ, dQ_i, i * Br + half * (Br // HALVES), 0, Nq, d)
-    elif half == 0:
+        narrowed(dQ, dQ_i, i * Br + w * (Br // HALVES), 0, Nq, d)
+    elif w == 0:
         narrowed(dQ, columns_in_order(sums, Br, 64) * scale, i * Br, 0, Nq, d)
     else:
         narrowed(dQ, columns_in_order(sums + Br * 64, Br, width - 64) * scale, i * Br, 64, Nq, d)
@@ -233,7 +234,7 @@ def narrow(
 
 @triton.jit
 def columns_in_order(sums, rows: tl.constexpr, columns: tl.constexpr):
-    """Return half a tile of sums, [rows, columns], that ``add`` left at this address."""
+    """Return a part of a tile of sums, [rows, columns], that ``add`` left at this address."""
     x = tl.load(sums + tl.arange(0, rows * columns))
     return tl.reshape(tl.permute(tl.reshape(x, [columns // 8, 4, 8, 4, 2, 2]), (1, 4, 2, 0, 3, 5)), [rows, columns])
 
