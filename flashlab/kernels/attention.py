@@ -51,6 +51,7 @@ def flash_attention(
     sinks: Tensor | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    batch_invariant: bool = False,
     kernel: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention, softmax(scale * Q K^T) V, exactly, without a tensor of size Nq x Nk in either pass.
@@ -74,6 +75,8 @@ def flash_attention(
             They get a gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
+        batch_invariant: O and lse of a text have the same bits whatever else is in the batch, since kernel and tiles
+            are always those for a large batch. Without dropout, and not for gradients. ``decode`` has fixed_split.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"
             for few queries, whose keys are divided among programs; None for the fastest by measurement:
             ``configuration("forward", q, k, v, causal=causal)`` returns this choice and its reason.
@@ -94,8 +97,8 @@ def flash_attention(
     Under autocast, q, k and v are first cast to autocast's dtype.
 
     ``torch.compile`` keeps a call with a window at most (``causal``, ``masks.window``) in one graph. Calls with other
-    masks, scores, sinks or dropout interrupt the graph, so they fail with fullgraph=True. ``torch.func`` supports calls
-    with a window at most.
+    masks, scores, sinks, dropout or batch_invariant interrupt the graph, so they fail with fullgraph=True.
+    ``torch.func`` supports calls with a window at most.
 
     A mask remembers its lists of tiles. torch counts changes of its tensors in place, so the mask makes new lists after
     them, and a backward pass whose mask has changed raises an error. torch does not count changes through NumPy,
@@ -107,10 +110,10 @@ def flash_attention(
 
     Source: FlashAttention-2, Algorithms 1 and 2.
     """
-    run = attend if _at_most_a_window(mask, dropout, seed, score, sinks) else _attend_outside_graphs
-    return run(
+    plain = batch_invariant is False and _at_most_a_window(mask, dropout, seed, score, sinks)
+    return (attend if plain else _attend_outside_graphs)(
         q, k, v, causal=causal, mask=mask, score=score, dropout=dropout, seed=seed, sinks=sinks, scale=scale,
-        return_lse=return_lse, kernel=kernel,
+        return_lse=return_lse, batch_invariant=batch_invariant, kernel=kernel,
     )  # fmt: skip
 
 
@@ -126,24 +129,25 @@ def _has_no_dropout(dropout, seed):
 
 def attend(
     q, k, v, *, causal=False, mask=None, score=None, dropout=0.0, seed=None, sinks=None, scale=None, return_lse=False,
-    kernel=None, texts=None,
+    batch_invariant=False, kernel=None, texts=None,
 ):  # fmt: skip
     """Compute ``flash_attention``. texts: ``packed.Texts``, if q, k and v are one row of them."""
     if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     check_flag("return_lse", return_lse)
+    check_flag("batch_invariant", batch_invariant)
     compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()
     kind = None
     if not compiling and _has_no_dropout(dropout, seed) and texts is None and not transformed():
-        kind = plans.kind_of(q, k, v, causal, mask, score, sinks, scale, kernel)
+        kind = plans.kind_of(q, k, v, causal, mask, score, sinks, scale, kernel, batch_invariant)
     if kind is not None and (plan := plans.find(kind, mask, q.device)) is not None:
         check_sink_values(sinks)  # a parameter may have changed since
         o, lse, _ = _run(q, k, v, plan)
         return (o, lse) if return_lse else o
     check(q, k, v)
     check_kernel(kernel)
-    a_window = _at_most_a_window(mask, dropout, seed, score, sinks, texts)
+    a_window = not batch_invariant and _at_most_a_window(mask, dropout, seed, score, sinks, texts)
     mask = masks.either(causal, mask)
     scale = scale_of(scale, q.shape[-1])
     inputs = q, k, v
@@ -154,7 +158,7 @@ def attend(
     if a_window and (compiling or any(map(computes_operators, (q, k, v)))):
         o, lse, _ = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
     else:
-        plan = _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts)
+        plan = _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts, batch_invariant)
         if kind is not None and plan.problem.sinks is sinks and _as_passed(inputs, (q, k, v)):
             plans.keep(kind, plan)
         o, lse, _ = _run(q, k, v, plan)
@@ -168,17 +172,20 @@ def _as_passed(inputs, tensors):
 
 
 _attend_outside_graphs = stepped_around(
-    "flash_attention with masks other than windows, scores, sinks, dropout or packed texts"
+    "flash_attention with masks other than windows, scores, sinks, dropout, packed texts or batch_invariant"
 )(attend)
 
 
-def _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts):
+def _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts, batch_invariant):
     """Return the ``Plan`` of a call, or raise."""
+    if batch_invariant and not _has_no_dropout(dropout, seed):
+        raise ValueError("batch_invariant=True takes no dropout: which weights drop depends on the place in the batch")
     drop, score = dropping.dropout(dropout, seed, q.device), scores.chain(score)
     mask = mask if texts is None else texts.apart(mask)
     sinks = check_sinks(sinks, q.shape[1], q.device)
     problem = Problem.of(q, k, v, mask, scale, score=score, sinks=sinks, dropout=drop, texts=texts)
-    if not problem.plain:
+    problem = problem._replace(batch_invariant=batch_invariant)
+    if batch_invariant or not problem.plain:
         _check_more_than_a_window(problem, q, k, v)
     check_sink_values(sinks)
     mask.check(problem)
@@ -207,7 +214,8 @@ def _check_more_than_a_window(problem, q, k, v):
         check_local(**{"a tensor of mask, score or sinks": x})
     if transformed() or torch.jit.is_tracing() or any(map(computes_operators, (q, k, v, *others))):
         where = "torch.func, torch.jit.trace and tensors that compute operators themselves (fake ones) support"
-        raise NotImplementedError(f"{where} windows at most: no other masks, scores, sinks, dropout or packed texts")
+        without = "no other masks, scores, sinks, dropout, packed texts or batch_invariant"
+        raise NotImplementedError(f"{where} windows at most: {without}")
     if max(problem.B, problem.H) > LONGEST:
         limit = f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}"
         raise ValueError(f"{limit}, got {problem.B} and {problem.H}")
@@ -268,7 +276,8 @@ def gradients_of(do, dlse, q, k, v, o, lse, rest, plan, sums=()):
 
 def _plan_of_part(tensors, plan):
     """Return the ``Plan`` of some of the batches or heads of a call with a window at most."""
-    return Plan(Problem.of(*tensors, plan.problem.mask, plan.problem.scale), plan.kernel)
+    mask, scale, invariant = plan.problem.mask, plan.problem.scale, plan.problem.batch_invariant
+    return Plan(Problem.of(*tensors, mask, scale, batch_invariant=invariant), plan.kernel)
 
 
 def _new_gradients(q, k, v):

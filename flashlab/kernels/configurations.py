@@ -96,7 +96,13 @@ def choose(direction: str, problem: Problem, kernel: str | None = None, learning
     this = card(problem.device)
     hopper = this is not None and this.capability == ON_HOPPER.capability
     special = against_tensors(direction, problem, learning) if hopper else None
-    return choose_for(this, direction, problem.kind, kernel, undetermined, special)
+    kind = in_a_large_batch(problem.kind) if direction == "forward" and problem.batch_invariant else problem.kind
+    return choose_for(this, direction, kind, kernel, undetermined, special)
+
+
+def in_a_large_batch(kind: Problem) -> Problem:
+    """Return a ``Problem.kind`` with many texts, or many tokens of packed texts, in the place of its own number."""
+    return kind._replace(B=1024) if kind.texts is None else kind._replace(Nq=2**17, Nk=2**17)
 
 
 def check_kernel(kernel):

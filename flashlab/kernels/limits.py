@@ -26,6 +26,7 @@ DECODING = (
     ("the kernels of decoding have no dropout", lambda p: p.dropout is not None),
     ("the kernels of decoding have no packed texts", lambda p: p.texts is not None),
     ("the kernels of decoding have no queries in float8", lambda p: p.scales is not None),
+    ("the kernels of decoding are batch-invariant in decode(..., fixed_split=...)", lambda p: p.batch_invariant),
 )
 FEW_QUERIES = (  # unless the kernels of decoding are requested
     ("the kernels of decoding skip no tiles of a mask that is no window", lambda p: p.mask == "rule"),

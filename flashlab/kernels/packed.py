@@ -5,6 +5,9 @@ never visited. Masks and score functions count places from the first token of a 
 the first token of the row, so that the weights of one thread share a call of Philox wherever texts begin.
 """
 
+import functools
+import itertools
+
 import torch
 import triton
 import triton.language as tl
@@ -16,9 +19,10 @@ from flashlab.kernels.device import stepped_around
 from flashlab.kernels.masks import kinds, questions
 from flashlab.kernels.masks.part import FARTHEST, Part
 from flashlab.kernels.problem import whole_groups
-from flashlab.machine.arguments import shown
+from flashlab.machine.arguments import check_flag, shown
 
 CACHED = 8  # texts whose preparation is cached
+OWN = 128  # tokens: a multiple of all tiles that a packed call may have
 _prepared = []  # (offsets_q, offsets_k, their versions, ``Texts``), the latest last
 
 
@@ -38,6 +42,7 @@ def flash_attention_packed(
     sinks: Tensor | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    batch_invariant: bool = False,
     kernel: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention inside each of several texts. Without dropout, the results are those of a call per text.
@@ -48,6 +53,9 @@ def flash_attention_packed(
             offsets_q[t + 1] - 1. offsets_k: the same for keys and values, offsets_q if None. A text may be empty.
         causal, mask, score, dropout, seed, sinks, scale, return_lse, kernel: as for ``flash_attention``. Tensors of
             masks and score functions have a batch per text, and their last dimensions are as long as the longest text.
+        batch_invariant: O and lse of a text have the same bits whatever other texts are in the call. Each text then
+            begins with a tile, after up to 127 zeros; masks are windows, scores soft caps, and there is no dropout.
+            With offsets_k the kernel is the portable one.
 
     Returns:
         O [Tq, H, dv], and with return_lse also lse [H, Tq].
@@ -66,6 +74,7 @@ def flash_attention_packed(
     if k.shape != (Tk, Hk, d) or not whole_groups(H, Hk):
         expected = "q [Tq, H, d], k [Tk, Hk, d] and v [Tk, Hk, dv] with H a multiple of Hk"
         raise ValueError(f"expected {expected}, got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}")
+    check_flag("batch_invariant", batch_invariant)
     texts = prepared(offsets_q, offsets_q if offsets_k is None else offsets_k)
     of_keys = "offsets_q" if offsets_k is None else "offsets_k"
     for name, x, offsets, end in (("q", q, "offsets_q", texts.ends[0]), ("k", k, of_keys, texts.ends[1])):
@@ -73,13 +82,29 @@ def flash_attention_packed(
             raise ValueError(f"{offsets} must end at {len(x)}, the number of tokens in {name}, got {end}")
         if x.device != offsets_q.device:
             raise ValueError(f"{name} must be on the device of its offsets, {offsets_q.device}, got {x.device}")
-    result = attend(
+    if batch_invariant:
+        check_own_tiles(mask, score)
+        kernel = kernel if kernel or offsets_k is None else "portable"  # Hopper's needs a query for every key
+        texts, places_q, places_k = texts.in_own_tiles
+        q, k, v = (
+            x.new_zeros(texts.ends[n], *x.shape[1:]).index_copy(0, places, x)
+            for n, places, x in ((0, places_q, q), (1, places_k, k), (1, places_k, v))
+        )
+    O, lse = attend(
         *(x.transpose(0, 1)[None] for x in (q, k, v)), texts=texts, causal=causal, mask=mask, score=score,
-        dropout=dropout, seed=seed, sinks=sinks, scale=scale, return_lse=return_lse, kernel=kernel,
+        dropout=dropout, seed=seed, sinks=sinks, scale=scale, return_lse=True, batch_invariant=batch_invariant,
+        kernel=kernel,
     )  # fmt: skip
-    O, lse = result if isinstance(result, tuple) else (result, None)
-    O = O[0].transpose(0, 1)
-    return O if lse is None else (O, lse[0])
+    O, lse = O[0].transpose(0, 1), lse[0]
+    if batch_invariant:
+        O, lse = O[places_q], lse[:, places_q]
+    return (O, lse) if return_lse else O
+
+
+def check_own_tiles(mask, score):
+    """Raise ValueError if a batch-invariant call has a mask or a score function with a batch per text."""
+    if not (mask is None or isinstance(mask, masks.Window)) or not (score is None or isinstance(score, scores.Softcap)):
+        raise ValueError("batch_invariant=True takes windows as masks and a soft cap as score in packed calls")
 
 
 def prepared(offsets_q, offsets_k):
@@ -106,6 +131,7 @@ class Texts:
         if len(both[0]) != len(both[1]):
             found = " and ".join(str(len(x) - 1) for x in both)
             raise ValueError(f"offsets_q and offsets_k must have as many texts, got {found}")
+        self.starts = both
         self.ends = both[0][-1], both[1][-1]
         self.count = len(both[0]) - 1
         self.longest = tuple(max((b - a for a, b in zip(x, x[1:], strict=False)), default=0) for x in both)
@@ -119,6 +145,22 @@ class Texts:
     def kernel_args(self):
         """The kernel arguments of the texts."""
         return *self.of, *self.first
+
+    @functools.cached_property
+    def in_own_tiles(self):
+        """These texts, each with a text of zeros after it up to a multiple of OWN tokens, and where tokens go.
+
+        Returns the ``Texts``, and the new places of the queries [Tq] and of the keys [Tk].
+        """
+        offsets, places = [], []
+        for starts, of, first in zip(self.starts, self.of, self.first, strict=True):
+            begins = [0, *itertools.accumulate(-(-(b - a) // OWN) * OWN for a, b in itertools.pairwise(starts))]
+            ends = [begin + b - a for begin, (a, b) in zip(begins, itertools.pairwise(starts), strict=False)]
+            both = [0, *itertools.chain.from_iterable(zip(ends, begins[1:], strict=True))]
+            offsets.append(torch.tensor(both, dtype=torch.int32, device=first.device))
+            moved = torch.tensor(begins, device=first.device) - first  # [texts + 1]
+            places.append(torch.arange(len(of), device=of.device) + moved[of.long()])
+        return Texts(*offsets), *places
 
     def apart(self, mask):
         """Return the mask by which a query sees the keys of its own text that ``mask`` shows inside this text."""

@@ -52,7 +52,7 @@ class Plan:
         return other
 
 
-def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel) -> tuple | None:
+def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel, batch_invariant=False) -> tuple | None:
     """Return the kind of a call, as a key for ``find``; None if its plan cannot be cached.
 
     Of score functions, soft caps have a kind, by value. Sinks have one if they are a parameter: the same one each time.
@@ -69,7 +69,8 @@ def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel) -> tuple | None:
         of_sinks = None if sinks is None else (id(sinks), _layout(sinks))
     except (RuntimeError, NotImplementedError):  # no strides, or no memory: the checks say so
         return None
-    return causal, window, score, of_sinks, scale, kernel, torch.get_float32_matmul_precision(), one, layouts
+    precision = torch.get_float32_matmul_precision()
+    return causal, window, score, of_sinks, scale, kernel, batch_invariant, precision, one, layouts
 
 
 def kind_of_step(q, cache, mask, scale, fixed_split) -> tuple | None:

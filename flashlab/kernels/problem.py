@@ -39,6 +39,7 @@ class Problem(NamedTuple):
     dropout: object = None  # a ``dropout.Dropout``
     texts: object = None  # of a packed call, ``packed.Texts``; then B is 1, and Nq and Nk count the tokens of all
     scales: float8.Scales | None = None  # of q, k and v in float8
+    batch_invariant: bool = False  # the forward kernel and its tiles depend on no other text
 
     @classmethod
     def of(cls, q, k, v, mask, scale, **options):
