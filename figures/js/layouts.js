@@ -50,11 +50,11 @@ function holders(trace) {
   const threads = Array.from({ length: 128 }, (_, thread) => place(trace, thread, 0));
   const registers = Array.from({ length: 32 }, (_, register) => place(trace, 0, register));
   const held = [];
-  threads.forEach(([row, column], thread) =>
+  threads.forEach(([row, column], thread) => {
     registers.forEach(([down, across], register) => {
       held[(row ^ down) * SIZE + (column ^ across)] = { thread, register };
-    }),
-  );
+    });
+  });
   return held;
 }
 

@@ -18,7 +18,11 @@ export function draw({ trace, step, width }) {
   const bottom = top + LANES * LANE;
   const unit = (width - left - 8) / trace.longest; // pixels per block
   const scene = { trace, step, width, wide, left, top, bottom, unit, place: (time) => left + time * unit };
-  const notes = wrapped("a tile is as long as its blocks of keys, its letter is its head; pale: still to come", width - left, 12);
+  const notes = wrapped(
+    "a tile is as long as its blocks of keys, its letter is its head; pale: still to come",
+    width - left,
+    12,
+  );
   const charts = bottom + 52 + 17 * notes.length;
   const size = wide ? (width - NAMES - 40) / 2 : width - NAMES;
   const below = charts + 3 * ROW + 52;
