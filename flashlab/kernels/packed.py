@@ -74,6 +74,7 @@ def flash_attention_packed(
     if k.shape != (Tk, Hk, d) or not whole_groups(H, Hk):
         expected = "q [Tq, H, d], k [Tk, Hk, d] and v [Tk, Hk, dv] with H a multiple of Hk"
         raise ValueError(f"expected {expected}, got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}")
+    check_flag("return_lse", return_lse)
     check_flag("batch_invariant", batch_invariant)
     texts = prepared(offsets_q, offsets_q if offsets_k is None else offsets_k)
     of_keys = "offsets_q" if offsets_k is None else "offsets_k"
