@@ -25,7 +25,9 @@ def _draw_cells(rng, size):
     able = rng.random(versions) < 0.7
     able[rng.integers(versions)] = True
     lengths = np.array([draws.whole(rng, size, 10**6) for _ in range(cells)], np.float64)
-    N = int(rng.choice([draws.whole(rng, size, 10**6), lengths[0]]))
+    if rng.random() < 0.3:  # two lengths of which a rounded logarithm makes one
+        lengths[0] = lengths[-1] + rng.integers(1, 9)
+    N = int(rng.choice([draws.whole(rng, size, 10**6), lengths[-1]]))
     apart = np.sort(np.abs(np.log2(lengths / N)))  # [cells]
     us = 10 ** rng.uniform(0, 5, (cells, versions))
     us[rng.random((cells, versions)) < rng.choice([0, 0.3, 0.8])] = inf
