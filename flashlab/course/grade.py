@@ -61,6 +61,8 @@ def graded(learner: str, name: str, answer: Answer) -> Row:
     except UnknownExercise:
         return Row(learner, name[:60], "not judged", note="there is no such exercise")
     attempt: object = answer.program
+    if answer.unchecked:
+        return Row(learner, name, "not judged", note="its check line is missing")
     if isinstance(exercise, Question):
         run = forked.run(lambda: iter([_plain(answer.program.run())]), check.PATIENCE)
         if not run.values:
