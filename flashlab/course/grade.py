@@ -18,7 +18,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -266,7 +266,8 @@ def main(argv: list[str]) -> int:
         heads, learners = roster(options.roster) if options.roster else Roster()
         names = [it.exercise for it in GRADED] if options.graded else options.exercises
         names = of_lessons(options.lessons, names) if options.lessons else names
-        rows = list(grade(options.folder, names, tell, learners))
+        with redirect_stdout(sys.stderr):  # a slow check prints its progress; the table may go to standard output
+            rows = list(grade(options.folder, names, tell, learners))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -243,6 +243,16 @@ def test_the_command_writes_a_table_that_no_spreadsheet_runs(tmp_path, capsys):
     assert head[2:-5] == [it.exercise for it in GRADED] and [line[0] for line in lines] == ["'=cmd", "ada"]
 
 
+def test_a_slow_check_prints_nothing_into_the_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(check, "SLOW", 0.0)
+    folder = class_of(tmp_path, ada=merged(MERGE))
+    assert grade.main([str(folder)]) == 0
+    printed = capsys.readouterr()
+    head, *lines = csv.reader(printed.out.splitlines())
+    assert tuple(head) == grade.COLUMNS and [line[:3] for line in lines] == [["ada", "online_softmax.merge", "right"]]
+    assert "at work" in printed.err
+
+
 def test_the_exercises_of_some_lessons_count():
     assert grade.of_lessons(["3"]) == [it for it in every() if it.startswith("safe_softmax.")]
     some = grade.of_lessons(["03", "12"], [it.exercise for it in GRADED])
