@@ -148,7 +148,7 @@ def _nothing_stored():
 def _ignored(hand_in):
     """Return a note on files that were not read: archives and damaged notebooks, or all where there is no notebook."""
     nothing = not (hand_in.notebooks or hand_in.progress)
-    suffixes = (".ipynb", ".json", ".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".xz")
+    suffixes = (".ipynb", "progress.json", ".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".xz")
     names = [it for it in hand_in.ignored if nothing or it.lower().endswith(suffixes)]
     if names:
         return shortened(f"not read: {', '.join(names)}", 300)

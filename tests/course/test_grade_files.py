@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from flashlab.course import grade, grade_files
+from flashlab.course.copies import VERSIONS
 from flashlab.grading import forked
 from tests.course.test_grade import MERGE, merged
 
@@ -49,7 +50,7 @@ def test_what_cannot_be_read_has_a_row(name, tmp_path):
 
 def test_an_archive_beside_a_notebook_is_named_and_other_files_are_not(tmp_path):
     (tmp_path / "ada").mkdir()
-    for name in (HOME, "more.rar", "drawing.png"):
+    for name in (HOME, "more.rar", "drawing.png", VERSIONS):
         (tmp_path / "ada" / name).write_text(merged(MERGE), encoding="utf-8")
     note, row = grade.grade(tmp_path)
     assert note.note == "not read: more.rar" and row.verdict == "right"
