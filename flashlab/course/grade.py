@@ -255,7 +255,7 @@ def main(argv: list[str]) -> int:
     which.add_argument("--exercises", nargs="+", help="those that count, such as online_softmax.merge")
     which.add_argument("--graded", action="store_true", help="the exercises of the page for teachers count")
     parser.add_argument("--lessons", nargs="+", metavar="04", help="only exercises of these lessons count")
-    parser.add_argument("--roster", type=Path, help="the list of the class: a CSV file with a head, a learner per row")
+    parser.add_argument("--roster", type=Path, help="the class: a CSV file with a header, a learner per row")
     parser.add_argument("--wide", action="store_true", help="a line per learner, with sums of minutes")
     options = parser.parse_args(argv)
 

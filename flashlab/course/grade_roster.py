@@ -1,8 +1,8 @@
 """Read the list of a class, and find the hand-in of each learner.
 
-The list is a CSV file with a head, as a learning platform exports it. A learner is a row; the name is in the columns of
-the first and the last name, or in one column. The other columns, such as an ID and an e-mail address, go to the tables.
-A file of names alone, one in a line, needs no head.
+The list is a CSV file with a header, as a learning platform exports it. A learner is a row; the name is in the columns
+of the first and the last name, or in one column. The other columns, such as an ID and an e-mail address, go to the
+tables. A file of names alone, one in a line, needs no header.
 """
 
 import csv
@@ -30,7 +30,7 @@ class Learner(NamedTuple):
 class Roster(NamedTuple):
     """The list of a class."""
 
-    heads: tuple[str, ...] = ()  # of the columns of each learner
+    heads: tuple[str, ...] = ()  # of each learner's columns
     learners: tuple[Learner, ...] = ()
 
 
@@ -53,7 +53,7 @@ def roster(file: Path) -> Roster:
     names = [_column(heads, FIRST), _column(heads, LAST)]
     names = names if None not in names else [_column(heads, WHOLE)]
     if names == [None]:
-        raise ValueError(f"{file} needs the heads First name and Last name, or Full name, got: {', '.join(rows[0])}")
+        raise ValueError(f"{file} needs the columns First name and Last name, or Full name, got: {', '.join(rows[0])}")
     others = [at for at in range(len(heads)) if at not in names]
     padded = [row + [""] * (len(heads) - len(row)) for row in rows]
     learners = [Learner(" ".join(row[at] for at in names), tuple(row[at] for at in others)) for row in padded[1:]]
