@@ -4,8 +4,8 @@ import html
 
 from docs import drawn
 from docs.front import raw
+from docs.lessons import SITE
 
-SITE = "https://flashlab-course.github.io/flashlab"
 EXAMPLE = "online_softmax"
 EMBEDDED = f"""<p>When is the past rescaled?
 <button data-source="rising">rising scores</button>

@@ -1,6 +1,7 @@
 """The stored notebooks as pages: their figures alive, their answers folded, and copies that install themselves."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -9,9 +10,12 @@ from docs.drawn import CHARTS, FIGURE, alive
 from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, notebook, number
 
-REPOSITORY = "https://github.com/flashlab-course/flashlab"
-COLAB = "https://colab.research.google.com/github/flashlab-course/flashlab/blob/gh-pages/colab"
-CODESPACE = "https://codespaces.new/flashlab-course/flashlab"
+COURSE = "https://github.com/flashlab-course/flashlab"
+REPOSITORY = os.environ.get("FLASHLAB_REPOSITORY") or COURSE  # where a site finds its lessons: a fork has its own
+PROJECT = "/".join(REPOSITORY.split("/")[-2:])
+SITE = "https://{}.github.io/{}".format(*PROJECT.split("/"))
+COLAB = f"https://colab.research.google.com/github/{PROJECT}/blob/gh-pages/colab"
+CODESPACE = f"https://codespaces.new/{PROJECT}"
 NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import flashlab
 from docs import front, gallery, measurements, wrong_answers
-from docs.lessons import REPOSITORY
+from docs.lessons import COURSE, REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ def _part(part, some):
 
 def written(name: str) -> str:
     """Return a page of this folder, its links to lessons as links of the site, and to other files as addresses."""
-    text = (HERE / f"{name}.md").read_text(encoding="utf-8")
+    text = (HERE / f"{name}.md").read_text(encoding="utf-8").replace(f"git clone {COURSE}", f"git clone {REPOSITORY}")
     text = re.sub(r"\]\(\.\./notebooks/(?=\w+\.ipynb)", "](lessons/", text)
     return text.replace("](../", f"]({REPOSITORY}/blob/main/")
 

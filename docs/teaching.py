@@ -2,14 +2,26 @@
 
 from flashlab.course.graded import GRADED
 from flashlab.course.lessons import LESSONS, notebook, number
-from flashlab.course.registry import find
+from flashlab.course.registry import every, find
+from flashlab.grading.exercise import Question
 
+KINDS = "functions", "kernels", "answers"
 # Numbers of lessons by week. A learner chooses one of the lessons after "or".
 ROUTES = {
     6: ("00 01 02", "03 04", "06 07", "08 09", "10 11", "12 14"),
     10: ("00 01 02", "03 04", "05 06", "07 08", "09 10", "11", "12", "13 14", "18 20", "25 26"),
     14: ("00 01", "02 03", "04 05", "06 07", "08 09", "10", "11", "12", "13 14", "15", "16", "17 18", "20", "21"),
 }
+
+
+def checked() -> list[str]:
+    """Return the table of all exercises: the names and minutes of functions and kernels, and how many answers."""
+    rows = []
+    for lesson in LESSONS:
+        functions, kernels, answers = (_of(lesson, kind) for kind in KINDS)
+        written = [_timed(functions)] * bool(functions) + [f"kernels: {_timed(kernels)}"] * bool(kernels)
+        rows.append(f"| {number(lesson):02} | {'; '.join(written)} | {len(answers)} ({_minutes(answers)} min) |")
+    return ["| lesson | functions, each with its minutes | answers |", "|---|---|---|", *rows]
 
 
 def exercises() -> list[str]:
@@ -25,15 +37,44 @@ def questions() -> list[str]:
 
 
 def weeks(route: int) -> list[str]:
-    """Return the table of a route of so many weeks: lessons, their minutes, exercises to hand in, and the sentence."""
+    """Return the table of a route of so many weeks: lessons, their minutes, what to hand in, and the sentence.
+
+    What to hand in are all exercises of the lessons, with the option of the grader that chooses them.
+    """
     rows = [_week(at, [LESSONS[int(it)] for it in lessons.split()]) for at, lessons in enumerate(ROUTES[route], 1)]
     return ["| week | lessons | minutes | to hand in | the week's sentence |", "|---|---|---|---|---|", *rows]
 
 
 def _week(at, lessons):
     links = ", ".join(f"[{number(it):02}](../notebooks/{notebook(it)})" for it in lessons)
-    due = ", ".join(f"`{_short(it)}`" for it in GRADED if _lesson(it) in {f"{number(lesson):02}" for lesson in lessons})
-    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {due or '–'} | {lessons[-1].proves} |"
+    written = [name for it in lessons for kind in KINDS[:2] for name in _of(it, kind)]
+    asked = [name for it in lessons for name in _of(it, "answers")]
+    option = f"`--lessons {' '.join(f'{number(it):02}' for it in lessons)}`"
+    due = f"{option}: {_sum(written, 'function')}; {_sum(asked, 'answer')}"
+    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {due} | {lessons[-1].proves} |"
+
+
+def _of(lesson, kind):
+    """Return the names of a lesson's exercises of a kind."""
+    return [name for name, it in every().items() if name.partition(".")[0] == lesson.name and _kind(it) == kind]
+
+
+def _kind(exercise):
+    if isinstance(exercise, Question):
+        return "answers"
+    return "kernels" if hasattr(exercise.reference, "fn") else "functions"
+
+
+def _timed(names):
+    return ", ".join(f"`{name}` {find(name).minutes}" for name in names)
+
+
+def _minutes(names):
+    return sum(find(name).minutes for name in names)
+
+
+def _sum(names, noun):
+    return f"{len(names)} {noun}{'s' * (len(names) != 1)}, {_minutes(names)} min"
 
 
 def _lesson(graded):
@@ -45,5 +86,5 @@ def _short(graded):
 
 
 if __name__ == "__main__":
-    for table in (exercises(), *map(weeks, ROUTES), questions()):
+    for table in (checked(), exercises(), *map(weeks, ROUTES), questions()):
         print(*table, "", sep="\n")

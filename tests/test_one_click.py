@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from docs import lessons
 from figures import page, ring
-from tests.test_setup import PINS, PROJECT, PYTHONS, ROOT, read
+from tests.test_setup import PINS, PROJECT, PYTHONS, ROOT, read, workflow
 
 GIT = shutil.which("git")
 
@@ -41,6 +41,25 @@ def test_readme_and_front_page_lead_to_the_same_places():
     assert lessons.REPOSITORY == PROJECT["urls"]["Homepage"] and f"/github/{project}/" in lessons.COLAB
     for link in (f"{lessons.COLAB}/00_start_here.ipynb", lessons.CODESPACE, f"git clone {lessons.REPOSITORY}\n"):
         assert link in read("README.md")
+
+
+OF_A_FORK = """
+from docs import front, lessons, pages, sharing
+print(lessons.links("06_tiling.ipynb")["source"], lessons.install("HEAD"), front.page(), pages.written("set_up"))
+print(sharing.ADDRESS)
+"""
+
+
+def test_the_site_of_a_fork_leads_to_the_fork():
+    variables = os.environ | {"FLASHLAB_REPOSITORY": "https://github.com/uni/attention"}
+    said = subprocess.check_output([sys.executable, "-c", OF_A_FORK], cwd=ROOT, env=variables, text=True)
+    assert "git clone https://github.com/uni/attention" in said
+    assert (
+        "/github/uni/attention/blob/gh-pages/colab/06_tiling.ipynb" in said and "codespaces.new/uni/attention" in said
+    )
+    assert said.endswith("https://uni.github.io/attention/\n") and "git clone https://github.com/flashlab" not in said
+    (build,) = [job for job in workflow("site.yml")["jobs"].values() if "make site" in str(job)]
+    assert build["env"]["FLASHLAB_REPOSITORY"] == "${{ github.server_url }}/${{ github.repository }}"
 
 
 def test_the_rest_of_a_copy_is_the_lesson_not_yet_run(copies):

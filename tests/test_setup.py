@@ -19,6 +19,7 @@ from PIL import Image
 
 from docs import pages
 from figures import tiling
+from flashlab.course import lessons
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.drawn import NODE, digest
 
@@ -245,6 +246,13 @@ def test_every_command_that_a_page_names_exists(page):
     named = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(commands)))
     assert named <= targets
     assert {"lab", "test"} <= named or page in PAGES[1:]
+
+
+def test_the_page_of_set_up_says_which_lessons_run_where():
+    words = " ".join(read("docs/set_up.md").split())
+    assert f"{lessons.runs('triton')} then execute their kernels in Triton's interpreter" in words
+    assert f"{lessons.runs('hopper').capitalize()} have kernels for Hopper GPUs" in words
+    assert f"there is no package `triton`: {lessons.runs('numpy')} work" in words
 
 
 def test_every_target_is_explained_by_make_help():

@@ -6,12 +6,12 @@ import pytest
 
 from docs import drawn, teaching
 from flashlab.course.graded import GRADED
-from flashlab.course.lessons import CORE, LESSONS, WAYS, duration, spans
+from flashlab.course.lessons import CORE, LESSONS, WAYS, duration, runs, spans
 from flashlab.course.registry import find
 from flashlab.grading.exercise import Exercise
 
 PAGE = (Path(__file__).parents[1] / "docs" / "teach.md").read_text(encoding="utf-8")
-TABLES = {"exercises": teaching.exercises(), "questions": teaching.questions()} | {
+TABLES = {"all exercises": teaching.checked(), "exercises": teaching.exercises(), "questions": teaching.questions()} | {
     f"{route} weeks": teaching.weeks(route) for route in teaching.ROUTES
 }
 
@@ -38,8 +38,9 @@ def test_the_graded_exercises_are_functions_of_the_core():
     assert {name.partition(".")[0] for name in names} <= {lesson.name for lesson in CORE}
 
 
-def test_the_page_says_how_long_the_core_is_and_which_lessons_have_no_slide():
+def test_the_page_says_how_long_the_core_is_what_lessons_need_and_which_have_no_slide():
     words = " ".join(PAGE.split())
     assert f"{spans(CORE).capitalize()} are the core. They take {duration(WAYS[2].minutes)}" in words
+    assert f"{runs('triton').capitalize()} need Triton, and {runs('hopper')} need Linux" in words
     without = spans([it for it in LESSONS if it not in map(drawn.lesson_of, drawn.names())])
     assert f"{without.capitalize()} have no figure" in words

@@ -1,8 +1,9 @@
 """Grade the answers of a class: ``python -m flashlab.course.grade FOLDER --csv grades.csv``.
 
-Every entry of FOLDER belongs to one learner, whose name it has: a folder, a zip or a notebook. The table has a row per
-learner and exercise: the verdict ("right", "wrong", "not judged", "not attempted"), the first case that fails with its
-inputs, what was wrong, and a note. With ``--wide`` it has a row per learner, and minutes as weights.
+Every entry of FOLDER belongs to one learner, whose name it has: a folder, a zip or a notebook, as a learning platform
+writes them. The table has a row per learner and exercise: the verdict ("right", "wrong", "not judged", "not
+attempted"), the first case that fails with its inputs, what was wrong, and a note. With ``--wide`` it has a row per
+learner, and minutes as weights. With ``--roster`` it has the columns of the list of the class, too.
 
 Neither the output of a notebook counts, nor a check that it defines. The lines that an answer needs are taken from its
 source and run in a process of their own. That process may crash, hang or print: only the results of the answer come
@@ -17,15 +18,17 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
 from flashlab.course import check, progress
 from flashlab.course.grade_answers import Answer, answers
-from flashlab.course.grade_files import hand_ins, roster
+from flashlab.course.grade_files import hand_ins
 from flashlab.course.grade_notes import has_the_courses_text, runs_the_course, text_of
+from flashlab.course.grade_roster import UNDECIDED, Learner, Roster, members, roster
 from flashlab.course.graded import GRADED
+from flashlab.course.lessons import LESSONS
 from flashlab.course.registry import UnknownExercise, every, find
 from flashlab.grading import forked
 from flashlab.grading.defaults import defaults
@@ -48,6 +51,7 @@ class Row(NamedTuple):
     input: str = ""
     reason: str = ""
     note: str = ""
+    columns: tuple[str, ...] = ()  # of the learner, in the list of the class
 
 
 def graded(learner: str, name: str, answer: Answer) -> Row:
@@ -57,6 +61,8 @@ def graded(learner: str, name: str, answer: Answer) -> Row:
     except UnknownExercise:
         return Row(learner, name[:60], "not judged", note="there is no such exercise")
     attempt: object = answer.program
+    if answer.unchecked:
+        return Row(learner, name, "not judged", note="its check line is missing")
     if isinstance(exercise, Question):
         run = forked.run(lambda: iter([_plain(answer.program.run())]), check.PATIENCE)
         if not run.values:
@@ -98,9 +104,9 @@ def grade(
     folder: Path,
     names: Iterable[str] | None = None,
     on_learner: Callable[[int, int, str], None] = lambda done, of, learner: None,
-    learners: Iterable[str] = (),
+    learners: Iterable[Learner] = (),
 ) -> Iterator[Row]:
-    """Yield the rows of all learners in a folder, and of those ``learners`` who handed in nothing.
+    """Yield the rows of all learners of the list of the class, and of all others with a hand-in in a folder.
 
     names: the exercises that count; by default those with an answer of some learner. Raises ValueError for a name that
     is no exercise, and for a folder that does not exist.
@@ -109,27 +115,24 @@ def grade(
         raise ValueError(f"{folder} is no folder")
     for name in names or ():
         find(name)
-    found = {it.learner: it for it in hand_ins(folder)}
-    absent: dict[str, dict[str, Answer]] = {it: {} for it in learners if it not in found}
-    everything = {it: answers(files) for it, files in found.items()} | absent
+    everybody = [(it, answers(it.hand_in) if it.hand_in else {}) for it in members(hand_ins(folder), learners)]
     order = list(every())
-    exercises = list(names or (it for it in order if any(it in of_one for of_one in everything.values())))
-    texts = Counter((name, text) for of_one in everything.values() for name, text in _texts(of_one))
-    for done, (learner, own) in enumerate(everything.items()):
-        on_learner(done, len(everything), learner)
-        if learner in absent:
-            yield Row(learner, "", "not attempted", note="nothing handed in")
-        elif note := _ignored(found[learner]):
-            yield Row(learner, "", "not judged", note=note)
+    exercises = list(names or (it for it in order if any(it in own for _, own in everybody)))
+    texts = Counter((name, text) for _, own in everybody for name, text in _texts(own))
+    for done, (member, own) in enumerate(everybody):
+        learner, columns = member.learner
+        on_learner(done, len(everybody), learner)
+        if notes := list(filter(None, [member.note, _ignored(member.hand_in) if member.hand_in else ""])):
+            verdict = "not judged" if member.hand_in or member.note == UNDECIDED else "not attempted"
+            yield Row(learner, "", verdict, note="; ".join(notes), columns=columns)
         for name in [*exercises, *sorted(set(own) - set(order))]:
+            row = Row(learner, name, "not attempted", note="not handed in")
             if name in own:
                 with _nothing_stored():
                     row = graded(learner, name, own[name])
-                    notes = [row.note, *_notes(row, own[name], texts)]
-                yield row._replace(note="; ".join(filter(None, notes)))
-            else:
-                yield Row(learner, name, "not attempted", note="not handed in")
-    on_learner(len(everything), len(everything), "")
+                    row = row._replace(note="; ".join(filter(None, [row.note, *_notes(row, own[name], texts)])))
+            yield row._replace(columns=columns)
+    on_learner(len(everybody), len(everybody), "")
 
 
 @contextmanager
@@ -145,7 +148,7 @@ def _nothing_stored():
 def _ignored(hand_in):
     """Return a note on files that were not read: archives and damaged notebooks, or all where there is no notebook."""
     nothing = not (hand_in.notebooks or hand_in.progress)
-    suffixes = (".ipynb", ".json", ".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".xz")
+    suffixes = (".ipynb", "progress.json", ".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".xz")
     names = [it for it in hand_in.ignored if nothing or it.lower().endswith(suffixes)]
     if names:
         return shortened(f"not read: {', '.join(names)}", 300)
@@ -169,26 +172,39 @@ def _notes(row, answer, texts):
         yield f"also answered in {', '.join(answer.others)}"
 
 
-def wide(rows: Iterable[Row]) -> Iterator[tuple]:
+def tall(rows: Iterable[Row], heads: tuple[str, ...] = ()) -> Iterator[tuple]:
+    """Yield a head and a line per learner and exercise, with the columns of the list of the class."""
+    yield (COLUMNS[0], *heads, *COLUMNS[1:])
+    for learner, *values, columns in rows:
+        yield (learner, *_filled(columns, heads), *values)
+
+
+def wide(rows: Iterable[Row], heads: tuple[str, ...] = ()) -> Iterator[tuple]:
     """Yield a head and a line per learner: the verdicts, with * for a note, and sums of minutes.
 
     The sums are of exercises that are right, right with a note, and not judged, and of all.
     """
-    table: dict[str, dict[str, Row]] = {}
+    table: dict[Learner, dict[str, Row]] = {}
     for row in rows:
-        table.setdefault(row.learner, {})[row.exercise] = row
+        table.setdefault(Learner(row.learner, row.columns), {})[row.exercise] = row
     exercises = list(dict.fromkeys(name for of_one in table.values() for name in of_one if name in every()))
     minutes = {name: find(name).minutes for name in exercises}
-    yield ("learner", *exercises, "right", "right with a note", "not judged", "of", "note")
+    yield ("learner", *heads, *exercises, "right", "right with a note", "not judged", "of", "note")
     for learner, of_one in table.items():
         own = {name: of_one[name] for name in exercises if name in of_one}
         sums = Counter()
         for name, row in own.items():
             sums[row.verdict, _noted(row)] += minutes[name]
         marks = [f"{own[name].verdict}{'*' * _noted(own[name])}" if name in own else "" for name in exercises]
-        notes = of_one[""].note if "" in of_one else ""
+        first = (learner.name, *_filled(learner.columns, heads), *marks)
         undecided = sums["not judged", False] + sums["not judged", True]
-        yield (learner, *marks, sums["right", False], sums["right", True], undecided, sum(minutes.values()), notes)
+        note = of_one[""].note if "" in of_one else ""
+        yield (*first, sums["right", False], sums["right", True], undecided, sum(minutes.values()), note)
+
+
+def _filled(columns, heads):
+    """Return the columns of a learner, empty ones for somebody outside of the list."""
+    return columns or ("",) * len(heads)
 
 
 def _noted(row):
@@ -213,6 +229,18 @@ def _mistake(row):
     return (row.reason or f"fails for {row.fails_for}") if row.verdict == "wrong" else ""
 
 
+def of_lessons(numbers: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
+    """Return the exercises of some lessons, of ``names`` or of all. Raises ValueError for a number of no lesson."""
+    numbered = {f"{at:02}": lesson.name for at, lesson in enumerate(LESSONS)}
+    if unknown := [it for it in numbers if it.zfill(2) not in numbered]:
+        raise ValueError(f"there is no lesson {', '.join(unknown)}; lessons have numbers from 00 to {max(numbered)}")
+    lessons = {numbered[it.zfill(2)] for it in numbers}
+    found = [it for it in names or every() if it.partition(".")[0] in lessons]
+    if not found:
+        raise ValueError(f"none of the exercises is in lesson {', '.join(numbers)}")
+    return found
+
+
 def _cell(text):
     """Return a text that no spreadsheet takes for a formula."""
     return f"'{text}" if str(text).startswith(("=", "+", "-", "@")) else text
@@ -226,7 +254,8 @@ def main(argv: list[str]) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--exercises", nargs="+", help="those that count, such as online_softmax.merge")
     which.add_argument("--graded", action="store_true", help="the exercises of the page for teachers count")
-    parser.add_argument("--roster", type=Path, help="a CSV file with all learners in its first column")
+    parser.add_argument("--lessons", nargs="+", metavar="04", help="only exercises of these lessons count")
+    parser.add_argument("--roster", type=Path, help="the class: a CSV file with a header, a learner per row")
     parser.add_argument("--wide", action="store_true", help="a line per learner, with sums of minutes")
     options = parser.parse_args(argv)
 
@@ -234,19 +263,21 @@ def main(argv: list[str]) -> int:
         print(f"{done} of {of} learners {learner}", file=sys.stderr, flush=True)
 
     try:
-        learners = roster(options.roster) if options.roster else []
+        heads, learners = roster(options.roster) if options.roster else Roster()
         names = [it.exercise for it in GRADED] if options.graded else options.exercises
-        rows = list(grade(options.folder, names, tell, learners))
+        names = of_lessons(options.lessons, names) if options.lessons else names
+        with redirect_stdout(sys.stderr):  # a slow check prints its progress; the table may go to standard output
+            rows = list(grade(options.folder, names, tell, learners))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     for line in counts(rows):
         print(line, file=sys.stderr)
-    if strangers := sorted({row.learner for row in rows} - set(learners)) if learners else []:
+    if strangers := sorted({row.learner for row in rows} - {it.name for it in learners}) if learners else []:
         print(f"Not in {options.roster}: {', '.join(strangers)}", file=sys.stderr)
     with options.csv.open("w", newline="", encoding="utf-8") if options.csv else nullcontext(sys.stdout) as file:
         writer = csv.writer(file)
-        table = wide(rows) if options.wide else [COLUMNS, *rows]
+        table = wide(rows, heads) if options.wide else tall(rows, heads)
         writer.writerows(map(_cell, row) for row in table)
     return 0
 

@@ -1,17 +1,20 @@
 """Find the answers in a learner's files, each as a program with all that it uses.
 
-Where several files answer an exercise, the lesson's own notebook counts, then the stored answers of ``progress.json``,
-then other notebooks; a stub counts last.
+An answer is found by its line check("…", …). Where several files answer an exercise, the lesson's own notebook counts,
+then the stored answers of ``progress.json``, then other notebooks, then an answer without that line, and a stub last.
 """
 
 import ast
+import json
 import re
 import symtable
 from collections.abc import Iterator
+from functools import cache
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from flashlab.course import check
+from flashlab.course.data import NOTEBOOKS
 from flashlab.course.grade_files import HandIn
 from flashlab.course.lessons import LESSONS, notebook
 from flashlab.grading import forked
@@ -30,26 +33,55 @@ class Answer(NamedTuple):
     names: frozenset[str] = frozenset()  # all that its notebook binds
     stub: bool = False
     others: tuple[str, ...] = ()  # further notebooks that answer the same exercise
+    unchecked: bool = False  # the notebook changes what the lesson checks, and has no check of it
+
+
+STUB, UNCHECKED, OTHER, STORED, HOME = range(5)  # the higher one counts
 
 
 def answers(hand_in: HandIn) -> dict[str, Answer]:
     """Return a learner's answers by exercise."""
     found: dict[str, list] = {}  # [(rank, file, answer)] by exercise
     for file, content in hand_in.notebooks.items():
+        checked = set()
         for name, answer in _in_notebook(content, hand_in.learner):
             home = PurePosixPath(file).name == HOMES.get(name.partition(".")[0])
-            found.setdefault(name, []).append((0 if answer.stub else 3 if home else 1, file, answer))
+            found.setdefault(name, []).append((STUB if answer.stub else HOME if home else OTHER, file, answer))
+            checked.add(name)
+        for name in _without_check(file, content, checked):
+            found.setdefault(name, []).append((UNCHECKED, file, Answer(Program("", "None", ""), unchecked=True)))
     for name, source in _stored(hand_in.progress):
         program = Program(source, _last_definition(source), f"<{hand_in.learner}: {name}>")
-        found.setdefault(name, []).append((2, "", Answer(program)))
+        found.setdefault(name, []).append((STORED, "", Answer(program)))
     return {name: _first(candidates) for name, candidates in found.items()}
 
 
 def _first(candidates):
     """Return the answer that counts, the last of the highest rank, with the notebooks of the others."""
     rank, file, answer = max(reversed(candidates), key=lambda it: it[0])
-    others = sorted({other for rank, other, _ in candidates if rank and other not in ("", file)})
+    others = sorted({other for rank, other, _ in candidates if rank > UNCHECKED and other not in ("", file)})
     return answer._replace(others=tuple(others))
+
+
+def _without_check(file, content, checked):
+    """Yield the exercises of a notebook's lesson whose answer is changed there, and whose check is missing."""
+    for home in (home for home in HOMES.values() if home.removesuffix(".ipynb") in PurePosixPath(file).name):
+        asked, published = _lesson(home)
+        changed = set().union(*(_bound(it) for it in _statements(content) if ast.unparse(it) not in published))
+        yield from (name for name, value in asked.items() if name not in checked and value in changed)
+
+
+@cache
+def _lesson(home):
+    """Return what a lesson checks, by exercise, and the text of all its statements."""
+    statements = _statements(json.loads((NOTEBOOKS / home).read_text(encoding="utf-8")))
+    asked = dict(filter(None, map(_asked, statements)))
+    return {name: ast.unparse(it) for name, it in asked.items()}, frozenset(map(ast.unparse, statements))
+
+
+def _statements(content):
+    cells = ("".join(it.get("source") or "") for it in content["cells"] if _is_code(it))
+    return [it for source in cells for it in _parsed(source)[0]]
 
 
 def _stored(progress):

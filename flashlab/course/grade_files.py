@@ -1,17 +1,17 @@
-"""Read what learners handed in: notebooks, folders and zips, and the list of the class.
+"""Read what learners handed in: notebooks, folders and zips.
 
 Nothing is unpacked to the disk: notebooks in a zip are read in memory, so that no path of theirs counts.
 """
 
-import csv
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 LIMIT = 50 * 2**20  # bytes of all notebooks in a zip; a notebook of the course with its outputs has less than 1 MiB
-HEADS = "learner", "name"  # a first line of a list of the class that is no learner
+NUMBERED = re.compile(r"(.*?)_(\d+)_assignsubmission_[a-z]+_?(.*)")  # an entry of Moodle: learner, number, file
 UNREADABLE = OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, NotImplementedError
 
 
@@ -22,26 +22,22 @@ class HandIn(NamedTuple):
     notebooks: dict[str, dict]  # by path within the hand-in
     progress: list[dict]
     ignored: list[str]  # paths of what is neither, or cannot be read
+    number: str = ""  # in the name of the entry: it tells learners of one name apart
 
 
 def hand_ins(folder: Path) -> list[HandIn]:
     """Return what each learner handed in. A learner has the name of a folder, or of a file without its suffix."""
-    paths: dict[str, list[Path]] = {}
+    paths: dict[tuple[str, str], list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".") and path.suffix != ".csv":  # a table, or the list of the class
-            paths.setdefault(path.name if path.is_dir() else path.stem, []).append(path)
-    return [_hand_in(learner, found) for learner, found in sorted(paths.items())]
+            name = path.name if path.is_dir() else path.stem
+            numbered = NUMBERED.fullmatch(name)
+            paths.setdefault((numbered[1], numbered[2]) if numbered else (name, ""), []).append(path)
+    return [_hand_in(learner, number, found) for (learner, number), found in sorted(paths.items())]
 
 
-def roster(file: Path) -> list[str]:
-    """Return the names in the first column of a CSV file. Raises OSError or ValueError if it cannot be read."""
-    with file.open(newline="", encoding="utf-8-sig") as lines:
-        names = [row[0].strip() for row in csv.reader(lines) if row and row[0].strip()]
-    return names[1:] if names and names[0].casefold() in HEADS else names
-
-
-def _hand_in(learner, paths):
-    result = HandIn(learner, {}, [], [])
+def _hand_in(learner, number, paths):
+    result = HandIn(learner, {}, [], [], number)
     for name, data in (found for path in paths for found in _files(path)):
         content = _json(data)
         if name.endswith(".ipynb") and isinstance(content.get("cells"), list):
@@ -56,7 +52,7 @@ def _hand_in(learner, paths):
 def _files(path) -> Iterator[tuple[str, bytes]]:
     """Yield the path within a hand-in and the content of each file; no content if it cannot be read or is not read."""
     if not path.is_dir():
-        yield from _of_a_file(path, path.name)
+        yield from _of_a_file(path, NUMBERED.sub(r"\3", path.name))
         return
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path).as_posix()

@@ -9,6 +9,7 @@ import pytest
 
 from flashlab.course import check, grade, progress
 from flashlab.course.grade_notes import runs_the_course
+from flashlab.course.grade_roster import Learner
 from flashlab.course.graded import GRADED
 from flashlab.course.registry import every, find
 from flashlab.course.self_contained import source_of
@@ -211,15 +212,16 @@ def test_an_answer_of_the_teacher_helps_nobody(tmp_path, monkeypatch):
 def test_a_class_gets_a_line_per_learner_with_minutes(tmp_path):
     hand_ins = {"ada": MERGE, "bob": STUB, "cy": SHIFTED.replace("alpha * a.l", "a.l")}
     folder = class_of(tmp_path, **{learner: merged(it) for learner, it in hand_ins.items()})
-    rows = list(grade.grade(folder, ["online_softmax.merge", "online_softmax.finish"], learners=["ada", "dan"]))
+    listed = [Learner("ada"), Learner("dan")]
+    rows = list(grade.grade(folder, ["online_softmax.merge", "online_softmax.finish"], learners=listed))
     head, *lines = grade.wide(rows)
     minutes = find("online_softmax.merge").minutes
     assert head[:3] == ("learner", "online_softmax.merge", "online_softmax.finish")
     assert [line[:4] for line in lines] == [
         ("ada", "right", "not attempted", minutes),
+        ("dan", "not attempted", "not attempted", 0),
         ("bob", "not attempted", "not attempted", 0),
         ("cy", "wrong", "not attempted", 0),
-        ("dan", "not attempted", "not attempted", 0),
     ]
     merge, _ = grade.counts(rows)
     assert merge.startswith("online_softmax.merge: 1 right, 1 wrong, 2 not attempted; 1 times: ")
@@ -232,15 +234,41 @@ def test_the_command_writes_a_table_that_no_spreadsheet_runs(tmp_path, capsys):
     options = [str(folder), "--csv", str(file), "--roster", str(names)]
     assert grade.main([*options, "--exercises", "online_softmax.merge"]) == 0
     head, row, absent, _ = csv.reader(file.open(encoding="utf-8"))
-    assert tuple(head) == grade.COLUMNS and row[:3] == ["'=cmd", "online_softmax.merge", "right"]
-    assert absent == ["ada", "", "not attempted", "", "", "", "nothing handed in"]
+    assert head == ["learner", "e-mail", *grade.COLUMNS[1:]]
+    assert row[:4] == ["'=cmd", "", "online_softmax.merge", "right"]
+    assert absent == ["ada", "", "", "not attempted", "", "", "", "nothing handed in"]
     assert "2 of 2 learners" in capsys.readouterr().err
     assert grade.main([*options, "--graded", "--wide"]) == 0
     head, *lines = csv.reader(file.open(encoding="utf-8"))
-    assert head[1:-5] == [it.exercise for it in GRADED] and [line[0] for line in lines] == ["'=cmd", "ada"]
+    assert head[2:-5] == [it.exercise for it in GRADED] and [line[0] for line in lines] == ["'=cmd", "ada"]
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], [".", "--exercises", "online_softmax.merg"]])
+def test_a_slow_check_prints_nothing_into_the_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(check, "SLOW", 0.0)
+    folder = class_of(tmp_path, ada=merged(MERGE))
+    assert grade.main([str(folder)]) == 0
+    printed = capsys.readouterr()
+    head, *lines = csv.reader(printed.out.splitlines())
+    assert tuple(head) == grade.COLUMNS and [line[:3] for line in lines] == [["ada", "online_softmax.merge", "right"]]
+    assert "at work" in printed.err
+
+
+def test_the_exercises_of_some_lessons_count():
+    assert grade.of_lessons(["3"]) == [it for it in every() if it.startswith("safe_softmax.")]
+    some = grade.of_lessons(["03", "12"], [it.exercise for it in GRADED])
+    assert some[0] == "safe_softmax.rows" and {it.partition(".")[0] for it in some[1:]} == {"triton_backward"}
+
+
+WRONG_ARGUMENTS = [
+    ["nowhere"],
+    [".", "--exercises", "online_softmax.merg"],
+    [".", "--lessons", "99"],
+    [".", "--graded", "--lessons", "00"],
+    [".", "--roster", "nowhere.csv"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG_ARGUMENTS)
 def test_what_does_not_exist_gets_a_sentence(arguments, capsys):
     assert grade.main(arguments) == 1
     assert capsys.readouterr().err.count("\n") == 1

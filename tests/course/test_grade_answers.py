@@ -119,6 +119,7 @@ def test_only_what_an_answer_needs_is_run():
 
 WRONG = MERGE.replace("alpha * a.l", "a.l")
 BEFORE, MINE = "04_online_softmax_before.ipynb", "merge.ipynb"
+COLABS = "Copy of 04_online_softmax.ipynb"  # what "Save a copy in Drive" calls it
 STORED = {"online_softmax.merge": {"solved": True, "said": "", "answer": textwrap.dedent(IMPORTS) + MERGE}}
 FILES = {  # what is in a learner's folder: the verdict, and a file that the note names
     "an older copy": ({HOME: MERGE, BEFORE: WRONG}, "right", BEFORE),
@@ -126,6 +127,7 @@ FILES = {  # what is in a learner's folder: the verdict, and a file that the not
     "an untouched copy": ({HOME: MERGE, BEFORE: STUB}, "right", ""),
     "a newer lesson": ({HOME: STUB, BEFORE: MERGE}, "right", ""),
     "another name": ({MINE: MERGE}, "right", ""),
+    "a copy in Drive": ({COLABS: MERGE}, "right", ""),
     "wrong in the lesson": ({HOME: WRONG, BEFORE: MERGE}, "wrong", BEFORE),
     "stored": ({HOME: STUB, "progress.json": STORED}, "right", ""),
     "stored beside a copy": ({BEFORE: WRONG, "progress.json": STORED}, "right", BEFORE),
@@ -142,6 +144,42 @@ def test_the_lesson_counts_before_copies_of_it(files, tmp_path):
         (tmp_path / "ada" / name).write_text(text, encoding="utf-8")
     (row,) = grade.grade(tmp_path)
     assert (row.verdict, row.note) == (verdict, f"also answered in {noted}" if noted else "")
+
+
+WITHOUT_CHECK = {  # a lesson without its check of merge: the last cell, and the verdict
+    "changed": (MERGE, "not judged"),
+    "commented out": (MERGE + CHECK.replace("check", "# check"), "not judged"),
+    "the stub": (STUB, "not attempted"),
+    "deleted": ("", "not attempted"),
+}
+
+
+@pytest.mark.parametrize("file", [HOME, COLABS])
+@pytest.mark.parametrize("case", WITHOUT_CHECK)
+def test_an_answer_without_its_check_is_named(case, file, tmp_path):
+    cell, verdict = WITHOUT_CHECK[case]
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / file).write_text(cells(IMPORTS, cell), encoding="utf-8")
+    (row,) = grade.grade(tmp_path, ["online_softmax.merge"])
+    missing = "its check line is missing" if verdict == "not judged" else "not handed in"
+    assert (row.verdict, row.note) == (verdict, missing)
+
+
+def test_a_stored_answer_counts_before_one_without_its_check(tmp_path):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / HOME).write_text(cells(IMPORTS, WRONG), encoding="utf-8")
+    (tmp_path / "ada" / "progress.json").write_text(json.dumps(STORED), encoding="utf-8")
+    (row,) = grade.grade(tmp_path)
+    assert (row.verdict, row.note) == ("right", "")
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda it: it.name)
+def test_a_published_lesson_has_no_answer_without_its_check(lesson):
+    content = json.loads((NOTEBOOKS / notebook(lesson)).read_text(encoding="utf-8"))
+    content["cells"] = [it for it in content["cells"] if "exercise" not in it["metadata"].get("tags", ())]
+    assert not [
+        name for name, it in answers(HandIn("ada", {notebook(lesson): content}, [], [])).items() if it.unchecked
+    ]
 
 
 def test_the_last_answer_of_a_notebook_counts(tmp_path):

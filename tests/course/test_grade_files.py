@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from flashlab.course import grade, grade_files
+from flashlab.course.copies import VERSIONS
 from flashlab.grading import forked
 from tests.course.test_grade import MERGE, merged
 
@@ -14,7 +15,7 @@ HOME = "04_online_softmax.ipynb"
 
 
 def zipped(file, **members):
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members.items():
             archive.writestr(name, text)
@@ -49,7 +50,7 @@ def test_what_cannot_be_read_has_a_row(name, tmp_path):
 
 def test_an_archive_beside_a_notebook_is_named_and_other_files_are_not(tmp_path):
     (tmp_path / "ada").mkdir()
-    for name in (HOME, "more.rar", "drawing.png"):
+    for name in (HOME, "more.rar", "drawing.png", VERSIONS):
         (tmp_path / "ada" / name).write_text(merged(MERGE), encoding="utf-8")
     note, row = grade.grade(tmp_path)
     assert note.note == "not read: more.rar" and row.verdict == "right"
@@ -67,12 +68,3 @@ def test_a_folder_and_a_zip_of_one_name_are_one_learner(tmp_path):
     (tmp_path / "ada" / HOME).write_text(merged(MERGE), encoding="utf-8")
     (row,) = grade.grade(tmp_path)
     assert row.verdict == "right" and row.note == f"also answered in {HOME}"
-
-
-@pytest.mark.parametrize(
-    "text", ["learner\nada\nbob\n", "Name,mail\nada,x\nbob,y", "ada,1\n\nbob,2\n", "\ufeffada\nbob"]
-)
-def test_a_roster_has_a_learner_per_line(text, tmp_path):
-    file = tmp_path / "names.csv"
-    file.write_text(text, encoding="utf-8")
-    assert grade_files.roster(file) == ["ada", "bob"]
