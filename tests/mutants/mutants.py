@@ -15,7 +15,7 @@ from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper import scores as hopper_scores
 from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
-from flashlab.kernels.portable import backward, forward, pieces
+from flashlab.kernels.portable import backward, forward, forward_float8, pieces
 from tests.mutants.acceptance import in_triton, of_machines
 from tests.mutants.places import Place
 
@@ -38,7 +38,7 @@ MUTANTS = [
         ("kernel: no rescale of l", "update", "alpha * l_i +", "l_i +"),
         ("kernel: no rescale of O", "update", "alpha[:, None] * O_i", "O_i"),
         ("kernel: no rescale of either", "update", "tl.exp2((m_i - m_safe) * unit)", "tl.exp2((m_i - m_safe) * 0)"),
-        ("kernel: maximum of the tile only", "update", "tl.maximum(m_i, tl.max(S_ij, 1) * factor - offset)", "tl.max(S_ij, 1) * factor"),
+        ("kernel: maximum of the tile only", "update", "tl.maximum(m_i, tl.max(S_ij, 1) * factor)", "tl.max(S_ij, 1) * factor"),
         ("kernel: no maximum subtracted", "update", "S_ij * factor - m_safe[:, None]", "S_ij * factor"),
         ("kernel: −∞ unguarded", "update", 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
         ("kernel: e for 2", "update", "tl.exp2((S_ij * factor", "tl.exp((S_ij * factor"),
@@ -49,7 +49,7 @@ MUTANTS = [
         ("kernel: lse in log2", "attention_forward", "m_i * (tile.unit / LOG2_E)", "m_i / LOG2_E"),
         ("kernel: not divided by l", "attention_forward", "O_i * inverse[:, None]", "O_i"),
         ("kernel: tiles that the mask cuts are skipped", "attention_forward", "tl.static_range(3)", "tl.static_range(2)"),
-        ("kernel: heads of a group interleaved", "update", "hk, offset = h // problem.group", "hk, offset = h % (tl.num_programs(1) // problem.group)"),
+        ("kernel: heads of a group interleaved", "update", "hk, factor = h // problem.group", "hk, factor = h % (tl.num_programs(1) // problem.group)"),
     ),
     *_of(log_sum_exp, in_triton.kernel_forward,
         ("kernel: lse without the maximum", "finish", "total = m_safe + log_l", "total = log_l"),
@@ -59,7 +59,7 @@ MUTANTS = [
         ("sink: added to l, and l not rescaled", "finish", "alpha * l_i + ", "l_i + "),
         ("sink: O not rescaled", "finish", "alpha / l_safe", "1 / l_safe"),
     ),
-    *_of(forward, in_triton.kernel_float8,
+    *_of(forward_float8, in_triton.kernel_float8,
         ("float8: scale of Q forgotten", "attention_forward", "float8.scaled(problem.factor, problem.scales, float8.OF_Q, b, h, i * Br)", "problem.factor"),
         ("float8: the first scale of Q for all blocks", "attention_forward", "float8.OF_Q, b, h, i * Br", "float8.OF_Q, b, h, 0"),
         ("float8: scale of V forgotten", "attention_forward", "float8.scaled(inverse, problem.scales, float8.OF_V, b, h // problem.group, 0)", "inverse"),
