@@ -99,7 +99,7 @@ def run(q, k, v, problem, dtype, kernel=None, c=None):
 def _kernel(choice):
     """Return the module of the kernel in a ``Choice``."""
     if choice.implementation == "portable":
-        return portable.forward
+        return portable.forward_float8
     from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
 
     return hopper.forward_float8

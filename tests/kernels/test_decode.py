@@ -14,6 +14,7 @@ from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
 
@@ -25,10 +26,6 @@ MASKS = {
     "window": (masks.window(40), plain_masks.window(40)),
     "window both ways": (masks.window(3, 1), plain_masks.window(3, 1)),
 }
-
-
-def randn(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 def int32(*numbers):

@@ -11,16 +11,13 @@ import torch
 from flashlab.kernels import DEVICE, flash_attention, masks, scores
 from flashlab.kernels.decode import decode
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
 
 LEAST, MOST = torch.finfo(torch.float32).min, torch.finfo(torch.float32).max
 NUMBERS = long_except((LEAST, MOST), [LEAST, -2.5e38, -1e30, -1e9, 1e9, 2.5e38, MOST])
 B, H, N, d = 1, 2, 70, 16
-
-
-def randn(*shape, seed, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 def written_out(q, k, v, added, scale=1.0, sinks=None):

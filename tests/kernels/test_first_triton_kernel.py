@@ -6,14 +6,11 @@ import torch
 from flashlab.kernels import DEVICE, INTERPRETED
 from flashlab.kernels.first_triton_kernel import LONGEST_BLOCK, add, softmax, softmax_online
 from flashlab.kernels.interpreter import count
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SOFTMAXES = {"one block": softmax, "online": lambda x: softmax_online(x, rows=2, block=16)}
-
-
-def randn(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 @pytest.fixture(params=SOFTMAXES)

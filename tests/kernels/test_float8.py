@@ -8,6 +8,7 @@ up exactly. The interpreter multiplies as a Hopper tensor core does, with 14 bit
 import contextlib
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,20 +21,16 @@ from flashlab.kernels.float8 import E4M3, Scales, quantise
 from flashlab.kernels.problem import Problem
 from flashlab.reference import eight_bits
 from flashlab.reference import masks as reference_masks
-from tests.kernels import written_out
+from tests.kernels import inputs, written_out
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic, per_row, widened
+from tests.kernels.inputs import randn
 from tests.tools.long import long, long_except
 
 pytestmark = pytest.mark.skipif(not float8.supported(DEVICE), reason="this GPU has no float8")
 NAN = 127  # a code
 
 
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-def qkv(H, Hk, Nq, Nk, d, dv=None):
-    return randn(2, H, Nq, d), randn(2, Hk, Nk, d, seed=1), randn(2, Hk, Nk, dv or d, seed=2)
+qkv = partial(inputs.qkv, 2)
 
 
 def attend(eight, **options):

@@ -5,15 +5,10 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from flashlab.kernels import DEVICE, attention, flash_attention, flash_attention_packed, masks, scores
+from tests.kernels.inputs import qkv
 from tests.tools.long import long
 
 TWICE = "the gradients of flash_attention cannot be differentiated again"
-
-
-def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(0)
-    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d if dv is None else dv)
-    return [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +16,7 @@ def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float32):
     [long(0, 3), long(1, 6), (1, 3)],
 )
 def test_parts_equal_the_whole(dim, Hk, monkeypatch):
-    tensors = [x.requires_grad_() for x in inputs(7 if dim == 0 else 1, 6, Hk, 9, 12, 16)]
+    tensors = [x.requires_grad_() for x in qkv(7 if dim == 0 else 1, 6, Hk, 9, 12, 16)]
 
     def run():
         O, lse = flash_attention(*tensors, causal=True, return_lse=True)
@@ -45,7 +40,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_second_derivatives_are_refused(name, which):
     """Also where the gradient of O needs no gradient itself."""
-    tensors = [x.requires_grad_(n == which) for n, x in enumerate(inputs(1, 1, 1, 5, 5, 16))]
+    tensors = [x.requires_grad_(n == which) for n, x in enumerate(qkv(1, 1, 1, 5, 5, 16))]
     x = tensors[which]
     (g,) = torch.autograd.grad(flash_attention(*tensors, **OPTIONS[name]).sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match=TWICE):
@@ -57,7 +52,7 @@ def test_second_derivatives_are_refused(name, which):
 
 @pytest.mark.exhaustive
 def test_second_derivatives_are_refused_under_torch_func():
-    q, k, v = inputs(1, 1, 1, 5, 5, 16)
+    q, k, v = qkv(1, 1, 1, 5, 5, 16)
 
     def loss(x):
         return flash_attention(x, k, v).sum()
@@ -82,7 +77,7 @@ def test_second_derivatives_are_refused_under_torch_func():
 @pytest.mark.parametrize("name", ["window", "mask"])
 def test_second_derivatives_are_refused_in_compiled_code(name, backend, says):
     torch._dynamo.reset()
-    q, k, v = inputs(1, 1, 1, 5, 5, 16)
+    q, k, v = qkv(1, 1, 1, 5, 5, 16)
 
     @torch.compile(backend=backend)
     def penalty(x):
@@ -94,7 +89,7 @@ def test_second_derivatives_are_refused_in_compiled_code(name, backend, says):
 
 
 def test_the_operators_derivatives_cannot_be_differentiated():
-    q, k, v = (x.requires_grad_() for x in inputs(1, 1, 1, 5, 5, 16))
+    q, k, v = (x.requires_grad_() for x in qkv(1, 1, 1, 5, 5, 16))
     O, *_ = torch.ops.flashlab.attention(q, k, v, None, None, 0.3, None)
     (g,) = torch.autograd.grad(O.sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match=TWICE):
@@ -107,7 +102,7 @@ def test_the_operators_derivatives_cannot_be_differentiated():
 @pytest.mark.parametrize("name", OPTIONS)
 def test_first_derivatives_are_the_same_with_a_graph_of_them(name):
     """create_graph without a second derivative, retain_graph, hooks, checkpoints, a weight on the gradient."""
-    tensors, options = [x.requires_grad_() for x in inputs(1, 1, 1, 5, 5, 16)], OPTIONS[name]
+    tensors, options = [x.requires_grad_() for x in qkv(1, 1, 1, 5, 5, 16)], OPTIONS[name]
 
     def loss(q, k, v):
         return flash_attention(q * 2, k, v, **options).square().sum()
@@ -136,7 +131,7 @@ def test_first_derivatives_are_the_same_with_a_graph_of_them(name):
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch calls the operator once per row
 def test_a_jacobian_has_a_row_for_each_output():
-    q, k, v = inputs(1, 1, 1, 3, 4, 16)
+    q, k, v = qkv(1, 1, 1, 3, 4, 16)
 
     def total(q):
         return flash_attention(q, k, v).sum(-1)
@@ -149,7 +144,7 @@ def test_a_jacobian_has_a_row_for_each_output():
 @pytest.mark.exhaustive
 def test_a_backward_pass_in_compiled_code_gives_the_same_bits():
     torch._dynamo.reset()
-    q, k, v = inputs(1, 1, 1, 5, 5, 16)
+    q, k, v = qkv(1, 1, 1, 5, 5, 16)
 
     def step(x):
         loss = flash_attention(x * 2, k, v, **OPTIONS["mask"]).square().sum()
@@ -173,7 +168,7 @@ MASKS = {  # a mask, and a change in place of its tensor
 def test_a_mask_that_changes_before_the_backward_pass_raises(name, packed):
     make, before, after = MASKS[name]
     changing = before.to(DEVICE, copy=True)
-    q, k, v = (x.requires_grad_() for x in inputs(1, 1, 1, 5, 5, 16))
+    q, k, v = (x.requires_grad_() for x in qkv(1, 1, 1, 5, 5, 16))
     if packed:
         ends = torch.tensor([0, 5], device=DEVICE)
         rows = [x[0].transpose(0, 1) for x in (q, k, v)]
@@ -189,7 +184,7 @@ def test_a_mask_that_changes_before_the_backward_pass_raises(name, packed):
 
 def test_offsets_may_change_before_the_backward_pass():
     """The kernels read a copy of them."""
-    q, k, v = (x[0].transpose(0, 1).requires_grad_() for x in inputs(1, 1, 1, 5, 5, 16))
+    q, k, v = (x[0].transpose(0, 1).requires_grad_() for x in qkv(1, 1, 1, 5, 5, 16))
     offsets = torch.tensor([0, 2, 5], dtype=torch.int32, device=DEVICE)
     O = flash_attention_packed(q, k, v, offsets_q=offsets, mask=masks.prefix(1))
     expected = torch.autograd.grad(O.square().sum(), (q, k, v), retain_graph=True)

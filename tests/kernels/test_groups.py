@@ -7,6 +7,7 @@ from flashlab.kernels import DEVICE, configurations, flash_attention, flash_atte
 from flashlab.kernels.configurations import Card, Configuration, divided, parts_of_groups
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
+from tests.kernels.inputs import qkv, randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
 
@@ -31,14 +32,6 @@ def divide(choose_anew, monkeypatch):
         choose_anew()
 
     return divide
-
-
-def randn(*shape, dtype=torch.float16, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
-
-
-def inputs(dtype=torch.float16):
-    return [randn(B, heads, N, d, dtype=dtype, seed=seed) for seed, heads in enumerate((H, Hk, Hk))]
 
 
 def gradients(attention, tensors):
@@ -85,7 +78,7 @@ def ours(name, options):
 def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
     divide(parts)
     options, rest = CASES[name]
-    tensors = inputs()
+    tensors = qkv(B, H, Hk, N, N, d, dtype=torch.float16)
     if name == "dropout":
         rest = *rest, written_out.factors(B, H, N, N, options["dropout"], options["seed"])
     found = gradients(ours(name, options), tensors)
@@ -107,7 +100,7 @@ def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, div
         monkeypatch.setattr(configurations, "of_backward", lambda *_: (*configurations.HALVES, "query_gradients"))
         monkeypatch.setattr(configurations, "portable", as_for_both)
     ours, plain, exact = (
-        gradients(attention, [x.to(t) for x in inputs(dtype)])
+        gradients(attention, [x.to(t) for x in qkv(B, H, Hk, N, N, d, dtype=dtype)])
         for attention, t in (
             (lambda *x: flash_attention(*x, causal=True, return_lse=True), dtype),
             (lambda *x: written_out.attention(*x, j <= i), dtype),
@@ -120,7 +113,7 @@ def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, div
 
 def test_every_head_alone_has_the_gradient_of_repeated_keys_bit_for_bit(divide, kernel):
     """As many parts as heads: dK and dV are the sums of those that keys repeated for every head have."""
-    q, k, v = inputs()
+    q, k, v = qkv(B, H, Hk, N, N, d, dtype=torch.float16)
     divide(H // Hk)
     times = 5 if DEVICE.type == "cuda" else 2  # there, the third launch repeats the second
     ours, *again = (gradients(lambda *x: flash_attention(*x, return_lse=True), (q, k, v)) for _ in range(times))

@@ -20,15 +20,12 @@ from flashlab.machine.memory import Memory
 from flashlab.reference import eight_bits, masks
 from flashlab.reference.rules import Rules
 from flashlab.reference.tiling import fa2_forward, fa2_traffic
+from tests.kernels.inputs import randn
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
 
 BF16 = torch.bfloat16
 N = 64
-
-
-def randn(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 # bfloat16

@@ -9,26 +9,13 @@ from flashlab.kernels import DEVICE
 from flashlab.kernels.interpreter import count
 from flashlab.kernels.linear_attention import linear_attention
 from flashlab.reference import linear_attention as reference
+from tests.kernels import written_out
 from tests.kernels.compiled import compiled
+from tests.kernels.inputs import qkv
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long
 
 pytestmark = pytest.mark.usefixtures("interpreter_that_loops")
-
-
-def draw(B, H, N, d, dv, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(N + d)
-    shapes = (B, H, N, d), (B, H, N, d), (B, H, N, dv)
-    return [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
-
-
-def dense(q, k, v, decay, dtype):
-    """By the definition, every product in this dtype, and the scores narrowed to it."""
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    N = q.shape[2]
-    away = torch.arange(N, device=q.device)[:, None] - torch.arange(N, device=q.device)  # [N, N]
-    near = torch.where(away >= 0, decay.double()[:, None, None] ** away.clamp(min=0), 0)  # [H, N, N]
-    return (near * (q @ k.mT)).to(dtype) @ v
 
 
 CASES = [
@@ -39,14 +26,14 @@ CASES = [
 @pytest.mark.parametrize("B, H, N, d, dv, chunk", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, long(torch.float16)], ids=str)
 def test_chunks_are_the_definition(B, H, N, d, dv, chunk, dtype):
-    q, k, v = draw(B, H, N, d, dv, dtype)
+    q, k, v = qkv(B, H, H, N, N, d, dv, dtype)
     decay = torch.tensor([0.9, 1.0, 0.01][:H], device=DEVICE)
-    exact, plain = (dense(q, k, v, decay, wide) for wide in (torch.float64, dtype))
+    exact, plain = (written_out.linear(q, k, v, decay, wide) for wide in (torch.float64, dtype))
     assert_as_exact_as_plain(linear_attention(q, k, v, decay=decay, chunk=chunk), plain, exact, roundings=2)
 
 
 def test_it_goes_on_where_it_stopped():
-    q, k, v = draw(1, 2, 50, 16, 24)
+    q, k, v = qkv(1, 2, 2, 50, 50, 16, 24)
     decay = torch.tensor([0.7, 1.0], device=DEVICE)
     whole, state = linear_attention(q, k, v, decay=decay, return_state=True, chunk=16)
     first, there = linear_attention(*(x[:, :, :21] for x in (q, k, v)), decay=decay, return_state=True, chunk=16)
@@ -62,7 +49,7 @@ def test_it_goes_on_where_it_stopped():
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="traffic is counted in the interpreter")
 def test_keys_are_read_once_per_block_of_columns():
-    q, k, v = draw(1, 2, 64, 16, 64)
+    q, k, v = qkv(1, 2, 2, 64, 64, 16, 64)
     with count() as memory:
         linear_attention(q, k, v, chunk=16)
     assert memory.bytes["load", "K"] == 2 * k.nbytes and memory.bytes["load", "V"] == v.nbytes
@@ -70,7 +57,7 @@ def test_keys_are_read_once_per_block_of_columns():
 
 
 def test_no_tokens_leave_the_state_as_it_was():
-    q, k, v = draw(1, 1, 0, 16, 16)
+    q, k, v = qkv(1, 1, 1, 0, 0, 16, 16)
     start = torch.ones(1, 1, 16, 16, device=DEVICE)
     O, state = linear_attention(q, k, v, start=start, return_state=True)
     assert O.shape == (1, 1, 0, 16) and torch.equal(state, start)
@@ -87,11 +74,11 @@ def test_no_tokens_leave_the_state_as_it_was():
 def test_bad_options_are_refused(options, error, says):
     options = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     with pytest.raises(error, match=says):
-        linear_attention(*draw(1, 2, 20, 16, 16), **options)
+        linear_attention(*qkv(1, 2, 2, 20, 20, 16, 16), **options)
 
 
 def test_bad_tensors_are_refused():
-    q, k, v = draw(1, 2, 20, 16, 16)
+    q, k, v = qkv(1, 2, 2, 20, 20, 16, 16)
     with pytest.raises(ValueError, match="expected q"):
         linear_attention(q, k[:, :, :5], v)
     with pytest.raises(TypeError, match="one dtype"):
@@ -99,12 +86,12 @@ def test_bad_tensors_are_refused():
     with pytest.raises(TypeError, match="torch tensor"):
         linear_attention(q.tolist(), k, v)
     with pytest.raises(ValueError, match="1 to 256"):
-        linear_attention(*draw(1, 1, 4, 300, 16))
+        linear_attention(*qkv(1, 1, 1, 4, 4, 300, 16))
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "decay", "start"])
 def test_no_gradient_is_dropped_or_invented(name):
-    q, k, v = draw(1, 2, 20, 16, 16)
+    q, k, v = qkv(1, 2, 2, 20, 20, 16, 16)
     options = {"decay": torch.full((2,), 0.5, device=DEVICE), "start": torch.ones(1, 2, 16, 16, device=DEVICE)}
     inputs = {"q": q, "k": k, "v": v} | options
     expected = linear_attention(**inputs, return_state=True)
@@ -125,7 +112,7 @@ def test_no_gradient_is_dropped_or_invented(name):
     (lambda x: torch.nested.nested_tensor(list(x)), "a nested one"),
 ])  # fmt: skip
 def test_tensors_that_are_not_dense_are_refused(convert, found):
-    q, k, v = draw(1, 2, 20, 16, 16)
+    q, k, v = qkv(1, 2, 2, 20, 20, 16, 16)
     if found == "torch._mkldnn" and DEVICE.type != "cpu":
         pytest.skip("mkldnn's layout is for CPUs")
     with pytest.raises(TypeError, match=f"v must be a dense tensor, got {found}"):
@@ -134,7 +121,7 @@ def test_tensors_that_are_not_dense_are_refused(convert, found):
 
 @pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
 def test_the_default_dtype_changes_nothing(default, default_dtype):
-    inputs = draw(1, 2, 40, 16, 16)
+    inputs = qkv(1, 2, 2, 40, 40, 16, 16)
     expected = linear_attention(*inputs, return_state=True)
     default_dtype(default)
     for x, y in zip(linear_attention(*inputs, return_state=True), expected, strict=True):

@@ -28,15 +28,12 @@ from flashlab.kernels.masks import algebra, kinds, questions
 from flashlab.kernels.problem import Problem
 from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
 
 B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
 LENGTHS = [(1, 1), (64, 128), (239, 1), (113, 203), (128, 217), (108, 256), (256, 113), (127, 128)]  # FlashAttention's
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def draw(*shape, high=2, seed=1):

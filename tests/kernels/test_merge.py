@@ -7,14 +7,11 @@ import torch
 
 from flashlab.distributed.compute import merge
 from flashlab.distributed.kernel_gradients import KernelGradients
-from flashlab.kernels import DEVICE, flash_attention, shared_prefix
+from flashlab.kernels import flash_attention, shared_prefix
 from flashlab.kernels.merge import merge_into
 from flashlab.machine.ranks import Block
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
-
-
-def randn(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 @pytest.mark.parametrize("before, after", [("float32", "float32"), ("float16", "float32"), ("float32", "float16")])

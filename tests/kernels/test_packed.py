@@ -7,15 +7,12 @@ import pytest
 import torch
 
 from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
 
 H, Hk, d = 4, 2, 16
 LENGTHS_Q, LENGTHS_K = [20, 0, 1, 40, 9], [20, 3, 34, 21, 9]
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def offsets(lengths):

@@ -12,14 +12,11 @@ import torch
 from flashlab.kernels import DEVICE, INTERPRETED, decode, dropout, flash_attention, masks, scores, tl, triton
 from flashlab.reference.dropout import Dropout
 from tests.kernels import written_out
+from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
 
 B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 @triton.jit

@@ -9,13 +9,14 @@ from flashlab.kernels import DEVICE
 from flashlab.reference.dropout import Dropout
 
 
-def attention(q, k, v, seen, score=None, sinks=None, Z=None):
+def attention(q, k, v, seen, score=None, sinks=None, Z=None, scale=None):
     """Return O [B, H, Nq, dv] and lse [B, H, Nq] in the dtype of q, with all scores in memory.
 
     seen: boolean, Z: factors of dropout, both broadcastable to [B, H, Nq, Nk]. score: a function of the scaled scores.
     """
     group = q.shape[1] // k.shape[1]
-    S = q @ k.repeat_interleave(group, 1).mT * q.shape[-1] ** -0.5  # [B, H, Nq, Nk]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    S = q @ k.repeat_interleave(group, 1).mT * scale  # [B, H, Nq, Nk]
     S = (S if score is None else score(S)).masked_fill(~seen, -math.inf)
     if sinks is not None:
         S = torch.cat([S, sinks[None, :, None, None].expand(*S.shape[:3], 1).to(S)], -1)  # [B, H, Nq, Nk + 1]
@@ -25,6 +26,14 @@ def attention(q, k, v, seen, score=None, sinks=None, Z=None):
     P, lse = P / l.masked_fill(l == 0, 1), (m + l.log())[..., 0]
     P = P if sinks is None else P[..., :-1]
     return (P if Z is None else P * Z.to(P)) @ v.repeat_interleave(group, 1), lse
+
+
+def linear(q, k, v, decay, dtype):
+    """Return O of linear attention, with every product in this dtype, and the scores narrowed to it."""
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    i, j = own(q.shape[2], k.shape[2])
+    near = torch.where(i >= j, decay.double()[:, None, None] ** (i - j).clamp(min=0), 0)  # [H, N, N]
+    return (near * (q @ k.mT)).to(dtype) @ v
 
 
 def factors(B, H, Nq, Nk, p, seed):

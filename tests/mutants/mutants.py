@@ -15,7 +15,7 @@ from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper import scores as hopper_scores
 from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
-from flashlab.kernels.portable import backward, forward, pieces
+from flashlab.kernels.portable import backward, forward, forward_float8, pieces
 from tests.mutants.acceptance import in_triton, of_machines
 from tests.mutants.places import Place
 
@@ -38,7 +38,7 @@ MUTANTS = [
         ("kernel: no rescale of l", "update", "alpha * l_i +", "l_i +"),
         ("kernel: no rescale of O", "update", "alpha[:, None] * O_i", "O_i"),
         ("kernel: no rescale of either", "update", "tl.exp2((m_i - m_safe) * unit)", "tl.exp2((m_i - m_safe) * 0)"),
-        ("kernel: maximum of the tile only", "update", "tl.maximum(m_i, tl.max(S_ij, 1) * factor - offset)", "tl.max(S_ij, 1) * factor"),
+        ("kernel: maximum of the tile only", "update", "tl.maximum(m_i, tl.max(S_ij, 1) * factor)", "tl.max(S_ij, 1) * factor"),
         ("kernel: no maximum subtracted", "update", "S_ij * factor - m_safe[:, None]", "S_ij * factor"),
         ("kernel: −∞ unguarded", "update", 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
         ("kernel: e for 2", "update", "tl.exp2((S_ij * factor", "tl.exp((S_ij * factor"),
@@ -49,7 +49,7 @@ MUTANTS = [
         ("kernel: lse in log2", "attention_forward", "m_i * (tile.unit / LOG2_E)", "m_i / LOG2_E"),
         ("kernel: not divided by l", "attention_forward", "O_i * inverse[:, None]", "O_i"),
         ("kernel: tiles that the mask cuts are skipped", "attention_forward", "tl.static_range(3)", "tl.static_range(2)"),
-        ("kernel: heads of a group interleaved", "update", "hk, offset = h // problem.group", "hk, offset = h % (tl.num_programs(1) // problem.group)"),
+        ("kernel: heads of a group interleaved", "update", "hk, factor = h // problem.group", "hk, factor = h % (tl.num_programs(1) // problem.group)"),
     ),
     *_of(log_sum_exp, in_triton.kernel_forward,
         ("kernel: lse without the maximum", "finish", "total = m_safe + log_l", "total = log_l"),
@@ -59,7 +59,7 @@ MUTANTS = [
         ("sink: added to l, and l not rescaled", "finish", "alpha * l_i + ", "l_i + "),
         ("sink: O not rescaled", "finish", "alpha / l_safe", "1 / l_safe"),
     ),
-    *_of(forward, in_triton.kernel_float8,
+    *_of(forward_float8, in_triton.kernel_float8,
         ("float8: scale of Q forgotten", "attention_forward", "float8.scaled(problem.factor, problem.scales, float8.OF_Q, b, h, i * Br)", "problem.factor"),
         ("float8: the first scale of Q for all blocks", "attention_forward", "float8.OF_Q, b, h, i * Br", "float8.OF_Q, b, h, 0"),
         ("float8: scale of V forgotten", "attention_forward", "float8.scaled(inverse, problem.scales, float8.OF_V, b, h // problem.group, 0)", "inverse"),
@@ -244,20 +244,20 @@ MUTANTS = [
         ("decoding: the window is one key too narrow", "visible", "keys[None, :] >= (own", "keys[None, :] > (own"),
         ("decoding: heads h % Hk share a key", "attention_split", "hk * group + rows % group", "rows % group * Hk + hk"),
         ("decoding: parts not divided by their denominators", "attention_split", "O_i * inverse[:, None] + wrong", "O_i + wrong"),
-        ("decoding: lse in base 2, merged as natural", "attention_split", "m_i * (tile.unit / LOG2_E)", "m_i / LOG2_E"),
-        ("decoding: a key's scale after the softmax", "attention_split", "S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]", "S_ij *= 1.0"),
-        ("decoding: values with the scales of keys", "attention_split", "scale_at + scales_kv", "scale_at"),
+        ("decoding: lse in base 2, merged as natural", "finished", "m_i * (unit / LOG2_E)", "m_i / LOG2_E"),
+        ("decoding: a key's scale after the softmax", "scaled", "S_ij *= tl.load(at, mask=there, other=0.0)[None, :]", "S_ij *= 1.0"),
+        ("decoding: values with the scales of keys", "scaled", "at + to_values", "at"),
         ("decoding: values of the part before", "attention_split", "V_p + hk * V_h + row * V_n", "V_p + hk * V_h + row * V_n * 0"),
         ("decoding: the even columns of 8-bit values for the odd ones", "apart", "(X >> 8)", "X"),
-        ("decoding: odd columns of 8-bit keys times even ones of queries", "attention_split", "tl.dot(Q_odd, K_odd.T)", "tl.dot(Q_i, K_odd.T)"),
+        ("decoding: odd columns of 8-bit keys times even ones of queries", "products", "tl.dot(Q_odd, K_odd.T)", "tl.dot(Q_i, K_odd.T)"),
         ("decoding: the odd columns of 8-bit values not rescaled", "attention_split", "alpha[:, None] * O_odd", "O_odd"),
         ("decoding: int8 off by 128", "widened", "bitcast=True) - 1152", "bitcast=True) - 1024"),
-        ("decoding: a sink in every part", "attention_split", "tl.where(s == 0, sink, -float(\"inf\"))", "sink"),
-        ("decoding: a sink in units of log2", "attention_split", "other=0.0).to(tl.float32)", "other=0.0).to(tl.float32) * LOG2_E"),
-        ("decoding: score functions of scores without their scale", "attention_split", "S_ij * request.scale", "S_ij"),
-        ("decoding: the group's first head for all", "attention_split", "S_ij * request.scale, b, h[:, None]", "S_ij * request.scale, b, hk * group"),
+        ("decoding: a sink in every part", "finished", "tl.where(s == 0, sink, -float(\"inf\"))", "sink"),
+        ("decoding: a sink in units of log2", "finished", "other=0.0).to(tl.float32)", "other=0.0).to(tl.float32) * LOG2_E"),
+        ("decoding: score functions of scores without their scale", "visible_scores", "S_ij * request.scale", "S_ij"),
+        ("decoding: the group's first head for all", "visible_scores", "S_ij * request.scale, b, h[:, None]", "S_ij * request.scale, b, tl.min(h)"),
         ("decoding: the first keys skipped with the others", "divided", "skipped - tl.cdiv(reach.first, Bc) * Bc", "skipped"),
-        ("decoding: the rule forgotten beside the window", "attention_split", "if request.rules is None:", "if True:"),
+        ("decoding: the rule forgotten beside the window", "visible_scores", "if request.rules is None:", "if True:"),
         ("decoding: no rescale of l", "update", "alpha * l_i +", "l_i +"),
         ("decoding: −∞ unguarded", "update", 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
     ),

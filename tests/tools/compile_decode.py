@@ -6,7 +6,6 @@ Print one JSON object per launch, as ``compile_for`` does. LIMIT: compile that m
 TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import itertools
 import json
 import sys
 from unittest import mock
@@ -19,7 +18,7 @@ from flashlab.kernels import configurations, masks, scores, shared_prefix, tiles
 from flashlab.kernels.decode import Cache, operator
 from flashlab.kernels.decode import tiles as decode_tiles
 from flashlab.kernels.hopper.latent import STAGES, attention_latent
-from tests.tools.compile_for import SHARED, compiled_instead, resources
+from tests.tools.compile_for import SHARED, compiled_instead, print_reports, resources
 from tests.tools.compile_hopper import ALIGNED, TARGET, assembled, descriptor
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -51,8 +50,9 @@ def cases(capability):
         yield repr(mask), torch.empty(2, 32, 1, 128, dtype=BF16), cache, asked | {"mask": mask}
 
 
-def compile_for(capability, name, q, cache, options):
+def compile_for(capability, case):
     """Compile ``attention_split`` and ``attention_combine`` for one case. Yields a dict per kernel."""
+    name, q, cache, options = case
     card = configurations.Card(capability, SHARED[capability] * 1024)
     decode_tiles.launch_for.cache_clear()
     here = mock.patch.object(decode_tiles, "card", lambda device: card)
@@ -100,9 +100,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "latent":
         for report in latent():
             print(json.dumps(report), flush=True)
-        sys.exit()
-    capability = tuple(int(number) for number in sys.argv[1].split("."))
-    limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    for case in itertools.islice(cases(capability), limit):
-        for report in compile_for(capability, *case):
-            print(json.dumps(report, default=str), flush=True)
+    else:
+        print_reports(cases, compile_for)

@@ -6,23 +6,20 @@ Print one JSON object per launch, as ``compile_for`` does, with the instructions
 has. LIMIT: compile that many cases at most. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import itertools
 import json
 import re
 import sys
 import tempfile
-from contextlib import ExitStack
 from unittest import mock
 
 import torch
-from triton.runtime import driver
 
 from flashlab.kernels import configurations, float8, masks, tables, tiles
 from flashlab.kernels.attention_float8 import run
 from flashlab.kernels.hopper import forward_float8
 from flashlab.kernels.portable import forward
 from flashlab.kernels.problem import Problem, Tile
-from tests.tools.compile_for import SHARED, Elsewhere, compiling, cuobjdump, resources
+from tests.tools.compile_for import SHARED, compiled_instead, cuobjdump, print_reports, resources
 from tests.tools.compile_hopper import launched
 
 
@@ -42,7 +39,7 @@ def quantise(d, dtype, **options):
     return lambda: float8.quantise(torch.empty(1, 1, 1000, d, dtype=dtype), signs=signs, **options)
 
 
-def cases():
+def cases(capability):
     """Yield a name and a call for what is compiled: heads of all widths, the masks, and each way to quantise."""
     documents = masks.documents(torch.arange(1000, dtype=torch.int32) // 300) & masks.causal()
     for d in (64, 128, 256):
@@ -76,28 +73,15 @@ def compile_on_hopper(N, two_level, call, row):
         return {"N": N, "two_level": two_level, **row._asdict()} | launched(forward_float8, call)
 
 
-def compile_for(capability, name, call):
+def compile_for(capability, case):
     """Compile the kernels of one case. Yields a dict per launch."""
-    card, made = configurations.Card(capability, SHARED.get(capability, 99) * 1024), []
-
-    def compile_instead(kernel, grid, tensors, numbers, *, warps, stages=1):
-        tile = tile_of(numbers)
-        if not (tile and tile.repair):  # these hardly ever compute anything
-            compiled = compiling(kernel, grid, tensors, numbers, warps=warps, stages=stages)
-            made.append((compiled, tile, warps, stages))
-
-    driver.set_active(Elsewhere(capability))
-    with ExitStack() as replaced:
-        for owner, attribute, stand_in in (
-            (tiles, "has_copy_engine", lambda device: capability >= (9, 0)),
-            (configurations, "card", lambda device: card),
-            (float8, "_check", lambda *_: None),
-            (float8, "launch", compile_instead),
-            (forward, "launch", compile_instead),
-        ):
-            replaced.enter_context(mock.patch.object(owner, attribute, stand_in))
+    name, call = case
+    card = configurations.Card(capability, SHARED.get(capability, 99) * 1024)
+    here = mock.patch.object(configurations, "card", lambda device: card)
+    with here, mock.patch.object(float8, "_check"), compiled_instead(capability, float8, forward) as made:
         call()
-    for compiled, tile, warps, stages in made:
+    for compiled in made:
+        tile, warps, stages = tile_of(compiled), compiled.metadata.num_warps, compiled.metadata.num_stages
         launch = {"Br": tile.Br, "Bc": tile.Bc, "flush": tile.flush, "warps": warps, "stages": stages} if tile else {}
         c = configurations.Configuration(tile.Br, tile.Bc, warps, stages) if tile else None
         yield {
@@ -108,9 +92,9 @@ def compile_for(capability, name, call):
         }  # fmt: skip
 
 
-def tile_of(numbers):
-    """Return the ``Tile`` among the numbers of a launch, or None."""
-    return next((x for x in numbers if isinstance(x, Tile)), None)
+def tile_of(compiled):
+    """Return the ``Tile`` among the constants of a kernel, or None."""
+    return next((x for x in compiled.src.constants.values() if isinstance(x, Tile)), None)
 
 
 def products(cubin):
@@ -127,9 +111,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "hopper":
         for case in on_hopper():
             print(json.dumps(compile_on_hopper(*case)), flush=True)
-        sys.exit()
-    capability = tuple(int(number) for number in sys.argv[1].split("."))
-    limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    for case in itertools.islice(cases(), limit):
-        for report in compile_for(capability, *case):
-            print(json.dumps(report), flush=True)
+    else:
+        print_reports(cases, compile_for)

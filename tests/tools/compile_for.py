@@ -5,6 +5,7 @@ The arguments are those of a real launch: the kernels are run on tensors of the 
 Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
+import itertools
 import json
 import re
 import subprocess
@@ -65,6 +66,18 @@ def compiled_instead(capability, *modules):
         for module in modules:
             replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
         yield made
+
+
+def print_reports(cases, compile_for):
+    """Print what compile_for(capability, case) yields for each of cases(capability), a line of JSON each.
+
+    Arguments of the command line: the capability, and the number of cases to compile at most, if not all.
+    """
+    capability = tuple(int(number) for number in sys.argv[1].split("."))
+    limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    for case in itertools.islice(cases(capability), limit):
+        for report in compile_for(capability, case):
+            print(json.dumps(report, default=str), flush=True)
 
 
 def compile_for(capability, problem):
@@ -181,7 +194,4 @@ def cases(capability):
 
 
 if __name__ == "__main__":
-    capability = tuple(int(number) for number in sys.argv[1].split("."))
-    for case in cases(capability):
-        for report in compile_for(capability, case):
-            print(json.dumps(report, default=str), flush=True)
+    print_reports(cases, compile_for)

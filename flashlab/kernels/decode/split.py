@@ -61,129 +61,201 @@ def attention_split(
     tile: tl.constexpr,  # ``Tile``: Br, Bc, ...
 ):  # fmt: skip
     """Compute part s of the keys of one key/value head, for one tile of rows: program (x, s)."""
-    d: tl.constexpr = tile.d
-    dv: tl.constexpr = tile.dv
     Br: tl.constexpr = tile.Br
     Bc: tl.constexpr = tile.Bc
-    width: tl.constexpr = tile.width
-    width_v: tl.constexpr = tile.width_v
-    rope: tl.constexpr = tile.rope
     pairs: tl.constexpr = tile.pairs is not None
-    precision: tl.constexpr = tile.precision
-    left, right, first = request.reach
+    half: tl.constexpr = tile.width_v // 2 if pairs else tile.width_v  # columns of O_i: with pairs, the even ones of O
     Q_b, Q_h, Q_t, K_p, K_h, K_n, V_p, V_h, V_n, scales_kv, scales_p, scales_h = strides
     B, H, Hk, n, most, T = sizes
     group = H // Hk
-    tiles = tl.cdiv(n * group, Br)
-    x, s = tl.program_id(0), tl.program_id(1)
-    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # 64 bits, and so are the offsets that they make
+    s, b, hk, first = tile_of_program(n * group, Hk, Br)
     Nk = most
     if lengths is not None:
         Nk = tl.load(lengths + b)
-    read, skipped, size = divided(splits, n, Nk, most, request.reach, Bc)
-    begin = s * size  # as if the skipped keys were not there
-    end = tl.minimum(begin + size, read)
-    if (s > 0) & (begin >= end):  # nobody asks for this part; part 0 is always there
+    begin, end, skipped = part(s, splits, n, Nk, most, request.reach, Bc)
+    if (s > 0) & (begin >= end):  # ``combine`` does not read this part; it always reads part 0
         return
 
-    rows = x % tiles * Br + tl.arange(0, Br)  # [Br]      a row is a token and a head of the group
+    rows = first + tl.arange(0, Br)  # [Br]      a row is a token and a head of the group
     token, h = rows // group, hk * group + rows % group  # [Br], [Br]
     alive = rows < n * group  # [Br]
-    if left is not None and first is None:
-        nearest = tl.maximum(x % tiles * Br // group + Nk - n - left, 0)  # from 0 on, // is the same everywhere
-        begin = tl.maximum(begin, nearest // Bc * Bc - skipped)
-    if right is not None:
-        end = tl.minimum(end, (x % tiles * Br + Br - 1) // group + Nk - n + right + 1 - skipped)  # the last one's
-    d_k = d if rope is None else dv  # columns of K_j; the others are R_j's
-    half: tl.constexpr = width_v // 2 if pairs else width_v  # columns of O_i; the odd ones, if V has pairs, are O_odd's
-    cols, cols_v = tl.arange(0, width), tl.arange(0, half)  # [d], [dv]
-    cols_k = tl.arange(0, width // 2 if pairs else width)  # [d]
-    cols_r = dv + tl.arange(0, rope or 1)  # [rope]
+    begin, end = reached(begin, end, skipped, first, group, n, Nk, request.reach, Br, Bc)
     Q_at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
-    Q_i = tl.load(Q_at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
-    Q_i = widened(Q_i, scales)
-    if pairs:
-        Q_i, Q_odd = tl.split(Q_i.reshape(Br, width // 2, 2))  # [Br, d / 2], [Br, d / 2]
-    if rope:
-        R_i = widened(tl.load(Q_at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
+    Q_i, Q_odd, R_i = queries(Q_at, alive, scales, tile)  # [Br, d], or twice [Br, d / 2]; [Br, rope]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
     O_odd = O_i  # [Br, dv / 2]
     for at in range(begin, end, Bc):
-        start = at + skipped if first is None else tl.where(at < first, at, at + skipped)
-        keys = start + tl.arange(0, Bc)  # [Bc]
-        there = at + tl.arange(0, Bc) < end  # [Bc]
-        if left is not None:  # what no token sees is not read: its page may be gone
-            near = keys >= Nk - n - left  # [Bc]
-            there = there & (near if first is None else near | (keys < first))
+        start, keys, there = keys_of_tile(at, end, skipped, n, Nk, request.reach, Bc)  # the first, [Bc], [Bc]
         number, row = place(table, T, b, start, keys, there, tile.page, Bc)  # page or pages [Bc], [Bc]
-        K_at = K + number * K_p + hk * K_h + row * K_n  # [Bc]
-        if pairs:
-            K_j, K_odd = apart(gather(K_at, there, cols_k, d // 2, None), tile.pairs)  # [Bc, d / 2], [Bc, d / 2]
-            S_ij = tl.dot(Q_i, K_j.T, tl.dot(Q_odd, K_odd.T))  # [Br, Bc]  not yet scaled
-        else:
-            K_j = gather(K_at, there, cols_k, d_k, scales)  # [Bc, d]
-            S_ij = tl.dot(Q_i, K_j.T, input_precision=precision)  # [Br, Bc]  not yet scaled
-        if rope:
-            R_j = gather(K_at, there, cols_r, d, scales)  # [Bc, rope]
-            S_ij = tl.dot(R_i, R_j.T, S_ij, input_precision=precision)
-        V_j, V_odd, V_scale = K_j, None, None
-        V_at = V + number * V_p + hk * V_h + row * V_n  # [Bc]
-        if pairs:
-            V_j, V_odd = apart(gather(V_at, there, cols_v, dv // 2, None), tile.pairs)  # [Bc, dv / 2], [Bc, dv / 2]
-        elif rope is None:
-            V_j = gather(V_at, there, cols_v, dv, scales)  # [Bc, dv]
+        S_ij, K_j = products(Q_i, Q_odd, R_i, K + number * K_p + hk * K_h + row * K_n, there, scales, tile)  # [Br, Bc]
+        V_j, V_odd = values(K_j, V + number * V_p + hk * V_h + row * V_n, there, scales, tile)  # [Bc, dv]
+        V_scale = None
         if scales is not None:
-            scale_at = scales + number * scales_p + hk * scales_h + row  # [Bc]
-            S_ij *= tl.load(scale_at, mask=there, other=0.0)[None, :]
-            V_scale = tl.load(scale_at + scales_kv, mask=there, other=0.0)  # [Bc]
-        i, j = tl.minimum(token, n - 1)[:, None], tl.minimum(keys, most - 1)[None, :]  # [Br, 1], [1, Bc]
-        if request.score is not None:
-            steps: tl.constexpr = len(request.score)
-            S_ij = score_functions.after(request.score, steps, S_ij * request.scale, b, h[:, None], i, j, n, Nk)
-        if request.rules is None:
-            seen = visible(request.reach, token, keys, n, Nk)  # [Br, Bc]
-        else:
-            seen = questions.obeyed(request.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
-        S_ij = tl.where(seen, S_ij, -float("inf"))
+            S_ij, V_scale = scaled(S_ij, scales + number * scales_p + hk * scales_h + row, scales_kv, there)
+        S_ij, seen = visible_scores(S_ij, request, b, h, token, keys, n, Nk, most)  # [Br, Bc], [Br, Bc]
         if tile.apart:
-            if scales is not None:
-                fits = tl.abs(V_scale) < float("inf")  # [Bc]
-                V_scale = tl.where(fits, V_scale, 0)
-                V_j = tl.where(fits[:, None], V_j, float("nan")).to(V_j.dtype)
-            O_i, V_j = questions.finite(O_i, V_j, seen)
-            if pairs:
-                O_odd, V_odd = questions.finite(O_odd, V_odd, seen)
-        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.factor, tile.unit, precision)
+            O_i, O_odd, V_j, V_odd, V_scale = finite(O_i, O_odd, V_j, V_odd, V_scale, seen, pairs)
+        m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.factor, tile)
         if pairs:
-            O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=precision)  # [Br, dv / 2]
+            O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=tile.precision)  # [Br, dv / 2]
 
     if tile.early:
         tl.extra.cuda.gdc_launch_dependents()  # ``combine`` may come, and wait on the SMs for the last part
     if pairs:
         O_i = tl.interleave(O_i, O_odd)  # [Br, dv]
-        cols_v = tl.arange(0, width_v)  # [dv]
-    sink = None
-    if request.sinks is not None:  # it counts in the first part
-        sink = tl.load(request.sinks + h, mask=alive, other=0.0).to(tl.float32)  # [Br]
-        sink = tl.where(s == 0, sink, -float("inf"))  # [Br]
-    lse_i, rest_i, inverse = log_sum_exp.finish(m_i * (tile.unit / LOG2_E), l_i, sink)  # [Br] each
+    lse_i, rest_i, inverse = finished(m_i, l_i, s, h, alive, request.sinks, tile.unit)  # [Br] each
     wrong = tl.where((Nk < 0) | (Nk > most), float("nan"), 0.0)  # a length that the cache cannot have
     to = ((s.to(tl.int64) * B + b) * H + h) * n + token  # [Br]
-    O_i = O_i * inverse[:, None] + wrong  # [Br, dv]
-    tl.store(
-        O + to[:, None] * dv + cols_v[None, :], O_i.to(O.dtype.element_ty), alive[:, None] & (cols_v < dv)[None, :]
-    )
-    log_sum_exp.store(lse, rest, to, lse_i + wrong, rest_i, alive)
+    store(O, lse, rest, to, O_i * inverse[:, None] + wrong, lse_i + wrong, rest_i, alive, tile)
 
 
 @triton.jit
-def update(m_i, l_i, O_i, S_ij, V_j, V_scale, factor, unit: tl.constexpr, precision: tl.constexpr):
+def tile_of_program(rows, Hk, Br: tl.constexpr):
+    """Return the part, the batch and the key/value head of this program, and the first of its rows."""
+    tiles = tl.cdiv(rows, Br)
+    x, s = tl.program_id(0), tl.program_id(1)
+    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # 64 bits, and so are the offsets that they make
+    return s, b, hk, x % tiles * Br
+
+
+@triton.jit
+def part(s, splits, n, Nk, most, reach, Bc: tl.constexpr):
+    """Return begin and end of the keys of part s, numbered without the skipped keys, and the number of these."""
+    read, skipped, size = divided(splits, n, Nk, most, reach, Bc)
+    begin = s * size
+    return begin, tl.minimum(begin + size, read), skipped
+
+
+@triton.jit
+def reached(begin, end, skipped, first, group, n, Nk, reach, Br: tl.constexpr, Bc: tl.constexpr):
+    """Return begin and end of the keys of a part, without those that no token of rows first .. first + Br can see."""
+    if reach.left is not None and reach.first is None:
+        nearest = tl.maximum(first // group + Nk - n - reach.left, 0)  # from 0 on, // is the same everywhere
+        begin = tl.maximum(begin, nearest // Bc * Bc - skipped)
+    if reach.right is not None:
+        end = tl.minimum(end, (first + Br - 1) // group + Nk - n + reach.right + 1 - skipped)
+    return begin, end
+
+
+@triton.jit
+def queries(at, alive, scales, tile: tl.constexpr):
+    """Return the rows of Q at these addresses [Br]: Q_i, its odd columns if there are pairs, and ``rope`` columns."""
+    Q_odd, R_i = None, None
+    cols = tl.arange(0, tile.width)  # [d]
+    d_k = tile.d if tile.rope is None else tile.dv  # the columns without rope
+    Q_i = tl.load(at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
+    Q_i = widened(Q_i, scales)
+    if tile.pairs is not None:
+        Q_i, Q_odd = tl.split(Q_i.reshape(tile.Br, tile.width // 2, 2))  # [Br, d / 2], [Br, d / 2]
+    if tile.rope:
+        cols_r = tile.dv + tl.arange(0, tile.rope)  # [rope]
+        R_i = widened(tl.load(at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
+    return Q_i, Q_odd, R_i
+
+
+@triton.jit
+def keys_of_tile(at, end, skipped, n, Nk, reach, Bc: tl.constexpr):
+    """Return the first key of the tile at a place of the loop, its keys [Bc], and which of them are read [Bc]."""
+    start = at + skipped if reach.first is None else tl.where(at < reach.first, at, at + skipped)
+    keys = start + tl.arange(0, Bc)  # [Bc]
+    there = at + tl.arange(0, Bc) < end  # [Bc]
+    if reach.left is not None:  # what no token sees is not read: its page may be gone
+        near = keys >= Nk - n - reach.left  # [Bc]
+        there = there & (near if reach.first is None else near | (keys < reach.first))
+    return start, keys, there
+
+
+@triton.jit
+def products(Q_i, Q_odd, R_i, at, there, scales, tile: tl.constexpr):
+    """Return Q_i K_j^T, not yet scaled, for the keys at these addresses [Bc], and K_j: with pairs, its even columns."""
+    if tile.pairs is not None:
+        cols = tl.arange(0, tile.width // 2)  # [d / 2]
+        K_j, K_odd = apart(gather(at, there, cols, tile.d // 2, None), tile.pairs)  # [Bc, d / 2], [Bc, d / 2]
+        S_ij = tl.dot(Q_i, K_j.T, tl.dot(Q_odd, K_odd.T))  # [Br, Bc]
+    else:
+        d_k = tile.d if tile.rope is None else tile.dv  # the columns without rope
+        K_j = gather(at, there, tl.arange(0, tile.width), d_k, scales)  # [Bc, d]
+        S_ij = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]
+    if tile.rope:
+        R_j = gather(at, there, tile.dv + tl.arange(0, tile.rope), tile.d, scales)  # [Bc, rope]
+        S_ij = tl.dot(R_i, R_j.T, S_ij, input_precision=tile.precision)
+    return S_ij, K_j
+
+
+@triton.jit
+def values(K_j, at, there, scales, tile: tl.constexpr):
+    """Return the values at these addresses [Bc]: K_j with ``rope``, and even and odd columns with pairs."""
+    V_j, V_odd = K_j, None
+    if tile.pairs is not None:
+        cols = tl.arange(0, tile.width_v // 2)  # [dv / 2]
+        V_j, V_odd = apart(gather(at, there, cols, tile.dv // 2, None), tile.pairs)  # [Bc, dv / 2], [Bc, dv / 2]
+    elif tile.rope is None:
+        V_j = gather(at, there, tl.arange(0, tile.width_v), tile.dv, scales)  # [Bc, dv]
+    return V_j, V_odd
+
+
+@triton.jit
+def scaled(S_ij, at, to_values, there):
+    """Return scores [Br, Bc] times the scales of their keys at these addresses [Bc], and the scales of the values."""
+    S_ij *= tl.load(at, mask=there, other=0.0)[None, :]
+    return S_ij, tl.load(at + to_values, mask=there, other=0.0)
+
+
+@triton.jit
+def visible_scores(S_ij, request, b, h, token, keys, n, Nk, most):
+    """Return the scores [Br, Bc] after the score function, -inf where a key is hidden, and which keys are seen."""
+    i, j = tl.minimum(token, n - 1)[:, None], tl.minimum(keys, most - 1)[None, :]  # [Br, 1], [1, Bc]
+    if request.score is not None:
+        steps: tl.constexpr = len(request.score)
+        S_ij = score_functions.after(request.score, steps, S_ij * request.scale, b, h[:, None], i, j, n, Nk)
+    if request.rules is None:
+        seen = visible(request.reach, token, keys, n, Nk)  # [Br, Bc]
+    else:
+        seen = questions.obeyed(request.rules, b, h[:, None], i, j, n, Nk) & (keys < Nk)[None, :]  # [Br, Bc]
+    return tl.where(seen, S_ij, -float("inf")), seen
+
+
+@triton.jit
+def finite(O_i, O_odd, V_j, V_odd, V_scale, seen, pairs: tl.constexpr):
+    """Return sums and values as ``questions.finite`` does. A scale [Bc] that is not finite makes its values NaN."""
+    if V_scale is not None:
+        fits = tl.abs(V_scale) < float("inf")  # [Bc]
+        V_scale = tl.where(fits, V_scale, 0)
+        V_j = tl.where(fits[:, None], V_j, float("nan")).to(V_j.dtype)
+    O_i, V_j = questions.finite(O_i, V_j, seen)
+    if pairs:
+        O_odd, V_odd = questions.finite(O_odd, V_odd, seen)
+    return O_i, O_odd, V_j, V_odd, V_scale
+
+
+@triton.jit
+def finished(m_i, l_i, s, h, alive, sinks, unit: tl.constexpr):
+    """Return the same as ``log_sum_exp.finish``, with the sinks of heads h [Br] in part 0 only."""
+    sink = None
+    if sinks is not None:
+        sink = tl.load(sinks + h, mask=alive, other=0.0).to(tl.float32)  # [Br]
+        sink = tl.where(s == 0, sink, -float("inf"))  # [Br]
+    return log_sum_exp.finish(m_i * (unit / LOG2_E), l_i, sink)
+
+
+@triton.jit
+def store(O, lse, rest, to, O_i, lse_i, rest_i, alive, tile: tl.constexpr):
+    """Store O_i, narrowed to the dtype of O, lse_i and rest_i at rows ``to`` [Br]. alive: the rows that exist."""
+    cols = tl.arange(0, tile.width_v)  # [dv]
+    inside = alive[:, None] & (cols < tile.dv)[None, :]  # [Br, dv]
+    tl.store(O + to[:, None] * tile.dv + cols[None, :], O_i.to(O.dtype.element_ty), inside)
+    log_sum_exp.store(lse, rest, to, lse_i, rest_i, alive)
+
+
+@triton.jit
+def update(m_i, l_i, O_i, S_ij, V_j, V_scale, factor, tile: tl.constexpr):
     """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv], which V_scale [Bc], or None, multiplies.
 
-    factor, unit: as in ``portable.forward.update``.
+    factor, ``tile.unit``: as in ``portable.forward.update``.
     """
+    unit: tl.constexpr = tile.unit
     m_new = tl.maximum(m_i, tl.max(S_ij, 1) * factor)  # [Br]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
     alpha = tl.exp2((m_i - m_safe) * unit)  # [Br]
@@ -192,7 +264,7 @@ def update(m_i, l_i, O_i, S_ij, V_j, V_scale, factor, unit: tl.constexpr, precis
     if V_scale is not None:
         P_ij = P_ij * V_scale[None, :]
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
-    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=precision)  # [Br, dv]
+    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision)  # [Br, dv]
     return m_new, l_i, O_i, alpha, P_ij
 
 

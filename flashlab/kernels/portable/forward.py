@@ -12,37 +12,38 @@ Source: FlashAttention-2, Algorithm 1.
 import triton
 import triton.language as tl
 
-from flashlab.kernels import dropout, float8, log_sum_exp, scores, tiles
+from flashlab.kernels import dropout, log_sum_exp, scores, tiles
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.masks import questions
 from flashlab.kernels.problem import LOG2_E
 
 
-def run(o, lse, q, k, v, problem, c, rest=None, launched=None):
+def run(o, lse, q, k, v, problem, c, rest=None, launched=None, kernel=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    rest: like lse, for its part beyond float32, or None. launched: as for ``launch.repeat``.
+    rest: like lse, for its part beyond float32, or None. launched: as for ``launch.repeat``. kernel: one with the
+    arguments of ``attention_forward``, in its place.
     """
     launched = {} if launched is None else launched
-    start(o, lse, q, k, v, problem, c, rest, launched)
+    start(o, lse, q, k, v, problem, c, rest, launched, kernel)
     if problem.mask.keeps_apart:
-        repair(o, lse, q, k, v, problem, c, rest, launched)
+        repair(o, lse, q, k, v, problem, c, rest, launched, kernel)
 
 
-def repair(o, lse, q, k, v, problem, c, rest, launched):
+def repair(o, lse, q, k, v, problem, c, rest, launched, kernel=None):
     """Compute again those tiles of O and lse in which O has NaN or infinities, which may come from other texts."""
-    start(o, lse, q, k, v, problem, c._replace(stages=1), rest, launched, repair=True)
+    start(o, lse, q, k, v, problem, c._replace(stages=1), rest, launched, kernel, repair=True)
 
 
-def start(o, lse, q, k, v, problem, c, rest, launched, repair=False):
+def start(o, lse, q, k, v, problem, c, rest, launched, kernel, repair=False):
     """Launch the kernel; repair: as in ``Tile``."""
 
     def first():
         args, tile = problem.kernel_args(c)
-        transposed = () if problem.scales is None else (2,)  # V in float8
+        transposed = (2,) if tile.transposed else ()  # V
         tensors, strides = tiles.arguments((q, k, v, o), (c.Br, c.Bc, c.Bc, c.Br), transposed)
         return launch(
-            attention_forward,
+            kernel or attention_forward,
             (tiles.count(problem.Nq, c.Br), problem.H, problem.B),
             (*tensors, lse, rest),
             (strides, args, tile._replace(repair=repair)),
@@ -71,14 +72,13 @@ def attention_forward(
     Hk, Nq, Nk = H // problem.group, problem.Nq, problem.Nk
     Q = tiles.view(Q, [B, H, Nq, problem.d], strides[0], Br, width)
     K = tiles.view(K, [B, Hk, Nk, problem.d], strides[1], Bc, width)
-    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v, tile.transposed)
+    V = tiles.view(V, [B, Hk, Nk, problem.dv], strides[2], Bc, width_v)
     O = tiles.view(O, [B, H, Nq, problem.dv], strides[3], Br, width_v)
     if tile.repair:
         if tiles.is_finite(tiles.load(O, b, h, i * Br, Br, width_v)):
             return
 
     rows = i * Br + tl.arange(0, Br)  # [Br]
-    factor = float8.scaled(problem.factor, problem.scales, float8.OF_Q, b, h, i * Br)
     ends = questions.ranges(problem.mask, b, h, i * Br, Br, Bc, Nq, Nk, tile.ragged)
     Q_i = tiles.load(Q, b, h, i * Br, Br, width)  # [Br, d]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
@@ -87,23 +87,19 @@ def attention_forward(
     for part in tl.static_range(3):  # tiles that are cut by the mask, whole ones, cut ones
         for at in range(ends[part], ends[part + 1], questions.step(problem.mask, Bc)):
             start = questions.first_of(problem.mask, b, h, i, at, Bc)
-            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, factor, problem, tile, part != 1)
+            m_i, l_i, O_i = update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem, tile, part != 1)
 
     sink = None if problem.sinks is None else tl.load(problem.sinks + h).to(tl.float32)
     lse_i, rest_i, inverse = log_sum_exp.finish(m_i * (tile.unit / LOG2_E), l_i, sink)  # [Br] each
-    inverse = float8.scaled(inverse, problem.scales, float8.OF_V, b, h // problem.group, 0)  # [Br]
     tiles.store(O, b, h, i * Br, O_i * inverse[:, None], Br, width_v)
     log_sum_exp.store(lse, rest, (b * H + h).to(tl.int64) * Nq + rows, lse_i, rest_i, rows < Nq)
 
 
 @triton.jit
-def update(
-    m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, factor, problem, tile: tl.constexpr, masked: tl.constexpr
-):  # fmt: skip
+def update(m_i, l_i, O_i, Q_i, K, V, b, h, rows, start, problem, tile: tl.constexpr, masked: tl.constexpr):
     """Take in one tile of keys and values. S_ij * factor has the units of m_i, and times ``unit`` those of log2."""
     unit: tl.constexpr = tile.unit
-    hk, offset = h // problem.group, tile.offset
-    factor = float8.scaled(factor, problem.scales, float8.OF_K, b, hk, start)
+    hk, factor = h // problem.group, problem.factor
     i, j = rows[:, None], (start + tl.arange(0, tile.Bc))[None, :]  # [Br, 1], [1, Bc]
     K_j = tiles.load(K, b, hk, start, tile.Bc, tile.width)  # [Bc, d]
     S_ij = tl.dot(Q_i, K_j.T, input_precision=tile.precision)  # [Br, Bc]  not yet scaled
@@ -113,20 +109,18 @@ def update(
         seen = questions.visible(problem.mask, b, h, i, j, problem.Nq, problem.Nk, tile.ragged)  # [Br, Bc]
         S_ij = tl.where(seen, S_ij, -float("inf"))
     # The factor is positive, so it may wait until after the maximum, and S * factor - m is one instruction.
-    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * factor - offset)  # [Br]
+    m_new = tl.maximum(m_i, tl.max(S_ij, 1) * factor)  # [Br]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [Br]      a row that has met no key yet
     alpha = tl.exp2((m_i - m_safe) * unit)  # [Br]
     P_ij = tl.exp2((S_ij * factor - m_safe[:, None]) * unit)  # [Br, Bc]
     l_i = alpha * l_i + tl.sum(P_ij, 1)  # [Br]
     if problem.dropout is not None:  # after the sum: l_i is that of all weights
         P_ij = dropout.drop(problem.dropout, P_ij, b, h, i, j)  # [Br, Bc]
-    V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v, tile.transposed)  # [Bc, dv]
+    V_j = tiles.load(V, b, hk, start, tile.Bc, tile.width_v)  # [Bc, dv]
     if masked and tile.repair:
         O_i, V_j = questions.finite(O_i, V_j, seen)
     elif masked and tile.unseen:
         V_j = questions.forget(V_j, seen)
     P_ij = P_ij.to(V_j.dtype)  # the one narrowing
-    O_i = tl.dot(  # [Br, dv]
-        P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision, max_num_imprecise_acc=tile.flush
-    )
+    O_i = tl.dot(P_ij, V_j, alpha[:, None] * O_i, input_precision=tile.precision)  # [Br, dv]
     return m_new, l_i, O_i
