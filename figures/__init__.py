@@ -14,7 +14,8 @@ figure: the two files are found by their names. ``tiling`` is the one to read fi
   None), by running flashlab (``machine.memory.replay`` tells a recorded run moment by moment). It depends on every
   field but the clock, so scrubbing never asks the kernel. Never compute in the drawing what flashlab can say;
 - ``describe(state)``: the words below the picture and its alt text, 3 to 40 of them, one per step, ending in a full
-  stop. They say what the picture cannot, in sentences with numbers; each control changes them somewhere;
+  stop. They say what the picture cannot, in sentences with numbers; each control changes them somewhere. In
+  ``Caption("[128 keys](N) take 2 µs.")`` the page makes "128 keys" a handle of the control ``N``, pulled sideways;
 - ``explore = explorer(__name__)``. A notebook says ``import figures.NAME`` and ``figures.NAME.explore()``.
 
 ``figures.figure.line(function, fragment)`` returns a line of source for a tip: the code that did it.

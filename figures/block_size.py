@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from figures.explore import explorer
-from figures.figure import Choose, Scrub, Slide, Toggle
+from figures.figure import Caption, Choose, Scrub, Slide, Toggle
 from figures.style import digits
 from flashlab.machine.hardware import CARDS, KiB, stored
 from flashlab.reference import block_size, tiling
@@ -91,15 +91,15 @@ def trace(state: State) -> dict:
     return _trace(state.card, state.d, state.dtype, state.registers)
 
 
-def describe(state: State) -> str:
+def describe(state: State) -> Caption:
     """Say what the tiles take, whether that runs, and which of bytes and arithmetic decides."""
     told = trace(state)
     size = told["sizes"][state.step]
-    words = f"{size['B']} × {size['B']} on {_article(state.card)}, d = {state.d}: "
+    words = f"[{size['B']} × {size['B']}](step) on {_article(state.card)}, [d = {state.d}](d): "
     words += size["refused"] or f"{size['takes']['shared']} of {told['limits']['shared'] // KiB} KiB, it fits."
     ratio = size["times"]["ratio"]
     slow = f"bytes take {digits(ratio, 3)} × arithmetic" if ratio else f"no {state.dtype} rate documented"
-    return f"{words} K and V are read {size['reads']} times: {slow}."
+    return Caption(f"{words} K and V are read {size['reads']} times: {slow}.")
 
 
 def _article(card):

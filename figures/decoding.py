@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from figures.explore import explorer
-from figures.figure import Scrub, Slide, Toggle, line
+from figures.figure import Caption, Scrub, Slide, Toggle, line
 from figures.style import amount, digits
 from flashlab.course import data
 from flashlab.machine.hardware import CARDS
@@ -80,21 +80,25 @@ def trace(state: State) -> dict:
     return _trace(state.B, state.Hk, state.N, state.wrong)
 
 
-def describe(state: State) -> str:
+def describe(state: State) -> Caption:
     """Say how many programs run in how many waves, the time, and what the largest part weighs."""
     told = trace(state)
     part = told["parts"][state.step]
-    waves = f"{part['waves']} wave{'s' if part['waves'] > 1 else ''}"
     weight, us = f"{100 * np.max(part['weights']):.3g}%", digits(part["us"], 3)
-    return (
-        f"{part['programs']:,} programs on {CARD.sms} SMs: {waves}, {100 * part['share']:.0f}% of their time used, "
-        f"{us} µs, {part['parts']} for parts. The heaviest of a real row's parts weighs {weight}"
-        f"{', by the wrong base' if state.wrong else ''}."
+    return Caption(
+        f"[{_times(state.B, 'text')}](B) of [{state.N:,} keys](N) in [{_times(part['S'], 'part')}](step): "
+        f"{part['programs']:,} programs on {CARD.sms} SMs, {_times(part['waves'], 'wave')}, "
+        f"{100 * part['share']:.0f}% of their time used, {us} µs, {part['parts']} for parts. "
+        f"The heaviest of a real row's parts weighs {weight}{', by the wrong base' if state.wrong else ''}."
     )
 
 
+def _times(count, thing):
+    return f"{count} {thing}{'s' if count > 1 else ''}"
+
+
 CONTROLS = {
-    "step": Scrub(lambda state: len(PARTS) - 1, "parts", [f"{S} part{'s' if S > 1 else ''}" for S in PARTS]),
+    "step": Scrub(lambda state: len(PARTS) - 1, "parts", [_times(S, "part") for S in PARTS]),
     "B": Slide((1, 4, 16, 64), "texts B"),
     "Hk": Slide((1, 8, 32), "key/value heads"),
     "N": Slide((1024, 8192, 131072), "keys N"),

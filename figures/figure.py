@@ -5,6 +5,7 @@ Nothing here draws or knows of widgets, so the states can be enumerated anywhere
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -50,6 +51,21 @@ class Toggle:
     kind = "toggle"
 
 
+class Caption(str):
+    """The words of a figure, with handles: in the template [128 keys](N) is one of the control N, for readers to pull.
+
+    The string itself has the words alone, "128 keys".
+    """
+
+    template: str
+
+    def __new__(cls, template: str) -> "Caption":
+        """Return the words of a template, which keeps the handles."""
+        caption = super().__new__(cls, re.sub(r"\[([^]]*)\]\(\w+\)", r"\1", template))
+        caption.template = template
+        return caption
+
+
 def states(figure: Any) -> Iterator:
     """Yield every state that the controls of a figure can reach, each at step 0 of its clock if it has one.
 
@@ -87,11 +103,11 @@ def key(figure: Any, state: Any) -> str:
 
 
 def numbers(figure: Any, state: Any) -> dict:
-    """Return what the page needs to draw a state at every step: its trace, its words step by step, what is idle."""
+    """Return what the page needs to draw a state at every step: its trace, its words with handles, what is idle."""
     slides = {field: control for field, control in figure.CONTROLS.items() if isinstance(control, Slide)}
     return {
         "trace": figure.trace(state),
-        "words": [figure.describe(now) for now in steps(figure, state)],
+        "words": [getattr(words, "template", words) for words in map(figure.describe, steps(figure, state))],
         "idle": {field: why for field, slide in slides.items() if (why := slide.idle(state))},
     }
 

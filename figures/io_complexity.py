@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from figures import style
 from figures.explore import explorer
-from figures.figure import Choose, Scrub, Slide, Toggle
+from figures.figure import Caption, Choose, Scrub, Slide, Toggle
 from flashlab.machine import costs
 from flashlab.machine.hardware import CARDS
 from flashlab.reference import io_complexity, roofline, standard_attention
@@ -81,12 +81,12 @@ def _tokens(N):
     return f"{N / 1e6:.3g} million tokens" if N >= 1e6 else f"{N:,} tokens"
 
 
-def describe(state: State) -> str:
+def describe(state: State) -> Caption:
     """Say what each way needs at this length, where it runs out, and how long it takes at least."""
     told = trace(state)
     words = [_way(name, way, told, state.step) for name, way in told["ways"].items()]
     kind = "training step" if state.training else "forward pass"
-    return f"A {kind} of {LENGTHS[state.step]:,} tokens. {'. '.join(words)}."
+    return Caption(f"A {kind} of [{LENGTHS[state.step]:,} tokens](step). {'. '.join(words)}.")
 
 
 def _way(name, way, told, step):

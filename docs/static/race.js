@@ -32,7 +32,7 @@
     part(".words").ariaLive = "polite";
   };
   const frame = (now) => {
-    passed += Math.min(now - before, LEAP);
+    passed += Math.max(0, Math.min(now - before, LEAP)); // a frame may have begun before its run
     before = now;
     const bytes = clock[last] * Math.min(passed / MS, 1);
     const step = clock.findLastIndex((moved) => moved <= bytes);

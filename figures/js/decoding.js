@@ -27,7 +27,8 @@ function lanes({ trace, now, y, width }) {
   const longest = Math.max(...trace.parts.map((part) => part.waves * part.keys));
   const high = now.keys * (LANES / longest); // of one program
   const none = trace.sms - now.busiest;
-  const idle = now.busiest < trace.sms && width - (now.busiest * width) / trace.sms > 150;
+  const at = now.waves * high - (high < 24 ? 0 : high) + 14; // in the last wave, or below one that is too low
+  const idle = at < LANES && width - (now.busiest * width) / trace.sms > 150;
   return [
     label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {
       weight: 650,
@@ -40,7 +41,7 @@ function lanes({ trace, now, y, width }) {
       ),
     ending({ now, y: y + now.waves * high, width }),
     idle &&
-      label(width - 6, y + 14, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
+      label(width - 6, y + at, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
         anchor: "end",
         fill: "var(--grey)",
       }),

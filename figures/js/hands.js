@@ -1,6 +1,7 @@
 // Hands: a mark that holds the value of a control is dragged, and keys on it do the same.
 // drag: {field, to, name, grows, values, zooms}. to: from a point of the drawing and the start of the pull, {point,
-// state}, to the fields that it asks for; each becomes the nearest value of its control. Enter has no start.
+// state}, to the fields that it asks for; each becomes the nearest value of its control. Enter has no start. Without
+// to, PULL pixels sideways are a value.
 // name: the keyboard reaches the mark, as a slider of that name; without one, Enter presses it. grows: towards where
 // the value grows, right and up if left out. values: all of the control if left out. zooms, for a clock: Ctrl and the
 // wheel turn it as well (the wheel alone scrolls the page), and what a pull changes travels as after a key.
@@ -10,6 +11,7 @@ import { nearest } from "./state.js";
 
 const NOTCH = 20; // pixels of the wheel for a step
 const LINE = 33; // pixels of a line, in which some mice count
+const PULL = 12; // pixels of a pull sideways for a value
 
 // The value after a key, undefined for other keys. now may lie between two values.
 export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
@@ -21,9 +23,9 @@ export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
   return values[Math.min(Math.max(by > 0 ? Math.floor(at) + 1 : Math.ceil(at) - 1, 0), values.length - 1)];
 }
 
-// Listen to a picture. get: its state, and the last step of its clock; set: takes fields that have changed, and
-// whether a pointer has changed them.
-export function handle(svg, controls, get, set) {
+// Listen to a picture, or to the words below it. get: its state, and the last step of its clock; set: takes fields that
+// have changed, and whether a pointer has changed them.
+export function handle(root, controls, get, set) {
   const controlOf = (field) => controls.find((one) => one.field === field);
   const steps = () => Array.from({ length: get().last + 1 }, (_, step) => step); // of the clock
   const valuesOf = (field) => controlOf(field).values ?? steps();
@@ -34,13 +36,13 @@ export function handle(svg, controls, get, set) {
     });
     if (found.some(([field, value]) => get().state[field] !== value)) set(Object.fromEntries(found), byPointer);
   };
-  followPulls(svg, get, ask);
-  followWheel(svg, get, ask);
-  followKeys(svg, get, ask, valuesOf);
+  followPulls(root, get, ask, valuesOf);
+  followWheel(root, get, ask);
+  followKeys(root, get, ask, valuesOf);
   return {
     // Tell screen readers the value of each handle.
     tell() {
-      for (const held of svg.querySelectorAll("[role=slider]")) {
+      for (const held of root.querySelectorAll("[role=slider]")) {
         const { field } = about(held).drag;
         const [values, value] = [valuesOf(field), get().state[field]];
         held.setAttribute("aria-valuemax", values.length - 1);
@@ -53,36 +55,42 @@ export function handle(svg, controls, get, set) {
 
 const heldBy = (event) => event.target.closest?.("[data-drag]");
 
-// A point of the window as one of the drawing.
-function pointOf(svg, { x, y }) {
-  const { a, d, e, f } = svg.getScreenCTM();
+// A point of the window as one of the drawing; words have no other measure.
+function pointOf(root, { x, y }) {
+  const { a, d, e, f } = root.getScreenCTM?.() ?? { a: 1, d: 1, e: 0, f: 0 };
   return { x: (x - e) / a, y: (y - f) / d };
 }
 
-function followPulls(svg, get, ask) {
+function followPulls(root, get, ask, valuesOf) {
   let mark = null;
   let start = null;
+  const sideways = (field, { x }) => {
+    const values = valuesOf(field);
+    const at = values.indexOf(start.state[field]) + Math.round((x - start.point.x) / PULL);
+    return { [field]: values[Math.min(Math.max(at, 0), values.length - 1)] };
+  };
   const pull = (event) => {
-    const { to, zooms } = about(mark).drag;
-    ask(to(pointOf(svg, event), start), !zooms);
+    const { field, to, zooms } = about(mark).drag;
+    const point = pointOf(root, event);
+    ask(to ? to(point, start) : sideways(field, point), !zooms);
   };
   const release = () => {
     mark = null;
   };
-  svg.addEventListener("pointerdown", (event) => {
+  root.addEventListener("pointerdown", (event) => {
     mark = heldBy(event);
     if (!mark) return;
-    if (event.pointerType !== "touch") svg.setPointerCapture(event.pointerId); // fingers are, and their taps show tips
-    start = { point: pointOf(svg, event), state: get().state };
+    if (event.pointerType !== "touch") root.setPointerCapture(event.pointerId); // fingers are, and their taps show tips
+    start = { point: pointOf(root, event), state: get().state };
     pull(event);
   });
-  svg.addEventListener("pointermove", (event) => mark?.isConnected && pull(event));
-  svg.addEventListener("pointerup", release);
-  svg.addEventListener("pointercancel", release);
-  svg.addEventListener("selectstart", (event) => mark && event.preventDefault()); // letters on the way of a pull
+  root.addEventListener("pointermove", (event) => mark?.isConnected && pull(event));
+  root.addEventListener("pointerup", release);
+  root.addEventListener("pointercancel", release);
+  root.addEventListener("selectstart", (event) => mark && event.preventDefault()); // letters on the way of a pull
 }
 
-function followWheel(svg, get, ask) {
+function followWheel(root, get, ask) {
   let left = 0; // pixels of the wheel that are no step yet
   const turn = (event) => {
     const { field, zooms } = about(heldBy(event)).drag ?? {};
@@ -93,11 +101,11 @@ function followWheel(svg, get, ask) {
     left -= steps * NOTCH;
     ask({ [field]: get().state[field] + steps }, false);
   };
-  svg.addEventListener("wheel", turn, { passive: false });
+  root.addEventListener("wheel", turn, { passive: false });
 }
 
-function followKeys(svg, get, ask, valuesOf) {
-  svg.addEventListener("keydown", (event) => {
+function followKeys(root, get, ask, valuesOf) {
+  root.addEventListener("keydown", (event) => {
     const held = heldBy(event);
     if (!held) return;
     const { field, to, name, ...way } = about(held).drag;
@@ -105,7 +113,7 @@ function followKeys(svg, get, ask, valuesOf) {
     if (value === undefined && (name || event.key !== "Enter")) return;
     event.preventDefault();
     const box = held.getBoundingClientRect();
-    const middle = () => pointOf(svg, { x: box.x + box.width / 2, y: box.y + box.height / 2 });
+    const middle = () => pointOf(root, { x: box.x + box.width / 2, y: box.y + box.height / 2 });
     ask(name ? { [field]: value } : to(middle()), false);
   });
 }

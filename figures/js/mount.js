@@ -1,18 +1,23 @@
 // A figure on a page: its controls, its clock, its picture, its words, and where its numbers come from.
 
-import { patch } from "./svg.js";
+import { h, patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { ahead, moved, schedule } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
 import { handle } from "./hands.js";
 import { wearing } from "./theme.js";
 import { pointing } from "./tip.js";
-import { grouped } from "./words.js";
+import { grouped, pieces } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
 const MARGIN = 8; // beside a drawing, in theme.css
 const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
+// A number in the words that is a handle: 24 pixels high and wide at least, in a line that is no higher than others.
+const NUMBER =
+  "display: inline-block; min-width: 20px; padding: 3px 2px; margin: -3px -2px; outline-offset: -2px; " +
+  "text-align: center; white-space: nowrap; text-decoration: underline dotted; text-underline-offset: 3px; " +
+  "cursor: ew-resize; touch-action: pan-y";
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
@@ -55,7 +60,8 @@ class Figure {
       this.actions.set(fields);
       this.pulled = false;
     };
-    this.hands = handle(parts.svg, data.controls, () => ({ state: this.state, last: this.last() }), pull);
+    const now = () => ({ state: this.state, last: this.last() });
+    this.hands = [parts.svg, parts.words].map((root) => handle(root, data.controls, now, pull));
     this.tips = pointing(parts.svg, parts.tip);
     new ResizeObserver(() => {
       this.measure();
@@ -109,16 +115,15 @@ class Figure {
     parts.stage.classList.toggle("still", this.pulled || another); // only time makes things travel
     this.fit(width, height);
     patch(parts.svg, [definitions(), ...nodes.flat(Infinity)], forward);
-    const say = words[step];
-    parts.svg.setAttribute("aria-label", say);
-    if (parts.words.textContent !== say) parts.words.textContent = say;
+    patch(parts.words, sentenceOf(words[step], controls), false, parts.words.namespaceURI);
+    parts.svg.setAttribute("aria-label", parts.words.textContent);
     for (const { field } of controls) {
       parts.controls[field].show(state[field], words.length - 1);
       parts.controls[field].rest(idle[field]);
     }
     this.shown = state;
     this.drawn = width;
-    this.hands.tell();
+    for (const one of this.hands) one.tell();
     this.tips.refresh();
     host.dispatchEvent(new CustomEvent("flashlab-shown", { detail: { state } }));
   }
@@ -247,6 +252,15 @@ function actionsOf(figure) {
     full: () => (document.fullscreenElement ? document.exitFullscreen() : parts.whole.requestFullscreen()),
     link: () => figure.link(),
   };
+}
+
+// The words of a figure as nodes.
+function sentenceOf(words, controls) {
+  const numberOf = (text, field) => {
+    const { label } = controls.find((control) => control.field === field);
+    return h("span", { key: field, style: NUMBER, drag: { field, name: label } }, text);
+  };
+  return pieces(words).map(([text, field]) => (field ? numberOf(text, field) : text));
 }
 
 function element(tag, attributes = {}, ...children) {

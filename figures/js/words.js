@@ -44,6 +44,12 @@ export const times = (count, thing = "time") => `${grouped(count)} ${thing}${cou
 // Whether the longest text fits into a width, at a size in pixels.
 export const fits = (text, width, size) => text.length * size * 0.58 <= width;
 
+// A sentence as [words, field] of each piece: [128 keys](N) is a number of the control N, other words have no field.
+export function pieces(sentence) {
+  const found = sentence.split(/\[([^\]]*)\]\((\w+)\)/); // words, number, field, words, number, field, ..., words
+  return found.flatMap((words, at) => (at % 3 === 2 || !words ? [] : [[words, at % 3 ? found[at + 1] : undefined]]));
+}
+
 // A text in lines that fit into a width.
 export function wrapped(text, width, size) {
   const rows = [""];

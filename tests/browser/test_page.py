@@ -3,6 +3,7 @@
 Leaves a picture of each in tests/browser/screenshots, light and dark, wide and narrow: look at them.
 """
 
+import importlib
 import re
 
 import pytest
@@ -286,6 +287,7 @@ DRAGS = {
         ("[data-drag] >> nth=0", (0, -30), {"Br"}, None),
     ],
 }
+BOTH_WAYS = {"ArrowRight": 30, "ArrowLeft": -30}  # pixels, and the key that does the same
 FIELDS = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
 
 
@@ -299,12 +301,12 @@ def pull(page, mark, across, down):
     page.mouse.up()
 
 
-def assert_hands(page, figure, drags):
+def assert_hands(page, figure, drags, place="svg"):
     """Drag each mark: it changes its fields, and where it is a handle its key leads to the same picture."""
     reset = figure.get_by_role("button", name="reset")
     for selector, (across, down), fields, key in drags:
         reset.click()
-        mark = figure.locator(f"svg {selector}")
+        mark = figure.locator(f"{place} {selector}")
         before = figure.locator("[data-field]").evaluate_all(FIELDS)
         pull(page, mark, across, down)
         now, seen = figure.locator("[data-field]").evaluate_all(FIELDS), shown(figure)
@@ -331,6 +333,22 @@ def test_every_hand_is_followed_and_keys_do_the_same(sheet, file):
     assert bool(drags) == bool(page.locator("svg [data-drag]").count()), "each drag has a test"
     assert page.locator("svg [role=slider]").count() == sum(key is not None for *_, key in drags)
     assert_hands(page, page.locator("[data-figure]"), drags)
+    assert page.faults == []
+
+
+def test_a_number_in_the_words_is_pulled_and_keys_do_the_same(sheet, file):
+    module = importlib.import_module(f"figures.{file.stem}")
+    fields = re.findall(r"\]\((\w+)\)", getattr(module.describe(module.State()), "template", ""))
+    if not fields:
+        pytest.skip("no numbers to pull")
+    page = sheet(file, reduced_motion="reduce")
+    numbers = page.locator(".words [role=slider]").all()
+    drags = []
+    for at, (number, field) in enumerate(zip(numbers, fields, strict=True)):
+        value, last = (number.get_attribute(f"aria-value{which}") for which in ("now", "max"))
+        ways = {"ArrowRight": 30} if value == "0" else {"ArrowLeft": -30} if value == last else BOTH_WAYS
+        drags += [(f"[role=slider] >> nth={at}", (across, 0), {field}, key) for key, across in ways.items()]
+    assert_hands(page, page.locator("[data-figure]"), drags, ".words")
     assert page.faults == []
 
 

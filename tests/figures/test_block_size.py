@@ -83,3 +83,4 @@ def test_describe_has_the_numbers():
         "128 × 128 on an A100 40 GB, d = 64: 145 of 163 KiB, it fits. "
         "K and V are read 64 times: bytes take 1.59 × arithmetic."
     )
+    assert figure.describe(figure.State()).template.startswith("[128 × 128](step) on an A100 40 GB, [d = 64](d):")

@@ -37,6 +37,8 @@ def test_weights_are_those_of_the_dense_row(S):
 
 def test_describe_has_the_numbers():
     problem, rule = (figure.describe(figure.State(figure.PARTS.index(parts))) for parts in (1, 16))
-    assert problem == figure.describe(figure.State()) and problem.startswith("8 programs on 132 SMs: 1 wave, 6% of")
-    assert rule.startswith("128 programs on 132 SMs: 1 wave, 97% of their time used")
+    first = "1 text of 8,192 keys in 1 part: 8 programs on 132 SMs, 1 wave, 6% of"
+    assert problem == figure.describe(figure.State()) and problem.startswith(first)
+    assert problem.template.startswith("[1 text](B) of [8,192 keys](N) in [1 part](step):")
+    assert "in 16 parts: 128 programs on 132 SMs, 1 wave, 97% of their time used" in rule
     assert "2 waves" in figure.describe(replace(figure.State(), step=figure.PARTS.index(17)))

@@ -110,6 +110,7 @@ def test_numbers_are_plain_and_words_are_few(figure):
         assert len(told["words"]) == len(list(figures.steps(figure, state)))
         for words in told["words"]:
             assert 3 <= len(words.split()) <= 40 and words.endswith("."), words
+            assert set(re.findall(r"\]\((.*?)\)", words)) <= set(figure.CONTROLS), "a handle of each is a control"
 
 
 @needs_node

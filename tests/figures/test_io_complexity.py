@@ -78,6 +78,7 @@ def test_describe_has_the_numbers():
     need = io_complexity.need(49152, 64, heads=16, training=True, fused=False).total
     for part in ("49,152 tokens", figure.style.amount(need), "too much", "5.2 million", "418 ms", "111 ms"):
         assert part in words
+    assert "[49,152 tokens](step)" in words.template
 
 
 @pytest.mark.parametrize(

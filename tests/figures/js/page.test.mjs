@@ -5,7 +5,7 @@ import { h, markup, said } from "../../../figures/js/svg.js";
 import { ahead, events, moved, schedule } from "../../../figures/js/clock.js";
 import { turned } from "../../../figures/js/hands.js";
 import { fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
-import { amount, digits, fits, room, times, wrapped } from "../../../figures/js/words.js";
+import { amount, digits, fits, pieces, room, times, wrapped } from "../../../figures/js/words.js";
 
 const controls = [
   { field: "step", kind: "clock", label: "step" },
@@ -18,6 +18,16 @@ const state = { step: 3, N: 128, source: "masked start", causal: true };
 test("the key of a state is all its fields but the clock", () => {
   assert.equal(keyOf(controls, state), '[128,"masked start",true]');
   assert.equal(keyOf(controls, { ...state, step: 9 }), keyOf(controls, state));
+});
+
+test("a sentence is words, and numbers that belong to controls", () => {
+  assert.deepEqual(pieces("[128 × 128](step) on a T4, [d = 64](d)."), [
+    ["128 × 128", "step"],
+    [" on a T4, ", undefined],
+    ["d = 64", "d"],
+    [".", undefined],
+  ]);
+  assert.deepEqual(pieces("No [number] (here)."), [["No [number] (here).", undefined]]);
 });
 
 const words = (count, marks) =>
