@@ -17,6 +17,7 @@ from flashlab.course import check
 from flashlab.course.data import NOTEBOOKS
 from flashlab.course.grade_files import HandIn
 from flashlab.course.lessons import LESSONS, notebook
+from flashlab.course.self_contained import names_of_module
 from flashlab.grading import forked
 from flashlab.grading.program import Program
 
@@ -199,16 +200,7 @@ def _tried(statement):
 
 def _used(statement):
     """Return the names that a statement, or a function in it, takes from the notebook."""
-    return set(_globals(_table(statement)))
-
-
-def _globals(table):
-    top = table.get_type() == "module"
-    for symbol in table.get_symbols():
-        if symbol.is_referenced() and (symbol.is_global() or top):
-            yield symbol.get_name()
-    for child in table.get_children():
-        yield from _globals(child)
+    return set(names_of_module(_table(statement)))
 
 
 def _bound(statement):

@@ -7,7 +7,7 @@ import math
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 
 from flashlab.grading.program import Program
@@ -41,7 +41,7 @@ def _collect(function, parts):
     source = _source(function)
     scope = _code_of(function).__globals__
     parts[function.__name__] = ""  # a function may call itself
-    for name in sorted(_globals(symtable.symtable(source, "<answer>", "exec"))):
+    for name in sorted(names_of_module(symtable.symtable(source, "<answer>", "exec"))):
         if name not in parts and name in scope:
             _collect_value(name, scope[name], parts)
     del parts[function.__name__]
@@ -103,14 +103,14 @@ def _lines_of_class(cls):
     return "".join(lines[around.lineno - 1 : around.end_lineno])
 
 
-def _globals(table):
+def names_of_module(table: symtable.SymbolTable) -> Iterator[str]:
     """Yield the names that a source takes from its module, in its body and in functions within it."""
     top = table.get_type() == "module"
     for symbol in table.get_symbols():
         if symbol.is_referenced() and (symbol.is_global() or top):
             yield symbol.get_name()
     for child in table.get_children():
-        yield from _globals(child)
+        yield from names_of_module(child)
 
 
 def _literal(value):
