@@ -37,7 +37,7 @@ def questions() -> list[str]:
 
 
 def weeks(route: int) -> list[str]:
-    """Return the table of a route of so many weeks: lessons, their minutes, what to hand in, and the sentence.
+    """Return the table of a route of this many weeks: lessons, their minutes, what to hand in, and the sentence.
 
     What to hand in are all exercises of the lessons, with the option of the grader that chooses them.
     """

@@ -103,7 +103,7 @@ def key(figure: Any, state: Any) -> str:
 
 
 def numbers(figure: Any, state: Any) -> dict:
-    """Return what the page needs to draw a state at every step: its trace, its words with handles, what is idle."""
+    """Return a state at every step, for the page to draw: its trace, its words with handles, its idle controls."""
     slides = {field: control for field, control in figure.CONTROLS.items() if isinstance(control, Slide)}
     return {
         "trace": figure.trace(state),

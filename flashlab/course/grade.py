@@ -203,7 +203,7 @@ def wide(rows: Iterable[Row], heads: tuple[str, ...] = ()) -> Iterator[tuple]:
 
 
 def _filled(columns, heads):
-    """Return the columns of a learner, empty ones for somebody outside of the list."""
+    """Return the columns of a learner, empty ones where the list lacks the learner."""
     return columns or ("",) * len(heads)
 
 

@@ -26,7 +26,7 @@ class HandIn(NamedTuple):
 
 
 def hand_ins(folder: Path) -> list[HandIn]:
-    """Return what each learner handed in. A learner has the name of a folder, or of a file without its suffix."""
+    """Return the hand-in of each learner. A learner has the name of a folder, or of a file without its suffix."""
     paths: dict[tuple[str, str], list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".") and path.suffix != ".csv":  # a table, or the list of the class

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashlab.kernels import masks, scores
+from flashlab.kernels import masks, scores, tiles
 from flashlab.kernels.attention import attend
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.masks import kinds, questions
@@ -155,7 +155,7 @@ class Texts:
         """
         offsets, places = [], []
         for starts, of, first in zip(self.starts, self.of, self.first, strict=True):
-            begins = [0, *itertools.accumulate(-(-(b - a) // OWN) * OWN for a, b in itertools.pairwise(starts))]
+            begins = [0, *itertools.accumulate(tiles.count(b - a, OWN) * OWN for a, b in itertools.pairwise(starts))]
             ends = [begin + b - a for begin, (a, b) in zip(begins, itertools.pairwise(starts), strict=False)]
             both = [0, *itertools.chain.from_iterable(zip(ends, begins[1:], strict=True))]
             offsets.append(torch.tensor(both, dtype=torch.int32, device=first.device))

@@ -79,8 +79,7 @@ def main():
             if name != "narrow" or kind[0] in ("full", "causal"):
                 code = assembled(compiled.asm["ptx"])
                 code |= {"kernel": name, "dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
-                code["d"] = d
-                code |= {"Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
+                code |= {"d": d, "Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
                 print(json.dumps(code | {"shared": compiled.metadata.shared}), flush=True)
 
 

@@ -87,8 +87,7 @@ def add(sums, tile, w: gl.constexpr, dQ, d: gl.constexpr, width: gl.constexpr):
     x = gl.reshape(dQ, [4, 2, 8, columns // 8, 4, 2])
     x = gl.reshape(gl.permute(x, (3, 0, 2, 4, 1, 5)), [size])
     x = gl.convert_layout(x, flat, assert_trivial=True)
-    first: gl.constexpr = columns_of_part(d, width, 0)
-    at = tile.to(gl.int64) * (64 * (first + columns_of_part(d, width, 1))) + w * (64 * first)
+    at = tile.to(gl.int64) * (64 * columns_of(d, width)) + w * (64 * columns_of_part(d, width, 0))
     gl.atomic_add(sums + at + gl.arange(0, size, layout=flat), x, sem="relaxed")
 
 
