@@ -13,6 +13,8 @@ TEST_STAMP := .venv/.stamp-test
 BROWSER_STAMP := .venv/.stamp-browser
 TRANSFORMERS_STAMP := .venv/.stamp-transformers
 SITE_STAMP := .venv/.stamp-site
+# The Triton with which hopper.json was measured: with it, too, the kernels must compile.
+MEASURED_TRITON := .venv/triton-3.6.0
 # JupyterLab keeps its layout here: a learner's other projects keep theirs.
 WORKSPACES := .venv/workspaces
 WORKSPACE := $(WORKSPACES)/default-37a8.jupyterlab-workspace
@@ -89,7 +91,7 @@ format: $(TEST_STAMP) $(NODE_STAMP)
 test: $(TEST_STAMP)
 	$(PLAIN) $(BIN)/python -m pytest -m "not exhaustive" $(QUICK_WORKERS) $(NBVAL) tests notebooks
 
-test-all: test $(TRANSFORMERS_STAMP)
+test-all: test $(TRANSFORMERS_STAMP) $(MEASURED_TRITON)
 	$(PLAIN) $(BIN)/python -m pytest -m exhaustive $(WORKERS) $(EXHAUSTIVE_TESTS)
 
 test-page: $(TEST_STAMP) $(BROWSER_STAMP) $(SITE_STAMP)
@@ -159,6 +161,9 @@ $(STAMP)-%: $(STAMP)
 		echo "The packages for '$*' in pyproject.toml could not be installed, for the reason above: check the network," \
 			"then run the same command again."; exit 1; }
 	@$(BIN)/python tests/tools/environment.py stamp $@
+
+$(MEASURED_TRITON): | $(STAMP)
+	@$(BIN)/python -m pip install --quiet --no-deps --target $@ "triton==$(@:.venv/triton-%=%); sys_platform == 'linux'"
 
 # Biome, and the checker of accessibility: what the lock file names, and no script of a package.
 $(NODE_STAMP): tests/tools/package.json tests/tools/package-lock.json | $(STAMP)

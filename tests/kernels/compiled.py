@@ -5,12 +5,18 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 
-def compiled(tool: str, *arguments: str) -> list[dict]:
-    """Run ``tests.tools.TOOL`` in a process that does not interpret, and return what it prints: a dict per line."""
+def compiled(tool: str, *arguments: str, packages: Path | None = None) -> list[dict]:
+    """Run ``tests.tools.TOOL`` in a process that does not interpret, and return what it prints: a dict per line.
+
+    packages: a folder whose packages the process imports instead of those that are installed.
+    """
     command = [sys.executable, "-m", f"tests.tools.{tool}", *arguments]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
+    if packages:
+        environment["PYTHONPATH"] = os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stderr[-2000:]
     return [json.loads(line) for line in run.stdout.splitlines()]

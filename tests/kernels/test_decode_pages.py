@@ -267,6 +267,20 @@ def test_what_an_earlier_text_left_in_a_page_reaches_no_other(dtype):
     torch.testing.assert_close(O, torch.ones_like(O), rtol=0, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e4m3fn], ids=str)
+def test_a_value_that_is_nan_reaches_all_columns_of_its_document_and_no_other(dtype):
+    """With 8 bits the scale is NaN, and kernels hold even and odd columns apart."""
+    cache = PagedCache(2, 16, HK, 32, dtype=dtype)
+    text = cache.add()
+    K, V = (torch.ones(1, HK, 6, 32, device=DEVICE) for _ in "KV")
+    V[:, :, 2] = torch.nan
+    cache.append([text], K, V)
+    ids = torch.tensor([0, 1] * 8, device=DEVICE)
+    O = decode(K[:, :, :2], cache.view([text]), mask=masks.documents(ids) & masks.causal())
+    assert O[:, :, 0].isnan().all()
+    torch.testing.assert_close(O[:, :, 1], K[:, :, 0], rtol=0, atol=1e-2)
+
+
 def test_a_document_of_a_row_does_not_reach_the_tokens_of_another():
     """Two new tokens belong to two documents: each sees what the other does not."""
     ids = torch.tensor([0, 1] * 20, device=DEVICE)

@@ -81,7 +81,8 @@ def attention_split(
     alive = rows < n * group  # [Br]
     begin, end = reached(begin, end, skipped, first, group, n, Nk, request.reach, Br, Bc)
     Q_at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
-    Q_i, Q_odd, R_i = queries(Q_at, alive, scales, tile)  # [Br, d], or twice [Br, d / 2]; [Br, rope]
+    Q_i, Q_odd = queries(Q_at, alive, scales, tile)  # [Br, d], or with pairs [Br, d / 2]
+    R_i = rope_of_queries(Q_at, alive, scales, tile)  # [Br, rope]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
@@ -96,7 +97,11 @@ def attention_split(
             S_ij, V_scale = scaled(S_ij, scales + number * scales_p + hk * scales_h + row, scales_kv, there)
         S_ij, seen = visible_scores(S_ij, request, b, h, token, keys, n, Nk, most)  # [Br, Bc], [Br, Bc]
         if tile.apart:
-            O_i, O_odd, V_j, V_odd, V_scale = finite(O_i, O_odd, V_j, V_odd, V_scale, seen, pairs)
+            if scales is not None:
+                V_scale, V_j, V_odd = finite(V_scale, V_j, V_odd)
+            O_i, V_j = questions.finite(O_i, V_j, seen)
+            if pairs:
+                O_odd, V_odd = questions.finite(O_odd, V_odd, seen)
         m_i, l_i, O_i, alpha, P_ij = update(m_i, l_i, O_i, S_ij, V_j, V_scale, request.factor, tile)
         if pairs:
             O_odd = tl.dot(P_ij, V_odd, alpha[:, None] * O_odd, input_precision=tile.precision)  # [Br, dv / 2]
@@ -141,18 +146,23 @@ def reached(begin, end, skipped, first, group, n, Nk, reach, Br: tl.constexpr, B
 
 @triton.jit
 def queries(at, alive, scales, tile: tl.constexpr):
-    """Return the rows of Q at these addresses [Br]: Q_i, its odd columns if there are pairs, and ``rope`` columns."""
-    Q_odd, R_i = None, None
+    """Return the rows of Q at these addresses [Br] twice; with pairs, their even and their odd columns."""
     cols = tl.arange(0, tile.width)  # [d]
     d_k = tile.d if tile.rope is None else tile.dv  # the columns without rope
     Q_i = tl.load(at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
     Q_i = widened(Q_i, scales)
     if tile.pairs is not None:
-        Q_i, Q_odd = tl.split(Q_i.reshape(tile.Br, tile.width // 2, 2))  # [Br, d / 2], [Br, d / 2]
-    if tile.rope:
-        cols_r = tile.dv + tl.arange(0, tile.rope)  # [rope]
-        R_i = widened(tl.load(at[:, None] + cols_r[None, :], mask=alive[:, None], other=0.0), scales)  # [Br, rope]
-    return Q_i, Q_odd, R_i
+        return tl.split(Q_i.reshape(tile.Br, tile.width // 2, 2))  # [Br, d / 2], [Br, d / 2]
+    else:
+        return Q_i, Q_i
+
+
+@triton.jit
+def rope_of_queries(at, alive, scales, tile: tl.constexpr):
+    """Return the columns with rope [Br, rope] of the rows of Q at these addresses [Br]; or one of no use."""
+    cols = tile.dv + tl.arange(0, tile.rope or 1)  # [rope]
+    there = alive[:, None] & (cols < tile.d)[None, :]  # [Br, rope]
+    return widened(tl.load(at[:, None] + cols[None, :], mask=there, other=0.0), scales)
 
 
 @triton.jit
@@ -186,14 +196,15 @@ def products(Q_i, Q_odd, R_i, at, there, scales, tile: tl.constexpr):
 
 @triton.jit
 def values(K_j, at, there, scales, tile: tl.constexpr):
-    """Return the values at these addresses [Bc]: K_j with ``rope``, and even and odd columns with pairs."""
-    V_j, V_odd = K_j, None
+    """Return the values at these addresses twice: K_j with ``rope``; with pairs, their even and their odd columns."""
     if tile.pairs is not None:
         cols = tl.arange(0, tile.width_v // 2)  # [dv / 2]
-        V_j, V_odd = apart(gather(at, there, cols, tile.dv // 2, None), tile.pairs)  # [Bc, dv / 2], [Bc, dv / 2]
-    elif tile.rope is None:
+        return apart(gather(at, there, cols, tile.dv // 2, None), tile.pairs)  # [Bc, dv / 2], [Bc, dv / 2]
+    elif tile.rope is not None:
+        return K_j, K_j
+    else:
         V_j = gather(at, there, tl.arange(0, tile.width_v), tile.dv, scales)  # [Bc, dv]
-    return V_j, V_odd
+        return V_j, V_j
 
 
 @triton.jit
@@ -218,16 +229,12 @@ def visible_scores(S_ij, request, b, h, token, keys, n, Nk, most):
 
 
 @triton.jit
-def finite(O_i, O_odd, V_j, V_odd, V_scale, seen, pairs: tl.constexpr):
-    """Return sums and values as ``questions.finite`` does. A scale [Bc] that is not finite makes its values NaN."""
-    if V_scale is not None:
-        fits = tl.abs(V_scale) < float("inf")  # [Bc]
-        V_scale = tl.where(fits, V_scale, 0)
-        V_j = tl.where(fits[:, None], V_j, float("nan")).to(V_j.dtype)
-    O_i, V_j = questions.finite(O_i, V_j, seen)
-    if pairs:
-        O_odd, V_odd = questions.finite(O_odd, V_odd, seen)
-    return O_i, O_odd, V_j, V_odd, V_scale
+def finite(V_scale, V_j, V_odd):
+    """Return scales [Bc], 0 in place of those that are not finite, and values, NaN in their place."""
+    fits = tl.abs(V_scale) < float("inf")  # [Bc]
+    V_j = tl.where(fits[:, None], V_j, float("nan")).to(V_j.dtype)
+    V_odd = tl.where(fits[:, None], V_odd, float("nan")).to(V_odd.dtype)
+    return tl.where(fits, V_scale, 0), V_j, V_odd
 
 
 @triton.jit
