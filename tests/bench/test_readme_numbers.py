@@ -52,6 +52,16 @@ def test_both_state_how_often_a_call_takes_longer_and_the_page_by_how_much():
     assert re.search(".*?".join(f"{slower} of {calls}" for slower, calls, _ in numbers), " ".join(paragraph.split()))
 
 
+def test_the_page_names_the_calls_that_are_furthest_behind():
+    paragraph = " ".join(next(it for it in PAGE.split("\n\n") if "Furthest behind" in it).split())
+    for direction, least in (("forward", 0.95), ("backward", 0.92)):
+        ratio = {key: models.ratio(cell, models.kernels_us) for key, cell in CELLS.items() if key[1] == direction}
+        behind = sorted((r, key) for key, r in ratio.items() if r is not None and r < least)
+        named = [f"{model} {B} × {Nq:,} ({r:.2f})" for r, (model, _, B, Nq, _) in behind]
+        places = [paragraph.find(it) for it in named]
+        assert -1 not in places and places == sorted(places), named
+
+
 def test_the_page_states_the_speed_relative_to_the_fourth():
     paragraph = next(it for it in PAGE.split("\n\n") if "FlashAttention-4 alone" in it)
     ratios = {way: [models.ratio(cell, models.kernels_us, "fa4") for key, cell in CELLS.items() if key[1] == way]
