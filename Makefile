@@ -23,7 +23,7 @@ NODE_STAMP := .venv/node_modules/.package-lock.json
 BIOME := .venv/node_modules/.bin/biome
 # What is installed; the weekly run sets it to /dev/null for the newest versions.
 CONSTRAINTS := constraints.txt
-INSTALL := $(BIN)/python tests/tools/environment.py install --constraint $(CONSTRAINTS)
+INSTALL := $(BIN)/python tests/tools/install.py --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
 # per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
 # two workers and a kernel per notebook import the same files.
@@ -50,8 +50,8 @@ GPU_WORKERS := -n logical --maxprocesses 24 --maxschedchunk 1
 NEEDS_GPU = @$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(1)' || { \
 	echo 'make $@: torch finds no NVIDIA GPU here; make test checks the kernels without one.'; exit 1; }
 
-# A checkout that was moved, or whose .venv is damaged, is set up again.
-$(shell $(BIN)/python tests/tools/environment.py check 2>/dev/null || rm -f $(STAMP)*)
+# A checkout that was moved is set up again: .venv has its old path in many files.
+$(shell test -x $(BIN)/python && test "$$(cat $(STAMP))" = "$$(pwd)" || rm -f $(STAMP)*)
 
 .PHONY: help lab lint format test test-all test-page test-browser test-gpu test-gpu-values test-gpu-memory notebooks bench site size clean
 help:
@@ -145,22 +145,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(INSTALL) --editable '.[course]' || { \
 		echo "The packages could not be installed, for the reason above: check the network, the proxy and the room" \
 			"on the disk, then run the same command again."; exit 1; }
-	@broken=$$($(BIN)/python tests/tools/environment.py broken) || exit 1; test -z "$$broken" || { \
-		echo "Files in .venv are missing or truncated; installing again: $$broken"; \
-		$(INSTALL) --ignore-installed --no-deps $$broken; } || { \
-		echo ".venv is damaged and could not be repaired, for the reason above: run make clean, then the same" \
-			"command again."; exit 1; }
-	@said=$$($(BIN)/python -m jupyterlab.labextensions disable --level=sys_prefix \
-		'@jupyterlab/apputils-extension:announcements' 2>&1) || { echo "$$said"; \
+	@printed=$$($(BIN)/python -m jupyterlab.labextensions disable --level=sys_prefix \
+		'@jupyterlab/apputils-extension:announcements' 2>&1) || { echo "$$printed"; \
 		echo "JupyterLab does not start, for the reason above: run make clean, then the same command again."; \
 		exit 1; } # the news pop-up
-	@$(BIN)/python tests/tools/environment.py stamp $@
+	@pwd > $@
 
 $(STAMP)-%: $(STAMP)
 	@$(INSTALL) --editable '.[$*]' || { \
 		echo "The packages for '$*' in pyproject.toml could not be installed, for the reason above: check the network," \
 			"then run the same command again."; exit 1; }
-	@$(BIN)/python tests/tools/environment.py stamp $@
+	@pwd > $@
 
 $(MEASURED_TRITON): | $(STAMP)
 	@$(BIN)/python -m pip install --quiet --no-deps --target $@ "triton==$(@:.venv/triton-%=%); sys_platform == 'linux'"
