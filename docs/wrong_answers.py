@@ -39,7 +39,7 @@ def _of_exercises():
     yield f"\n## In the exercises: {len(mistakes)}, and {answers.total()} collected answers\n"
     yield "| exercise | what the check says | becomes | collected answers |\n|---|---|---|---|"
     for name, mistake in mistakes:
-        yield f"| {name} | {mistake.says} | {_code(mistake.new)} | {answers.pop(name, '')} |"
+        yield f"| {name} | {mistake.message} | {_code(mistake.new)} | {answers.pop(name, '')} |"
 
 
 def _code(text):

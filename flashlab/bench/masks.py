@@ -145,8 +145,8 @@ def table(rows: list[dict]) -> str:
         speed = {row["impl"]: row["tflops"] for row in group}
         best = max(speed.get(name, 0) for name in names[:2])
         ratio = best / speed.get("flex", math.nan)
-        told = "".join(f"{speed.get(name, math.nan):10.0f}" for name in names)
-        lines.append(f"{direction:9} d={d:<4} {kind:10}{told}{ratio:10.2f}")
+        columns = "".join(f"{speed.get(name, math.nan):10.0f}" for name in names)
+        lines.append(f"{direction:9} d={d:<4} {kind:10}{columns}{ratio:10.2f}")
         if ratio > 0:
             ratios.setdefault(direction, []).append(ratio)
     for direction, values in ratios.items():

@@ -233,8 +233,8 @@ def timed(cell: Cell, shape: Shape, device: str, rounds: int) -> dict | None:
         for rank in range(dist.get_world_size()):  # one after the other: who does not work rests
             _meet(None, device == "cuda")
             if rank == dist.get_rank():
-                told = _rounds(run, direction, None, device == "cuda", rounds)
-        return told
+                answers = _rounds(run, direction, None, device == "cuda", rounds)
+        return answers
 
 
 def _rounds(run, direction, group, on_gpu, rounds):
@@ -344,15 +344,15 @@ class Measurement:
         if isinstance(self.checked[key], GroupError):
             raise self.checked[key]
         variant, error = self.checked[key]
-        told = self.ask(timed, cell._replace(way=variant), self.shape, self.device, self.rounds)
+        answers = self.ask(timed, cell._replace(way=variant), self.shape, self.device, self.rounds)
         of_all = statistics.mean if cell.way == ONE else max  # together, the slowest rank counts
-        rounds = [of_all(times) for times in zip(*(one["rounds_ms"] for one in told), strict=True)]
+        rounds = [of_all(times) for times in zip(*(one["rounds_ms"] for one in answers), strict=True)]
         ms = statistics.median(rounds)
         texts = cell.P if cell.way == APART else 1
         flops = texts * self.shape.flops(cell.P * cell.tokens // texts, cell.direction)
         rate = flops / cell.P / ms / 1e9
         row = cell._asdict() | {"variant": variant, "ms": ms, "tflops": rate, "rounds_ms": rounds, "error": error}
-        return row | {"extra_bytes": max(one["extra_bytes"] for one in told)} | self.predicted(cell)
+        return row | {"extra_bytes": max(one["extra_bytes"] for one in answers)} | self.predicted(cell)
 
     def predicted(self, cell: Cell) -> dict:
         """Return what the plan says of our ways: bytes sent by the busiest rank, and the share that is possible."""

@@ -18,25 +18,25 @@ class Verdict(NamedTuple):
     mark: str  # ✓ ✗ or ○ (not judged)
     line: str  # the verdict in a line
     did: str = ""  # the diagnosis: what the learner did, and what to do
-    says: str = ""  # other faults of the results, in a sentence or two
+    message: str = ""  # other faults of the results, in a sentence or two
     inputs: tuple[tuple[str, str], ...] = ()  # the smallest wrong ones: name and value
     results: tuple[tuple[str, str], ...] = ()  # the expected results, and those of the attempt
     printed: str = ""  # by the attempt
     next: str = ""  # a call that helps
 
 
-def said(verdict: Verdict) -> str:
+def body(verdict: Verdict) -> str:
     """Return the lines of a verdict as text."""
     pairs = [f"  {key} = {value}" for key, value in (*verdict.inputs, *verdict.results)]
-    says = [f"  {line}" for line in verdict.says.splitlines()]
+    others = [f"  {line}" for line in verdict.message.splitlines()]
     printed = ["  it printed:", *(f"    {line}" for line in verdict.printed.splitlines())] if verdict.printed else []
     last = [f"  next: {verdict.next}"] if verdict.next else []
-    return "\n".join([verdict.line, *filter(None, [verdict.did]), *pairs, *says, *printed, *last])
+    return "\n".join([verdict.line, *filter(None, [verdict.did]), *pairs, *others, *printed, *last])
 
 
 def text(name: str, verdict: Verdict) -> str:
     """Return a verdict on an exercise as text."""
-    return f"{verdict.mark} {name}{_joint(verdict)}{said(verdict)}"
+    return f"{verdict.mark} {name}{_joint(verdict)}{body(verdict)}"
 
 
 def _joint(verdict):
@@ -58,8 +58,8 @@ def html(name: str, verdict: Verdict) -> str:
     if verdict.inputs or verdict.results:
         rows = "".join(map(_row, (*verdict.inputs, *verdict.results)))
         parts.append(f'<table style="margin: 4px 0">{rows}</table>')
-    if verdict.says:
-        parts.append(f"<div>{_lines(verdict.says)}</div>")
+    if verdict.message:
+        parts.append(f"<div>{_lines(verdict.message)}</div>")
     if verdict.printed:
         parts.append(f"<div>it printed:</div><pre>{escape(verdict.printed)}</pre>")
     if verdict.next:

@@ -29,7 +29,7 @@ from flashlab.course.source import WIDTH, show
 from flashlab.grading import draws, forked, mistakes, outcomes, verdict
 from flashlab.grading.defaults import defaults
 from flashlab.grading.exercise import Exercise, Question, edited
-from flashlab.grading.words import described, says, shortened
+from flashlab.grading.words import described, message_of, shortened
 from flashlab.machine.numbers import whole_number
 
 __all__ = ["check", "edited", "hint", "overview", "show", "solution"]
@@ -63,7 +63,7 @@ def check(name: str, attempt: object, *, note: bool = True) -> None:
     except UnknownExercise as error:
         _say(f"○ {error}")
     except BaseException as error:  # to inspect an attempt may raise SystemExit
-        _say(shortened(f"○ {name}: this could not be judged: {says(error)}", LONGEST))
+        _say(shortened(f"○ {name}: this could not be judged: {message_of(error)}", LONGEST))
 
 
 def hint(name: str, layer: int = 1) -> None:
@@ -145,7 +145,7 @@ def _store(name, result, attempt):
         except self_contained.NotSelfContained as error:
             _say(f"Later lessons cannot use this answer: {error}.")
     try:
-        progress.note(name, right, shortened(card.said(result), LONGEST), answer)
+        progress.note(name, right, shortened(card.body(result), LONGEST), answer)
     except OSError as error:
         reason = error.strerror or error
         _say(f"Your progress could not be stored in {progress.FILE}: {reason}. Set FLASHLAB_PROGRESS to another file.")
@@ -210,14 +210,14 @@ def _smaller(exercise, attempt, at, fault, patience, waiting):
     edges = draws.smaller(exercise, at - len(exercise.edges))
     smaller = dataclasses.replace(exercise, edges=edges, draws=0, once=())  # laws with inputs of their own spoke before
     run = forked.run(partial(outcomes.outcomes, smaller, attempt), patience, waiting)
-    found = verdict.first_wrong(smaller, run.values, outcomes.known(smaller))
+    found = verdict.first_wrong(smaller, run.values, outcomes.expected_of(smaller))
     return fault if found is None else found[1]
 
 
 def _wrong(name, fault, mistake, printed):
     """Return the verdict on a fault; mistake: what the learner did and should do, or None."""
     return Verdict(
-        "✗", f"fails for {fault.on}", mistake or "", fault.says, fault.inputs, fault.results, printed, _next(name)
+        "✗", f"fails for {fault.on}", mistake or "", fault.message, fault.inputs, fault.results, printed, _next(name)
     )
 
 

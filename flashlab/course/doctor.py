@@ -99,7 +99,7 @@ def limits() -> None:
     for version in VERSIONS:
         print(f"{version.name} ({version.release}), {version.called}")
         for limit in version.limits:
-            print(f"  {limit.says} ({limit.source})")
+            print(f"  {limit.message} ({limit.source})")
 
 
 def call_of(shape: list[int], options: dict, machine: Machine) -> Call:

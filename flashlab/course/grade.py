@@ -76,7 +76,7 @@ def graded(learner: str, name: str, answer: Answer) -> Row:
         return Row(learner, name, "not attempted")
     fails_for = verdict.line.removeprefix("fails for ") if verdict.line.startswith("fails for ") else ""
     inputs = "; ".join(f"{key} = {value}" for key, value in verdict.inputs)
-    reason = verdict.did or verdict.says or ("" if fails_for else verdict.line)
+    reason = verdict.did or verdict.message or ("" if fails_for else verdict.line)
     reason = "" if verdict.mark == "✓" else reason
     return _excused(Row(learner, name, MARKS[verdict.mark], fails_for, inputs, reason), answer)
 

@@ -27,7 +27,7 @@ def read() -> dict[str, dict]:
     return _parsed(_bytes(FILE))[0]
 
 
-def note(name: str, solved: bool, said: str, answer: str = "") -> None:
+def note(name: str, solved: bool, message: str, answer: str = "") -> None:
     """Store the result of the last attempt at an exercise. A solved exercise stays solved, and an answer stays stored.
 
     Raises OSError if the file cannot be written, and leaves it as it was.
@@ -43,7 +43,7 @@ def note(name: str, solved: bool, said: str, answer: str = "") -> None:
         if not whole:
             _write(_unused(file), stored)
         before = entries.get(name, {"solved": False, "answer": ""})
-        entries[name] = {"solved": solved or before["solved"], "said": said, "answer": answer or before["answer"]}
+        entries[name] = {"solved": solved or before["solved"], "said": message, "answer": answer or before["answer"]}
         _write(file, json.dumps(entries, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
 
 

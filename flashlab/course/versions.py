@@ -94,7 +94,7 @@ def check_choice(name: str, x: str, choices: Iterable[str]) -> None:
 class Limit(NamedTuple):
     """A kind of call that a version does not support."""
 
-    says: str
+    message: str
     of: Callable[[Call], bool]  # whether a call is of that kind
     source: str
 

@@ -37,7 +37,7 @@ class Published(NamedTuple):
     version: str
     direction: str
     dtypes: tuple[str, ...]
-    says: str
+    message: str
     source: str
 
 
@@ -71,7 +71,7 @@ class Answer(NamedTuple):
     def because(self) -> str:
         """Return the reason, as the end of a sentence."""
         if self.published:
-            return f"nothing was measured here on this card, and {self.published.says} ({self.published.source})"
+            return f"nothing was measured here on this card, and {self.published.message} ({self.published.source})"
         if not self.cell:
             return "nothing like it was measured"
         times = _times(self.cell)
@@ -255,7 +255,7 @@ def advice(call: Call) -> list[str]:
         inside = which(call, installed=[it.name for it in VERSIONS if it.comes_with_torch])
         if inside.version:
             sentences.append(f"With torch alone: {BY_NAME[inside.version].called}, because {inside.because}.")
-    sentences += [f"{name} cannot: {limit.says} ({limit.source})." for name, limit in answer.refused.items()]
+    sentences += [f"{name} cannot: {limit.message} ({limit.source})." for name, limit in answer.refused.items()]
     return sentences
 
 

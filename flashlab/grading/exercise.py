@@ -44,7 +44,7 @@ class Broken(NamedTuple):
     """A law that an attempt breaks."""
 
     on: str  # the law's own inputs in words; "" if it is broken on a case
-    says: str  # the sentence
+    message: str  # the sentence
     if_right: bool = False  # does the sentence suppose that all results are right? One without ``on`` does
 
 
@@ -59,7 +59,7 @@ class Mistake:
     of: Callable | None = None  # the function to edit where it is not the reference itself
 
     @property
-    def says(self) -> str:
+    def message(self) -> str:
         """Return the mistake and its remedy, as a text for the learner."""
         return f"You {self.did} {self.do}"
 

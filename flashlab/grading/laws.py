@@ -82,13 +82,13 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
     """
 
     def law(attempt):
-        found, due = np.asarray(weights(attempt, FALLING)), np.exp(np.float64(FALLING))  # [5] each
+        found, expected = np.asarray(weights(attempt, FALLING)), np.exp(np.float64(FALLING))  # [5] each
         narrowed, found = found.dtype == np.float16, np.float64(found)
         small = np.isclose(found[0], 1) and (found[1:] < 1e-6).all()
-        if small and np.allclose(found, np.maximum(due, found.min()), 0.01, 0) and (found > 2 * due).any():
+        if small and np.allclose(found, np.maximum(expected, found.min()), 0.01, 0) and (found > 2 * expected).any():
             return Broken(FAR_BELOW, CLIPPED)
         dropped = (found == 0) & (not narrowed)
-        only_dropped = small and dropped.any() and np.allclose(found[~dropped], due[~dropped], 0.01, 0)
+        only_dropped = small and dropped.any() and np.allclose(found[~dropped], expected[~dropped], 0.01, 0)
         return Broken(FAR_BELOW, DROPPED) if only_dropped and not _rounds(partial(weights, attempt)) else None
 
     return law
@@ -115,11 +115,11 @@ def proportional(results: Callable, what: str, sizes: Sequence[float] = tuple(SI
     """
 
     def law(attempt):
-        due = np.asarray(results(attempt, 1.0))
-        left_to_cases = due.dtype == np.float16 or not np.isfinite(due).all()
+        expected = np.asarray(results(attempt, 1.0))
+        left_to_cases = expected.dtype == np.float16 or not np.isfinite(expected).all()
         for size in () if left_to_cases else sizes:
             found = np.float64(results(attempt, size)) / size
-            if not np.allclose(found, due, 1e-3, 1e-3 * np.abs(due).max(initial=0)):
+            if not np.allclose(found, expected, 1e-3, 1e-3 * np.abs(expected).max(initial=0)):
                 kind = "very large" if size > 1 else "very small"
                 return Broken(f"{what} multiplied by {SIZES[size]}", SIZED.format(kind), if_right=True)
         return None

@@ -16,27 +16,27 @@ LATER = 16  # cases after the one that is wrong first in which mistakes are comp
 
 
 def recognise(
-    exercise: Exercise, tried: Sequence[Outcome], first: int, due: Sequence[Expected]
+    exercise: Exercise, attempted: Sequence[Outcome], first: int, expected: Sequence[Expected]
 ) -> Iterator[str | None]:
     """Yield, once, the text of the known mistake that fails first where the attempt does, with the same answer.
 
-    tried: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
+    attempted: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
     answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
     attempt is wrong once more, and no less often than the attempt answers wrongly in another way. A mistake that is
     wrong where the attempt is right is not named. An attempt that breaks a law, all of whose results are right, has
     only mistakes that break it, too, and whose results are right. Where results are wrong and no mistake is known, a
     broken law that found the reason names it.
     """
-    lawless = fault_of(tried[first], due[first]) is None
-    together = tried[: first + 1 + LATER]
-    again = {at for at, mine in enumerate(together) if at > first and fault_of(mine, due[at])}
+    lawless = fault_of(attempted[first], expected[first]) is None
+    together = attempted[: first + 1 + LATER]
+    again = {at for at, mine in enumerate(together) if at > first and fault_of(mine, expected[at])}
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
         theirs = outcome_of(exercise, wrong, cases(exercise)[first].args, lawless)  # most mistakes differ here
-        if not _alike(theirs, tried[first]):
+        if not _alike(theirs, attempted[first]):
             continue
-        if _law(theirs) != _law(tried[first]) if lawless else fault_of(theirs, due[first]) is None:
+        if _law(theirs) != _law(attempted[first]) if lawless else fault_of(theirs, expected[first]) is None:
             continue
         same = {first}
         for at, mine in enumerate(together):
@@ -45,19 +45,19 @@ def recognise(
             theirs = outcome_of(exercise, wrong, cases(exercise)[at].args, laws=False)
             if _alike(theirs, mine):
                 same.add(at)
-            elif at < first or at not in again and fault_of(theirs, due[at]):
+            elif at < first or at not in again and fault_of(theirs, expected[at]):
                 break
         else:
             refuted = sum(not together[at].error for at in again - same)
             if len(same) == len(together) if lawless else not again or len(again & same) >= max(1, refuted):
-                alike.setdefault(len(same), mistake.says)
-    broken = (it.broke for it in tried if it.broke and it.broke.on)
-    reasons = (f"It looks like this: {it.says}" for it in broken if not (lawless or it.if_right))
+                alike.setdefault(len(same), mistake.message)
+    broken = (it.broke for it in attempted if it.broke and it.broke.on)
+    reasons = (f"It looks like this: {it.message}" for it in broken if not (lawless or it.if_right))
     yield alike[max(alike)] if alike else next(reasons, None)
 
 
 def _law(outcome):
-    return outcome.broke and outcome.broke.says
+    return outcome.broke and outcome.broke.message
 
 
 def _alike(a, b):

@@ -17,7 +17,7 @@ from flashlab.grading.exercise import Broken, Exercise
 from flashlab.grading.program import defined
 from flashlab.grading.records import Expected, Leaf, Outcome
 from flashlab.grading.results import largest, leaves, mapped, result_leaves
-from flashlab.grading.words import described, says, shortened, where
+from flashlab.grading.words import described, message_of, shortened, where
 
 NUDGES = 3  # times that the inputs are rounded at random
 LEFT_TO_CASES = (Exception,)  # what a law may raise: where an attempt raises, its cases say so
@@ -30,7 +30,7 @@ def cases(exercise: Exercise) -> tuple:
 
 
 @cache
-def known(exercise: Exercise) -> tuple[Expected, ...]:
+def expected_of(exercise: Exercise) -> tuple[Expected, ...]:
     """Return the reference's answer to each case, computed once in this process."""
     with np.errstate(all="ignore"):
         return tuple(expected(exercise))
@@ -79,7 +79,7 @@ def outcomes(exercise: Exercise, function: Callable) -> Iterator[Outcome]:
     try:
         function = defined(function)
     except BaseException as error:  # SystemExit too
-        yield Outcome(error=says(error), where=where(error))
+        yield Outcome(error=message_of(error), where=where(error))
         return
     for case in cases(exercise):
         outcome = outcome_of(exercise, function, case.args)
@@ -110,9 +110,9 @@ def outcome_of(exercise: Exercise, function: Callable, args: tuple, laws: bool =
     except NotImplementedError as error:
         if not str(error):
             return Outcome(missing=True)
-        return Outcome(error=says(error), where=where(error))
+        return Outcome(error=message_of(error), where=where(error))
     except BaseException as error:  # SystemExit too: whatever an attempt raises is an answer
-        return Outcome(error=says(error), where=where(error))
+        return Outcome(error=message_of(error), where=where(error))
 
 
 def _programs_noted(exercise, laws):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.grading.exercise import Exercise
-from flashlab.grading.outcomes import cases, known, outcomes
+from flashlab.grading.outcomes import cases, expected_of, outcomes
 from flashlab.grading.records import Expected, Outcome
 from flashlab.grading.results import largest
 from flashlab.grading.words import apart, short
@@ -28,7 +28,7 @@ NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an outpu
 class Fault(NamedTuple):
     """A fault of an attempt: a sentence, and names with values in words."""
 
-    says: str
+    message: str
     results: tuple[tuple[str, str], ...] = ()  # what was expected, and what came
     on: str = ""  # the property of the case, which is broken
     inputs: tuple[tuple[str, str], ...] = ()  # of the case
@@ -36,7 +36,7 @@ class Fault(NamedTuple):
     def __str__(self):
         """Return all of it in lines."""
         pairs = (f"  {name} = {value}" for name, value in (*self.inputs, *self.results))
-        return "\n".join(filter(None, (self.on, *pairs, self.says)))
+        return "\n".join(filter(None, (self.on, *pairs, self.message)))
 
 
 def first_failure(exercise: Exercise, attempt: Callable) -> Fault | None:
@@ -45,7 +45,7 @@ def first_failure(exercise: Exercise, attempt: Callable) -> Fault | None:
     Runs the attempt in this process. Raises NotImplementedError for one that was not attempted.
     """
     with np.errstate(all="ignore"):
-        first = first_wrong(exercise, _attempted(outcomes(exercise, attempt)), known(exercise))
+        first = first_wrong(exercise, _attempted(outcomes(exercise, attempt)), expected_of(exercise))
     return first and first[1]
 
 
@@ -56,17 +56,19 @@ def _attempted(outcomes):
         yield outcome
 
 
-def first_wrong(exercise: Exercise, outcomes: Iterable[Outcome], due: Sequence[Expected]) -> tuple[int, Fault] | None:
+def first_wrong(
+    exercise: Exercise, outcomes: Iterable[Outcome], expected: Sequence[Expected]
+) -> tuple[int, Fault] | None:
     """Return the first wrong case of an attempt, and its fault. None if it is right.
 
     Laws count only if the results of all cases are right, which their sentences may presuppose.
     """
     lawless = None
     for at, outcome in enumerate(outcomes):
-        if fault := fault_of(outcome, due[at]):
+        if fault := fault_of(outcome, expected[at]):
             return at, on(fault, exercise, at)
         if outcome.broke and lawless is None:
-            broken = Fault(outcome.broke.says, on=outcome.broke.on)
+            broken = Fault(outcome.broke.message, on=outcome.broke.on)
             lawless = at, broken if broken.on else on(broken, exercise, at)
     return lawless
 
@@ -78,7 +80,7 @@ def on(fault: Fault, exercise: Exercise, at: int) -> Fault:
     return fault._replace(on=case.property, inputs=tuple(inputs))
 
 
-def fault_of(outcome: Outcome, due: Expected) -> Fault | None:
+def fault_of(outcome: Outcome, expected: Expected) -> Fault | None:
     """Return the ``Fault`` of an outcome's results; None if it has none."""
     if outcome.missing:
         return None
@@ -86,14 +88,18 @@ def fault_of(outcome: Outcome, due: Expected) -> Fault | None:
         return Fault(f"it raised {outcome.error}" + (f"\nin {outcome.where}" if outcome.where else ""))
     if outcome.changed:
         return Fault("it changed its inputs; make new arrays instead.")
-    if len(due.exact) == 1 and due.exact[0].ndim and outcome.whole.startswith("a list"):
+    if len(expected.exact) == 1 and expected.exact[0].ndim and outcome.whole.startswith("a list"):
         return Fault(f"expected an array, your result is {outcome.whole}: np.array makes one of it.")
-    names = due.rounded.fields or ([""] if len(due.exact) == 1 else [f"result[{at}]" for at in range(len(due.exact))])
-    if len(outcome.leaves) != len(due.exact) or outcome.whole == "None":
-        many = f"{len(due.exact)} result{'s' if len(due.exact) > 1 else ''}"
+    names = expected.rounded.fields or (
+        [""] if len(expected.exact) == 1 else [f"result[{at}]" for at in range(len(expected.exact))]
+    )
+    if len(outcome.leaves) != len(expected.exact) or outcome.whole == "None":
+        many = f"{len(expected.exact)} result{'s' if len(expected.exact) > 1 else ''}"
         none = "None: does it return its result?" if outcome.whole == "None" else f"{outcome.whole}."
         return Fault(f"expected {many}, got {none}")
-    for name, yours, rounded, exact, sways in zip(names, outcome.leaves, due.rounded.leaves, *due[1:], strict=True):
+    for name, yours, rounded, exact, sways in zip(
+        names, outcome.leaves, expected.rounded.leaves, *expected[1:], strict=True
+    ):
         if fault := _compared(name, yours, rounded, exact, sways):
             return fault
     return None
@@ -116,11 +122,11 @@ def _compared(name, yours, rounded, exact, sways):
     limit = 2 * largest(own) + 8 * eps * largest(exact[finite]) + 4 * sways + floor
     if _within_limit(yours.value, exact, limit):
         return None
-    due, given = apart(exact, yours.value)
+    expected, given = apart(exact, yours.value)
     coarse = floating and _explained_by_rounding(yours.value, exact, limit, eps)
     reasons = f"{what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}." if coarse else ""
     reasons = "\n".join(filter(None, (reasons, _left_as_before(what, yours.value))))
-    return Fault(reasons, ((f"expected {name or 'result'}", due), (what, given)))
+    return Fault(reasons, ((f"expected {name or 'result'}", expected), (what, given)))
 
 
 def _within_limit(value, exact, limit):

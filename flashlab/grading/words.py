@@ -26,7 +26,7 @@ def described(value: Any) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}{many}"
 
 
-def says(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return an error in words, cut to a length. The text of some errors raises another."""
     while error.__cause__ is not None and type(error).__name__ in ("InterpreterError", "CompilationError"):
         error = error.__cause__
@@ -55,9 +55,9 @@ def where(error: BaseException | None) -> str:
 def apart(expected: np.ndarray, given: np.ndarray) -> tuple[str, str]:
     """Return two arrays in words, with enough digits to distinguish them."""
     for digits in (4, 7, 10, 16):
-        if (due := short(expected, digits)) != (yours := short(given, digits)):
+        if (theirs := short(expected, digits)) != (yours := short(given, digits)):
             break
-    return due, yours
+    return theirs, yours
 
 
 def short(value: Any, digits: int = 4) -> str:

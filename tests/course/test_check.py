@@ -41,7 +41,7 @@ HANGS = 600.0  # seconds that end a hang
 forked = pytest.mark.skipif(not runner.forks(), reason="no process of its own here")
 
 
-def said(capsys, attempt, name="online_softmax.merge"):
+def printed(capsys, attempt, name="online_softmax.merge"):
     check(name, attempt)
     return capsys.readouterr().out
 
@@ -160,20 +160,20 @@ BROKEN = {
 def test_a_broken_attempt_gets_a_sentence_and_the_next_check_is_right(what, capsys):
     attempt, sentence = BROKEN[what]
     before = alive()
-    text = said(capsys, attempt)
+    text = printed(capsys, attempt)
     assert text.startswith("✗ online_softmax.merge") and sentence in text and len(text) < 2100
-    assert said(capsys, merge).startswith("✓ online_softmax.merge")
+    assert printed(capsys, merge).startswith("✓ online_softmax.merge")
     assert_nothing_is_left(before)
 
 
 def test_a_list_of_results_serves_for_a_tuple(capsys):
-    assert said(capsys, lambda a, b: list(merge(a, b))).startswith("✓ online_softmax.merge")
-    assert "your l = [" in said(capsys, lambda a, b: [*merge(a, b)._replace(l=a.l)])
+    assert printed(capsys, lambda a, b: list(merge(a, b))).startswith("✓ online_softmax.merge")
+    assert "your l = [" in printed(capsys, lambda a, b: [*merge(a, b)._replace(l=a.l)])
 
 
 @pytest.mark.parametrize("name", ["online_softmax.merge", "first_triton_kernel.add", "tiling.mask"])
 def test_a_function_of_the_course_earns_no_mark(name, capsys):
-    text = said(capsys, find(name).reference, name)
+    text = printed(capsys, find(name).reference, name)
     assert text.startswith(f"○ {name}") and "the course's own" in text
     assert name not in progress.read()
 
@@ -183,9 +183,9 @@ def test_rounding_is_named_only_where_it_explains_the_error(capsys):
         return lambda a, b: State(*(change(np.float64(x)).astype(dtype) for x in merge(a, b)))
 
     for dtype in (np.float16, np.float32):
-        text = said(capsys, rounded(dtype, np.round))
+        text = printed(capsys, rounded(dtype, np.round))
         assert text.startswith("✗") and "rounds more coarsely" not in text
-    assert "is float16, which rounds more coarsely than float32" in said(capsys, rounded(np.float16, lambda x: x))
+    assert "is float16, which rounds more coarsely than float32" in printed(capsys, rounded(np.float16, lambda x: x))
 
 
 @pytest.fixture
@@ -205,10 +205,10 @@ def test_the_learners_settings_do_not_reach_a_check(name, wrong, capsys, unusual
         np.exp(np.float32(-200)), np.float32(1) / np.zeros(1, np.float32)
         return find(name).reference(*args)
 
-    assert said(capsys, right, name).startswith(f"✓ {name}")
+    assert printed(capsys, right, name).startswith(f"✓ {name}")
     with np.errstate(all="warn", under="ignore"), np.printoptions(precision=8, floatmode="maxprec"):
-        usual = said(capsys, wrong, name)
-    assert said(capsys, wrong, name) == usual and usual.startswith("✗")
+        usual = printed(capsys, wrong, name)
+    assert printed(capsys, wrong, name) == usual and usual.startswith("✗")
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
@@ -228,15 +228,15 @@ def test_a_check_prints_and_is_stored_whatever_the_encoding(encoding, monkeypatc
 
 @forked
 @pytest.mark.parametrize(
-    "memory_kills, says", [([0, 1], "ran out of memory"), ([1, 1], "killed (SIGKILL)")], ids=["machine", "unknown"]
+    "memory_kills, message", [([0, 1], "ran out of memory"), ([1, 1], "killed (SIGKILL)")], ids=["machine", "unknown"]
 )
-def test_memory_is_named_only_where_the_machine_ran_out_of_it(memory_kills, says, capsys, monkeypatch):
+def test_memory_is_named_only_where_the_machine_ran_out_of_it(memory_kills, message, capsys, monkeypatch):
     counts = itertools.cycle(memory_kills)
-    said(capsys, merge)  # so that the reference has run
+    printed(capsys, merge)  # so that the reference has run
     monkeypatch.setattr(runner, "_memory_kills", lambda: next(counts))
-    text = said(capsys, lambda a, b: os.kill(os.getpid(), signal.SIGKILL))
-    assert text.startswith("○ online_softmax.merge") and says in text
-    assert ("memory" in text) == (says == "ran out of memory")
+    text = printed(capsys, lambda a, b: os.kill(os.getpid(), signal.SIGKILL))
+    assert text.startswith("○ online_softmax.merge") and message in text
+    assert ("memory" in text) == (message == "ran out of memory")
 
 
 @forked
@@ -245,7 +245,7 @@ def test_the_last_words_of_a_process_that_ends_are_shown(capsys):
         os.write(2, b"terminate called")
         os.abort()
 
-    text = said(capsys, wrong)
+    text = printed(capsys, wrong)
     assert "it ended Python: signal SIGABRT" in text and "terminate called" in text
 
 
@@ -275,7 +275,7 @@ FINISHED = records.dump(("finished",))
 @forked
 @pytest.mark.parametrize("calls", [0, 5])
 def test_an_attempt_that_ends_python_with_status_0_is_wrong(calls, capsys):
-    text = said(capsys, after(calls, lambda a, b: os._exit(0)))
+    text = printed(capsys, after(calls, lambda a, b: os._exit(0)))
     assert text.startswith("✗ online_softmax.merge fails for ") and "it ended Python: exit status 0." in text
     assert not progress.read()["online_softmax.merge"]["solved"]
 
@@ -287,7 +287,7 @@ def test_an_attempt_that_ends_python_with_status_0_is_wrong(calls, capsys):
     [RIGHT, FINISHED, RIGHT + FINISHED, 200 * RIGHT + FINISHED, records.dump(("value", 3)), b'{"tuple": [', b"{\n"],
 )
 def test_an_attempt_that_writes_records_of_its_own_is_not_right(record, calls, capsys):
-    assert said(capsys, after(calls, writing(record)))[0] in "✗○"
+    assert printed(capsys, after(calls, writing(record)))[0] in "✗○"
     assert not progress.read().get("online_softmax.merge", {"solved": False})["solved"]
 
 
@@ -304,7 +304,7 @@ class Opening:
 @forked
 def test_what_an_attempt_writes_runs_no_code_in_the_notebook(capsys, tmp_path):
     forged = pickle.dumps((Opening(tmp_path / "forged"),))
-    assert said(capsys, writing(struct.pack("<Q", len(forged)) + forged + b"\n"))[0] in "✗○"
+    assert printed(capsys, writing(struct.pack("<Q", len(forged)) + forged + b"\n"))[0] in "✗○"
     assert not (tmp_path / "forged").exists()
 
 
@@ -338,7 +338,7 @@ def test_no_process_that_an_attempt_starts_outlives_the_check(start, then, capsy
     limited = subprocess.Popen(["sh", "-c", "ulimit -v 2000000; sleep 600 & echo $!; wait"], stdout=subprocess.PIPE)
     below = int(limited.stdout.readline())  # a process of the notebook's process
     try:
-        assert said(capsys, attempt)[0] == ("✓" if then is merge else "✗")
+        assert printed(capsys, attempt)[0] == ("✓" if then is merge else "✗")
         assert not Path("/proc", file.read_text()).exists()
         assert own.poll() is limited.poll() is None  # the notebook's own processes go on
         assert Path("/proc", str(below)).exists()
@@ -366,35 +366,35 @@ class Lying(list):
 
 
 def test_no_attempt_ends_the_notebook(capsys):
-    assert said(capsys, Hiding()).startswith("✓ online_softmax.merge")
-    assert said(capsys, Lying()).startswith("○ online_softmax.merge: this could not be judged: SystemExit")
+    assert printed(capsys, Hiding()).startswith("✓ online_softmax.merge")
+    assert printed(capsys, Lying()).startswith("○ online_softmax.merge: this could not be judged: SystemExit")
 
 
 @pytest.mark.parametrize("name", ["many_gpus.zigzag", "next_machine.order"])
 def test_positions_are_integers(name, capsys):
-    text = said(capsys, lambda *args: 1.0 * find(name).reference(*args), name)
+    text = printed(capsys, lambda *args: 1.0 * find(name).reference(*args), name)
     assert text.startswith(f"✗ {name}") and "expected integers, your result is float64." in text
 
 
 def test_a_view_of_an_input_is_as_good_as_a_copy(capsys):
     both = "start_here.first"
-    assert said(capsys, lambda *args: find(both).reference(*args), both).startswith("✓")
+    assert printed(capsys, lambda *args: find(both).reference(*args), both).startswith("✓")
 
 
 def test_a_stub_is_not_attempted(capsys):
-    assert said(capsys, stub).startswith("○ online_softmax.merge: not attempted yet")
+    assert printed(capsys, stub).startswith("○ online_softmax.merge: not attempted yet")
 
 
 def test_what_a_right_attempt_prints_is_swallowed_and_what_a_wrong_one_prints_is_shown(capsys):
     cases = len(outcomes.cases(find("online_softmax.merge")))
-    assert said(capsys, printing) == f"✓ online_softmax.merge: right in all {cases} cases.\n"
+    assert printed(capsys, printing) == f"✓ online_softmax.merge: right in all {cases} cases.\n"
 
     def wrong(a, b):
         print("m is", a.m)
         os.write(1, b"written past Python\n" * 100_000)
         return a
 
-    text = said(capsys, wrong)
+    text = printed(capsys, wrong)
     assert "  it printed:\n    m is [0.]\n    written past Python\n" in text
     assert "    …\n" in text and len(text) < 2100
 
@@ -408,7 +408,7 @@ def test_an_error_shows_the_learners_own_line(capsys):
         return np.linalg.inv(m)  # raises inside numpy
 
     number = inspect.getsourcelines(helper)[1] + 1
-    assert f"in line {number}: return np.linalg.inv(m)  # raises inside numpy" in said(capsys, wrong)
+    assert f"in line {number}: return np.linalg.inv(m)  # raises inside numpy" in printed(capsys, wrong)
 
 
 @pytest.fixture
@@ -433,11 +433,11 @@ def test_what_never_ends_is_stopped_and_not_judged(endless, capsys, out_of_patie
                 pass
 
     before = alive()
-    text = said(capsys, forever)
+    text = printed(capsys, forever)
     assert text.startswith("○ online_softmax.merge: still running after")
     assert_nothing_is_left(before)
     assert "online_softmax.merge" not in progress.read()
-    assert said(capsys, merge).startswith("✓")
+    assert printed(capsys, merge).startswith("✓")
 
 
 @forked
@@ -450,7 +450,7 @@ def test_a_loop_without_an_end_after_a_wrong_answer_is_still_wrong(capsys, out_o
             out_of_patience()
         return nan(a, b)
 
-    assert "✗ online_softmax.merge fails for two parts of equal maximum" in said(capsys, wrong)
+    assert "✗ online_softmax.merge fails for two parts of equal maximum" in printed(capsys, wrong)
 
 
 def test_an_interrupted_check_leaves_nothing_behind(capsys):
@@ -459,9 +459,9 @@ def test_an_interrupted_check_leaves_nothing_behind(capsys):
         time.sleep(600)
 
     notebook, before = os.getpid(), alive()
-    assert said(capsys, forever) == "○ online_softmax.merge: interrupted, so not judged.\n"
+    assert printed(capsys, forever) == "○ online_softmax.merge: interrupted, so not judged.\n"
     assert_nothing_is_left(before)
-    assert said(capsys, merge).startswith("✓")
+    assert printed(capsys, merge).startswith("✓")
 
 
 # Where no process can be forked
@@ -485,10 +485,10 @@ def test_without_fork_right_is_right_and_wrong_is_wrong_by_name(no_fork, capsys)
 
     before = alive()
     for _ in range(2):
-        assert said(capsys, merge).startswith("✓")
-        text = said(capsys, plain_outputs)
+        assert printed(capsys, merge).startswith("✓")
+        text = printed(capsys, plain_outputs)
         assert "left the outputs as they were" in text and "    m is [0.]" in text
-        assert "it raised SystemExit: goodbye" in said(capsys, leaving)
+        assert "it raised SystemExit: goodbye" in printed(capsys, leaving)
     assert_nothing_is_left(before)
 
 
@@ -510,11 +510,11 @@ def test_without_fork_what_never_ends_is_stopped_and_changes_nothing(no_fork, ca
         patch.setattr(in_place, "time", SimpleNamespace(monotonic=lambda: next(readings) if begun.is_set() else 0.0))
         patch.setattr(flashlab.course.check, "PATIENCE", 1.0)
         patch.setattr(flashlab.course.check, "SLOW", -math.inf)
-        text = said(capsys, forever)
+        text = printed(capsys, forever)
     assert "… online_softmax.merge: at work, 0 of" in text  # which the thread's output does not swallow
     assert text.split("\r")[-1].startswith("○ online_softmax.merge: still running after")
     assert (sys.stdout, np.empty) == changed
-    assert "✓ online_softmax.merge" in said(capsys, merge)  # beside the words of the thread that is left
+    assert "✓ online_softmax.merge" in printed(capsys, merge)  # beside the words of the thread that is left
     freed.set()
     assert_nothing_is_left(before)
     assert (sys.stdout, np.empty) == changed
@@ -527,9 +527,9 @@ def test_without_fork_an_interrupt_ends_the_check(no_fork, capsys):
             time.sleep(0.01)
 
     before = alive()
-    assert said(capsys, forever) == "○ online_softmax.merge: interrupted, so not judged.\n"
+    assert printed(capsys, forever) == "○ online_softmax.merge: interrupted, so not judged.\n"
     assert_nothing_is_left(before)
-    assert said(capsys, merge).startswith("✓")
+    assert printed(capsys, merge).startswith("✓")
 
 
 def test_checks_in_three_threads_leave_standard_output_as_it_was(capsys):
@@ -567,17 +567,17 @@ class Hostile:
     "answer", [10**400, "x" * 10**7, Hostile(), float("nan"), True, None, len, [2], np.ones(3), 2j]
 )
 def test_an_answer_of_any_kind_is_judged(answer, capsys):
-    text = said(capsys, answer, "online_softmax.keep")
+    text = printed(capsys, answer, "online_softmax.keep")
     assert text.startswith("✗ online_softmax.keep: not ") and len(text) < 2100
     assert ("A number is wanted." in text) == (type(answer) not in (int, float))
 
 
 def test_answers_are_compared_without_regard_to_case_and_space(capsys):
-    assert said(capsys, " Stays\n", "memory_hierarchy.longer").startswith("✓")
-    assert said(capsys, "`stays` =", "memory_hierarchy.longer").startswith("✓")
-    assert said(capsys, " 2", "online_softmax.keep").startswith("✓")
-    assert said(capsys, np.float32(2), "online_softmax.keep").startswith("✓")
-    assert said(capsys, np.array([2]), "online_softmax.keep").startswith("✓")
+    assert printed(capsys, " Stays\n", "memory_hierarchy.longer").startswith("✓")
+    assert printed(capsys, "`stays` =", "memory_hierarchy.longer").startswith("✓")
+    assert printed(capsys, " 2", "online_softmax.keep").startswith("✓")
+    assert printed(capsys, np.float32(2), "online_softmax.keep").startswith("✓")
+    assert printed(capsys, np.array([2]), "online_softmax.keep").startswith("✓")
 
 
 @pytest.mark.parametrize(
@@ -604,32 +604,32 @@ def test_answers_are_compared_without_regard_to_case_and_space(capsys):
     ],
 )
 def test_numbers_may_be_written_as_people_write_them(name, right, wrong, capsys):
-    assert said(capsys, right, name).startswith("✓") and said(capsys, wrong, name).startswith("✗")
+    assert printed(capsys, right, name).startswith("✓") and printed(capsys, wrong, name).startswith("✗")
 
 
 def test_inputs_of_a_law_are_named_where_they_alone_show_the_mistake(capsys):
-    text = said(capsys, lambda S, lse: np.exp(S - np.maximum(lse, -1e37)[:, None]), "recomputation.rebuild")
+    text = printed(capsys, lambda S, lse: np.exp(S - np.maximum(lse, -1e37)[:, None]), "recomputation.rebuild")
     on = "a row of one key whose score is −2 · 10³⁸"
     assert text.startswith(f"✗ recomputation.rebuild fails for {on}\n  a finite number was taken for −∞")
 
 
 def test_the_smallest_failing_input_is_printed(capsys):
-    text = said(capsys, lambda a, b: State(np.maximum(a.m, b.m), a.l + b.l, a.O + b.O))
+    text = printed(capsys, lambda a, b: State(np.maximum(a.m, b.m), a.l + b.l, a.O + b.O))
     assert "fails for a second part with the larger maximum" in text
     assert "a = m = [0.], l = [1.], O = [[2.]]" in text and "expected l = [2.3679]" in text and "your l = [3.]" in text
 
 
 def test_a_question_says_why(capsys):
-    assert said(capsys, ..., "online_softmax.keep").startswith("○")
-    assert said(capsys, 2, "online_softmax.keep").startswith("✓ online_softmax.keep: 2. The block's maximum")
-    assert "cannot be added" in said(capsys, 1, "online_softmax.keep")
-    assert said(capsys, 17, "online_softmax.keep").startswith("✗")
-    assert said(capsys, None, "online_softmax.keep").startswith("✗")
+    assert printed(capsys, ..., "online_softmax.keep").startswith("○")
+    assert printed(capsys, 2, "online_softmax.keep").startswith("✓ online_softmax.keep: 2. The block's maximum")
+    assert "cannot be added" in printed(capsys, 1, "online_softmax.keep")
+    assert printed(capsys, 17, "online_softmax.keep").startswith("✗")
+    assert printed(capsys, None, "online_softmax.keep").startswith("✗")
 
 
 def test_an_answer_of_another_kind_is_told_what_is_wanted(capsys):
-    assert "A number is wanted." in said(capsys, "four", "start_here.twice")
-    assert "Choose one of falls, rises, stays." in said(capsys, "grows", "memory_hierarchy.longer")
+    assert "A number is wanted." in printed(capsys, "four", "start_here.twice")
+    assert "Choose one of falls, rises, stays." in printed(capsys, "grows", "memory_hierarchy.longer")
 
 
 def test_a_law_speaks_only_where_all_results_are_right():
@@ -653,30 +653,31 @@ def test_a_law_that_found_the_reason_names_what_no_mistake_does():
         hints=("", "", ""),
         once=(lambda attempt: Broken("inputs of its own", "it was clipped"),),
     )
-    tried = list(outcomes.outcomes(exercise, lambda x: 3.0))
+    attempted = list(outcomes.outcomes(exercise, lambda x: 3.0))
     assert (
-        next(mistakes.recognise(exercise, tried, 0, outcomes.known(exercise))) == "It looks like this: it was clipped"
+        next(mistakes.recognise(exercise, attempted, 0, outcomes.expected_of(exercise)))
+        == "It looks like this: it was clipped"
     )
 
 
 def test_a_attempt_that_returns_no_number_is_told_so(capsys):
-    assert "expected 1 result, got None: does it return its result?" in said(capsys, print, "start_here.first")
-    assert "your result is a str, '2 bytes'" in said(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
+    assert "expected 1 result, got None: does it return its result?" in printed(capsys, print, "start_here.first")
+    assert "your result is a str, '2 bytes'" in printed(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
 
 
 @pytest.mark.parametrize("answer", ["ln 2", "log(2)", "ln(4) / 2", 0.6931])
 def test_a_logarithm_is_a_number(answer, capsys):
-    assert said(capsys, answer, "online_softmax.quiz_lse").startswith("✓")
+    assert printed(capsys, answer, "online_softmax.quiz_lse").startswith("✓")
 
 
 def test_a_list_for_an_array_is_told_so(capsys):
-    text = said(capsys, lambda x: [1.0 for _ in x], "safe_softmax.row")
+    text = printed(capsys, lambda x: [1.0 for _ in x], "safe_softmax.row")
     assert "expected an array, your result is a list of 2" in text
 
 
 def test_tiny_numbers_are_told_apart(capsys):
     """Half a microsecond is not zero: the bytes were not left out, all fractions were."""
-    text = said(capsys, lambda F, n, f, b: max(F // f, n // b), "memory_hierarchy.seconds")
+    text = printed(capsys, lambda F, n, f, b: max(F // f, n // b), "memory_hierarchy.seconds")
     assert "You dropped the fraction with //" in text
 
 

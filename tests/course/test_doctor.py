@@ -22,7 +22,7 @@ def test_a_machine_as_pinned_has_no_findings():
 
 
 @pytest.mark.parametrize(
-    "changes, says",
+    "changes, message",
     [
         ({"triton": "3.6.0"}, "Triton 3.6 cannot interpret loops with numpy 2.4"),
         ({"triton": "3.6.0", "numpy": "2.3.5"}, None),
@@ -31,9 +31,9 @@ def test_a_machine_as_pinned_has_no_findings():
         ({"triton": "3.8.0"}, None),
     ],
 )
-def test_bad_pairs_are_named_and_good_ones_not(changes, says):
+def test_bad_pairs_are_named_and_good_ones_not(changes, message):
     found = doctor.findings(replace(LAPTOP, versions=VERSIONS | changes))
-    assert len(found) == (says is not None) and all(says in finding for finding in found)
+    assert len(found) == (message is not None) and all(message in finding for finding in found)
 
 
 def test_old_python_old_gpu_and_missing_torch_are_named():
@@ -70,10 +70,10 @@ def test_the_kernels_for_hopper_are_compiled_on_hopper_only(machine, mode):
 
 def test_the_report_names_the_machine_its_mode_and_its_findings(capsys):
     doctor.doctor(replace(SERVER, ram_bytes=None, versions=VERSIONS | {"triton": "3.6.0"}))
-    said = capsys.readouterr().out
-    assert "a CPU, 8 cores, unknown memory" in said and "GPU: NVIDIA H200" in said and "! Triton 3.6" in said
-    assert f"L{runs('triton')[1:]}: compiled" in said and "Lessons 16 and 17: compiled" in said
-    assert said.startswith(f"All {len(LESSONS)} lessons run here.\n") and "Missing" not in said
+    printed = capsys.readouterr().out
+    assert "a CPU, 8 cores, unknown memory" in printed and "GPU: NVIDIA H200" in printed and "! Triton 3.6" in printed
+    assert f"L{runs('triton')[1:]}: compiled" in printed and "Lessons 16 and 17: compiled" in printed
+    assert printed.startswith(f"All {len(LESSONS)} lessons run here.\n") and "Missing" not in printed
 
 
 def test_what_one_can_do_comes_before_what_is_missing(capsys):
@@ -89,16 +89,18 @@ def test_what_one_can_do_comes_before_what_is_missing(capsys):
 
 def test_every_limit_is_printed_with_its_source(capsys):
     doctor.main(["--limits"])
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     limits = [limit for version in versions.VERSIONS for limit in version.limits]
-    assert [limit for limit in limits if f"{limit.says} ({limit.source})" not in said] == []
+    assert [limit for limit in limits if f"{limit.message} ({limit.source})" not in printed] == []
     with pytest.raises(SystemExit):
         doctor.main(["--limits", "--shape", "1", "1", "64", "64"])
 
 
 @pytest.mark.parametrize("module", ["doctor", "check"])
-@pytest.mark.parametrize("argument, status, says", [("--help", 0, "usage: python -m"), ("nonsense", 2, "unrecognized")])
-def test_the_commands_know_help_and_refuse_what_they_do_not_know(module, argument, status, says):
+@pytest.mark.parametrize(
+    "argument, status, message", [("--help", 0, "usage: python -m"), ("nonsense", 2, "unrecognized")]
+)
+def test_the_commands_know_help_and_refuse_what_they_do_not_know(module, argument, status, message):
     command = [sys.executable, "-m", f"flashlab.course.{module}", argument]
     run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == status and says in run.stdout + run.stderr
+    assert run.returncode == status and message in run.stdout + run.stderr

@@ -104,8 +104,8 @@ def test_lessons_are_named_once_and_parts_are_not_torn_apart():
 
 def test_what_runs_where_is_said_in_numbers():
     """The doctor's sentences: every lesson is in one of them."""
-    said = " ".join(lessons.runs(needs) for needs in ("numpy", "triton", "hopper"))
-    spans = re.findall(r"(\d\d)(?: to (\d\d))?", said)
+    printed = " ".join(lessons.runs(needs) for needs in ("numpy", "triton", "hopper"))
+    spans = re.findall(r"(\d\d)(?: to (\d\d))?", printed)
     assert sorted(n for a, b in spans for n in range(int(a), int(b or a) + 1)) == [*range(len(LESSONS))]
     assert lessons.runs("numpy").startswith("lessons 00 to ")
 

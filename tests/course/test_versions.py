@@ -25,7 +25,7 @@ def can(name, **changes):
 def test_names_are_unique_and_each_limit_has_a_source_and_says_something():
     assert len(BY_NAME) == len(VERSIONS)
     for limit in (limit for version in VERSIONS for limit in version.limits):
-        assert len(limit.says.split()) >= 2 and not limit.says.endswith(".")
+        assert len(limit.message.split()) >= 2 and not limit.message.endswith(".")
         assert limit.source.startswith(("https://", "flashlab/", "a profile"))
 
 
@@ -46,8 +46,8 @@ def test_each_limit_stops_some_call_and_lets_the_usual_one_pass():
              for values in product(*([getattr(CALL, field), *more] for field, more in fields.items()))]  # fmt: skip
     for version in VERSIONS:
         for limit in version.limits:
-            assert any(limit.of(call) for call in calls), (version.name, limit.says)
-            assert not all(limit.of(call) for call in calls), (version.name, limit.says)
+            assert any(limit.of(call) for call in calls), (version.name, limit.message)
+            assert not all(limit.of(call) for call in calls), (version.name, limit.message)
     for name in ("flashlab portable", "flashlab Hopper", "SDPA cuDNN", "FlexAttention", "FlashAttention-4"):
         assert can(name)
 

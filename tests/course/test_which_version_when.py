@@ -123,9 +123,9 @@ def test_another_size_takes_its_neighbour_and_says_which():
     answer = which(CALL._replace(Nq=15000, Nk=15000))
     assert not answer.measured and answer.version == which(CALL).version and answer.cell == which(CALL).cell
     assert answer.differs == ("Nq = 16,384", "Nk = 16,384")
-    said = sentence(answer)
-    assert "this call was not measured, and it was the fastest for its neighbour" in said
-    assert "its neighbour, B = 1, H = 16, N = 16,384, d = 128: " in said and "h200_hopper.json" in said
+    printed = sentence(answer)
+    assert "this call was not measured, and it was the fastest for its neighbour" in printed
+    assert "its neighbour, B = 1, H = 16, N = 16,384, d = 128: " in printed and "h200_hopper.json" in printed
 
 
 def test_a_neighbour_with_a_rival_is_worth_more_than_a_nearer_one_without():
@@ -150,9 +150,9 @@ def test_another_mask_dtype_or_card_is_no_choice_but_names_the_nearest(changes, 
     answer = which(CALL._replace(**changes, capability=(8, 9) if "card" in changes else (9, 0)))
     assert answer.version is None and answer.cell and not answer.published
     assert any(it.startswith(differs) or "mask" in it for it in answer.differs)
-    said = sentence(answer)
-    assert "no choice" in said and "neither this nor a neighbour was measured; the nearest was, with" in said
-    assert answer.able and all(name in said for name in answer.able)
+    printed = sentence(answer)
+    assert "no choice" in printed and "neither this nor a neighbour was measured; the nearest was, with" in printed
+    assert answer.able and all(name in printed for name in answer.able)
 
 
 def test_float16_is_as_fast_as_bfloat16():
@@ -209,9 +209,9 @@ def test_every_file_that_is_read_has_rows_of_known_versions():
 def test_the_table_has_a_line_per_measured_call_and_says_where_it_is_from():
     lines = table("forward", ("causal",)).splitlines()
     calls = {cell[0].call for cell in cells()}
-    due = [call for call in calls if (call.direction, call.mask, call.gpus) == ("forward", "causal", 1)]
-    files = sorted({which(call).cell[0].file for call in due})
-    assert len(lines) == 1 + len(due) + len(files)
+    listed = [call for call in calls if (call.direction, call.mask, call.gpus) == ("forward", "causal", 1)]
+    files = sorted({which(call).cell[0].file for call in listed})
+    assert len(lines) == 1 + len(listed) + len(files)
     assert all(f"{file}.json, NVIDIA H200, 2026-11-2" in table("forward", ("causal",)) for file in files)
     some = table("forward", ("causal",), files=["h200_hopper"])
     line = next(line for line in some.splitlines() if " 16,384  128 " in line)
@@ -236,9 +236,9 @@ def ask(*arguments):
 
 def test_the_doctor_answers_for_a_shape(capsys):
     doctor.main(["--shape", "1", "16", "16384", "128", "--mask", "causal", "--card", "H200 SXM"])
-    said = capsys.readouterr().out
-    assert said.startswith("On the H200 SXM, for B = 1, H = 16, N = 16,384, d = 128, bfloat16, causal, forward: ")
-    assert "flashlab Hopper 1,451 µs; FlashAttention-4 1,511" in said and "2026-11-23, h200_hopper.json" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("On the H200 SXM, for B = 1, H = 16, N = 16,384, d = 128, bfloat16, causal, forward: ")
+    assert "flashlab Hopper 1,451 µs; FlashAttention-4 1,511" in printed and "2026-11-23, h200_hopper.json" in printed
 
 
 def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
@@ -248,11 +248,13 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("On the H200, for B = 16, H = 64, Hk = 8, Nq = 1, Nk = 16,384")
     monkeypatch.setattr(doctor, "this_machine", lambda: replace(server, gpu=None, capability=None))
     doctor.main(["--shape", "1", "2", "64", "16", "--dtype", "float32"])
-    said = capsys.readouterr().out
-    assert said.startswith("Without a GPU, for B = 1, H = 2") and "Can compute it: SDPA math, SDPA on a CPU" in said
+    printed = capsys.readouterr().out
+    assert (
+        printed.startswith("Without a GPU, for B = 1, H = 2") and "Can compute it: SDPA math, SDPA on a CPU" in printed
+    )
 
 
-@pytest.mark.parametrize("arguments, says", [
+@pytest.mark.parametrize("arguments, message", [
     (["1", "16", "1024", "128", "--card", "X9"], "card must be one of A100 40 GB, "),
     (["1", "16", "0", "128", "--card", "T4"], "number from 1 on"),
     (["1", "16", "64", "128", "--kv-heads", "5", "--card", "T4"], "multiple of the kv-heads"),
@@ -264,10 +266,10 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
     (["1", "16", "64", "128", "--window", "9"], "a window needs the mask window"),
     (["1", "16", "64", "128", "--mask", "causal", "sinks"], "full or causal stands alone"),
 ])  # fmt: skip
-def test_the_doctor_refuses_what_makes_no_sense(arguments, says, capsys):
+def test_the_doctor_refuses_what_makes_no_sense(arguments, message, capsys):
     with pytest.raises(SystemExit):
         doctor.main(["--shape", *arguments])
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option, value", [
@@ -292,8 +294,10 @@ def test_the_doctor_knows_every_dtype_that_was_measured():
 def test_the_doctor_takes_several_masks_in_any_order(capsys):
     gpt_oss = ["--shape", "1", "64", "2048", "64", "--kv-heads", "8", "--window", "127", "--card", "H200 SXM"]
     doctor.main([*gpt_oss, "--mask", "sinks", "window"])
-    said = capsys.readouterr().out
-    assert "a window of 127, bfloat16, window and sinks, forward: " in said and "because it was the fastest" in said
+    printed = capsys.readouterr().out
+    assert (
+        "a window of 127, bfloat16, window and sinks, forward: " in printed and "because it was the fastest" in printed
+    )
 
 
 @pytest.mark.exhaustive

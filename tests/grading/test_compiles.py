@@ -42,8 +42,8 @@ def test_what_the_course_shows_compiles(name):
 
 @pytest.mark.parametrize("what", long_except(list(REFUSED)[:1], REFUSED))
 def test_what_a_gpu_refuses_is_told(what):
-    old, new, says = REFUSED[what]
-    assert says in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))
+    old, new, message = REFUSED[what]
+    assert message in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))
 
 
 def test_a_choice_by_a_block_is_refused_before_a_compiler_is_asked():
@@ -64,8 +64,9 @@ def add_with_a_global(x, y, z, N, Bc: tl.constexpr):
 
 def test_a_right_kernel_that_does_not_compile_is_right_and_told(capsys):
     check("first_triton_kernel.add", add_with_a_global)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert (
-        said.startswith("✓ first_triton_kernel.add: right in all ") and "\nBut for a GPU it does not compile: " in said
+        printed.startswith("✓ first_triton_kernel.add: right in all ")
+        and "\nBut for a GPU it does not compile: " in printed
     )
-    assert "LARGE" in said
+    assert "LARGE" in printed

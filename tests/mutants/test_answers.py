@@ -18,19 +18,19 @@ def sentence(answer):
     """Return the sentences of the check on a wrong answer: on the first wrong case, and its name. None: accepted."""
     exercise = find(answer.exercise)
     with poison.poisoned(), np.errstate(all="ignore"):
-        tried, due, ran = [], outcomes.known(exercise), outcomes.outcomes(exercise, answer.attempt())
-        first = verdict.first_wrong(exercise, noted(ran, tried), due)
+        attempted, expected, ran = [], outcomes.expected_of(exercise), outcomes.outcomes(exercise, answer.attempt())
+        first = verdict.first_wrong(exercise, noted(ran, attempted), expected)
         if first is None:
             return None
-        at, said = first
-        tried.extend(islice(ran, mistakes.LATER))
-        return f"{said}\n{next(mistakes.recognise(exercise, tried, at, due))}"
+        at, fault = first
+        attempted.extend(islice(ran, mistakes.LATER))
+        return f"{fault}\n{next(mistakes.recognise(exercise, attempted, at, expected))}"
 
 
-def noted(ran, tried):
+def noted(ran, attempted):
     """Yield the outcomes, and append each to ``tried``."""
     for outcome in ran:
-        tried.append(outcome)
+        attempted.append(outcome)
         yield outcome
 
 
@@ -62,12 +62,12 @@ def test_a_right_kernel_is_accepted(exercise, right):
 
 @pytest.mark.parametrize("answer", IN_NUMPY, ids=ids(IN_NUMPY))
 def test_a_wrong_answer_in_numpy_is_rejected_by_name(answer):
-    said = sentence(answer)
-    assert said is not None and answer.says in said
+    text = sentence(answer)
+    assert text is not None and answer.message in text
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("answer", in_triton.ANSWERS, ids=ids(in_triton.ANSWERS))
 def test_a_wrong_kernel_is_rejected_by_name(answer):
-    said = sentence(answer)
-    assert said is not None and answer.says in said
+    text = sentence(answer)
+    assert text is not None and answer.message in text

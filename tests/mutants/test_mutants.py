@@ -87,6 +87,6 @@ def test_a_wrong_kernel_is_rejected(mutant):
 
 def test_the_page_of_the_site_lists_every_check_and_every_sentence():
     text = wrong_answers.page()
-    sentences = [it.says for exercise in every().values() for it in getattr(exercise, "mistakes", ())]
+    sentences = [it.message for exercise in every().values() for it in getattr(exercise, "mistakes", ())]
     assert [it for it in sentences if f"| {it} |" not in text] == []
     assert [check for check in CHECKS if check not in text] == []

@@ -86,7 +86,7 @@ def test_a_consumer_without_softmax_is_told_so(capsys):
 
 
 @pytest.mark.parametrize(
-    "consume, says",
+    "consume, message",
     [
         (lambda pipe, w: None, "consumer 0 is no generator: its function must yield its operations"),
         (lambda pipe, w: iter([3]), "consumer 0 is no generator"),
@@ -95,9 +95,9 @@ def test_a_consumer_without_softmax_is_told_so(capsys):
         (edited(CONSUME, "Finish(1 if this and before else 0)", "Finish(2)"), "begins before its scores are there"),
     ],
 )
-def test_what_is_no_consumer_is_told_so(consume, says, capsys):
+def test_what_is_no_consumer_is_told_so(consume, message, capsys):
     check("barriers.consume", consume)
-    assert says in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_two_stages_hide_all_products_but_one():

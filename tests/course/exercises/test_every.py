@@ -27,7 +27,7 @@ NUMPY = [name for name in EXERCISES if name not in KERNELS]
 QUICK = {"kernel": 1, "numpy": 2}
 
 
-def said(capsys, name, attempt):
+def printed(capsys, name, attempt):
     check(name, attempt)
     return capsys.readouterr().out
 
@@ -52,7 +52,7 @@ def laws_may_not_raise(monkeypatch):
 
 def rejected(capsys, name):
     """Say where a copy of the reference is not right."""
-    text = said(capsys, name, copied(EXERCISES[name].reference))
+    text = printed(capsys, name, copied(EXERCISES[name].reference))
     return [] if text.startswith(f"✓ {name}: right in all ") else [text]
 
 
@@ -80,7 +80,7 @@ def test_a_stub_is_not_attempted(capsys, without_forks):
         attempt = triton.jit(stub) if hasattr(reference, "fn") else stub  # a kernel
         if isinstance(reference, type):
             attempt = type("Stub", reference.__bases__, {"forward": staticmethod(stub)})
-        text = said(capsys, name, attempt)
+        text = printed(capsys, name, attempt)
         return [] if text.startswith(f"○ {name}: not attempted") else [text]
 
     fail_of(map(judged, EXERCISES))
@@ -89,9 +89,9 @@ def test_a_stub_is_not_attempted(capsys, without_forks):
 def not_recognised(capsys, name, mistakes):
     """Say which mistakes are not rejected with their own sentences."""
     for mistake in mistakes:
-        text = said(capsys, name, mistake.function(EXERCISES[name].reference))
-        if not (text.startswith(f"✗ {name} fails for ") and mistake.says in text):
-            yield f"expected: {mistake.says}\n{text}"
+        text = printed(capsys, name, mistake.function(EXERCISES[name].reference))
+        if not (text.startswith(f"✗ {name} fails for ") and mistake.message in text):
+            yield f"expected: {mistake.message}\n{text}"
 
 
 def test_mistakes_in_numpy_are_rejected_with_their_own_sentences(capsys, without_forks):
@@ -131,13 +131,13 @@ def test_the_first_mistake_in_numpy_is_rejected_in_a_fork_too(capsys):
 def test_right_answers_are_explained_and_wrong_ones_too(capsys):
     def misjudged(name):
         question = QUESTIONS[name]
-        for answer, says in (
+        for answer, message in (
             (..., f"○ {name}: not answered"),
             (question.answer, f"✓ {name}: {question.answer}. {question.because}"),
             *((wrong, f"✗ {name}: not {wrong}.\n{why}\n") for wrong, why in question.wrong),
             ("no idea at all", f"✗ {name}: not 'no idea at all'"),
         ):
-            if not (text := said(capsys, name, answer)).startswith(says):
-                yield f"expected: {says}\n{text}"
+            if not (text := printed(capsys, name, answer)).startswith(message):
+                yield f"expected: {message}\n{text}"
 
     fail_of(map(misjudged, QUESTIONS))

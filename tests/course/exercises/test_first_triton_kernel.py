@@ -106,8 +106,8 @@ def add_every_other(x, y, z, N, Bc: tl.constexpr):
 
 
 def test_what_was_not_stored_is_told_so():
-    said = first_failure(find("first_triton_kernel.add"), add_every_other)
-    assert said.says.endswith(
+    fault = first_failure(find("first_triton_kernel.add"), add_every_other)
+    assert fault.message.endswith(
         "2 elements, first 1, of your result hold what was there before: was anything stored there?"
     )
 

@@ -120,11 +120,13 @@ def test_a_nan_that_is_replaced_is_named():
     before = "        S_ij = tl.dot"
     replaced = edited(BROKEN["fix_3"], before, f"        V_j = tl.where(V_j == V_j, V_j, 0.0)\n{before}")
     fault = fault_of("fix_3", replaced)
-    assert fault.on == "a value that is NaN" and fault.says.startswith("the numbers are right, but a NaN was replaced")
+    assert fault.on == "a value that is NaN" and fault.message.startswith(
+        "the numbers are right, but a NaN was replaced"
+    )
 
 
 def test_tiles_that_a_gpu_would_visit_before_the_first_key_are_counted(capsys):
     check("measure_and_debug.fix_4", edited(no_key.broken, "whole // Bc", "(whole + 0) // Bc"))
-    said = capsys.readouterr().out
-    assert "You let the loop start before the first key." in said
-    assert "expected tiles = 0" in said and "your tiles = 1" in said
+    printed = capsys.readouterr().out
+    assert "You let the loop start before the first key." in printed
+    assert "expected tiles = 0" in printed and "your tiles = 1" in printed

@@ -64,7 +64,7 @@ def test_the_answers_are_those_of_the_card():
 
 
 @pytest.mark.parametrize(
-    "tiles, says",
+    "tiles, message",
     [
         (None, "expected a list of 2 lists, one per program, got None"),
         ([[0, 1]], "expected a list of 2 lists, one per program, got [[0, 1]]"),
@@ -72,6 +72,6 @@ def test_the_answers_are_those_of_the_card():
         ([[0], []], "expected each of the tiles 0 to 1 once, got [0]"),
     ],
 )
-def test_an_assignment_of_the_wrong_form_is_told_so(tiles, says, capsys):
+def test_an_assignment_of_the_wrong_form_is_told_so(tiles, message, capsys):
     check("schedules.longest_first", lambda work, programs: tiles)
-    assert says in capsys.readouterr().out
+    assert message in capsys.readouterr().out

@@ -74,7 +74,7 @@ def in_float64(q, q_rope, C, R, W_K, W_V, scale):
 @pytest.mark.parametrize("narrowed", [np.float64, np.float32])
 def test_keys_and_values_must_not_be_made_in_float64(narrowed):
     fault = first_failure(find("the_cache.absorb"), lambda *args: in_float64(*args).astype(narrowed))
-    assert fault is not None and "keys or values were made" in fault.says
+    assert fault is not None and "keys or values were made" in fault.message
 
 
 def test_absorbed_in_float32_whatever_the_inputs_are_is_right():

@@ -39,7 +39,7 @@ def simulated_pipeline():
     ):
         run = pipeline.forward(Q[:2], K, V, design, Br=2, Bc=1)  # 32 blocks
         assert (run.steady, run.cycles) == (steady, cycles), f"{run.steady} cycles a block, {run.cycles} in all"
-    for error, says, mistake in (
+    for error, message, mistake in (
         (sm.Deadlock, "phase 0 of empty[0]", {"empty_phase": lambda n: n & 1}),
         (sm.Race, "is on its way", {"full_phase": lambda n: 0}),
         (sm.Race, "copied into K[1] while consumer 1 reads", {"empty_count": 1}),
@@ -49,7 +49,7 @@ def simulated_pipeline():
         try:
             pipeline.forward(Q[:2], K[:4], V[:4], pipeline.Design(**mistake), Br=2, Bc=1)
         except error as noticed:
-            assert says in str(noticed), f"{noticed} does not say: {says}"
+            assert message in str(noticed), f"{noticed} does not say: {message}"
         else:
             raise AssertionError(f"nobody noticed {mistake}")
 
@@ -202,7 +202,7 @@ def roles_of_the_next_machine():
     """The roles compute attention of two tiles, with maxima that rise by little and by much, and meet no race."""
     small, tile, done = Buffer("S", (1, 1), np.float32), Tile("S", 0), Barrier("done", 1)
     into = Product("S", 0, {}, lambda: np.zeros((1, 1)), 2, 1, (small, tile))
-    for operations, says in (
+    for operations, message in (
         ([Commit(done), Wait(done, 0)], None),  # a commit after no product: the barrier completes at once
         ([Take(tile, small)], "it holds nothing"),
         ([into, Take(tile, small)], "is on its way"),
@@ -210,7 +210,9 @@ def roles_of_the_next_machine():
     ):
         multiprocessor = sm.SM(strict=False)
         multiprocessor.run({"program": (operation for operation in operations)})
-        assert [says in race for race in multiprocessor.races] == ([] if says is None else [True]), multiprocessor.races
+        assert [message in race for race in multiprocessor.races] == ([] if message is None else [True]), (
+            multiprocessor.races
+        )
     multiprocessor = sm.SM(issue=100)
     multiprocessor.run({"program": (operation for operation in [Product("S", 0, {}, int, 2, 1)])})
     assert multiprocessor.events[-1].end == 101, "instructions are issued at once"

@@ -13,11 +13,11 @@ from flashlab.grading.exercise import edited
 
 
 class Answer(NamedTuple):
-    """A wrong answer to an exercise. ``says``: words of the sentence that the check must print; "" if it has none."""
+    """A wrong answer to an exercise. ``message``: words of the sentence that the check must print; "" if it has none."""
 
     exercise: str
     what: str
-    says: str
+    message: str
     right: Callable
     edits: tuple[tuple[str, str], ...]
 
@@ -30,8 +30,8 @@ class Answer(NamedTuple):
 
 
 def wrong(exercise: str, right: Callable, *lines: tuple) -> list[Answer]:
-    """Return answers from lines (what, says, old, new, more pairs of old and new)."""
+    """Return answers from lines (what, message, old, new, more pairs of old and new)."""
     return [
-        Answer(exercise, what, says, right, tuple(zip(edits[::2], edits[1::2], strict=True)))
-        for what, says, *edits in lines
+        Answer(exercise, what, message, right, tuple(zip(edits[::2], edits[1::2], strict=True)))
+        for what, message, *edits in lines
     ]

@@ -126,19 +126,25 @@ def measure(kernel, tile=64):
     N, d = head[0].shape
     for causal in (False, True):
         memory = count(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile, tile)
-        due = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16)
-        due["store", "O"] *= 2  # in float32
-        print(f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {due.total():,} B")
-        print(f"  {_verdict(memory.bytes, due)}")
+        expected = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16)
+        expected["store", "O"] *= 2  # in float32
+        print(
+            f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {expected.total():,} B"
+        )
+        print(f"  {_verdict(memory.bytes, expected)}")
     if DEVICE.type == "cuda":
         _race(kernel)
     else:
         print("no GPU here, so no time: the interpreter's would say nothing")
 
 
-def _verdict(moved, due):
+def _verdict(moved, expected):
     """Say which tensor crosses more often than the closed form says, if one does: bytes by (direction, tensor)."""
-    more = {key: nbytes / due[key] if due[key] else np.inf for key, nbytes in moved.items() if nbytes > due[key]}
+    more = {
+        key: nbytes / expected[key] if expected[key] else np.inf
+        for key, nbytes in moved.items()
+        if nbytes > expected[key]
+    }
     if not more:
         return "✓ not a byte too many"
     (direction, name), times = max(more.items(), key=lambda it: it[1])
