@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from flashlab.distributed.kernel_gradients import KernelGradients
-from flashlab.kernels import masks, packed, portable, scores
+from flashlab.kernels import masks, packed, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
+from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.kernels.tables import TWO_PASSES
 from flashlab.machine.ranks import Block
@@ -258,7 +259,7 @@ def launched(problem, monkeypatch, launches=LAUNCHES):
     """Return the gradients of keys and values after ``backward.run``, the turns, and the arguments of its kernel."""
     args = []
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
-    monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(rows, "launch", lambda *_, **__: None)
     monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: args.append((grid, numbers)))
     B, H, Hk, Nq, Nk, d, dv = problem[:7]
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
@@ -272,7 +273,7 @@ def launched(problem, monkeypatch, launches=LAUNCHES):
 def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     """Queries from 64 on: the kernel gets the addresses of their constants and sums."""
     args = []
-    monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(rows, "launch", lambda *_, **__: None)
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: args.append((tensors, numbers)))
     q, lse = torch.ones(2, 4, 200, 64), torch.zeros(2, 4, 200)
@@ -292,10 +293,10 @@ def test_sums_start_at_zero():
     """They were NaN; constants of rows past the end count too."""
     q = torch.ones(2, 3, 70, 64, dtype=torch.bfloat16, device=DEVICE)
     dlse = torch.full((2, 3, 70), 4.0, device=DEVICE)
-    constants, sums = portable.backward.constants_for(dlse), torch.full((30_001,), math.nan, device=DEVICE)
+    constants, sums = rows.constants_for(dlse), torch.full((30_001,), math.nan, device=DEVICE)
     lse_log2, delta, rest = constants
     assert lse_log2.shape == delta.shape == (2, 3, 128)
-    portable.backward.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED, {})
+    rows.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED, {})
     assert rest is None and (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
     log2_e = torch.tensor(LOG2_E.value, dtype=torch.float32, device=DEVICE)
     assert (lse_log2[:, :, :70] == 4 * log2_e).all() and lse_log2[:, :, 70:].isposinf().all()

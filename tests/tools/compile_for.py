@@ -23,7 +23,7 @@ from triton.runtime import driver
 from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels.packed import Texts
-from flashlab.kernels.portable import backward, forward
+from flashlab.kernels.portable import backward, forward, rows
 from flashlab.kernels.problem import Problem
 
 SHARED = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (9, 0): 227, (12, 0): 99}  # KB a program may have at most
@@ -95,7 +95,7 @@ def compile_for(capability, problem):
     launches = configurations.divided(launches, card, problem) | {"row_constants": configurations.STREAMED}
     if any(c.parts > 1 for c in launches.values()):
         names, launches["add_parts"] = (*names, "add_parts"), configurations.STREAMED
-    with compiled_instead(capability, forward, backward) as made:
+    with compiled_instead(capability, forward, backward, rows) as made:
         q, k, v, o, lse, rest = tensors_of(problem)
         forward.run(o, lse, q, k, v, problem, launches["forward"], rest)
         sums = (

@@ -13,6 +13,7 @@ import torch
 from flashlab.kernels import masks, portable, scores
 from flashlab.kernels.configurations import STREAMED, Card, Configuration, divided, hopper_width
 from flashlab.kernels.hopper import backward, two_passes
+from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.tables import ON_HOPPER, TWO_PASSES
 from tests.tools.compile_for import compiled_instead, tensors_of
@@ -48,9 +49,9 @@ def compile_kernels(problem, launches):
     """Return the two kernels that a problem is launched with beside ``row_constants``."""
     q, k, v, o, lse, rest = tensors_of(problem)
     launches = divided(launches | {"row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
-    no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
+    no_constants = mock.patch.object(rows, "launch", lambda *_, **__: None)
     of_an_h200 = mock.patch.object(backward, "multiprocessors", lambda device: 132)
-    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes) as made:
+    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes, portable.backward) as made:
         backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, rest)
     return made
 
@@ -68,10 +69,10 @@ def cases():
 
 def main():
     """Print each case."""
-    rows = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
+    table = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
     for kind, d, dtype, names in cases():
         width = hopper_width(d, d)
-        some = [rows[name, width, kind[1] != masks.full()] for name in names]
+        some = [table[name, width, kind[1] != masks.full()] for name in names]
         problem = problem_of(*kind, d, dtype)
         launches = {row.kernel: Configuration(*row.launch) for row in some}
         made = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)

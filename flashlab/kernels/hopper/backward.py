@@ -44,15 +44,8 @@ from flashlab.kernels.hopper.sums import (
     transposed,
 )
 from flashlab.kernels.launch import launch, repeat
-from flashlab.kernels.portable.backward import (
-    Constants,
-    constants_for,
-    padded_rows,
-    repair,
-    shares_of,
-    start_rows,
-    start_sums,
-)
+from flashlab.kernels.portable.backward import repair
+from flashlab.kernels.portable.rows import Constants, constants_for, padded_rows, shares_of, start_rows, start_sums
 
 KEYS = 128  # of a program: those of its consumers
 ROWS_OF_QUERIES = 64  # in a tile: the sums of dQ are ordered by such tiles
