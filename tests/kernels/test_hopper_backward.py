@@ -265,9 +265,9 @@ def launched(problem, monkeypatch, launches=LAUNCHES):
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
     backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, launches)
-    (grid, (of_all, _, of_problem, *_)), _ = args
-    assert grid == (min(4, of_all.all), 1, 1) and of_all.all == of_all.tiles * of_all.heads * B
-    return gradients[1:], of_all, of_problem
+    (grid, (turns, of_problem, *_)), _ = args
+    assert grid == (min(4, turns.all), 1, 1) and turns.all == turns.tiles * turns.heads * B
+    return gradients[1:], turns, of_problem
 
 
 def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
@@ -285,7 +285,7 @@ def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     assert rest is None
     for flat, whole in ((of_lse.base, sums.constants.lse), (delta.base, sums.constants.delta)):
         assert flat.data_ptr() == whole.data_ptr() + 4 * 64 and flat.numel() == whole.numel() - 64
-    assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
+    assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[0].Nq_padded == 256
     assert counters is sums.counters and parts is narrowed is None
 
 
@@ -348,7 +348,7 @@ def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
     counter = torch.zeros(1, dtype=torch.int32)
     at = SimpleNamespace(num_programs=lambda axis: 3, store=lambda at, value: at.fill_(value), atomic_add=added)
     take, finish = (in_python(function, {"gl": at}) for function in (stages.take, stages.finish))
-    all_turns = stages.Turns(5, 1, 5)
+    all_turns = stages.Turns(5, 1, 5, 64)
     for order in ([0, 1, 0, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 1, 0, 2]):
         taken = [[], [], []]
         for program in order:
@@ -385,7 +385,7 @@ def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
     for parts, group in ((1, 6), (2, 3), (6, 1)):
         launches = LAUNCHES | {"backward": LAUNCHES["backward"]._replace(parts=parts)}
         _, of_all, args = launched(problem, monkeypatch, launches)
-        assert of_all == (3, 2 * parts, 18 * parts) and (args.group, args.parts) == (group, parts)
+        assert of_all == (3, 2 * parts, 18 * parts, 128) and (args.group, args.parts) == (group, parts)
 
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):
