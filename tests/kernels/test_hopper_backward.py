@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flashlab.distributed.kernel_gradients import KernelGradients
-from flashlab.kernels import masks, packed, scores
+from flashlab.kernels import DEVICE, masks, packed, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
@@ -21,7 +21,8 @@ from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.kernels.tables import TWO_PASSES
 from flashlab.machine.ranks import Block
 from tests.kernels import written_out
-from tests.kernels.test_hopper import DEVICE, hopper_only, randn
+from tests.kernels.inputs import randn
+from tests.kernels.test_hopper import hopper_only
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.hopper_scores import in_python
 
@@ -77,7 +78,7 @@ def assert_gradients(
     dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
     q, k, v, do = (randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
-    dlse = randn(B, H, Nq, dtype=torch.float32, seed=9)
+    dlse = randn(B, H, Nq, seed=9)
     hidden = ~seen.expand(B, H, Nq, Nk).any(2).any(1)  # [B, Nk]
     poisoned = [x.masked_fill(hidden[:, None, :, None], math.nan) for x in (k, v)]
     problem = Problem.of(q, k, v, mask, d**-0.5, score=scores.chain(score), sinks=sinks, texts=texts)
@@ -119,7 +120,7 @@ def with_sinks(d):
 def functions(H, Nq, Nk):
     """Yield score functions by name: ours, and the same written out."""
     slopes = 2.0 ** -torch.arange(1, H + 1, device=DEVICE, dtype=torch.float32)
-    added = randn(1, H, Nq, Nk, dtype=torch.float32, seed=77)
+    added = randn(1, H, Nq, Nk, seed=77)
     i, j = places(Nq, Nk)
 
     def cap(s):
@@ -199,7 +200,7 @@ def in_parts(d):
     """Early keys meet all queries, late keys those from ``cut`` on; within a tile, these go another way."""
     for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
         shapes = (B, 4, N, d), (B, Hk, N, d), (B, Hk, N, d), (B, 4, N, d)
-        q, k, v, do = (randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
+        q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))
         seen = in_window(math.inf, 0, N, N)
         o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, None, None)
         shares = KernelGradients(do, q, o.to(q.dtype), lse.float(), d**-0.5, "hopper")
@@ -232,7 +233,7 @@ def twice(launches):
     for d, dv in ((128, 128), (72, 96)):
         seen = in_window(math.inf, 0, 1000, 1000)
         assert_gradients("two passes", (2, 4, 2, 1000, 1000, d, dv), masks.causal(), seen, launches=launches)
-    q, k, v, do = (randn(2, 4, 1000, 128, seed=seed) for seed in range(4))
+    q, k, v, do = (randn(2, 4, 1000, 128, dtype=torch.bfloat16, seed=seed) for seed in range(4))
     problem = Problem.of(q, k, v, masks.causal(), 0.1)
     lse, both = torch.zeros(2, 4, 1000, device=DEVICE), []
     for _ in range(2):
@@ -322,7 +323,7 @@ def in_order(dQ, width):
 @pytest.mark.parametrize("width", [64, 80, 96, 128])
 def test_the_last_heads_are_narrowed_from_where_they_are(width):
     """Seven heads of 70 queries, of which the last three are left; the sums have room for four."""
-    exact = randn(7, 128, width, dtype=torch.float32, seed=1)
+    exact = randn(7, 128, width, seed=1)
     ring = torch.full((4, 128, width), math.nan, device=DEVICE)
     for head in (4, 5, 6):
         ring[head % 4] = in_order(exact[head].view(2, 64, width), width).view(128, width)
