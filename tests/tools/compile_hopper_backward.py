@@ -5,7 +5,6 @@ score function. The arguments are those of a real launch: the kernels are run on
 compiles instead. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import json
 from unittest import mock
 
 import torch
@@ -16,7 +15,7 @@ from flashlab.kernels.hopper import backward, two_passes
 from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.tables import ON_HOPPER, TWO_PASSES
-from tests.tools.compile_for import compiled_instead, tensors_of
+from tests.tools.compile_for import compiled_instead, print_lines, tensors_of
 from tests.tools.compile_hopper import NAMES, assembled
 
 H, EVEN, RAGGED = 4, 1024, 1000
@@ -67,8 +66,8 @@ def cases():
             yield kind, d, torch.bfloat16, TWO_PASSES
 
 
-def main():
-    """Print each case."""
+def reports():
+    """Yield a dict for each kernel of each case."""
     table = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
     for kind, d, dtype, names in cases():
         width = hopper_width(d, d)
@@ -78,11 +77,10 @@ def main():
         made = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)
         for (name, compiled), row in zip(made, (some * 2)[:2], strict=True):
             if name != "narrow" or kind[0] in ("full", "causal"):
-                code = assembled(compiled.asm["ptx"])
-                code |= {"kernel": name, "dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
-                code |= {"d": d, "Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
-                print(json.dumps(code | {"shared": compiled.metadata.shared}), flush=True)
+                sizes = {"width": width, "d": d, "Br": row.Br, "Bc": row.Bc, "stages": row.stages}
+                more = {"kind": kind[0], "causal": row.causal, "ragged": problem.Nk % row.Bc != 0}
+                yield {"kernel": name, "dtype": NAMES[dtype]} | sizes | more | assembled(compiled)
 
 
 if __name__ == "__main__":
-    main()
+    print_lines(reports())
