@@ -33,7 +33,7 @@ def finish(m_i, l_i, sink):
 def weights(S_ij, lse_i, rest_i, factor, unit: tl.constexpr):
     """Return P_ij = e^(S_ij - lse) [Br, Bc], or all of it transposed.
 
-    lse_i, rest_i: of ``backward.Constants`` [Br, 1]; rest_i may be None. An error in lse scales all weights of the
+    lse_i, rest_i: of ``rows.Constants`` [Br, 1]; rest_i may be None. An error in lse scales all weights of the
     row, so the rest is subtracted, too. factor, unit: as in ``Problem``.
     """
     power = (S_ij * factor - lse_i) * unit  # [Br, Bc]

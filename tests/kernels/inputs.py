@@ -1,5 +1,7 @@
 """Random inputs of the tests of kernels, the same ones for the same seed."""
 
+import functools
+
 import torch
 
 from flashlab.kernels import DEVICE
@@ -14,3 +16,6 @@ def qkv(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.float32):
     """Return q [B, H, Nq, d], k [B, Hk, Nk, d] and v [B, Hk, Nk, dv]. Without dv, v has d columns, too."""
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d if dv is None else dv)
     return [randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
+
+
+in_bfloat16 = functools.partial(qkv, dtype=torch.bfloat16)

@@ -15,7 +15,7 @@ ALL_IN_LOOP = 70  # with Triton 3.6 and everything at once at d = 128, of 1,200,
 
 @pytest.fixture(scope="module")
 def kernels(once):
-    return once(compiled, "compile_hopper_forward")
+    return once(compiled, "compile_hopper", "kinds")
 
 
 def test_every_kind_fits_and_no_tile_is_spilled(kernels):

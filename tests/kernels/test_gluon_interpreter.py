@@ -34,6 +34,7 @@ from tests.kernels import test_hopper as cases
 from tests.kernels import test_hopper_backward as of_backward
 from tests.kernels import wrong_gluon
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
+from tests.kernels.inputs import in_bfloat16, randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
 
@@ -152,26 +153,26 @@ def test_one_block_is_exact():
 def test_forward_equals_dense(name, causal):
     """300 queries on 333 keys: 6 heads on 2, so that a program computes several tiles."""
     width = cases.CONFIGURATIONS[name][0]
-    cases.assert_equals_dense(cases.forward_run(name), *cases.inputs(2, 3, 1, 300, 333, width), causal)
+    cases.assert_equals_dense(cases.forward_run(name), *in_bfloat16(2, 3, 1, 300, 333, width), causal)
 
 
 def test_heads_of_fewer_columns_than_their_tiles_equal_dense():
     for d, dv, keys in ((72, 96, 64), (40, 128, 128)):
         run = functools.partial(cases.forward.run, c=Configuration(128, keys, 12, 2))
-        cases.assert_equals_dense(run, *cases.inputs(1, 3, 1, 200, 333, d, dv), True)
+        cases.assert_equals_dense(run, *in_bfloat16(1, 3, 1, 200, 333, d, dv), True)
     run = functools.partial(cases.forward.run, c=Configuration(128, 128, 12, 2))
-    cases.assert_equals_dense(run, *cases.inputs(1, 3, 1, 200, 333, 192, 128), True)
+    cases.assert_equals_dense(run, *in_bfloat16(1, 3, 1, 200, 333, 192, 128), True)
 
 
 def forward_is_right():
     run = cases.forward_run("64")
-    cases.assert_equals_dense(run, *cases.inputs(2, 4, 2, 300, 400, 64), True)
-    cases.assert_equals_dense(run, *cases.inputs(1, 4, 2, 700, 100, 64), False)  # tiles of one block of keys
+    cases.assert_equals_dense(run, *in_bfloat16(2, 4, 2, 300, 400, 64), True)
+    cases.assert_equals_dense(run, *in_bfloat16(1, 4, 2, 700, 100, 64), False)  # tiles of one block of keys
 
 
 def test_every_order_gives_the_same_bits():
     run = cases.forward_run("64")
-    q, k, v = cases.inputs(1, 4, 2, 300, 333, 64)
+    q, k, v = in_bfloat16(1, 4, 2, 300, 333, 64)
     made = []
     for seed in range(4):
         *_, o, lse = cases.poisoned(q, 64)
@@ -224,7 +225,7 @@ def two_passes_are_right(seed=0):
 def in_two_calls():
     """Each call adds to the same sums of dQ, with the same counter of turns."""
     shapes = (1, 2, 130, 64), (1, 2, 256, 64), (1, 2, 256, 64), (1, 2, 130, 64)
-    q, k, v, do = (cases.randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
+    q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))
     seen, nothing = torch.ones(130, 256, dtype=torch.bool), torch.zeros(1, 2, 130)
     o, lse = of_backward.written_out.attention(q.double(), k.double(), v.double(), seen)
     sums = of_backward.backward.Sums(do, None, o.to(q.dtype), lse.float(), 64, 1, of_backward.LAUNCHES["row_constants"])
@@ -290,7 +291,7 @@ def test_gradients_are_right_with_scores_documents_and_sinks(d):
 @pytest.mark.parametrize("width, consumers", [long(64, 3), (128, 3), (256, 2)])
 def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
     """The bound is that of ``test_hopper``; lse needs none of its own, since sums are those of float32."""
-    q, k, v = cases.inputs(1, 4, 2, 200, 333, width)
+    q, k, v = in_bfloat16(1, 4, 2, 200, 333, width)
     eight = in_eight_bits(q, k, v)
     (q8, k8, v8), scales = zip(*eight, strict=True)
     scales = Scales(*(x.expand(1, x.shape[1], n) for x, n in zip(scales, (2, 3, 1), strict=True)))

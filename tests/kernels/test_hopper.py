@@ -11,7 +11,7 @@ import math
 import pytest
 import torch
 
-from flashlab.kernels import masks, packed, tiles
+from flashlab.kernels import DEVICE, masks, packed, tiles
 from flashlab.kernels import scores as scoring
 from flashlab.kernels.attention_float8 import flash_attention_float8
 from flashlab.kernels.configurations import Configuration
@@ -20,10 +20,10 @@ from flashlab.kernels.problem import Problem
 from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic, widened
+from tests.kernels.inputs import in_bfloat16
 from tests.tools.bounds import assert_as_exact_as_plain
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-DEVICE = "cuda" if HOPPER else "cpu"
 hopper_only = pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
 CONFIGURATIONS = {  # name: (width, Configuration)
     "128": (128, Configuration(128, 128, 12, 2)),
@@ -33,15 +33,6 @@ CONFIGURATIONS = {  # name: (width, Configuration)
     "192": (192, Configuration(128, 64, 12, 2)),
     "256": (256, Configuration(128, 64, 12, 2)),
 }
-
-
-def randn(*shape, dtype=torch.bfloat16, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
-
-
-def inputs(B, H, Hk, Nq, Nk, d, dv=None, dtype=torch.bfloat16):
-    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d if dv is None else dv)
-    return [randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
 
 
 def dense(q, k, v, causal, scale):
@@ -91,28 +82,28 @@ DIMENSIONS = {
 
 def lengths(width):
     for Nq, Nk in LENGTHS:
-        yield f"{Nq} queries, {Nk} keys", inputs(2, 3, 3, Nq, Nk, width)
+        yield f"{Nq} queries, {Nk} keys", in_bfloat16(2, 3, 3, Nq, Nk, width)
 
 
 def many_tiles(width):
     """More than multiprocessors: a program computes several."""
-    yield "whole tiles", inputs(3, 16, 16, 1536, 1536, width)
-    yield "ragged tiles", inputs(2, 20, 4, 1000, 1100, width)
-    yield "rows that see no key", inputs(2, 20, 20, 1000, 600, width)
+    yield "whole tiles", in_bfloat16(3, 16, 16, 1536, 1536, width)
+    yield "ragged tiles", in_bfloat16(2, 20, 4, 1000, 1100, width)
+    yield "rows that see no key", in_bfloat16(2, 20, 20, 1000, 600, width)
 
 
 def dimensions(width):
     for d, dv in DIMENSIONS[width]:
-        yield f"d = {d}, dv = {dv}", inputs(2, 2, 1, 300, 200, d, dv)
+        yield f"d = {d}, dv = {dv}", in_bfloat16(2, 2, 1, 300, 200, d, dv)
 
 
 def groups(width):
     for Hk in (1, 2, 6):
-        yield f"6 heads on {Hk}", inputs(2, 6, Hk, 200, 300, width)
+        yield f"6 heads on {Hk}", in_bfloat16(2, 6, Hk, 200, 300, width)
 
 
 def layouts(width):
-    q, k, v = inputs(2, 4, 4, 200, 300, width)
+    q, k, v = in_bfloat16(2, 4, 4, 200, 300, width)
     yield "heads after length", [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     yield "parts of wider rows", [torch.cat([x - 9, x, x + 9], -1)[..., width : 2 * width] for x in (q, k, v)]
     yield "every second row", [torch.stack([x, x + 9], 3).flatten(2, 3)[:, :, ::2] for x in (q, k, v)]
@@ -120,14 +111,14 @@ def layouts(width):
 
 
 def scores(width):
-    q, k, v = inputs(1, 2, 2, 300, 500, width)
+    q, k, v = in_bfloat16(1, 2, 2, 300, 500, width)
     rising = torch.linspace(-4, 4, 500, device=DEVICE, dtype=k.dtype)[:, None].expand(1, 2, 500, width).contiguous()
     yield "scores of 1e4", [q * 1e4, k, v]
     yield "scores below -1e4", [q.abs() * 2e4, -k.abs(), v]
     yield "equal scores", [q * 0, k, v]
     yield "a maximum that grows with every key", [q.abs(), rising, v]
     yield "a maximum that falls with every key", [q.abs(), -rising, v]
-    yield "float16", inputs(2, 3, 3, 300, 500, width, dtype=torch.float16)
+    yield "float16", in_bfloat16(2, 3, 3, 300, 500, width, dtype=torch.float16)
 
 
 KINDS = (lengths, many_tiles, dimensions, groups, layouts, scores)
@@ -152,7 +143,7 @@ def forward_equals_dense(name):
     run, width = forward_run(name), CONFIGURATIONS[name][0]
     hold(run, KINDS, width)
     for scale in (0.01, 0.7, 1.0):
-        assert_equals_dense(run, *inputs(1, 2, 1, 200, 300, width), True, scale)
+        assert_equals_dense(run, *in_bfloat16(1, 2, 1, 200, 300, width), True, scale)
 
 
 @hopper_only
@@ -204,16 +195,16 @@ def hold_masked(run, cases):
 def windows(width):
     for (Nq, Nk), ends in itertools.product(LENGTHS, WINDOWS):
         mask = masks.Window(*ends)
-        yield f"{Nq} queries, {Nk} keys, {mask}", inputs(2, 3, 1, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
+        yield f"{Nq} queries, {Nk} keys, {mask}", in_bfloat16(2, 3, 1, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
     for (H, Hk, Nq, Nk), ends in itertools.product(
         [(16, 16, 1536, 1536), (20, 4, 1000, 1100), (20, 20, 1000, 600)], [(255, 0), (511, 0), (300, 150), (1, 700)]
     ):
         mask = masks.Window(*ends)
-        yield f"{H} heads, {Nq}, {Nk}, {mask}", inputs(2, H, Hk, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
+        yield f"{H} heads, {Nq}, {Nk}, {mask}", in_bfloat16(2, H, Hk, Nq, Nk, width), mask, in_window(mask, Nq, Nk)
     mask = masks.window(100)
     for d in DIMENSIONS[width]:
-        yield f"d = {d}", inputs(2, 2, 1, 300, 200, *d), mask, in_window(mask, 300, 200)
-    yield "float16", inputs(2, 3, 3, 300, 500, width, dtype=torch.float16), mask, in_window(mask, 300, 500)
+        yield f"d = {d}", in_bfloat16(2, 2, 1, 300, 200, *d), mask, in_window(mask, 300, 200)
+    yield "float16", in_bfloat16(2, 3, 3, 300, 500, width, dtype=torch.float16), mask, in_window(mask, 300, 500)
 
 
 def score_functions(width):
@@ -237,7 +228,7 @@ def score_functions(width):
         }  # fmt: skip
         for name, (score, formula) in kinds.items():
             for dtype in (torch.bfloat16, torch.float16):
-                q, k, v = inputs(2, 4, 2, Nq, Nk, width, dtype=dtype)
+                q, k, v = in_bfloat16(2, 4, 2, Nq, Nk, width, dtype=dtype)
                 yield (
                     f"{name}, {Nq}, {Nk}, {mask}, {dtype}",
                     (q * 4, k, v),
@@ -254,7 +245,7 @@ def sinks(width):
     ):
         values = torch.tensor([-math.inf, -3.0, 0.5, 100.0], device=DEVICE)
         for dtype in (torch.float32, torch.bfloat16):
-            x = inputs(2, 4, 2, Nq, Nk, width)
+            x = in_bfloat16(2, 4, 2, Nq, Nk, width)
             yield f"sinks {Nq}, {Nk}, {mask}", x, mask, in_window(mask, Nq, Nk), None, None, values.to(dtype)
 
 
@@ -275,12 +266,12 @@ def rules(width):
             ("documents with sinks", one & causal, same[:1] & (j <= own), None, None, slopes),
             ("documents with ALiBi", one & causal, same[:1] & (j <= own), scoring.alibi(slopes), far),
         ]:
-            yield f"{name}, {Nq}, {Nk}", inputs(2, 4, 2, Nq, Nk, width), mask, seen, *rest
+            yield f"{name}, {Nq}, {Nk}", in_bfloat16(2, 4, 2, Nq, Nk, width), mask, seen, *rest
     for (H, Hk), length in itertools.product([(16, 16), (20, 4)], (70, 200, 1000)):
         ids = torch.arange(1536, device=DEVICE) // length
         own, j = written_out.own(1536, 1536)
         mask, seen = masks.documents(ids) & masks.causal(), (ids[:, None] == ids) & (j <= own)
-        yield f"{H} heads, documents of {length}", inputs(3, H, Hk, 1536, 1536, width), mask, seen
+        yield f"{H} heads, documents of {length}", in_bfloat16(3, H, Hk, 1536, 1536, width), mask, seen
     begin = [torch.tensor([0, *torch.tensor(x).cumsum(0)], device=DEVICE) for x in TEXTS]
     text, key_text = (torch.repeat_interleave(torch.tensor(x)).to(DEVICE) for x in TEXTS)
     place, j = (torch.arange(len(x), device=DEVICE) - b[x] for x, b in zip((text, key_text), begin, strict=True))
@@ -289,7 +280,7 @@ def rules(width):
         left, right = (math.inf if end is None else end for end in mask)
         seen = (text[:, None] == key_text) & (j <= own + right) & (j >= own - left)
         apart = packed.prepared(*begin).apart(mask)
-        yield f"texts, {mask}", inputs(1, 4, 2, len(text), len(key_text), width), apart, seen
+        yield f"texts, {mask}", in_bfloat16(1, 4, 2, len(text), len(key_text), width), apart, seen
 
 
 TEXTS = (100, 1, 64, 0, 300, 7, 128, 5), (100, 40, 64, 3, 200, 0, 128, 6)  # queries and keys of each
@@ -305,7 +296,7 @@ def narrower_values():
     run = functools.partial(forward.run, c=Configuration(128, 128, 12, 2))
     for Nq, Nk in LENGTHS:
         for causal in (False, True):
-            assert_equals_dense(run, *inputs(2, 4, 2, Nq, Nk, 192, 128), causal)
+            assert_equals_dense(run, *in_bfloat16(2, 4, 2, Nq, Nk, 192, 128), causal)
 
 
 @hopper_only
@@ -322,7 +313,7 @@ def test_masks_and_scores_equal_attention_written_out(in_time, name, kind):
 
 def masked_in_the_same_bits(name):
     run, width = forward_run(name), CONFIGURATIONS[name][0]
-    q, k, v = inputs(3, 16, 4, 1536, 1536, width)
+    q, k, v = in_bfloat16(3, 16, 4, 1536, 1536, width)
     documents = masks.documents(torch.arange(1536, device=DEVICE) // 250)
     for mask in (masks.window(300), masks.Window(100, 100), documents & masks.causal()):
         problem = Problem.of(q, k, v, mask, 0.1)
@@ -406,7 +397,7 @@ def test_float8_is_as_good_as_exact_arithmetic(width, in_time):
 
 
 def float8_in_the_same_bits(width):
-    q, k, v = inputs(2, 20, 4, 1000, 1100, width)
+    q, k, v = in_bfloat16(2, 20, 4, 1000, 1100, width)
     codes, scales = zip(*in_eight_bits(q, k, v), strict=True)
     for causal in (False, True):
         first, *others = (

@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from flashlab.distributed.kernel_gradients import KernelGradients
-from flashlab.kernels import masks, packed, portable, scores
+from flashlab.kernels import DEVICE, masks, packed, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
 from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
+from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.kernels.tables import TWO_PASSES
 from flashlab.machine.ranks import Block
 from tests.kernels import written_out
-from tests.kernels.test_hopper import DEVICE, hopper_only, randn
+from tests.kernels.inputs import randn
+from tests.kernels.test_hopper import hopper_only
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.hopper_scores import in_python
 
@@ -76,7 +78,7 @@ def assert_gradients(
     dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
     q, k, v, do = (randn(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
-    dlse = randn(B, H, Nq, dtype=torch.float32, seed=9)
+    dlse = randn(B, H, Nq, seed=9)
     hidden = ~seen.expand(B, H, Nq, Nk).any(2).any(1)  # [B, Nk]
     poisoned = [x.masked_fill(hidden[:, None, :, None], math.nan) for x in (k, v)]
     problem = Problem.of(q, k, v, mask, d**-0.5, score=scores.chain(score), sinks=sinks, texts=texts)
@@ -118,7 +120,7 @@ def with_sinks(d):
 def functions(H, Nq, Nk):
     """Yield score functions by name: ours, and the same written out."""
     slopes = 2.0 ** -torch.arange(1, H + 1, device=DEVICE, dtype=torch.float32)
-    added = randn(1, H, Nq, Nk, dtype=torch.float32, seed=77)
+    added = randn(1, H, Nq, Nk, seed=77)
     i, j = places(Nq, Nk)
 
     def cap(s):
@@ -198,7 +200,7 @@ def in_parts(d):
     """Early keys meet all queries, late keys those from ``cut`` on; within a tile, these go another way."""
     for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
         shapes = (B, 4, N, d), (B, Hk, N, d), (B, Hk, N, d), (B, 4, N, d)
-        q, k, v, do = (randn(*shape, seed=seed) for seed, shape in enumerate(shapes))
+        q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))
         seen = in_window(math.inf, 0, N, N)
         o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, None, None)
         shares = KernelGradients(do, q, o.to(q.dtype), lse.float(), d**-0.5, "hopper")
@@ -231,7 +233,7 @@ def twice(launches):
     for d, dv in ((128, 128), (72, 96)):
         seen = in_window(math.inf, 0, 1000, 1000)
         assert_gradients("two passes", (2, 4, 2, 1000, 1000, d, dv), masks.causal(), seen, launches=launches)
-    q, k, v, do = (randn(2, 4, 1000, 128, seed=seed) for seed in range(4))
+    q, k, v, do = (randn(2, 4, 1000, 128, dtype=torch.bfloat16, seed=seed) for seed in range(4))
     problem = Problem.of(q, k, v, masks.causal(), 0.1)
     lse, both = torch.zeros(2, 4, 1000, device=DEVICE), []
     for _ in range(2):
@@ -258,21 +260,21 @@ def launched(problem, monkeypatch, launches=LAUNCHES):
     """Return the gradients of keys and values after ``backward.run``, the turns, and the arguments of its kernel."""
     args = []
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
-    monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(rows, "launch", lambda *_, **__: None)
     monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: args.append((grid, numbers)))
     B, H, Hk, Nq, Nk, d, dv = problem[:7]
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
     backward.run(gradients, (o, None), (q, k, v, o, torch.zeros(B, H, Nq)), problem, launches)
-    (grid, (of_all, _, of_problem, *_)), _ = args
-    assert grid == (min(4, of_all.all), 1, 1) and of_all.all == of_all.tiles * of_all.heads * B
-    return gradients[1:], of_all, of_problem
+    (grid, (turns, of_problem, *_)), _ = args
+    assert grid == (min(4, turns.all), 1, 1) and turns.all == turns.tiles * turns.heads * B
+    return gradients[1:], turns, of_problem
 
 
 def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     """Queries from 64 on: the kernel gets the addresses of their constants and sums."""
     args = []
-    monkeypatch.setattr(portable.backward, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(rows, "launch", lambda *_, **__: None)
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(backward, "launch", lambda _, __, tensors, numbers, **___: args.append((tensors, numbers)))
     q, lse = torch.ones(2, 4, 200, 64), torch.zeros(2, 4, 200)
@@ -284,7 +286,7 @@ def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
     assert rest is None
     for flat, whole in ((of_lse.base, sums.constants.lse), (delta.base, sums.constants.delta)):
         assert flat.data_ptr() == whole.data_ptr() + 4 * 64 and flat.numel() == whole.numel() - 64
-    assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[1] == 256
+    assert dQ.data_ptr() == sums.dQ.data_ptr() + 4 * 64 * 64 and numbers[0].Nq_padded == 256
     assert counters is sums.counters and parts is narrowed is None
 
 
@@ -292,10 +294,10 @@ def test_sums_start_at_zero():
     """They were NaN; constants of rows past the end count too."""
     q = torch.ones(2, 3, 70, 64, dtype=torch.bfloat16, device=DEVICE)
     dlse = torch.full((2, 3, 70), 4.0, device=DEVICE)
-    constants, sums = portable.backward.constants_for(dlse), torch.full((30_001,), math.nan, device=DEVICE)
+    constants, sums = rows.constants_for(dlse), torch.full((30_001,), math.nan, device=DEVICE)
     lse_log2, delta, rest = constants
     assert lse_log2.shape == delta.shape == (2, 3, 128)
-    portable.backward.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED, {})
+    rows.start_rows(q, q, dlse, None, dlse, constants, sums, 1, STREAMED, {})
     assert rest is None and (sums == 0).all() and (delta[:, :, :70] == 60).all() and (delta[:, :, 70:] == 0).all()
     log2_e = torch.tensor(LOG2_E.value, dtype=torch.float32, device=DEVICE)
     assert (lse_log2[:, :, :70] == 4 * log2_e).all() and lse_log2[:, :, 70:].isposinf().all()
@@ -321,7 +323,7 @@ def in_order(dQ, width):
 @pytest.mark.parametrize("width", [64, 80, 96, 128])
 def test_the_last_heads_are_narrowed_from_where_they_are(width):
     """Seven heads of 70 queries, of which the last three are left; the sums have room for four."""
-    exact = randn(7, 128, width, dtype=torch.float32, seed=1)
+    exact = randn(7, 128, width, seed=1)
     ring = torch.full((4, 128, width), math.nan, device=DEVICE)
     for head in (4, 5, 6):
         ring[head % 4] = in_order(exact[head].view(2, 64, width), width).view(128, width)
@@ -347,7 +349,7 @@ def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
     counter = torch.zeros(1, dtype=torch.int32)
     at = SimpleNamespace(num_programs=lambda axis: 3, store=lambda at, value: at.fill_(value), atomic_add=added)
     take, finish = (in_python(function, {"gl": at}) for function in (stages.take, stages.finish))
-    all_turns = stages.Turns(5, 1, 5)
+    all_turns = stages.Turns(5, 1, 5, 64)
     for order in ([0, 1, 0, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 1, 0, 2]):
         taken = [[], [], []]
         for program in order:
@@ -384,7 +386,7 @@ def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
     for parts, group in ((1, 6), (2, 3), (6, 1)):
         launches = LAUNCHES | {"backward": LAUNCHES["backward"]._replace(parts=parts)}
         _, of_all, args = launched(problem, monkeypatch, launches)
-        assert of_all == (3, 2 * parts, 18 * parts) and (args.group, args.parts) == (group, parts)
+        assert of_all == (3, 2 * parts, 18 * parts, 128) and (args.group, args.parts) == (group, parts)
 
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):

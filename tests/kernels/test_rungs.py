@@ -7,10 +7,12 @@ import itertools
 import pytest
 import torch
 
+from flashlab.kernels import DEVICE
 from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.launch import launch
-from tests.kernels.test_hopper import DEVICE, HOPPER, dense, inputs
+from tests.kernels.inputs import in_bfloat16
+from tests.kernels.test_hopper import HOPPER, dense
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
 
@@ -50,18 +52,18 @@ def assert_equals_dense(rung, q, k, v, causal, **options):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("Nq, Nk", long_except([(300, 333), (133, 70)], LENGTHS + LARGE))
 def test_a_rung_equals_dense(rung, Nq, Nk, causal, d, dtype):
-    assert_equals_dense(rung, *inputs(2, 4, 2, Nq, Nk, d, dtype=dtype), causal)
+    assert_equals_dense(rung, *in_bfloat16(2, 4, 2, Nq, Nk, d, dtype=dtype), causal)
 
 
 @each_rung
 def test_large_scores_do_not_overflow(rung):
-    q, k, v = inputs(1, 2, 1, 130, 260, 64)
+    q, k, v = in_bfloat16(1, 2, 1, 130, 260, 64)
     assert_equals_dense(rung, 30 * q, 30 * k, v, True)
 
 
 @each_rung
 def test_every_order_gives_the_same_bits(rung):
-    q, k, v = inputs(1, 2, 1, 200, 300, 64)
+    q, k, v = in_bfloat16(1, 2, 1, 200, 300, 64)
     results = []
     for seed in range(4):
         with seeded(seed):
@@ -70,14 +72,14 @@ def test_every_order_gives_the_same_bits(rung):
 
 
 def test_any_lists_of_tiles_will_do():
-    q, k, v = inputs(2, 2, 1, 300, 200, 64)
+    q, k, v = in_bfloat16(2, 2, 1, 300, 200, 64)
     for lists in [[[11, 0, 5], [], [*range(1, 5), *range(6, 11)]], [[*range(12)]]]:
         assert_equals_dense(persistent, q, k, v, True, table=persistent.table_of(lists, DEVICE))
 
 
 @each_rung
 def test_what_a_rung_does_not_take_gets_a_sentence(rung):
-    right = dict(zip("qkv", inputs(1, 2, 1, 8, 9, 64), strict=True))
+    right = dict(zip("qkv", in_bfloat16(1, 2, 1, 8, 9, 64), strict=True))
     wrong = [
         {"q": right["q"].float()},
         {"v": right["v"].half()},

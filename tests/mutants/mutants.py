@@ -15,7 +15,7 @@ from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper import scores as hopper_scores
 from flashlab.kernels.hopper import work as hopper_work
 from flashlab.kernels.masks import algebra, kinds, questions
-from flashlab.kernels.portable import backward, forward, forward_float8, pieces
+from flashlab.kernels.portable import backward, forward, forward_float8, pieces, rows
 from tests.mutants.acceptance import in_triton, of_machines
 from tests.mutants.places import Place
 
@@ -115,11 +115,13 @@ MUTANTS = [
         ("kernel: tiles of the mask not transposed in dK and dV", "key_value_gradients", "j * Bc, Bc, Br, Nk, Nq, False", "j * Bc, Bc, Br, Nq, Nk, False"),
         ("kernel: queries and keys exchanged in dK and dV", "add_rows", "b, h, i, j, Nq, Nk, False, True", "b, h, i, j, Nk, Nq, False, True"),
         ("kernel: keys past the end count in dQ", "add_columns", "tl.where(seen, P_ij, 0)", "P_ij"),
-        ("kernel: lse taken for log2 already", "row_constants", "lse_i * (LOG2_E / unit))", "lse_i * LOG2_E)"),
         ("kernel: group not summed", "key_value_gradients", "for member in range(problem.group)", "for member in range(1)"),
         ("kernel: dV of the last tile only", "add_rows", "add_product(dV_j,", "add_product([x * 0 for x in dV_j],"),
         ("kernel: dS not multiplied by P", "add_columns", "P_ij * (dP_ij", "(dP_ij"),
         ("kernel: tiles that the mask cuts are skipped in dK and dV", "key_value_gradients", "tl.static_range(2, -1, -1)", "tl.static_range(2, 0, -1)"),
+    ),
+    *_of(rows, in_triton.kernel_backward,
+        ("kernel: lse taken for log2 already", "row_constants", "lse_i * (LOG2_E / unit))", "lse_i * LOG2_E)"),
         ("kernel: delta of the sum of O", "row_constants", "tl.sum(dO_i * O_i, 1)", "tl.sum(O_i, 1)"),
     ),
     *_of(pieces, in_triton.kernel_pieces,

@@ -6,20 +6,17 @@ Print one JSON object per launch, as ``compile_for`` does. LIMIT: compile that m
 TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import json
 import sys
 from unittest import mock
 
 import torch
-import triton
-from triton.experimental.gluon._runtime import GluonASTSource
 
 from flashlab.kernels import configurations, masks, scores, shared_prefix, tiles
 from flashlab.kernels.decode import Cache, operator
 from flashlab.kernels.decode import tiles as decode_tiles
-from flashlab.kernels.hopper.latent import STAGES, attention_latent
-from tests.tools.compile_for import SHARED, compiled_instead, print_reports, resources
-from tests.tools.compile_hopper import ALIGNED, TARGET, assembled, descriptor
+from flashlab.kernels.hopper import latent
+from tests.tools.compile_for import SHARED, compiled_instead, print_lines, print_reports, resources
+from tests.tools.compile_hopper import launched
 
 BF16, FP16 = torch.bfloat16, torch.float16
 
@@ -76,29 +73,17 @@ def compile_for(capability, case):
         }  # fmt: skip
 
 
-def latent():
-    """Compile the kernel for latents on compute capability 9.0, without and with pages. Yields a dict for each."""
-    for paged in (False, True):
-        signature, constants, attributes = {}, {}, {}
-        for i, name in enumerate(attention_latent.arg_names):
-            if name in ("page", "stages") or name in ("table", "lengths") and not paged:
-                signature[name] = "constexpr"
-                constants[i,] = {"page": 64, "stages": STAGES}.get(name)
-            elif name in ("Q", "Q_rope", "C", "R"):
-                signature[name] = descriptor((1, 1, 64, 256 if name in "QC" else 64), BF16)
-            elif name in ("O", "lse", "table", "lengths"):
-                signature[name] = "*fp32" if name in ("O", "lse") else "*i32"
-                attributes[i,] = ALIGNED
-            else:
-                signature[name] = "fp32" if name == "scale_log2" else "i32"
-        source = GluonASTSource(attention_latent, signature, constants, attributes)
-        compiled = triton.compile(source, target=TARGET, options={"num_warps": 4})
-        yield {"kernel": "attention_latent", "shared": compiled.metadata.shared} | assembled(compiled.asm["ptx"])
+def compile_latent(paged):
+    """Compile the kernel for latents on compute capability 9.0, and return a dict."""
+    lengths, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 128, dtype=torch.int32)
+    q, C = (torch.empty(*shape, 576, dtype=BF16) for shape in ((2, 128, 1), (64, 1, 64) if paged else (2, 1, 8192)))
+    cache = Cache(C, C[..., :512], *((table, lengths) if paged else ()))
+    O_s, lse_s = torch.empty(8, 2, 128, 512), torch.empty(8, 2, 128)
+    return {"kernel": "attention_latent"} | launched(latent, lambda: latent.run(q, cache, O_s, lse_s, (8, 0), 0.1))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "latent":
-        for report in latent():
-            print(json.dumps(report), flush=True)
+        print_lines(compile_latent(paged) for paged in (False, True))
     else:
         print_reports(cases, compile_for)

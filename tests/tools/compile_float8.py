@@ -6,8 +6,6 @@ Print one JSON object per launch, as ``compile_for`` does, with the instructions
 has. LIMIT: compile that many cases at most. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import json
-import re
 import sys
 import tempfile
 from unittest import mock
@@ -19,8 +17,8 @@ from flashlab.kernels.attention_float8 import run
 from flashlab.kernels.hopper import forward_float8
 from flashlab.kernels.portable import forward
 from flashlab.kernels.problem import Problem, Tile
-from tests.tools.compile_for import SHARED, compiled_instead, cuobjdump, print_reports, resources
-from tests.tools.compile_hopper import launched
+from tests.tools.compile_for import SHARED, compiled_instead, output, print_lines, print_reports, resources
+from tests.tools.compile_hopper import counts, instructions, launched
 
 
 def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, kernel="portable", chosen=None):
@@ -102,14 +100,13 @@ def products(cubin):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        sass = cuobjdump("-sass", file.name)
-    names = "QGMMA", "HGMMA", "QMMA", "HMMA", "FFMA", "FMUL", "FADD"
-    return {name: len(re.findall(rf"\b{name}\b", sass)) for name in names}
+        sass = output("cuobjdump", "-sass", file.name).stdout
+    all_counts = counts(text for _, text in instructions(sass))
+    return {name: all_counts[name] for name in ("QGMMA", "HGMMA", "QMMA", "HMMA", "FFMA", "FMUL", "FADD")}
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "hopper":
-        for case in on_hopper():
-            print(json.dumps(compile_on_hopper(*case)), flush=True)
+        print_lines(compile_on_hopper(*case) for case in on_hopper())
     else:
         print_reports(cases, compile_for)

@@ -23,7 +23,7 @@ from triton.runtime import driver
 from flashlab.kernels import configurations, masks, scores, tiles
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels.packed import Texts
-from flashlab.kernels.portable import backward, forward
+from flashlab.kernels.portable import backward, forward, rows
 from flashlab.kernels.problem import Problem
 
 SHARED = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (9, 0): 227, (12, 0): 99}  # KB a program may have at most
@@ -75,9 +75,14 @@ def print_reports(cases, compile_for):
     """
     capability = tuple(int(number) for number in sys.argv[1].split("."))
     limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    for case in itertools.islice(cases(capability), limit):
-        for report in compile_for(capability, case):
-            print(json.dumps(report, default=str), flush=True)
+    some = itertools.islice(cases(capability), limit)
+    print_lines(report for case in some for report in compile_for(capability, case))
+
+
+def print_lines(reports):
+    """Print each report as a line of JSON, as soon as it is there."""
+    for report in reports:
+        print(json.dumps(report, default=str), flush=True)
 
 
 def compile_for(capability, problem):
@@ -95,7 +100,7 @@ def compile_for(capability, problem):
     launches = configurations.divided(launches, card, problem) | {"row_constants": configurations.STREAMED}
     if any(c.parts > 1 for c in launches.values()):
         names, launches["add_parts"] = (*names, "add_parts"), configurations.STREAMED
-    with compiled_instead(capability, forward, backward) as made:
+    with compiled_instead(capability, forward, backward, rows) as made:
         q, k, v, o, lse, rest = tensors_of(problem)
         forward.run(o, lse, q, k, v, problem, launches["forward"], rest)
         sums = (
@@ -138,15 +143,16 @@ def resources(cubin):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        usage = cuobjdump("--dump-resource-usage", file.name)
-        sass = cuobjdump("-sass", file.name)
+        usage = output("cuobjdump", "--dump-resource-usage", file.name).stdout
+        sass = output("cuobjdump", "-sass", file.name).stdout
     instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s", sass, re.MULTILINE))
     registers, stack = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))
     return {"registers": registers, "stack": stack, "instructions": instructions}
 
 
-def cuobjdump(*arguments):
-    return subprocess.run([BINARIES / "cuobjdump", *arguments], capture_output=True, text=True, check=True).stdout
+def output(program, *arguments):
+    """Run a program of the CUDA toolkit that Triton has, and return its output."""
+    return subprocess.run([BINARIES / program, *arguments], capture_output=True, text=True, check=True)
 
 
 def problem(dtype, d, mask, N=1000):

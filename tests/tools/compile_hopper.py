@@ -1,17 +1,16 @@
-"""Compile the Hopper forward kernel without a Hopper GPU: ``python -m tests.tools.compile_hopper forward``.
+"""Compile the Hopper forward kernels without a Hopper GPU: ``python -m tests.tools.compile_hopper forward``.
 
-Also "one_consumer", "two_consumers" and "persistent", the ``rungs``, and "no_early_wait", the second without its line
-for the assembler. ``compile_hopper_backward`` has the rest.
+"forward" is each configuration in use, "kinds" each kind of mask and score function. "one_consumer", "two_consumers"
+and "persistent" are the ``rungs``, and "no_early_wait" the second without its line for the assembler.
+``compile_hopper_backward`` has the rest.
 
-Prints one JSON object per line for each configuration in use: what the machine code takes, and which instructions it
-and its loops consist of. Needs TRITON_INTERPRET=0, so it runs in a process of its own.
+Prints one JSON object per line: what the machine code takes, and which instructions it and its loops consist of. Needs
+TRITON_INTERPRET=0, so it runs in a process of its own.
 """
 
 import importlib.util
 import inspect
-import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -19,62 +18,71 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import driver
 
 from flashlab.course.exercises.gluon.edits import EDITS
-from flashlab.kernels import masks, portable
-from flashlab.kernels.hopper import arguments, forward
-from flashlab.kernels.hopper.arguments import layout
-from flashlab.kernels.hopper.products import filled
+from flashlab.kernels import masks, portable, scores
+from flashlab.kernels.configurations import Configuration, on_hopper
+from flashlab.kernels.hopper import forward
 from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.tables import ON_HOPPER
-from tests.tools.compile_for import BINARIES, Elsewhere, compiled_instead, compiling, resources
+from tests.tools.compile_for import (
+    Elsewhere,
+    compiled_instead,
+    compiling,
+    output,
+    print_lines,
+    problem,
+    resources,
+    tensors_of,
+)
 
 RUNGS = {module.__name__.rpartition(".")[2]: module for module in (one_consumer, two_consumers, persistent)}
-ROWS = {"Q": "Br", "K": "Bc", "V": "Bc", "O": 64, "O_first": 64}
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-ALIGNED = [["tt.divisibility", 16]]
-TARGET = GPUTarget("cuda", 90, 32)
+H, EVEN, RAGGED = 2, 4096, 4000
 
 
-def compile_forward(row, dtype, ragged):
-    """Return what the kernel takes and contains, as a dict. row: as in hopper.json, with d and dv."""
-    function, consumers = forward.attention_forward, row["Br"] // 64
-    mask = masks.causal() if row["causal"] else masks.full()
-    shape = arguments.Shape.of(row["d"], row["dv"])
-    shape = shape.with_turns(row["Br"], row["Bc"], row["stages"])
-    constants = {key: row[key] for key in ("Br", "Bc", "stages")} | {
-        "mask": mask,
-        "ragged": ragged,
-        "shape": shape,
-        "rest": None,
-    }
-    constants["variant"] = arguments.Variant(mask, row["causal"] and ragged, ragged, 1, filled(row["d"]))
-    constants |= {"consumers": consumers}
-    constants |= dict(zip(("registers", "producer_registers"), arguments.REGISTERS[consumers], strict=True))
-    rows = ROWS | {"Br": 64, "Bc": row["Bc"]}
-    signature, constexprs, attributes = {}, {}, {}
-    for i, argument in enumerate(function.arg_names):
-        if argument == "request":  # for nothing more
-            signature[argument] = arguments.Request(masks.Window(*["constexpr"] * 2), *["constexpr"] * 5)
-            constexprs |= dict.fromkeys([(i, 0, 0), (i, 0, 1), (i, 1), (i, 2), (i, 3), (i, 4), (i, 5)])
-        elif argument in constants:
-            signature[argument], constexprs[i,] = "constexpr", constants[argument]
-        elif argument in ROWS:
-            height = rows.get(ROWS[argument], rows[argument])
-            signature[argument] = descriptor((1, 1, height, shape.columns), dtype)
-        elif argument in ("lse", "table", "starts"):
-            signature[argument] = "*fp32" if argument == "lse" else "*i32"
-            attributes[i,] = ALIGNED
-        else:
-            signature[argument] = "fp32" if argument.startswith("scale") else "i32"
-    source = GluonASTSource(function, signature, constexprs, attributes)
-    compiled = triton.compile(source, target=TARGET, options={"num_warps": 4})
-    code = {"kernel": "forward", "dtype": NAMES[dtype], **row, "ragged": ragged, "shared": compiled.metadata.shared}
-    return code | assembled(compiled.asm["ptx"])
+def rows_in_use():
+    """Yield a description, a problem and a configuration for every row in use, causal ones with ragged lengths.
+
+    With 128 columns and no mask also in float16, and with heads of 80 columns.
+    """
+    fields = ("Br", "Bc", "width", "width_v", "causal", "warps", "stages")
+    rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == "forward"]
+    for Br, Bc, width, width_v, causal, warps, stages in dict.fromkeys(rows):
+        both = (torch.float16, width), (torch.bfloat16, 80)
+        for dtype, d in ((torch.bfloat16, width), *(both if width == 128 and not causal else ())):
+            dv = d if d < width else width_v or d
+            sizes = {"Br": Br, "Bc": Bc, "width": width, "causal": causal, "stages": stages, "d": d, "dv": dv}
+            mask, N = (masks.causal(), RAGGED) if causal else (masks.full(), EVEN)
+            name = {"kernel": "forward", "dtype": NAMES[dtype], **sizes, "ragged": causal}
+            yield name, problem(dtype, d, mask, N)._replace(dv=dv), Configuration(Br, Bc, warps, stages)
+
+
+def kinds():
+    """Yield the same for each kind of problem and width."""
+    causal, slopes = masks.causal(), torch.ones(H)
+    documents = masks.documents(torch.arange(RAGGED) // 300) & causal
+    for name, mask, score, sinks, N in (
+        ("window", masks.window(300), None, None, EVEN),
+        ("ragged window", masks.Window(300, 20), None, None, RAGGED),
+        ("sinks", causal, None, torch.zeros(H), EVEN),
+        ("soft cap", causal, scores.softcap(30.0), None, EVEN),
+        ("ALiBi", causal, scores.alibi(slopes), None, EVEN),
+        ("documents", documents, None, torch.zeros(H), RAGGED),
+        ("all", masks.window(300), (scores.alibi(slopes), scores.softcap(30.0)), torch.zeros(H), RAGGED),
+    ):
+        for width in (64, 128, 192, 256):
+            extras = {"H": H, "Hk": H, "score": scores.chain(score), "sinks": sinks}
+            whole = problem(torch.bfloat16, width, mask, N)._replace(**extras)
+            c = on_hopper("forward", whole.kind)
+            yield {"kind": name, "width": width, "Br": c.Br, "Bc": c.Bc}, whole, c
+
+
+def compile_forward(name, problem, c):
+    """Return what the forward kernel takes and contains, as a dict."""
+    q, k, v, o, lse, _ = tensors_of(problem)
+    return name | launched(forward, lambda: forward.run(o, lse, q, k, v, problem, c))
 
 
 def compile_rung(name, d, causal):
@@ -85,8 +93,7 @@ def compile_rung(name, d, causal):
     driver.set_active(Elsewhere((9, 0)))
     module.attend(x, x, x, causal, **more, launch=lambda *args, **options: made.append(compiling(*args, **options)))
     (compiled,) = made
-    code = {"kernel": name, "dtype": "bf16", "width": d, "causal": causal, "shared": compiled.metadata.shared}
-    return code | assembled(compiled.asm["ptx"])
+    return {"kernel": name, "dtype": "bf16", "width": d, "causal": causal} | assembled(compiled)
 
 
 def without_early_wait():
@@ -104,25 +111,18 @@ def without_early_wait():
 
 def launched(module, call):
     """Return what the one kernel takes and contains that ``call`` launches from this module, as a dict."""
-    with (
-        compiled_instead((9, 0), module, portable.forward) as made,
-        mock.patch.object(module, "multiprocessors", lambda device: 132),
-    ):
+    of_an_h200 = mock.patch.object(module, "multiprocessors", lambda device: 132, create=True)
+    with of_an_h200, compiled_instead((9, 0), module, portable.forward) as made:
         call()
     (compiled,) = made
-    return {"shared": compiled.metadata.shared} | assembled(compiled.asm["ptx"])
+    return assembled(compiled)
 
 
-def descriptor(block, dtype):
-    """Write a descriptor of tiles of the shape ``block`` as a signature does."""
-    return f"tensordesc<{NAMES[dtype]}{list(block)},{layout(block, dtype)!r}>"
-
-
-def assembled(ptx):
-    """Return registers, bytes of stack, serialized products and counted instructions of PTX."""
+def assembled(compiled):
+    """Return bytes of shared memory, registers, bytes of stack, serialized products and counted instructions."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx, encoding="utf-8")
+        source.write_text(compiled.asm["ptx"], encoding="utf-8")
         said = output("ptxas", "-v", "-arch=sm_90a", source, "-o", cubin).stderr
         code = instructions(output("cuobjdump", "-sass", cubin).stdout)
         used = resources(cubin.read_bytes())
@@ -130,14 +130,11 @@ def assembled(ptx):
     # That products are serialized, each waits for the one before. (C7519 only tells of an instruction put before one.)
     warnings = re.findall(r"C75(?!19)\d\d.*", said)
     return used | {
+        "shared": compiled.metadata.shared,
         "warnings": warnings,
         "counts": counts(text for _, text in code),
         "loops": [counts(b) | {"MUFU beside": beside(b)} for b in bodies],
     }
-
-
-def output(program, *arguments):
-    return subprocess.run([BINARIES / program, *arguments], capture_output=True, text=True, check=True)
 
 
 def instructions(sass):
@@ -175,32 +172,13 @@ def beside(loop):
     return sum("MUFU" in text for text in loop[begin:end])
 
 
-def cases():
-    """Yield arguments of ``compile_forward``: every row in use, causal ones with ragged lengths.
-
-    With 128 columns and no mask also in float16, and with heads of 80 columns.
-    """
-    fields = ("Br", "Bc", "width", "width_v", "causal", "stages")
-    rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == "forward"]
-    for values in dict.fromkeys(rows):
-        row = dict(zip(fields, values, strict=True))
-        row |= {"d": row["width"], "dv": row.pop("width_v") or row["width"]}
-        yield row, torch.bfloat16, row["causal"]
-        if row["width"] == 128 and not row["causal"]:
-            yield row, torch.float16, False
-            yield row | {"d": 80, "dv": 80}, torch.bfloat16, False
-
-
-def main(names):
-    """Print each case of these kernels."""
-    for name in names:
-        if name == "forward":
-            made = (compile_forward(*case) for case in cases())
-        else:
-            made = (compile_rung(name, d, causal) for d, causal in ((128, False), (64, True)))
-        for code in made:
-            print(json.dumps(code), flush=True)
+def reports(name):
+    """Yield a dict for each case of a name on the command line."""
+    if name in ("forward", "kinds"):
+        yield from (compile_forward(*case) for case in (rows_in_use() if name == "forward" else kinds()))
+    else:
+        yield from (compile_rung(name, d, causal) for d, causal in ((128, False), (64, True)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_lines(report for name in sys.argv[1:] for report in reports(name))

@@ -5,7 +5,6 @@ score function. The arguments are those of a real launch: the kernels are run on
 compiles instead. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
-import json
 from unittest import mock
 
 import torch
@@ -13,9 +12,10 @@ import torch
 from flashlab.kernels import masks, portable, scores
 from flashlab.kernels.configurations import STREAMED, Card, Configuration, divided, hopper_width
 from flashlab.kernels.hopper import backward, two_passes
+from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.tables import ON_HOPPER, TWO_PASSES
-from tests.tools.compile_for import compiled_instead, tensors_of
+from tests.tools.compile_for import compiled_instead, print_lines, tensors_of
 from tests.tools.compile_hopper import NAMES, assembled
 
 H, EVEN, RAGGED = 4, 1024, 1000
@@ -48,9 +48,9 @@ def compile_kernels(problem, launches):
     """Return the two kernels that a problem is launched with beside ``row_constants``."""
     q, k, v, o, lse, rest = tensors_of(problem)
     launches = divided(launches | {"row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
-    no_constants = mock.patch.object(portable.backward, "launch", lambda *_, **__: None)
+    no_constants = mock.patch.object(rows, "launch", lambda *_, **__: None)
     of_an_h200 = mock.patch.object(backward, "multiprocessors", lambda device: 132)
-    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes) as made:
+    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes, portable.backward) as made:
         backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, rest)
     return made
 
@@ -66,22 +66,21 @@ def cases():
             yield kind, d, torch.bfloat16, TWO_PASSES
 
 
-def main():
-    """Print each case."""
-    rows = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
+def reports():
+    """Yield a dict for each kernel of each case."""
+    table = {(row.kernel, row.width, row.causal): row for row in ON_HOPPER.rows}
     for kind, d, dtype, names in cases():
         width = hopper_width(d, d)
-        some = [rows[name, width, kind[1] != masks.full()] for name in names]
+        some = [table[name, width, kind[1] != masks.full()] for name in names]
         problem = problem_of(*kind, d, dtype)
         launches = {row.kernel: Configuration(*row.launch) for row in some}
         made = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)
         for (name, compiled), row in zip(made, (some * 2)[:2], strict=True):
             if name != "narrow" or kind[0] in ("full", "causal"):
-                code = assembled(compiled.asm["ptx"])
-                code |= {"kernel": name, "dtype": NAMES[dtype], "kind": kind[0], "causal": row.causal, "width": width}
-                code |= {"d": d, "Br": row.Br, "Bc": row.Bc, "stages": row.stages, "ragged": problem.Nk % row.Bc != 0}
-                print(json.dumps(code | {"shared": compiled.metadata.shared}), flush=True)
+                sizes = {"width": width, "d": d, "Br": row.Br, "Bc": row.Bc, "stages": row.stages}
+                more = {"kind": kind[0], "causal": row.causal, "ragged": problem.Nk % row.Bc != 0}
+                yield {"kernel": name, "dtype": NAMES[dtype]} | sizes | more | assembled(compiled)
 
 
 if __name__ == "__main__":
-    main()
+    print_lines(reports())

@@ -93,12 +93,12 @@ def taken(Nq, Nk, mask, H=1, Hk=1, seen=None, d=64):
     ragged = Nk % keys != 0
     counts, tiles = np.zeros((H, -(-Nq // Br) * Br, -(-Nk // keys) * keys), int), 0
     of_head = -(-Nk // keys)
-    turns = Turns(of_head, Hk, of_head * Hk)
+    turns = Turns(of_head, Hk, of_head * Hk, counts.shape[1])
     for turn in range(turns.all):
         instead = substitutes(stored[0] if stored else None, seen)
         of = {name: in_python(getattr(queries, name), instead) for name in
               ("work_of", "places", "at", "first", "following", "count", "keys_of", "are_cut", "hide")}  # fmt: skip
-        work = of["work_of"](turn, turns, problem, counts.shape[1], 1, keys, Br)  # the sums have room for two heads
+        work = of["work_of"](turn, turns, problem, 1, keys, Br)  # the sums have room for two heads
         these = of["first"](work, problem, Br)
         asked_for = loaded(of, work, problem)
         assert len(asked_for) == of["count"](work, problem)

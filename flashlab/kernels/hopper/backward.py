@@ -34,6 +34,7 @@ from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.hopper.sums import (
     PART_COLUMNS,
     PART_ROWS,
+    WARPS,
     columns_of,
     hold,
     lag_of,
@@ -44,21 +45,13 @@ from flashlab.kernels.hopper.sums import (
     transposed,
 )
 from flashlab.kernels.launch import launch, repeat
-from flashlab.kernels.portable.backward import (
-    Constants,
-    constants_for,
-    padded_rows,
-    repair,
-    shares_of,
-    start_rows,
-    start_sums,
-)
+from flashlab.kernels.portable.backward import repair
+from flashlab.kernels.portable.rows import Constants, constants_for, padded_rows, shares_of, start_rows, start_sums
 
 KEYS = 128  # of a program: those of its consumers
 ROWS_OF_QUERIES = 64  # in a tile: the sums of dQ are ordered by such tiles
 REGISTERS = gl.constexpr(240)  # per thread of a consumer
 OTHER_REGISTERS = gl.constexpr(24)  # of the producer, and of the warps that narrow
-WARPS = gl.constexpr(2)  # that narrow
 
 
 def run(gradients, incoming, saved, problem, launches, rest=None, launched=None):
@@ -160,12 +153,12 @@ def start_products(
         args = args._replace(d=gl.constexpr(filled(problem.d)), dv=gl.constexpr(filled(problem.dv)))
         tiles_of_keys = tiles.count(problem.Nk, KEYS)
         all_turns = tiles_of_keys * Hk * problem.B
-        flags = problem.Nk % KEYS != 0, is_late(problem, width), problem.unit
+        variant = queries.Variant.of(problem, queries.stand_in(problem), KEYS, is_late(problem, width))
         return launch(
             attention_backward,
             (min(all_turns, multiprocessors(problem.device)), 1, 1),
             (*streamed, *kept, *of_rows, sums, counters, parts, earlier[1]),
-            (Turns(tiles_of_keys, Hk, all_turns), Nq_padded, args, lag, problem.d, c.Br, width, c.stages, *flags),
+            (Turns(tiles_of_keys, Hk, all_turns, Nq_padded), args, lag, problem.d, c.Br, width, c.stages, variant),
             warps=4,
         )
 
@@ -215,23 +208,22 @@ def attention_backward(
     sums,  # pointer to the sums of dQ, float32, [heads, Nq_padded * width], each tile as ``sums.add`` orders it
     counters,  # pointer, int32 [1 + B * Hk]: of turns, and with a lag, of tiles of each head that are done
     parts, dQ,  # with a lag: descriptor of the sums, pointer to dQ; None without
-    turns, Nq_padded, problem, lag, d,
-    Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, ragged: gl.constexpr,
-    late: gl.constexpr, unit: gl.constexpr,
+    turns, problem, lag, d,
+    Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
 ):  # fmt: skip
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV for each tile j of keys, and add its share to dQ.
 
-    turns: ``Turns``. unit: as in ``Problem``. Causal: the first tiles of a head have the keys that most queries see.
-    lag: as in ``sums``, or None. ragged: Bc does not divide Nk. late: as ``is_late`` tells. Where a group has several
-    parts, a head of K and V counts as a row of heads, as in the portable kernel.
+    turns: ``Turns``. lag: as in ``sums``, or None. variant: ``queries.Variant``. Causal: the first tiles of a head have
+    the keys that most queries see. Where a group has several parts, a head of K and V counts as a row of heads, as in
+    the portable kernel.
     """
     shared = allocate(Q, dO, K, V, lse, delta, rest, lag, Br, width, stages)
     if lag is None:
         gl.warp_specialize(
             [
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 0, ragged, False, unit)),
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 1, ragged, late, unit)),
-                (produce, (shared, Q, dO, K, V, lse, delta, rest, counters, turns, Nq_padded, problem, lag)),
+                (consume, (shared, dK, dV, sums, turns, problem, lag, 0, variant)),
+                (consume, (shared, dK, dV, sums, turns, problem, lag, 1, variant)),
+                (produce, (shared, Q, dO, K, V, lse, delta, rest, counters, turns, problem, lag)),
             ],
             [4, 1],
             [REGISTERS, OTHER_REGISTERS],
@@ -240,10 +232,10 @@ def attention_backward(
         held = hold(parts)
         gl.warp_specialize(
             [
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 0, ragged, False, unit)),
-                (consume, (shared, dK, dV, sums, turns, Nq_padded, problem, lag, 1, ragged, late, unit)),
-                (produce, (shared, Q, dO, K, V, lse, delta, rest, counters, turns, Nq_padded, problem, lag)),
-                (narrow_earlier, (shared, held, parts, sums, counters, dQ, turns, Nq_padded, problem, lag, d, WARPS)),
+                (consume, (shared, dK, dV, sums, turns, problem, lag, 0, variant)),
+                (consume, (shared, dK, dV, sums, turns, problem, lag, 1, variant)),
+                (produce, (shared, Q, dO, K, V, lse, delta, rest, counters, turns, problem, lag)),
+                (narrow_earlier, (shared, held, parts, sums, counters, dQ, turns, problem, lag, d)),
             ],
             [4, 1, WARPS],
             [REGISTERS, OTHER_REGISTERS, OTHER_REGISTERS],

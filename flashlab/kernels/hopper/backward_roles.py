@@ -24,6 +24,7 @@ from flashlab.kernels.hopper.stages import (
     finish,
     matrix,
     next_turn,
+    pin,
     release,
     stage_of,
     take,
@@ -125,7 +126,7 @@ def operands_of(shared, problem, w: gl.constexpr, zero=0):
 @gluon.jit
 def step(
     shared, operands, sums, dK_j, dV_j, these, keys, work, problem, t, tile_before,
-    w: gl.constexpr, ragged: gl.constexpr, first: gl.constexpr, unit: gl.constexpr,
+    w: gl.constexpr, variant: gl.constexpr, first: gl.constexpr,
 ):  # fmt: skip
     """Compute step t: these queries' share of dK_j and dV_j, and the share of dQ for the previous step's tile."""
     Br: gl.constexpr = shared.Q.shape[3]
@@ -146,19 +147,15 @@ def step(
     dPt_ij = product(operands.V_j, dO_i, problem.dv)  # [Bc, Br]
     St_ij = warpgroup_mma_wait(1, deps=(St_ij,))
     scarce: gl.constexpr = width > 64  # registers
-    windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
-    hides: gl.constexpr = ragged or windowed or problem.mask.table is not None or problem.mask.rules is not None
-    Pt_ij, sloped = weights(  # [Bc, Br] each
-        St_ij, lse_i, rest_i, these, keys, work, problem, ragged, hides, scarce, unit
-    )
+    Pt_ij, sloped = weights(St_ij, lse_i, rest_i, these, keys, work, problem, variant, scarce)  # [Bc, Br] each
     Pt_left = operand(Pt_ij, dtype, width)  # [Bc, Br]
     if scarce:  # no registers to keep Pt_left until dS_ij is stored
         dV_j = warpgroup_mma(Pt_left, dO_i, dV_j, use_acc=not first, is_async=True)
         dPt_ij = warpgroup_mma_wait(1, deps=(dPt_ij,))
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
     else:
-        if not hides:
-            wait_full(shared.do_full, t)  # complete already; it keeps the exponentials beside the product for dP
+        if not variant.hides:  # no branch keeps the exponentials beside the product for dP
+            pin(shared.do_full, t)
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
         dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))
     dSt_ij = (sloped * (dPt_ij - delta_i)).to(dtype)  # [Bc, Br]
@@ -183,25 +180,24 @@ def step(
 
 @gluon.jit
 def weights(
-    dot, lse_i, rest_i, these, keys, work, problem,
-    ragged: gl.constexpr, hides: gl.constexpr, scarce: gl.constexpr, unit: gl.constexpr,
+    dot, lse_i, rest_i, these, keys, work, problem, variant: gl.constexpr, scarce: gl.constexpr
 ):  # fmt: skip
     """Return Pt_ij = e^(S_ij^T - lse), with lse and its rest [1, Br], and its product with the score's derivative.
 
-    dot: K_j Q_i^T. hides: whether the mask or the end of the keys may hide a score. The second is what the
-    gradient of dot needs; a score function costs no register beside it.
+    dot: K_j Q_i^T. scarce: whether registers are scarce. The second is what the gradient of dot needs; a score
+    function costs no register beside it.
     """
     St_ij, slope = dot, 1.0  # [Bc, Br]
     if problem.score is not None:
         i, j = queries.rows_and_columns(these, keys, dot)
         St_ij, slope = scores.apply_with_slope(problem, dot * problem.scale, work.b, these.h, i, j)  # [Bc, Br] each
-    Pt_ij = log_sum_exp.weights(St_ij, lse_i, rest_i, problem.factor, unit)  # [Bc, Br]
-    if hides:
+    Pt_ij = log_sum_exp.weights(St_ij, lse_i, rest_i, problem.factor, variant.unit)  # [Bc, Br]
+    if variant.hides:
         # Where registers are scarce, whole tiles are masked, too: across a branch, too many slopes would be in use.
         if scarce and problem.score is not None and problem.mask.rules is None:
-            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
+            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, variant.ragged)
         elif queries.are_cut(these, keys, problem, dot.shape[1]):
-            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, ragged)
+            Pt_ij = queries.hide(Pt_ij, these, keys, work, problem, variant.ragged)
     return Pt_ij, Pt_ij * slope
 
 
@@ -242,48 +238,40 @@ def let_leave():
 
 
 @gluon.jit
-def consume(
-    shared, dK, dV, sums, turns, Nq_padded, problem, lag,
-    w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr, unit: gl.constexpr,
-):  # fmt: skip
-    """Run warpgroup w, with the keys w * ROWS .. (w + 1) * ROWS of a tile. late: the first queries see none."""
+def consume(shared, dK, dV, sums, turns, problem, lag, w: gl.constexpr, variant: gl.constexpr):
+    """Run warpgroup w, with the keys w * ROWS .. (w + 1) * ROWS of a tile."""
     n, t = 0, 0
     turn = next_turn(shared, 0)
     while turn < turns.all:
-        t = consume_turn(shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t, w, ragged, late, unit)
+        t = consume_turn(shared, dK, dV, sums, turn, turns, problem, lag, n, t, w, variant)
         n += 1
         turn = next_turn(shared, n)
     tma.store_wait(0)
 
 
 @gluon.jit
-def consume_turn(
-    shared, dK, dV, sums, turn, turns, Nq_padded, problem, lag, n, t,
-    w: gl.constexpr, ragged: gl.constexpr, late: gl.constexpr, unit: gl.constexpr,
-):  # fmt: skip
+def consume_turn(shared, dK, dV, sums, turn, turns, problem, lag, n, t, w: gl.constexpr, variant: gl.constexpr):
     """Process the n-th turn of this program from step t on. Return the step after it."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
-    work = queries.work_of(turn, turns, problem, Nq_padded, lag, CONSUMERS * ROWS, Br)
+    work = queries.work_of(turn, turns, problem, lag, CONSUMERS * ROWS, Br)
     start = (work.j * CONSUMERS + w) * ROWS
     nothing = gl.zeros([ROWS, width], gl.float32, accumulator(width))  # [Bc, d]
-    keys = queries.keys_of(problem, work.b, start, ROWS, ragged, gl.SliceLayout(1, accumulator(Br)))
+    keys = queries.keys_of(problem, work.b, start, ROWS, variant.ragged, gl.SliceLayout(1, accumulator(Br)))
     these = queries.first(work, problem, Br)
     wait_full(shared.v_full, n)
     operands = operands_of(shared, problem, w)
-    if late:
+    if variant.late and w == 1:
         leave_out(shared, t, w)
         dK_j, dV_j = nothing, nothing
     else:
-        dK_j, dV_j = step(
-            shared, operands, sums, nothing, nothing, these, keys, work, problem, t, 0, w, ragged, True, unit
-        )
+        dK_j, dV_j = step(shared, operands, sums, nothing, nothing, these, keys, work, problem, t, 0, w, variant, True)
     end = t + queries.count(work, problem)
     for at in range(t + 1, end):
         tile_before = these.tile
         these = queries.following(these, work, problem, Br)
         dK_j, dV_j = step(
-            shared, operands, sums, dK_j, dV_j, these, keys, work, problem, at, tile_before, w, ragged, False, unit
+            shared, operands, sums, dK_j, dV_j, these, keys, work, problem, at, tile_before, w, variant, False
         )
 
     wait_full(shared.ds_full, end - 1)
@@ -295,7 +283,7 @@ def consume_turn(
         barrier()
         release(shared.added, n)
     # Computed again, so that it takes no registers in the loop.
-    work = queries.work_of(turn_of(shared, n), turns, problem, Nq_padded, lag, CONSUMERS * ROWS, Br)
+    work = queries.work_of(turn_of(shared, n), turns, problem, lag, CONSUMERS * ROWS, Br)
     wait_full(shared.k_empty, n)
     store(shared, dK, dV, dK_j * problem.scale, dV_j, work, w)
     return end
@@ -331,12 +319,12 @@ def store(shared, dK, dV, dK_j, dV_j, work, w: gl.constexpr):
 
 
 @gluon.jit
-def produce(shared, Q, dO, K, V, lse, delta, rest, counter, turns, Nq_padded, problem, lag):
+def produce(shared, Q, dO, K, V, lse, delta, rest, counter, turns, problem, lag):
     """Ask for every tile in the order in which it is used, as soon as there is room for it. counter: of turns."""
     n, t = 0, 0
     turn = take(counter)
     while turn < turns.all:
-        t = produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, Nq_padded, problem, lag, n, t)
+        t = produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, problem, lag, n, t)
         turn = take(counter)
         n += 1
     wait_empty(shared.k_empty, n)
@@ -346,11 +334,11 @@ def produce(shared, Q, dO, K, V, lse, delta, rest, counter, turns, Nq_padded, pr
 
 
 @gluon.jit
-def produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, Nq_padded, problem, lag, n, t):
+def produce_turn(shared, Q, dO, K, V, lse, delta, rest, turn, turns, problem, lag, n, t):
     """Ask for the tiles of the n-th turn of this program from step t on. Return the step after it."""
     stages: gl.constexpr = shared.Q.shape[0]
     Br: gl.constexpr = shared.Q.shape[3]
-    work = queries.work_of(turn, turns, problem, Nq_padded, lag, CONSUMERS * ROWS, Br, 1)
+    work = queries.work_of(turn, turns, problem, lag, CONSUMERS * ROWS, Br, 1)
     start = t
     for member in range(problem.group):
         h = work.hk * problem.group + member

@@ -44,7 +44,7 @@ from flashlab.kernels.hopper.softmax import (
     update_sums,
     weights,
 )
-from flashlab.kernels.hopper.stages import release, wait_full
+from flashlab.kernels.hopper.stages import pin, release, wait_full
 from flashlab.kernels.hopper.work import Work, lines_of, part_of, shown, tile_of
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.portable import forward as portable
@@ -211,9 +211,8 @@ def boundary(
     P_next = operand(P_next, shared.V.dtype, shared.Q.shape[4])
     inverse = finish(m_i, total(l_i, m_i), out, tile, work, variant)
     tma.store_wait(0)  # the O of the tile before has left its buffer
-    # The phase is complete already: this wait only keeps the exponentials in place, as in ``complete``. A wait for
-    # the next stage is impossible here: after a skipped block, that stage is released below.
-    wait_full(shared.full, ahead, pred=more)
+    # A wait for step ahead + 1 would not end: after a skipped block, its stage is released below.
+    pin(shared.full, ahead, pred=more)
     O_i = pieces.finished(O_i)
     release(shared.empty, g)
     release(shared.empty, ahead, pred=skipped > 0)

@@ -85,8 +85,8 @@ def allocate(Q, dO, K, V, lse, delta, rest, Br: gl.constexpr, shape: gl.constexp
 def key_value_gradients(
     Q, dO, K, V, dK, dV,  # descriptors of pieces
     lse, delta, rest,  # descriptors of ``Constants``, flat, [B * H * Nq_padded]; rest may be None
-    turns, Nq_padded, problem,
-    Br: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, ragged: gl.constexpr, unit: gl.constexpr,
+    turns, problem,
+    Br: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
     registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
     """Compute rows j * ROWS .. (j + 1) * ROWS of dK and dV: program j + tiles * head.
@@ -97,9 +97,9 @@ def key_value_gradients(
     shared = allocate(Q, dO, K, V, lse, delta, rest, Br, shape, stages)
     gl.warp_specialize(
         [
-            (consume_values, (shared, dV, turns, Nq_padded, problem, ragged, unit)),
-            (consume_keys, (shared, dK, turns, Nq_padded, problem)),
-            (produce, (shared, Q, dO, K, V, lse, delta, rest, turns, Nq_padded, problem)),
+            (consume_values, (shared, dV, turns, problem, variant)),
+            (consume_keys, (shared, dK, turns, problem)),
+            (produce, (shared, Q, dO, K, V, lse, delta, rest, turns, problem)),
         ],
         [4, 1],
         [registers, producer_registers],
@@ -107,19 +107,20 @@ def key_value_gradients(
 
 
 @gluon.jit
-def consume_values(shared, dV, turns, Nq_padded, problem, ragged: gl.constexpr, unit: gl.constexpr):
+def consume_values(shared, dV, turns, problem, variant: gl.constexpr):
     """Compute P^T and dV_j."""
     Br: gl.constexpr = shared.Q.shape[3]
-    work = queries.work_of(gl.program_id(0), turns, problem, Nq_padded, None, ROWS, Br)
-    keys = queries.keys_of(problem, work.b, work.j * ROWS, ROWS, ragged, gl.SliceLayout(1, accumulator(Br)))
+    work = queries.work_of(gl.program_id(0), turns, problem, None, ROWS, Br)
+    layout: gl.constexpr = gl.SliceLayout(1, accumulator(Br))
+    keys = queries.keys_of(problem, work.b, work.j * ROWS, ROWS, variant.ragged, layout)
     these = queries.first(work, problem, Br)
     dV_j = pieces.zeros(ROWS, shared.V, shared.v_full)  # [Bc, dv]
     wait_full(shared.k_full, 0)
-    Pt_ij, dV_j = step_of_values(shared, None, dV_j, these, keys, work, problem, 0, ragged, unit)
+    Pt_ij, dV_j = step_of_values(shared, None, dV_j, these, keys, work, problem, 0, variant)
     count = queries.count(work, problem)
     for t in range(1, count):
         these = queries.following(these, work, problem, Br)
-        Pt_ij, dV_j = step_of_values(shared, Pt_ij, dV_j, these, keys, work, problem, t, ragged, unit)
+        Pt_ij, dV_j = step_of_values(shared, Pt_ij, dV_j, these, keys, work, problem, t, variant)
     wait_full(shared.do_full, count - 1)
     dV_j = pieces.add_product(Pt_ij, pieces.tile(shared.dO, shared.do_full, count - 1), dV_j)
     dV_j = pieces.finished(dV_j)
@@ -129,13 +130,9 @@ def consume_values(shared, dV, turns, Nq_padded, problem, ragged: gl.constexpr, 
 
 
 @gluon.jit
-def step_of_values(
-    shared, Pt_before, dV_j, these, keys, work, problem, t, ragged: gl.constexpr, unit: gl.constexpr
-):  # fmt: skip
+def step_of_values(shared, Pt_before, dV_j, these, keys, work, problem, t, variant: gl.constexpr):
     """Take step t. Return its P^T as an operand [Bc, Br], and dV_j with the share of the step before."""
     Br: gl.constexpr = shared.Q.shape[3]
-    windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
-    hides: gl.constexpr = ragged or windowed or problem.mask.table is not None or problem.mask.rules is not None
     wait_full(shared.q_full, t)
     lse_i = along_queries(of_lse(shared, t, 0), accumulator(Br))  # [1, Br]
     rest_i = None
@@ -149,7 +146,7 @@ def step_of_values(
         wait_full(shared.do_full, t - 1)
         dV_j = pieces.add_product(Pt_before, pieces.tile(shared.dO, shared.do_full, t - 1), dV_j)
         St_ij = warpgroup_mma_wait(len(dV_j), deps=(St_ij,))
-    Pt_ij, sloped = weights(St_ij, lse_i, rest_i, these, keys, work, problem, ragged, hides, True, unit)
+    Pt_ij, sloped = weights(St_ij, lse_i, rest_i, these, keys, work, problem, variant, True)
     wait_empty(shared.p_empty, t)
     stage_of(shared.Pt, t).store(sloped.to(shared.K.dtype))
     release(shared.p_full, t)
@@ -161,10 +158,10 @@ def step_of_values(
 
 
 @gluon.jit
-def consume_keys(shared, dK, turns, Nq_padded, problem):
+def consume_keys(shared, dK, turns, problem):
     """Compute dS^T and dK_j."""
     Br: gl.constexpr = shared.Q.shape[3]
-    work = queries.work_of(gl.program_id(0), turns, problem, Nq_padded, None, ROWS, Br)
+    work = queries.work_of(gl.program_id(0), turns, problem, None, ROWS, Br)
     dK_j = pieces.zeros(ROWS, shared.K, shared.k_full)  # [Bc, d]
     wait_full(shared.v_full, 0)
     dSt_ij, dK_j = step_of_keys(shared, None, dK_j, 0)
@@ -173,7 +170,8 @@ def consume_keys(shared, dK, turns, Nq_padded, problem):
         dSt_ij, dK_j = step_of_keys(shared, dSt_ij, dK_j, t)
     dK_j = pieces.add_product(dSt_ij, pieces.tile(shared.Q, shared.q_full, count - 1), dK_j)
     dK_j = pieces.finished(dK_j)
-    store(dK, dK_j, problem.scale, shared.K, shared.k_full, work)  # the other is done with K: it has written all P^T
+    # The other consumer is done with K: it has written all P^T.
+    store(dK, dK_j, problem.scale, shared.K, shared.k_full, work)
 
 
 @gluon.jit
@@ -221,14 +219,14 @@ def store(dX, dX_j, factor, buffers, full, work):
 
 
 @gluon.jit
-def produce(shared, Q, dO, K, V, lse, delta, rest, turns, Nq_padded, problem):
+def produce(shared, Q, dO, K, V, lse, delta, rest, turns, problem):
     """Ask for every tile in the order in which it is used, as soon as there is room for it."""
     Br: gl.constexpr = shared.Q.shape[3]
     of_Q: gl.constexpr = pieces.bytes_of(shared.Q, shared.q_full)
     of_dO: gl.constexpr = pieces.bytes_of(shared.dO, shared.do_full)
     of_rows: gl.constexpr = lse.block_type.nbytes
     of_lse_rows: gl.constexpr = of_rows if rest is None else 2 * of_rows
-    work = queries.work_of(gl.program_id(0), turns, problem, Nq_padded, None, ROWS, Br, 1)
+    work = queries.work_of(gl.program_id(0), turns, problem, None, ROWS, Br, 1)
     of_keys = [work.b, work.hk // problem.parts, work.j * ROWS]
     k_full, v_full = shared.k_full.index(0), shared.v_full.index(0)
     mbarrier.expect(k_full, pieces.bytes_of(shared.K, shared.k_full))

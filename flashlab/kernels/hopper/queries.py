@@ -32,17 +32,21 @@ class Mask(NamedTuple):
     length: int  # of a row of the table, or of a list
 
 
-def kernel_args(problem, Br, keys):
-    """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys.
+def stand_in(problem):
+    """Return the mask that a kernel gets: that of the ``Problem``, or ``ENDLESS``, which hides nothing.
 
-    With more than 64 columns and many queries, ``ENDLESS``, which hides nothing, takes the place of no mask. Its branch
-    keeps the assembler from mixing conversions with exponentials: on an H200, d = 128, 2 % faster at N = 4,096 and
-    3 % at 16,384; at 1,024 it was 1 % slower.
+    It takes the place of no mask with more than 64 columns and many queries. Its branch keeps the assembler from mixing
+    conversions with exponentials: on an H200, d = 128, 2 % faster at N = 4,096 and 3 % at 16,384; at 1,024 it was 1 %
+    slower.
     """
-    mask = problem.mask
     wide = max(problem.d, problem.dv)
-    if mask == masks.full() and (wide > 128 or wide > 64 and problem.Nq >= 4096):
-        mask = ENDLESS
+    branch = problem.mask == masks.full() and (wide > 128 or wide > 64 and problem.Nq >= 4096)
+    return ENDLESS if branch else problem.mask
+
+
+def kernel_args(problem, Br, keys):
+    """Return the ``Mask`` of a ``Problem`` for tiles of Br queries and this many keys."""
+    mask = stand_in(problem)
     if isinstance(mask, masks.Rule):
         table = mask.cached(problem.device, ("table", keys, problem.Nq, problem.Nk), lambda: _table(problem, keys))
         if table is not None:
@@ -58,6 +62,21 @@ def _table(problem, keys):
     past = 0, -problem.Nk % keys  # no query sees these
     first, last = (F.pad(x, past, value=v) for x, v in zip(interval, (NEVER.value, -1), strict=True))
     return torch.stack(torch.broadcast_tensors(first, last), 1).contiguous()
+
+
+class Variant(NamedTuple):
+    """What the code of a backward kernel depends on, beside its tiles."""
+
+    ragged: bool  # some keys of a tile may be past Nk
+    hides: bool  # the mask, or the end of the keys, may hide a score
+    unit: float  # as in ``Problem``
+    late: bool  # the second consumer leaves out the first tile of queries: see ``backward.is_late``
+
+    @classmethod
+    def of(cls, problem, mask, keys, late=False):
+        """Return the ``Variant`` for tiles of this many keys. mask: of the problem, or its ``stand_in``."""
+        ragged = problem.Nk % keys != 0
+        return cls(ragged, ragged or mask != masks.full(), problem.unit, late)
 
 
 class Work(NamedTuple):
@@ -95,21 +114,21 @@ class Keys(NamedTuple):
 
 
 @gluon.jit
-def work_of(turn, turns, problem, Nq_padded, lag, keys: gl.constexpr, Br: gl.constexpr, warps: gl.constexpr = 4):
+def work_of(turn, turns, problem, lag, keys: gl.constexpr, Br: gl.constexpr, warps: gl.constexpr = 4):
     """Return the ``Work`` of a turn, of which each has a tile of ``keys`` keys. lag: as in ``sums``."""
     g, j = turn // turns.tiles, turn % turns.tiles
     b, hk = g // turns.heads, g % turns.heads
-    begin, end = gl.to_tensor(0), gl.to_tensor(0)
+    begin, end = gl.to_tensor(0), gl.to_tensor(0)  # of the queries
     if problem.mask.table is not None:
         key = j * keys + gl.arange(0, keys, layout=gl.BlockedLayout([1], [32], [warps], [0]))  # [keys]
         first, last = from_table(problem, b, key)
         begin, end = gl.min(first, 0) // Br, gl.cdiv(gl.max(last, 0) + 1, Br)
     elif problem.mask.rules is None:
-        begin, end = questions.bounds(problem.mask, j * keys, keys, problem.Nk, problem.Nq)  # of the queries
+        begin, end = questions.bounds(problem.mask, j * keys, keys, problem.Nk, problem.Nq)
         begin, end = gl.to_tensor(begin) // Br, gl.cdiv(end, Br)
     if lag is not None:
         g = g % (2 * lag)
-    return Work(j, b, hk, turns.heads * problem.group, begin, end, Nq_padded, g * problem.group)
+    return Work(j, b, hk, turns.heads * problem.group, begin, end, turns.Nq_padded, g * problem.group)
 
 
 @gluon.jit

@@ -24,6 +24,7 @@ from flashlab.kernels.hopper.stages import (
     gives_back_early,
     matrix,
     new_barriers,
+    pin,
     release,
     stage_of,
     wait_empty,
@@ -50,8 +51,8 @@ class Shared(NamedTuple):
     v_empty: gl.shared_memory_descriptor
 
 
-class Rows(NamedTuple):
-    """The work of a program, or of one consumer: a tile of queries."""
+class Work(NamedTuple):
+    """The work of a program: a tile of queries."""
 
     b: gl.tensor
     h: gl.tensor
@@ -62,13 +63,22 @@ class Rows(NamedTuple):
     count: gl.tensor  # of tiles of keys
 
 
+class Rows(NamedTuple):
+    """The rows of a consumer: their numbers [Br] among the queries, and their ``Constants`` [Br, 1]."""
+
+    i: gl.tensor
+    lse: gl.tensor
+    delta: gl.tensor
+    rest: gl.tensor  # or None
+
+
 @gluon.jit
 def query_gradients(
     Q, dO, K, V, dQ,  # descriptors of pieces
-    lse, delta, rest,  # pointers to ``Constants``, [B * H * Nq_padded]; rest may be None
+    constants,  # ``Constants``
     Tr, H, Nq_padded, problem,
     Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, stages_v: gl.constexpr,
-    ragged: gl.constexpr, unit: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
+    variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
     """Compute a tile of CONSUMERS * ROWS rows of dQ. The first programs of a head, of Tr, have its last queries."""
     columns: gl.constexpr = shape.columns
@@ -86,9 +96,9 @@ def query_gradients(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (consume, (shared, dQ, lse, delta, rest, Tr, H, Nq_padded, problem, 0, ragged, unit)),
-            (consume, (shared, dQ, lse, delta, rest, Tr, H, Nq_padded, problem, 1, ragged, unit)),
-            (produce, (shared, Q, dO, K, V, Tr, H, problem, ragged)),
+            (consume, (shared, dQ, constants, Tr, H, Nq_padded, problem, 0, variant)),
+            (consume, (shared, dQ, constants, Tr, H, Nq_padded, problem, 1, variant)),
+            (produce, (shared, Q, dO, K, V, Tr, H, problem, variant)),
         ],
         [4, 1],
         [registers, producer_registers],
@@ -96,32 +106,30 @@ def query_gradients(
 
 
 @gluon.jit
-def rows_of(shared, Tr, H, problem, ragged: gl.constexpr):
-    """Return the ``Rows`` of this program."""
+def work_of(shared, Tr, H, problem, variant: gl.constexpr):
+    """Return the ``Work`` of this program."""
     Bc: gl.constexpr = shared.K.shape[3]
     Br: gl.constexpr = CONSUMERS * ROWS
     head, i = gl.program_id(0) // Tr, Tr - 1 - gl.program_id(0) % Tr
     b, h = head // H, head % H
     begin, whole_begin, whole_end, end = questions.ranges(
-        problem.mask, b, h, i * Br, Br, Bc, problem.Nq, problem.Nk, ragged
+        problem.mask, b, h, i * Br, Br, Bc, problem.Nq, problem.Nk, variant.ragged
     )
     begin, whole_begin, whole_end = gl.to_tensor(begin), gl.to_tensor(whole_begin), gl.to_tensor(whole_end)
     count = gl.cdiv(gl.maximum(end - begin, 0), questions.step(problem.mask, Bc))
-    return Rows(b, h, i, begin, whole_begin, whole_end, count)
+    return Work(b, h, i, begin, whole_begin, whole_end, count)
 
 
 @gluon.jit
-def consume(
-    shared, dQ, lse, delta, rest, Tr, H, Nq_padded, problem,
-    w: gl.constexpr, ragged: gl.constexpr, unit: gl.constexpr,
-):  # fmt: skip
+def consume(shared, dQ, constants, Tr, H, Nq_padded, problem, w: gl.constexpr, variant: gl.constexpr):
     """Compute, in warpgroup w, rows w * ROWS .. (w + 1) * ROWS of the tile."""
     Bc: gl.constexpr = shared.K.shape[3]
-    work = rows_of(shared, Tr, H, problem, ragged)
+    work = work_of(shared, Tr, H, problem, variant)
     row = (work.i * CONSUMERS + w) * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, accumulator(Bc)))  # [Br]
     at = (work.b * H + work.h).to(gl.int64) * Nq_padded + row
-    lse_i, delta_i = gl.load(lse + at)[:, None], gl.load(delta + at)[:, None]  # [Br, 1] each
-    rest_i = None if rest is None else gl.load(rest + at)[:, None]  # [Br, 1]
+    lse_i, delta_i = gl.load(constants.lse + at)[:, None], gl.load(constants.delta + at)[:, None]  # [Br, 1] each
+    rest_i = None if constants.rest is None else gl.load(constants.rest + at)[:, None]  # [Br, 1]
+    rows = Rows(row, lse_i, delta_i, rest_i)
     dQ_i = pieces.zeros(ROWS, shared.Q, shared.q_full)  # [Br, d]
     count = work.count
     if problem.mask.right is not None and w == 0:  # causal: only the other consumer sees the last tile of keys
@@ -129,19 +137,16 @@ def consume(
         count = gl.cdiv(gl.maximum(end - work.begin, 0), Bc)
     wait_full(shared.q_full, w)
     if count > 0:
-        dS_ij, dQ_i = step(shared, None, dQ_i, lse_i, rest_i, delta_i, row, work, problem, 0, w, ragged, unit)
+        dS_ij, dQ_i = step(shared, None, dQ_i, rows, work, problem, 0, w, variant)
         for t in range(1, count):
-            dS_ij, dQ_i = step(shared, dS_ij, dQ_i, lse_i, rest_i, delta_i, row, work, problem, t, w, ragged, unit)
+            dS_ij, dQ_i = step(shared, dS_ij, dQ_i, rows, work, problem, t, w, variant)
         dQ_i = pieces.add_product(dS_ij, pieces.tile(shared.K, shared.k_full, count - 1), dQ_i)
         dQ_i = pieces.finished(dQ_i)
     store(dQ, dQ_i, problem.scale, shared, work, w)
 
 
 @gluon.jit
-def step(
-    shared, dS_before, dQ_i, lse_i, rest_i, delta_i, row, work, problem, t,
-    w: gl.constexpr, ragged: gl.constexpr, unit: gl.constexpr,
-):  # fmt: skip
+def step(shared, dS_before, dQ_i, rows, work, problem, t, w: gl.constexpr, variant: gl.constexpr):
     """Take step t. Return its dS as an operand [Br, Bc], and dQ_i with the share of the step before."""
     early: gl.constexpr = gives_back_early(shared.k_full.shape[0])
     # hidden: the assembler computes the addresses again in each step, and spills none.
@@ -163,31 +168,30 @@ def step(
         dQ_i = pieces.add_product(dS_before, pieces.tile(shared.K, shared.k_full, t - 1), dQ_i)
         S_ij, dP_ij = warpgroup_mma_wait(len(dQ_i), deps=(S_ij, dP_ij))
     release(shared.v_empty, t)
-    sloped = weights(S_ij, lse_i, rest_i, row, work, problem, t, ragged, unit)  # [Br, Bc]
-    dS_ij = operand(sloped * (dP_ij - delta_i), shared.K.dtype, shared.K.shape[4])  # [Br, Bc]
+    sloped = weights(S_ij, rows, work, problem, t, variant)  # [Br, Bc]
+    dS_ij = operand(sloped * (dP_ij - rows.delta), shared.K.dtype, shared.K.shape[4])  # [Br, Bc]
     if dS_before is not None and not early:
-        wait_full(shared.k_full, t)  # over already; it keeps the exponentials beside the product for dQ
+        pin(shared.k_full, t)
         dQ_i = pieces.finished(dQ_i)
         release(shared.k_empty, t - 1)
     return dS_ij, dQ_i
 
 
 @gluon.jit
-def weights(dot, lse_i, rest_i, row, work, problem, t, ragged: gl.constexpr, unit: gl.constexpr):
+def weights(dot, rows, work, problem, t, variant: gl.constexpr):
     """Return P_ij = e^(S_ij - lse) of step t, times the slope of the score function: [Br, Bc]. dot: Q_i K_j^T."""
     Bc: gl.constexpr = dot.shape[1]
     place = work.begin + t * questions.step(problem.mask, Bc)
     start = questions.first_of(problem.mask, work.b, work.h, work.i, place, Bc)
-    i = row[:, None]  # [Br, 1]
+    i = rows.i[:, None]  # [Br, 1]
     j = (start + gl.arange(0, Bc, layout=gl.SliceLayout(0, accumulator(Bc))))[None, :]  # [1, Bc]
     S_ij, slope = dot, 1.0  # [Br, Bc]
     if problem.score is not None:
         S_ij, slope = scores.apply_with_slope(problem, dot * problem.scale, work.b, work.h, i, j)  # [Br, Bc] each
-    P_ij = log_sum_exp.weights(S_ij, lse_i, rest_i, problem.factor, unit) * slope  # [Br, Bc]
-    windowed: gl.constexpr = problem.mask.left is not None or problem.mask.right is not None
-    if ragged or windowed or problem.mask.rules is not None:
+    P_ij = log_sum_exp.weights(S_ij, rows.lse, rows.rest, problem.factor, variant.unit) * slope  # [Br, Bc]
+    if variant.hides:
         if (place < work.whole_begin) | (place >= work.whole_end):
-            seen = questions.visible(problem.mask, work.b, work.h, i, j, problem.Nq, problem.Nk, ragged)
+            seen = questions.visible(problem.mask, work.b, work.h, i, j, problem.Nq, problem.Nk, variant.ragged)
             P_ij = gl.where(seen, P_ij, 0.0)
     return P_ij
 
@@ -205,14 +209,14 @@ def store(dQ, dQ_i, factor, shared, work, w: gl.constexpr):
 
 
 @gluon.jit
-def produce(shared, Q, dO, K, V, Tr, H, problem, ragged: gl.constexpr):
+def produce(shared, Q, dO, K, V, Tr, H, problem, variant: gl.constexpr):
     """Ask for every tile in the order in which it is used, as soon as there is room for it."""
     Bc: gl.constexpr = shared.K.shape[3]
     of_Q: gl.constexpr = pieces.bytes_of(shared.Q, shared.q_full)
     of_dO: gl.constexpr = pieces.bytes_of(shared.dO, shared.q_full)
     of_K: gl.constexpr = pieces.bytes_of(shared.K, shared.k_full)
     of_V: gl.constexpr = pieces.bytes_of(shared.V, shared.v_full)
-    work = rows_of(shared, Tr, H, problem, ragged)
+    work = work_of(shared, Tr, H, problem, variant)
     hk = work.h // problem.group
     for w in gl.static_range(CONSUMERS):
         full = shared.q_full.index(w)

@@ -51,6 +51,16 @@ def wait_full(full, g, pred=True):
 
 
 @gluon.jit
+def pin(full, g, pred=True):
+    """Wait for the tiles of step g although they have arrived, so that instructions stay in their order.
+
+    No number needs this wait. The assembler moves no instruction across it. Without it, exponentials move behind the
+    product that they should run beside, and then tensor cores and exponentials take turns.
+    """
+    wait_full(full, g, pred)
+
+
+@gluon.jit
 def wait_empty(empty, g):
     """Wait until the stage of step g may be filled: until the step that used it before has been released.
 
@@ -83,6 +93,7 @@ class Turns(NamedTuple):
     tiles: gl.tensor  # of a head
     heads: gl.tensor  # of keys and values, in a batch
     all: gl.tensor  # turns: their numbers are below this one
+    Nq_padded: gl.tensor  # rows of a query head in ``Constants``
 
 
 @gluon.jit

@@ -28,6 +28,7 @@ from flashlab.kernels.hopper.stages import next_turn, release, stage_of, wait_fu
 HALVES = gl.constexpr(2)
 PART_ROWS, PART_COLUMNS = gl.constexpr(32), gl.constexpr(32)  # of 1,024 sums, narrowed at a time, for the copy engine
 HELD = gl.constexpr(8)  # parts on their way
+WARPS = gl.constexpr(2)  # that narrow beside the products
 BESIDE = 132  # programs at a time: one per multiprocessor
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # of Triton 3.7, or of 3.6: of all threads of the role
 
@@ -112,14 +113,14 @@ def hold(parts):
 
 
 @gluon.jit
-def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, problem, lag, d, warps: gl.constexpr):
+def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, problem, lag, d):
     """In each turn, narrow a share of the sums of the head ``lag`` before, and zero them for the one ``lag`` after.
 
     Arrive at v_full when the program may add. Count the turn when the consumers have added and released ``added``.
     parts: descriptor of the sums. Tiles are ``transposed``.
     """
     ended, n, m = counters + 1, 0, 0
-    turn = next_turn(shared, 0, warps)
+    turn = next_turn(shared, 0, WARPS)
     while turn < turns.all:
         g = turn // turns.tiles
         earlier = g - lag
@@ -129,27 +130,23 @@ def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, Nq_padded, pr
         barrier()
         release(shared.v_full, n)
         if earlier >= 0:
-            j = turn % turns.tiles
-            m = narrow_share(shared, held, parts, sums, dQ, earlier, j, m, turns, Nq_padded, problem, lag, d, warps)
+            m = narrow_share(shared, held, parts, sums, dQ, earlier, turn % turns.tiles, m, turns, problem, lag, d)
         wait_full(shared.added, n)
         barrier()
         gl.atomic_add(ended + g, 1, sem="acq_rel")
         n += 1
-        turn = next_turn(shared, n, warps)
+        turn = next_turn(shared, n, WARPS)
 
 
 @gluon.jit
-def narrow_share(
-    shared, held, parts, sums, dQ, head, j, m, turns, Nq_padded, problem, lag, d,
-    warps: gl.constexpr,
-):  # fmt: skip
+def narrow_share(shared, held, parts, sums, dQ, head, j, m, turns, problem, lag, d):
     """Narrow and zero the share of tile j in the sums of this head. Return m, parts asked for before, and its own."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     of_tile: gl.constexpr = Br * width // (PART_ROWS * PART_COLUMNS)  # parts
     Nq, group, each = hidden(problem.Nq), hidden(problem.group), hidden(turns.tiles)
     d = hidden(d // 8) * 8  # rows of whole 16 bytes
-    tiles_of_head = hidden(Nq_padded) // Br
+    tiles_of_head = hidden(turns.Nq_padded) // Br
     first = head % (2 * hidden(lag)) * group * tiles_of_head
     count = gl.maximum(gl.cdiv(group * tiles_of_head - j, each), 0) * of_tile
     fence_async()
@@ -158,13 +155,13 @@ def narrow_share(
     for i in range(0, count):
         tile, part = j + i // of_tile * each, i % of_tile
         wait_full(held.full, m + i)
-        x = stage_of(held.parts, m + i).load(gl.BlockedLayout([1, 4], [4, 8], [warps, 1], [1, 0]))
+        x = stage_of(held.parts, m + i).load(gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0]))
         barrier()
         later = i + HELD
         ask(held, parts, first + j + later // of_tile * each, later, m, of_tile, later < count)
         at = sums + ((first + tile) * of_tile + part).to(gl.int64) * (PART_ROWS * PART_COLUMNS)
         to = dQ + (head * group + tile // tiles_of_head).to(gl.int64) * Nq * d
-        narrow_part(x * problem.scale, at, to, tile % tiles_of_head * Br + part * 16, Nq, d, warps)
+        narrow_part(x * problem.scale, at, to, tile % tiles_of_head * Br + part * 16, Nq, d)
     return m + count
 
 
@@ -178,13 +175,13 @@ def ask(held, parts, tile, i, m, of_tile: gl.constexpr, pred):
 
 
 @gluon.jit
-def narrow_part(x, at, dQ, start, Nq, d, warps: gl.constexpr):
+def narrow_part(x, at, dQ, start, Nq, d):
     """Write x, the sums from ``at`` on, as the 16 rows from ``start`` on of dQ, that of their head. Zero the sums."""
     size: gl.constexpr = PART_ROWS * PART_COLUMNS
-    flat: gl.constexpr = gl.BlockedLayout([4], [32], [warps], [0])
+    flat: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
     gl.store(at + gl.arange(0, size, layout=flat), gl.zeros([size], gl.float32, flat))
     x = gl.permute(gl.reshape(x.to(dQ.dtype.element_ty), [2, 4, 8, 4, 2, 2]), (0, 3, 5, 1, 4, 2))
-    whole: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [warps, 1], [1, 0])
+    whole: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     x = gl.convert_layout(gl.reshape(x, [16, 64]), whole)
     row = start + gl.arange(0, 16, layout=gl.SliceLayout(1, whole))  # [16]
     column = gl.arange(0, 64, layout=gl.SliceLayout(0, whole))  # [d]

@@ -25,13 +25,13 @@ def start_keys(q, k, v, do, dk, dv, constants, problem, c, launched):
         of_rows = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
         args, _ = problem._replace(sinks=None).kernel_args(c)
         args = args._replace(mask=queries.kernel_args(problem, c.Br, ROWS.value), score=scores.derivative_args(problem))
-        turns = Turns(tiles.count(problem.Nk, ROWS.value), problem.Hk * c.parts, 0)
-        Nq_padded = constants.delta.shape[2]
+        turns = Turns(tiles.count(problem.Nk, ROWS.value), problem.Hk * c.parts, 0, constants.delta.shape[2])
+        variant = queries.Variant.of(problem, queries.stand_in(problem), ROWS.value)
         return launch(
             key_value_gradients,
             (turns.tiles * turns.heads * problem.B, 1, 1),
             (*streamed, *kept, *of_rows),
-            (turns, Nq_padded, args, c.Br, shape, c.stages, problem.Nk % ROWS.value != 0, problem.unit, *REGISTERS[2]),
+            (turns, args, c.Br, shape, c.stages, variant, *REGISTERS[2]),
             warps=4,
         )
 
@@ -45,15 +45,16 @@ def start_queries(q, k, v, do, dq, constants, problem, c, launched):
         shape = Shape.of(problem.d, problem.dv)
         kept = [descriptor(x, c.Br // 2, shape.columns) for x in (q, do)]
         streamed = [descriptor(x, c.Bc, shape.columns) for x in (k, v)]
-        args, tile = problem._replace(sinks=None).kernel_args(c)
+        args, _ = problem._replace(sinks=None).kernel_args(c)
         args = args._replace(score=scores.derivative_args(problem))
         Tr, Nq_padded = tiles.count(problem.Nq, c.Br), constants.delta.shape[2]
         stages_v = stages_of_values(shape, c, q.dtype.itemsize)
+        variant = queries.Variant.of(problem, problem.mask, c.Bc)
         return launch(
             query_gradients,
             (Tr * problem.H * problem.B, 1, 1),
-            (*kept, *streamed, descriptor(dq, c.Br // 2, shape.columns), *constants),
-            (Tr, problem.H, Nq_padded, args, c.Bc, shape, c.stages, stages_v, tile.ragged, problem.unit, *REGISTERS[2]),
+            (*kept, *streamed, descriptor(dq, c.Br // 2, shape.columns), constants),
+            (Tr, problem.H, Nq_padded, args, c.Bc, shape, c.stages, stages_v, variant, *REGISTERS[2]),
             warps=4,
         )
 
