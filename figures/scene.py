@@ -10,7 +10,9 @@ from matplotlib.path import Path
 from figures import style
 
 # The colours of charts, by the name that theme.css gives them in light and in dark.
-TOKENS = {name: getattr(style, name.upper()) for name in ("ink", "pale", "paper", "standard", "slow", "fast")}
+TOKENS = {
+    name: getattr(style, name.upper()) for name in ("ink", "pale", "paper", "standard", "slow", "fast", "brown", "pink")
+}
 TOKENS |= {name: getattr(style, name) for name in "QKVSPO"}
 VARIABLES = {
     **{
