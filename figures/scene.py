@@ -87,6 +87,10 @@ class Recorder(RendererBase):
         attributes = {"x": x, "y": y, "font-size": size, "fill": colored(gc.get_rgb())}
         if share:
             attributes["text-anchor"] = anchor
+        if prop.get_weight() == "bold":
+            attributes["font-weight"] = "bold"
+        if prop.get_style() == "italic":
+            attributes["font-style"] = "italic"
         if angle:
             attributes["transform"] = f"rotate({-angle:g} {x} {y})"
         self.nodes.append(["text", attributes, s])
