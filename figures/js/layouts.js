@@ -214,6 +214,7 @@ function pieceOf(scene, { row, column, bank, x, y }, unit) {
   const words = range(column, PIECE);
   const filled = numbers.some((number) => moved(scene, number));
   return cell(`${row} ${column}`, { x, y, width: unit }, filled, fits(words, unit - 3, 13) ? words : column, {
+    class: "spot",
     tip: {
       title: `row ${row}, columns ${words}: banks ${range(bank, 4)}`,
       lines: [`of ${numbers[0].thread === numbers[7].thread ? "thread" : "threads"} ${threads(numbers)}`],
@@ -228,7 +229,15 @@ function barOf({ count, bank, turns, x, y, width }) {
   const tip = { title: `bank ${bank}: ${times(count, "word")}`, lines: [`the whole takes ${times(turns, "turn")}`] };
   const box = { x: x + 1, y, width: width - 2 };
   return [
-    h("rect", { key: `bank ${bank}`, ...box, height: BARS, fill: "var(--pale)", "fill-opacity": 0.4, tip }),
+    h("rect", {
+      key: `bank ${bank}`,
+      ...box,
+      height: BARS,
+      fill: "var(--pale)",
+      "fill-opacity": 0.4,
+      class: "spot",
+      tip,
+    }),
     h("rect", {
       key: `words of ${bank}`,
       ...box,

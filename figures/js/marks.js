@@ -57,7 +57,16 @@ export function boxes(key, places, look) {
 
 // A place that says something when it is pointed at, over what is drawn there.
 export const spot = (key, { x, y, width, height }, tip) =>
-  h("rect", { key, x: round(x), y: round(y), width: round(width), height: round(height), fill: "transparent", tip });
+  h("rect", {
+    key,
+    x: round(x),
+    y: round(y),
+    width: round(width),
+    height: round(height),
+    fill: "transparent",
+    class: "spot",
+    tip,
+  });
 
 // An empty place: an outline that waits for a tile.
 export function slot({ key, x, y, width, height, color = "var(--grey)", dash, tip }) {
