@@ -13,12 +13,12 @@ from PIL import Image
 
 from figures import page, scene, style
 
-LOOKS = (  # of lines in one chart: a colour, and dashes for those who do not see it
-    (style.O, "-"),
-    (style.Q, "--"),
-    (style.K, ":"),
+LOOKS = (  # of lines in one chart: a colour, which is no tensor's, and dashes for those who do not see it
+    (style.FAST, "-"),
+    (style.PINK, "--"),
+    (style.INK, ":"),
     (style.STANDARD, "-."),
-    (style.FAST, (0, (6, 2, 1, 2, 1, 2))),
+    (style.BROWN, (0, (6, 2, 1, 2, 1, 2))),
 )
 
 

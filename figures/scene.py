@@ -10,7 +10,9 @@ from matplotlib.path import Path
 from figures import style
 
 # The colours of charts, by the name that theme.css gives them in light and in dark.
-TOKENS = {name: getattr(style, name.upper()) for name in ("ink", "pale", "paper", "standard", "slow", "fast")}
+TOKENS = {
+    name: getattr(style, name.upper()) for name in ("ink", "pale", "paper", "standard", "slow", "fast", "brown", "pink")
+}
 TOKENS |= {name: getattr(style, name) for name in "QKVSPO"}
 VARIABLES = {
     **{
@@ -85,6 +87,10 @@ class Recorder(RendererBase):
         attributes = {"x": x, "y": y, "font-size": size, "fill": colored(gc.get_rgb())}
         if share:
             attributes["text-anchor"] = anchor
+        if prop.get_weight() == "bold":
+            attributes["font-weight"] = "bold"
+        if prop.get_style() == "italic":
+            attributes["font-style"] = "italic"
         if angle:
             attributes["transform"] = f"rotate({-angle:g} {x} {y})"
         self.nodes.append(["text", attributes, s])

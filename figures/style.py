@@ -14,6 +14,7 @@ S, P, O = "#c9b8e0", "#8e63b0", "#a8324a"
 SLOW, FAST = "#9fb4c7", "#0f5f66"
 INK, PALE, PAPER = "#22272e", "#d5dae0", "#ffffff"
 STANDARD, FLASH = "#8a8f98", "#a8324a"
+BROWN, PINK = "#7d5a3c", "#b8559a"  # of lines in charts, beside others that are no tensors
 
 FONT = {"fontfamily": "DejaVu Sans", "color": INK}
 DPI = 110

@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { fits, times, wrapped } from "./words.js";
-import { WIDE, at, label, lines, tile } from "./marks.js";
+import { WIDE, at, label, lines } from "./marks.js";
 
 const SIZE = 64; // rows and columns of the tile
 const SHOWN = 16; // rows, and columns of registers
@@ -120,26 +120,28 @@ function cellOf(scene, { thread, register, row, column, x, y }, { unit, to }) {
     lines: [`row ${row}, columns ${range(column, trace.together)}`, lane(thread)],
     code: trace.code,
   };
-  return [
-    h("rect", {
-      key: `number ${row} ${column}`,
-      x,
-      y,
-      width,
-      height: ROW,
-      fill: "var(--P)",
-      "fill-opacity": filled ? 1 : 0.25,
-      stroke: "var(--paper)",
-      drag: { field: "step", to },
-      tip,
-    }),
-    label(x + width / 2, y + ROW / 2, thread, {
-      key: `thread ${row} ${column}`,
-      anchor: "middle",
-      fill: filled ? "var(--on-P)" : "var(--ink)",
-    }),
-  ];
+  return cell(`${row} ${column}`, { x, y, width }, filled, thread, { drag: { field: "step", to }, tip });
 }
+
+// A cell of a table and its words. (In a group of its own each would be drawn later.)
+const cell = (key, { x, y, width }, filled, words, hand) => [
+  h("rect", {
+    key: `cell ${key}`,
+    x,
+    y,
+    width,
+    height: ROW,
+    fill: "var(--P)",
+    "fill-opacity": filled ? 1 : 0.25,
+    stroke: "var(--paper)",
+    ...hand,
+  }),
+  label(x + width / 2, y + ROW / 2, words, {
+    key: `words ${key}`,
+    anchor: "middle",
+    fill: filled ? "var(--on-P)" : "var(--ink)",
+  }),
+];
 
 // Around what belongs to the chosen thread, over its neighbours.
 const outline = ({ key, x, y, width }) =>
@@ -210,15 +212,9 @@ function pieceOf(scene, { row, column, bank, x, y }, unit) {
   const { trace, held } = scene;
   const numbers = indices(PIECE).map((next) => held[row * SIZE + column + next]);
   const words = range(column, PIECE);
-  return tile({
-    key: `piece ${row} ${column}`,
-    x,
-    y,
-    width: unit,
-    height: ROW,
-    name: "P",
-    letter: fits(words, unit - 3, 13) ? words : column,
-    faint: numbers.some((number) => moved(scene, number)) ? undefined : 0.25,
+  const filled = numbers.some((number) => moved(scene, number));
+  return cell(`${row} ${column}`, { x, y, width: unit }, filled, fits(words, unit - 3, 13) ? words : column, {
+    class: "spot",
     tip: {
       title: `row ${row}, columns ${words}: banks ${range(bank, 4)}`,
       lines: [`of ${numbers[0].thread === numbers[7].thread ? "thread" : "threads"} ${threads(numbers)}`],
@@ -231,18 +227,24 @@ const threads = (numbers) => [...new Set(numbers.map(({ thread }) => thread))].j
 
 function barOf({ count, bank, turns, x, y, width }) {
   const tip = { title: `bank ${bank}: ${times(count, "word")}`, lines: [`the whole takes ${times(turns, "turn")}`] };
-  return h(
-    "g",
-    { key: `bank ${bank}`, tip },
-    h("rect", { x: x + 1, y, width: width - 2, height: BARS, fill: "var(--pale)", "fill-opacity": 0.4 }),
+  const box = { x: x + 1, y, width: width - 2 };
+  return [
     h("rect", {
-      key: "words",
-      x: x + 1,
-      y,
-      width: width - 2,
+      key: `bank ${bank}`,
+      ...box,
+      height: BARS,
+      fill: "var(--pale)",
+      "fill-opacity": 0.4,
+      class: "spot",
+      tip,
+    }),
+    h("rect", {
+      key: `words of ${bank}`,
+      ...box,
       height: (count * BARS) / 8,
       fill: count > 1 ? "var(--wrong)" : "var(--fast)",
       class: "grow",
+      "pointer-events": "none",
     }),
-  );
+  ];
 }

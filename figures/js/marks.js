@@ -47,6 +47,27 @@ export function tile({ key, x, y, width, height, name, letter, stored, faint, cu
   );
 }
 
+// Boxes of one look as one element, which is drawn sooner than one for each; pointing goes through it.
+export function boxes(key, places, look) {
+  const d = places
+    .filter(({ width, height }) => width > 0 && height > 0)
+    .map(({ x, y, width, height }) => `M${round(x)} ${round(y)}h${round(width)}v${round(height)}h${round(-width)}z`);
+  return d.length > 0 && h("path", { key, d: d.join(""), "pointer-events": "none", ...look });
+}
+
+// A place that says something when it is pointed at, over what is drawn there.
+export const spot = (key, { x, y, width, height }, tip) =>
+  h("rect", {
+    key,
+    x: round(x),
+    y: round(y),
+    width: round(width),
+    height: round(height),
+    fill: "transparent",
+    class: "spot",
+    tip,
+  });
+
 // An empty place: an outline that waits for a tile.
 export function slot({ key, x, y, width, height, color = "var(--grey)", dash, tip }) {
   return h("rect", {

@@ -136,7 +136,9 @@ class Figure {
     parts.stage.classList.toggle("beyond", beyond);
     parts.svg.style.width = beyond ? `${across}px` : "";
     parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
-    parts.svg.setAttribute("viewBox", `0 0 ${width} ${Math.ceil(height)}`);
+    const box = `0 0 ${width} ${Math.ceil(height)}`;
+    if (parts.svg.getAttribute("viewBox") === box) return; // set again, it lays out every text again
+    parts.svg.setAttribute("viewBox", box);
     parts.stage.style.setProperty("--shape", width / height);
   }
 

@@ -3,7 +3,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, times } from "./words.js";
-import { WIDE, at, label, legend, rule } from "./marks.js";
+import { WIDE, at, boxes, label, legend, rule, spot } from "./marks.js";
 
 const STRIP = 22; // height of the tokens
 const ROW = 22; // height of a rank's time
@@ -24,7 +24,7 @@ export function draw({ trace, step, width }) {
     const [x, y] = wide ? [(place + 1) * (size + SPACE), 0] : [0, above + place * high];
     return panel({ trace, run, step, longest, x, y, width: size, side });
   });
-  return { height: wide ? Math.max(high, ring.bottom) : above + 3 * high, nodes: [ring.nodes, panels] };
+  return { height: wide ? Math.max(high, ring.bottom) : above + 3 * high, nodes: [ring.nodes, panels, ring.shards] };
 }
 
 const KEY = [
@@ -33,7 +33,8 @@ const KEY = [
   { name: "standard", stored: true, words: "idle" },
 ];
 
-// The processors in a circle, each with the shard that it has in this step. Every shard goes on to the next one.
+// The processors in a circle, each with the shard that it has in this step. Every shard goes on to the next one. (What
+// travels is a layer of its own, and what is drawn after it another one: nothing is.)
 function circle({ trace, step, width, middle }) {
   const { P } = trace;
   const radius = Math.min(width / 2 - CARRIED - 16, 80);
@@ -58,16 +59,16 @@ function circle({ trace, step, width, middle }) {
       "stroke-dasharray": "3 3",
     }),
     ranks.map((rank) => processor({ rank, owner: (rank - step + P) % P, place: place(rank, radius) })),
-    ranks.map((owner) => {
-      const [x, y] = place((owner + step) % P, radius + CARRIED);
-      return shard({ owner, rank: (owner + step) % P, x, y, drag: owner ? undefined : walk({ P, width, middle }) });
-    }),
     label(width / 2, middle, `step ${step}`, { anchor: "middle", weight: 650 }),
     label(0, below, `sent ${amount(sent)} each`, { weight: 600 }),
     label(0, below + 20, "pull shard 0 around", { fill: "var(--grey)" }),
     KEY.map((entry, row) => legend(0, below + 54 + 20 * row, [entry])),
   );
-  return { nodes, bottom: below + 108 };
+  const shards = ranks.map((owner) => {
+    const [x, y] = place((owner + step) % P, radius + CARRIED);
+    return shard({ owner, rank: (owner + step) % P, x, y, drag: owner ? undefined : walk({ P, width, middle }) });
+  });
+  return { nodes, shards, bottom: below + 108 };
 }
 
 function processor({ rank, owner, place: [x, y] }) {
@@ -136,10 +137,9 @@ function tokens({ trace, run, x, y, width, place }) {
     const title = striped
       ? `token ${at}, and every ${trace.P}th after it`
       : `tokens ${from} to ${from + trace.N / (2 * trace.P) - 1}`;
-    return h(
-      "g",
-      { key: place(`token ${at}`), tip: { title, lines: [`belong to processor ${rank}`] } },
+    return [
       h("rect", {
+        key: place(`token ${at}`),
         x: x + at * unit,
         y,
         width: unit,
@@ -147,20 +147,35 @@ function tokens({ trace, run, x, y, width, place }) {
         fill: "var(--K)",
         "fill-opacity": 0.25 + (0.55 * rank) / trace.P,
         stroke: "var(--paper)",
+        tip: { title, lines: [`belong to processor ${rank}`] },
       }),
       label(x + (at + 0.5) * unit, y + STRIP / 2, rank, { anchor: "middle" }),
-    );
+    ];
   });
 }
 
 // The blocks of scores: a row per processor, a column per owner of keys. Filled as far as the mask shows them.
 function square({ trace, run, step, x, y, side, place }) {
   const unit = side / trace.P;
-  const cells = run.steps.flatMap((ranks, s) =>
-    ranks.map((one, rank) => block({ ...one, all: trace.block, rank, s, step, x, y, unit, place })),
+  const blocks = run.steps.flatMap((ranks, s) =>
+    ranks.map((one, rank) => block({ ...one, all: trace.block, rank, s, step, x, y, unit })),
   );
+  const now = blocks.filter((one) => one.s === step);
   return [
-    cells,
+    boxes(place("blocks"), blocks, { fill: "var(--paper)", stroke: "var(--pale)" }),
+    boxes(
+      place("before"),
+      blocks.filter((one) => one.s < step).map(({ filled }) => filled),
+      { fill: "var(--S)" },
+    ),
+    boxes(
+      place("now"),
+      now.map(({ filled }) => filled),
+      { fill: "var(--P)" },
+    ),
+    boxes(place("edges"), now, { fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
+    blocks.map(({ words }) => words),
+    blocks.map((one) => spot(place(one.key), one, one.tip)),
     run.tokens
       .slice(0, trace.P)
       .map((_, rank) => [
@@ -172,42 +187,40 @@ function square({ trace, run, step, x, y, side, place }) {
   ];
 }
 
-// One block, with the number of its step: in a corner, or in the middle where there is no room beside it.
-function block({ owner, scores, all, rank, s, step, x, y, unit, place }) {
+// One block, how far it is filled, and the number of its step: in a corner, or in the middle where there is no room
+// beside it.
+function block({ owner, scores, all, rank, s, step, x, y, unit }) {
   const [left, top] = [x + owner * unit, y + rank * unit];
   const share = scores / all;
   const [done, now, small] = [s <= step, s === step, unit < 26];
   const said = scores
     ? `${times(scores, "score")}, ${digits(100 * share, 3)}% of the block`
     : "the mask hides all of it";
-  const tip = { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${said}`] };
   const high = done ? share * (unit - 2) : 0;
   const cell = { x: left + 1, y: top + 1, width: unit - 2, height: unit - 2 };
   const on = now ? "var(--on-P)" : "var(--on-S)";
   const fill = high > (small ? unit / 2 : unit - 8) ? on : done && !scores ? "var(--grey)" : "var(--ink)";
-  return h(
-    "g",
-    { key: place(`cell ${rank} ${owner}`), tip },
-    h("rect", { key: "paper", ...cell, fill: "var(--paper)", stroke: "var(--pale)" }),
-    high > 0 &&
-      h("rect", {
-        key: "fill",
-        ...cell,
-        y: top + unit - 1 - high,
-        height: high,
-        fill: now ? "var(--P)" : "var(--S)",
-      }),
-    now && h("rect", { key: "edge", ...cell, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
-    label(left + (small ? unit / 2 : 11), top + (small ? unit / 2 : 0.29 * Math.min(unit, 41)), s, {
-      anchor: "middle",
-      size: 12,
-      fill,
-    }),
-    done &&
-      !scores &&
-      unit > 40 &&
-      label(left + unit / 2 + 4, top + unit / 2 + 4, "–", { anchor: "middle", size: 14, fill: "var(--grey)" }),
-  );
+  const middle = { x: left + unit / 2, y: top + unit / 2 };
+  const number = small ? middle : { x: left + 11, y: top + 0.29 * Math.min(unit, 41) };
+  return {
+    ...cell,
+    s,
+    key: `cell ${rank} ${owner}`,
+    tip: { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${said}`] },
+    filled: { ...cell, y: top + unit - 1 - high, height: high },
+    words: [
+      label(number.x, number.y, s, { key: `step ${rank} ${owner}`, anchor: "middle", size: 12, fill }),
+      done &&
+        !scores &&
+        unit > 40 &&
+        label(middle.x + 4, middle.y + 4, "–", {
+          key: `none ${rank} ${owner}`,
+          anchor: "middle",
+          size: 14,
+          fill: "var(--grey)",
+        }),
+    ],
+  };
 }
 
 // The time of each processor: it computes, then waits until the slowest of the step is done.
@@ -223,13 +236,31 @@ function time({ trace, run, step, longest, x, y, width, place }) {
   const ideal = left + trace.ideal * scale;
   const spans = passed.flatMap((ranks, s) => {
     const begun = left + scale * slowest.slice(0, s).reduce((sum, scores) => sum + scores, 0);
-    return ranks.map((one, rank) =>
-      span({ ...one, rank, s, now: s === step, slowest: slowest[s], x: begun, y: y + rank * ROW, scale, place }),
-    );
+    return ranks.map((one, rank) => span({ ...one, rank, s, slowest: slowest[s], x: begun, y: y + rank * ROW, scale }));
   });
   return [
     passed[0].map((_, rank) => label(left - 6, y + rank * ROW + (ROW - 6) / 2, rank, { anchor: "end", size: 12 })),
-    spans,
+    boxes(
+      place("idle"),
+      spans.map(({ idle }) => idle),
+      { fill: "var(--standard)", "fill-opacity": 0.35 },
+    ),
+    boxes(
+      place("hatch"),
+      spans.map(({ idle }) => idle),
+      { fill: "url(#stored)" },
+    ),
+    boxes(
+      place("busy"),
+      spans.filter(({ s }) => s < step).map(({ busy }) => busy),
+      { fill: "var(--S)", stroke: "var(--paper)" },
+    ),
+    boxes(
+      place("busy now"),
+      spans.filter(({ s }) => s === step).map(({ busy }) => busy),
+      { fill: "var(--P)", stroke: "var(--paper)" },
+    ),
+    spans.map((one) => spot(place(one.key), one, one.tip)),
     h("line", {
       key: place("ideal"),
       x1: ideal,
@@ -247,18 +278,17 @@ function time({ trace, run, step, longest, x, y, width, place }) {
   ];
 }
 
-// One step of one processor.
-function span({ owner, scores, rank, s, now, slowest, x, y, scale, place }) {
+// One step of one processor: it is busy, then idle.
+function span({ owner, scores, rank, s, slowest, x, y, scale }) {
   const waits = scores < slowest;
   const rest = waits ? `then idle for as long as ${times(slowest - scores, "score")} take` : "nobody is slower";
-  const tip = { title: `processor ${rank}, step ${s}`, lines: [`keys of ${owner}: ${times(scores, "score")}`, rest] };
   const box = { x, y, width: slowest * scale, height: ROW - 6 };
-  const fill = now ? "var(--P)" : "var(--S)";
-  return h(
-    "g",
-    { key: place(`span ${s} ${rank}`), tip },
-    waits && h("rect", { ...box, fill: "var(--standard)", "fill-opacity": 0.35 }),
-    waits && h("rect", { ...box, fill: "url(#stored)" }),
-    h("rect", { key: "busy", ...box, width: scores * scale, fill, stroke: "var(--paper)" }),
-  );
+  return {
+    ...box,
+    s,
+    key: `span ${s} ${rank}`,
+    tip: { title: `processor ${rank}, step ${s}`, lines: [`keys of ${owner}: ${times(scores, "score")}`, rest] },
+    busy: { ...box, width: scores * scale },
+    idle: { ...box, width: waits ? box.width : 0 },
+  };
 }

@@ -17,10 +17,10 @@ function gathered(children, kept) {
 }
 
 const SPECIAL = new Set(["key", "tip", "drag", "from"]);
-const memory = new WeakMap(); // element -> {key, shown, tip, drag}
+const MEMORY = Symbol("memory"); // of a child: {key, shown, tip, drag}; a property is found sooner than in a WeakMap
 
 // The tip and the drag of an element that `patch` made.
-export const about = (element) => memory.get(element) ?? {};
+export const about = (element) => element?.[MEMORY] ?? {};
 
 // Make the children of an element those of a drawing. forward: has the clock gone on, so that what enters travels?
 export function patch(parent, nodes, forward, namespace = "http://www.w3.org/2000/svg") {
@@ -28,43 +28,73 @@ export function patch(parent, nodes, forward, namespace = "http://www.w3.org/200
   update(parent, nodes, namespace, entering);
   if (!entering?.length) return;
   void getComputedStyle(entering.at(-1)[0]).opacity; // their start counts now, without a layout; from here they travel
-  for (const [element, node] of entering) assign(element, node.attributes, {});
+  for (const [element, node] of entering) assign(element, node.attributes);
 }
 
 function update(parent, nodes, namespace, entering) {
   if (nodes.length === 0 && parent.firstChild === null) return; // as in most marks
-  const old = new Map();
-  for (const child of parent.childNodes) old.set(memory.get(child)?.key, child);
-  let place = parent.firstChild;
+  let last = null; // of the children that are in their places
+  let others = null; // the children after it by key, as soon as one is not in its place
+  const next = () => (last === null ? parent.firstChild : last.nextSibling);
+  const keys = keysOf(nodes);
   nodes.forEach((node, at) => {
-    const element = typeof node === "object"; // or letters, whose key is never that of an element
-    const key = element ? (node.attributes.key ?? `${node.tag} ${at}`) : `letters ${at}`;
-    let child = old.get(key);
-    if (child !== undefined && child.localName === node.tag)
-      old.delete(key); // letters have neither
+    const key = keys[at];
+    if (others === null && !shows(next(), node, key)) others = kept(next(), new Set(keys.slice(at)));
+    const place = next();
+    let child = shows(place, node, key) ? place : others.get(key);
+    if (shows(child, node, key)) others?.delete(key);
     else child = create(parent.ownerDocument, node, key, namespace, entering);
-    if (element) {
-      assign(child, node.attributes, (entering && memory.get(child).fresh && node.attributes.from) || {});
-      memory.get(child).fresh = false;
+    if (typeof node === "object") {
+      const mine = child[MEMORY];
+      assign(child, node.attributes, entering && mine.fresh ? node.attributes.from : undefined);
+      mine.fresh = false;
       update(child, node.children, namespace, entering);
     } else if (child.data !== String(node)) {
       child.data = String(node);
     }
-    if (child === place) place = place.nextSibling;
-    else parent.insertBefore(child, place);
+    if (child !== place) parent.insertBefore(child, place);
+    last = child;
   });
-  for (const child of old.values()) child.remove();
+  if (others === null) while (next()) next().remove();
+  else for (const child of others.values()) child.remove();
+}
+
+// The names of siblings: the key; without one, the tag and which of these it is. No element has the name of letters.
+function keysOf(nodes) {
+  const counts = {};
+  return nodes.map((node) => {
+    const [tag, key] = typeof node === "object" ? [node.tag, node.attributes.key] : ["letters"];
+    if (key !== undefined) return key;
+    counts[tag] = (counts[tag] ?? 0) + 1;
+    return `${tag} ${counts[tag]}`;
+  });
+}
+
+// Is this child the one of a node? (Letters have no tag and no name.)
+const shows = (child, node, key) => about(child).key === key && child.localName === node.tag;
+
+// The children from one on that are wanted, by key. The others go at once, so that none need move aside.
+function kept(first, wanted) {
+  const found = new Map();
+  for (let child = first; child !== null; ) {
+    const following = child.nextSibling;
+    const { key } = about(child);
+    if (wanted.has(key)) found.set(key, child);
+    else child.remove();
+    child = following;
+  }
+  return found;
 }
 
 function create(document, node, key, namespace, entering) {
   const child = typeof node === "object" ? document.createElementNS(namespace, node.tag) : document.createTextNode("");
-  memory.set(child, { key, shown: {}, fresh: true });
+  child[MEMORY] = { key, shown: {}, fresh: true };
   if (entering && node.attributes?.from) entering.push([child, node]);
   return child;
 }
 
 function assign(element, attributes, first) {
-  const now = memory.get(element);
+  const now = element[MEMORY];
   const wanted = Object.assign(plain(attributes), first);
   for (const name in now.shown) if (!(name in wanted)) element.removeAttribute(name);
   for (const name in wanted) if (now.shown[name] !== wanted[name]) element.setAttribute(name, wanted[name]);

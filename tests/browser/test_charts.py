@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from figures import charts
+from figures import charts, whole
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.test_axe import AXE, FOUND
 from tests.browser.test_page import TEXTS
@@ -20,12 +20,14 @@ MADE = {
         np.eye(3) * 0.7 + 0.1, ["a", "b", "c"], ["river", "bank", "money"], title="looks"
     ),
     "dots": lambda: charts.dots({"error": {"one": 0.5, "two": [1, 2]}, "MB": {"one": 3, "two": 4}}, title="costs"),
+    "whole": whole.picture,
 }
 FIRST = {  # of each chart: what its first mark says, and the one to which an arrow goes from there
     "bars": ("ours", "812 TFLOP/s", "ArrowDown", "<theirs> & 'others'"),
     "lines": ("N 128", "flash 3", "ArrowRight", "N 256"),
     "weights": ("a → river", "0.80", "ArrowRight", "a → bank"),
     "dots": ("one: error", "0.5", "ArrowRight", "one: MB"),
+    "whole": ("Q", "in slow memory, loaded in tiles", "ArrowRight", "S and P"),
 }
 
 

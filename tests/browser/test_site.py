@@ -23,7 +23,7 @@ BESIDE += [f"{name}.html" for name in pages.WRITTEN]
 BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 CHARTS = [
-    name.removesuffix(".ipynb") for name in lessons.names() if "data-chart=" in (NOTEBOOKS / name).read_text("utf-8")
+    name.removesuffix(".ipynb") for name in lessons.names() if "flashlab-chart" in (NOTEBOOKS / name).read_text("utf-8")
 ]
 LOOKS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 WIDTHS = (360, 390, 768, 1024, 1280, 1920, 2560)
@@ -224,11 +224,11 @@ def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look)
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_the_charts_of_a_lesson_answer(opened, look, name):
-    """All but a picture that has no data, in the column, by key: there a folded answer, too, is open."""
+    """All, in the column, by key: there a folded answer, too, is open."""
     sheet = opened(f"lessons/{name}.html", look)
     sheet.locator("details.hide").evaluate_all("folded => folded.forEach(it => { it.open = true; })")
     sheet.locator(".flashlab-chart svg").first.wait_for()
-    assert sheet.locator("img[data-chart]").count() == 0
+    assert sheet.locator("img.flashlab-chart").count() == 0
     for chart in sheet.locator(".flashlab-chart:not(img)").all():
         chart.locator("svg").focus()
         sheet.keyboard.press("Enter")

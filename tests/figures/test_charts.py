@@ -9,7 +9,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 
-from figures import charts, page, style
+from figures import charts, page, scene, style
 
 
 @pytest.fixture
@@ -49,6 +49,22 @@ def test_every_series_has_a_line_that_looks_different(drawn):
     assert len({line.get_color() for line in ax.lines}) == len(series)
     with pytest.raises(ValueError, match="at most 5 lines.*got 6"):
         charts.lines([1, 2], series | {"rung 6": [6, 12]})
+
+
+def test_no_line_has_the_colour_of_a_tensor_and_grey_keeps_them_apart():
+    colors = [color for color, _ in charts.LOOKS]
+    assert not {getattr(style, name) for name in "QKVSPO"} & set(colors)
+    greys = sorted(to_rgb(color) @ np.array((0.299, 0.587, 0.114)) for color in colors)
+    assert min(np.diff(greys)) >= 0.07
+    assert all(contrast(color, style.PAPER) >= 3 for color in colors)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_has_the_colours_of_the_lines(theme):
+    colors = page_colors(theme)
+    names = [scene.colored(color)[6:-1] for color, _ in charts.LOOKS]  # of var(--fast)
+    assert len({colors[name] for name in names}) == len(names)
+    assert all(contrast(colors[name], colors["paper"]) >= 3 for name in names)
 
 
 @pytest.mark.parametrize("log", [False, True])

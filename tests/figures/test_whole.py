@@ -7,13 +7,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
 from figures import charts, whole
+from tests.figures.test_charts import drawing_of
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """The matplotlib figure of the picture, laid out."""
     made = []
-    monkeypatch.setattr(whole, "Chart", lambda figure, words: made.append(figure) or charts.Chart(figure, words))
+    monkeypatch.setattr(whole, "Chart", lambda figure, *more: made.append(figure) or charts.Chart(figure, *more))
     whole.picture()
     FigureCanvasAgg(made[0]).draw()
     return made[0]
@@ -41,3 +42,9 @@ def test_the_words_have_all_steps_in_order():
     words = repr(whole.picture())
     places = [words.index(f"{number}. ") for number in range(1, len(whole.STEPS) + 1)]
     assert places == sorted(places) and "S and P never do" in words and "$" not in words
+
+
+def test_every_step_and_every_matrix_says_what_it_is():
+    marks = drawing_of(whole.picture())["marks"]
+    assert [mark["title"] for mark in marks[:5]] == ["Q", "Kᵀ", "Vᵀ", "O", "S and P"]
+    assert [mark["lines"] for mark in marks[5:]] == [[f"lesson: {lesson}"] for lesson, _ in whole.STEPS]
