@@ -133,7 +133,7 @@ def describe(state: State) -> str:
     """Say how far each way is when both have moved the same bytes."""
     standard, fused = trace(state)["runs"]
     clock = state.step * STEP
-    words = f"Each has moved {style.amount(clock)}. " if clock < standard["moved"] else ""
+    words = f"Clock at {style.amount(clock)}. " if clock < standard["moved"] else ""
     return f"{words}{_status(standard, clock)} {_status(fused, clock)}"
 
 
@@ -142,7 +142,7 @@ def _status(run, clock):
     if len(done) == len(run["lines"]):
         squares = sum(line["nbytes"] for line in run["lines"] if line["name"] in SQUARES)
         share = f"{squares / run['moved']:.0%} of them N x N matrices" if squares else "none of them an N x N matrix"
-        return f"{run['name']} is done after {style.amount(run['moved'])}, {share}."
+        return f"{run['name']} is done with {style.amount(run['moved'])}, {share}."
     now = run["lines"][len(done)]
     if now["number"] == 1 and not done and clock == 0:
         return f"{run['name']} has not begun."

@@ -49,7 +49,7 @@ export function draw({ trace, state, step, width, brief = false }) {
   const key = [
     { name: "slow", stored: true, words: "scores in slow memory" },
     { name: "S", words: "scores, never stored" },
-    { name: "P", words: "in work now" },
+    { name: "S", current: true, words: "in work now" },
   ];
   const number = "3×: loaded (O: stored) 3 times";
   const notes = wide
@@ -259,7 +259,7 @@ function map({ trace, done, now, left, top, side, place }) {
         ? `${last.name.replace("_", " ")} ${last.kind === "load" ? "comes" : "goes"}`
         : `crossed ${trips.length}×`
       : current
-        ? "P"
+        ? "S"
         : undefined;
     return tile({
       key: place(`cell ${key}`),
@@ -267,7 +267,7 @@ function map({ trace, done, now, left, top, side, place }) {
       y: top + r0 * unit.y,
       width: (c1 - c0) * unit.x,
       height: (r1 - r0) * unit.y,
-      name: travelled ? "slow" : current ? "P" : "S",
+      name: travelled ? "slow" : "S",
       letter,
       stored: travelled && !current,
       current,

@@ -85,7 +85,7 @@ def test_a_tip_shows_the_line_that_moves():
 
 def test_words_have_the_numbers():
     assert figure.describe(figure.State(66)) == (
-        "Each has moved 8.65 MB. Standard attention: kernel softmax, 3 of 5. "
-        "Fused attention is done after 1.31 MB, none of them an N x N matrix."
+        "Clock at 8.65 MB. Standard attention: kernel softmax, 3 of 5. "
+        "Fused attention is done with 1.31 MB, none of them an N x N matrix."
     )
-    assert figure.describe(figure.State(140)).startswith("Standard attention is done after 18.4 MB, 97% of them N x N")
+    assert figure.describe(figure.State(140)).startswith("Standard attention is done with 18.4 MB, 97% of them N x N")

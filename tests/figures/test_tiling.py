@@ -89,8 +89,8 @@ def test_a_tip_shows_the_line_that_loads():
 def test_describe_has_the_numbers():
     last = figure.count(figure.State())
     assert figure.describe(figure.State(step=last)) == (
-        "Each has moved 328 kB. Standard attention is done after 328 kB; FlashAttention: keys outside is done after "
-        "217 kB; FlashAttention-2: queries outside is done after 164 kB."
+        "Clock at 328 kB. Standard attention is done with 328 kB; FlashAttention: keys outside is done with "
+        "217 kB; FlashAttention-2: queries outside is done with 164 kB."
     )
     assert "Standard attention has not begun" in figure.describe(figure.State(step=0))
 
@@ -135,7 +135,7 @@ def test_a_kernels_events_are_replayed():
     tiles = [line["tile"] for line in lines if line["name"] == "V"]
     assert tiles == [(rows, cols) for rows in [(4, 6), (0, 4)] for cols in [(0, 3), (3, 5)]]
     assert repr(replace_step(shown, 6)) == (
-        "Each has moved 112 B. a kernel: program 1 of 2; the same again: program 1 of 2."
+        "Clock at 112 B. a kernel: 112 B of 256 B, program 1 of 2; the same again: 112 B of 256 B, program 1 of 2."
     )
 
 
