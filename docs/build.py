@@ -1,6 +1,7 @@
 """Build the site: `python -m docs.build [FOLDER]`."""
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from sphinx.cmd.build import build_main
 
-from docs import drawn, lessons, pages, sharing
+from docs import drawn, lessons, pages, panels, sharing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -23,6 +24,8 @@ MENDED = {
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
+
+PUNCTUATED = re.compile(r'(<math[^>]*display="inline">(?:(?!</math>).)*</math>)([,.;:?!)]+)', re.DOTALL)
 
 
 def main(target: Path) -> int:
@@ -40,6 +43,7 @@ def main(target: Path) -> int:
             return status
         mend(built)
         drawn.write(built / "figures")
+        panels.write(built / "figures")
         lessons.write_for_colab(built / "colab")
         sharing.add(built)
         shutil.rmtree(built / ".doctrees", ignore_errors=True)
@@ -49,11 +53,12 @@ def main(target: Path) -> int:
 
 
 def mend(folder: Path):
-    """Replace what ``MENDED`` lists in every page."""
+    """Replace what ``MENDED`` lists in every page, and keep a formula and its punctuation on one line."""
     for path in folder.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         for found, better in MENDED.items():
             text = text.replace(found, better)
+        text = PUNCTUATED.sub(r'<span class="kept">\1\2</span>', text)
         path.write_text(text, encoding="utf-8")
 
 

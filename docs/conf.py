@@ -23,7 +23,7 @@ nb_execution_mode = "off"  # what a lesson printed is stored, and nbval holds it
 nb_merge_streams = True
 nb_code_prompt_show = "Show the {type}"
 nb_code_prompt_hide = "Hide the {type}"
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
 myst_heading_slug_func = "docs.lessons.anchor"  # links between notebooks were written for Jupyter
 myst_dmath_double_inline = True
@@ -43,7 +43,7 @@ def _colours(link, code):
 html_theme = "furo"
 html_title = "flashlab"
 html_static_path = ["static"]
-html_css_files = ["site.css"]
+html_css_files = ["fonts.css", "site.css"]
 html_js_files = [(name, {"defer": "defer"}) for name in ("copy.js", "read.js")]
 html_search_scorer = str(ROOT / "docs" / "search.js")
 html_copy_source = False
@@ -57,7 +57,8 @@ html_theme_options = {
     "source_repository": REPOSITORY,
     "top_of_page_buttons": [],
     "light_css_variables": FACE | _colours(link="#0f5f66", code="#f6f8f9"),
-    "dark_css_variables": _colours(link="#7cc4ca", code="#1a1c1e"),
+    # the ground of a page is that of its figures (``theme.css``)
+    "dark_css_variables": _colours(link="#7cc4ca", code="#1e2227") | {"color-background-primary": "#15181c"},
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

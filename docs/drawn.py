@@ -1,5 +1,6 @@
 """The figures of the site: one script each, which its own page, every lesson that shows it and its module load."""
 
+import html
 import importlib
 import json
 import re
@@ -8,6 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from docs import bare
 from figures import page
 from figures.figure import declared
 from flashlab.course.data import NOTEBOOKS
@@ -78,8 +80,7 @@ def write(folder: Path):
     (folder / MODULES).mkdir(parents=True)
     (folder / "charts.js").write_text("{\n" + page.chart_script() + "}\n", encoding="utf-8")
     for name in names():
-        whole = page.page(figure(name), alive(name, ".") + _home(name), title(name))
-        (folder / f"{name}.html").write_text(whole, encoding="utf-8")
+        (folder / f"{name}.html").write_text(_page(name), encoding="utf-8")
         (folder / f"{name}.js").write_text(_parts(name)[1], encoding="utf-8")
         (folder / MODULES / f"{name}.js").write_text(module(name), encoding="utf-8")
         (folder / f"{name}.png").write_bytes(page.still(figure(name), figure(name).State()))
@@ -97,19 +98,26 @@ def sentence(name: str) -> str:
     return figure(name).__doc__.split("\n")[0]
 
 
+def _page(name):
+    """Return the page of one figure: its title, its sentence, the figure, and where it comes from."""
+    top = f"<h1>{title(name)}</h1>\n<p>{html.escape(sentence(name))}</p>\n"
+    whole = f"{top}{alive(name, '.')}{_home(name)}"
+    return bare.page(f"{title(name)}, a figure - flashlab", whole, "../")
+
+
 def _home(name):
     """Return links for those who come to a figure from elsewhere; they lead out of a frame."""
-    words = '<a href="../index.html" target="_top">How FlashAttention works</a>'
+    words = f'<a href="../index.html" target="_top">{bare.TITLE}</a>'
     if lesson := lesson_of(name):
         address = f"../lessons/{notebook(lesson).removesuffix('.ipynb')}.html"
         words = f'<a href="{address}" target="_top">{lesson.title}</a>, a lesson of {words}'
-    return f'<p style="margin: 8px">From {words}.</p>\n'
+    return f"<p>From {words}.</p>\n"
 
 
 @cache
 def _parts(name):
     """Split a figure into its place on a page and its script. A file's page may load scripts, but no modules."""
     it = figure(name)
-    html = page.fragment(it, it.State(), page.shipped(it), id=f"figure-{name}", page=True)
-    place, _, script = html.partition(SCRIPT)
+    whole = page.fragment(it, it.State(), page.shipped(it), id=f"figure-{name}", page=True)
+    place, _, script = whole.partition(SCRIPT)
     return place, "{\n" + script.removesuffix("</script>\n") + RENDER.replace("NAME", name) + "}\n"

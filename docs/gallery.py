@@ -2,8 +2,8 @@
 
 import html
 
-from docs import drawn
-from docs.front import raw
+from docs import drawn, panels
+from docs.front import image, raw
 from docs.lessons import SITE
 
 EXAMPLE = "online_softmax"
@@ -26,7 +26,7 @@ FRAME = f'<iframe title="Tiling" width="100%" height="760"\n  src="{SITE}/figure
 
 
 def page() -> str:
-    """Return the page of all figures, each with a detail at full size, its sentence and a link to its own page."""
+    """Return the page of all figures, each with a panel of it, its sentence and a link to its own page."""
     cards = "\n".join(map(_card, drawn.names()))
     return f"""# Figures
 
@@ -39,7 +39,7 @@ def page() -> str:
 
 def _card(name):
     return (
-        f'<a href="figures/{name}.html"><span><img alt="" loading="lazy" src="figures/{name}.png"></span>'
+        f'<a href="figures/{name}.html"><span>{image(*panels.of_figure(name))}</span>'
         f"<b>{drawn.title(name)}</b><br>{html.escape(drawn.sentence(name))}</a>"
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docs.drawn import CHARTS, FIGURE, alive
 from flashlab.course.data import NOTEBOOKS
-from flashlab.course.lessons import LESSONS, notebook, number
+from flashlab.course.lessons import LESSONS, Lesson, notebook, number
 
 COURSE = "https://github.com/flashlab-course/flashlab"
 REPOSITORY = os.environ.get("FLASHLAB_REPOSITORY") or COURSE  # where a site finds its lessons: a fork has its own
@@ -17,6 +17,11 @@ SITE = "https://{}.github.io/{}".format(*PROJECT.split("/"))
 COLAB = f"https://colab.research.google.com/github/{PROJECT}/blob/gh-pages/colab"
 CODESPACE = f"https://codespaces.new/{PROJECT}"
 NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
+UNTOUCHED = re.compile(r"^○ \S+: not (?:answered|attempted) yet\b", re.M)  # what a stored exercise prints
+NEEDED_LESSONS = re.compile(r"\blessons? (\d\d)(?: (to|and) (\d\d))?")
+KEYS = "Press Shift+Enter in each code cell as you come to it."  # true of a notebook
+INSTEAD = "The code is below, with what it printed. To run it and to answer, open the lesson in Colab, or `make lab`."
+ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, which no break may tear
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
 TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # of the pages of the lessons
@@ -101,16 +106,19 @@ def readable(name: str) -> dict:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             source = NEIGHBOURS.sub("", source).replace("](data/", "](../notebooks/data/")
-            cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/")
+            cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/").replace(KEYS, INSTEAD)
             asked = bool(PREDICT.search(source))
             continue
         tags = cell["metadata"].get("tags", [])
         if source.startswith(("import ", "from ")):
             tags = ["hide-input"]
+        cell["outputs"] = [it for it in cell["outputs"] if not UNTOUCHED.search(_text(it))]
+        if cell["outputs"] and all(_is_prose(_text(it)) for it in cell["outputs"]):
+            tags = [*tags, "prose"]
         if figure := FIGURE.search(source):
             html = alive(figure[1], "../figures")
             cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}]
-        elif asked or cell["metadata"].get("jupyter", {}).get("outputs_hidden"):
+        elif cell["outputs"] and (asked or cell["metadata"].get("jupyter", {}).get("outputs_hidden")):
             tags = [*tags, "hide-output"]
         cell["metadata"]["tags"] = tags
         asked = asked or "exercise" in tags
@@ -123,6 +131,27 @@ def readable(name: str) -> dict:
     return lesson
 
 
+def needed(lesson: Lesson) -> set[Lesson]:
+    """Return the lessons that the opening of a lesson names as those that it needs."""
+    opening = "".join(_stored(notebook(lesson))["cells"][0]["source"])
+    found = set()
+    for first, link, last in NEEDED_LESSONS.findall(re.search(r"\*\*You need\*\*.*", opening)[0]):
+        numbers = range(int(first), int(last) + 1) if link == "to" else [int(it) for it in (first, last) if it]
+        found |= {LESSONS[it] for it in numbers}
+    return found
+
+
+def _text(output):
+    """Return what an output shows as text: nothing for a picture or HTML."""
+    data = output.get("data", {})
+    return "".join(output.get("text", "") or ("" if len(data) > 1 else data.get("text/plain", "")))
+
+
+def _is_prose(text):
+    """Return whether the lines of a text may be broken: it has one, or none with columns."""
+    return "\n" not in text.strip() or not ALIGNED.search(text)
+
+
 def _html(lesson):
     """Return the data of each output that has HTML."""
     shown = [output.get("data", {}) for cell in lesson["cells"] for output in cell.get("outputs", [])]
@@ -130,8 +159,11 @@ def _html(lesson):
 
 
 def links(name: str) -> dict:
-    """Return the cell that leads from a page to the notebook, in Colab and in the repository."""
-    words = f"[Run it in Colab]({COLAB}/{name}) · [the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})"
+    """Return the cell that leads from a page to the notebook: in Colab, on a machine, and in the repository."""
+    words = (
+        f"[Run in Google Colab]({COLAB}/{name}){{.start}} or on your machine: `make lab` ([set up](../set_up.md)) · "
+        f"[the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})"
+    )
     return {"cell_type": "markdown", "id": "run-it", "metadata": {}, "source": words}
 
 

@@ -8,12 +8,17 @@ import re
 from pathlib import Path
 from urllib.parse import urlencode
 
-from docs import drawn, front, gallery
+from docs import bare, drawn, front, gallery
 from docs.lessons import REPOSITORY
 from flashlab.course.lessons import LESSONS
 
 ADDRESS = f"{gallery.SITE}/"
-NAME = "How FlashAttention works"
+NAME = bare.TITLE
+RACE = "tiling"  # the figure of the front page, which stands for pages without one, in these words
+SHOWN = (
+    "Standard attention and two versions of FlashAttention, side by side: maps of their scores, of which only standard "
+    "attention's lie in slow memory, and the bytes that each has moved."
+)
 UNLISTED = ("404.html", "genindex.html", "py-modindex.html", "search.html")  # pages that no crawler needs
 LONGEST = 200  # characters of a description
 SAYS = {  # where the first paragraph does not say it
@@ -28,31 +33,17 @@ SAYS = {  # where the first paragraph does not say it
     "set_up.html": "How to run the course on your machine, in Google Colab or in a Codespace, and what each takes.",
 }
 PARAGRAPH = re.compile(r"<p\b[^>]*>(.*?)</p>", re.DOTALL)
-MISSING = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>There is no such page - flashlab</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="robots" content="noindex">
-<style>:root {{ color-scheme: light dark; background: Canvas; color: CanvasText }}
-body {{ margin: 3em auto; padding: 0 1em; max-width: 40em; font: 1.1em/1.5 system-ui, sans-serif }}
-a {{ color: LinkText }}</style>
-</head>
-<body>
-<main>
-<h1>There is no such page</h1>
+MISSING = f"""<h1>There is no such page</h1>
 <p>Lessons are renamed, and pages move. <a href="{ADDRESS}">The front page</a> has the map of all lessons, and
 <a href="{ADDRESS}search.html">the search</a> finds words.</p>
-</main>
-</body>
-</html>
 """
 
 
 def add(site: Path):
     """Add to each page of ``site`` its description, card, address, icon and report; write the files for crawlers."""
-    (site / "404.html").write_text(MISSING, encoding="utf-8")
+    unlisted = '<meta name="robots" content="noindex">\n'
+    missing = bare.page("There is no such page - flashlab", MISSING, ADDRESS, unlisted)  # shown at any address
+    (site / "404.html").write_text(missing, encoding="utf-8")
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
     for page in pages:
         text = (site / page).read_text(encoding="utf-8")
@@ -84,12 +75,12 @@ def description(page: str, text: str) -> str:
     return words if len(words) <= LONGEST else words[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
-def picture(page: str) -> str:
-    """Return the name of the figure that stands for a page: its own, that of its lesson, or the race."""
+def picture(page: str) -> str | None:
+    """Return the name of the figure of a page or of its lesson; None without one."""
     if page.startswith("figures/"):
         return Path(page).stem
     shown = (drawn.shown_by(it) for it in LESSONS if page == f"lessons/{front.page_of(it)}")
-    return next((names[0] for names in shown if names), "tiling")
+    return next((names[0] for names in shown if names), None)
 
 
 def report(text: str) -> str:
@@ -105,15 +96,15 @@ def _shared(page, text):
     mistake = f'<a href="{html.escape(report(text))}">Report a mistake</a>'
     for place, more in {
         '<div class="right-details">': f'<div class="right-details">{cite} {mistake}',
-        "</main>\n</body>": f'<p style="margin: 8px">{mistake}</p>\n</main>\n</body>',
+        "</main>\n</body>": f"<p>{mistake}</p>\n</main>\n</body>",
     }.items():
         text = text.replace(place, more)
     return text
 
 
 def _card(page, text, root):
-    figure = picture(page)
-    shown = drawn.figure(figure)
+    name = picture(page)
+    shown = name and drawn.figure(name)
     named = {"description": description(page, text), "twitter:card": "summary_large_image"}
     graph = {
         "title": _title(text),
@@ -121,8 +112,8 @@ def _card(page, text, root):
         "type": "article" if page.startswith("lessons/") else "website",
         "site_name": NAME,
         "url": address(page),
-        "image": f"{ADDRESS}figures/{figure}.png",
-        "image:alt": shown.describe(shown.State()),
+        "image": f"{ADDRESS}figures/{name or RACE}.png",
+        "image:alt": shown.describe(shown.State()) if shown else SHOWN,
     }
     lines = [f'<meta name="{name}" content="{html.escape(words)}">' for name, words in named.items()]
     lines += [f'<meta property="og:{name}" content="{html.escape(words)}">' for name, words in graph.items()]

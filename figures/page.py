@@ -22,7 +22,7 @@ CHARTS = ("svg", "theme", "tip", "chart")  # what draws charts, likewise
 MOST = 64  # sets of numbers that a page carries; beyond that, those that differ from the first in one control
 
 PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasText }
-h1 { margin: 8px } a { color: LinkText }
+h1 { margin: 8px }
 body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }"""
 
 # The theme is that of JupyterLab, of the page, or else of the system, as for figures (``theme.js``). White becomes the
@@ -130,13 +130,9 @@ def shipped(figure: Any) -> dict:
     return {key(figure, state): numbers(figure, state) for state in chosen}
 
 
-def page(figure: Any, made: str | None = None, title: str | None = None) -> str:
-    """Return a whole HTML file with one figure that moves without a kernel.
-
-    made: its fragment, if there is one; title: the figure's name in words, if None.
-    """
-    title = title or title_of(figure)
-    made = made or fragment(figure, figure.State(), shipped(figure), page=True)
+def page(figure: Any) -> str:
+    """Return a whole HTML file, which asks for no other, with one figure that moves without a kernel."""
+    title, made = title_of(figure), fragment(figure, figure.State(), shipped(figure), page=True)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

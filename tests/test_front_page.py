@@ -1,10 +1,15 @@
 """The front page: its ways through are those of the list of lessons, and its race ends with the bytes of its runs."""
 
 import re
+import struct
 
-from docs import front
-from figures import style, tiling
-from flashlab.course.lessons import WAYS, duration
+import pytest
+
+from docs import drawn, front, lessons, panels
+from figures import page, style, tiling
+from flashlab.course.data import NOTEBOOKS
+from flashlab.course.lessons import LESSONS, WAYS, duration, number
+from flashlab.reference.published import RUNS
 
 
 def test_each_way_has_its_sum_and_its_lessons():
@@ -16,5 +21,44 @@ def test_each_way_has_its_sum_and_its_lessons():
 
 def test_the_race_ends_with_the_bytes_of_its_runs():
     moved = [style.amount(run["moved"]) for run in tiling.trace(tiling.State())["runs"]]
-    (result,) = re.findall(r"<output>(.*?)</output>", front.page())
+    (result,) = re.findall(r"<output>(.*?)</output>", front.page(), re.DOTALL)
     assert re.findall(r"<b>(.*?)</b>", result.replace("&nbsp;", " ")) == moved
+
+
+def test_the_lead_has_the_published_numbers_that_the_first_lesson_has():
+    (lead,) = re.findall(r'<p class="lead">(.*?)</p>', front.page(), re.DOTALL)
+    opening = (NOTEBOOKS / "00_start_here.ipynb").read_text(encoding="utf-8")
+    for run in RUNS.values():
+        gigabytes, milliseconds = f"{run.nbytes / 1e9:.1f}", str(run.milliseconds)
+        assert gigabytes in lead and f"{gigabytes} GB" in opening
+        assert milliseconds in lead and f"{milliseconds} ms" in opening
+
+
+def test_a_way_names_what_its_lessons_need_and_it_leaves_out():
+    left_out = {}
+    for way in WAYS:
+        (panel,) = re.findall(rf"<summary>{way.name} .*?</details>", front.page(), re.DOTALL)
+        left_out[way.name] = re.findall(r"(\d\d) <a", panel.partition("To be taken on trust")[2])
+    assert left_out == {"An evening": ["02", "03"], "A weekend": [], "The core": [], "All of it": []}
+
+
+def test_needed_lessons_come_before():
+    for lesson in LESSONS:
+        assert all(number(it) < number(lesson) for it in lessons.needed(lesson)), lesson.name
+    assert [number(it) for it in LESSONS if it in lessons.needed(LESSONS[9])] == [6, 7, 8]
+
+
+def test_every_figure_has_a_panel_and_no_two_lessons_share_one():
+    assert set(panels.OF_FIGURE) == set(drawn.names())
+    shown = [panel[0] for lesson in LESSONS if (panel := panels.of(lesson))]
+    assert len(set(shown)) == len(shown) >= 23
+
+
+@pytest.mark.parametrize(("name", "figure", "box"), panels.boxes(), ids=lambda it: it if isinstance(it, str) else "")
+def test_a_panel_is_a_part_of_the_still(name, figure, box):
+    whole = drawn.figure(figure)
+    png = page.still(whole, whole.State())
+    width, height = struct.unpack(">II", png[16:24])
+    left, top, right, bottom = box
+    assert 0 <= left < right <= width and 0 <= top < bottom <= height
+    assert max(right - left, bottom - top) <= 1060  # letters stay legible in a card

@@ -1,5 +1,5 @@
 // The race on the front page: the figure plays once by itself, the same number of bytes per second for all. Its
-// controls wait until then, in their place below it. Who asked for less motion, or brought a state along, sees the end
+// controls are folded below it, and wait until then. Who asked for less motion, or brought a state along, sees the end
 // at once.
 {
   const MS = 8000;
@@ -10,6 +10,9 @@
   const clock = JSON.parse(race.dataset.clock);
   const figure = globalThis.flashlab.figures[host.id][0];
   const part = (name) => host.shadowRoot.querySelector(name);
+  const head = part(".head");
+  const change = Object.assign(document.createElement("button"), { type: "button", textContent: "change it" });
+  change.style.marginBlock = "10px 6px";
   const last = clock.length - 1;
   const isState = () => location.hash.startsWith("#tiling?");
   let passed = 0; // ms
@@ -28,7 +31,7 @@
     rest("play again");
     passed = 0;
     race.dataset.state = "over";
-    part(".head").style.visibility = "";
+    change.disabled = false;
     part(".words").ariaLive = "polite";
   };
   const frame = (now) => {
@@ -48,20 +51,29 @@
     say("pause");
   };
 
+  const unfold = (open) => {
+    head.hidden = !open;
+    change.setAttribute("aria-expanded", open);
+  };
+
+  change.addEventListener("click", () => unfold(head.hidden));
   button.addEventListener("click", () => (running ? rest("play") : run()));
   button.hidden = false;
-  part(".flashlab").append(part(".head"));
+  part(".flashlab").append(change, head);
   addEventListener("hashchange", () => {
-    if (running && isState()) over();
+    if (!isState()) return;
+    unfold(true);
+    if (running) over();
   });
   const brought = isState();
+  unfold(brought);
   // For listeners: all else is seen.
   Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" });
   if (brought || matchMedia("(prefers-reduced-motion: reduce)").matches) {
     if (!brought) figure.set({ step: last });
     over();
   } else {
-    part(".head").style.visibility = "hidden";
+    change.disabled = true;
     part(".words").ariaLive = "off";
     run();
   }

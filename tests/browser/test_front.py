@@ -13,6 +13,8 @@ HEIGHTS = {390: 844, 1024: 900, 1280: 900, 1920: 900}
 RESULT, BUTTON = ".race > p output", ".race > p button"
 STAGE = ".race [data-figure] .stage"
 CONTROLS = ".race [data-figure] .head"
+CHANGE = ".race [data-figure] button[aria-expanded]"
+BELOW = ".race .key"
 STEP = "document.querySelector('.race [data-figure]') && flashlab.figures['figure-tiling'][0].state.step"
 INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
@@ -50,23 +52,27 @@ def test_the_first_screen_has_the_sentence_the_ways_in_and_the_whole_race(opened
             assert box["y"] >= 0 and box["y"] + box["height"] <= HEIGHTS[width], part
     assert sheet.locator(".race .compared").count() == 3
     assert re.fullmatch(r"Start \d+ min", sheet.locator(".start").inner_text())
-    place = sheet.locator(STAGE).bounding_box()
+    places = [sheet.locator(part).bounding_box() for part in (STAGE, CHANGE, BELOW)]
+    assert places[2]["y"] - places[0]["y"] - places[0]["height"] < 60  # no room that nothing fills
     sheet.clock.run_for(8500)
     assert sheet.locator(RESULT).is_visible()
-    assert sheet.locator(STAGE).bounding_box() == place  # the end moves nothing
+    assert [sheet.locator(part).bounding_box() for part in (STAGE, CHANGE, BELOW)] == places  # the end moves nothing
     SCREENSHOTS.mkdir(exist_ok=True)
     sheet.screenshot(path=SCREENSHOTS / f"front-{width}-{scheme}.png")
     assert sheet.evaluate(INSIDE) and sheet.faults == []
 
 
-def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_controls(opened):
+def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_unfolds_its_controls(opened):
     sheet = opened()
     assert sheet.get_by_role("button", name="pause").is_visible()
     assert not sheet.locator(CONTROLS).is_visible() and not sheet.locator(RESULT).is_visible()
+    assert sheet.locator(CHANGE).is_disabled()
     sheet.clock.run_for(6000)
     assert 0 < sheet.evaluate(STEP) < 142 and sheet.locator(".race[data-state=running]").count()
     sheet.clock.run_for(2500)
-    assert sheet.locator(RESULT).is_visible() and sheet.locator(CONTROLS).is_visible()
+    assert sheet.locator(RESULT).is_visible() and not sheet.locator(CONTROLS).is_visible()
+    sheet.locator(CHANGE).press("Enter")
+    assert sheet.locator(CONTROLS).is_visible() and sheet.locator(CHANGE).get_attribute("aria-expanded") == "true"
     ended = sheet.evaluate(STEP)
     sheet.clock.run_for(10_000)
     assert sheet.evaluate(STEP) == ended
@@ -89,7 +95,7 @@ def test_pause_holds_the_race_where_it_is(opened):
 
 def test_who_asked_for_less_motion_sees_the_end_at_once(opened):
     sheet = opened(reduced_motion="reduce")
-    assert sheet.locator(RESULT).is_visible() and sheet.locator(CONTROLS).is_visible()
+    assert sheet.locator(RESULT).is_visible() and sheet.locator(CHANGE).is_enabled()
     assert sheet.get_by_role("button", name="play again").is_visible()
 
 

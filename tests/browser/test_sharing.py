@@ -49,6 +49,11 @@ def test_descriptions_are_words_and_differ_from_lesson_to_lesson(pages):
     assert all(words.startswith("At the end") for words in of_lessons[:-1])
 
 
+def test_what_is_said_of_a_shared_picture_is_no_state_of_a_figure(pages):
+    assert [meta(pages[path])["og:image:alt"] for path in ("index.html", "about.html")] == [[sharing.SHOWN]] * 2
+    assert meta(pages["lessons/06_tiling.html"])["og:image:alt"] != [sharing.SHOWN]
+
+
 def test_every_page_names_its_one_address_and_the_map_for_crawlers_lists_it(pages, site):
     listed = re.findall("<loc>(.*?)</loc>", (site / "sitemap.xml").read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(sharing.address(path) for path in pages if path not in sharing.UNLISTED)

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
-from docs import drawn, lessons, pages
+from docs import drawn, lessons, pages, panels
 from flashlab.course import lessons as course
 from flashlab.course.data import NOTEBOOKS
 from tests.browser.conftest import SCREENSHOTS
@@ -315,7 +315,7 @@ RENDER = """async name => {
 
 
 def test_every_figure_is_a_module_that_draws_into_an_element(opened, served):
-    sheet = opened(f"{served}/404.html")
+    sheet = opened(f"{served}/search.html")
     for name in drawn.names():
         number, fields, follows, marks = sheet.evaluate(RENDER, name)
         assert number == version("flashlab-course") and fields == sorted(drawn.figure(name).CONTROLS), name
@@ -323,10 +323,14 @@ def test_every_figure_is_a_module_that_draws_into_an_element(opened, served):
     assert sheet.faults == []
 
 
-def test_a_picture_of_the_gallery_is_shown_at_its_size(opened):
-    sheet = opened("figures.html")
+def test_a_picture_of_the_gallery_is_whole(opened, look):
+    sheet = opened("figures.html", look)
     links = sheet.locator(".details a")
     found = [link.get_attribute("href") for link in links.all()]
     assert found == FIGURES
-    assert {picture.bounding_box()["width"] for picture in links.locator("img").all()} == {960}  # as it was taken
+    for name, link in zip(drawn.names(), links.all(), strict=True):
+        place, box = (link.locator(part).bounding_box() for part in ("span", "img"))
+        assert place["x"] <= box["x"] and box["x"] + box["width"] <= place["x"] + place["width"] + 0.5, name
+        assert place["y"] <= box["y"] and box["y"] + box["height"] <= place["y"] + place["height"] + 0.5, name
+        assert box["width"] <= panels.of_figure(name)[1]  # at the size of the figure, or smaller
     assert all(drawn.sentence(name) in link.inner_text() for name, link in zip(drawn.names(), links.all(), strict=True))
