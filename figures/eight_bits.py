@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from figures import style
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, Toggle
 from flashlab.course import data
@@ -122,12 +123,18 @@ def describe(state: State) -> str:
     """Say how many weights vanished, and what each part costs the output."""
     told = trace(state)
     now = told["steps"][state.step]
-    parts = ", ".join(f"{name} {now['errors'][name]:.2%}" for name in ("Q, K", "V", "weights"))
+    errors = now["errors"]
+    parts = ", ".join(f"{name} {_percent(errors[name])}" for name in ("Q, K", "V", "weights"))
     return (
         f"Largest weight {now['largest']:.0f}: {now['zeros']} of {told['N']} weights of “{told['token']}” become 0, "
-        f"{now['vanished']:.2%} of their sum; its output errs by {now['row']:.2%}. "
-        f"All rows, all in 8 bits: {now['errors']['all']:.2%}; each part alone: {parts}."
+        f"{_percent(now['vanished'])} of their sum; its output errs by {_percent(now['row'])}. "
+        f"All rows, all in 8 bits: {_percent(errors['all'])}; each part alone: {parts}."
     )
+
+
+def _percent(share):
+    """Return a share as the picture does."""
+    return f"{style.digits(100 * share, 3)}%"
 
 
 CONTROLS = {

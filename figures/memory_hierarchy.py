@@ -62,15 +62,15 @@ def describe(state: State) -> str:
     whose = "one SM" if state.one_sm else f"all {told['sms']} SMs"
     parts = [_share(level["nbytes"] / window) for level in (dram, smem)]
     return (
-        f"{state.card}, {_size(window)} in view: {dram['name']} is {parts[0]}, the shared memory and L1 of {whose} "
-        f"{parts[1]}. A block of threads gets {_size(told['block']['nbytes'])}. "
+        f"{state.card}, full-height square: {_size(window)}. {dram['name']} is {parts[0]}, the shared memory and "
+        f"L1 of {whose} {parts[1]}. A block of threads gets {_size(told['block']['nbytes'])}. "
         f"Shared memory hands over {smem['times']:.3g} times the bytes."
     )
 
 
 def _share(part):
-    """Say how much of the window that is."""
-    return f"{part:,.0f} windows" if part >= 10 else f"{part:.2g} windows" if part > 1 else f"{100 * part:.2g}% of it"
+    """Say how much of the square that is."""
+    return f"{part:,.0f} squares" if part >= 10 else f"{part:.2g} squares" if part > 1 else f"{100 * part:.2g}% of it"
 
 
 def _size(nbytes):

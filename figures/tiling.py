@@ -154,7 +154,7 @@ def _status(run, clock):
     number, kernels = run["lines"][now]["number"], run["kernels"]
     what = "program" if len(set(kernels)) == 1 else f"kernel {kernels[number - 1]},"
     over = sum(nbytes for _, nbytes in run["lines"][now]["resident"]) > SRAM_BYTES
-    moved = f"{style.amount(run['lines'][now]['moved'])} of {style.amount(run['moved'])}"
+    moved = style.amount(run["lines"][now]["moved"])
     return f"{run['name']}: {moved}, {what} {number} of {len(kernels)}{', does not fit' if over else ''}"
 
 

@@ -82,6 +82,7 @@ function chart({ trace, measure, step, x, y, width }) {
     { key: measure.what, class: "compared" },
     label(x, y + 8, named, { weight: 650 }),
     label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600 }),
+    crossing(measure, lengths) && label(x + width, y + 64, crossing(measure, lengths), { anchor: "end", size: 12 }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
       h("path", { d: `M${x} ${y + 28 + 18 * row}h22`, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash }),
       label(x + 30, y + 28 + 18 * row, `${words}: ${said(measure[name][step])}`),
@@ -139,15 +140,20 @@ function lineOf({ trace, measure, step, here, back, top, bottom }) {
   );
 }
 
+// In words where the lines cross, if they do in view.
+function crossing({ crossing: N }, lengths) {
+  return N > lengths[0] && N < lengths.at(-1) ? `cross at ${N.toLocaleString("en")}` : null;
+}
+
 // Where the lines cross: from there on linear attention takes no more.
 function crossed({ measure, lengths, across, x, top, bottom, width }) {
-  const inside = measure.crossing > lengths[0] && measure.crossing < lengths.at(-1);
-  if (!inside) return null;
+  const title = crossing(measure, lengths);
+  if (title === null) return null;
   const at = round(across(measure.crossing));
   const N = measure.crossing.toLocaleString("en");
   return h(
     "g",
-    { key: "crossing", tip: { title: `cross at ${N}`, lines: [`from N = ${N} on linear attention takes no more`] } },
+    { key: "crossing", tip: { title, lines: [`from N = ${N} on linear attention takes no more`] } },
     h("rect", {
       x: at,
       y: top,
@@ -157,7 +163,6 @@ function crossed({ measure, lengths, across, x, top, bottom, width }) {
       "fill-opacity": 0.12,
     }),
     h("path", { d: `M${at} ${top}V${bottom}`, stroke: "var(--fast)", "stroke-dasharray": "3 3", "stroke-width": 1.5 }),
-    label(x + width - 4, bottom - 10, `cross at ${N}`, { anchor: "end", size: 12 }),
   );
 }
 

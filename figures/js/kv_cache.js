@@ -98,6 +98,13 @@ function pageOf({ trace, now, page, token, x, y }) {
         const look = { anchor: "middle", weight: 700, fill: `var(--on-text-${name})` };
         return label(x + Math.min(token, count * token) / 2 - 1, y + (part + 0.5) * share, name, look);
       }),
+    trace.page * token > 40 &&
+      label(x + trace.page * token - 8, y + PAGE - 9, String(page), {
+        key: "number",
+        anchor: "end",
+        size: 12,
+        fill: count === trace.page ? `var(--on-text-${names.at(-1)})` : "var(--grey)",
+      }),
   );
 }
 

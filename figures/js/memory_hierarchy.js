@@ -183,7 +183,7 @@ function wordsIn({ one, edge, view, width, high }) {
   const rows = [
     [one.short === "block" ? "one block" : one.name, one.short].find((name) => 9.4 * name.length < width - 20),
     holds(one),
-    edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} windows` : "",
+    edge > 1.05 * view.height ? `edge: ${digits(edge / view.height, 2)} heights` : "",
   ].filter((words) => words && 8.2 * words.length < width - 20);
   if (rows.length === 0 || width <= 8 * 12 || high <= 70) return null;
   const across = Math.max(...rows.map((words, row) => words.length * (row === 0 ? 9.4 : 8)));

@@ -40,6 +40,7 @@ class Figure {
     this.traces = { ...data.traces };
     this.channel = null;
     this.state = { ...data.state, ...(data.page ? fromHash(data.name, data.controls, location.hash) : {}) };
+    this.opening = this.state;
     this.moment = { step: this.state[this.clock] }; // where the clock was put, and among which words
     this.shown = null; // the state on the picture
     this.drawn = 0; // the width of the picture in its own pixels
@@ -200,7 +201,9 @@ class Figure {
     const { clock } = this;
     if (this.playing) return this.stop();
     if (this.state !== this.shown) return; // the kernel has been asked
-    if (this.state[clock] === this.last()) this.set({ [clock]: 0 });
+    const [step, last] = [this.state[clock], this.last()];
+    const short = this.state === this.opening && step > 0.75 * last; // there would be little to see
+    if (step === last || short) this.set({ [clock]: 0 });
     const plan = schedule(this.numbers(this.state).words);
     let at = performance.now();
     const tick = () => {

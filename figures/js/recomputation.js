@@ -219,7 +219,11 @@ function cells({ trace, now, done, place }) {
 function status({ trace, now, last, x, y }) {
   const index = ([start], size) => start / size;
   const tileName = () => {
-    if (now.clock > last) return `${trace.passes[1].name}: done. ${trace.passes[0].name} goes on`;
+    if (now.clock > last) {
+      const [kept, rebuilt] = trace.passes;
+      const both = now.clock >= kept.parts.at(-1).stop;
+      return both ? `${rebuilt.name}, ${kept.name}: done` : `${rebuilt.name}: done. ${kept.name} goes on`;
+    }
     if (!now.kind) return "before the first step";
     if (now.kind === "rebuild")
       return `rebuild P(${index(now.span[0], trace.Br)}, ${index(now.span[1], trace.Bc)}), use it, forget it`;

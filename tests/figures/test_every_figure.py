@@ -139,7 +139,7 @@ def test_every_choice_fits_the_screen(figure, width, drawings):
 SAYS_MORE = {  # what the words say, and no picture does
     "first_triton_kernel": r"of \d+ masked",
     "masks": r"skips \d+",
-    "memory_hierarchy": r"[\d.]+ .iB in view.*",
+    "memory_hierarchy": r"square: [\d.]+ .iB.*",
     "online_softmax": r"of \d+: ",
     "pipeline": r", \d+% in all.*",
     "recomputation": r"of \d+ tiles",

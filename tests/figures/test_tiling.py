@@ -135,7 +135,7 @@ def test_a_kernels_events_are_replayed():
     tiles = [line["tile"] for line in lines if line["name"] == "V"]
     assert tiles == [(rows, cols) for rows in [(4, 6), (0, 4)] for cols in [(0, 3), (3, 5)]]
     assert repr(replace_step(shown, 6)) == (
-        "Clock at 112 B. a kernel: 112 B of 256 B, program 1 of 2; the same again: 112 B of 256 B, program 1 of 2."
+        "Clock at 112 B. a kernel: 112 B, program 1 of 2; the same again: 112 B, program 1 of 2."
     )
 
 
