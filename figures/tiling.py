@@ -37,7 +37,7 @@ ROWS = ("lse",)  # one number per row
 class State:
     """N tokens of a real text in tiles of Br x Bc; ``step`` transfers of the three runs together have been made."""
 
-    step: int = 70
+    step: int = 74
     N: int = 128
     Br: int = 32
     Bc: int = 32

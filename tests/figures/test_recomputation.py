@@ -14,7 +14,8 @@ from flashlab.reference import masks, recomputation, standard_attention, tiling
 from flashlab.reference.rules import Rules
 from tests.tools import drawn
 
-STATES = [figure.State(), figure.State(causal=True), figure.State(Br=64, Bc=256)]
+SQUARE = figure.State(step=72, Br=128, Bc=128)  # tiles
+STATES = [SQUARE, replace(SQUARE, causal=True), figure.State(Br=64, Bc=256)]
 states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
@@ -59,7 +60,7 @@ def test_squares_are_stored_by_their_kernels():
 
 
 def test_every_tile_is_rebuilt_once_and_none_is_left():
-    steps = figure.trace(figure.State())["steps"]
+    steps = figure.trace(SQUARE)["steps"]
     rebuilt = [step["span"] for step in steps if step["kind"] == "rebuild"]
     expected = [[[i, i + 128], [j, j + 128]] for i in range(0, 512, 128) for j in range(0, 512, 128)]
     assert sorted(rebuilt) == expected
@@ -72,7 +73,7 @@ def test_every_tile_is_rebuilt_once_and_none_is_left():
 
 @pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 def test_the_picture_counts_as_the_words_do_and_has_one_scale():
-    for state in (figure.State(), replace(figure.State(), step=figure.count(figure.State()))):
+    for state in (SQUARE, replace(SQUARE, step=figure.count(SQUARE))):
         (drawing,) = drawn.draw(figure, [state])
         rebuilt = re.search(r"tiles of P rebuilt: (\d+)", drawing["markup"])[1]
         now = figure.trace(state)["steps"][state.step]
@@ -85,7 +86,9 @@ def test_the_picture_counts_as_the_words_do_and_has_one_scale():
 
 
 def test_causal_leaves_tiles_out():
-    rebuilt = [step["span"] for step in figure.trace(figure.State(causal=True))["steps"] if step["kind"] == "rebuild"]
+    rebuilt = [
+        step["span"] for step in figure.trace(replace(SQUARE, causal=True))["steps"] if step["kind"] == "rebuild"
+    ]
     assert len(rebuilt) == 10 and all(cols[0] <= rows[0] for rows, cols in rebuilt)
 
 
@@ -94,7 +97,7 @@ def test_what_is_held_is_what_the_memory_held():
     O, lse = tiling.fa1_forward(Q, K, V, 128, 128)
     memory = Memory()
     recomputation.backward(Q, K, V, O, lse, dO, 128, 128, memory=memory)
-    told = figure.trace(figure.State())
+    told = figure.trace(SQUARE)
     assert told["peak"] == memory.peak_bytes
     fullest = max(told["steps"], key=lambda step: sum(size for *_, size in step["held"]))
     assert {name: size for name, _, size in fullest["held"]} == {
