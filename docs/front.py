@@ -70,7 +70,7 @@ def _way(way):
 
 
 def _left_out(way):
-    """Return what a learner of a way takes on trust: the lessons that its openings name and that it leaves out."""
+    """Return the HTML of the lessons that a way leaves out, although lessons of it name them as needed."""
     missing = sorted({it for lesson in way.lessons for it in needed(lesson)} - set(way.lessons), key=number)
     proved = "; ".join(
         f'{number(it):02} <a href="lessons/{page_of(it)}">{it.title}</a>, {html.escape(it.proves)}' for it in missing

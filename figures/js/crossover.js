@@ -75,6 +75,7 @@ function chart({ trace, measure, step, x, y, width }) {
   const up = (value) => bottom - place(value, low, high, HIGH - 16) - 8;
   const back = (at) => Math.log(lengths[0]) + ((at - x) / width) * Math.log(lengths.at(-1) / lengths[0]); // of N
   const here = across(lengths[step]);
+  const meeting = crossing(measure, lengths);
   const ratio = measure.softmax[step] / measure.linear[step];
   const named = `${measure.name}${measure.what === "seconds" ? `, ${trace.card.split(" ")[0]}` : ""}`;
   return h(
@@ -82,7 +83,7 @@ function chart({ trace, measure, step, x, y, width }) {
     { key: measure.what, class: "compared" },
     label(x, y + 8, named, { weight: 650 }),
     label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600 }),
-    crossing(measure, lengths) && label(x + width, y + 64, crossing(measure, lengths), { anchor: "end", size: 12 }),
+    meeting !== null && label(x + width, y + 64, meeting, { anchor: "end", size: 12 }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
       h("path", { d: `M${x} ${y + 28 + 18 * row}h22`, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash }),
       label(x + 30, y + 28 + 18 * row, `${words}: ${said(measure[name][step])}`),

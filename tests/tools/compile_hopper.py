@@ -80,7 +80,7 @@ def kinds():
 
 
 def compile_forward(name, problem, c):
-    """Return what the forward kernel takes and contains, as a dict."""
+    """Return a report on the machine code of the forward kernel: a dict."""
     q, k, v, o, lse, _ = tensors_of(problem)
     return name | launched(forward, lambda: forward.run(o, lse, q, k, v, problem, c))
 

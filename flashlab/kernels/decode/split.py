@@ -82,7 +82,7 @@ def attention_split(
     begin, end = reached(begin, end, skipped, first, group, n, Nk, request.reach, Br, Bc)
     Q_at = Q + b.to(tl.int64) * Q_b + h * Q_h + token * Q_t  # [Br]
     Q_i, Q_odd = queries(Q_at, alive, scales, tile)  # [Br, d], or with pairs [Br, d / 2]
-    R_i = rope_of_queries(Q_at, alive, scales, tile)  # [Br, rope]
+    R_i = gather(Q_at, alive, tile.dv + tl.arange(0, tile.rope or 1), tile.d, scales)  # [Br, rope]
     m_i = tl.full([Br], -float("inf"), tl.float32)  # [Br]
     l_i = tl.zeros([Br], tl.float32)  # [Br]
     O_i = tl.zeros([Br, half], tl.float32)  # [Br, dv]
@@ -147,22 +147,12 @@ def reached(begin, end, skipped, first, group, n, Nk, reach, Br: tl.constexpr, B
 @triton.jit
 def queries(at, alive, scales, tile: tl.constexpr):
     """Return the rows of Q at these addresses [Br] twice; with pairs, their even and their odd columns."""
-    cols = tl.arange(0, tile.width)  # [d]
     d_k = tile.d if tile.rope is None else tile.dv  # the columns without rope
-    Q_i = tl.load(at[:, None] + cols[None, :], mask=alive[:, None] & (cols < d_k)[None, :], other=0.0)  # [Br, d]
-    Q_i = widened(Q_i, scales)
+    Q_i = gather(at, alive, tl.arange(0, tile.width), d_k, scales)  # [Br, d]
     if tile.pairs is not None:
         return tl.split(Q_i.reshape(tile.Br, tile.width // 2, 2))  # [Br, d / 2], [Br, d / 2]
     else:
         return Q_i, Q_i
-
-
-@triton.jit
-def rope_of_queries(at, alive, scales, tile: tl.constexpr):
-    """Return the columns with rope [Br, rope] of the rows of Q at these addresses [Br]; or one of no use."""
-    cols = tile.dv + tl.arange(0, tile.rope or 1)  # [rope]
-    there = alive[:, None] & (cols < tile.d)[None, :]  # [Br, rope]
-    return widened(tl.load(at[:, None] + cols[None, :], mask=there, other=0.0), scales)
 
 
 @triton.jit
@@ -312,7 +302,7 @@ def place(table, stride, b, keys, there, page: tl.constexpr):
 
 @triton.jit
 def gather(at, there, cols, d, scales):
-    """Return columns ``cols`` of the rows at these addresses [Bc]: zeros past d and where there is no key.
+    """Return columns ``cols`` of the rows at these addresses [Bc], or [Br]: zeros past d and where there is no row.
 
     With scales, the numbers have 8 bits and are widened to float16, which holds them exactly.
     """
