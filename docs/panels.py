@@ -23,7 +23,7 @@ OF_FIGURE: dict[str, Box] = {
     "block_size": (0, 836, 640, 1026),
     "recomputation": (0, 0, 748, 644),
     "io_complexity": (0, 0, 716, 806),
-    "first_triton_kernel": (0, 0, 880, 396),
+    "first_triton_kernel": (0, 0, 880, 440),
     "pipeline": (0, 120, 698, 410),
     "layouts": (0, 0, 508, 486),
     "schedules": (0, 116, 856, 578),

@@ -59,13 +59,12 @@ def _trace(kernel, N, block):
                 "columns": columns,
                 "ran": lines,  # since the program began or moved something; the last of them moves this
                 "value": _value(source[lines[-1]]),
-                "numbers": _numbers(tensors[now.name], rows[0] if rows else (0, 1), columns),
                 "loaded": moved["load"],
                 "stored": moved["store"],
             }
         )
     return {
-        "tensors": ["x", "y", "z"] if kernel == "add" else ["x", "y"],
+        "tensors": {name: _written(tensor) for name, tensor in tensors.items()},
         "height": 1 if kernel == "add" else ROWS,
         "N": N,
         "width": 1 << (N - 1).bit_length() if kernel == "softmax" else block,  # a row, rounded up to a power of two
@@ -122,10 +121,10 @@ def _value(line):
     return ast.unparse(statement.targets[0] if isinstance(statement, ast.Assign) else statement.value.args[1])
 
 
-def _numbers(tensor, rows, columns):
-    """Return the numbers in these rows and columns as they are written into a cell, for each row."""
-    block = tensor.reshape(-1, tensor.shape[-1])[slice(*rows), slice(*columns)]
-    return [[f"{x:.2f}".removeprefix("0").removesuffix(".00") or "0" for x in row] for row in block.tolist()]
+def _written(tensor):
+    """Return the numbers of a tensor as they are written into cells, for each row."""
+    rows = tensor.reshape(-1, tensor.shape[-1]).tolist()
+    return [[f"{x:.2f}".removeprefix("0").removesuffix(".00") or "0" for x in row] for row in rows]
 
 
 def trace(state: State) -> dict:

@@ -3,82 +3,91 @@
 import { h } from "./svg.js";
 import { WIDE, label, slot, source, tile } from "./marks.js";
 
-const LEFT = 20; // of the names of tensors
+const LEFT = 20; // of the tensors
 const CELL = 26; // at most
-const SIDE = 28; // of a program
+const LEAST = 21.5; // with room for .25
+const CODE = 385; // width of the source, at least: few of its lines are folded
 const LOAD = "Q";
 const STORE = "O";
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
-  const across = wide ? width * 0.44 : width;
+  const across = wide ? Math.min(Math.max(width * 0.44, LEFT + 16 * LEAST), width - 24 - CODE) : width;
+  const code = { x: wide ? across + 24 : 0, width: wide ? width - across - 24 : width };
+  const names = Object.keys(trace.tensors);
   const columns = Math.ceil(trace.N / trace.width) * trace.width;
   const cell = Math.min(CELL, (across - LEFT) / columns);
   const done = trace.accesses.slice(0, step);
   const now = done.at(-1);
   const high = trace.height * cell;
-  const programs = programsOf({ trace, step, now });
-  const tops = Object.fromEntries(trace.tensors.map((name, at) => [name, 84 + at * (high + 18)]));
-  const bottom = 84 + trace.tensors.length * (high + 18) + 26;
+  const first = trace.height > 1 ? 62 : 84; // rows have their programs beside them, columns above them
+  const tops = Object.fromEntries(names.map((name, at) => [name, first + at * (high + 26)]));
+  const bottom = first + names.length * (high + 26) + 18;
   const place = (one) => ({ x: LEFT + one.columns[0] * cell, y: tops[one.tensor] + one.rows[0] * cell });
   const held = registers({ trace, done, now, cell, x: LEFT, y: bottom, width: across, place });
-  const code = source(wide ? width * 0.48 : 0, wide ? 30 : held.bottom + 86, trace.source, {
-    width: wide ? width * 0.52 : width,
+  const top = wide ? 30 : held.bottom + 86;
+  const text = source(code.x, top, trace.source, {
+    width: code.width,
     lit: now?.ran.at(-1),
     ran: now?.ran,
     tips: tipsOf(trace, done),
     key: "line",
   });
   return {
-    height: Math.max(held.bottom + 46, (wide ? 30 : held.bottom + 86) + code.height + 4),
+    height: Math.max(held.bottom + 46, top + text.height + 4),
     nodes: [
-      h("g", { key: "programs" }, programs),
+      h("g", { key: "programs" }, programsOf({ trace, step, now, cell, tops: Object.values(tops) })),
       h("g", { key: "registers" }, held.nodes),
-      trace.tensors.map((name) => tensor({ trace, done, name, columns, cell, y: tops[name], spot: held.spot })),
+      names.map((name) => tensor({ trace, done, name, columns, cell, y: tops[name], spot: held.spot })),
       label(LEFT, held.bottom + 10, `loaded ${now?.loaded ?? 0} B, stored ${now?.stored ?? 0} B`, {
         key: "bytes",
         weight: 600,
       }),
-      label(LEFT, held.bottom + 32, "the program's number: blue loaded, red stored", {
+      label(LEFT, held.bottom + 32, "blue: loaded, red: stored; strong: in this step", {
         key: "meaning",
         fill: "var(--grey)",
         size: 12,
       }),
-      label(wide ? width * 0.48 : 0, wide ? 10 : held.bottom + 66, "bar: runs in this step; lit: moves something", {
-        fill: "var(--grey)",
-      }),
-      h("g", { key: "source" }, code.nodes),
+      label(code.x, top - 20, "bar: runs in this step; lit: moves something", { fill: "var(--grey)" }),
+      h("g", { key: "source" }, text.nodes),
     ],
   };
 }
 
-// The programs, one of which is at work: a press goes to where it begins.
-function programsOf({ trace, step, now }) {
+// The programs, each at the columns or rows that it has: a press goes to where it begins.
+function programsOf({ trace, step, now, cell, tops }) {
   const boxes = Array.from({ length: trace.programs }, (_, program) => {
     const mine = trace.accesses.map((one, at) => ({ ...one, at })).filter((one) => one.program === program);
     const state = now?.program === program ? "at work" : mine.at(-1).at < step ? "has ended" : "has not begun";
-    const rows = trace.height > 1 ? `rows ${span(mine[0].rows)}` : `columns ${span(mine[0].columns)}`;
+    const { rows, columns } = mine[0];
+    const has = trace.height > 1 ? `rows ${span(rows)}` : `columns ${span(columns)}`;
+    const places =
+      trace.height > 1
+        ? tops.map((top) => ({ x: 0, y: top + rows[0] * cell, width: 15, height: (rows[1] - rows[0]) * cell - 1 }))
+        : [{ x: LEFT + columns[0] * cell, y: 22, width: trace.width * cell - 1, height: 26 }];
+    const look = {
+      rx: 4,
+      fill: state === "at work" ? "var(--fast)" : state === "has ended" ? "var(--pale)" : "var(--paper)",
+      stroke: "var(--grey)",
+    };
     return h(
       "g",
       {
         key: `program ${program}`,
-        tip: { title: `program ${program} ${state}`, lines: [rows, `${mine.length} loads and stores`] },
+        tip: {
+          title: `program ${program} ${state}`,
+          lines: [has, `${mine.length} loads and stores`],
+        },
         drag: { field: "step", to: () => ({ step: mine[0].at + 1 }) },
       },
-      h("rect", {
-        x: LEFT + program * (SIDE + 3),
-        y: 22,
-        width: SIDE,
-        height: 26,
-        rx: 4,
-        fill: state === "at work" ? "var(--fast)" : state === "has ended" ? "var(--pale)" : "var(--paper)",
-        stroke: "var(--grey)",
-      }),
-      label(LEFT + program * (SIDE + 3) + SIDE / 2, 35, String(program), {
-        anchor: "middle",
-        weight: state === "at work" ? 700 : undefined,
-        fill: state === "at work" ? "var(--on-fast)" : "var(--ink)",
-      }),
+      places.map(({ x, y, width, height }) => [
+        h("rect", { x, y, width, height, ...look }),
+        label(x + width / 2, y + height / 2, String(program), {
+          anchor: "middle",
+          weight: state === "at work" ? 700 : undefined,
+          fill: state === "at work" ? "var(--on-fast)" : "var(--ink)",
+        }),
+      ]),
     );
   });
   return [label(LEFT, 10, "one kernel, many programs", { fill: "var(--grey)" }), boxes];
@@ -86,14 +95,14 @@ function programsOf({ trace, step, now }) {
 
 const span = ([start, stop]) => (stop - start === 1 ? `${start}` : `${start} to ${stop - 1}`);
 
-// The elements of a tensor, each with the number of the program that touched it; past the end they are nobody's.
+// The elements of a tensor with their numbers; past the end there are none.
 function tensor({ trace, done, name, columns, cell, y, spot }) {
   const places = Array.from({ length: trace.height * columns }, (_, at) => [Math.floor(at / columns), at % columns]);
   const end = LEFT + trace.N * cell - 0.5;
   return h(
     "g",
     { key: `tensor ${name}` },
-    label(0, y + (trace.height * cell) / 2, name, { weight: 650, size: 15 }),
+    label(trace.height > 1 ? LEFT : 0, trace.height > 1 ? y - 12 : y + cell / 2, name, { weight: 650, size: 15 }),
     places.map(([row, column]) => {
       const size = { x: LEFT + column * cell, y: y + row * cell, width: cell - 1, height: cell - 1 };
       if (column < trace.N) return element({ trace, done, name, row, column, size, spot });
@@ -102,12 +111,12 @@ function tensor({ trace, done, name, columns, cell, y, spot }) {
       return slot({ key: `${name} ${row} ${column}`, ...size, dash: true, tip });
     }),
     h("path", { d: `M${end} ${y - 5}V${y + trace.height * cell + 4}`, stroke: "var(--ink)", "stroke-width": 2 }),
-    name === trace.tensors[0] &&
-      label(Math.max(end, LEFT + 44), y - 12, `N = ${trace.N}`, { anchor: "end", size: 12, fill: "var(--grey)" }),
+    name === "x" &&
+      label(Math.max(end, LEFT + 54), y - 12, `N = ${trace.N}`, { anchor: "end", size: 12, fill: "var(--grey)" }),
   );
 }
 
-// One element. A stored one comes from the registers.
+// One element, with its number from where it is in memory. A stored one comes from the registers.
 function element({ trace, done, name, row, column, size, spot }) {
   const touched = done.filter((one) => one.tensor === name && inside(row, one.rows) && inside(column, one.columns));
   const last = touched.at(-1);
@@ -126,20 +135,20 @@ function element({ trace, done, name, row, column, size, spot }) {
     ...size,
     name: last ? (stored ? STORE : LOAD) : "pale",
     faint: last && last !== done.at(-1) ? 0.3 : undefined,
-    letter: last?.program,
+    letter: stored || inputs(trace).includes(name) ? trace.tensors[name][row][column] : undefined,
+    size: 12,
     tip: { title, lines, code: last && trace.source[last.ran.at(-1)].trim() },
     from: stored && spot ? { x: spot.x + across.x, y: spot.y + across.y } : undefined,
   });
 }
 
+const inputs = (trace) => Object.keys(trace.tensors).slice(0, -1);
 const inside = (at, [start, stop]) => start <= at && at < stop;
 
 // What the program at work has in its registers: its blocks, as wide as they are, masked lanes included.
 function registers({ trace, done, now, cell, x, y, width, place }) {
   const mine = now ? done.map((one, at) => ({ ...one, at })).filter((one) => one.program === now.program) : [];
-  const loads = trace.tensors.filter((name) =>
-    trace.accesses.some((one) => one.tensor === name && one.kind === "load"),
-  );
+  const loads = inputs(trace);
   const step = trace.band * cell + 24;
   const blocks = loads.map((name, at) => ({
     one: mine.findLast((one) => one.tensor === name),
@@ -175,13 +184,14 @@ function register({ trace, one, lane, x, y, cell, home }) {
     `lane ${column}: column ${one.columns[0] + column}`,
   ];
   if (!masked) {
-    const letter = one.numbers[row][column];
+    const letter = trace.tensors[one.tensor][one.rows[0] + row][one.columns[0] + column];
     const from = loads ? { x: home.x + across, y: home.y + down } : undefined;
     return tile({
       key,
       ...size,
       name: loads ? LOAD : STORE,
       letter,
+      size: 12,
       tip: { title, lines: [one.value, letter], code },
       from,
     });

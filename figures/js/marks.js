@@ -26,9 +26,9 @@ export function lines(x, y, rows, { gap = 1.4, size = SIZE, ...look } = {}) {
 }
 
 // A tile of a tensor: its colour, its letter, and hatching where it is in slow memory.
-export function tile({ key, x, y, width, height, name, letter, stored, faint, current, tip, drag, from }) {
+export function tile({ key, x, y, width, height, name, letter, size = SIZE, stored, faint, current, tip, drag, from }) {
   const color = `var(--${name})`;
-  const words = letter !== undefined && fits(String(letter), width - 3, SIZE) && height >= SIZE ? letter : null;
+  const words = letter !== undefined && fits(String(letter), width - 3, size) && height >= size ? letter : null;
   return h(
     "g",
     { key, tip, drag, style: at(x, y), from: from && { style: at(from.x, from.y) }, class: "mark" },
@@ -43,7 +43,7 @@ export function tile({ key, x, y, width, height, name, letter, stored, faint, cu
     }),
     stored && h("rect", { width: round(width), height: round(height), fill: "url(#stored)", class: "grow" }),
     words !== null &&
-      label(width / 2, height / 2, words, { anchor: "middle", fill: faint ? "var(--ink)" : `var(--on-${name})` }),
+      label(width / 2, height / 2, words, { size, anchor: "middle", fill: faint ? "var(--ink)" : `var(--on-${name})` }),
   );
 }
 

@@ -41,8 +41,8 @@ export const grouped = (count) => GROUPS.format(count);
 // 1 time, 2 times.
 export const times = (count, thing = "time") => `${grouped(count)} ${thing}${count === 1 ? "" : "s"}`;
 
-// Whether the longest text fits into a width, at a size in pixels.
-export const fits = (text, width, size) => text.length * size * 0.58 <= width;
+// Whether the longest text fits into a width, at a size in pixels. A point is half as wide as a digit.
+export const fits = (text, width, size) => (text.length - text.split(".").length / 2 + 0.5) * size * 0.58 <= width;
 
 // A sentence as [words, field] of each piece: [128 keys](N) is a number of the control N, other words have no field.
 export function pieces(sentence) {
