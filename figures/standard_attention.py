@@ -31,7 +31,7 @@ class State:
     """Each way has moved ``step`` times the bytes of Q. Only the standard way has kernels of their own for ``mask`` and
     ``dropout``."""
 
-    step: int = 2
+    step: int = 64
     mask: bool = True
     dropout: bool = True
 

@@ -211,11 +211,17 @@ function matrix({ run, name, key, place, unit, trace, part }) {
       tile({ key: "there", x, y, width, height: unit * (given ? 1 : part), name: COLOR[name] ?? name, stored: true }),
     !lines.length &&
       run.name.startsWith("Fused") &&
-      label(middle, y + unit / 2, ["never here", "never"].find((words) => fits(words, width, 12)) ?? "", {
-        anchor: "middle",
-        size: 12,
-        fill: "var(--grey)",
-      }),
+      label(
+        middle,
+        y + unit / 2,
+        ["never here", "never"].find((words) => fits(words, unit, 12)),
+        {
+          anchor: "middle",
+          size: 12,
+          fill: "var(--grey)",
+          rotate: width < unit && -90,
+        },
+      ),
     label(middle, y - 10, said(name), {
       anchor: "middle",
       size: 12,
