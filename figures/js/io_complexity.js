@@ -6,6 +6,7 @@ import { nearest } from "./state.js";
 import { WIDE, knob, label, lines, ruler } from "./marks.js";
 
 const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
+const EDGE = 3; // room for the frame of a card
 const SAID = 196; // width of what is said beside both cards
 const THROUGH = { "pointer-events": "none" }; // the pointer finds what is behind
 const LOOKS = {
@@ -18,9 +19,9 @@ export function draw({ trace, step, width }) {
   const side = wide ? Math.min((width - 64 - SAID) / (2 * SPILL), 280) : Math.min(width / SPILL - 2, 230);
   const top = 46;
   const spilled = SPILL * side;
-  const second = wide ? { x: spilled + 34, y: 0 } : { x: 0, y: top + spilled + 24 };
+  const second = wide ? { x: spilled + 34, y: 0 } : { x: EDGE, y: top + spilled + 24 };
   const words = wide ? { x: second.x + spilled + 30, y: 8 } : { x: 0, y: second.y + top + side + 30 };
-  const axis = wide ? top + spilled + 40 : words.y + 214;
+  const axis = wide ? top + spilled + 40 : words.y + 226;
   const shared = { trace, step, side, top };
   return {
     height: axis + 104,
@@ -28,7 +29,7 @@ export function draw({ trace, step, width }) {
       h(
         "g",
         { key: "standard", class: "compared" },
-        card({ ...shared, name: "standard", x: 0, y: 0, room: wide ? spilled : width }),
+        card({ ...shared, name: "standard", x: EDGE, y: 0, room: wide ? spilled : width }),
       ),
       h(
         "g",
@@ -47,6 +48,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const area = areaOf({ trace, step, name, side, left: x, below: y + top });
   const over = need.total > trace.room;
   const square = { x, y: y + top, width: side, height: side };
+  const around = { x: x - 1.5, y: y + top - 1.5, width: side + 3, height: side + 3 }; // it hides no thin strip
   return [
     heading({ trace, name, need, over, x, y, room }),
     h("rect", { key: "card", ...square, fill: "var(--fast)", "fill-opacity": 0.1, tip: cardTip(trace, name) }),
@@ -54,7 +56,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
     over && h("path", { key: "outside", d: outside(area), fill: "var(--wrong)", "fill-opacity": 0.35, ...THROUGH }),
     h("rect", {
       key: "frame",
-      ...square,
+      ...around,
       fill: "none",
       stroke: over ? "var(--wrong)" : "var(--fast)",
       "stroke-width": 3,
@@ -66,6 +68,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
       label(area.corner.x - 51, area.corner.y - 21, "and on →", { anchor: "middle", size: 12 }),
     ],
     name === "standard" &&
+      area.full <= area.limit &&
       knob({
         key: "corner",
         ...area.corner,
@@ -120,12 +123,7 @@ function holdings(need, { left, below, folded, limit, tall, across, square }) {
   const box = (key, color, start, stop, tip) => {
     const width = Math.max(Math.max(Math.min(stop, limit), 0) - start, 0.5);
     const place = { x: left + start, y: below, width, height: tall, class: "grow" };
-    return (
-      start < limit && [
-        h("rect", { key, ...place, fill: color, tip }),
-        h("rect", { key: `${key} hatch`, ...place, fill: "url(#stored)", ...THROUGH }),
-      ]
-    );
+    return start < limit && h("rect", { key, ...place, fill: color, tip });
   };
   const squareTip = {
     title: `N × N: ${amount(need.square)}`,
@@ -169,9 +167,10 @@ function squareName({ left, below, tall, square }) {
   );
 }
 
-// The corner of the square is pulled to another number of tokens.
+// The corner of the square is pulled to another number of tokens, as far as it is drawn.
 function lengthAt({ trace, left, side }) {
-  const sides = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
+  const all = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
+  const sides = all.filter((one) => one <= SPILL);
   const wanted = ({ x }) => nearest(sides, Math.max((x - left) / side, 0.001));
   return { field: "step", to: (point) => ({ step: sides.indexOf(wanted(point)) }) };
 }
