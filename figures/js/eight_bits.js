@@ -1,7 +1,7 @@
 // The weights of a row fall onto the numbers of e4m3; what each part of 8 bits costs the output; what long sums lose.
 
 import { h } from "./svg.js";
-import { digits, fits, times } from "./words.js";
+import { digits, times } from "./words.js";
 import { WIDE, bars, knob, label, rule } from "./marks.js";
 
 const LOW = -9.6; // of the axis, as a power of two: the smallest number is 2^-9
@@ -18,8 +18,8 @@ export function draw({ trace, state, step, width }) {
   const below = 40 + HIGHEST + 74;
   const panel = wide ? width / 2 - 20 : width;
   const errors = { x: 0, y: below, width: panel };
-  const columns = { x: 0, y: below + 158, width: panel };
-  const sums = wide ? { x: width / 2 + 20, y: below, width: panel } : { x: 0, y: below + 268, width: panel };
+  const columns = { x: 0, y: below + 138, width: panel };
+  const sums = wide ? { x: width / 2 + 20, y: below, width: panel } : { x: 0, y: below + 248, width: panel };
   return {
     height: sums.y + 234,
     nodes: [
@@ -41,8 +41,8 @@ const power = (number) =>
     ? String(number)
     : `2${Array.from(String(Math.log2(number)), (sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`;
 
-// The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there. A pile's area
-// is the number of its weights.
+// The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there, as high as
+// their count. Beside them, the share of all weights that became 0.
 function numberLine({ trace, step, width }) {
   const now = trace.steps[step];
   const zero = Math.max(44, 0.06 * width);
@@ -50,10 +50,9 @@ function numberLine({ trace, step, width }) {
   const x = (number) => left + ((Math.log2(number) - LOW) / (HIGH - LOW)) * (width - left);
   const bottom = 40 + HIGHEST;
   const bar = Math.max(2, (x(1.125) - x(1)) * 0.62);
-  const heights = trace.steps.flatMap((one) => [...one.counts.map(([, count]) => count / bar), one.zeros / zero]);
-  const scale = HIGHEST / Math.max(...heights); // pixels of height per weight and pixel of width
-  const most = now.zeros > trace.N / 2 ? "most" : "some";
-  const lost = now.zeros ? `${most} vanish: ${now.zeros}, ${percent(now.vanished)} of the sum` : "none vanishes";
+  const counts = trace.steps.flatMap((one) => one.counts.map(([, count]) => count));
+  const scale = HIGHEST / Math.max(...counts); // pixels per weight
+  const lost = now.zeros ? `what became 0 is ${percent(now.vanished)} of the sum` : "none became 0";
   const off = width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`;
   const strokes = trace.numbers.slice(1).map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`);
   const small = { x: left, y: bottom - HIGHEST, width: x(2 ** -6) - left, height: HIGHEST };
@@ -61,12 +60,16 @@ function numberLine({ trace, step, width }) {
   return [
     label(0, 10, `The ${trace.N} weights of “${trace.token}” × ${now.largest}, in e4m3`, { weight: 650 }),
     h("rect", { key: "subnormal", ...small, fill: "var(--slow)", "fill-opacity": 0.22 }),
-    fits("subnormal", small.width - 8, 12) &&
-      label(left + 4, bottom - HIGHEST + 10, "subnormal", { size: 12, fill: "var(--grey)" }),
-    vanished({ now, width: zero, bottom, high: (now.zeros * scale) / zero }),
+    small.width > 100 &&
+      label(x(2 ** -6), bottom - HIGHEST - 10, "subnormal", { size: 12, anchor: "end", fill: "var(--grey)" }),
+    [50, 100].map((count) => [
+      rule(left, width, bottom - count * scale, { color: "var(--pale)", key: `count ${count}` }),
+      label(width, bottom - count * scale + 9, `${count} weights`, { size: 12, anchor: "end", fill: "var(--grey)" }),
+    ]),
+    vanished({ now, all: trace.N, width: zero, bottom }),
     now.counts.map(([code, count]) => {
       const number = trace.numbers[code];
-      return pile({ trace, code, count, number, x: x(number), width: bar, bottom, high: (count * scale) / bar });
+      return pile({ trace, code, count, number, x: x(number), width: bar, bottom, high: count * scale });
     }),
     h("path", { key: "strokes", d: strokes.join(""), stroke: "var(--ink)", "stroke-width": 1 }),
     rule(left, width, bottom + 1, { color: "var(--grey)", key: "axis" }),
@@ -91,16 +94,18 @@ function pile({ trace, code, count, number, x, width, bottom, high }) {
   return h("g", { key: `pile ${code}`, tip }, h("rect", bar));
 }
 
-// The weights that became 0.
-function vanished({ now, width, bottom, high }) {
+// The weights that became 0, of all that there are.
+function vanished({ now, all, width, bottom }) {
   const tip = {
-    title: `${times(now.zeros, "weight")} became 0`,
+    title: `${now.zeros} of ${all} weights became 0`,
     lines: [`${percent(now.vanished)} of the row's sum is lost`, "they were 2⁻¹⁰ or less"],
   };
+  const high = (now.zeros / all) * HIGHEST;
   const room = { x: 0, y: bottom - HIGHEST, width, height: HIGHEST, fill: "transparent" };
   return h(
     "g",
     { key: "gone", tip },
+    label(0, bottom - HIGHEST - 10, `${now.zeros} become 0`, { size: 12, fill: "var(--wrong)" }),
     h("rect", { ...room, stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
     h("rect", { x: 0, y: bottom - high, width, height: high, fill: "var(--wrong)", class: "grow" }),
   );
@@ -128,16 +133,6 @@ function costs({ trace, step, x, y, width }) {
   return [
     label(x, y + 10, "Error of O, part by part", { weight: 650 }),
     bars({ x, y: y + 28, rows, scale: room / whole, row: 24, key: "error", space }),
-    h("line", {
-      key: "full",
-      x1: x + space + room,
-      x2: x + space + room,
-      y1: y + 24,
-      y2: y + 122,
-      stroke: "var(--grey)",
-      "stroke-dasharray": "4 4",
-    }),
-    label(x + space + room, y + 134, percent(whole), { size: 12, anchor: "middle", fill: "var(--grey)" }),
   ];
 }
 
@@ -182,13 +177,13 @@ function columnsOf({ trace, state, x, y, width }) {
 
 // What an accumulator of 14 bits loses of a sum of positive numbers, against its length, on logarithmic axes.
 function long({ trace, x, y, width }) {
-  const chart = { left: x + 52, top: y + 34, width: width - 52 - 84, height: 170 };
+  const chart = { left: x + 52, top: y + 34, width: width - 52 - 90, height: 170 };
   const bottom = chart.top + chart.height;
   const [first, last] = [trace.lengths[0], trace.lengths.at(-1)];
   const px = (N) => chart.left + (Math.log(N / first) / Math.log(last / first)) * chart.width;
   const py = (share) => bottom - (Math.log(share / LOST[0]) / Math.log(LOST[1] / LOST[0])) * chart.height;
   const lines = trace.sums.map(({ flush, lost }, at) => {
-    const name = flush === null ? "never" : String(flush);
+    const name = flush === null ? "no flush" : `every ${flush.toLocaleString("en")}`;
     const points = lost.map((share, place) => [px(trace.lengths[place]), py(share), share, trace.lengths[place]]);
     const color = flush === null ? "var(--wrong)" : "var(--fast)";
     return h(
@@ -209,12 +204,12 @@ function long({ trace, x, y, width }) {
           r: 4,
           fill: color,
           tip: {
-            title: `${N.toLocaleString("en")} keys, flushed ${flush === null ? "never" : `every ${flush}`}`,
+            title: `${N.toLocaleString("en")} keys, ${flush === null ? "never flushed" : `flushed ${name}`}`,
             lines: [`${percent(share)} of the sum is lost`],
           },
         }),
       ),
-      label(chart.left + chart.width + 10, points.at(-1)[1], flush === null ? "no flush" : `every ${name}`, {
+      label(chart.left + chart.width + 10, points.at(-1)[1], name, {
         size: 12,
       }),
     );
