@@ -73,11 +73,12 @@ def run(state: State) -> roles.Run:
 
 @lru_cache(maxsize=128)
 def _times(design):
-    return sorted({0, *(time for event in _run(design, SHOWN).events if event.unit in ROWS for time in event[:2])})
+    run = _run(design, SHOWN)
+    return sorted({0, run.cycles, *(time for event in run.events if event.unit in ROWS for time in event[:2])})
 
 
 def times(state: State) -> list[int]:
-    """Return the cycles at which something begins or ends, from 0 on."""
+    """Return the cycles at which something begins or ends, from 0 to the end of the last copy."""
     return _times(design(state))
 
 
@@ -157,7 +158,8 @@ def describe(state: State) -> str:
     """Say what begins or ends at this moment, what a block takes, and which share would be best."""
     now, whole, chosen = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
     here = [e for e in whole.events if e.unit in ROWS and now in e[:2]]
-    happened = [f"{words(e)} {'begins' if e.start == now else 'ends'}" for e in here][:1] or ["copies come"]
+    happened = [f"{words(e)} {'begins' if e.start == now else 'ends'}" for e in here][:1]
+    happened = happened or ["copies come" if now == 0 else "the last copy of O ends"]
     products, exponentials, others = chosen["units"]
     return (
         f"Cycle {now:,} of {whole.cycles:,}: {happened[0]}. A block takes {chosen['cycles']:,} cycles: "

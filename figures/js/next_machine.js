@@ -4,7 +4,7 @@
 import { h } from "./svg.js";
 import { fits, wrapped } from "./words.js";
 import { nearest } from "./state.js";
-import { SIZE, WIDE, at, label, lines, rule } from "./marks.js";
+import { SIZE, WIDE, at, label, legend, lines, rule } from "./marks.js";
 
 const COLORS = { S: "S", PV: "O", maximum: "standard", weights: "P", rescale: "standard", divide: "standard" };
 const PLACES = [
@@ -25,13 +25,13 @@ const PLACES = [
 const UNITS = ["O", "P", "standard"]; // of products, exponentials, all else
 const LANE = 62;
 const GAP = 26;
-const SPAN = 7000; // cycles that a narrow picture shows at a time
+const SPAN = 6000; // cycles that a narrow picture shows at a time
 const BARS = 112; // height of the longest
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
   const now = trace.times[step];
-  const left = wide ? 100 : 0;
+  const left = wide ? 100 : 44;
   const span = wide ? trace.cycles : SPAN;
   const from = wide ? 0 : Math.max(0, Math.min(now - 0.75 * SPAN, trace.cycles - SPAN));
   const unit = (width - left - (wide ? 6 : 0)) / span;
@@ -41,7 +41,6 @@ export function draw({ trace, step, width }) {
     left,
     span,
     from,
-    wide,
     width,
     at: (cycle) => left + (cycle - from) * unit,
     top: (lane) => 64 + lane * (LANE + GAP),
@@ -63,7 +62,7 @@ export function draw({ trace, step, width }) {
   };
 }
 
-function laneOf(words, lane, { left, top, wide, width }) {
+function laneOf(words, lane, { left, top, width }) {
   const y = top(lane);
   return [
     h("rect", {
@@ -75,15 +74,14 @@ function laneOf(words, lane, { left, top, wide, width }) {
       fill: "var(--pale)",
       "fill-opacity": 0.35,
     }),
-    label(0, wide ? y - 11 : y - 10, words, { weight: 600 }),
-    wide &&
-      PLACES[lane].map(([low, high], place) =>
-        label(left - 8, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], {
-          anchor: "end",
-          size: 12,
-          fill: "var(--grey)",
-        }),
-      ),
+    label(0, y - 11, words, { weight: 600 }),
+    PLACES[lane].map(([low, high], place) =>
+      label(left - 6, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], {
+        anchor: "end",
+        size: 12,
+        fill: "var(--grey)",
+      }),
+    ),
   ];
 }
 
@@ -133,7 +131,7 @@ function boxOf(box, at, { trace, now, left, from, span, width, at: place, top })
 }
 
 // The scale of time and the clock.
-function timeOf({ trace, now, left, from, span, width, wide, at: place, top }, bottom) {
+function timeOf({ trace, now, left, from, span, width, at: place, top }, bottom) {
   const every = 2000;
   const ticks = [];
   for (let cycle = Math.ceil(from / every) * every; cycle <= Math.min(from + span, trace.cycles); cycle += every)
@@ -145,7 +143,7 @@ function timeOf({ trace, now, left, from, span, width, wide, at: place, top }, b
   };
   return [
     ticks.map(tick),
-    wide && label(0, bottom + 16, "cycles", { size: 12 }),
+    label(0, bottom + 16, "cycles", { size: 12 }),
     h("line", {
       key: "clock",
       x1: place(now),
@@ -169,8 +167,7 @@ function sharesOf({ trace, width }, y) {
   const long = "cycles per block of 256 queries by 128 keys, by share of the exponentials that are polynomials";
   const title = fits(long, width, SIZE + 1) ? long : "cycles per block, by share of polynomials";
   const notes = [
-    "outline: how long a block takes, once all is under way",
-    "in it, left to right: how long products, exponentials and (hatched) all else work for it",
+    "bars: how long each unit works for a block; outline: how long the block takes, once all is under way",
     "✓: the smallest share within 0.5% of the best",
   ];
   const told = notes.flatMap((words) => wrapped(words, width, 12));
@@ -191,7 +188,12 @@ function sharesOf({ trace, width }, y) {
       h("rect", { x: 1, y: y + 14, ...frame }),
     ),
     rule(0, slot * trace.shares.length, floor, { color: "var(--grey)", key: "floor" }),
-    lines(0, floor + 38, told, { fill: "var(--grey)", size: 12, gap: 1.5 }),
+    legend(
+      0,
+      floor + 40,
+      trace.lanes.map((words, lane) => ({ words, name: UNITS[lane], stored: lane === 2 })),
+    ),
+    lines(0, floor + 64, told, { fill: "var(--grey)", size: 12, gap: 1.5 }),
   ];
 }
 
