@@ -64,13 +64,14 @@ const moved = ({ trace, lanes, chosen, run }, { thread, register }) =>
 
 const lane = (thread) => `lane ${thread % WARP} of warp ${Math.floor(thread / WARP)}`;
 const range = (start, count) => `${start}–${start + count - 1}`;
+const rowsOf = ({ row }) => `rows ${range(row, SHOWN)} of ${SIZE}`;
 const indices = (count) => Array.from({ length: count }, (_, index) => index);
 const above = (x, y, words) => label(x, y, words, { size: 12, anchor: "middle", fill: "var(--grey)" });
 const beside = (row, x, y) =>
   label(x + LEFT - 6, y + ROW / 2, row, { key: `row ${row}`, size: 12, anchor: "end", fill: "var(--grey)" });
 
 function registersOf(scene) {
-  const { trace, held, chosen, first, x, y, width } = scene;
+  const { trace, lanes, held, chosen, first, x, y, width } = scene;
   const { together, register } = trace;
   const unit = (width - LEFT) / SHOWN;
   const top = y + TOP;
@@ -88,13 +89,14 @@ function registersOf(scene) {
   );
   const own = { x: x + LEFT + (chosen.column - first.column) * unit, y: top + (chosen.row - first.row) * ROW };
   const below = top + SHOWN * ROW;
-  const note = "above: columns, beside: rows; outlined: all of this thread; filled: what moves at once";
-  const notes = wrapped(note, width, 12);
+  const lit = new Set(cells.filter((cell) => moved(scene, cell)).map(({ thread }) => thread)).size;
+  const filled = `filled: what moves at once, of ${lit} of ${lanes} lanes in this window`;
+  const notes = wrapped(`above: columns, beside: rows; outlined: all of this thread; ${filled}`, width, 12);
   const nodes = h(
     "g",
     { key: "registers", class: "compared" },
     label(x, y + 8, "registers: whose numbers?", { weight: 650, size: 15 }),
-    label(x, y + 30, trace.layout, { fill: "var(--grey)" }),
+    label(x, y + 30, `${rowsOf(first)}, columns ${range(first.column, SHOWN)} of ${SIZE}`, { fill: "var(--grey)" }),
     indices(SHOWN / 2).map((pair) =>
       above(x + LEFT + (2 * pair + 1) * unit, top - 12, range(first.column + 2 * pair, 2)),
     ),
@@ -193,7 +195,7 @@ function banksOf(scene) {
     "g",
     { key: "banks", class: "compared" },
     label(x, y + 8, "shared memory: which bank?", { weight: 650, size: 15 }),
-    label(x, y + 30, trace.swizzled ? "swizzled" : "in order", { fill: "var(--grey)" }),
+    label(x, y + 30, `${rowsOf(first)}, all columns`, { fill: "var(--grey)" }),
     indices(PIECE).map((at) => above(x + LEFT + (at + 0.5) * unit, top - 12, range(4 * at, 4))),
     indices(SHOWN).map((row) => beside(first.row + row, x, top + row * ROW)),
     pieces.map((piece) => pieceOf(scene, piece, unit)),
