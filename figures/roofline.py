@@ -64,14 +64,13 @@ def trace(state: State) -> dict:
         "ridge": peak and hardware.ridge(card, state.dtype),
         "parts": [mark(name, standard[part]) for part, name in PARTS.items()],
         "fused": [
-            {"Br": Br, **mark(_named(Br, state.N), roofline.attention(state.N, state.d, state.dtype, Br)["fused"])}
+            {
+                "Br": Br,
+                **mark(f"fused, tiles of {Br} queries", roofline.attention(state.N, state.d, state.dtype, Br)["fused"]),
+            }
             for Br in tiles(state.N)
         ],
     }
-
-
-def _named(Br, N):
-    return "fused, all read once" if Br == N else f"fused, tiles of {Br} queries"
 
 
 def count(state: State) -> int:

@@ -22,7 +22,7 @@ export function draw({ trace, step, width }) {
   const marks = [
     ...trace.parts.map((one, number) => ({ ...one, number: number + 1 })),
     { ...trace.fused[Math.max(step - 1, 0)], number: 4, waits: step === 0 },
-    { ...trace.fused.at(-1), number: 5 },
+    { ...trace.fused.at(-1), number: 5, name: "fused, all read once" },
   ];
   return {
     height: Math.max(chart.top + chart.height + 56, list.y + marks.length * 46 + 8),
@@ -128,8 +128,7 @@ function placed({ trace, marks, step, x, y }) {
   };
   const taken = [];
   const drawn = marks.map((one) => {
-    const arrived = one.number === 5 && step === trace.fused.length; // the fourth has come to the fifth
-    if (one.waits || arrived) return null; // not fused yet
+    if (one.waits) return null; // not fused yet
     const fused = one.number > 3;
     const [px, py] = [x(one.intensity), y(one.reach)];
     let off = fused ? -AWAY : AWAY;
@@ -165,7 +164,7 @@ function placed({ trace, marks, step, x, y }) {
       }),
     );
   });
-  return [trailOf({ trace, step, x, y }), drawn];
+  return [trailOf({ trace, step, x, y }), drawn.reverse()]; // over the stalks of those that stand higher
 }
 
 // The trail of the fused kernel: a dot for each of its tiles, and their queries where there is room beside the next.
