@@ -25,13 +25,14 @@ export function lines(x, y, rows, { gap = 1.4, size = SIZE, ...look } = {}) {
   return rows.map((words, row) => label(x, y + row * gap * size, words, { size, ...look }));
 }
 
-// A tile of a tensor: its colour, its letter, and hatching where it is in slow memory.
+// A tile of a tensor: its colour, its letter, and hatching where it is in slow memory. Words show through one that
+// travels.
 export function tile({ key, x, y, width, height, name, letter, size = SIZE, stored, faint, current, tip, drag, from }) {
   const color = `var(--${name})`;
   const words = letter !== undefined && fits(String(letter), width - 3, size) && height >= size ? letter : null;
   return h(
     "g",
-    { key, tip, drag, style: at(x, y), from: from && { style: at(from.x, from.y) }, class: "mark" },
+    { key, tip, drag, style: at(x, y), from: from && { style: at(from.x, from.y), opacity: 0.2 }, class: "mark" },
     h("rect", {
       width: round(width),
       height: round(height),
@@ -138,7 +139,7 @@ export function bars({ x, y, rows, scale, row = 20, key, space = 30 }) {
       { key: `${key} ${name}`, tip },
       label(x + space - 6, top + row * 0.35, name, { anchor: "end" }),
       drawn,
-      label(left + 6, top + row * 0.35, words),
+      h("g", { key: "words", class: "mark", style: at(left + 6, top + row * 0.35) }, label(0, 0, words)),
     );
   });
 }
