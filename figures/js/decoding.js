@@ -40,6 +40,10 @@ function lanes({ trace, now, y, width }) {
         rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
       ),
     ending({ now, y: y + now.waves * high, width }),
+    now.waves * high < LANES - 44 && [
+      label(6, y + now.waves * high + 14, `${digits(now.us, 3)} µs`, { weight: 600 }),
+      label(6, y + LANES - 12, `in one part: ${digits(trace.parts[0].us, 3)} µs`, { fill: "var(--grey)" }),
+    ],
     idle &&
       label(width - 6, y + at, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
         anchor: "end",

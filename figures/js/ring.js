@@ -15,14 +15,16 @@ const ABOUT = { contiguous: "one stretch each", zigzag: "two stretches each", st
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
   const size = wide ? (width - 3 * SPACE) / 4 : Math.min(width, 460);
-  const side = Math.min(size - 26, 200);
-  const high = TOP + side + 34 + trace.P * ROW + (wide ? 64 : 88);
+  const side = Math.min(wide ? size - 26 : size / 2, 200);
+  const clocks = wide ? { x: 0, y: TOP + side + 34 } : { x: side + 44, y: TOP }; // below the scores, or beside them
+  const words = Math.max(TOP + side, clocks.y + trace.P * ROW) + 34;
+  const high = words + (wide ? 30 : 54);
   const ring = circle({ trace, step, width: size, middle: wide ? TOP + side / 2 : 170 });
   const above = wide ? 0 : ring.bottom + 30; // of the first placement
   const longest = Math.max(...trace.runs.map((run) => run.makespan));
   const panels = trace.runs.map((run, place) => {
     const [x, y] = wide ? [(place + 1) * (size + SPACE), 0] : [0, above + place * high];
-    return panel({ trace, run, step, longest, x, y, width: size, side });
+    return panel({ trace, run, step, longest, x, y, width: size, side, clocks, words });
   });
   return { height: wide ? Math.max(high, ring.bottom) : above + 3 * high, nodes: [ring.nodes, panels, ring.shards] };
 }
@@ -114,7 +116,7 @@ function walk({ P, width, middle }) {
   };
 }
 
-function panel({ trace, run, step, longest, x, y, width, side }) {
+function panel({ trace, run, step, longest, x, y, width, side, clocks, words }) {
   const place = (name) => `${run.name} ${name}`;
   const top = y + TOP;
   return h(
@@ -124,7 +126,17 @@ function panel({ trace, run, step, longest, x, y, width, side }) {
     label(x, y + 28, ABOUT[run.name], { fill: "var(--grey)" }),
     tokens({ trace, run, x, y: y + 42, width, place }),
     square({ trace, run, step, x: x + 24, y: top, side, place }),
-    time({ trace, run, step, longest, x, y: top + side + 34, width, place }),
+    time({
+      trace,
+      run,
+      step,
+      longest,
+      x: x + clocks.x,
+      y: y + clocks.y,
+      width: width - clocks.x,
+      place,
+      words: { x, y: y + words },
+    }),
   );
 }
 
@@ -224,7 +236,7 @@ function block({ owner, scores, all, rank, s, step, x, y, unit }) {
 }
 
 // The time of each processor: it computes, then waits until the slowest of the step is done.
-function time({ trace, run, step, longest, x, y, width, place }) {
+function time({ trace, run, step, longest, x, y, width, place, words }) {
   const scale = (width - 20) / longest;
   const left = x + 20;
   const passed = run.steps.slice(0, step + 1);
@@ -273,8 +285,10 @@ function time({ trace, run, step, longest, x, y, width, place }) {
     }),
     rule(left, x + width, y + high, { color: "var(--pale)", key: place("floor") }),
     label(Math.min(ideal, x + width - 16), y + high + 14, "ideal", { anchor: "middle", size: 12, fill: "var(--grey)" }),
-    label(x, y + high + 34, `idle so far: ${Math.round(100 * idle)}%`, { weight: 600 }),
-    label(x, y + high + 52, `in all: ${digits(run.makespan / trace.ideal, 3)} × the ideal`, { fill: "var(--grey)" }),
+    label(words.x, words.y, `idle so far: ${Math.round(100 * idle)}%`, { weight: 600 }),
+    label(words.x, words.y + 18, `in all: ${digits(run.makespan / trace.ideal, 3)} × the ideal`, {
+      fill: "var(--grey)",
+    }),
   ];
 }
 
