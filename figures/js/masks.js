@@ -161,6 +161,11 @@ function counts({ trace, step, x, y, width }) {
   const { tiles, Nq, Nk, B } = trace;
   const done = tiles.slice(0, step);
   const pairs = done.reduce((sum, tile) => sum + tile.pairs, 0);
+  const whole = done.reduce((sum, tile) => sum + (tile.whole ? tile.pairs : 0), 0);
+  const visible = [
+    { value: whole, color: "var(--P)" },
+    { value: pairs - whole, color: "var(--S)" },
+  ];
   const all = Nq * Nk;
   const moved = step === 0 ? 0 : step < tiles.length ? done.at(-1).moved : trace.moved;
   const space = 74;
@@ -175,13 +180,13 @@ function counts({ trace, step, x, y, width }) {
     },
     {
       name: "computed",
-      parts: [{ value: done.length * B * B, color: "var(--slow)" }],
+      parts: [...visible, { value: done.length * B * B - pairs, color: "var(--slow)" }],
       words: number(done.length * B * B),
       tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] },
     },
     {
       name: "visible",
-      parts: [{ value: pairs, color: "var(--P)" }],
+      parts: visible,
       words: number(pairs),
       tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] },
     },
@@ -202,8 +207,8 @@ function counts({ trace, step, x, y, width }) {
     },
   ];
   const share = done.length ? pairs / (done.length * B * B) : 0;
-  const whole = tiles.length ? trace.pairs / trace.computed : 0;
-  const shares = `useful share: ${share.toFixed(3)} so far, ${whole.toFixed(3)} in all`;
+  const end = tiles.length ? trace.pairs / trace.computed : 0;
+  const shares = `useful share: ${share.toFixed(3)} so far, ${end.toFixed(3)} in all`;
   return {
     nodes: [
       label(x, y + 6, "scores", { weight: 650 }),

@@ -42,6 +42,7 @@ export function draw({ trace, state, step, width }) {
         "g",
         { key: "inside" },
         inside.map((one) => heldTile({ ...one, y: fast.y + 2, done, place })),
+        bursts(trace) && limit({ trace, ...fast }),
       ),
       h(
         "g",
@@ -230,8 +231,7 @@ function status({ trace, now, last, x, y }) {
     return `${now.kind} ${now.name}(${index(now.span, now.name in ABOVE ? trace.Bc : trace.Br)})`;
   };
   const used = now.held.reduce((sum, [, , bytes]) => sum + bytes, 0);
-  const more =
-    trace.registers && trace.peak > trace.block ? `more than the ${room(trace.block)} of a block on this card` : "";
+  const more = bursts(trace) && `more than the ${room(trace.block)} of a block on this card`;
   return [
     label(x, y + 8, tileName(), { weight: 650, size: 15 }),
     label(
@@ -249,6 +249,19 @@ function status({ trace, now, last, x, y }) {
       ].filter(Boolean),
       { gap: 1.5 },
     ),
+  ];
+}
+
+// Whether the tiles need more than a block gets.
+const bursts = ({ registers, peak, block }) => registers && peak > block;
+
+// Where the fast memory of a block ends.
+function limit({ trace, x, y, width }) {
+  const end = x + (trace.block / trace.peak) * width;
+  const look = { stroke: "var(--wrong)", "stroke-width": 2.5, "stroke-dasharray": "5 3" };
+  return [
+    h("path", { key: "limit", d: `M${end} ${y - 5}V${y + FAST + 5}`, ...look }),
+    label(end, y + FAST + 12, room(trace.block), { key: "block", size: 12, anchor: "middle", fill: "var(--wrong)" }),
   ];
 }
 

@@ -38,6 +38,7 @@ export function draw({ trace, step, width }) {
       lines(left, bottom + 44, notes, { size: 12, fill: "var(--grey)" }),
       clockOf(scene),
       edgeOf(scene),
+      Array.from({ length: trace.programs }, (_, program) => idleWords(program, scene)),
       endsOf(scene, { x: NAMES, y: charts, width: size }),
       headsOf(scene, { x: wide ? NAMES + size + 40 : NAMES, y: wide ? charts : below, width: size }),
     ],
@@ -80,26 +81,30 @@ function laneOf(program, { trace, wide, left, top, unit }) {
 
 // The time in which a program waits for the last one.
 function idleOf(program, { trace, top, unit, place }) {
+  const { end, idle } = endOf(program, trace);
+  const tip = { title: `program ${program} ends at ${end}`, lines: [`${times(idle, "block")} before the last one`] };
+  const box = { x: place(end), y: top + program * LANE + 2, width: idle * unit, height: LANE - 4, class: "grow" };
+  return idle > 0 && h("g", { key: `idle ${program}`, tip }, h("rect", { ...box, fill: "url(#stored)" }));
+}
+
+// How long that is, over all lines.
+function idleWords(program, { trace, top, unit, place }) {
+  const { end, idle } = endOf(program, trace);
+  const words = `idle ${idle}`;
+  const y = top + program * LANE + 5;
+  const ground = { x: place(end) + 6, y, width: words.length * 7, height: LANE - 10, fill: "var(--paper)" };
+  return (
+    fits(words, idle * unit - 8, 12) && [
+      h("rect", { key: `ground ${program}`, ...ground, "pointer-events": "none" }),
+      label(place(end) + 10, y + LANE / 2 - 5, words, { key: `words ${program}`, size: 12 }),
+    ]
+  );
+}
+
+function endOf(program, trace) {
   const own = trace.tiles.filter((one) => one.program === program);
   const end = Math.max(...own.map((one) => one.start + one.blocks));
-  const idle = trace.end - end;
-  const y = top + program * LANE + 2;
-  const words = `idle ${idle}`;
-  const tip = { title: `program ${program} ends at ${end}`, lines: [`${times(idle, "block")} before the last one`] };
-  const box = { x: place(end), y, width: idle * unit, height: LANE - 4, fill: "url(#stored)", class: "grow" };
-  const ground = { x: place(end) + 6, y: y + 3, width: words.length * 7, height: LANE - 10, fill: "var(--paper)" };
-  return (
-    idle > 0 &&
-    h(
-      "g",
-      { key: `idle ${program}`, tip },
-      h("rect", box),
-      fits(words, idle * unit - 8, 12) && [
-        h("rect", { key: "ground", ...ground }),
-        label(place(end) + 10, y + LANE / 2 - 2, words, { size: 12 }),
-      ],
-    )
-  );
+  return { end, idle: trace.end - end };
 }
 
 function tileOf(one, { trace, step, top, unit, place }) {
