@@ -18,7 +18,7 @@ OF_FIGURE: dict[str, Box] = {
     "roofline": (456, 186, 1010, 740),
     "standard_attention": (0, 128, 860, 624),
     "safe_softmax": (0, 756, 890, 1138),
-    "online_softmax": (1296, 0, 1900, 540),
+    "online_softmax": (1296, 0, 1952, 540),
     "tiling": (660, 0, 1300, 744),
     "block_size": (0, 836, 640, 1026),
     "recomputation": (0, 0, 748, 644),

@@ -210,6 +210,7 @@ function sideOf({ trace, now, before, step, divided, x, y, width }) {
         weight: 650,
         fill: now.alpha < 1 ? "var(--O)" : "var(--grey)",
       }),
+    outputOf({ trace, before, now, divided, x: second + wide + 26, floor, high }),
     lines(x, floor + 46, updateOf({ trace, now, before, step, divided }), { gap: 1.6 }),
   ];
 }
@@ -237,6 +238,31 @@ function stackOf({ name, left, kept, fresh, floor, scale, wide, code, tokens }) 
     parts,
     label(left + wide / 2, up - 12, digits(kept.l), { anchor: "middle", weight: 600 }),
     label(left + wide / 2, floor + 14, `ℓ ${name}`, { anchor: "middle", fill: "var(--grey)" }),
+  ];
+}
+
+// O before and after the block, up or down from 0.
+function outputOf({ trace, before, now, divided, x, floor, high }) {
+  const all = [0, ...trace.steps.map(({ O }) => O)];
+  const low = Math.min(...all);
+  const y = (O) => floor - ((O - low) / (Math.max(...all) - low || 1)) * high;
+  const bar = (name, O, left, faint) =>
+    h("rect", {
+      key: `O ${name}`,
+      x: left,
+      y: Math.min(y(O), y(0)),
+      width: 26,
+      height: Math.max(Math.abs(y(O) - y(0)), 1),
+      fill: "var(--O)",
+      "fill-opacity": faint ? 0.4 : 1,
+      class: "grow",
+      tip: { title: `O ${name}: ${digits(O)}`, lines: ["weights e^(s − m) times values, not yet divided"] },
+    });
+  return [
+    rule(x - 6, x + 62, y(0), { color: "var(--grey)", key: "zero" }),
+    !divided && bar("before", before.O, x, true),
+    bar("now", now.O, x + 30, false),
+    label(x + 62, floor + 14, divided ? "O now" : "O before, now", { anchor: "end", fill: "var(--grey)" }),
   ];
 }
 
