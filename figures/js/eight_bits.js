@@ -51,7 +51,9 @@ function numberLine({ trace, step, width }) {
   const bottom = 40 + HIGHEST;
   const bar = Math.max(2, (x(1.125) - x(1)) * 0.62);
   const counts = trace.steps.flatMap((one) => one.counts.map(([, count]) => count));
-  const scale = HIGHEST / Math.max(...counts); // pixels per weight
+  const most = Math.max(...counts);
+  const scale = HIGHEST / most; // pixels per weight
+  const marks = [25, 50, 100].filter((count) => count <= most).slice(-2);
   const lost = now.zeros ? `what became 0 is ${percent(now.vanished)} of the sum` : "none became 0";
   const off = width > 500 && `the output of “${trace.token}” is off by ${percent(now.row)}`;
   const strokes = trace.numbers.slice(1).map((number) => `M${Math.round(10 * x(number)) / 10} ${bottom + 2}v8`);
@@ -62,7 +64,7 @@ function numberLine({ trace, step, width }) {
     h("rect", { key: "subnormal", ...small, fill: "var(--slow)", "fill-opacity": 0.22 }),
     small.width > 100 &&
       label(x(2 ** -6), bottom - HIGHEST - 10, "subnormal", { size: 12, anchor: "end", fill: "var(--grey)" }),
-    [50, 100].map((count) => [
+    marks.map((count) => [
       rule(left, width, bottom - count * scale, { color: "var(--pale)", key: `count ${count}` }),
       label(width, bottom - count * scale + 9, `${count} weights`, { size: 12, anchor: "end", fill: "var(--grey)" }),
     ]),
