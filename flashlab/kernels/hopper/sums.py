@@ -42,7 +42,7 @@ def lag_of(problem, keys, width):
     """
     if not transposed(width):
         return None
-    waves = 1.25 if problem.mask == masks.full() else 2.25
+    waves = 1.0 if problem.mask == masks.full() else 1.75
     return int(waves * BESIDE / tiles.count(problem.Nk, keys)) + 2
 
 
