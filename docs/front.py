@@ -119,9 +119,8 @@ def _map():
 
 
 def _card(lesson):
-    panel = panels.of(lesson)
     place = "core" if lesson in CORE else f"builds on {builds_on(lesson)}"
-    picture = image(*panel) if panel else ""
+    picture = image(*panels.of(lesson))
     return (
         f'<a href="lessons/{page_of(lesson)}">{picture}<b>{number(lesson):02} {lesson.title}</b> '
         f"<small>{duration(lesson.minutes)}, {place}</small><br>{html.escape(lesson.proves)}</a>"

@@ -89,7 +89,7 @@ def write_for_colab(folder: Path):
     folder.mkdir(parents=True)
     source = install(this_commit())
     for name in names():
-        lesson = _stored(name)
+        lesson = stored(name)
         for cell in lesson["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = []
@@ -100,7 +100,7 @@ def write_for_colab(folder: Path):
 
 def readable(name: str) -> dict:
     """Return a stored notebook with figures that move, imports and given-away answers folded, and links to run it."""
-    lesson = _stored(name)
+    lesson = stored(name)
     asked = False  # does an answer follow, until the next prose?
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
@@ -133,7 +133,7 @@ def readable(name: str) -> dict:
 
 def needed(lesson: Lesson) -> set[Lesson]:
     """Return the lessons that the opening of a lesson names as those that it needs."""
-    opening = "".join(_stored(notebook(lesson))["cells"][0]["source"])
+    opening = "".join(stored(notebook(lesson))["cells"][0]["source"])
     found = set()
     for first, link, last in NEEDED_LESSONS.findall(re.search(r"\*\*You need\*\*.*", opening)[0]):
         numbers = range(int(first), int(last) + 1) if link == "to" else [int(it) for it in (first, last) if it]
@@ -178,5 +178,6 @@ def links(name: str) -> dict:
     return {"cell_type": "markdown", "id": "run-it", "metadata": {}, "source": words}
 
 
-def _stored(name):
+def stored(name: str) -> dict:
+    """Return a notebook as it is stored."""
     return json.loads((NOTEBOOKS / name).read_text(encoding="utf-8"))
