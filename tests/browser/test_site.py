@@ -20,7 +20,7 @@ from tests.browser.test_axe import AXE, FOUND
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
 BESIDE = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
 BESIDE += [f"{name}.html" for name in pages.WRITTEN]
-BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
+BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html", "404.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 CHARTS = [
     name.removesuffix(".ipynb") for name in lessons.names() if "flashlab-chart" in (NOTEBOOKS / name).read_text("utf-8")
