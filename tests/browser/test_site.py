@@ -124,6 +124,14 @@ def test_a_lesson_is_read_at_its_end_until_that_is_cleared(opened):
     assert sheet.locator(".read").count() == 0 and not line.is_visible() and sheet.faults == []
 
 
+@pytest.mark.parametrize("path", ["lessons/00_start_here", "lessons/24_next_machine", "about"])
+def test_the_sidebar_shows_the_place_of_the_page(opened, path):
+    sheet = opened(f"{path}.html")
+    pane = sheet.locator(".sidebar-scroll").bounding_box()
+    entry = sheet.locator(".sidebar-tree .current-page > a").bounding_box()
+    assert pane["y"] <= entry["y"] and entry["y"] + entry["height"] <= pane["y"] + pane["height"]
+
+
 def test_the_typefaces_come_with_the_site(opened, site):
     sheet = opened("lessons/06_tiling.html")
     loaded = sheet.evaluate("document.fonts.ready.then(all => [...all].filter(one => one.status === 'loaded').length)")
