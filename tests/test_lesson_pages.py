@@ -37,7 +37,7 @@ def test_a_page_keeps_what_a_cell_prints_beside_an_exercise_that_nobody_has_done
 
 @pytest.mark.parametrize("name", lessons.TITLES)
 def test_a_page_says_first_that_no_cell_runs(name):
-    assert "no cell runs" in lessons.readable(name)["cells"][1]["source"]
+    assert "No cell runs here" in lessons.readable(name)["cells"][1]["source"]
 
 
 def test_lines_are_broken_where_nothing_is_aligned():
