@@ -32,18 +32,10 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_use_rtype = False
 
-
-def _colours(link, code):
-    """Return the settings of the theme for links and the ground of code; the sidebar has the colour of text."""
-    links = dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), link)
-    sidebar = {"color-sidebar-link-text--top-level": "var(--color-foreground-primary)"}
-    return links | sidebar | {"color-code-background": code}
-
-
 html_theme = "furo"
 html_title = "flashlab"
 html_static_path = ["static"]
-html_css_files = ["fonts.css", "site.css"]
+html_css_files = ["fonts.css", "colours.css", "site.css"]
 html_js_files = [(name, {"defer": "defer"}) for name in ("copy.js", "read.js")]
 html_search_scorer = str(ROOT / "docs" / "search.js")
 html_copy_source = False
@@ -53,12 +45,17 @@ FACE = {
     "font-stack--monospace": '"JetBrains Mono", ui-monospace, Menlo, Consolas, monospace',
     "code-font-size": "12.5px",  # the longest line of a lesson is as wide as the column
 }
+# Values that colours.css has for light and dark, under the theme's names; the sidebar has the colour of text.
+COLOURS = dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "var(--link)") | {
+    "color-background-primary": "var(--ground)",
+    "color-code-background": "var(--code)",
+    "color-sidebar-link-text--top-level": "var(--color-foreground-primary)",
+}
 html_theme_options = {
     "source_repository": REPOSITORY,
     "top_of_page_buttons": [],
-    "light_css_variables": FACE | _colours(link="#0f5f66", code="#f6f8f9"),
-    # the ground of a page is that of its figures (``theme.css``)
-    "dark_css_variables": _colours(link="#7cc4ca", code="#1e2227") | {"color-background-primary": "#15181c"},
+    "light_css_variables": FACE | COLOURS,
+    "dark_css_variables": COLOURS,
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

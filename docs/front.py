@@ -1,15 +1,23 @@
 """The front page: a sentence, the race, four ways through the course, for whom it is, and the map."""
 
 import html
+import io
 import json
+import re
 from itertools import groupby
 
+from PIL import Image
+
 from docs import drawn, panels
-from docs.lessons import CODESPACE, REPOSITORY, needed
+from docs.lessons import CODESPACE, REPOSITORY, ROOT, needed
+from figures import page as figure_page
 from figures import style, tiling
+from figures.figure import steps
 from flashlab.course.lessons import CORE, LESSONS, WAYS, Lesson, builds_on, duration, notebook, number
 from flashlab.reference.published import RUNS
 
+FILM = ROOT / ".github" / "tiling.gif"
+STILL = re.compile("<figure.*</figure>", re.DOTALL)
 PAPER = "https://arxiv.org/abs/2205.14135"
 
 
@@ -47,15 +55,25 @@ traffic, and from {before.milliseconds} to {after.milliseconds} ms</a>.</p>
 </div>
 <section class="race" aria-label="The race" data-clock="{html.escape(json.dumps(trace["clock"]))}">
 <p><button type="button" hidden>pause</button>
-<span>A toy of {state.N} tokens, three programs: bytes to and from slow memory.</span>
-<output>A toy of {state.N} tokens: the same result after <b>{moved[0]}</b>, <b>{moved[1]}</b> and <b>{moved[2]}</b>
-to and from slow memory.</output></p>
-{drawn.alive("tiling", "figures", brief=True)}
-<p class="key"><b>4×</b> on Q, K or V: these rows were loaded four times; on O: stored. <b>Crossed 4×</b>: these scores
-went to slow memory and came back, twice. <b>Keys outside</b>: the outer loop takes keys, and for each of its turns all
-queries are loaded again; <b>queries outside</b>: the other way round. The gigabytes above are those of both passes of
-a layer of GPT-2 medium on an A100, as the paper has them in figure 2.</p></section>
+<span>{state.N} tokens, three programs: bytes to and from slow memory.</span>
+<output>The same result of {state.N} tokens: <b>{moved[0]}</b>, <b>{moved[1]}</b> or <b>{moved[2]}</b>
+moved.</output></p>
+<p class="key"><b>4×</b>: loaded (O: stored) 4 times. <b>Crossed 4×</b>: to slow memory and back, twice.
+<b>Keys outside</b>: keys in the outer loop.</p>
+{STILL.sub(lambda _: _end(), drawn.alive("tiling", "figures", brief=True))}
+<p class="key">The gigabytes above are those of both passes of a layer of GPT-2 medium on an A100, as the paper has them
+in figure 2.</p></section>
 <script defer src="_static/race.js"></script>"""
+
+
+def _end():
+    """Return the HTML of the race's end, as the film in the README shows it: what is seen of it without scripts."""
+    state, made = tiling.State(), io.BytesIO()
+    *_, end = steps(tiling, state)
+    with Image.open(FILM) as film:
+        film.seek(film.n_frames - 1)
+        film.save(made, "png", optimize=True)
+    return figure_page.captioned(made.getvalue(), tiling.describe(end))
 
 
 def _way(way):
@@ -119,9 +137,8 @@ def _map():
 
 
 def _card(lesson):
-    panel = panels.of(lesson)
     place = "core" if lesson in CORE else f"builds on {builds_on(lesson)}"
-    picture = image(*panel) if panel else ""
+    picture = image(*panels.of(lesson))
     return (
         f'<a href="lessons/{page_of(lesson)}">{picture}<b>{number(lesson):02} {lesson.title}</b> '
         f"<small>{duration(lesson.minutes)}, {place}</small><br>{html.escape(lesson.proves)}</a>"

@@ -66,8 +66,8 @@ That is this figure. Try its controls and the two buttons above it:
 
 {raw(EMBEDDED.replace("SITE", ".").replace("PICTURE", picture))}
 
-A browser loads modules from a server only. If this page was opened as a file, you see a picture; a frame works there,
-too.
+A browser loads modules from a server only. If this page was opened as a file, or scripts are off, you see a picture,
+and the two buttons do nothing. A frame works in a file, too.
 
 - `render(element, {{ state, brief }})` draws the figure into the element and returns an object. `state` has fields to
   begin with; all others have the values of the figure's own page. `brief: true` draws a figure without its details.

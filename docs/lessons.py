@@ -17,10 +17,10 @@ SITE = "https://{}.github.io/{}".format(*PROJECT.split("/"))
 COLAB = f"https://colab.research.google.com/github/{PROJECT}/blob/gh-pages/colab"
 CODESPACE = f"https://codespaces.new/{PROJECT}"
 NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
-UNTOUCHED = re.compile(r"^○ \S+: not (?:answered|attempted) yet\b", re.M)  # what a stored exercise prints
+# What a stored notebook says of an exercise that nobody has done. Links say it once, for the whole page.
+UNTOUCHED = re.compile(r"^(?:○ \S+: not (?:answered|attempted) yet\b|\S+ is not solved yet:).*\n?", re.M)
 NEEDED_LESSONS = re.compile(r"\blessons? (\d\d)(?: (to|and) (\d\d))?")
 KEYS = "Press Shift+Enter in each code cell as you come to it."  # true of a notebook
-INSTEAD = "The code is below, with what it printed. To run it and to answer, open the lesson in Colab, or `make lab`."
 ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, which no break may tear
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
@@ -89,7 +89,7 @@ def write_for_colab(folder: Path):
     folder.mkdir(parents=True)
     source = install(this_commit())
     for name in names():
-        lesson = _stored(name)
+        lesson = stored(name)
         for cell in lesson["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = []
@@ -100,19 +100,19 @@ def write_for_colab(folder: Path):
 
 def readable(name: str) -> dict:
     """Return a stored notebook with figures that move, imports and given-away answers folded, and links to run it."""
-    lesson = _stored(name)
+    lesson = stored(name)
     asked = False  # does an answer follow, until the next prose?
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             source = NEIGHBOURS.sub("", source).replace("](data/", "](../notebooks/data/")
-            cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/").replace(KEYS, INSTEAD)
+            cell["source"] = source.replace("](../", f"]({REPOSITORY}/blob/main/").replace(KEYS, "")
             asked = bool(PREDICT.search(source))
             continue
         tags = cell["metadata"].get("tags", [])
         if source.startswith(("import ", "from ")):
             tags = ["hide-input"]
-        cell["outputs"] = [it for it in cell["outputs"] if not UNTOUCHED.search(_text(it))]
+        cell["outputs"] = [it for it in map(_touched, cell["outputs"]) if it]
         if cell["outputs"] and all(_is_prose(_text(it)) for it in cell["outputs"]):
             tags = [*tags, "prose"]
         if figure := FIGURE.search(source):
@@ -133,12 +133,20 @@ def readable(name: str) -> dict:
 
 def needed(lesson: Lesson) -> set[Lesson]:
     """Return the lessons that the opening of a lesson names as those that it needs."""
-    opening = "".join(_stored(notebook(lesson))["cells"][0]["source"])
+    opening = "".join(stored(notebook(lesson))["cells"][0]["source"])
     found = set()
     for first, link, last in NEEDED_LESSONS.findall(re.search(r"\*\*You need\*\*.*", opening)[0]):
         numbers = range(int(first), int(last) + 1) if link == "to" else [int(it) for it in (first, last) if it]
         found |= {LESSONS[it] for it in numbers}
     return found
+
+
+def _touched(output):
+    """Return an output without the lines about exercises that nobody has done; None if nothing is left."""
+    if "text" not in output:
+        return output
+    text = UNTOUCHED.sub("", "".join(output["text"]))
+    return output | {"text": text} if text else None
 
 
 def _text(output):
@@ -159,13 +167,17 @@ def _html(lesson):
 
 
 def links(name: str) -> dict:
-    """Return the cell that leads from a page to the notebook: in Colab, on a machine, and in the repository."""
+    """Return the cell that leads from a page to the notebook, in Colab or on a machine, and says what differs there."""
     words = (
         f"[Run in Google Colab]({COLAB}/{name}){{.start}} or on your machine: `make lab` ([set up](../set_up.md)) · "
-        f"[the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})"
+        f"[the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})\n\n"
+        "This page shows the notebook after a run in which the course's solutions took the place of the exercises. "
+        "No cell runs here: where the text says *run the cell*, read the output below it. To do the exercises, open "
+        "the notebook, which checks your answers."
     )
     return {"cell_type": "markdown", "id": "run-it", "metadata": {}, "source": words}
 
 
-def _stored(name):
+def stored(name: str) -> dict:
+    """Return a notebook as it is stored."""
     return json.loads((NOTEBOOKS / name).read_text(encoding="utf-8"))

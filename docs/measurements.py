@@ -226,7 +226,7 @@ def page() -> str:
     """Return the page: the files that have charts, in this order, and the others by name."""
     parts = [_section(name, data.measured(name)) for name in sorted(data.names(".json"), key=_place)]
     notes = f"[notes on the data]({REPOSITORY}/blob/main/notebooks/data/README.md)"
-    head = f"# Measurements\n\nOurs are dark red. The {notes} say how each file was measured."
+    head = f"# Measurements\n\nOurs are red. The {notes} say how each file was measured."
     return "\n\n".join([head, *parts]) + "\n"
 
 

@@ -1,23 +1,26 @@
-"""The panel of each figure that stands for it in small: a part of its still that shows its point, in letters to read.
+"""The pictures of cards: of a figure a part of its still that shows its point, in letters to read, or a stored chart.
 
 A box is (left, top, right, bottom) in pixels of the still, which has two for each pixel of a page. It cuts no word.
 """
 
+import base64
 import io
+import re
 from pathlib import Path
 
 from PIL import Image
 
 from docs import drawn
+from docs.lessons import stored
 from figures import page
 from flashlab.course.lessons import Lesson
 
 Box = tuple[int, int, int, int]
 OF_FIGURE: dict[str, Box] = {
-    "memory_hierarchy": (222, 87, 1110, 692),
-    "roofline": (456, 186, 1010, 740),
+    "memory_hierarchy": (795, 86, 1745, 750),
+    "roofline": (0, 120, 920, 790),
     "standard_attention": (0, 128, 860, 624),
-    "safe_softmax": (0, 756, 890, 1138),
+    "safe_softmax": (1040, 796, 1952, 1140),
     "online_softmax": (1296, 0, 1952, 540),
     "tiling": (660, 0, 1300, 744),
     "block_size": (0, 836, 640, 1026),
@@ -38,19 +41,28 @@ OF_FIGURE: dict[str, Box] = {
 # Lessons without a figure, or with the one of another lesson: a figure, and the panel of it that shows their subject.
 OF_LESSON: dict[str, tuple[str, Box]] = {
     "start_here": ("tiling", (0, 0, 640, 744)),
-    "roads_not_taken": ("masks", (58, 88, 548, 548)),
     "triton_forward": ("tiling", (1318, 0, 1952, 744)),
     "triton_backward": ("recomputation", (186, 0, 652, 204)),
     "packed_texts_and_dropout": ("standard_attention", (1030, 394, 1490, 602)),
 }
+# Lessons of which no figure shows the subject: the notebook and the cell that stores a chart of it.
+CHARTS = {
+    "roads_not_taken": ("05_roads_not_taken", "bank-roads"),
+    "attention_in_a_model": ("13_attention_in_a_model", "train-both"),
+    "measure_and_debug": ("14_measure_and_debug", "sweep"),
+    "which_version_when": ("11_triton_forward", "h200"),
+}
 
 
-def of(lesson: Lesson) -> tuple[str, int, int] | None:
-    """Return the file of a lesson's panel in ``figures`` and its width and height on a page; None without one."""
+def of(lesson: Lesson) -> tuple[str, int, int]:
+    """Return the file of a lesson's picture in ``figures``, and its width and height on a page."""
+    file = f"panel-{lesson.name}.png"
+    if lesson.name in CHARTS:
+        with Image.open(io.BytesIO(chart(*CHARTS[lesson.name]))) as it:
+            return file, it.width // 2, it.height // 2
     if lesson.name in OF_LESSON:
-        return f"panel-{lesson.name}.png", *_size(OF_LESSON[lesson.name][1])
-    shown = drawn.shown_by(lesson)
-    return of_figure(shown[0]) if shown else None
+        return file, *_size(OF_LESSON[lesson.name][1])
+    return of_figure(drawn.shown_by(lesson)[0])
 
 
 def of_figure(name: str) -> tuple[str, int, int]:
@@ -59,9 +71,11 @@ def of_figure(name: str) -> tuple[str, int, int]:
 
 
 def write(folder: Path):
-    """Write all panels into ``folder``."""
-    for name, figure, box in boxes():
-        (folder / f"panel-{name}.png").write_bytes(picture(figure, box))
+    """Write all pictures into ``folder``."""
+    pictures = {name: picture(figure, box) for name, figure, box in boxes()}
+    pictures |= {name: chart(*place) for name, place in CHARTS.items()}
+    for name, png in pictures.items():
+        (folder / f"panel-{name}.png").write_bytes(png)
 
 
 def boxes() -> list[tuple[str, str, Box]]:
@@ -76,6 +90,13 @@ def picture(figure: str, box: Box) -> bytes:
     with Image.open(io.BytesIO(page.still(shown, shown.State()))) as still:
         still.crop(box).save(made, "png", optimize=True)
     return made.getvalue()
+
+
+def chart(name: str, cell: str) -> bytes:
+    """Return the chart that a cell of the notebook ``name`` stores, as PNG."""
+    (outputs,) = [it["outputs"] for it in stored(f"{name}.ipynb")["cells"] if it["id"] == cell]
+    shown = "".join("".join(it.get("data", {}).get("text/html", "")) for it in outputs)
+    return base64.b64decode(re.search(r'base64,([^"]*)"', shown)[1])
 
 
 def _size(box):

@@ -42,7 +42,7 @@ MISSING = f"""<h1>There is no such page</h1>
 def add(site: Path):
     """Add to each page of ``site`` its description, card, address, icon and report; write the files for crawlers."""
     unlisted = '<meta name="robots" content="noindex">\n'
-    missing = bare.page("There is no such page - flashlab", MISSING, ADDRESS, unlisted)  # shown at any address
+    missing = bare.page("There is no such page - flashlab", MISSING, ADDRESS, unlisted, alone=True)
     (site / "404.html").write_text(missing, encoding="utf-8")
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
     for page in pages:

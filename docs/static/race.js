@@ -11,7 +11,7 @@
   const figure = globalThis.flashlab.figures[host.id][0];
   const part = (name) => host.shadowRoot.querySelector(name);
   const head = part(".head");
-  const change = Object.assign(document.createElement("button"), { type: "button", textContent: "change it" });
+  const change = Object.assign(document.createElement("button"), { type: "button", textContent: "controls" });
   change.style.marginBlock = "10px 6px";
   const last = clock.length - 1;
   const isState = () => location.hash.startsWith("#tiling?");

@@ -1,4 +1,5 @@
-// Lessons that were read to their end are marked in the sidebar and on the map. Only the browser keeps their names.
+// The sidebar shows the place of this page in its list. Lessons that were read to their end are marked, there and on the
+// map; only the browser keeps their names.
 {
   const KEY = "flashlab-read";
   const LESSON = /lessons\/\d\d_(\w+)\.html$/;
@@ -21,6 +22,10 @@
   };
 
   const tree = document.querySelector(".sidebar-tree");
+  const pane = tree.closest(".sidebar-scroll");
+  const place = tree.querySelector(".current-page")?.getBoundingClientRect(); // of this page in the list
+  if (place) pane.scrollTop += place.top - pane.getBoundingClientRect().top - pane.clientHeight / 2;
+
   const listed = [...tree.querySelectorAll("a")].filter((link) => nameOf(link.href));
   const count = document.createElement("span");
   const clear = Object.assign(document.createElement("button"), { type: "button", textContent: "clear" });

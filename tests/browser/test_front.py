@@ -14,7 +14,8 @@ RESULT, BUTTON = ".race > p output", ".race > p button"
 STAGE = ".race [data-figure] .stage"
 CONTROLS = ".race [data-figure] .head"
 CHANGE = ".race [data-figure] button[aria-expanded]"
-BELOW = ".race .key"
+KEY, BELOW = ".race .key >> nth=0", ".race .key >> nth=1"
+PLACES = STAGE, CHANGE, BELOW, KEY
 STEP = "document.querySelector('.race [data-figure]') && flashlab.figures['figure-tiling'][0].state.step"
 INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
@@ -45,18 +46,19 @@ def opened(browser, site):
 def test_the_first_screen_has_the_sentence_the_ways_in_and_the_whole_race(opened, width, scheme):
     sheet = opened(width, color_scheme=scheme)
     assert sheet.evaluate(INSIDE)
-    for part in [".lead", ".start", ".begin details", BUTTON, ".race .compared"]:
+    for part in [".lead", ".start", ".begin details", BUTTON, KEY, ".race .compared"]:
         for one in sheet.locator(part).all():
             box = one.bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= width
             assert box["y"] >= 0 and box["y"] + box["height"] <= HEIGHTS[width], part
     assert sheet.locator(".race .compared").count() == 3
     assert re.fullmatch(r"Start \d+ min", sheet.locator(".start").inner_text())
-    places = [sheet.locator(part).bounding_box() for part in (STAGE, CHANGE, BELOW)]
+    places = [sheet.locator(part).bounding_box() for part in PLACES]
+    assert places[3]["y"] + places[3]["height"] <= places[0]["y"]
     assert places[2]["y"] - places[0]["y"] - places[0]["height"] < 60  # no room that nothing fills
     sheet.clock.run_for(8500)
     assert sheet.locator(RESULT).is_visible()
-    assert [sheet.locator(part).bounding_box() for part in (STAGE, CHANGE, BELOW)] == places  # the end moves nothing
+    assert [sheet.locator(part).bounding_box() for part in PLACES] == places  # the end moves nothing
     SCREENSHOTS.mkdir(exist_ok=True)
     sheet.screenshot(path=SCREENSHOTS / f"front-{width}-{scheme}.png")
     assert sheet.evaluate(INSIDE) and sheet.faults == []
@@ -108,7 +110,9 @@ def test_an_address_with_a_state_shows_that_state(opened):
 def test_without_scripts_the_result_is_there_and_no_button(opened):
     sheet = opened(java_script_enabled=False)
     assert sheet.locator(RESULT).is_visible() and sheet.locator(".race img").is_visible()
-    assert not sheet.locator(BUTTON).is_visible()
+    caption = sheet.locator(".race figcaption").inner_text()  # of the end, as the result is
+    assert all(it.replace("\xa0", " ") in caption for it in sheet.locator(f"{RESULT} b").all_inner_texts())
+    assert not sheet.locator(BUTTON).is_visible() and not sheet.locator(".sidebar-search").is_visible()
 
 
 def test_an_address_that_is_edited_ends_the_race(opened):

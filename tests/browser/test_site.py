@@ -20,7 +20,7 @@ from tests.browser.test_axe import AXE, FOUND
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
 BESIDE = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
 BESIDE += [f"{name}.html" for name in pages.WRITTEN]
-BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html"]
+BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html", "404.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 CHARTS = [
     name.removesuffix(".ipynb") for name in lessons.names() if "flashlab-chart" in (NOTEBOOKS / name).read_text("utf-8")
@@ -122,6 +122,14 @@ def test_a_lesson_is_read_at_its_end_until_that_is_cleared(opened):
     line.get_by_role("button").click()
     sheet.reload()
     assert sheet.locator(".read").count() == 0 and not line.is_visible() and sheet.faults == []
+
+
+@pytest.mark.parametrize("path", ["lessons/00_start_here", "lessons/24_next_machine", "about"])
+def test_the_sidebar_shows_the_place_of_the_page(opened, path):
+    sheet = opened(f"{path}.html")
+    pane = sheet.locator(".sidebar-scroll").bounding_box()
+    entry = sheet.locator(".sidebar-tree .current-page > a").bounding_box()
+    assert pane["y"] <= entry["y"] and entry["y"] + entry["height"] <= pane["y"] + pane["height"]
 
 
 def test_the_typefaces_come_with_the_site(opened, site):

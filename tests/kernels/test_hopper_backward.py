@@ -261,7 +261,7 @@ def launched(problem, monkeypatch, launches=LAUNCHES):
     args = []
     monkeypatch.setattr(backward, "multiprocessors", lambda device: 4)
     monkeypatch.setattr(rows, "launch", lambda *_, **__: None)
-    monkeypatch.setattr(backward, "launch", lambda kernel, grid, tensors, numbers, warps: args.append((grid, numbers)))
+    monkeypatch.setattr(backward, "launch", lambda _, grid, __, numbers, **___: args.append((grid, numbers)))
     B, H, Hk, Nq, Nk, d, dv = problem[:7]
     q, o, k, v = (torch.ones(shape) for shape in ((B, H, Nq, d), (B, H, Nq, dv), (B, Hk, Nk, d), (B, Hk, Nk, dv)))
     gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]

@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from flashlab.kernels import configurations, masks, scores, tiles
+from flashlab.kernels import configurations, dependent_launch, masks, scores, tiles
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels.packed import Texts
 from flashlab.kernels.portable import backward, forward, rows
@@ -62,7 +62,8 @@ def compiled_instead(capability, *modules):
 
     driver.set_active(Elsewhere(capability))
     with ExitStack() as replaced:
-        replaced.enter_context(mock.patch.object(tiles, "has_copy_engine", lambda device: capability >= (9, 0)))
+        for home, name in ((tiles, "has_copy_engine"), (dependent_launch, "possible")):
+            replaced.enter_context(mock.patch.object(home, name, lambda device: capability >= (9, 0)))
         for module in modules:
             replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
         yield made

@@ -6,7 +6,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from flashlab.kernels import float8, masks, scores, tiles
+from flashlab.kernels import dependent_launch, float8, masks, scores, tiles
 from flashlab.kernels import plan as plans
 from flashlab.kernels.checks import (
     check_dense,
@@ -21,7 +21,7 @@ from flashlab.kernels.decode.cache import Cache, check_widths
 from flashlab.kernels.decode.combine import attention_combine
 from flashlab.kernels.decode.request import hides_what_is_read, reach, request_of
 from flashlab.kernels.decode.split import attention_split
-from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for, waits
+from flashlab.kernels.decode.tiles import LATENT, SHORT, Launch, Tile, launch_for, sms_of, splits_for
 from flashlab.kernels.device import stepped_around
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.masks.part import FARTHEST
@@ -167,7 +167,7 @@ class Step:
     @property
     def early(self):
         """Return whether the kernel that merges the parts is launched before they are written, and waits for them."""
-        return self.splits[0] > 1 and waits(self.problem.device)
+        return self.splits[0] > 1 and dependent_launch.possible(self.problem.device)
 
 
 def run(q, cache, step, out=None):

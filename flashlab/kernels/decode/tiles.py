@@ -106,10 +106,3 @@ def splits_for(programs: int, most: int, launch: Launch, sms: int) -> int:
 def sms_of(device: torch.device) -> int:
     """Return the number of SMs of a device; 4 in the interpreter, where splits only cost time."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-@functools.cache
-def waits(device: torch.device) -> bool:
-    """Return whether a kernel can be launched before the kernel that it depends on has ended, and wait for it."""
-    here = card(device)
-    return here is not None and here.capability >= (9, 0)

@@ -24,7 +24,7 @@ is that of FlashAttention-4, but for dQ_i.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import dependent_launch, masks, tiles
 from flashlab.kernels.configurations import choose, hopper_width
 from flashlab.kernels.hopper import queries, scores, two_passes
 from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, multiprocessors, rows_descriptor
@@ -152,14 +152,16 @@ def start_products(
         args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score)
         args = args._replace(d=gl.constexpr(filled(problem.d)), dv=gl.constexpr(filled(problem.dv)))
         tiles_of_keys = tiles.count(problem.Nk, KEYS)
-        all_turns = tiles_of_keys * Hk * problem.B
+        turns = Turns(tiles_of_keys, Hk, tiles_of_keys * Hk * problem.B, Nq_padded)
         variant = queries.Variant.of(problem, queries.stand_in(problem), KEYS, is_late(problem, width))
+        early = dependent_launch.possible(problem.device)
         return launch(
             attention_backward,
-            (min(all_turns, multiprocessors(problem.device)), 1, 1),
+            (min(turns.all, multiprocessors(problem.device)), 1, 1),
             (*streamed, *kept, *of_rows, sums, counters, parts, earlier[1]),
-            (Turns(tiles_of_keys, Hk, all_turns, Nq_padded), args, lag, problem.d, c.Br, width, c.stages, variant),
+            (turns, args, lag, problem.d, c.Br, width, c.stages, variant, early),
             warps=4,
+            early=early,
         )
 
     earlier = (None, None) if lag is None else (sums, dq)
@@ -182,8 +184,9 @@ def start_narrow(dq, sums, scale, last, launched):
         B, H, Nq, d = dq.shape
         heads, Nq_padded, columns = sums.shape
         grid = tiles.count(Nq, ROWS_OF_QUERIES), CONSUMERS.value, last
-        numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, columns
-        return launch(narrow, grid, (dq, sums), numbers, warps=4)
+        early = dependent_launch.possible(dq.device)
+        numbers = scale, Nq, Nq_padded, d, B * H - last, heads, ROWS_OF_QUERIES, columns, early
+        return launch(narrow, grid, (dq, sums), numbers, warps=4, early=early)
 
     repeat(launched, "narrow", (dq, sums), first)
 
@@ -209,7 +212,7 @@ def attention_backward(
     counters,  # pointer, int32 [1 + B * Hk]: of turns, and with a lag, of tiles of each head that are done
     parts, dQ,  # with a lag: descriptor of the sums, pointer to dQ; None without
     turns, problem, lag, d,
-    Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr,
+    Br: gl.constexpr, width: gl.constexpr, stages: gl.constexpr, variant: gl.constexpr, early: gl.constexpr,
 ):  # fmt: skip
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV for each tile j of keys, and add its share to dQ.
 
@@ -217,6 +220,7 @@ def attention_backward(
     the keys that most queries see. Where a group has several parts, a head of K and V counts as a row of heads, as in
     the portable kernel.
     """
+    dependent_launch.begin(early)
     shared = allocate(Q, dO, K, V, lse, delta, rest, lag, Br, width, stages)
     if lag is None:
         gl.warp_specialize(

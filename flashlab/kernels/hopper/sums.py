@@ -21,7 +21,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from flashlab.kernels import masks, tiles
+from flashlab.kernels import dependent_launch, masks, tiles
 from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.stages import next_turn, release, stage_of, wait_full
 
@@ -42,7 +42,7 @@ def lag_of(problem, keys, width):
     """
     if not transposed(width):
         return None
-    waves = 1.25 if problem.mask == masks.full() else 2.25
+    waves = 1.0 if problem.mask == masks.full() else 1.75
     return int(waves * BESIDE / tiles.count(problem.Nk, keys)) + 2
 
 
@@ -205,12 +205,13 @@ def fence_async():
 def narrow(
     dQ, sums,  # pointers: dQ [B, H, Nq, d] contiguous, and the sums that ``add`` leaves
     scale, Nq, Nq_padded, d, first, heads,
-    Br: tl.constexpr, width: tl.constexpr,
+    Br: tl.constexpr, width: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """Write scale * sums, in the order of dQ, as one part of a tile: program (i, w, head), from the last head on.
 
     first: of the query heads that are left. heads: how many the sums have room for.
     """
+    dependent_launch.begin(early)
     i, w = tl.program_id(0), tl.program_id(1)
     h = tl.num_programs(2) - 1 - tl.program_id(2)  # L2 still has the last sums
     head = first + h.to(tl.int64)

@@ -58,7 +58,7 @@ def start_queries(q, k, v, do, dq, constants, problem, c, launched):
             warps=4,
         )
 
-    repeat(launched, "queries", (q, do, k, v, dq, *constants), first)
+    repeat(launched, "queries", (q, do, k, v, dq, constants), first)
 
 
 def stages_of_values(shape, c, itemsize):

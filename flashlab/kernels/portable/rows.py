@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels import tiles
+from flashlab.kernels import dependent_launch, tiles
 from flashlab.kernels.launch import launch, repeat
 from flashlab.kernels.problem import LOG2_E
 
@@ -54,12 +54,13 @@ def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c, launched):
         B, H, Nq, columns = o.shape
         Nq_padded = constants.delta.shape[2]
         zeroed = 0 if sums is None else sums.numel()
+        early = dependent_launch.possible(o.device)
         described, strides = tiles.arguments((o, do), (c.Br, c.Br))
         return launch(
             row_constants,
             (Nq_padded // c.Br, H, B),
             (*described, *tensors[2:]),
-            (*strides, Nq, Nq_padded, columns, zeroed, unit, c.Br, tiles.width_of(columns)),
+            (*strides, Nq, Nq_padded, columns, zeroed, unit, c.Br, tiles.width_of(columns), early),
             warps=c.warps,
         )
 
@@ -74,6 +75,7 @@ def row_constants(
     O_strides, dO_strides,
     Nq, Nq_padded, dv, zeroed,
     unit: tl.constexpr, Br: tl.constexpr, width_v: tl.constexpr,
+    early: tl.constexpr,  # the next kernel may be launched before this one has ended
 ):  # fmt: skip
     """Compute ``Constants`` of each row: delta = rowsum(dO * O) - dlse, and lse in the units of scores.
 
@@ -82,6 +84,8 @@ def row_constants(
     The first programs have the last heads, so that those which the next kernel reads first are in L2.
     Rows that see no key and rows past the end get lse = +inf, so all their weights are e^(S - inf) = 0.
     """
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
     H, B = tl.num_programs(1), tl.num_programs(2)
     i, h, b = tl.program_id(0), H - 1 - tl.program_id(1), B - 1 - tl.program_id(2)
     O = tiles.view(O, [B, H, Nq, dv], O_strides, Br, width_v)
@@ -130,12 +134,14 @@ def start_sums(gradients, shares, parts, launched):
         dk, dv = gradients
         B, Hk, Nk, _ = dk.shape
         sizes = tuple(Nk * x.shape[3] for x in (dk, dv))
+        early = dependent_launch.possible(dk.device)
         return launch(
             add_parts,
             (tiles.count(max(sizes), SUMS), B * Hk, 2),
             (*gradients, *shares),
-            (dk.stride(1), dv.stride(1), *sizes, parts, SUMS),
+            (dk.stride(1), dv.stride(1), *sizes, parts, SUMS, early),
             warps=4,
+            early=early,
         )
 
     repeat(launched, "sums", (*gradients, *shares), first)
@@ -145,9 +151,10 @@ def start_sums(gradients, shares, parts, launched):
 def add_parts(
     dK, dV, shares_of_dK, shares_of_dV,  # pointers: dK, dV [B, Hk, Nk, ..]; shares [B, Hk * parts, Nk, ..], contiguous
     dK_stride, dV_stride, dK_size, dV_size,  # from head to head of dK and dV; numbers in a head
-    parts: tl.constexpr, block: tl.constexpr,
+    parts: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of groups for ``block`` numbers of a head: program (n, head, 0 for dK or 1 for dV)."""
+    dependent_launch.begin(early)
     if tl.program_id(2) == 0:
         add_parts_of(dK, shares_of_dK, dK_stride, dK_size, parts, block)
     else:

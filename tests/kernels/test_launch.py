@@ -1,0 +1,64 @@
+"""A launch that is repeated passes the arguments that a first one passes."""
+
+import pytest
+import torch
+
+from flashlab.kernels import masks
+from flashlab.kernels.configurations import STREAMED, Configuration
+from flashlab.kernels.hopper import backward, forward
+from flashlab.kernels.launch import Launch
+from flashlab.kernels.problem import Problem
+from flashlab.kernels.tables import TWO_PASSES
+
+ONE_PASS = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
+IN_TWO = dict.fromkeys(TWO_PASSES, Configuration(64, 64, 12, 2)) | {"row_constants": STREAMED}
+
+
+def tensors_of(d):
+    """Return new Q, K, V, O, dO [B, H, N, d] and their gradients dQ, dK, dV, and lse [B, H, N]."""
+    return [torch.zeros(2, H, 200, d, dtype=torch.bfloat16) for H in (4, 2, 2, 4, 4, 4, 2, 2)], torch.zeros(2, 4, 200)
+
+
+def start_forward(problem, tensors, lse, launched):
+    q, k, v, o = tensors[:4]
+    forward.run(o, lse, q, k, v, problem, Configuration(128, 128, 12, 2), launched=launched)
+
+
+def start_backward(problem, tensors, lse, launched):
+    q, k, v, o, do, *gradients = tensors
+    launches = ONE_PASS if problem.d <= 128 else IN_TWO
+    backward.run(gradients, (do, None), (q, k, v, o, lse), problem, launches, launched=launched)
+
+
+def shown(argument, tensors):
+    """Return the form of an argument, and which of the tensors it is: new memory may be anywhere."""
+    if isinstance(argument, tuple):
+        return [shown(x, tensors) for x in argument]
+    if hasattr(argument, "base"):
+        rest = {name: x for name, x in vars(argument).items() if name != "base"}
+        return type(argument), str(rest), shown(argument.base, tensors)
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    places = [place for place, x in enumerate(tensors) if x.data_ptr() == argument.data_ptr()]
+    return argument.shape, argument.stride(), argument.dtype, places
+
+
+@pytest.mark.parametrize(
+    "start, d", [(start_forward, 128), (start_backward, 64), (start_backward, 128), (start_backward, 256)]
+)
+def test_a_repeated_launch_passes_what_a_first_one_passes(start, d, monkeypatch):
+    starts = []
+    monkeypatch.setattr(Launch, "start", lambda self, arguments: starts.append((self.kernel, arguments)))
+    earlier, (tensors, lse) = tensors_of(d), tensors_of(d)
+    problem = Problem.of(*tensors[:3], masks.causal(), 0.1)
+    launched = {}
+    start(problem, *earlier, launched)
+    starts.clear()
+    start(problem, tensors, lse, launched)
+    repeated = list(starts)
+    starts.clear()
+    start(problem, tensors, lse, {})
+    assert len(repeated) == len(starts) > 0
+    for (kernel, ours), (expected_kernel, expected) in zip(repeated, starts, strict=True):
+        assert kernel is expected_kernel
+        assert shown(tuple(ours), [*tensors, lse]) == shown(tuple(expected), [*tensors, lse])
