@@ -169,29 +169,6 @@ def alts(output):
 # The form of a lesson.
 
 
-def title(name):
-    """The heading of a notebook without its number."""
-    return re.match(r"# \d\d · (.*)", NOTEBOOKS[name].cells[0].source)[1]
-
-
-def navigation(name):
-    """The line of links with which a lesson opens and closes."""
-    names = list(NOTEBOOKS)
-    at = names.index(name)
-    links = ["[map](00_start_here.ipynb#The-map)", "[notation and glossary](notation.ipynb)"]
-    if at > 0:
-        links.insert(0, f"[← {names[at - 1][:2]} {title(names[at - 1])}]({names[at - 1]}.ipynb)")
-    if at + 1 < len(names):
-        links.append(f"[{names[at + 1][:2]} {title(names[at + 1])} →]({names[at + 1]}.ipynb)")
-    return " · ".join(links)
-
-
-def test_first_and_last_cell_link_to_the_neighbours():
-    last = {name: notebook.cells[-1].source.splitlines()[-1] for name, notebook in NOTEBOOKS.items()}
-    assert last == {name: navigation(name) for name in NOTEBOOKS}
-    assert [name for name, it in NOTEBOOKS.items() if last[name] not in it.cells[0].source.splitlines()] == []
-
-
 def test_opens_and_closes_in_the_fixed_form():
     for name, notebook in NOTEBOOKS.items():
         first, *_, recap, last = prose(notebook)

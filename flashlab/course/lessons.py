@@ -1,7 +1,7 @@
 """The lessons of the course, in order. This is the only list: a lesson's number is its place here.
 
-The README, the map in the first notebook, the site, the doctor, the registry of exercises and the tests read it, so a
-new lesson is a new line. Code refers to lessons by name, not by number.
+The README, the map in the first notebook, the site, the doctor, the registry of exercises and the tests follow it. So a
+new lesson is a new line, and `python -m tests.tools.renumber` writes the numbers. Code names lessons, not numbers.
 """
 
 from collections.abc import Sequence

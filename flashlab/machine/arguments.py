@@ -39,20 +39,20 @@ def check_arguments(**bounds: Bounds) -> Callable[[Callable[P, R]], Callable[P, 
     bounds: of numbers by their names, where they are not those of the table above.
     """
 
-    def decorate(function):
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(function).parameters.values()
         checks = _checks({it.name: it.annotation for it in parameters if it.kind != it.VAR_KEYWORD}, bounds)
         positional = [it.name for it in parameters if it.kind == it.POSITIONAL_OR_KEYWORD]
 
         @functools.wraps(function)
-        def checked(*args, **options):
-            args = list(args)  # a copy
-            for at, name in enumerate(positional[: len(args)]):
+        def checked(*args: Any, **options: Any) -> R:
+            given = list(args)
+            for at, name in enumerate(positional[: len(given)]):
                 if name in checks:
-                    args[at] = checks[name](args[at])
+                    given[at] = checks[name](given[at])
             for name in checks.keys() & options:
                 options[name] = checks[name](options[name])
-            return function(*args, **options)
+            return function(*given, **options)
 
         return checked
 
@@ -122,13 +122,13 @@ def check_one_shape(**arrays: Any) -> None:
         raise ValueError(f"{' and '.join(shapes)} must have one shape, got {found}")
 
 
-def _checks(kinds, bounds):
+def _checks(kinds: dict[str, Any], bounds: dict[str, Bounds]) -> dict[str, Callable[[Any], Any]]:
     """Return the functions that check arguments of these annotations, by name."""
     checks = {name: _check_of(name, kind, bounds.get(name)) for name, kind in kinds.items()}
     return {name: check for name, check in checks.items() if check is not None}
 
 
-def _check_of(name, kind, bounds):
+def _check_of(name: str, kind: Any, bounds: Bounds | None) -> Callable[[Any], Any] | None:
     """Return the function that checks an argument and returns it; None if its annotation says nothing."""
     if kind == DTypeLike:
         return lambda x: check_dtype(name, x)
@@ -151,13 +151,13 @@ def _check_of(name, kind, bounds):
     return None
 
 
-def _list(name, check, x):
+def _list(name: str, check: Callable[[Any], Any] | None, x: Any) -> Any:
     if isinstance(x, str | bytes) or not isinstance(x, Iterable):
         raise TypeError(f"{name} must be a list, got {type(x).__name__}")
     return x if check is None else [check(element) for element in x]
 
 
-def _object(name, kind, x):
+def _object(name: str, kind: Any, x: Any) -> Any:
     if not isinstance(x, (kind, np.generic) if kind is np.ndarray else kind):
         full = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
         expected = NAMES.get(full, f"of type {full}")
@@ -165,10 +165,10 @@ def _object(name, kind, x):
     return x
 
 
-def _is_number(x):
+def _is_number(x: object) -> bool:
     return isinstance(x, Real) and not isinstance(x, bool)
 
 
-def _error(x):
+def _error(x: object) -> type[Exception]:
     """Return the error for an argument x that should be another number, or a number."""
     return ValueError if _is_number(x) else TypeError

@@ -6,7 +6,7 @@ comparisons are left out.
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def counted(function: Callable, *args: object, **options: object) -> tuple:
     class Watched(np.ndarray):
         flops = 0
 
-        def __array_ufunc__(self, ufunc, method, *inputs, out=None, **rest):
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **rest: Any) -> Any:
             if out:
                 rest["out"] = tuple(_plain(array) for array in out)
             result = getattr(ufunc, method)(*(_plain(array) for array in inputs), **rest)
@@ -101,5 +101,5 @@ def counted(function: Callable, *args: object, **options: object) -> tuple:
     return result, Watched.flops
 
 
-def _plain(array):
+def _plain(array: Any) -> Any:
     return array.view(np.ndarray) if isinstance(array, np.ndarray) else array

@@ -240,7 +240,7 @@ def levels(card: Card, *, one_sm: bool = False) -> list[Level]:
     sharing = card.sms if one_sm else 1  # that the other memories' rates are divided by
     smem, _, l2, dram = card.latency or (None,) * 4
 
-    def share(rate):
+    def share(rate: float | None) -> float | None:
         return rate and rate / sharing
 
     return [

@@ -64,7 +64,7 @@ def copy_rate(nbytes: int, repeats: int = 5) -> float:
     target = np.empty_like(source)
     inner = max(1, 4_000_000 // nbytes)  # copies per reading of the clock, whose ticks would show in fewer
 
-    def copies():
+    def copies() -> None:
         for _ in range(inner):
             np.copyto(target, source)
 

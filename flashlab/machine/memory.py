@@ -18,6 +18,8 @@ from numpy.typing import DTypeLike
 
 from flashlab.machine.arguments import check_arguments
 
+Region = slice | int | np.ndarray  # along one dimension
+
 
 class FastMemoryFull(MemoryError):
     """A tile does not fit beside the tiles that are resident."""
@@ -40,7 +42,7 @@ class Account:
         resident: dict of the bytes of each tile that is in fast memory now.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.bytes: Counter = Counter()
         self.resident: dict[str, int] = {}
 
@@ -116,7 +118,7 @@ def replay(events: Iterable[Event]) -> Iterator[Moment]:
         yield Moment(*at, resident, places, written, moved, account.moved)
 
 
-def _span(index) -> tuple[int, int]:
+def _span(index: Region) -> tuple[int, int]:
     """Return (start, stop) of a slice, of one index, or of an array of indices from its first to its last."""
     if isinstance(index, slice):
         return index.start, index.stop
@@ -161,7 +163,7 @@ class Memory(Account):
         """Allocate a tensor in slow memory, full of NaN, which shows regions without a store. Nothing is booked."""
         self.tensors[name] = np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 0, dtype)
 
-    def load(self, name: str, *region: slice) -> np.ndarray:
+    def load(self, name: str, *region: Region) -> np.ndarray:
         """Copy a tile of a tensor into fast memory, where it replaces the tensor's previous tile.
 
         Returns the tile in the dtype of arithmetic: float32 for float16, otherwise the tensor's own.
@@ -182,7 +184,7 @@ class Memory(Account):
                 raise KeyError(f"there is no tile {name!r:.40} in fast memory")
             self.book(Event("drop", name, (), self.resident[name]))
 
-    def store(self, name: str, tile: np.ndarray, *region: slice) -> None:
+    def store(self, name: str, tile: np.ndarray, *region: Region) -> None:
         """Write a tile to slow memory, narrowed to the tensor's dtype."""
         target = self._tensor(name)[region]
         if target.shape != tile.shape:

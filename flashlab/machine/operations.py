@@ -32,7 +32,8 @@ class Buffer:
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.name, self.array = name, np.full(shape, np.nan, dtype)
-        self.holds = self.coming = None  # the tile that is here, and the one that is being copied here
+        self.holds: Tile | None = None  # the tile that is here
+        self.coming: Tile | None = None  # the one that is being copied here
         self.readers = []  # the programs whose products are reading it
 
     @property
@@ -67,7 +68,7 @@ class Barrier:
         self.pending_bytes -= nbytes
         return self._advance()
 
-    def _advance(self):
+    def _advance(self) -> bool:
         complete = self.pending == 0 and self.pending_bytes == 0
         if complete:
             self.phase, self.pending = self.phase ^ 1, self.count

@@ -9,9 +9,9 @@ striped     Rank r has the tokens r, r + P, r + 2P, ... All ranks have nearly eq
 Source: zigzag, https://github.com/zhuzilin/ring-flash-attention; striped, arXiv 2311.09431.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flashlab.machine.arguments import check_arguments, check_whole, shown
 from flashlab.machine.numbers import whole_number
@@ -63,7 +63,7 @@ def length(runs: Runs) -> int:
     return sum(map(len, runs))
 
 
-def _stretches(N, count):
+def _stretches(N: int, count: int) -> list[range]:
     return [range(N * i // count, N * (i + 1) // count) for i in range(count)]
 
 
@@ -89,7 +89,7 @@ class Block(NamedTuple):
         return Nq * Nk - hidden_after - hidden_before
 
 
-def _triangle(longest, most):
+def _triangle(longest: int, most: int) -> int:
     """Return min(1, most) + min(2, most) + ... + min(longest, most): keys hidden from rows, one more from each."""
     if longest <= 0:
         return 0
@@ -139,7 +139,7 @@ def blocks(
     return tuple(_block(part) for part in parts)
 
 
-def _placed(runs: Runs, text) -> Iterable[tuple[range, int, int]]:
+def _placed(runs: Runs, text: tuple[int, int] | None) -> Iterable[tuple[range, int, int]]:
     """Yield the runs, cut to one text if there is one: (run, its first position, the rank's own index of that)."""
     offset = 0
     for run in runs:
@@ -149,12 +149,14 @@ def _placed(runs: Runs, text) -> Iterable[tuple[range, int, int]]:
         offset += len(run)
 
 
-def _index(run, position):
+def _index(run: range, position: int) -> int:
     """Return how many positions of a run are before this one."""
     return min(max(-((run.start - position) // run.step), 0), len(run))
 
 
-def _part(run, start, row, other, first, col, left, right):
+def _part(
+    run: range, start: int, row: int, other: range, first: int, col: int, left: int | None, right: int | None
+) -> _Part | None:
     """Return the smallest part that holds all visible scores between two runs, None if there are none."""
     step, ahead = run.step, start - first
     lo = None if left is None else -((left - ahead) // step) + col - row
@@ -174,20 +176,20 @@ def _part(run, start, row, other, first, col, left, right):
     return _Part(q0, q1, k0, k1, lo, hi)
 
 
-def _append(parts: list, part, join):
+def _append(parts: list, part: Any, join: Callable[[Any, Any], Any]) -> None:
     """Append a part, joined with the last one where the two are one window."""
     joined = join(parts[-1], part) if parts else None
     parts[-1:] = [joined] if joined else [*parts[-1:], part]
 
 
-def _beside(a, b):
+def _beside(a: _Part, b: _Part) -> _Part | None:
     """Join two parts of the same queries: all of a's keys are seen, and b's go on from there."""
     if a[:2] == b[:2] and a.k1 == b.k0 and a.lo is a.hi is b.lo is None:
         return b._replace(k0=a.k0)
     return None
 
 
-def _below(a, b):
+def _below(a: _Part, b: _Part) -> _Part | None:
     """Join two parts of which the second has the next queries, and the same edge on the right."""
     if a.q1 != b.q0 or a.k0 != b.k0 or not (a.lo is b.lo is None) or a.hi != b.hi:
         return None
@@ -195,7 +197,7 @@ def _below(a, b):
     return b._replace(q0=a.q0) if one_edge else None
 
 
-def _block(part):
+def _block(part: _Part) -> Block:
     q0, q1, k0, k1, lo, hi = part
     return Block((q0, q1), (k0, k1), None if lo is None else k1 - q1 - lo, None if hi is None else hi + q1 - k1)
 

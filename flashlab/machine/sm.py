@@ -10,8 +10,24 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flashlab.machine.arguments import check_arguments
-from flashlab.machine.operations import Arrive, Commit, Copy, Finish, Product, Put, Store, Take, Wait, Work
+from flashlab.machine.operations import (
+    Arrive,
+    Barrier,
+    Buffer,
+    Commit,
+    Copy,
+    Finish,
+    Product,
+    Put,
+    Store,
+    Take,
+    Tile,
+    Wait,
+    Work,
+)
 
 
 class Deadlock(RuntimeError):
@@ -38,9 +54,9 @@ class Event(NamedTuple):
 class Job:
     """Work of a unit: ``left`` cycles remain, and ``done`` is called at the end."""
 
-    def __init__(self, cycles: int, done: "Callable[[Job], object]", *about: object) -> None:
+    def __init__(self, cycles: int, done: "Callable[[Job], object]", *about: Any) -> None:
         self.left, self.done, self.about = cycles, done, about  # about: the fields of its event
-        self.start: int | None = None
+        self.start: Any = None  # an int once it has begun
         self._result: Any = None
 
     @property
@@ -69,7 +85,7 @@ class Unit:
         if not self.working:
             self._next()
 
-    def _next(self):
+    def _next(self) -> None:
         self.working = bool(self.queue)
         if self.working:
             job, cycles = self.queue.popleft()
@@ -77,7 +93,7 @@ class Unit:
             self.busy += cycles
             self.sm.after(cycles, self._done, job, cycles)
 
-    def _done(self, job, cycles):
+    def _done(self, job: Job, cycles: int) -> None:
         job.left -= cycles
         if job.left == 0:
             self.sm.events.append(Event(job.start, self.sm.now, *job.about))
@@ -116,7 +132,7 @@ class SM:
         for name, program in programs.items():
             if not hasattr(program, "send"):
                 raise TypeError(f"{name} is no generator: its function must yield its operations")
-        self._programs = programs
+        self._programs: dict[str, Any] = programs
         self._products = {name: [] for name in programs}
         for name in programs:
             self.after(0, self._go, name)
@@ -132,7 +148,7 @@ class SM:
         self._count += 1
         heapq.heappush(self._agenda, (self.now + cycles, self._count, action, arguments))
 
-    def _go(self, name, value=None):
+    def _go(self, name: str, value: object = None) -> None:
         """Let a program yield its next operation, and begin it."""
         try:
             operation = self._programs[name].send(value)
@@ -143,17 +159,17 @@ class SM:
             raise TypeError(f"{name} yields {operation!r:.60}, which is no operation such as Wait or Arrive")
         getattr(self, f"_{type(operation).__name__.lower()}")(name, operation)
 
-    def _wait(self, name, wait):
+    def _wait(self, name: str, wait: Wait) -> None:
         self._block(name, lambda: wait.barrier.completed(wait.phase), wait.barrier.name, wait.phase)
 
-    def _finish(self, name, finish):
+    def _finish(self, name: str, finish: Finish) -> None:
         self._block(name, lambda: len(self._products[name]) <= finish.left, "products", finish.left)
 
-    def _block(self, name, ready, what, number):
+    def _block(self, name: str, ready: Callable[[], bool], what: str, number: int) -> None:
         self._waiting[name] = ready, what, number, self.now
         self._wake()
 
-    def _wake(self):
+    def _wake(self) -> None:
         for name, (ready, what, number, since) in list(self._waiting.items()):
             if ready():
                 del self._waiting[name]
@@ -161,18 +177,18 @@ class SM:
                     self.events.append(Event(since, self.now, name, name, what, number))
                 self.after(0, self._go, name)
 
-    def _arrive(self, name, arrive):
+    def _arrive(self, name: str, arrive: Arrive) -> None:
         if arrive.barrier.pending == 0:
             self._race(f"{name} arrives at {arrive.barrier.name}, but all arrivals of the open phase are in")
         self._complete(arrive.barrier, arrive.barrier.arrive(arrive.nbytes))
         self.after(0, self._go, name)
 
-    def _complete(self, barrier, completed):
+    def _complete(self, barrier: Barrier, completed: bool) -> None:
         if completed:
             self.events.append(Event(self.now, self.now, "barrier", "", barrier.name, barrier.phase))
             self._wake()
 
-    def _copy(self, name, copy):
+    def _copy(self, name: str, copy: Copy) -> None:
         tile, buffer = copy.tile, copy.buffer
         for reader in buffer.readers:
             self._race(f"{name} has {tile} copied into {buffer.name} while {reader} reads {buffer.holds} there")
@@ -181,7 +197,7 @@ class SM:
         self.copy_engine.add(Job(copy.cycles, lambda _: self.after(self.latency, self._deliver, copy), *about))
         self.after(0, self._go, name)
 
-    def _deliver(self, copy):
+    def _deliver(self, copy: Copy) -> None:
         buffer, rows = copy.buffer, len(copy.array)
         buffer.array[:rows] = copy.array
         buffer.array[rows:] = 0
@@ -190,7 +206,7 @@ class SM:
             buffer.coming = None
         self._complete(copy.barrier, copy.barrier.deliver(buffer.nbytes))
 
-    def _product(self, name, product):
+    def _product(self, name: str, product: Product) -> None:
         for buffer, tile in product.reads.items():
             self._check(name, tile, buffer)
             buffer.readers.append(name)
@@ -203,18 +219,18 @@ class SM:
             self.after(k * self.issue, self.tensor_core.add, job, product.cycles)
         self.after(product.instructions * self.issue, self._go, name, job)
 
-    def _check(self, name, tile, buffer):
+    def _check(self, name: str, tile: Tile, buffer: Buffer) -> None:
         if buffer.coming or buffer.holds != tile:
             there = f"{buffer.coming} is on its way" if buffer.coming else f"it holds {buffer.holds or 'nothing'}"
             self._race(f"{name} wants {tile} from {buffer.name}, but {there}")
 
-    def _claim(self, name, buffer, tile):
+    def _claim(self, name: str, buffer: Buffer, tile: Tile) -> None:
         """Announce a result; the tensor core works in order, so the program's own products have read by then."""
         for reader in set(buffer.readers) - {name}:
             self._race(f"{name} has {tile} written to {buffer.name} while {reader} reads {buffer.holds} there")
         buffer.coming = tile
 
-    def _produced(self, name, job, product):
+    def _produced(self, name: str, job: Job, product: Product) -> None:
         job._result = product.function(*(buffer.array for buffer in product.reads))
         for buffer in product.reads:
             buffer.readers.remove(name)
@@ -229,12 +245,12 @@ class SM:
         self._commits = [(jobs, barrier) for jobs, barrier in self._commits if jobs]
         self._wake()
 
-    def _hold(self, buffer, tile, array):
+    def _hold(self, buffer: Buffer, tile: Tile, array: np.ndarray) -> None:
         buffer.array, buffer.holds = array, tile
         if buffer.coming == tile:
             buffer.coming = None
 
-    def _commit(self, name, commit):
+    def _commit(self, name: str, commit: Commit) -> None:
         jobs = list(self._products[name])
         if jobs:
             self._commits.append((jobs, commit.barrier))
@@ -242,11 +258,11 @@ class SM:
             self._complete(commit.barrier, commit.barrier.arrive())
         self.after(0, self._go, name)
 
-    def _take(self, name, take):
+    def _take(self, name: str, take: Take) -> None:
         self._check(name, take.tile, take.buffer)
         self.after(0, self._go, name, take.buffer.array.copy())
 
-    def _put(self, name, put):
+    def _put(self, name: str, put: Put) -> None:
         buffer = put.buffer
         for reader in buffer.readers:
             self._race(f"{name} writes {put.tile} to {buffer.name} while {reader} reads {buffer.holds} there")
@@ -255,19 +271,19 @@ class SM:
         self._hold(buffer, put.tile, put.array)
         self.after(0, self._go, name)
 
-    def _race(self, sentence):
+    def _race(self, sentence: str) -> None:
         sentence = f"at cycle {self.now:,} {sentence}"
         if self.strict:
             raise Race(sentence)
         self.races.append(sentence)
 
-    def _work(self, name, work):
+    def _work(self, name: str, work: Work) -> None:
         units = {"vector units": (self.vector_units, work.cycles)}
         if work.exponentials:
             units["exponential unit"] = self.exponential_unit, work.exponentials
         under_way = list(units)
 
-        def done(job):
+        def done(job: Job) -> None:
             under_way.remove(job.about[0])
             if not under_way:
                 self._go(name)
@@ -275,7 +291,7 @@ class SM:
         for unit, (works, cycles) in units.items():
             works.add(Job(cycles, done, unit, name, work.kind, work.j))
 
-    def _store(self, name, store):
+    def _store(self, name: str, store: Store) -> None:
         job = Job(store.cycles, lambda _: None, "copy engine", name, store.kind, store.j)
         self.copy_engine.add(job)
         self.after(0, self._go, name)

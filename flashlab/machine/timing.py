@@ -16,7 +16,7 @@ def gpu_timer(run: Callable[[], object], ms: float | None = None) -> float:
     """
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
-    def timed(calls):
+    def timed(calls: int) -> float:
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
         for start, end in events:
             flush.zero_()
@@ -43,7 +43,7 @@ def graphed(run: Callable[[], object], stream: torch.cuda.Stream | None = None) 
     with torch.cuda.graph(graph, stream=stream):
         result = run()
 
-    def replay():
+    def replay() -> object:
         graph.replay()
         return result
 

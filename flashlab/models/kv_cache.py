@@ -32,7 +32,7 @@ def step(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, past_K: torch.Tensor
     return Step(flash_attention(Q, K, V, causal=True), K, V)
 
 
-def _check(Q, K, V, past_K, past_V):
+def _check(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, past_K: torch.Tensor, past_V: torch.Tensor) -> None:
     """Raise TypeError or ValueError unless the past and the new tokens have the same heads, columns and dtype."""
     check_dense(Q=Q, K=K, V=V, past_K=past_K, past_V=past_V)
     shapes = [list(x.shape) for x in (Q, K, V, past_K, past_V)]

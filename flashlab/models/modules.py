@@ -68,7 +68,7 @@ def scaled_dot_product_attention(
     return O.reshape(*batch, *O.shape[-2:])
 
 
-def _check(query, key, value):
+def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Refuse what the slices and views below would hide from the checks of ``flash_attention``."""
     for name, x in zip(NAMES, (query, key, value), strict=True):
         check_dense(**{name: x})
@@ -99,7 +99,9 @@ def mask_options(name: str, mask: torch.Tensor, shape: tuple[int, ...]) -> dict[
     return {"mask": masks.dense(mask)} if mask.dtype == torch.bool else {"score": scores.bias(mask)}
 
 
-def _with_four_dimensions(query, key, value, enable_gqa):
+def _with_four_dimensions(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> tuple[Any, ...]:
     """Return the tensors as [B, H, N, d], and the dimensions of the result before its last two."""
     tensors, own = (query, key, value), 3 if enable_gqa else 2  # the last dimensions, which do not broadcast
     if min(tensor.dim() for tensor in tensors) < own:
@@ -113,7 +115,7 @@ def _with_four_dimensions(query, key, value, enable_gqa):
     return *(tensor.flatten(0, -4) for tensor in expanded), batch
 
 
-def _leading(shapes):
+def _leading(shapes: list[torch.Size]) -> torch.Size:
     """Return the shape to which the leading dimensions of query, key and value broadcast, or raise ValueError."""
     if shapes[0] == shapes[1] == shapes[2]:
         return shapes[0]

@@ -34,7 +34,7 @@ def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None =
     return S.masked_fill(~seen, -torch.inf).softmax(-1) @ V  # [B, H, Nq, dv]
 
 
-def _check(Q, K, V):
+def _check(Q: Tensor, K: Tensor, V: Tensor) -> None:
     """Raise ValueError unless Q [..., Nq, d], K [..., Nk, d] and V [..., Nk, dv] match in shape and dtype."""
     fits = min(Q.ndim, K.ndim, V.ndim) >= 2 and Q.shape[:-2] == K.shape[:-2] == V.shape[:-2]
     if not fits or Q.shape[-1] != K.shape[-1] or K.shape[-2] != V.shape[-2]:
@@ -61,7 +61,7 @@ def reordered(seed: int) -> Callable[..., Tensor]:
     """Return ``dense`` with the d products of each score added in another order: the same sums, rounded differently."""
     generator = np.random.default_rng(seed)
 
-    def attention(Q, K, V, *, causal):
+    def attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool) -> Tensor:
         _check(Q, K, V)
         order = generator.permutation(Q.shape[-1])  # [d], another one in each call
         return dense(Q[..., order], K[..., order], V, causal=causal)

@@ -17,7 +17,7 @@ def saved(function: Callable, *inputs: object, **options: object) -> Counter:
     """
     tensors = {}  # address -> tensor, held so that no address is used twice
 
-    def pack(tensor):
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
         tensors.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 

@@ -86,7 +86,7 @@ class Mask(torch.Tensor):
         return self._numbers
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in _OF_SHAPE or function.__name__ == "__get__":
             found = super().__torch_function__(function, types, args, kwargs or {})
             if not isinstance(found, torch.Tensor):  # the shape, or a property such as dtype
@@ -97,7 +97,7 @@ class Mask(torch.Tensor):
 _OF_SHAPE = {torch.Tensor.dim, torch.Tensor.size, torch.Tensor.stride, torch.Tensor.__len__}
 
 
-def _plain(x):
+def _plain(x: Any) -> Any:
     """Return an argument of an operation with plain tensors in place of masks."""
     if isinstance(x, Mask):
         return x.numbers()
@@ -154,7 +154,7 @@ def attend(
     return O.transpose(1, 2).contiguous(), None
 
 
-def _parts(mask, shape):
+def _parts(mask: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[Any, tuple]:
     """Return the mask for ``flash_attention``, None if there is none, and the steps for the scores."""
     if mask is None:
         return None, ()
@@ -170,7 +170,7 @@ def _parts(mask, shape):
     return options.get("mask", masks.full()), (options["score"],) if "score" in options else ()
 
 
-def _of_layer(module, is_causal, sliding_window, Nq, Nk):
+def _of_layer(module: torch.nn.Module, is_causal: bool | None, sliding_window: int | None, Nq: int, Nk: int) -> Any:
     """Return the mask that a layer without ``attention_mask`` describes."""
     causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
     if causal is None and Nq > 1:
@@ -218,7 +218,7 @@ def mask(
     return Mask.of(rule, functools.partial(eager_mask, dtype=dtype, **options), shape, dtype, device)
 
 
-def _rule(function):
+def _rule(function: Any) -> Any:
     """Return the mask of a mask function of transformers; None for any other."""
     from transformers import masking_utils as theirs
 
@@ -226,7 +226,8 @@ def _rule(function):
         return masks.causal()
     if function is theirs.bidirectional_mask_function:
         return masks.full()
-    code, inside = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    code: Any = getattr(function, "__code__", None)
+    inside: Any = getattr(function, "__closure__", None)
     if code is theirs.and_masks().__code__:
         parts = [_rule(part) for part in inside[0].cell_contents]
         return None if None in parts else functools.reduce(operator.and_, parts)
@@ -237,7 +238,7 @@ def _rule(function):
     return None
 
 
-def _window(W, right):
+def _window(W: Any, right: float) -> Any:
     """Return the mask of a window as transformers counts it: W keys up to the query's own key, and ``right`` more."""
     check_whole("sliding_window", W)  # with 0, no query would see a key
     return masks.window(W - 1, right)

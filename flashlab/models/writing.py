@@ -1,6 +1,7 @@
 """Writing with a model, one token after another: each text is read once, and kept in pages that forks share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ class Writer:
             written.append(token)
         return torch.cat(written, 1) if written else torch.empty(len(texts), 0, dtype=torch.int64)
 
-    def _check(self, texts, n):
+    def _check(self, texts: Sequence[int], n: int) -> None:
         self.pool.check(texts)
         if not texts:
             raise ValueError("texts must have at least one text, got []")
@@ -97,7 +98,7 @@ class Writer:
             if self.longest is not None and length > self.longest:
                 raise ValueError(f"text {text} would have {length} tokens, and the model takes {self.longest}")
 
-    def _step(self, texts, tokens):
+    def _step(self, texts: Sequence[int], tokens: Tensor) -> Tensor:
         """Let the model read tokens [B, n] as the next ones of B texts, for which ``_check`` found room."""
         lengths = torch.tensor([self.pool.texts[text].length for text in texts], dtype=torch.int64)  # [B]
         positions = lengths[:, None] + torch.arange(tokens.shape[1])  # [B, n]
@@ -111,7 +112,7 @@ class Writer:
                 layer.attention = attention
         self.following.update(zip(texts, scores[:, -1], strict=True))
 
-    def _each(self, method, *arguments):
+    def _each(self, method: str, *arguments: Any) -> Any:
         """Call a method of every cache; all return the same."""
         return [getattr(cache, method)(*arguments) for cache in self.caches][0]
 
@@ -119,15 +120,15 @@ class Writer:
 class _Attending:
     """The attention of one module to the cache of some texts: new keys and values go there first."""
 
-    def __init__(self, cache, texts):
+    def __init__(self, cache: PagedCache, texts: Sequence[int]) -> None:
         self.cache, self.texts = cache, texts
 
-    def __call__(self, Q, K, V, *, causal):
+    def __call__(self, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool) -> Tensor:
         self.cache.append(self.texts, K, V)
         return decode(Q, self.cache.view(self.texts))
 
 
-def _cache(layer, pages, page):
+def _cache(layer: FlashAttention, pages: int, page: int) -> PagedCache:
     weight = layer.k_proj.weight
     Hk = layer.num_kv_heads
     return PagedCache(pages, page, Hk, len(weight) // Hk, dtype=weight.dtype, device=weight.device)

@@ -147,7 +147,7 @@ def sink_of(sink: float | None, dtype: DTypeLike) -> np.floating:
     return number(check_number("sink", sink, -np.inf))
 
 
-def _seen(mask, shape):
+def _seen(mask: Any, shape: Any) -> np.ndarray:
     """Return a mask as a boolean array that broadcasts to [..., Nq, Nk]."""
     if not isinstance(mask, np.ndarray):
         return as_mask(mask).dense(shape[-2:])

@@ -75,7 +75,7 @@ def largest(sram_bytes: float, d: int, dtype: DTypeLike = np.float16, step: int 
     return B
 
 
-def _runs(B, d, dtype, sram_bytes):
+def _runs(B: int, d: int, dtype: DTypeLike, sram_bytes: float) -> bool:
     try:
         peak(B, B, d, dtype, sram_bytes)
     except FastMemoryFull:

@@ -10,7 +10,7 @@ Source: Flash-Decoding, https://pytorch.org/blog/flash-decoding/; the merge is F
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -220,7 +220,9 @@ def intensity(g: int, n: int = 1, *, itemsize: int = 2, distinct: int = 2) -> fl
     return 2 * 2 * g * n / (distinct * itemsize)
 
 
-def _prepare(Q, K, V, size, Bc, mask, scale, memory):
+def _prepare(
+    Q: np.ndarray, K: np.ndarray, V: np.ndarray, size: int, Bc: int, mask: Any, scale: float | None, memory: Memory
+) -> tuple[Mask, np.floating]:
     """Check the inputs, put them into ``memory`` beside NaN for what is to be computed, and return mask and scale."""
     if Q.ndim != 3 or K.ndim != 2 or V.ndim != 2 or Q.shape[2] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [g, n, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")

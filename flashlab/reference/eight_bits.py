@@ -101,7 +101,7 @@ def quantise(X: np.ndarray, kind: str = "e4m3", per: str = "head", block: int = 
     return Quantised(ROUND[kind](X / scale), scale, kind)
 
 
-def _largest(X, per, block):
+def _largest(X: np.ndarray, per: str, block: int) -> np.ndarray:
     """Return the largest size of a number among those that share a scale, for each row [..., N, 1]."""
     if per not in GRANULARITIES:
         raise ValueError(f"a scale is per {', '.join(GRANULARITIES[:-1])} or {GRANULARITIES[-1]}, got {per}")

@@ -214,7 +214,7 @@ def directions(n: int, d: int, seed: int = 0) -> np.ndarray:
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
-def _check(Q, K, V):
+def _check(Q: np.ndarray, K: np.ndarray, V: np.ndarray) -> None:
     one_dtype(Q=Q, K=K, V=V)
     if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape != K.shape or len(K) != len(V):
         raise ValueError(f"expected Q [N, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -166,7 +167,7 @@ class Documents(Interval):
         own = self._own(i, shape)
         return (own >= 0) & (self.ids[np.maximum(own, 0)] == self.ids[j])
 
-    def _own(self, i, shape):
+    def _own(self, i: Any, shape: Shape) -> Any:
         """Return the key at the position of query i, below 0 where there is none."""
         if len(self.ids) != shape[1]:
             raise ValueError(f"expected the documents of {shape[1]} keys, got {len(self.ids)}")
@@ -286,12 +287,12 @@ class Blocks(Mask):
         cols = ((j, tile(j, B, shape[1])) for j in range(count(shape[1], B)))
         return [j for j, keys in cols if self._part(rows, keys, shape).any()]
 
-    def _part(self, rows, cols, shape):
+    def _part(self, rows: slice, cols: slice, shape: Shape) -> np.ndarray:
         """Return the entries of ``kept`` that the tile ``rows`` x ``cols`` touches."""
         self._check(shape)
         return self.kept[_touched(rows, self.Br), _touched(cols, self.Bc)]
 
-    def _check(self, shape):
+    def _check(self, shape: Shape) -> None:
         expected = count(shape[0], self.Br), count(shape[1], self.Bc)
         if self.kept.shape != expected:
             raise ValueError(f"expected blocks [Tr, Tc] = {expected}, got {self.kept.shape}")
@@ -302,11 +303,11 @@ def tile(j: int, B: int, N: int) -> slice:
     return slice(j * B, min((j + 1) * B, N))
 
 
-def _is_whole(n, least):
+def _is_whole(n: object, least: int) -> bool:
     n = whole_number(n)
     return n is not None and n >= least
 
 
-def _touched(part, B):
+def _touched(part: slice, B: int) -> slice:
     """Return the slice of the tiles of B that the slice ``part`` touches."""
     return slice(part.start // B, count(part.stop, B))

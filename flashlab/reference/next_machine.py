@@ -88,7 +88,7 @@ def minimax(degree: int) -> np.ndarray:
     return c
 
 
-def _remez(fixed, degree):
+def _remez(fixed: np.ndarray, degree: int) -> np.ndarray:
     """Return the coefficients after the ``fixed`` ones, float64. The error of the best has one size and alternating
     signs at one place more than there are coefficients (Chebyshev): solve for such an error, find its maximum, repeat.
     """
@@ -104,7 +104,7 @@ def _remez(fixed, degree):
     return c
 
 
-def _value(x, c):
+def _value(x: np.ndarray, c: np.ndarray) -> np.ndarray:
     return np.polynomial.polynomial.polyval(x, c.astype(np.float64))
 
 

@@ -161,19 +161,19 @@ class Pipeline:
         p, rows = self.problem, self.share(step.rows, w)
         reads = {self.Q[w]: Tile("Q", step.t), self.K[g % self.design.stages]: Tile("K", step.j, g)}
 
-        def product(Q_i, K_j):
+        def product(Q_i: np.ndarray, K_j: np.ndarray) -> np.ndarray:
             Q_i, K_j = Q_i[: _rows(rows)], K_j[: _rows(step.cols)]  # [Br, d], [Bc, d]
             return p.rules.scores(Q_i, K_j, rows, step.cols, p.shape)
 
         return Product("S", step.j, reads, product, *self.cost.scores)
 
-    def weighted(self, step: Step, g: int, state: State | None, S_ij: np.ndarray) -> Product:
+    def weighted(self, step: Step, g: int, state: Any, S_ij: np.ndarray) -> Product:
         """Return the product P_ij V_j, added to the state. The arithmetic of S_ij's softmax is done here, too."""
         V = self.V[g % self.design.stages]
         if step.first:
             state = online_softmax.identity(len(S_ij), V.array.shape[1], S_ij.dtype)
 
-        def product(V_j):
+        def product(V_j: np.ndarray) -> State:
             return online_softmax.update(state, S_ij, V_j[: _rows(step.cols)])
 
         return Product("PV", step.j, {V: Tile("V", step.j, g)}, product, *self.cost.weighted)
@@ -185,7 +185,7 @@ class Pipeline:
         return Store("O", step.t, self.cost.copy(self.cost.rows))
 
 
-def _rows(side):
+def _rows(side: slice) -> int:
     return side.stop - side.start
 
 

@@ -273,7 +273,9 @@ def sampled(
     return memory.tensors["O"]
 
 
-def _prepare(Q, K, V, Br, Bc, scale, memory):
+def _prepare(
+    Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int, scale: float | None, memory: Memory | None
+) -> tuple[Memory, np.floating]:
     """Check the inputs, and return the memory with the inputs in place and room for O, and the scale."""
     memory = tiling.placed(Q, K, V, Br, Bc, memory)
     del memory.tensors["lse"]  # no road writes it

@@ -141,7 +141,7 @@ class Pipe:
         reads = {self.Q[w]: Tile("Q", w), self.stage[stage]: Tile("K", j)}
         rows, d = _rows(self.K[self.keys[j]]), self.K.shape[1]
 
-        def product(Q_i, K_j):
+        def product(Q_i: np.ndarray, K_j: np.ndarray) -> np.ndarray:
             return self.scale * (Q_i @ K_j[:rows, :d].T)
 
         return Product("S", j, reads, product, *self.design.scores, into=(self.S[w], Tile("S", j)))
@@ -153,13 +153,13 @@ class Pipe:
         reads |= {self.sums[w]: Tile("O", j - 1)} if j else {}
         rows, dv = _rows(self.V[self.keys[j]]), self.V.shape[1]
 
-        def product(P_j, V_j, O_i=0):
+        def product(P_j: np.ndarray, V_j: np.ndarray, O_i: np.ndarray | int = 0) -> np.ndarray:
             return O_i + P_j @ V_j[:rows, :dv]
 
         return Product("PV", j, reads, product, *self.design.weighted, into=(self.sums[w], Tile("O", j)))
 
 
-def _rows(array):
+def _rows(array: np.ndarray) -> int:
     return len(array)
 
 
@@ -177,7 +177,7 @@ def load(pipe: Pipe) -> Generator[object, Any, None]:
         yield from _bring(pipe, "V", pipe.V, j, design.width)
 
 
-def _bring(pipe, name, tensor, j, width):
+def _bring(pipe: Pipe, name: str, tensor: np.ndarray, j: int, width: int) -> Generator[object, Any, None]:
     stage, n = pipe.place(name, j)
     tile = np.zeros((_rows(tensor[pipe.keys[j]]), pipe.stage[stage].array.shape[1]), tensor.dtype)
     tile[:, : tensor.shape[1]] = tensor[pipe.keys[j]]
@@ -207,7 +207,7 @@ def multiply(pipe: Pipe) -> Generator[object, Any, None]:
                 yield Commit(pipe.o_full[w])
 
 
-def _ask_scores(pipe, w, j):
+def _ask_scores(pipe: Pipe, w: int, j: int) -> Generator[object, Any, None]:
     stage, n = pipe.place("K", j)
     yield Wait(pipe.full[stage], n & 1)
     yield pipe.scores(w, j)
@@ -325,7 +325,7 @@ def forward(
 UNITS = "tensor core", "exponential unit", "vector units", "copy engine"
 
 
-def _steady(events):
+def _steady(events: list[Event]) -> float:
     ends = [event.end for event in events if event.kind == "S" and "Q[0]" in event.where]
     half = ends[(len(ends) - 1) // 2 :]
     return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else float(events[-1].end)

@@ -57,7 +57,7 @@ def attention(N: int, d: int, dtype: str = "float16", Br: int = 128) -> dict[str
     kernels = {name: kernel.bytes(N, d, stored.itemsize) for name, kernel in standard_attention.passes().items()}
     whole = costs.flops(N, N, d)
 
-    def fused(Br):
+    def fused(Br: int) -> Work:
         return Work(whole, fa2_traffic(N, N, d, Br, Br, dtype=stored).total(), N * N)
 
     return {

@@ -8,7 +8,7 @@ Source: FlashAttention, Algorithms 0 and 3; mask and dropout as in its Algorithm
 time, the scale is folded into the product, the mask makes a new matrix, and dropout leaves one byte per element.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,13 @@ from flashlab.machine.arguments import check_arguments, check_whole
 from flashlab.machine.memory import Memory
 from flashlab.reference import safe_softmax
 from flashlab.reference.attention import scale_of
+from flashlab.reference.dropout import Dropout
 from flashlab.reference.dtypes import one_dtype
+from flashlab.reference.mask_kinds import Mask
 from flashlab.reference.rules import PLAIN, Rules
 from flashlab.reference.tiling import tiles
+
+Bands = list[slice]  # of rows
 
 
 def forward(
@@ -140,7 +144,16 @@ def moved(
     return sum(kernel.bytes(N, d, itemsize) for kernel in kernels.values())
 
 
-def _product(memory, kernel, C, A, B, bands, factor=1, transpose=False):
+def _product(
+    memory: Memory,
+    kernel: str,
+    C: str,
+    A: str,
+    B: str,
+    bands: Bands,
+    factor: float | np.floating = 1,
+    transpose: bool = False,
+) -> None:
     """C = factor * A B, or factor * A B^T: the thin matrix B stays in fast memory, bands of A pass by."""
     with memory.kernel(kernel):
         right = memory.load(B).T if transpose else memory.load(B)
@@ -150,17 +163,17 @@ def _product(memory, kernel, C, A, B, bands, factor=1, transpose=False):
             memory.store(C, C_i, rows)
 
 
-def _transposed_product(memory, C, A, B, bands, factor=1):
+def _transposed_product(memory: Memory, C: str, A: str, B: str, bands: Bands, factor: float | np.floating = 1) -> None:
     """C = factor * A^T B, a thin matrix: it stays in fast memory while bands of A and B pass by."""
     with memory.kernel(C):
-        total = 0  # [Nk, columns of B]
+        total: Any = 0  # [Nk, columns of B]
         for rows in bands:
             total = total + memory.load(A, rows).T @ memory.load(B, rows)
             memory.hold(**{C: total})
         memory.store(C, factor * total)
 
 
-def _mask(memory, bands, mask):
+def _mask(memory: Memory, bands: Bands, mask: Mask) -> None:
     Nq, Nk = memory.tensors["S"].shape
     memory.reserve("S_masked", (Nq, Nk), memory.tensors["S"].dtype)
     with memory.kernel("mask"):
@@ -169,13 +182,13 @@ def _mask(memory, bands, mask):
             memory.store("S_masked", np.where(seen[rows], memory.load("S", rows), -np.inf), rows)
 
 
-def _softmax(memory, bands, S):
+def _softmax(memory: Memory, bands: Bands, S: str) -> None:
     with memory.kernel("softmax"):
         for rows in bands:
             memory.store("P", safe_softmax.safe(memory.load(S, rows)), rows)
 
 
-def _dropout(memory, bands, dropout):
+def _dropout(memory: Memory, bands: Bands, dropout: Dropout) -> None:
     P = memory.tensors["P"]
     memory.reserve("P_dropped", P.shape, P.dtype)
     memory.reserve("Z", P.shape, np.uint8)  # 1 where a weight is kept
@@ -187,21 +200,21 @@ def _dropout(memory, bands, dropout):
             memory.store("Z", Z_i > 0, rows)
 
 
-def _dropout_backward(memory, bands, dropout):
+def _dropout_backward(memory: Memory, bands: Bands, dropout: Dropout) -> None:
     with memory.kernel("dropout backward"):
         for rows in bands:
             dP_i, Z_i = memory.load("dP_dropped", rows), memory.load("Z", rows)  # [Br, Nk] both
             memory.store("dP", dP_i * Z_i * dP_i.dtype.type(dropout.factor), rows)
 
 
-def _softmax_backward(memory, bands):
+def _softmax_backward(memory: Memory, bands: Bands) -> None:
     with memory.kernel("softmax backward"):
         for rows in bands:
             P_i, dP_i = memory.load("P", rows), memory.load("dP", rows)  # [Br, Nk] both
             memory.store("dS", P_i * (dP_i - (P_i * dP_i).sum(-1, keepdims=True)), rows)
 
 
-def _check(Q, K, V, rules, Br) -> list[slice]:
+def _check(Q: np.ndarray, K: np.ndarray, V: np.ndarray, rules: Rules, Br: int | None) -> Bands:
     """Check the arguments of ``forward``, and return its bands of rows."""
     one_dtype(Q=Q, K=K, V=V)
     if Q.ndim != 2 or K.ndim != 2 or V.ndim != 2 or Q.shape[1] != K.shape[1] or len(K) != len(V):
@@ -212,5 +225,5 @@ def _check(Q, K, V, rules, Br) -> list[slice]:
     return _bands(Q, Br)
 
 
-def _bands(Q, Br):
+def _bands(Q: np.ndarray, Br: int | None) -> Bands:
     return tiles(len(Q), max(len(Q), 1) if Br is None else check_whole("Br", Br))

@@ -83,7 +83,7 @@ def absorbed(
     return np.einsum("hr,hvr->hv", O, W_V)
 
 
-def _check(q, q_rope, C, R, W_K, W_V):
+def _check(q: np.ndarray, q_rope: np.ndarray, C: np.ndarray, R: np.ndarray, W_K: np.ndarray, W_V: np.ndarray) -> None:
     """Raise TypeError or ValueError unless the arrays of latent attention match."""
     one_dtype(q=q, q_rope=q_rope, C=C, R=R, W_K=W_K, W_V=W_V)
     shapes = [x.shape for x in (q, q_rope, C, R, W_K, W_V)]

@@ -11,6 +11,7 @@ import pytest
 from flashlab.course import exercises, lessons
 from flashlab.course.lessons import CORE, LESSONS, WAYS
 from flashlab.course.registry import every
+from tests.tools import renumber
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERED = re.compile(r"\blessons?\s+\d|\bL\d\d\b", re.IGNORECASE)
@@ -26,20 +27,25 @@ def test_there_is_a_notebook_for_each_lesson_and_a_lesson_for_each_notebook():
     ]
 
 
-def test_every_notebook_bears_its_number():
-    for lesson in LESSONS:
-        title = cells(ROOT / "notebooks" / lessons.notebook(lesson))[0]
-        assert title.startswith(f"# {lessons.number(lesson):02} · ")
+def test_numbers_links_and_tables_are_those_of_the_list():
+    assert renumber.changes() == ({}, {}), "python -m tests.tools.renumber"
 
 
-def test_the_readme_has_the_list():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| \d\d \|.*", text, re.MULTILINE) == lessons.rows("notebooks/")
-
-
-def test_the_map_has_the_ways_and_the_list():
-    (text,) = (it for it in cells(ROOT / "notebooks" / lessons.notebook(LESSONS[0])) if it.startswith("## The map"))
-    assert re.findall(r"^\| (?:A|The|\d\d).*", text, re.MULTILINE) == [*lessons.ways(), *lessons.rows()]
+def test_what_comes_after_a_new_lesson_gets_new_numbers():
+    new, *after = LESSONS[7:]
+    now = {it: lessons.notebook(it).removesuffix(".ipynb") for it in LESSONS[:7]} | {new: new.name}
+    now |= {it: f"{at:02}_{it.name}" for at, it in enumerate(after, 7)}
+    for before, expected in (
+        ("lessons 06 to 08, 07 and 06; in lesson 07, 12 loads", "lessons 06 to 09, 08 and 06; in lesson 08, 12 loads"),
+        ("lessons 06 (12 loads), 07 (12 stores)", "lessons 06 (12 loads), 08 (12 stores)"),
+        ("grade --lessons 06 07 --csv 07.csv", "grade --lessons 06 08 --csv 07.csv"),
+        (
+            f"[07 · R](../notebooks/07_{after[0].name}.ipynb), 07",
+            f"[08 · R](../notebooks/08_{after[0].name}.ipynb), 07",
+        ),
+        (f"--take 07_{after[0].name}, 01_{after[0].name}", f"--take 08_{after[0].name}, 01_{after[0].name}"),
+    ):
+        assert renumber.renumbered(before, now) == expected
 
 
 def test_the_readme_states_the_hours_of_the_whole_course():

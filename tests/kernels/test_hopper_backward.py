@@ -5,17 +5,20 @@ As in ``test_hopper``, a wrong barrier waits forever, so the tests run in anothe
 
 import itertools
 import math
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 from flashlab.distributed.kernel_gradients import KernelGradients
 from flashlab.kernels import DEVICE, masks, packed, scores
 from flashlab.kernels.configurations import STREAMED, Configuration
+from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
+from flashlab.kernels.launch import launch
 from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.kernels.tables import TWO_PASSES
@@ -24,7 +27,6 @@ from tests.kernels import written_out
 from tests.kernels.inputs import randn
 from tests.kernels.test_hopper import hopper_only
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.hopper_scores import in_python
 
 LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
 
@@ -344,26 +346,23 @@ def test_every_head_of_the_sums_is_waited_for_and_zeroed_in_time():
     assert lag_of(few._replace(mask=masks.causal()), 128, 64) > lag_of(few, 128, 64) and lag_of(few, 128, 128) is None
 
 
+@gluon.jit
+def take_all(counter, taken, turns):
+    """Take turns until there are none left."""
+    turn = stages.take(counter)
+    while turn < turns.all:
+        gl.atomic_add(taken + turn, 1)
+        turn = stages.take(counter)
+    stages.finish(counter, turn, turns)
+
+
 def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
-    """In whatever order three programs come for the next of five turns, one of them even for none."""
-    counter = torch.zeros(1, dtype=torch.int32)
-    at = SimpleNamespace(num_programs=lambda axis: 3, store=lambda at, value: at.fill_(value), atomic_add=added)
-    take, finish = (in_python(function, {"gl": at}) for function in (stages.take, stages.finish))
-    all_turns = stages.Turns(5, 1, 5, 64)
-    for order in ([0, 1, 0, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 1, 0, 2]):
-        taken = [[], [], []]
-        for program in order:
-            taken[program].append(take(counter))
-            if taken[program][-1] >= 5:
-                finish(counter, taken[program][-1], all_turns)
-        assert sorted(sum(taken, [])) == list(range(8)) and all(x == sorted(x) and x[-1] >= 5 for x in taken)
-        assert counter == 0
-
-
-def added(counter, x, sem):
-    """Add to a counter, and return what it was, as the GPU does in one go."""
-    counter += x
-    return int(counter) - x
+    """In whatever order three programs come for the next of five turns."""
+    counter, taken = torch.zeros(1, dtype=torch.int32, device=DEVICE), torch.zeros(5, dtype=torch.int32, device=DEVICE)
+    for seed in range(8):
+        with seeded(seed):
+            launch(take_all, (3, 1, 1), (counter, taken), (stages.Turns(5, 1, 5, 64),), warps=4)
+        assert (taken == seed + 1).all() and counter == 0
 
 
 def problem_of(Nq, Nk, mask, **options):

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flashlab import kernels
 from flashlab.course import data
 from flashlab.kernels import masks, packed
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.problem import Problem
-from tests.tools.hopper_scores import taken, wanted
-from tests.tools.long import long
+from tests.tools.long import long, long_except
+from tests.tools.taken_in import assert_forward_takes_in, in_window
 
 #            B, H, Hk, Nq, Nk, causal, programs
 PROBLEMS = [
@@ -189,51 +190,78 @@ def test_as_many_programs_as_tiles_have_one_each_in_plain_order():
     assert tiles.tolist() == [[i, b, h, 0] for b in range(2) for h in range(3) for i in range(3)]
 
 
+# the scores that the forward kernel takes in, in the interpreter of Gluon
+
+
+interpreted = pytest.mark.skipif(not kernels.INTERPRETED, reason="here the kernels run compiled")
+
+
+RULED = [(128, 128), (200, 333), (333, 200), (447, 447), (1, 300), (1000, 1000)]
+
+
+def each_once(lengths):
+    """Return pairs of lengths: each one has its turn for queries, and for keys."""
+    return list(zip(lengths, lengths[5:] + lengths[:5], strict=True))
+
+
+def every(lengths):
+    """Return all pairs of lengths."""
+    return list(itertools.product(lengths, repeat=2))
+
+
+of_lengths = pytest.mark.parametrize("pairs", [each_once, long(every)])
+
+
+@interpreted
+@of_lengths
 @pytest.mark.parametrize("mask", [masks.full(), masks.causal()], ids=["full", "causal"])
 @pytest.mark.parametrize("kernel, Br", [("forward", 192), ("float8", 192), long("forward", 128)])
-def test_each_score_that_the_mask_leaves_is_taken_in_once(kernel, Br, mask):
-    for Nq, Nk in itertools.product(LENGTHS, repeat=2):
-        np.testing.assert_array_equal(taken(Nq, Nk, mask, Br, kernel), wanted(Nq, Nk, mask), f"{Nq=}, {Nk=}")
+def test_each_score_that_the_mask_leaves_is_taken_in_once(kernel, Br, mask, pairs):
+    for Nq, Nk in pairs(LENGTHS):
+        assert_forward_takes_in(in_window(mask, Nq, Nk), mask, Br, kernel)
 
 
-@pytest.mark.parametrize("Br", [128, 192])
+@interpreted
+@of_lengths
+@pytest.mark.parametrize("Br", [192, long(128)])
 @pytest.mark.parametrize(
     "left, right", [(0, 0), (1, 0), (63, 0), (128, 0), (191, 0), (300, 0), (5, 70), (130, 129), (64, None), (None, 64)]
 )
-def test_each_score_that_a_window_leaves_is_taken_in_once(left, right, Br):
+def test_each_score_that_a_window_leaves_is_taken_in_once(left, right, Br, pairs):
     mask = masks.Window(left, right)
-    for Nq, Nk in itertools.product(LENGTHS[::2], repeat=2):
-        np.testing.assert_array_equal(taken(Nq, Nk, mask, Br), wanted(Nq, Nk, mask), f"{Nq=}, {Nk=}")
+    for Nq, Nk in pairs(LENGTHS[::2]):
+        assert_forward_takes_in(in_window(mask, Nq, Nk), mask, Br)
 
 
-@pytest.mark.parametrize("Br", [128, 192])
-def test_each_score_that_a_rule_shows_is_taken_in_once(Br):
-    for Nq, Nk in [(128, 128), (200, 333), (333, 200), (447, 447), (1, 300), (1000, 1000)]:
-        i, j = np.ogrid[:Nq, :Nk]
-        own, ids = i + Nk - Nq, torch.arange(Nk) // 70
-        documents = masks.documents(ids)
-        same = (own >= 0) & (ids[np.maximum(own, 0)] == ids[j]).numpy()  # [Nq, Nk]
-        for mask, seen in (
-            (documents, same),
-            (documents & masks.causal(), same & (j <= own)),
-            (masks.window(30, 9) & documents, same & (j >= own - 30) & (j <= own + 9)),
-            (masks.prefix(150), (j <= own) | (j < 150)),
-            (masks.sinks(9) & documents, same & (j < 9)),
-        ):
-            np.testing.assert_array_equal(taken(Nq, Nk, mask, Br), seen, f"{Nq=}, {Nk=}, {mask}")
+@interpreted
+@pytest.mark.parametrize("Br", [128, long(192)])
+@pytest.mark.parametrize("Nq, Nk", long_except([(200, 333), (333, 200)], RULED))
+def test_each_score_that_a_rule_shows_is_taken_in_once(Nq, Nk, Br):
+    own, j, ids = torch.arange(Nk - Nq, Nk)[:, None], torch.arange(Nk), torch.arange(Nk) // 70
+    documents = masks.documents(ids)
+    same = (own >= 0) & (ids[own.clamp(0)] == ids)  # [Nq, Nk]
+    for mask, seen in (
+        (documents, same),
+        (documents & masks.causal(), same & (j <= own)),
+        (masks.window(30, 9) & documents, same & (j >= own - 30) & (j <= own + 9)),
+        (masks.prefix(150), (j <= own) | (j < 150)),
+        (masks.sinks(9) & documents, same & (j < 9)),
+    ):
+        assert_forward_takes_in(seen, mask, Br)
 
 
-@pytest.mark.parametrize("Br", [128, 192])
+@interpreted
+@pytest.mark.parametrize("Br", [128, long(192)])
 def test_each_score_inside_a_text_is_taken_in_once(Br):
-    offsets = [torch.tensor([0, *np.cumsum(x)]) for x in ((50, 0, 1, 139, 130, 3), (50, 7, 1, 100, 200, 0))]
-    of_q, of_k = (np.repeat(np.arange(6), np.diff(x)) for x in offsets)
-    i, j = (np.arange(len(x)) - o.numpy()[x] for x, o in zip((of_q, of_k), offsets, strict=True))
-    own = (i + np.diff(offsets[1])[of_q] - np.diff(offsets[0])[of_q])[:, None]
+    lengths = [torch.tensor(x) for x in ((50, 0, 1, 139, 130, 3), (50, 7, 1, 100, 200, 0))]
+    offsets = [torch.tensor([0, *x.cumsum(0)]) for x in lengths]
+    text, key_text = map(torch.repeat_interleave, lengths)
+    place, j = (torch.arange(len(x)) - begin[x] for x, begin in zip((text, key_text), offsets, strict=True))
+    own = (place + lengths[1][text] - lengths[0][text])[:, None]
     for mask in (masks.full(), masks.causal(), masks.window(70, 3), masks.Window(20, None)):
         left, right = (10**6 if end is None else end for end in mask)
-        seen = (of_q[:, None] == of_k) & (j >= own - left) & (j <= own + right)
-        apart = packed.prepared(*offsets).apart(mask)
-        np.testing.assert_array_equal(taken(len(of_q), len(of_k), apart, Br), seen, f"{mask}")
+        seen = (text[:, None] == key_text) & (j >= own - left) & (j <= own + right)
+        assert_forward_takes_in(seen, packed.prepared(*offsets).apart(mask), Br)
 
 
 def test_the_boundary_is_what_the_measured_times_say():

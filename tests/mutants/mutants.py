@@ -213,7 +213,6 @@ MUTANTS = [
     ),
     *_of(hopper_work, of_machines.hopper_schedule,
         ("hopper: causal tiles aligned at the first query", "tile_of", "end = work.Nq - (work.Tr - 1 - i) * Br", "end = (i + 1) * Br"),
-        ("hopper: rows before the first", "tile_of", "gl.maximum(start, 0)", "start"),
         ("hopper: a block too many skipped", "part_of", "(w + 1) * rows", "w * rows"),
         ("hopper: no block skipped", "part_of", "w < consumers - 1", "False"),
         ("hopper: the limit of another block", "shown", "start_of(tile, j,", "start_of(tile, j + 1,"),

@@ -15,7 +15,7 @@ from flashlab.machine.operations import Barrier, Buffer, Commit, Product, Take, 
 from flashlab.reference import masks, next_machine, pipeline, ring, roles
 from flashlab.reference.attention import attention, attention_backward
 from tests.mutants.acceptance.cases import forward, mask_if
-from tests.tools import hopper_scores
+from tests.tools.taken_in import assert_forward_takes_in, in_window
 
 
 def simulated_pipeline():
@@ -110,16 +110,12 @@ def hopper_schedule():
                 problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
                 met = schedule.blocks(np.arange(-(-Nq // Br)), Br, 128, problem)
                 assert met.max() <= (mask.left + mask.right + Br - 1) // 128 + 2, "wrong number of blocks"
-            counts = hopper_scores.taken(Nq, Nk, mask, Br)
-            assert (counts == hopper_scores.wanted(Nq, Nk, mask)).all(), "not these scores, once"
-    ids = np.arange(333) // 150
-    i, j = np.ogrid[:333, :333]
-    for mask, seen in (
-        (triton_masks.documents(torch.tensor(ids)), ids[:, None] == ids),
-        (triton_masks.documents(torch.tensor(ids)) & triton_masks.window(40, 1),
-         (ids[:, None] == ids) & (j >= i - 40) & (j <= i + 1)),
-    ):  # fmt: skip
-        assert (hopper_scores.taken(333, 333, mask, 128) == seen).all(), "not these scores of documents, once"
+            assert_forward_takes_in(in_window(mask, Nq, Nk), mask, Br)
+    ids = torch.arange(333) // 150
+    documents, same = triton_masks.documents(ids), ids[:, None] == ids
+    window = triton_masks.window(40, 1)
+    assert_forward_takes_in(same, documents, 128)
+    assert_forward_takes_in(same & in_window(window, 333, 333), documents & window, 128)
 
 
 def ring_of_three():
