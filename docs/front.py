@@ -55,7 +55,7 @@ traffic, and from {before.milliseconds} to {after.milliseconds} ms</a>.</p>
 </div>
 <section class="race" aria-label="The race" data-clock="{html.escape(json.dumps(trace["clock"]))}">
 <p><button type="button" hidden>pause</button>
-<span>{state.N} tokens, three programs: bytes to and from slow memory.</span>
+<span>Three ways to one result, with the same bytes per second.</span>
 <output>The same result of {state.N} tokens: <b>{moved[0]}</b>, <b>{moved[1]}</b> or <b>{moved[2]}</b>
 moved.</output></p>
 <p class="key"><b>4×</b>: loaded (O: stored) 4 times. <b>Crossed 4×</b>: to slow memory and back, twice.
