@@ -19,6 +19,8 @@ PLACES = STAGE, CHANGE, BELOW, KEY
 FIGURE = "flashlab.figures['figure-tiling'][0]"
 STEP = f"document.querySelector('.race [data-figure]') && {FIGURE}.state.step"
 SETTINGS = f"JSON.stringify({{ ...{FIGURE}.state, step: 0 }}) === JSON.stringify({{ ...{FIGURE}.data.state, step: 0 }})"
+TRAVELS = """it => it.getAnimations({ subtree: true }).map(one => one.transitionProperty)
+    .filter(name => ["x", "y", "transform"].includes(name))"""
 INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
 
@@ -82,6 +84,14 @@ def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_unfolds_its
     sheet.get_by_role("button", name="play again").click()
     sheet.clock.run_for(1000)
     assert 0 < sheet.evaluate(STEP) < ended and sheet.faults == []
+
+
+def test_nothing_travels_in_a_picture_without_fast_memory(opened):
+    sheet = opened()
+    for _ in range(20):
+        sheet.clock.run_for(400)
+        assert sheet.locator(STAGE).evaluate(TRAVELS) == []
+    assert sheet.locator(RESULT).is_visible()
 
 
 def test_pause_holds_the_race_where_it_is(opened):
