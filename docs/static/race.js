@@ -13,6 +13,7 @@
   const head = part(".head");
   const change = Object.assign(document.createElement("button"), { type: "button", textContent: "controls" });
   change.style.marginBlock = "10px 6px";
+  const ways = document.querySelectorAll(".begin details");
   const last = clock.length - 1;
   const isState = () => location.hash.startsWith("#tiling?");
   const { play } = figure.parts;
@@ -60,6 +61,18 @@
     head.hidden = !open;
     change.setAttribute("aria-expanded", open);
   };
+
+  // The ways lie over the race as menus do.
+  const closeWays = () => {
+    for (const way of ways) way.open = false;
+  };
+  for (const way of ways) way.addEventListener("toggle", () => way.open && figure.stop());
+  addEventListener("click", ({ target }) => target.closest?.(".begin details") ?? closeWays());
+  addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    document.querySelector(".begin [open] summary")?.focus();
+    closeWays();
+  });
 
   play.show = (on) => {
     show(on);

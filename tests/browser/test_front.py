@@ -176,3 +176,18 @@ def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
     assert found == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
     assert links.first.is_visible() and sheet.evaluate(INSIDE)
     assert summary.inner_text().split("\n")[-1].endswith(duration(way.minutes))
+
+
+@pytest.mark.parametrize("close", ["Escape", "outside"])
+def test_an_open_way_pauses_the_race_and_closes_as_a_menu_does(opened, close):
+    sheet = opened()
+    way = sheet.locator(".begin details").first
+    way.locator("summary").press("Enter")
+    sheet.locator(".race[data-state=held]").wait_for()
+    way.locator("a").first.focus()
+    if close == "Escape":
+        sheet.keyboard.press("Escape")
+        assert way.locator("summary").evaluate("it => it === document.activeElement")
+    else:
+        sheet.locator(".lead").click(position={"x": 2, "y": 2})
+    assert way.get_attribute("open") is None and sheet.faults == []
