@@ -1,6 +1,8 @@
 """The pages that Sphinx does not write: of one figure each, which a frame may show, and of missing ones."""
 
+import base64
 import html
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -43,9 +45,23 @@ def _linked(root):
 
 def _contained():
     """Return the HTML of the style, with the icon, and of the script."""
-    icon = f'<link rel="icon" type="image/svg+xml" href="data:image/svg+xml,{quote(_static("favicon.svg"))}">\n'
-    return f"<style>\n{''.join(map(_static, STYLES))}</style>\n{icon}", f"<script>\n{_static('bare.js')}</script>"
+    icon = f'<link rel="icon" type="image/svg+xml" href="data:image/svg+xml,{quote(static("favicon.svg"))}">\n'
+    return (
+        f"<style>\n{_letters()}{''.join(map(static, STYLES))}</style>\n{icon}",
+        f"<script>\n{static('bare.js')}</script>",
+    )
 
 
-def _static(name):
+def _letters():
+    """Return the rules of the typeface of text and headings, with its files in them."""
+    rules = [rule for rule in static("fonts.css").splitlines() if "Literata" in rule and "italic" not in rule]
+    return re.sub(r'url\("(.*?)"\)', lambda found: f'url("{_data(found[1])}")', "\n".join(rules)) + "\n"
+
+
+def _data(name):
+    return f"data:font/woff2;base64,{base64.b64encode((STATIC / name).read_bytes()).decode()}"
+
+
+def static(name: str) -> str:
+    """Return the text of a file in ``static``."""
     return (STATIC / name).read_text(encoding="utf-8")

@@ -171,9 +171,9 @@ def links(name: str) -> dict:
     words = (
         f"[Run in Google Colab]({COLAB}/{name}){{.start}} or on your machine: `make lab` ([set up](../set_up.md)) · "
         f"[the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})\n\n"
-        "This page shows the notebook after a run in which the course's solutions took the place of the exercises. "
-        "No cell runs here: where the text says *run the cell*, read the output below it. To do the exercises, open "
-        "the notebook, which checks your answers."
+        "Exercises are empty on this page. What other cells print comes from a run with the course's solutions. No "
+        "cell runs here: where the text says *run the cell*, read the output below it. To do the exercises, open the "
+        "notebook, which checks your answers."
     )
     return {"cell_type": "markdown", "id": "run-it", "metadata": {}, "source": words}
 

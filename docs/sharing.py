@@ -34,8 +34,10 @@ SAYS = {  # where the first paragraph does not say it
 }
 PARAGRAPH = re.compile(r"<p\b[^>]*>(.*?)</p>", re.DOTALL)
 MISSING = f"""<h1>There is no such page</h1>
-<p>Lessons are renamed, and pages move. <a href="{ADDRESS}">The front page</a> has the map of all lessons, and
+<p>Lessons are renamed, and pages move. <a href="{ADDRESS}index.html">The front page</a> has the map of all lessons, and
 <a href="{ADDRESS}search.html">the search</a> finds words.</p>
+<script>
+{bare.static("missing.js")}</script>
 """
 
 

@@ -25,6 +25,11 @@ def test_the_race_ends_with_the_bytes_of_its_runs():
     assert re.findall(r"<b>(.*?)</b>", result.replace("&nbsp;", " ")) == moved
 
 
+def test_larger_tiles_save_more_as_the_page_says():
+    small, large = re.findall(r"([\d.]+)× less", front.page())
+    assert 1 < float(small) < float(large)
+
+
 def test_the_lead_has_the_published_numbers_that_the_first_lesson_has():
     (lead,) = re.findall(r'<p class="lead">(.*?)</p>', front.page(), re.DOTALL)
     opening = (NOTEBOOKS / "00_start_here.ipynb").read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ def test_an_exercise_that_nobody_has_done_prints_nothing(name):
     page = lessons.readable(name)
     shown = json.dumps([cell.get("outputs") for cell in page["cells"]], ensure_ascii=False)
     assert not re.search(r"○ [\w.]+: not (answered|attempted) yet|not solved yet|stands in", shown)
+    assert not any(cell["outputs"] for cell in cells(name, "exercise"))
     assert all(cell["outputs"] for cell in cells(name, "hide-output"))  # nothing unfolds to nothing
 
 

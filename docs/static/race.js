@@ -1,6 +1,6 @@
 // The race on the front page: the figure plays once by itself, the same number of bytes per second for all. Its
-// controls are folded below it, and wait until then. Who asked for less motion, or brought a state along, sees the end
-// at once.
+// controls are folded below it, and whoever uses one stops it. Who asked for less motion sees the end at once; who
+// brought a state along sees that.
 {
   const MS = 8000;
   const LEAP = 100; // ms a picture, at most: a page that was hidden goes on where it was
@@ -13,42 +13,48 @@
   const head = part(".head");
   const change = Object.assign(document.createElement("button"), { type: "button", textContent: "controls" });
   change.style.marginBlock = "10px 6px";
+  const ways = document.querySelectorAll(".begin details");
   const last = clock.length - 1;
   const isState = () => location.hash.startsWith("#tiling?");
+  const { play } = figure.parts;
+  const { show } = play;
+  let playing = false; // by either button
   let passed = 0; // ms
   let before = 0;
   let running = 0;
 
-  const say = (words) => {
-    button.textContent = words;
+  // The step of the race that the figure shows; undefined if its other settings are not the race's.
+  const stepNow = () => {
+    const { step, ...settings } = figure.state;
+    return Object.entries(settings).every(([field, value]) => figure.data.state[field] === value) ? step : undefined;
   };
-  const rest = (words) => {
-    cancelAnimationFrame(running);
-    running = 0;
-    say(words);
-  };
-  const over = () => {
-    rest("play again");
-    passed = 0;
-    race.dataset.state = "over";
-    change.disabled = false;
-    part(".words").ariaLive = "polite";
+  // The result is said while the figure shows it.
+  const tell = () => {
+    const step = stepNow();
+    race.dataset.state = playing ? "running" : step === last ? "over" : "held";
+    button.textContent = playing ? "pause" : step < last ? "play" : "play again";
+    part(".words").ariaLive = playing ? "off" : "polite";
   };
   const frame = (now) => {
+    if (figure.playing !== "race") return;
     passed += Math.max(0, Math.min(now - before, LEAP)); // a frame may have begun before its run
     before = now;
     const bytes = clock[last] * Math.min(passed / MS, 1);
     const step = clock.findLastIndex((moved) => moved <= bytes);
-    if (step !== figure.state.step) figure.set({ step }, step === figure.state.step + 1);
-    if (step === last) return over();
+    if (step !== figure.state.step) figure.set({ step });
+    if (step === last) return figure.stop();
     running = requestAnimationFrame(frame);
   };
+  // The figure takes the race for its own play, which its play button and all that sets a state stop.
   const run = () => {
-    if (passed === 0) figure.set({ step: 0 });
-    race.dataset.state = "running";
+    const from = stepNow() < last ? figure.state.step : 0;
+    figure.set({ ...figure.data.state, step: from });
+    passed = (MS * clock[from]) / clock[last];
     before = performance.now();
+    cancelAnimationFrame(running);
     running = requestAnimationFrame(frame);
-    say("pause");
+    figure.playing = "race";
+    play.show(true);
   };
 
   const unfold = (open) => {
@@ -56,25 +62,37 @@
     change.setAttribute("aria-expanded", open);
   };
 
+  // The ways lie over the race as menus do.
+  const closeWays = () => {
+    for (const way of ways) way.open = false;
+  };
+  for (const way of ways) way.addEventListener("toggle", () => way.open && figure.stop());
+  addEventListener("click", ({ target }) => target.closest?.(".begin details") ?? closeWays());
+  addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    document.querySelector(".begin [open] summary")?.focus();
+    closeWays();
+  });
+
+  play.show = (on) => {
+    show(on);
+    playing = on;
+    tell();
+  };
+  host.addEventListener("flashlab-shown", tell);
   change.addEventListener("click", () => unfold(head.hidden));
-  button.addEventListener("click", () => (running ? rest("play") : run()));
+  button.addEventListener("click", () => (playing ? figure.stop() : run()));
   button.hidden = false;
   part(".flashlab").append(change, head);
-  addEventListener("hashchange", () => {
-    if (!isState()) return;
-    unfold(true);
-    if (running) over();
-  });
+  addEventListener("hashchange", () => isState() && unfold(true));
   const brought = isState();
   unfold(brought);
   // For listeners: all else is seen.
   Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" });
-  if (brought || matchMedia("(prefers-reduced-motion: reduce)").matches) {
-    if (!brought) figure.set({ step: last });
-    over();
-  } else {
-    change.disabled = true;
-    part(".words").ariaLive = "off";
+  if (brought) tell();
+  else if (matchMedia("(prefers-reduced-motion: reduce)").matches) figure.set({ step: last });
+  else {
+    figure.set({ step: 0 });
     run();
   }
 }

@@ -100,6 +100,8 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
     ? { x: x + 1, y: top + side + 46, width: width - 2 }
     : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
+  // Where a stored tile sets out; without a picture of fast memory, nothing comes from there.
+  const from = (name) => (brief ? undefined : (inside.tiles.find(({ letter }) => letter === name) ?? fast));
   return h(
     "g",
     { key: place("panel"), class: "compared" },
@@ -118,7 +120,7 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
     }),
     namesOf(strips, side),
     map({ trace, done, now: ended ? undefined : now, left, top, side, place }),
-    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place, inside, fast })),
+    Object.keys(strips).map((name) => strip({ run, name, done, now, ended, box, place, from })),
     !brief && grips({ trace, run, state, left, top, side, place }),
     !brief &&
       fastMemory({ trace, inside, fast, place, done, box: (one) => one.name in strips && box(one.name, one.rows) }),
@@ -181,7 +183,7 @@ function status(run, now, ended) {
 
 // The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). A stored one is another
 // one, which comes from fast memory.
-function strip({ run, name, done, now, ended, box, place, inside, fast }) {
+function strip({ run, name, done, now, ended, box, place, from }) {
   const kind = name === "O" ? "store" : "load";
   const passed = by(
     "rows",
@@ -209,7 +211,7 @@ function strip({ run, name, done, now, ended, box, place, inside, fast }) {
     const comes = kind === "store" && last;
     return tile({
       key: place(`${name} ${key} ${comes ? last.times : ""}`),
-      from: comes ? (inside.tiles.find(({ letter }) => letter === name) ?? fast) : undefined,
+      from: comes ? from(name) : undefined,
       ...box(name, rows),
       name,
       letter: last && `${last.times}×`,

@@ -16,7 +16,11 @@ CONTROLS = ".race [data-figure] .head"
 CHANGE = ".race [data-figure] button[aria-expanded]"
 KEY, BELOW = ".race .key >> nth=0", ".race .key >> nth=1"
 PLACES = STAGE, CHANGE, BELOW, KEY
-STEP = "document.querySelector('.race [data-figure]') && flashlab.figures['figure-tiling'][0].state.step"
+FIGURE = "flashlab.figures['figure-tiling'][0]"
+STEP = f"document.querySelector('.race [data-figure]') && {FIGURE}.state.step"
+SETTINGS = f"JSON.stringify({{ ...{FIGURE}.state, step: 0 }}) === JSON.stringify({{ ...{FIGURE}.data.state, step: 0 }})"
+TRAVELS = """it => it.getAnimations({ subtree: true }).map(one => one.transitionProperty)
+    .filter(name => ["x", "y", "transform"].includes(name))"""
 INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
 
@@ -68,7 +72,6 @@ def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_unfolds_its
     sheet = opened()
     assert sheet.get_by_role("button", name="pause").is_visible()
     assert not sheet.locator(CONTROLS).is_visible() and not sheet.locator(RESULT).is_visible()
-    assert sheet.locator(CHANGE).is_disabled()
     sheet.clock.run_for(6000)
     assert 0 < sheet.evaluate(STEP) < 142 and sheet.locator(".race[data-state=running]").count()
     sheet.clock.run_for(2500)
@@ -81,6 +84,14 @@ def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_unfolds_its
     sheet.get_by_role("button", name="play again").click()
     sheet.clock.run_for(1000)
     assert 0 < sheet.evaluate(STEP) < ended and sheet.faults == []
+
+
+def test_nothing_travels_in_a_picture_without_fast_memory(opened):
+    sheet = opened()
+    for _ in range(20):
+        sheet.clock.run_for(400)
+        assert sheet.locator(STAGE).evaluate(TRAVELS) == []
+    assert sheet.locator(RESULT).is_visible()
 
 
 def test_pause_holds_the_race_where_it_is(opened):
@@ -102,9 +113,40 @@ def test_who_asked_for_less_motion_sees_the_end_at_once(opened):
 
 
 def test_an_address_with_a_state_shows_that_state(opened):
-    sheet = opened(hash="#tiling?step=30")
+    sheet = opened(hash="#tiling?step=30&N=256")
     sheet.clock.run_for(3000)
     assert sheet.evaluate(STEP) == 30 and sheet.locator(CONTROLS).is_visible()
+    assert not sheet.locator(RESULT).is_visible()
+
+
+@pytest.mark.parametrize(("field", "key"), [("N", "End"), ("causal", "Space"), ("step", "ArrowLeft")])
+def test_the_result_is_said_only_while_the_figure_shows_it(opened, field, key):
+    sheet = opened(reduced_motion="reduce")
+    sheet.locator(CHANGE).click()
+    sheet.locator(f"{CONTROLS} [data-field={field}]").press(key)
+    assert not sheet.locator(RESULT).is_visible()
+    sheet.locator(BUTTON).click()
+    sheet.clock.run_for(8500)
+    assert sheet.locator(RESULT).is_visible() and sheet.evaluate(SETTINGS)
+
+
+def test_both_buttons_of_the_race_say_whether_it_plays(opened):
+    sheet = opened()
+    sheet.locator(CHANGE).click()
+    inner = sheet.locator(f"{CONTROLS} .clock button").nth(2)
+    sheet.clock.run_for(1000)
+    for press, due in [
+        (inner, "play"),
+        (inner, "pause"),
+        (sheet.locator(BUTTON), "play"),
+        (sheet.locator(BUTTON), "pause"),
+    ]:
+        press.click()
+        assert inner.inner_text() == sheet.locator(BUTTON).inner_text() == due
+    sheet.locator(f"{CONTROLS} [data-field=step]").press("ArrowRight")
+    held = sheet.evaluate(STEP)
+    sheet.clock.run_for(1000)
+    assert sheet.evaluate(STEP) == held and sheet.locator(BUTTON).inner_text() == "play"
 
 
 def test_without_scripts_the_result_is_there_and_no_button(opened):
@@ -119,7 +161,7 @@ def test_an_address_that_is_edited_ends_the_race(opened):
     sheet = opened()
     sheet.clock.run_for(1000)
     sheet.evaluate("location.hash = '#tiling?step=30'")
-    sheet.locator(".race[data-state=over]").wait_for()
+    sheet.locator(".race[data-state=held]").wait_for()
     sheet.clock.run_for(3000)
     assert sheet.evaluate(STEP) == 30 and sheet.locator(CONTROLS).is_visible()
 
@@ -134,3 +176,18 @@ def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
     assert found == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
     assert links.first.is_visible() and sheet.evaluate(INSIDE)
     assert summary.inner_text().split("\n")[-1].endswith(duration(way.minutes))
+
+
+@pytest.mark.parametrize("close", ["Escape", "outside"])
+def test_an_open_way_pauses_the_race_and_closes_as_a_menu_does(opened, close):
+    sheet = opened()
+    way = sheet.locator(".begin details").first
+    way.locator("summary").press("Enter")
+    sheet.locator(".race[data-state=held]").wait_for()
+    way.locator("a").first.focus()
+    if close == "Escape":
+        sheet.keyboard.press("Escape")
+        assert way.locator("summary").evaluate("it => it === document.activeElement")
+    else:
+        sheet.locator(".lead").click(position={"x": 2, "y": 2})
+    assert way.get_attribute("open") is None and sheet.faults == []

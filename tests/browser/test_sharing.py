@@ -81,6 +81,8 @@ def test_every_page_with_a_footer_leads_to_how_to_cite(pages):
 def test_the_page_for_missing_ones_works_from_any_folder(site):
     text = (site / "404.html").read_text(encoding="utf-8")
     links = re.findall(r'(?:href|src)="([^"]*)"', text)
-    assert sharing.ADDRESS in links and all(link.startswith(("https://", "data:image/svg+xml,")) for link in links)
+    assert f"{sharing.ADDRESS}index.html" in links and all(
+        link.startswith(("https://", "data:image/svg+xml,")) for link in links
+    )
     assert 'content="noindex"' in text and 'rel="icon"' in text
     assert 'rel="stylesheet"' not in text and "<script src" not in text

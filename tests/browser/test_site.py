@@ -299,6 +299,18 @@ def test_it_works_from_a_server_too(opened, served):
     assert sheet.faults == []
 
 
+@pytest.mark.parametrize("missing", ["nowhere.html", "lessons/nowhere.html"])
+def test_the_page_for_missing_ones_leads_into_the_site_wherever_that_is(opened, served, site, missing):
+    sheet = opened(f"{served}/search.html")
+    text = (site / "404.html").read_text(encoding="utf-8")
+    sheet.route(f"{served}/{missing}", lambda asked: asked.fulfill(status=404, content_type="text/html", body=text))
+    sheet.goto(f"{served}/{missing}")
+    found = sheet.locator("header a, main a").evaluate_all("links => links.map(it => it.href)")
+    inside = {it.removeprefix(f"{served}/") for it in found if it.startswith(served)}
+    assert inside == {"index.html", "figures.html", "search.html"} and all((site / it).is_file() for it in inside)
+    assert sheet.evaluate("document.fonts.check('600 2em Literata')") and sheet.faults == []
+
+
 def test_the_figure_on_the_page_about_embedding_moves(opened, served):
     sheet = opened(f"{served}/embed.html")
     clock, words = sheet.locator("#example .clock input"), sheet.locator("#example .words")
