@@ -38,7 +38,8 @@ export function draw({ trace, step, width }) {
   const size = Math.min((width - (across - 1) * GAP) / across, 430);
   const high = HEAD + HIGH + FOOT + 12;
   const about = wrapped(
-    `one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear; both axes are logarithmic`,
+    `one head, d = ${trace.d}, both by ${trace.C} tokens; ×: softmax over linear; shaded: linear takes no more; ` +
+      "both axes are logarithmic",
     width,
     13,
   );
@@ -83,13 +84,13 @@ function chart({ trace, measure, step, x, y, width }) {
     { key: measure.what, class: "compared" },
     label(x, y + 8, named, { weight: 650 }),
     label(x + 30, y + 64, `× ${digits(ratio, 3)}`, { weight: 600 }),
-    meeting !== null && label(x + width, y + 64, meeting, { anchor: "end", size: 12 }),
+    label(x + width, y + 64, meeting.words, { anchor: "end", size: 12 }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
       h("path", { d: `M${x} ${y + 28 + 18 * row}h22`, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash }),
       label(x + 30, y + 28 + 18 * row, `${words}: ${said(measure[name][step])}`),
     ]),
     h("rect", { x, y: top, width, height: HIGH, fill: "var(--pale)", "fill-opacity": 0.25 }),
-    crossed({ measure, lengths, across, x, top, bottom, width }),
+    linearWins({ ...meeting, x: across(meeting.from), top, bottom, right: x + width }),
     Object.entries(LOOKS).map(([name, { color, dash }]) =>
       h("path", {
         key: `line ${name}`,
@@ -141,29 +142,22 @@ function lineOf({ trace, measure, step, here, back, top, bottom }) {
   );
 }
 
-// In words where the lines cross, if they do in view.
-function crossing({ crossing: N }, lengths) {
-  return N > lengths[0] && N < lengths.at(-1) ? `cross at ${N.toLocaleString("en")}` : null;
+// From which length in view linear attention takes no more, and in words where the lines cross.
+function crossing({ crossing: N, softmax, linear }, lengths) {
+  if (linear[0] <= softmax[0]) return { from: lengths[0], words: "linear wins" };
+  if (N >= lengths.at(-1)) return { from: lengths.at(-1), words: "softmax wins" };
+  return { from: N, words: `cross at ${N.toLocaleString("en")}`, cross: true };
 }
 
-// Where the lines cross: from there on linear attention takes no more.
-function crossed({ measure, lengths, across, x, top, bottom, width }) {
-  const title = crossing(measure, lengths);
-  if (title === null) return null;
-  const at = round(across(measure.crossing));
-  const N = measure.crossing.toLocaleString("en");
+// The ground on which linear attention takes no more.
+function linearWins({ from, words, cross, x, top, bottom, right }) {
+  const ground = { x: round(x), y: top, width: round(right - x), height: bottom - top };
+  const dashes = { stroke: "var(--fast)", "stroke-dasharray": "3 3", "stroke-width": 1.5 };
   return h(
     "g",
-    { key: "crossing", tip: { title, lines: [`from N = ${N} on linear attention takes no more`] } },
-    h("rect", {
-      x: at,
-      y: top,
-      width: round(x + width - at),
-      height: bottom - top,
-      fill: "var(--fast)",
-      "fill-opacity": 0.12,
-    }),
-    h("path", { d: `M${at} ${top}V${bottom}`, stroke: "var(--fast)", "stroke-dasharray": "3 3", "stroke-width": 1.5 }),
+    { key: "linear", tip: { title: words, lines: [`from N = ${from.toLocaleString("en")} on linear takes no more`] } },
+    h("rect", { ...ground, fill: "var(--fast)", "fill-opacity": 0.12 }),
+    cross && h("path", { d: `M${ground.x} ${top}V${bottom}`, ...dashes }),
   );
 }
 

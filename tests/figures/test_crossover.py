@@ -8,6 +8,7 @@ from flashlab.machine import costs, hardware
 from flashlab.machine.memory import Memory
 from flashlab.reference import linear_attention, masks, tiling
 from flashlab.reference.rules import Rules
+from tests.tools import drawn
 
 STATES = [figure.State(0, d, C, dtype) for d, C, dtype in product((32, 256), (32, 128), ("float16", "float32"))]
 states = pytest.mark.parametrize("state", STATES, ids=str)
@@ -39,6 +40,16 @@ def test_lines_cross_where_it_is_said(state):
                 assert (softmax >= linear) == (N >= measure["crossing"]), (measure["name"], N)
     flops = by_name(told)["flops"]["crossing"]
     assert 0 <= flops - linear_attention.crossover(state.C, state.d) < state.C
+
+
+@pytest.mark.skipif(drawn.NODE is None, reason="needs node")
+@states
+def test_where_no_lines_cross_the_picture_says_who_wins(state):
+    measures = figure.trace(state)["measures"]
+    throughout = [measure for measure in measures if measure["linear"][0] <= measure["softmax"][0]]
+    markup = drawn.draw(figure, [state])[0]["markup"]
+    assert markup.count(">linear wins<") == len(throughout)
+    assert markup.count(">cross at ") == len(measures) - len(throughout)
 
 
 @states
