@@ -46,7 +46,7 @@ const power = (number) =>
 function numberLine({ trace, step, width }) {
   const now = trace.steps[step];
   const zero = Math.max(44, 0.06 * width);
-  const left = zero + 18;
+  const left = zero + 66;
   const x = (number) => left + ((Math.log2(number) - LOW) / (HIGH - LOW)) * (width - left);
   const bottom = 40 + HIGHEST;
   const bar = Math.max(2, (x(1.125) - x(1)) * 0.62);
@@ -96,7 +96,7 @@ function pile({ trace, code, count, number, x, width, bottom, high }) {
   return h("g", { key: `pile ${code}`, tip }, h("rect", bar));
 }
 
-// The weights that became 0, of all that there are.
+// The weights that became 0, of all that there are: on an axis of its own, as they are far more than on any number.
 function vanished({ now, all, width, bottom }) {
   const tip = {
     title: `${now.zeros} of ${all} weights became 0`,
@@ -107,8 +107,13 @@ function vanished({ now, all, width, bottom }) {
   return h(
     "g",
     { key: "gone", tip },
-    label(0, bottom - HIGHEST - 10, `${now.zeros} become 0`, { size: 12, fill: "var(--wrong)" }),
+    label(0, bottom - HIGHEST - 10, `${now.zeros} of ${all} become 0`, { size: 12, fill: "var(--wrong)" }),
     h("rect", { ...room, stroke: "var(--grey)", "stroke-dasharray": "3 3" }),
+    [all / 2, 0].map((count) => {
+      const y = bottom - (count / all) * HIGHEST;
+      const look = { size: 12, fill: "var(--grey)" };
+      return [rule(width, width + 5, y, { color: "var(--grey)" }), label(width + 9, y, String(count), look)];
+    }),
     h("rect", { x: 0, y: bottom - high, width, height: high, fill: "var(--wrong)", class: "grow" }),
   );
 }
