@@ -33,7 +33,7 @@ def _trace(page, sharing):
     pool, numbers, steps = Pool(TOKENS // page, page), {}, []
     moments = [("the pool is empty", "", 0), *SCRIPT]
     for what, name, n in moments:
-        copies = []
+        copies, before = [], pool.tokens
         if what == "begins":
             numbers[name] = pool.add()
             pool.extend([numbers[name]], n)
@@ -51,6 +51,7 @@ def _trace(page, sharing):
                 "what": f"{name} {what}" + (f" by {n}" if what == "grows" else "") if name else what,
                 "texts": [{"name": name, "length": it.length, "pages": list(it.pages)} for name, it in texts.items()],
                 "copies": [list(pair) for pair in copies],
+                "copied": pool.tokens - before - n if copies else 0,
                 "free": len(pool.free),
                 "tokens": pool.tokens,
                 "held": (len(pool.holders) - len(pool.free)) * page,
@@ -64,8 +65,8 @@ def _trace(page, sharing):
 def trace(state: State) -> dict:
     """Return the pool after each event: the pages of each text, pages copied, and tokens kept and reserved.
 
-    ``tokens``: in held pages, each page counted once; ``held``: the room of these pages; ``rooms``: the room that the
-    same texts would reserve without pages, each for the longest.
+    ``copied``: the tokens in the pages copied; ``tokens``: in held pages, each page counted once; ``held``: the room of
+    these pages; ``rooms``: the room that the same texts would reserve without pages, each for the longest.
     """
     return _trace(state.page, state.sharing)
 
@@ -74,7 +75,10 @@ def describe(state: State) -> str:
     """Say what just happened, how many pages are held, and what is wasted with and without pages."""
     told = trace(state)
     now = told["steps"][state.step]
-    copied = f" {len(now['copies'])} page copied." if now["copies"] else ""
+    copied = "".join(
+        f" Page {source} is copied to {to} first, with {now['copied']} token{'s' if now['copied'] > 1 else ''}."
+        for source, to in now["copies"]
+    )
     rooms = f"{now['rooms']} without pages" + (", more than there is" if now["rooms"] > TOKENS else "")
     return (
         f"{now['what'][0].upper()}{now['what'][1:]}.{copied} {now['tokens']} tokens take room for {now['held']} in "

@@ -56,13 +56,15 @@ function pages({ trace, now, width }) {
 function pageOf({ trace, now, page, token, x, y }) {
   const names = holders(now, page).map(({ name }) => name);
   const count = filled(trace, now, page);
-  const copied = now.copies.some(([, to]) => to === page);
+  const copied = now.copies.find(([, to]) => to === page);
   const tip = {
     title: `page ${page}: ${names.length ? `held by ${names.join(" and ")}` : "free"}`,
     lines: names.length
       ? [
           `${times(count, "token")} of ${trace.page}`,
-          ...(copied ? ["copied: another text holds the old one"] : []),
+          ...(copied
+            ? [`copied from page ${copied[0]}, with ${times(now.copied, "token")}: another text holds it`]
+            : []),
           ...(names.length > 1 ? ["who writes to it gets a copy first"] : []),
         ]
       : ["the next text may have it"],
@@ -98,7 +100,7 @@ function pageOf({ trace, now, page, token, x, y }) {
         const look = { anchor: "middle", weight: 700, fill: `var(--on-text-${name})` };
         return label(x + Math.min(token, count * token) / 2 - 1, y + (part + 0.5) * share, name, look);
       }),
-    trace.page * token > 40 &&
+    trace.page * token - 23 > token / 2 + 6 && // beside the letter
       label(x + trace.page * token - 8, y + PAGE - 9, String(page), {
         key: "number",
         anchor: "end",

@@ -26,9 +26,18 @@ def test_a_fork_shares_until_it_writes():
     assert pages["A"][:3] == pages["C"][:3] and pages["A"][3] != pages["C"][3]
 
 
+@pytest.mark.parametrize("page", [1, 2, 4, 8, 16])
+def test_tokens_come_from_texts_that_grow_and_from_copies(page):
+    steps = figure.trace(figure.State(page=page))["steps"]
+    for (what, _, n), before, now in zip(figure.SCRIPT, steps, steps[1:], strict=False):
+        if what in ("begins", "grows"):
+            assert now["tokens"] == before["tokens"] + n + now["copied"]
+        assert 0 <= now["copied"] <= page * len(now["copies"])
+
+
 def test_describe_has_the_numbers():
     assert figure.describe(figure.State(5)) == (
-        "C grows by 3. 1 page copied. 22 tokens take room for 28 in pages of 4, 72 without pages, more than there is; "
-        "9 pages are free."
+        "C grows by 3. Page 5 is copied to 6 first, with 1 token. 22 tokens take room for 28 in pages of 4, 72 without "
+        "pages, more than there is; 9 pages are free."
     )
     assert figure.describe(figure.State()).startswith("C forks from A. 18 tokens")
