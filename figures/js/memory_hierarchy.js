@@ -66,7 +66,6 @@ const zoomOf = (trace, nbytes) =>
 function windowOf({ trace, things, step, view }) {
   const bytes = trace.windows[step];
   const ground = view.y + view.height;
-  const pull = pullOf(trace, view);
   const title = fits("how much each holds: areas to scale", view.width - 120, 15)
     ? "how much each holds: areas to scale"
     : "how much each holds";
@@ -79,11 +78,11 @@ function windowOf({ trace, things, step, view }) {
       fill: "transparent",
       stroke: "var(--grey)",
       style: SCROLLS,
-      drag: { ...ZOOM, name: "zoom of the window", to: pull },
+      drag: { ...ZOOM, name: "zoom of the window", to: pullOf(trace, view, () => view.x) },
     }),
     rule(view.x, view.x + view.width, ground, { key: "ground" }),
     h("clipPath", { key: "torn", id: "torn" }, h("path", { d: tornOf(view) })),
-    h("g", { key: "squares", "clip-path": "url(#torn)" }, squaresOf({ trace, things, bytes, view, pull })),
+    h("g", { key: "squares", "clip-path": "url(#torn)" }, squaresOf({ trace, things, bytes, view })),
     label(view.x, ground + 36, "zoom: pull a square, Ctrl + wheel, or arrow keys", { size: 12, fill: "var(--grey)" }),
   ];
 }
@@ -123,48 +122,72 @@ function tornOf({ x, y, width, height }) {
   return [corners[0], ...above, corners[1], ...beside, corners[2]].join(" ");
 }
 
-// From a pull to the zoom: what was taken stays in the hand, as the lower left corner stays where it is.
-function pullOf(trace, view) {
+// From a pull to the zoom: what was taken stays in the hand, as the lower left corner of its square does.
+// left: of that square, from the bytes in view.
+function pullOf(trace, view, left) {
   const perDoubling = 2 / Math.log2(trace.windows[0] / trace.windows[1]); // steps, for an edge of twice the pixels
-  const away = ({ x, y }) => Math.max(Math.hypot(x - view.x, view.y + view.height - y), 24);
-  return (point, start) => ({ zoom: start.state.zoom + perDoubling * Math.log2(away(point) / away(start.point)) });
+  const away = ({ x, y }, corner) => Math.max(Math.hypot(x - corner, view.y + view.height - y), 24);
+  return (point, start) => {
+    const corner = left(trace.windows[start.state.zoom]);
+    return { zoom: start.state.zoom + perDoubling * Math.log2(away(point, corner) / away(start.point, corner)) };
+  };
 }
 
-// The memories side by side on the ground. Those beyond the window wait at its right edge, without a width.
-function squaresOf({ trace, things, bytes, view, pull }) {
+// The memories side by side on the ground. Those whose names are beyond the window wait at its right edge, without a
+// width.
+function squaresOf({ trace, things, bytes, view }) {
   const end = view.x + view.width;
-  let left = view.x + 8;
-  return things
-    .filter((one) => one.nbytes)
-    .map((one) => {
-      const x = Math.min(left, end + BEYOND);
-      const edge = view.height * Math.sqrt(one.nbytes / bytes);
-      left += Math.max(edge, 8.4 * one.short.length) + BETWEEN;
-      return squareOf({ trace, one, x, edge, end, view, pull });
+  const drawn = things.filter((one) => one.nbytes);
+  const lefts = leftsOf(drawn, bytes, view);
+  return drawn.map((one, at) => {
+    const seen = lefts[at] + named(one) <= end;
+    const pull = pullOf(trace, view, (inView) => leftsOf(drawn, inView, view)[at]);
+    return squareOf({
+      trace,
+      one,
+      seen,
+      x: seen ? lefts[at] : end + BEYOND,
+      edge: edgeOf(one, bytes, view),
+      view,
+      pull,
     });
+  });
+}
+
+const named = ({ short }) => 8.4 * short.length; // width of its name
+const edgeOf = ({ nbytes }, bytes, view) => view.height * Math.sqrt(nbytes / bytes);
+
+// Where the squares begin when so many bytes are in view.
+function leftsOf(drawn, bytes, view) {
+  let left = view.x + 8;
+  return drawn.map((one) => {
+    const x = left;
+    left += Math.max(edgeOf(one, bytes, view), named(one)) + BETWEEN;
+    return x;
+  });
 }
 
 // A memory as a square of this edge, torn off where the window ends.
-function squareOf({ trace, one, x, edge, end, view, pull }) {
+function squareOf({ trace, one, seen, x, edge, view, pull }) {
+  const end = view.x + view.width;
   const [width, height] = [Math.min(edge, end + BEYOND - x), Math.min(edge, view.height + BEYOND)];
   const [fill, opacity] = look(one.short);
-  const words = 8.4 * one.short.length;
-  const seen = x <= end - 12 && {
+  const hands = seen && {
     tip: {
       title: `${one.short === "block" ? "shared memory of one block, at most" : one.name}: ${holds(one)}`,
       lines: comparison({ one, dram: trace.levels[DRAM], edge, view }),
     },
     drag: { ...ZOOM, to: (point, start) => (start ? pull(point, start) : { zoom: zoomOf(trace, one.nbytes) }) },
   };
-  const hit = { width: Math.max(width, words), height: Math.max(height, 22) + 22 };
+  const hit = { width: Math.max(width, named(one)), height: Math.max(height, 22) + 22 };
   const inside = { edge, view, width: Math.min(edge, end - x), high: Math.min(edge, view.height) };
   return h(
     "g",
-    { key: one.short, ...seen, class: "mark", style: `${at(x, view.y + view.height)}; ${SCROLLS}` },
+    { key: one.short, ...hands, class: "mark", style: `${at(x, view.y + view.height)}; ${SCROLLS}` },
     seen && h("rect", { key: "hit", x: 0, y: 22 - hit.height, ...hit, fill: "transparent" }),
     h("rect", { key: "area", x: 0, y: -height, width, height, fill, "fill-opacity": opacity, class: "grow" }),
     seen && wordsIn({ one, ...inside }),
-    seen && x + words <= end && label(0, 14, one.short, { size: 12, weight: 600, key: "short" }),
+    seen && label(0, 14, one.short, { size: 12, weight: 600, key: "short" }),
   );
 }
 
@@ -209,8 +232,9 @@ function tapsOf({ trace, dram, x, y, width, height }) {
     left += slot + 8;
     return tapOf({ one, dram, x: start, top: y + 52, wide, slot, high: height - 84 });
   });
-  const title = trace.sms === 1 ? "how fast, one SM's share: widths to scale" : "how fast: widths to scale";
-  return [label(x, y + 10, title, { weight: 650, size: 15 }), drawn];
+  const title = trace.sms === 1 ? "how fast, one SM's share" : "how fast";
+  const scale = `${title}: widths to scale`;
+  return [label(x, y + 10, fits(scale, width, 15) ? scale : title, { weight: 650, size: 15 }), drawn];
 }
 
 // A level's bandwidth as a stream out of a valve. slot: its width with its words.
